@@ -1,0 +1,2 @@
+//! Benches of the frame path.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Async client of the Tidegate API.

@@ -1,0 +1,1 @@
+//! Detection scores: exclusive best-IoU matching and F1.

@@ -1,0 +1,1 @@
+//! Append-only circular logs of timed entries, read by position or time.

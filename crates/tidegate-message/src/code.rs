@@ -1,0 +1,100 @@
+//! Stable error codes.
+
+use std::fmt;
+
+/// A stable name for a kind of failure, such as `frames.bound.infeasible`.
+///
+/// Codes are part of the interface: scripts and dashboards match on them, texts may change. One table
+/// in the shell maps each to a gRPC status and a CLI exit status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Code(&'static str);
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)+) => {
+        impl Code {
+            $($(#[$doc])* pub const $name: Self = Self($text);)+
+            /// Every code, in order of declaration.
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+        }
+    };
+}
+
+codes! {
+    /// A latency or accuracy bound outside its range.
+    BOUND_INVALID = "frames.bound.invalid";
+    /// No knob setting keeps both bounds at the capacity there is.
+    BOUND_INFEASIBLE = "frames.bound.infeasible";
+    /// No camera of that name is registered.
+    CAMERA_UNKNOWN = "frames.camera.unknown";
+    /// The camera is registered but its node cannot be reached now.
+    CAMERA_OFFLINE = "frames.camera.offline";
+    /// Another live node already holds that camera name.
+    CAMERA_TAKEN = "frames.camera.taken";
+    /// The frame is no JPEG that can be carried.
+    FRAME_INVALID = "frames.frame.invalid";
+    /// The frame is larger than the limit.
+    FRAME_TOO_LARGE = "frames.frame.too_large";
+    /// The frame's timestamp is not later than the last, or lies in the future.
+    FRAME_TIMESTAMP = "frames.frame.timestamp";
+    /// The frame is no longer, or was never, in the log.
+    FRAME_MISSING = "frames.frame.missing";
+    /// The time range is empty or reversed.
+    RANGE_INVALID = "frames.range.invalid";
+    /// No subscription of that id.
+    SUBSCRIPTION_UNKNOWN = "frames.subscription.unknown";
+    /// A characterization table cannot be read.
+    TABLE_INVALID = "frames.table.invalid";
+    /// No table fits the camera, detector and profile.
+    TABLE_MISSING = "frames.table.missing";
+    /// The controller failed and was replaced by `fixed`.
+    CONTROLLER_FAILED = "frames.controller.failed";
+    /// The detector worker failed or answered nonsense.
+    DETECTOR_FAILED = "vision.detector.failed";
+    /// The peer's certificate or identity is not accepted.
+    IDENTITY_REFUSED = "auth.identity.refused";
+    /// The identity may not do this.
+    ACTION_DENIED = "auth.action.denied";
+    /// The peer broke the link protocol.
+    LINK_PROTOCOL = "link.protocol";
+    /// The link is down.
+    LINK_DOWN = "link.down";
+    /// A configuration file, flag or variable is wrong.
+    CONFIG_INVALID = "config.invalid";
+    /// A file could not be read or written.
+    STORAGE_FAILED = "storage.failed";
+    /// A limit of memory, subscriptions or connections is reached.
+    LIMIT_REACHED = "limit.reached";
+    /// A broken invariant of ours.
+    INTERNAL = "internal";
+}
+
+impl Code {
+    /// The code as text.
+    pub const fn as_str(self) -> &'static str {
+        self.0
+    }
+
+    /// The code of that text, if there is one.
+    pub fn named(text: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|code| code.0 == text)
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_unique_and_found_by_text() {
+        for code in Code::ALL {
+            assert_eq!(Code::named(code.as_str()), Some(*code));
+        }
+        assert_eq!(Code::named("no.such"), None);
+    }
+}

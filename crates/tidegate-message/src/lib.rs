@@ -1,0 +1,21 @@
+//! The nouns of Tidegate, shared by every core and shell.
+//!
+//! Always true: nothing here does I/O or reads a clock; every type is cheap to clone; every value
+//! that entered through a checked constructor keeps its bound.
+
+mod bounds;
+mod camera;
+mod code;
+mod instant;
+mod payload;
+mod position;
+
+pub use bounds::{
+    AdaptationProfile, Bounds, BoundsError, ControllerKind, Delivery, Demand, UnknownWord,
+    WhenInfeasible,
+};
+pub use camera::{CameraName, CameraNameError, FrameSize, FrameSizeError};
+pub use code::Code;
+pub use instant::Instant;
+pub use payload::Payload;
+pub use position::Position;

@@ -1,0 +1,1 @@
+//! Link emulation between network namespaces: WAN and Wi-Fi-like media.

@@ -1,0 +1,1 @@
+//! Media: how a WAN link and a Wi-Fi-like channel carry packets, in virtual time.

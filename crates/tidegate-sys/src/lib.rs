@@ -1,0 +1,1 @@
+//! System facilities that need unsafe code: memory regions, clocks, sockets, TUN devices.

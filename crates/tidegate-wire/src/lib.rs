@@ -1,0 +1,1 @@
+//! Records of the node link, encoded and decoded without I/O.

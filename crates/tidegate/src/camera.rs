@@ -1,0 +1,1 @@
+//! The camera part of the program.

@@ -1,0 +1,1 @@
+//! The characterize part of the program.

@@ -1,0 +1,1 @@
+//! The config part of the program.

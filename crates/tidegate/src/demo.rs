@@ -1,0 +1,1 @@
+//! The demo part of the program.

@@ -1,0 +1,1 @@
+//! The detector part of the program.

@@ -1,0 +1,1 @@
+//! The link part of the program.

@@ -1,0 +1,1 @@
+//! The node part of the program.

@@ -1,0 +1,1 @@
+//! The pki part of the program.

@@ -1,0 +1,1 @@
+//! The source part of the program.
