@@ -1,0 +1,1 @@
+//! Clocks of the kernel as plain nanoseconds.

@@ -1,0 +1,1 @@
+//! Socket options that std does not offer.

@@ -1,0 +1,1 @@
+//! Real-time priority and timer slack.

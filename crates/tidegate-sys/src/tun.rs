@@ -1,0 +1,1 @@
+//! TUN devices and network namespaces.
