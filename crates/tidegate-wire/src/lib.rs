@@ -1,1 +1,38 @@
 //! Records of the node link, encoded and decoded without I/O.
+//!
+//! ```text
+//!  Record ──encode──▶ kind (u8) · fields, little endian ──carrier──▶ decode ──▶ Record
+//! ```
+//!
+//! A record is one message between two nodes. It has a [`Class`], which says what may overtake it, and a
+//! kind, its first byte. Bodies of frames and originals do not travel in records: a [`FrameHeader`] or
+//! [`Original`] announces the body that follows it.
+//!
+//! Versions: the first record of each side ([`Hello`], [`Welcome`]) opens with magic, major, minor and
+//! feature bits. Another major is refused. A later minor may append fields, whose bytes are ignored here;
+//! kinds from [`OPTIONAL_KIND`] on may be skipped; feature bits from [`Features::REQUIRED`] up must be
+//! known, those below may be ignored.
+//!
+//! Always true: decoding never panics and never allocates more than the record's own length; every text
+//! and list has a limit ([`limits`]) that encoding and decoding both keep; a decoded value keeps the
+//! bounds of the nouns (`Bounds`, `CameraName`).
+
+mod code;
+mod hello;
+mod record;
+mod transfer;
+
+pub mod limits;
+
+pub use code::DecodeError;
+pub use hello::{
+    BootId, CameraAnnounce, Features, Hello, MAGIC, MAJOR, MINOR, NodeId, Role, Welcome,
+};
+pub use record::{
+    CameraInfo, CameraInfoRequest, Class, FetchOriginal, OPTIONAL_KIND, Original, OriginalOutcome,
+    Ping, Pong, Record, Refused,
+};
+pub use transfer::{
+    Ack, EndReason, Event, EventCode, FrameHeader, Share, StartTransfer, StopTransfer,
+    TransferEnded, TransferHints, TransferId, TransferStarted, Unchanged, UpdateTransfer,
+};

@@ -1,0 +1,257 @@
+//! How two nodes introduce themselves.
+
+use std::fmt;
+
+use bytes::{BufMut, BytesMut};
+use tidegate_message::{CameraName, FrameSize, Instant};
+
+use crate::{
+    code::{DecodeError, Field, Input, choice},
+    limits::FRAMES_PER_SECOND_MAX,
+};
+
+/// The first bytes of each side's first record, after its kind.
+pub const MAGIC: [u8; 4] = *b"TGLK";
+/// Nodes of different major versions refuse each other.
+pub const MAJOR: u8 = 1;
+/// A higher minor version adds what an older node may ignore.
+pub const MINOR: u8 = 0;
+
+/// First record of the node that dials.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hello {
+    /// Who dials; must match the certificate.
+    pub node: NodeId,
+    /// Counts the starts of this node, as far as it remembers them.
+    pub epoch: u64,
+    /// Random, new at each start: tells a reconnect from a restart.
+    pub boot: BootId,
+    /// What the node is on this link.
+    pub role: Role,
+    /// What the node can do beyond version [`MAJOR`].[`MINOR`].
+    pub features: Features,
+    /// The camera that the node offers; `None` unless it is a camera node.
+    pub camera: Option<CameraAnnounce>,
+}
+
+/// Answer to [`Hello`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Welcome {
+    /// Who answers; must match the certificate.
+    pub node: NodeId,
+    /// Counts the starts of this node, as far as it remembers them.
+    pub epoch: u64,
+    /// Random, new at each start.
+    pub boot: BootId,
+    /// What the node can do beyond version [`MAJOR`].[`MINOR`].
+    pub features: Features,
+    /// The answering node's clock when it wrote this.
+    pub now: Instant,
+}
+
+/// The SHA-256 of a node's public key (subject public key info, DER).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub [u8; 32]);
+
+/// One start of a node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BootId(pub [u8; 16]);
+
+/// What a node is on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Offers one camera and sends its frames.
+    Camera,
+    /// Receives frames and serves applications.
+    Edge,
+}
+
+/// What a camera node offers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CameraAnnounce {
+    /// The camera's name; must match the certificate.
+    pub name: CameraName,
+    /// Pixels of its frames, once one was captured.
+    pub size: Option<FrameSize>,
+    /// Frames per second, nominal, above 0 and at most [`FRAMES_PER_SECOND_MAX`].
+    pub frames_per_second: f64,
+    /// Where the frames come from, for people: `video file street.mp4`.
+    pub source: String,
+}
+
+/// Abilities of a node, one bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Features(pub u64);
+
+impl Features {
+    /// Bits from this one up must be known to the peer; those below may be ignored.
+    pub const REQUIRED: u32 = 32;
+    /// Every bit that this version knows.
+    pub const KNOWN: Self = Self(0);
+
+    /// Bits that we would have to know and do not.
+    const fn unknown_required(self) -> u64 {
+        (self.0 & !Self::KNOWN.0) >> Self::REQUIRED << Self::REQUIRED
+    }
+}
+
+/// Magic, major, minor and features, which open a first record.
+struct Opening(Features);
+
+impl Field for Opening {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_slice(&MAGIC);
+        out.put_slice(&[MAJOR, MINOR]);
+        self.0.0.put(out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        let magic: [u8; 4] = input.array()?;
+        if magic != MAGIC {
+            return Err(DecodeError::Magic { magic });
+        }
+        let [theirs, _minor] = input.array()?;
+        if theirs != MAJOR {
+            return Err(DecodeError::Major { theirs, ours: MAJOR });
+        }
+        let features = Features(input.field("features")?);
+        match features.unknown_required() {
+            0 => Ok(Self(features)),
+            bits => Err(DecodeError::Features { bits }),
+        }
+    }
+}
+
+impl Field for Hello {
+    fn put(&self, out: &mut BytesMut) {
+        Opening(self.features).put(out);
+        self.node.put(out);
+        self.epoch.put(out);
+        self.boot.put(out);
+        self.role.put(out);
+        self.camera.put(out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        let Opening(features) = input.field("magic")?;
+        Ok(Self {
+            features,
+            node: input.field("node")?,
+            epoch: input.field("epoch")?,
+            boot: input.field("boot")?,
+            role: input.field("role")?,
+            camera: input.field("camera")?,
+        })
+    }
+}
+
+impl Field for Welcome {
+    fn put(&self, out: &mut BytesMut) {
+        Opening(self.features).put(out);
+        self.node.put(out);
+        self.epoch.put(out);
+        self.boot.put(out);
+        self.now.put(out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        let Opening(features) = input.field("magic")?;
+        Ok(Self {
+            features,
+            node: input.field("node")?,
+            epoch: input.field("epoch")?,
+            boot: input.field("boot")?,
+            now: input.field("now")?,
+        })
+    }
+}
+
+choice!(Role { Camera = 1, Edge = 2 });
+
+impl Field for NodeId {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_slice(&self.0);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        input.array().map(Self)
+    }
+}
+
+impl Field for BootId {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_slice(&self.0);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        input.array().map(Self)
+    }
+}
+
+impl Field for CameraName {
+    fn put(&self, out: &mut BytesMut) {
+        crate::code::put_text(self.as_str(), Self::CHARS_MAX, out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        let text = input.text(Self::CHARS_MAX)?;
+        text.parse().map_err(|error| DecodeError::invalid(input.field, error))
+    }
+}
+
+impl Field for FrameSize {
+    fn put(&self, out: &mut BytesMut) {
+        self.width.put(out);
+        self.height.put(out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        let size = Self { width: Field::take(input)?, height: Field::take(input)? };
+        if size.width == 0 || size.height == 0 {
+            return Err(DecodeError::invalid(input.field, size));
+        }
+        Ok(size)
+    }
+}
+
+impl Field for CameraAnnounce {
+    fn put(&self, out: &mut BytesMut) {
+        self.name.put(out);
+        self.size.put(out);
+        self.frames_per_second.put(out);
+        self.source.put(out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        let name = input.field("name")?;
+        let size = input.field("size")?;
+        let frames_per_second = input.field("frames_per_second")?;
+        if frames_per_second <= 0.0 || frames_per_second > FRAMES_PER_SECOND_MAX {
+            return Err(DecodeError::invalid(input.field, frames_per_second));
+        }
+        Ok(Self { name, size, frames_per_second, source: input.field("source")? })
+    }
+}
+
+fn hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0, f)
+    }
+}
+
+/// The first four bytes are enough to tell nodes apart in a log.
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0[..4], f)
+    }
+}
+
+impl fmt::Debug for BootId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0[..4], f)
+    }
+}

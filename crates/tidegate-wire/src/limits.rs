@@ -1,0 +1,18 @@
+//! Absolute limits of the node link; a peer that exceeds one is refused, never obeyed.
+
+/// Longest encoded record.
+pub const RECORD_BYTES_MAX: usize = 16 << 10;
+/// Longest text field.
+pub const TEXT_BYTES_MAX: usize = 1 << 10;
+/// Most numbers in one [`Event`](crate::Event).
+pub const NUMBERS_MAX: usize = 32;
+/// Largest body of one frame.
+pub const FRAME_BYTES_MAX: u64 = 64 << 20;
+/// Largest body that follows a bulk record.
+pub const BULK_BYTES_MAX: u64 = 64 << 20;
+/// Highest frame rate that a camera can announce.
+pub const FRAMES_PER_SECOND_MAX: f64 = 1000.0;
+
+// The longest records are a few texts and, in an event, `NUMBERS_MAX` named numbers of 64 bytes of name.
+pub(crate) const NAME_BYTES_MAX: usize = 64;
+const _: () = assert!(8 * TEXT_BYTES_MAX + NUMBERS_MAX * (NAME_BYTES_MAX + 16) < RECORD_BYTES_MAX);

@@ -1,0 +1,360 @@
+//! One adapted stream of one camera: asked for, carried, acknowledged, reported on.
+
+use std::{fmt, time::Duration};
+
+use bytes::BytesMut;
+use tidegate_message::{
+    AdaptationProfile, Bounds, ControllerKind, Delivery, Demand, FrameSize, Instant, WhenInfeasible,
+};
+
+use crate::{
+    code::{DecodeError, Field, Input, choice, fields, put_text},
+    limits::{FRAME_BYTES_MAX, NAME_BYTES_MAX, NUMBERS_MAX},
+};
+
+/// Names a transfer on its link; chosen by the edge node, never reused on one link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TransferId(pub u64);
+
+/// Asks a camera node for a stream of its frames.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StartTransfer {
+    /// The name of the new transfer.
+    pub transfer: TransferId,
+    /// What its frames must keep.
+    pub demand: Demand,
+    /// First capture time wanted, from the camera's log if it is in the past; `None` means from now.
+    pub from: Option<Instant>,
+    /// Last capture time wanted; `None` means until stopped.
+    pub to: Option<Instant>,
+    /// Continue a transfer that a link failure cut: frames captured after this instant were not received.
+    pub resume_after: Option<Instant>,
+    /// What the characterization table should be chosen by.
+    pub hints: TransferHints,
+}
+
+/// What a camera node needs to know to choose a characterization table. Empty texts mean "yours".
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TransferHints {
+    /// The detector that will look at the frames: `person`.
+    pub detector: String,
+    /// The detector's input size: `640x360`.
+    pub detector_input: String,
+    /// The class of scene: `complex`.
+    pub scene: String,
+    /// A table by name, which overrides the other hints.
+    pub table: String,
+}
+
+/// Changes what a running transfer must keep.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct UpdateTransfer {
+    /// The transfer.
+    pub transfer: TransferId,
+    /// What its frames must keep from now on.
+    pub demand: Demand,
+}
+
+/// Ends a transfer; answered by [`TransferEnded`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StopTransfer {
+    /// The transfer.
+    pub transfer: TransferId,
+}
+
+/// A transfer runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransferStarted {
+    /// The transfer.
+    pub transfer: TransferId,
+    /// Capture time of the first frame that it considers; later than asked for if the log begins later.
+    pub first: Instant,
+}
+
+/// A transfer is over; nothing of it follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransferEnded {
+    /// The transfer.
+    pub transfer: TransferId,
+    /// Why.
+    pub reason: EndReason,
+}
+
+/// How one transfer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EndReason {
+    /// It was stopped by `StopTransfer`.
+    Stopped,
+    /// Its last capture time has passed.
+    Complete,
+    /// The camera's source has ended or failed.
+    SourceEnded,
+    /// It could not be started or went wrong; an [`Event`] said why.
+    Failed,
+}
+
+/// A part of the medium for the camera that receives it; soft state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Sustained bytes per second that the camera may use.
+    pub bytes_per_second: u64,
+    /// When to capture: this long after each whole multiple of the frame interval since the epoch.
+    pub phase: Duration,
+    /// For how long this holds unless it is renewed; afterwards the camera's safe default returns.
+    pub valid_for: Duration,
+}
+
+/// A report on a transfer from the camera node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// The transfer.
+    pub transfer: TransferId,
+    /// When it happened, or the capture time of the frame concerned; sender's clock.
+    pub at: Instant,
+    /// What happened.
+    pub code: EventCode,
+    /// Why, in one sentence.
+    pub text: String,
+    /// Figures by name, such as `("latency_ms", 143.0)`; at most
+    /// [`NUMBERS_MAX`], names at most 64 bytes.
+    pub numbers: Vec<(String, f64)>,
+}
+
+/// What an [`Event`] reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventCode {
+    /// No knob setting keeps both bounds now; the numbers say what could be had.
+    Infeasible,
+    /// Both bounds can be kept again.
+    Feasible,
+    /// Another knob setting is in use.
+    KnobsChanged,
+    /// The frame captured at `at` was not delivered.
+    FrameDropped,
+    /// The controller failed and was replaced by `fixed`.
+    ControllerFailed,
+    /// No table fits; the transfer runs with the safe default.
+    TableMissing,
+    /// The transfer could not be started or went on wrongly.
+    Failed,
+    /// A newer node reports something that this version has no name for.
+    Other(u16),
+}
+
+/// The frame captured at `at` does not differ from the one before and is not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unchanged {
+    /// The transfer.
+    pub transfer: TransferId,
+    /// Capture time of the frame.
+    pub at: Instant,
+}
+
+/// Announces a frame; its body follows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FrameHeader {
+    /// The transfer that the frame belongs to.
+    pub transfer: TransferId,
+    /// Capture time, which names the frame.
+    pub at: Instant,
+    /// Length of the body, at most [`FRAME_BYTES_MAX`].
+    pub bytes: u64,
+    /// Pixels of the body.
+    pub size: FrameSize,
+    /// Length of the frame as captured.
+    pub original_bytes: u64,
+    /// The row of the characterization table that chose the knobs.
+    pub row: u32,
+    /// The knob setting, for people: `scale 1/2 quality 60`.
+    pub setting: String,
+    /// Estimated normalized F1 of the frame, 0 to 1.
+    pub accuracy: f64,
+    /// Whether the estimate keeps the accuracy bound.
+    pub accuracy_kept: bool,
+    /// Whether the frame comes from the past or from a filled gap: its latency counts from sending.
+    pub replayed: bool,
+    /// From capture to the start of encoding.
+    pub encode_started: Duration,
+    /// From capture to the end of encoding.
+    pub encode_ended: Duration,
+    /// From capture to the hand-over to the link.
+    pub sent: Duration,
+}
+
+/// What a receiver has of one frame; newer ones replace older ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ack {
+    /// The transfer.
+    pub transfer: TransferId,
+    /// Capture time of the frame.
+    pub frame: Instant,
+    /// Bytes of the body received so far.
+    pub received: u64,
+    /// Length of the body.
+    pub total: u64,
+    /// When the first byte came; receiver's clock.
+    pub first_at: Instant,
+    /// When the last of the bytes so far came; receiver's clock.
+    pub last_at: Instant,
+    /// Whether the frame is whole.
+    pub complete: bool,
+    /// Whether the frame was seen to be reset; it will not become whole.
+    pub reset_seen: bool,
+}
+
+impl Ack {
+    /// Whether no newer one will follow.
+    pub const fn is_final(&self) -> bool {
+        self.complete || self.reset_seen
+    }
+}
+
+impl fmt::Display for TransferId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Field for TransferId {
+    fn put(&self, out: &mut BytesMut) {
+        self.0.put(out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        u64::take(input).map(Self)
+    }
+}
+
+choice!(EndReason { Stopped = 1, Complete = 2, SourceEnded = 3, Failed = 4 });
+choice!(ControllerKind { Budget = 1, MezPi = 2, Aimd = 3, Fixed = 4 });
+choice!(Delivery { Latest = 1, Every = 2 });
+choice!(WhenInfeasible { KeepLatency = 1, KeepAccuracy = 2, Pause = 3 });
+choice!(AdaptationProfile { Jpeg = 1, Mez = 2 });
+
+fields!(StartTransfer { transfer, demand, from, to, resume_after, hints });
+fields!(TransferHints { detector, detector_input, scene, table });
+fields!(Demand { bounds, controller, delivery, when_infeasible, profile });
+fields!(UpdateTransfer { transfer, demand });
+fields!(StopTransfer { transfer });
+fields!(TransferStarted { transfer, first });
+fields!(TransferEnded { transfer, reason });
+fields!(Share { bytes_per_second, phase, valid_for });
+fields!(Unchanged { transfer, at });
+fields!(Ack { transfer, frame, received, total, first_at, last_at, complete, reset_seen });
+
+impl Field for Bounds {
+    fn put(&self, out: &mut BytesMut) {
+        self.latency().put(out);
+        self.accuracy().put(out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        let latency = input.field("latency")?;
+        let accuracy = input.field("accuracy")?;
+        Self::new(latency, accuracy).map_err(|error| DecodeError::invalid("bounds", error))
+    }
+}
+
+impl Field for EventCode {
+    fn put(&self, out: &mut BytesMut) {
+        let number: u16 = match self {
+            Self::Infeasible => 1,
+            Self::Feasible => 2,
+            Self::KnobsChanged => 3,
+            Self::FrameDropped => 4,
+            Self::ControllerFailed => 5,
+            Self::TableMissing => 6,
+            Self::Failed => 7,
+            Self::Other(number) => *number,
+        };
+        number.put(out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        Ok(match u16::take(input)? {
+            1 => Self::Infeasible,
+            2 => Self::Feasible,
+            3 => Self::KnobsChanged,
+            4 => Self::FrameDropped,
+            5 => Self::ControllerFailed,
+            6 => Self::TableMissing,
+            7 => Self::Failed,
+            number => Self::Other(number),
+        })
+    }
+}
+
+impl Field for Event {
+    fn put(&self, out: &mut BytesMut) {
+        self.transfer.put(out);
+        self.at.put(out);
+        self.code.put(out);
+        self.text.put(out);
+        let finite = || self.numbers.iter().filter(|(_, value)| value.is_finite());
+        let count = finite().count().min(NUMBERS_MAX);
+        u8::try_from(count).expect("NUMBERS_MAX is below 256").put(out);
+        for (name, value) in finite().take(count) {
+            put_text(name, NAME_BYTES_MAX, out);
+            value.put(out);
+        }
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        let transfer = input.field("transfer")?;
+        let at = input.field("at")?;
+        let code = input.field("code")?;
+        let text = input.field("text")?;
+        let count = usize::from(input.field::<u8>("numbers")?);
+        if count > NUMBERS_MAX {
+            let (count, limit) = (count as u64, NUMBERS_MAX as u64);
+            return Err(DecodeError::TooLong { field: "numbers", count, limit });
+        }
+        let number = |_| Ok((input.text(NAME_BYTES_MAX)?, f64::take(input)?));
+        let numbers = (0..count).map(number).collect::<Result<_, DecodeError>>()?;
+        Ok(Self { transfer, at, code, text, numbers })
+    }
+}
+
+impl Field for FrameHeader {
+    fn put(&self, out: &mut BytesMut) {
+        self.transfer.put(out);
+        self.at.put(out);
+        self.bytes.put(out);
+        self.size.put(out);
+        self.original_bytes.put(out);
+        self.row.put(out);
+        self.setting.put(out);
+        self.accuracy.put(out);
+        self.accuracy_kept.put(out);
+        self.replayed.put(out);
+        self.encode_started.put(out);
+        self.encode_ended.put(out);
+        self.sent.put(out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        let header = Self {
+            transfer: input.field("transfer")?,
+            at: input.field("at")?,
+            bytes: input.field("bytes")?,
+            size: input.field("size")?,
+            original_bytes: input.field("original_bytes")?,
+            row: input.field("row")?,
+            setting: input.field("setting")?,
+            accuracy: input.field("accuracy")?,
+            accuracy_kept: input.field("accuracy_kept")?,
+            replayed: input.field("replayed")?,
+            encode_started: input.field("encode_started")?,
+            encode_ended: input.field("encode_ended")?,
+            sent: input.field("sent")?,
+        };
+        if header.bytes > FRAME_BYTES_MAX {
+            let (count, limit) = (header.bytes, FRAME_BYTES_MAX);
+            return Err(DecodeError::TooLong { field: "frame", count, limit });
+        }
+        if !(0.0..=1.0).contains(&header.accuracy) {
+            return Err(DecodeError::invalid("accuracy", header.accuracy));
+        }
+        Ok(header)
+    }
+}
