@@ -1,2 +1,61 @@
-//! Tasks of the house.
-fn main() {}
+//! Tasks of the house, run as `cargo xtask TASK`; `make` calls them.
+//!
+//! Always true: a task exits 0 only if all it looked at is in order, and what is not is named with its file and the way out.
+
+mod house;
+mod layers;
+mod licences;
+mod metadata;
+mod test;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask TASK
+
+  test [ARGUMENTS]   every test of the workspace and of the workers; ARGUMENTS go to `cargo test`
+  layers             which crate may use which, and that cores read no clock
+  licences           licences, sources and banned crates of all dependencies, by deny.toml
+  house              no machine's own paths in tracked files; shell and Python scripts parse
+  sizes              tracked source files over 700 lines
+";
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let task = arguments.next().unwrap_or_default();
+    let outcome = match task.as_str() {
+        "test" => test::run(&arguments.collect::<Vec<_>>()),
+        "layers" => layers::run(),
+        "licences" => licences::run(),
+        "house" => house::run(),
+        "sizes" => house::sizes(),
+        "help" | "--help" | "-h" => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprint!("xtask: no task named {task:?}\n\n{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(status) => status,
+        Err(error) => {
+            eprintln!("xtask {task}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints what is wrong, or the one line that says all is well.
+fn verdict(task: &str, well: &str, violations: &[String]) -> ExitCode {
+    if violations.is_empty() {
+        println!("{task}: {well}");
+        return ExitCode::SUCCESS;
+    }
+    for violation in violations {
+        eprintln!("{task}: {violation}");
+    }
+    eprintln!("{task}: {} violations", violations.len());
+    ExitCode::FAILURE
+}

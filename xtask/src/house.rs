@@ -1,0 +1,188 @@
+//! `cargo xtask house` and `sizes`: what can be said of the tracked files themselves.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use anyhow::{Context as _, ensure};
+
+/// Half of our files should be far below this, and nine in ten below it.
+const LINES_MAX: usize = 700;
+
+/// Files that tools write and that may hold anything.
+const GENERATED: &[&str] = &["Cargo.lock", "go.sum"];
+
+/// Checks all tracked files.
+pub(crate) fn run() -> anyhow::Result<ExitCode> {
+    let files = tracked()?;
+    let mut violations = Vec::new();
+    for file in &files {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        if GENERATED.contains(&&*name) {
+            continue;
+        }
+        let Some(text) = text_of(file)? else { continue };
+        for (line, path) in own_paths(&text) {
+            violations.push(format!(
+                "{}:{line} names {path}, a path of one machine: make it relative or configurable",
+                file.display()
+            ));
+        }
+        violations.extend(script(file, &text)?);
+    }
+    let well = format!("{} tracked files name no machine, and all scripts parse", files.len());
+    Ok(crate::verdict("house", &well, &violations))
+}
+
+/// Lists tracked source files that are too long to be one story.
+pub(crate) fn sizes() -> anyhow::Result<ExitCode> {
+    let mut lengths = Vec::new();
+    for file in tracked()? {
+        let is_source = file.extension().is_some_and(|extension| {
+            ["rs", "py", "go", "c", "sh"].iter().any(|known| extension == *known)
+        });
+        if is_source && let Some(text) = text_of(&file)? {
+            lengths.push((text.lines().count(), file));
+        }
+    }
+    lengths.sort_by(|a, b| b.cmp(a));
+    let long = lengths.iter().take_while(|(lines, _)| *lines > LINES_MAX);
+    for (lines, file) in long.clone() {
+        println!("{lines:6} {}", file.display());
+    }
+    println!("sizes: {} of {} source files over {LINES_MAX} lines", long.count(), lengths.len());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Tracked files that are there, relative to the root, which becomes the working directory.
+fn tracked() -> anyhow::Result<Vec<PathBuf>> {
+    let git = |arguments: &[&str]| {
+        // A checkout that belongs to somebody else, as in many CI containers, is still only read here.
+        let output = Command::new("git")
+            .args(["-c", "safe.directory=*"])
+            .args(arguments)
+            .output()
+            .context("running git")?;
+        ensure!(
+            output.status.success(),
+            "git {} failed: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        String::from_utf8(output.stdout).context("a file name is not UTF-8")
+    };
+    let root = git(&["rev-parse", "--show-toplevel"])?;
+    std::env::set_current_dir(root.trim_end()).context("entering the root of the checkout")?;
+    let names = git(&["ls-files", "-z"])?;
+    let files = names.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from);
+    Ok(files.filter(|file| file.is_file()).collect())
+}
+
+/// The file's text, or nothing if it is not text.
+fn text_of(file: &Path) -> anyhow::Result<Option<String>> {
+    let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+    Ok(String::from_utf8(bytes).ok())
+}
+
+/// Lines that name a folder of a person or of one machine.
+fn own_paths(text: &str) -> Vec<(usize, &'static str)> {
+    // Written apart, so that this file does not find itself.
+    const OWN: &[&str] = &[
+        concat!("/wo", "rk"),
+        concat!("/ro", "ot"),
+        concat!("/Us", "ers"),
+        concat!("/tmp/", "tg"),
+    ];
+    let mut found = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        for own in OWN {
+            let whole = line.match_indices(own).any(|(at, _)| {
+                let before = line[..at].chars().next_back();
+                let after = line[at + own.len()..].chars().next();
+                // `frame/…` and `https://host/…` are other things than a path that begins here.
+                before.is_none_or(|c| !c.is_alphanumeric() && !"._-~/}$*".contains(c))
+                    && after.is_none_or(|c| !c.is_alphanumeric() && !"_-.".contains(c))
+            });
+            if whole {
+                found.push((index + 1, *own));
+            }
+        }
+    }
+    found
+}
+
+/// What the interpreter says against a script, if it is one.
+fn script(file: &Path, text: &str) -> anyhow::Result<Option<String>> {
+    let first = text.lines().next().unwrap_or_default();
+    let is_called = |extension: &str| file.extension().is_some_and(|found| found == extension);
+    let mut command = if first.starts_with("#!") && first.ends_with("bash") {
+        let mut command = Command::new("bash");
+        command.arg("-n").arg(file);
+        command
+    } else if is_called("sh") || (first.starts_with("#!") && first.ends_with("/sh")) {
+        let mut command = Command::new("sh");
+        command.arg("-n").arg(file);
+        command
+    } else if is_called("py") || (first.starts_with("#!") && first.ends_with("python3")) {
+        let mut command = Command::new("python3");
+        // `compile` writes no bytecode, which `py_compile` would.
+        command.args([
+            "-c",
+            "import sys; compile(open(sys.argv[1], encoding='utf-8').read(), sys.argv[1], 'exec')",
+        ]);
+        command.arg(file);
+        command
+    } else {
+        return Ok(None);
+    };
+    let output = command.output().with_context(|| format!("running {command:?}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    Ok((!output.status.success())
+        .then(|| format!("{} does not parse: {}", file.display(), said.trim())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_of_one_machine_is_found_and_its_likes_are_not() {
+        let work = concat!("/wo", "rk");
+        let root = concat!("/ro", "ot");
+        for (line, found) in [
+            (format!("cd {work}/shared"), true),
+            (format!("clip = \"{root}/clip.mp4\""), true),
+            (format!("ls {work}"), true),
+            (format!("frame{work}/flow"), false),
+            (format!("https://example.org{work}/x"), false),
+            (format!("{work}space/a"), false),
+            (format!("$HOME{work}/"), false),
+            (format!("target{root}_dir"), false),
+        ] {
+            assert_eq!(!own_paths(&line).is_empty(), found, "{line}");
+        }
+        assert_eq!(own_paths(&format!("a\nb {root}/x\n")), [(2, root)]);
+    }
+
+    #[test]
+    fn a_script_that_does_not_parse_is_named() {
+        let folder = std::env::temp_dir().join(format!("tidegate-xtask-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        for (name, text, sound) in [
+            ("a.sh", "if true; then echo; fi\n", true),
+            ("b.sh", "if true; then echo\n", false),
+            ("c", "#!/usr/bin/env bash\n[[ a == b ]] || (( 1 + 1 ))\n", true),
+            ("d.py", "print(1)\n", true),
+            ("e.py", "print(\n", false),
+            ("f.txt", "if (\n", true), // not a script
+        ] {
+            let file = folder.join(name);
+            fs::write(&file, text).unwrap();
+            let said = script(&file, text).unwrap();
+            assert_eq!(said.is_none(), sound, "{name}: {said:?}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

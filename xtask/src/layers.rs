@@ -1,0 +1,453 @@
+//! `cargo xtask layers`: which crate may use which, from cargo's own metadata.
+//!
+//! ```text
+//!  nouns ◀── cores ◀── shells ◀── benches and tasks
+//!              └──▶ rims ◀──┘
+//! ```
+//!
+//! The table below is the whole of the rule; ARCHITECTURE.md tells it to people and is checked against it.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::Context as _;
+
+use crate::metadata::{Graph, Metadata, Purpose};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layer {
+    Noun,
+    Core,
+    Rim,
+    Shell,
+    /// Benches and tasks: they may use all, nothing may use them.
+    Tool,
+}
+
+impl Layer {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Noun => "noun",
+            Self::Core => "core",
+            Self::Rim => "rim",
+            Self::Shell => "shell",
+            Self::Tool => "tool",
+        }
+    }
+
+    /// Whether crates of this layer keep a list of all they may use.
+    fn keeps_a_list(self) -> bool {
+        matches!(self, Self::Noun | Self::Core | Self::Rim)
+    }
+}
+
+struct Rule {
+    name: &'static str,
+    layer: Layer,
+    /// Crates of other people that it may use, where its layer keeps a list.
+    others: &'static [&'static str],
+    /// Crates of ours beyond what its layer may use anyway.
+    ours: &'static [&'static str],
+}
+
+const fn rule(
+    name: &'static str,
+    layer: Layer,
+    others: &'static [&'static str],
+    ours: &'static [&'static str],
+) -> Rule {
+    Rule { name, layer, others, ours }
+}
+
+/// Every crate of the workspace. A core may use `bytes`, `thiserror`, `tracing` and the one library that is its subject.
+const RULES: &[Rule] = &[
+    rule("tidegate-message", Layer::Noun, &["bytes", "thiserror"], &[]),
+    rule("tidegate-wire", Layer::Core, &["bytes", "thiserror", "tracing"], &[]),
+    rule("tidegate-log", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-sys"]),
+    rule("tidegate-frame", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-jpeg"]),
+    rule("tidegate-sys", Layer::Rim, &["bytes", "libc", "memmap2", "thiserror"], &[]),
+    rule("tidegate-jpeg", Layer::Rim, &["cc", "thiserror", "turbojpeg-sys"], &[]),
+    rule("tidegate-client", Layer::Shell, &[], &[]),
+    rule("tidegate-sim", Layer::Shell, &[], &[]),
+    rule("tidegate-netlab", Layer::Shell, &[], &["tidegate-sim"]),
+    rule("tidegate", Layer::Shell, &[], &["tidegate-client", "tidegate-netlab", "tidegate-sim"]),
+    rule("bench-harness", Layer::Tool, &[], &[]),
+    rule("bench-frames", Layer::Tool, &[], &["bench-harness"]),
+    rule("xtask", Layer::Tool, &[], &[]),
+];
+
+/// Crates that bring threads, timers or sockets of their own: none may stand below the shells, at any depth.
+const RUNTIMES: &[&str] =
+    &["async-std", "futures-executor", "mio", "quinn", "smol", "tokio", "tonic"];
+
+/// What the source of a noun or a core may not name: clocks, threads and the outside world. `now` is an argument there.
+const OUTSIDE: &[&str] = &[
+    "Instant::now",
+    "SystemTime",
+    "UNIX_EPOCH",
+    "std::env",
+    "std::fs",
+    "std::net",
+    "std::process",
+    "thread::sleep",
+    "thread::spawn",
+];
+
+/// Checks the workspace that the working directory is in.
+pub(crate) fn run() -> anyhow::Result<ExitCode> {
+    let metadata = Metadata::read()?;
+    let root = &metadata.workspace_root;
+    let mut violations = directions(RULES, &metadata.graph());
+    for rule in RULES {
+        let Some(package) = metadata
+            .packages
+            .iter()
+            .find(|package| package.name == rule.name && package.source.is_none())
+        else {
+            continue; // `directions` has named it
+        };
+        let folder = package.manifest_path.parent().unwrap_or(root);
+        violations.extend(lints(rule, &package.manifest_path)?);
+        if matches!(rule.layer, Layer::Noun | Layer::Core) {
+            violations.extend(outside(rule, &folder.join("src"), root)?);
+        }
+    }
+    violations.extend(forbids_unsafe(&read(&root.join("Cargo.toml"))?)?);
+    violations.extend(map(RULES, &read(&root.join("ARCHITECTURE.md"))?));
+    Ok(crate::verdict("layers", "every crate keeps its place", &violations))
+}
+
+fn directions(rules: &[Rule], graph: &Graph) -> Vec<String> {
+    let mut violations = Vec::new();
+    for member in &graph.members {
+        if !rules.iter().any(|rule| rule.name == member) {
+            violations.push(format!(
+                "{member} has no layer: give it a row in RULES of xtask/src/layers.rs and in ARCHITECTURE.md"
+            ));
+        }
+    }
+    for rule in rules {
+        if !graph.members.contains(rule.name) {
+            violations.push(format!(
+                "{} is in RULES of xtask/src/layers.rs, but is no crate of the workspace: remove its row",
+                rule.name
+            ));
+            continue;
+        }
+        for (used, purpose) in graph.uses.get(rule.name).into_iter().flatten() {
+            if *purpose != Purpose::Test {
+                violations.extend(one_use(rules, rule, used));
+            }
+        }
+        if rule.layer.keeps_a_list() {
+            for runtime in RUNTIMES {
+                if let Some(path) = path_to(graph, rule.name, runtime) {
+                    violations.push(format!(
+                        "{} is a {} and may not reach {runtime}, but does: {}",
+                        rule.name,
+                        rule.layer.word(),
+                        path.join(" -> ")
+                    ));
+                }
+            }
+        }
+    }
+    violations
+}
+
+/// What is wrong with `user` using `used` outside its tests.
+fn one_use(rules: &[Rule], user: &Rule, used: &str) -> Option<String> {
+    let Some(target) = rules.iter().find(|rule| rule.name == used) else {
+        let listed = !user.layer.keeps_a_list() || user.others.contains(&used);
+        return (!listed).then(|| {
+            format!(
+                "{} is a {} and may use {}; it uses {used}",
+                user.name,
+                user.layer.word(),
+                user.others.join(", ")
+            )
+        });
+    };
+    let allowed = user.ours.contains(&used)
+        || match user.layer {
+            Layer::Noun | Layer::Rim => false,
+            Layer::Core => target.layer == Layer::Noun,
+            Layer::Shell => matches!(target.layer, Layer::Noun | Layer::Core | Layer::Rim),
+            Layer::Tool => target.layer != Layer::Tool,
+        };
+    (!allowed).then(|| {
+        format!(
+            "{} is a {} and may not use {used}, a {}; only shells join cores, and no crate looks up",
+            user.name,
+            user.layer.word(),
+            target.layer.word()
+        )
+    })
+}
+
+/// A shortest chain of uses from `from` to `to`, tests aside.
+fn path_to(graph: &Graph, from: &str, to: &str) -> Option<Vec<String>> {
+    let mut seen = BTreeSet::from([from.to_owned()]);
+    let mut paths = std::collections::VecDeque::from([vec![from.to_owned()]]);
+    while let Some(path) = paths.pop_front() {
+        let last = path.last().expect("a path holds at least its start");
+        if last == to {
+            return Some(path);
+        }
+        for (used, purpose) in graph.uses.get(last).into_iter().flatten() {
+            // What builds a crate does not run in it.
+            if *purpose == Purpose::Normal && seen.insert(used.clone()) {
+                let mut longer = path.clone();
+                longer.push(used.clone());
+                paths.push_back(longer);
+            }
+        }
+    }
+    None
+}
+
+/// A crate outside the rims takes the workspace's lints, and with them `unsafe_code = "forbid"`.
+fn lints(rule: &Rule, manifest: &Path) -> anyhow::Result<Option<String>> {
+    let parsed: toml::Table =
+        read(manifest)?.parse().with_context(|| format!("parsing {}", manifest.display()))?;
+    let inherits = parsed
+        .get("lints")
+        .and_then(|lints| lints.get("workspace"))
+        .is_some_and(|workspace| workspace.as_bool() == Some(true));
+    Ok((rule.layer != Layer::Rim && !inherits).then(|| {
+        format!(
+            "{} is no rim and must take the workspace's lints: add `[lints] workspace = true`",
+            rule.name
+        )
+    }))
+}
+
+fn forbids_unsafe(root_manifest: &str) -> anyhow::Result<Option<String>> {
+    let parsed: toml::Table = root_manifest.parse().context("parsing the root Cargo.toml")?;
+    let level = parsed
+        .get("workspace")
+        .and_then(|workspace| workspace.get("lints")?.get("rust")?.get("unsafe_code")?.as_str());
+    Ok((level != Some("forbid")).then(|| {
+        "the root Cargo.toml must say `unsafe_code = \"forbid\"` under [workspace.lints.rust]"
+            .to_owned()
+    }))
+}
+
+/// Places where a noun or a core names the outside world, its tests aside.
+fn outside(rule: &Rule, sources: &Path, root: &Path) -> anyhow::Result<Vec<String>> {
+    let mut violations = Vec::new();
+    for path in rust_files(sources)? {
+        if path.ends_with("tests.rs") {
+            continue;
+        }
+        let shown = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        for (line, word) in outside_words(&read(&path)?) {
+            violations.push(format!(
+                "{shown}:{line} names {word}, and {} is a {}: take `now` or the bytes as an argument",
+                rule.name,
+                rule.layer.word()
+            ));
+        }
+    }
+    Ok(violations)
+}
+
+/// Line numbers and words, up to the first test module, which stands last in a file; comments do not count.
+fn outside_words(source: &str) -> Vec<(usize, &'static str)> {
+    let code = source.lines().take_while(|line| line.trim() != "#[cfg(test)]");
+    code.enumerate()
+        .filter(|(_, line)| !line.trim_start().starts_with("//"))
+        .flat_map(|(index, line)| {
+            let found = OUTSIDE.iter().filter(|word| line.contains(**word));
+            found.map(move |word| (index + 1, *word))
+        })
+        .collect()
+}
+
+fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("listing {}", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            if !path.ends_with("tests") {
+                files.extend(rust_files(&path)?);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The table of crates in ARCHITECTURE.md names every crate but the tools, in its layer.
+fn map(rules: &[Rule], architecture: &str) -> Vec<String> {
+    let rows: Vec<Vec<&str>> = architecture
+        .lines()
+        .filter(|line| line.starts_with('|'))
+        .map(|line| line.split('|').map(str::trim).collect())
+        .collect();
+    let mut violations = Vec::new();
+    for rule in rules.iter().filter(|rule| rule.layer != Layer::Tool) {
+        let quoted = format!("`{}`", rule.name);
+        let told = rows.iter().find(|cells| cells.get(2) == Some(&&*quoted)).map(|cells| cells[1]);
+        if told != Some(rule.layer.word()) {
+            violations.push(format!(
+                "ARCHITECTURE.md calls {} {}, the rule a {}",
+                rule.name,
+                told.map_or_else(|| "nothing".to_owned(), |word| format!("a {word}")),
+                rule.layer.word()
+            ));
+        }
+    }
+    violations
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUSE: &[Rule] = &[
+        rule("noun", Layer::Noun, &["bytes"], &[]),
+        rule("core-a", Layer::Core, &["bytes"], &["rim"]),
+        rule("core-b", Layer::Core, &[], &[]),
+        rule("rim", Layer::Rim, &["libc"], &[]),
+        rule("shell", Layer::Shell, &[], &["model"]),
+        rule("model", Layer::Shell, &[], &[]),
+        rule("bench", Layer::Tool, &[], &[]),
+    ];
+
+    /// The house in order, with `more` uses beside.
+    fn house(more: &[(&str, &str, Purpose)]) -> Graph {
+        let mut graph = Graph::default();
+        let sound = [
+            ("noun", "bytes", Purpose::Normal),
+            ("core-a", "noun", Purpose::Normal),
+            ("core-a", "rim", Purpose::Normal),
+            ("core-b", "noun", Purpose::Normal),
+            ("rim", "libc", Purpose::Normal),
+            ("shell", "core-a", Purpose::Normal),
+            ("shell", "core-b", Purpose::Normal),
+            ("shell", "model", Purpose::Normal),
+            ("shell", "tokio", Purpose::Normal),
+            ("model", "core-a", Purpose::Normal),
+            ("bench", "shell", Purpose::Normal),
+        ];
+        for (user, used, purpose) in sound.iter().chain(more) {
+            graph
+                .uses
+                .entry((*user).to_owned())
+                .or_default()
+                .insert(((*used).to_owned(), *purpose));
+        }
+        graph.members = HOUSE.iter().map(|rule| rule.name.to_owned()).collect();
+        graph
+    }
+
+    #[test]
+    fn a_house_in_order_has_no_violations() {
+        assert_eq!(directions(HOUSE, &house(&[])), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_wrong_use_is_named() {
+        for (user, used, purpose, expected) in [
+            ("core-b", "core-a", Purpose::Normal, Some("core-b is a core and may not use core-a")),
+            ("core-b", "core-a", Purpose::Build, Some("core-b is a core and may not use core-a")),
+            ("core-b", "core-a", Purpose::Test, None), // tests may join cores
+            ("core-b", "rim", Purpose::Normal, Some("core-b is a core and may not use rim")), // not its subject
+            ("core-b", "serde", Purpose::Normal, Some("it uses serde")),
+            ("core-b", "proptest", Purpose::Test, None),
+            ("noun", "core-a", Purpose::Normal, Some("noun is a noun and may not use core-a")),
+            ("rim", "noun", Purpose::Normal, Some("rim is a rim and may not use noun")),
+            ("model", "shell", Purpose::Normal, Some("model is a shell and may not use shell")),
+            (
+                "shell",
+                "bench",
+                Purpose::Normal,
+                Some("shell is a shell and may not use bench, a tool"),
+            ),
+            ("shell", "anything", Purpose::Normal, None),
+        ] {
+            let violations = directions(HOUSE, &house(&[(user, used, purpose)]));
+            match expected {
+                None => assert_eq!(violations, Vec::<String>::new(), "{user} uses {used}"),
+                Some(message) => {
+                    assert_eq!(violations.len(), 1, "{user} uses {used}: {violations:?}");
+                    assert!(violations[0].contains(message), "{violations:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_runtime_is_found_at_any_depth() {
+        let graph = house(&[
+            ("bytes", "helper", Purpose::Normal),
+            ("helper", "tokio", Purpose::Normal),
+            ("libc", "tokio", Purpose::Build), // what builds a crate does not run in it
+        ]);
+        assert_eq!(
+            directions(HOUSE, &graph),
+            [
+                "noun is a noun and may not reach tokio, but does: noun -> bytes -> helper -> tokio",
+                "core-a is a core and may not reach tokio, but does: core-a -> noun -> bytes -> helper -> tokio",
+                "core-b is a core and may not reach tokio, but does: core-b -> noun -> bytes -> helper -> tokio",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_crate_without_a_row_and_a_row_without_a_crate_are_named() {
+        let mut graph = house(&[]);
+        graph.members.insert("newcomer".to_owned());
+        graph.members.remove("core-b");
+        let violations = directions(HOUSE, &graph);
+        assert_eq!(violations.len(), 2, "{violations:?}");
+        assert!(violations[0].starts_with("newcomer has no layer"));
+        assert!(violations[1].starts_with("core-b is in RULES"));
+    }
+
+    #[test]
+    fn a_clock_in_a_core_is_found_and_one_in_its_tests_is_not() {
+        let source = "use std::time::Duration;\n// SystemTime would be wrong here\nlet t = Instant::now();\n\
+                      #[cfg(test)]\nmod tests { fn f() { std::fs::read(p); } }\n";
+        assert_eq!(outside_words(source), [(3, "Instant::now")]);
+    }
+
+    #[test]
+    fn the_map_must_name_each_crate_in_its_layer() {
+        let two = &HOUSE[..2];
+        assert_eq!(
+            map(two, "| noun | `noun` | x |\n| core | `core-a` | y |\n"),
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            map(two, "| core | `noun` | x |\n"),
+            [
+                "ARCHITECTURE.md calls noun a core, the rule a noun",
+                "ARCHITECTURE.md calls core-a nothing, the rule a core"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_workspace_must_forbid_unsafe() {
+        assert_eq!(
+            forbids_unsafe("[workspace.lints.rust]\nunsafe_code = \"forbid\"\n").unwrap(),
+            None
+        );
+        assert!(
+            forbids_unsafe("[workspace.lints.rust]\nunsafe_code = \"deny\"\n").unwrap().is_some()
+        );
+        assert!(forbids_unsafe("[workspace]\n").unwrap().is_some());
+    }
+}

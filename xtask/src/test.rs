@@ -1,0 +1,300 @@
+//! `cargo xtask test`: every test there is, and one line that counts them.
+//!
+//! ```text
+//!  cargo test --workspace ─┐
+//!                          ├─ lines shown as they come, counted ─▶ `N passed, N failed, N skipped`
+//!  workers' unittest ──────┘
+//! ```
+//!
+//! A test that cannot run on this machine prints a line that begins with `skipped:` and says why, then returns. It is counted
+//! as skipped, not as passed.
+//!
+//! Always true: the exit status is 0 only if every program that was started ended well, no test failed, and there was one.
+
+use std::{
+    ffi::OsStr,
+    fmt,
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+};
+
+use anyhow::Context as _;
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Totals {
+    passed: u64,
+    failed: u64,
+    skipped: u64,
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { passed, failed, skipped } = self;
+        write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
+    }
+}
+
+/// Runs all tests; `arguments` go to `cargo test` before its `--`.
+pub(crate) fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
+    let mut totals = Totals::default();
+    let mut broken = Vec::new();
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut tests = Command::new(cargo);
+    tests.args(["test", "--workspace", "--no-fail-fast"]).args(arguments);
+    tests.args(["--", "--show-output"]);
+    let mut counter = RustCounter::default();
+    let ended_well = watch(tests.stdout(Stdio::piped()), |line| {
+        if counter.show(line) {
+            println!("{line}");
+        }
+    })?;
+    totals.add(counter.totals);
+    for reason in &counter.reasons {
+        println!("{reason}");
+    }
+    if !ended_well && counter.totals.failed == 0 {
+        broken.push("cargo test ended badly without a failed test: see above".to_owned());
+    }
+    for suite in python_suites(Path::new("workers"))? {
+        println!("\npython tests of {}", suite.folder.display());
+        let counted = suite.run()?;
+        totals.add(counted.totals);
+        if !counted.ended_well && counted.totals.failed == 0 {
+            broken.push(format!("the tests of {} ended badly", suite.folder.display()));
+        }
+    }
+    if totals.passed + totals.failed == 0 {
+        broken.push("no test ran".to_owned());
+    }
+    for line in &broken {
+        println!("{line}");
+    }
+    // A program that broke is at least one failure, so that the last line alone cannot mislead.
+    totals.failed += broken.len() as u64;
+    println!("\n{totals}");
+    Ok(if totals.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Totals {
+    fn add(&mut self, more: Self) {
+        self.passed += more.passed;
+        self.failed += more.failed;
+        self.skipped += more.skipped;
+    }
+}
+
+/// Runs `command` and hands over its lines as they come. Returns whether it ended well.
+fn watch(command: &mut Command, mut each: impl FnMut(&str)) -> anyhow::Result<bool> {
+    let mut child = command.spawn().with_context(|| format!("starting {command:?}"))?;
+    let out = child.stdout.take().context("the command's output is piped")?;
+    let mut out = BufReader::new(out);
+    let mut line = Vec::new();
+    while out.read_until(b'\n', &mut line).context("reading the tests' output")? > 0 {
+        each(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']));
+        line.clear();
+    }
+    Ok(child.wait().context("waiting for the tests")?.success())
+}
+
+/// Reads what Rust's test programs print.
+#[derive(Debug, Default)]
+struct RustCounter {
+    totals: Totals,
+    /// Within the output of tests that passed, which is read for reasons and not shown.
+    in_successes: bool,
+    skipped_here: u64,
+    reasons: Vec<String>,
+}
+
+impl RustCounter {
+    /// Counts a line and says whether to show it.
+    fn show(&mut self, line: &str) -> bool {
+        if let Some(result) = line.strip_prefix("test result: ") {
+            self.in_successes = false;
+            let counted = result_line(result);
+            let skipped = std::mem::take(&mut self.skipped_here).min(counted.passed);
+            self.totals.add(Totals {
+                passed: counted.passed - skipped,
+                failed: counted.failed,
+                skipped: counted.skipped + skipped,
+            });
+            return true;
+        }
+        match line {
+            "successes:" => self.in_successes = true,
+            "failures:" => self.in_successes = false,
+            _ => {}
+        }
+        if self.in_successes && line.starts_with("skipped:") {
+            self.skipped_here += 1;
+            self.reasons.push(line.to_owned());
+        }
+        !self.in_successes
+    }
+}
+
+/// `ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s`
+fn result_line(result: &str) -> Totals {
+    let count_of = |word: &str| {
+        result
+            .split(['.', ';'])
+            .find_map(|part| part.trim().strip_suffix(word)?.trim().parse().ok())
+            .unwrap_or(0)
+    };
+    Totals { passed: count_of("passed"), failed: count_of("failed"), skipped: count_of("ignored") }
+}
+
+/// A folder of Python tests.
+struct PythonSuite {
+    folder: PathBuf,
+}
+
+struct Counted {
+    totals: Totals,
+    ended_well: bool,
+}
+
+/// Folders below `workers` that hold a `test_*.py`, themselves or in `tests`.
+fn python_suites(workers: &Path) -> anyhow::Result<Vec<PythonSuite>> {
+    let Ok(entries) = workers.read_dir() else { return Ok(Vec::new()) };
+    let mut suites = Vec::new();
+    for entry in entries {
+        let folder = entry.context("listing the workers")?.path();
+        if has_tests(&folder) || has_tests(&folder.join("tests")) {
+            suites.push(PythonSuite { folder });
+        }
+    }
+    suites.sort_by(|a, b| a.folder.cmp(&b.folder));
+    Ok(suites)
+}
+
+fn has_tests(folder: &Path) -> bool {
+    let Ok(entries) = folder.read_dir() else { return false };
+    entries.flatten().any(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with("test_")
+            && Path::new(&*name).extension().is_some_and(|extension| extension == "py")
+    })
+}
+
+impl PythonSuite {
+    fn run(&self) -> anyhow::Result<Counted> {
+        let start = if has_tests(&self.folder) { "." } else { "tests" };
+        // unittest reports on stderr; the shell joins it to stdout, so that its lines can be read as they come.
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "exec \"$@\" 2>&1", "sh"]).arg(self.python());
+        shell.args(["-m", "unittest", "discover", "-v", "-s", start, "-t", "."]);
+        shell.current_dir(&self.folder).env("PYTHONDONTWRITEBYTECODE", "1");
+        shell.stdout(Stdio::piped());
+        let mut lines = Vec::new();
+        let ended_well = watch(&mut shell, |line| {
+            println!("{line}");
+            lines.push(line.to_owned());
+        })?;
+        Ok(Counted { totals: unittest(&lines), ended_well })
+    }
+
+    /// The worker's own interpreter where its setup has made one.
+    fn python(&self) -> PathBuf {
+        let own = std::env::var_os("TIDEGATE_PYTHON").map(PathBuf::from);
+        let venv = self.folder.join(".venv/bin/python");
+        own.or_else(|| venv.is_file().then(|| std::path::absolute(&venv).unwrap_or(venv)))
+            .unwrap_or_else(|| OsStr::new("python3").into())
+    }
+}
+
+/// Reads what Python's unittest prints at its end: `Ran 7 tests in 0.1s`, then `OK (skipped=1)` or `FAILED (failures=1, errors=2)`.
+fn unittest(lines: &[String]) -> Totals {
+    let ran: u64 = lines
+        .iter()
+        .rev()
+        .find_map(|line| line.strip_prefix("Ran ")?.split(' ').next()?.parse().ok())
+        .unwrap_or(0);
+    let verdict = lines
+        .iter()
+        .rev()
+        .find(|line| line.starts_with("OK") || line.starts_with("FAILED"))
+        .map_or("", String::as_str);
+    let inside = verdict.split_once('(').map_or("", |(_, rest)| rest.trim_end_matches(')'));
+    let count_of = |key: &str| -> u64 {
+        inside
+            .split(", ")
+            .find_map(|part| part.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
+            .unwrap_or(0)
+    };
+    let failed = count_of("failures") + count_of("errors") + count_of("unexpected successes");
+    let skipped = count_of("skipped");
+    Totals { passed: ran.saturating_sub(failed + skipped), failed, skipped }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(output: &str) -> (Totals, Vec<&str>, Vec<String>) {
+        let mut counter = RustCounter::default();
+        let shown = output.lines().filter(|line| counter.show(line)).collect();
+        (counter.totals, shown, counter.reasons)
+    }
+
+    #[test]
+    fn results_of_several_programs_add_up() {
+        let (totals, shown, _) = count(
+            "running 3 tests\ntest a ... ok\n\n\
+             test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+             test result: FAILED. 2 passed; 4 failed; 0 ignored; 0 measured; 9 filtered out; finished in 0.00s\n",
+        );
+        assert_eq!(totals, Totals { passed: 5, failed: 4, skipped: 1 });
+        assert_eq!(totals.to_string(), "5 passed, 4 failed, 1 skipped");
+        assert_eq!(shown.len(), 5);
+    }
+
+    #[test]
+    fn a_test_that_says_it_was_skipped_did_not_pass() {
+        let (totals, shown, reasons) = count(
+            "successes:\n\n---- netns stdout ----\nskipped: no network namespaces here\n\n\
+             ---- chatty stdout ----\nhello\n\nsuccesses:\n    netns\n    chatty\n\n\
+             test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n",
+        );
+        assert_eq!(totals, Totals { passed: 1, failed: 0, skipped: 1 });
+        assert_eq!(shown.len(), 1, "the output of what passed is not shown: {shown:?}");
+        assert_eq!(reasons, ["skipped: no network namespaces here"]);
+    }
+
+    #[test]
+    fn the_output_of_a_failed_test_is_shown_and_claims_no_skip() {
+        let (totals, shown, _) = count(
+            "successes:\n    a\n\nfailures:\n\n---- b stdout ----\nskipped: not really\nboom\n\n\
+             test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n",
+        );
+        assert_eq!(totals, Totals { passed: 1, failed: 1, skipped: 0 });
+        assert!(shown.contains(&"boom"));
+    }
+
+    #[test]
+    fn unittest_is_counted_from_its_last_lines() {
+        for (output, expected) in [
+            ("Ran 7 tests in 0.1s\n\nOK", Totals { passed: 7, failed: 0, skipped: 0 }),
+            ("Ran 7 tests in 0.1s\n\nOK (skipped=2)", Totals { passed: 5, failed: 0, skipped: 2 }),
+            (
+                "Ran 7 tests in 0.1s\n\nFAILED (failures=1, errors=2, skipped=1)",
+                Totals { passed: 3, failed: 3, skipped: 1 },
+            ),
+            ("ModuleNotFoundError: no module named x", Totals::default()),
+        ] {
+            let lines: Vec<String> = output.lines().map(str::to_owned).collect();
+            assert_eq!(unittest(&lines), expected, "{output}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_fails_is_seen() {
+        let mut lines = Vec::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo one; echo two; exit 3"]).stdout(Stdio::piped());
+        assert!(!watch(&mut command, |line| lines.push(line.to_owned())).unwrap());
+        assert_eq!(lines, ["one", "two"]);
+    }
+}
