@@ -1,1 +1,432 @@
 //! Memory regions that one writer fills while readers hold slices of what is filled.
+//!
+//! ```text
+//!  0                published                               len
+//!  ├── final bytes ────┼──── the writer's bytes ─────────────┤
+//!  │  Region::slice    │  RegionWriter::buffer, write        │
+//!  └─ shared, no copy  └─ exclusive, until publish ──────────┘
+//! ```
+//!
+//! The boundary `published` only moves up. Readers reach what lies below it, the writer what lies above,
+//! so no byte is ever read and written at once. To be filled a second time the region is
+//! [reset](RegionWriter::reset), which succeeds only if the writer is its sole owner.
+//!
+//! Always true: a byte below `published` does not change while a slice or a [`Region`] of it exists; a
+//! slice keeps the whole region mapped; memory is taken from the kernel page by page, as it is touched.
+
+use std::{
+    io,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use memmap2::{Advice, MmapOptions, MmapRaw};
+
+/// Copies of at least this many bytes go past the cache.
+///
+/// A plain copy first fetches every line it is about to overwrite, and pushes others out of the cache:
+/// for 1.74 MB into a warm ring of 1 GiB that took 183 µs, and 105 µs with stores past the cache. What
+/// is smaller stays in the second-level cache, where the next reader finds it.
+const STREAMED_BYTES_MIN: usize = 256 << 10;
+
+/// The readers' end of a region: gives out slices of what is published.
+///
+/// Cloning is cheap; each clone and each slice pins the region.
+#[derive(Clone)]
+pub struct Region {
+    shared: Arc<Shared>,
+}
+
+/// The one writer of a region.
+pub struct RegionWriter {
+    shared: Arc<Shared>,
+    published: usize,
+    touched: usize,
+}
+
+struct Shared {
+    map: MmapRaw,
+    published: AtomicUsize,
+}
+
+impl Region {
+    /// Maps a new region of `len` zero bytes; no memory is taken before it is touched.
+    ///
+    /// # Errors
+    /// `len` is 0 (`InvalidInput`), or the kernel refuses to map that much.
+    pub fn anonymous(len: usize) -> io::Result<(RegionWriter, Self)> {
+        if len == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a region has at least 1 byte",
+            ));
+        }
+        let map = MmapRaw::from(MmapOptions::new().len(len).map_anon()?);
+        let shared = Arc::new(Shared { map, published: AtomicUsize::new(0) });
+        let writer = RegionWriter { shared: Arc::clone(&shared), published: 0, touched: 0 };
+        Ok((writer, Self { shared }))
+    }
+
+    /// Bytes from the start that are final and readable.
+    pub fn published(&self) -> usize {
+        // Pairs with the store in `RegionWriter::publish`: whoever sees the boundary sees the bytes.
+        self.shared.published.load(Ordering::Acquire)
+    }
+
+    /// The published bytes in `range`, shared and not copied; they pin the region until dropped.
+    ///
+    /// Takes one small allocation, for the count of the slice's own clones. An empty slice pins nothing.
+    ///
+    /// # Errors
+    /// Part of the range is not published, or the range is reversed.
+    pub fn slice(&self, range: Range<usize>) -> Result<Bytes, RegionError> {
+        let published = self.published();
+        if range.start > range.end || range.end > published {
+            let Range { start, end } = range;
+            return Err(RegionError::Unpublished { start, end, published });
+        }
+        if range.is_empty() {
+            return Ok(Bytes::new());
+        }
+        Ok(Bytes::from_owner(Slice { shared: Arc::clone(&self.shared), range }))
+    }
+}
+
+impl RegionWriter {
+    /// Size of the region in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "a region is never of size 0")]
+    pub fn len(&self) -> usize {
+        self.shared.map.len()
+    }
+
+    /// Bytes from the start that are final and readable.
+    pub fn published(&self) -> usize {
+        self.published
+    }
+
+    /// Bytes from the start that were ever written or prefaulted: what the region takes of memory, up to
+    /// the rest of a page.
+    pub fn touched(&self) -> usize {
+        self.touched
+    }
+
+    /// Whether anyone else holds the region or a slice of it beside `handles` known [`Region`]s.
+    ///
+    /// By the time the caller acts on the answer it may have changed; only [`RegionWriter::reset`] proves.
+    pub fn is_pinned_beyond(&self, handles: usize) -> bool {
+        Arc::strong_count(&self.shared) > 1 + handles
+    }
+
+    /// The unpublished bytes in `range`, to be written in place.
+    ///
+    /// They hold zeros, or what an earlier filling of the region left there.
+    ///
+    /// # Errors
+    /// Part of the range is published, or lies beyond the region.
+    pub fn buffer(&mut self, range: Range<usize>) -> Result<&mut [u8], RegionError> {
+        let start = self.check(&range)?;
+        self.touched = self.touched.max(range.end);
+        // SAFETY: `check` has shown that the range lies within the map, which lives as long as `self`, and
+        // not below `published`. Slices end at or below `published`, so none overlaps, and `&mut self`
+        // excludes a second buffer and every `publish` while this one lives. A mapped page is initialized.
+        Ok(unsafe { std::slice::from_raw_parts_mut(start, range.len()) })
+    }
+
+    /// Copies `bytes` to `offset`, above what is published. They become readable by
+    /// [`RegionWriter::publish`].
+    ///
+    /// # Errors
+    /// The bytes would touch what is published, or reach beyond the region.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), RegionError> {
+        copy(bytes, self.buffer(offset..offset.saturating_add(bytes.len()))?);
+        Ok(())
+    }
+
+    /// Makes all bytes below `end` final and readable.
+    ///
+    /// # Errors
+    /// `end` lies below what is published already, or beyond the region.
+    pub fn publish(&mut self, end: usize) -> Result<(), RegionError> {
+        self.check(&(end..end))?;
+        self.published = end;
+        self.touched = self.touched.max(end);
+        self.shared.published.store(end, Ordering::Release);
+        Ok(())
+    }
+
+    /// Starts over with nothing published, if nobody else holds the region. Returns whether it did.
+    pub fn reset(&mut self) -> bool {
+        // Sole ownership is the proof that no slice exists and that none can be taken. `get_mut` also
+        // waits, in the memory model's sense, for the last reads through the handles that were dropped.
+        let Some(shared) = Arc::get_mut(&mut self.shared) else { return false };
+        *shared.published.get_mut() = 0;
+        self.published = 0;
+        true
+    }
+
+    /// Takes the memory of `range` now, so that writing there meets no page fault.
+    ///
+    /// # Errors
+    /// Part of the range is published or lies beyond the region, or the kernel has no memory left
+    /// (Linux before 5.14 knows no such request, and refuses it too).
+    pub fn prefault(&mut self, range: Range<usize>) -> io::Result<()> {
+        self.check(&range).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        self.shared.map.advise_range(Advice::PopulateWrite, range.start, range.len())?;
+        self.touched = self.touched.max(range.end);
+        Ok(())
+    }
+
+    /// Address of the start of a range, if the writer owns all of it.
+    fn check(&self, range: &Range<usize>) -> Result<*mut u8, RegionError> {
+        let Range { start, end } = *range;
+        if start < self.published {
+            return Err(RegionError::Published { start, end, published: self.published });
+        }
+        if end < start || end > self.len() {
+            return Err(RegionError::Beyond { start, end, len: self.len() });
+        }
+        // SAFETY: `start` lies within the map or one past its end, which `end` has just bounded.
+        Ok(unsafe { self.shared.map.as_mut_ptr().add(start) })
+    }
+}
+
+/// Owner of one slice; constructed only over published bytes.
+struct Slice {
+    shared: Arc<Shared>,
+    range: Range<usize>,
+}
+
+impl AsRef<[u8]> for Slice {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: the range was published when the slice was made. Published bytes lie within the map,
+        // are initialized, and are not written again before `reset`, which the `Arc` held here prevents.
+        unsafe {
+            let start = self.shared.map.as_ptr().add(self.range.start);
+            std::slice::from_raw_parts(start, self.range.len())
+        }
+    }
+}
+
+/// Copies `source` to `target`, which are of one length.
+fn copy(source: &[u8], target: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if source.len() >= STREAMED_BYTES_MIN {
+        return copy_past_cache(source, target);
+    }
+    target.copy_from_slice(source);
+}
+
+/// Copies with stores that go around the cache, one line of 64 bytes at a time.
+#[cfg(target_arch = "x86_64")]
+fn copy_past_cache(source: &[u8], target: &mut [u8]) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+
+    const LINE_BYTES: usize = 64;
+    let head = target.as_ptr().align_offset(LINE_BYTES).min(target.len());
+    let (source_head, source) = source.split_at(head);
+    let (target_head, target) = target.split_at_mut(head);
+    target_head.copy_from_slice(source_head);
+
+    let mut sources = source.chunks_exact(LINE_BYTES);
+    let mut targets = target.chunks_exact_mut(LINE_BYTES);
+    for (source, target) in (&mut sources).zip(&mut targets) {
+        let (from, to) = (source.as_ptr().cast::<__m128i>(), target.as_mut_ptr().cast::<__m128i>());
+        // SAFETY: both chunks are 64 bytes, so four vectors of 16 lie within each; loads may be unaligned,
+        // and `to` is aligned to 64 because the head was cut off there. SSE2 is part of x86-64.
+        unsafe {
+            let line = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(i)));
+            for (i, vector) in line.into_iter().enumerate() {
+                _mm_stream_si128(to.add(i), vector);
+            }
+        }
+    }
+    targets.into_remainder().copy_from_slice(sources.remainder());
+    // SAFETY: a fence has no precondition. It orders the streamed stores before all later ones, which
+    // the publishing store relies on and the memory model demands before anyone reads the bytes.
+    unsafe { _mm_sfence() };
+}
+
+/// Why a region was not sliced or written as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegionError {
+    /// The range to read is not published as a whole, or is reversed.
+    #[error("bytes {start} to {end} are not published; {published} are")]
+    Unpublished {
+        /// First byte asked for.
+        start: usize,
+        /// End of what was asked for.
+        end: usize,
+        /// How many bytes are published.
+        published: usize,
+    },
+    /// The range to write starts in what is published and final.
+    #[error("bytes {start} to {end} cannot be written; the first {published} are final")]
+    Published {
+        /// First byte to be written.
+        start: usize,
+        /// End of what was to be written.
+        end: usize,
+        /// How many bytes are published.
+        published: usize,
+    },
+    /// The range to write reaches beyond the region, or is reversed.
+    #[error("bytes {start} to {end} lie outside a region of {len}")]
+    Beyond {
+        /// First byte to be written.
+        start: usize,
+        /// End of what was to be written.
+        end: usize,
+        /// Size of the region.
+        len: usize,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn slices_share_the_regions_bytes() {
+        let (mut writer, region) = Region::anonymous(100).unwrap();
+        writer.write(0, b"frame").unwrap();
+        writer.publish(5).unwrap();
+        let whole = region.slice(0..5).unwrap();
+        let part = region.slice(1..4).unwrap();
+        assert_eq!((&whole[..], &part[..]), (&b"frame"[..], &b"ram"[..]));
+        assert_eq!(part.as_ptr(), whole[1..].as_ptr());
+    }
+
+    #[test]
+    fn only_published_bytes_are_read_and_only_others_written() {
+        let (mut writer, region) = Region::anonymous(8).unwrap();
+        writer.write(0, b"abcd").unwrap();
+        assert_eq!(
+            region.slice(0..1),
+            Err(RegionError::Unpublished { start: 0, end: 1, published: 0 })
+        );
+        writer.publish(4).unwrap();
+        assert_eq!(writer.publish(3).unwrap_err().to_string().split(';').count(), 2);
+        assert_eq!(
+            writer.write(3, b"x"),
+            Err(RegionError::Published { start: 3, end: 4, published: 4 })
+        );
+        assert_eq!(writer.write(8, b"x"), Err(RegionError::Beyond { start: 8, end: 9, len: 8 }));
+        assert_eq!(
+            writer.write(usize::MAX, b"xy"),
+            Err(RegionError::Beyond { start: usize::MAX, end: usize::MAX, len: 8 })
+        );
+        #[expect(clippy::reversed_empty_ranges, reason = "a caller may pass one")]
+        let reversed = 7..5;
+        assert!(writer.buffer(reversed.clone()).is_err());
+        assert!(region.slice(reversed).is_err());
+        assert!(region.slice(4..4).unwrap().is_empty());
+        assert!(Region::anonymous(0).is_err());
+        assert!(Region::anonymous(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn reset_waits_for_every_handle_and_slice() {
+        let (mut writer, region) = Region::anonymous(8).unwrap();
+        writer.write(0, b"old").unwrap();
+        writer.publish(3).unwrap();
+        let slice = region.slice(0..3).unwrap();
+        assert!(writer.is_pinned_beyond(1));
+        drop(region);
+        assert!(writer.is_pinned_beyond(0));
+        assert!(!writer.reset(), "a slice still pins it");
+        assert_eq!(&slice[..], b"old");
+        drop(slice);
+        assert!(writer.reset());
+        assert_eq!((writer.published(), writer.touched()), (0, 3));
+        assert_eq!(writer.buffer(0..3).unwrap(), b"old", "the memory is the same");
+    }
+
+    #[test]
+    fn slices_outlive_their_region() {
+        let (mut writer, region) = Region::anonymous(4).unwrap();
+        writer.write(0, b"kept").unwrap();
+        writer.publish(4).unwrap();
+        let slice = region.slice(0..4).unwrap();
+        drop((writer, region));
+        assert_eq!(&slice[..], b"kept");
+    }
+
+    #[test]
+    fn prefaulted_memory_counts_as_touched() {
+        let (mut writer, _region) = Region::anonymous(1 << 20).unwrap();
+        assert_eq!(writer.touched(), 0);
+        writer.prefault(0..1 << 16).unwrap();
+        assert_eq!(writer.touched(), 1 << 16);
+        assert!(writer.prefault(0..2 << 20).is_err());
+    }
+
+    /// The copy past the cache against the plain one, at every alignment and around its threshold.
+    #[test]
+    fn every_copy_is_exact() {
+        let source: Vec<u8> = (0..STREAMED_BYTES_MIN + 300).map(|i| (i % 251) as u8).collect();
+        let mut target = vec![0_u8; source.len() + 100];
+        for (skew, len) in (0..64).flat_map(|skew| {
+            [0, 1, 63, 64, 65, 200, STREAMED_BYTES_MIN - 1, STREAMED_BYTES_MIN + 129]
+                .map(|len| (skew, len))
+        }) {
+            let source = &source[skew / 2..][..len];
+            for copy in [copy, copy_exactly] {
+                target.fill(0xff);
+                copy(source, &mut target[skew..skew + len]);
+                assert!(target[skew..].starts_with(source), "skew {skew}, {len} bytes");
+                assert!(target[..skew].iter().all(|&byte| byte == 0xff));
+                assert!(target[skew + len..].iter().all(|&byte| byte == 0xff));
+            }
+        }
+
+        fn copy_exactly(source: &[u8], target: &mut [u8]) {
+            #[cfg(target_arch = "x86_64")]
+            copy_past_cache(source, target);
+            #[cfg(not(target_arch = "x86_64"))]
+            copy(source, target);
+        }
+    }
+
+    #[test]
+    fn readers_in_other_threads_see_whole_records_while_the_writer_goes_on() {
+        const RECORD_BYTES: usize = 1 << 10;
+        const RECORDS: usize = 1 << 10;
+        let (mut writer, region) = Region::anonymous(RECORDS * RECORD_BYTES).unwrap();
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let region = region.clone();
+                thread::spawn(move || {
+                    let mut seen = 0;
+                    while seen < RECORDS {
+                        let published = region.published() / RECORD_BYTES;
+                        for record in seen..published {
+                            let start = record * RECORD_BYTES;
+                            let slice = region.slice(start..start + RECORD_BYTES).unwrap();
+                            assert!(slice.iter().all(|&byte| byte == record as u8));
+                        }
+                        if published == seen {
+                            thread::yield_now();
+                        }
+                        seen = published;
+                    }
+                })
+            })
+            .collect();
+        for record in 0..RECORDS {
+            let start = record * RECORD_BYTES;
+            writer.write(start, &[record as u8; RECORD_BYTES]).unwrap();
+            writer.publish(start + RECORD_BYTES).unwrap();
+        }
+        for reader in readers {
+            reader.join().unwrap();
+        }
+        drop(region);
+        assert!(writer.reset());
+    }
+}
