@@ -3,7 +3,11 @@
 //! `cargo deny` reads the same file and knows more (advisories, duplicates); building it takes longer than the rest of
 //! `make check`, so it runs only where somebody has installed it.
 
-use std::{collections::BTreeSet, fs, process::ExitCode};
+use std::{
+    collections::BTreeSet,
+    fs,
+    process::{Command, ExitCode, Stdio},
+};
 
 use anyhow::Context as _;
 use serde::Deserialize;
@@ -76,8 +80,27 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
             }
         }
     }
+    violations.extend(cargo_deny()?);
     let well = format!("{} crates, all licensed, sourced and allowed", metadata.packages.len());
     Ok(crate::verdict("licences", &well, &violations))
+}
+
+/// What `cargo deny` has against the workspace, where it is installed.
+fn cargo_deny() -> anyhow::Result<Option<String>> {
+    let is_installed = Command::new("cargo-deny")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !is_installed {
+        return Ok(None);
+    }
+    // Advisories need the network and change from day to day: whoever wants them runs `cargo deny check`.
+    let status = Command::new("cargo-deny")
+        .args(["--log-level", "error", "check", "licenses", "bans", "sources"])
+        .status()
+        .context("running cargo deny")?;
+    Ok((!status.success()).then(|| "cargo deny has objections, see above".to_owned()))
 }
 
 fn licence(licenses: &Licenses, name: &str, expression: Option<&str>) -> Option<String> {

@@ -14,6 +14,7 @@ const HELP: &str = "\
 cargo xtask TASK
 
   test [ARGUMENTS]   every test of the workspace and of the workers; ARGUMENTS go to `cargo test`
+  check              layers, licences and house
   layers             which crate may use which, and that cores read no clock
   licences           licences, sources and banned crates of all dependencies, by deny.toml
   house              no machine's own paths in tracked files; shell and Python scripts parse
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     let task = arguments.next().unwrap_or_default();
     let outcome = match task.as_str() {
         "test" => test::run(&arguments.collect::<Vec<_>>()),
+        "check" => check(),
         "layers" => layers::run(),
         "licences" => licences::run(),
         "house" => house::run(),
@@ -45,6 +47,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// All checks, each of which shows what it finds before the next begins.
+fn check() -> anyhow::Result<ExitCode> {
+    let outcomes = [layers::run()?, licences::run()?, house::run()?];
+    let is_well = outcomes.iter().all(|outcome| *outcome == ExitCode::SUCCESS);
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Prints what is wrong, or the one line that says all is well.

@@ -1,0 +1,42 @@
+# Every task of the house. `make` alone lists them; CI calls the same ones.
+# ARGS="…" is handed to the program behind a target: make demo ARGS="--controller fixed"
+
+SHELL := /bin/bash
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench bench-frames bench-frames-quick fuzz docs
+
+help: ## lists these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## installs what is missing to build and run (Debian, Ubuntu), or says what to install
+	@scripts/setup
+
+demo: setup ## five cameras on a link that swings tenfold, a live table and a verdict; about a minute
+	cargo build --release --package tidegate --package tidegate-netlab
+	cargo run --quiet --release --package tidegate -- demo $(ARGS)
+
+test: setup ## every test of the workspace and of the workers, counted in the last line
+	cargo xtask test $(ARGS)
+
+check: setup ## formatting, lints, layers, licences, scripts
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo xtask check
+
+bench: bench-frames ## every bench, whole
+
+bench-frames: setup ## camera frames: every figure, five runs; needs root for the emulated links
+	scripts/bench-frames $(ARGS)
+
+bench-frames-quick: setup ## the same figures on shorter runs, under two minutes
+	scripts/bench-frames --quick $(ARGS)
+
+fuzz: setup ## every decoder, FUZZ_SECONDS each (default 60)
+	scripts/fuzz $(ARGS)
+
+docs: setup ## the API of every crate, and the book where mdbook is installed
+	cargo doc --workspace --no-deps
+	scripts/book
