@@ -97,6 +97,11 @@ impl Region {
 }
 
 impl RegionWriter {
+    /// Another handle for readers.
+    pub fn region(&self) -> Region {
+        Region { shared: Arc::clone(&self.shared) }
+    }
+
     /// Size of the region in bytes.
     #[expect(clippy::len_without_is_empty, reason = "a region is never of size 0")]
     pub fn len(&self) -> usize {

@@ -1,0 +1,225 @@
+//! Segments in memory regions.
+
+use std::{collections::VecDeque, io, ops::Range};
+
+use bytes::Bytes;
+use tidegate_sys::region::{Region, RegionError, RegionWriter};
+
+use crate::storage::{Segment, SegmentId, SegmentInfo, Storage, StorageError};
+
+/// A storage in memory, which outlives nothing and is recycled.
+///
+/// A segment takes the memory that was ever touched of it, so one that is mapped but never filled costs
+/// nothing. A removed segment is given to the next [`Storage::create`] of its size, pages and all, as soon
+/// as no reader pins it: once a log has wrapped it asks the kernel for nothing more.
+///
+/// Always true: every region is in exactly one of the three lists; a region is recycled only after
+/// [`RegionWriter::reset`] has proven that nothing pins it.
+#[derive(Default)]
+pub struct Memory {
+    live: VecDeque<(SegmentId, RegionWriter)>,
+    removed: Vec<(SegmentId, RegionWriter)>,
+    spare: Vec<RegionWriter>,
+    created: u64,
+}
+
+/// Granule in which the kernel hands out memory.
+const PAGE_BYTES: usize = 4096;
+
+impl Memory {
+    /// A storage without segments.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Moves what is no longer pinned from `removed` to `spare`.
+    fn reclaim(&mut self) {
+        for i in (0..self.removed.len()).rev() {
+            if self.removed[i].1.reset() {
+                self.spare.push(self.removed.swap_remove(i).1);
+            }
+        }
+    }
+
+    fn find(&self, segment: SegmentId, operation: &'static str) -> Result<usize, StorageError> {
+        self.live
+            .binary_search_by_key(&segment, |(id, _)| *id)
+            .map_err(|_| StorageError::Missing { segment, operation })
+    }
+
+    fn writer(
+        &mut self,
+        segment: SegmentId,
+        operation: &'static str,
+    ) -> Result<&mut RegionWriter, StorageError> {
+        let found = self.find(segment, operation)?;
+        Ok(&mut self.live[found].1)
+    }
+}
+
+impl Storage for Memory {
+    type Segment = MemorySegment;
+
+    fn create(&mut self, len: usize) -> Result<(SegmentId, MemorySegment), StorageError> {
+        self.reclaim();
+        // One region is used again; the others go, so that what is held stays what `bytes_held` says.
+        let recycled = self.spare.iter().position(|region| region.len() == len);
+        let recycled = recycled.map(|i| self.spare.swap_remove(i));
+        self.spare.clear();
+        let writer = match recycled {
+            Some(writer) => writer,
+            None => {
+                Region::anonymous(len)
+                    .map_err(|source| StorageError::Create { bytes: len, source })?
+                    .0
+            }
+        };
+        let id = SegmentId(self.created);
+        self.created += 1;
+        let segment = MemorySegment { id, region: writer.region() };
+        self.live.push_back((id, writer));
+        Ok((id, segment))
+    }
+
+    fn write_at(
+        &mut self,
+        segment: SegmentId,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), StorageError> {
+        let writer = self.writer(segment, "write")?;
+        writer.write(offset, bytes).map_err(|error| refused(segment, "write", error))
+    }
+
+    fn buffer(
+        &mut self,
+        segment: SegmentId,
+        range: Range<usize>,
+    ) -> Result<&mut [u8], StorageError> {
+        let writer = self.writer(segment, "write")?;
+        writer.buffer(range).map_err(|error| refused(segment, "write", error))
+    }
+
+    fn publish(&mut self, segment: SegmentId, end: usize) -> Result<(), StorageError> {
+        let writer = self.writer(segment, "publish")?;
+        writer.publish(end).map_err(|error| refused(segment, "publish", error))
+    }
+
+    fn flush(&mut self, segment: SegmentId, _range: Range<usize>) -> Result<usize, StorageError> {
+        self.find(segment, "flush").map(|_| 0)
+    }
+
+    fn list(&self) -> Result<Vec<SegmentInfo>, StorageError> {
+        let info = |(id, writer): &(SegmentId, RegionWriter)| SegmentInfo {
+            id: *id,
+            len: writer.len(),
+            published: writer.published(),
+        };
+        Ok(self.live.iter().map(info).collect())
+    }
+
+    fn remove(&mut self, segment: SegmentId) -> Result<(), StorageError> {
+        let found = self.find(segment, "remove")?;
+        self.removed.extend(self.live.remove(found));
+        Ok(())
+    }
+
+    fn bytes_held(&mut self) -> u64 {
+        self.reclaim();
+        let held = |(_, writer): &(SegmentId, RegionWriter)| touched_bytes(writer);
+        self.live.iter().map(held).sum::<u64>() + self.removed.iter().map(held).sum::<u64>()
+    }
+
+    fn bytes_removable(&self, segment: SegmentId) -> u64 {
+        match self.find(segment, "remove") {
+            // The log's index holds one handle of its own and drops it with the segment.
+            Ok(found) if !self.live[found].1.is_pinned_beyond(1) => {
+                touched_bytes(&self.live[found].1)
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// Memory that a region has taken from the kernel.
+fn touched_bytes(writer: &RegionWriter) -> u64 {
+    writer.touched().next_multiple_of(PAGE_BYTES).min(writer.len()) as u64
+}
+
+fn refused(segment: SegmentId, operation: &'static str, error: RegionError) -> StorageError {
+    let source = io::Error::new(io::ErrorKind::InvalidInput, error);
+    StorageError::Segment { segment, operation, source }
+}
+
+/// The readers' end of a segment in memory.
+#[derive(Clone)]
+pub struct MemorySegment {
+    id: SegmentId,
+    region: Region,
+}
+
+impl Segment for MemorySegment {
+    fn slice(&self, range: Range<usize>) -> Result<Bytes, StorageError> {
+        self.region.slice(range).map_err(|error| refused(self.id, "read", error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pinned_segment_is_held_until_its_last_slice_goes() {
+        let mut memory = Memory::new();
+        let (id, segment) = memory.create(1 << 20).unwrap();
+        assert_eq!(memory.bytes_held(), 0, "a segment without bytes costs nothing");
+        memory.write_at(id, 0, b"frame").unwrap();
+        memory.publish(id, 5).unwrap();
+        assert_eq!(memory.bytes_held(), PAGE_BYTES as u64);
+        assert_eq!(memory.bytes_removable(id), PAGE_BYTES as u64);
+        let slice = segment.slice(0..5).unwrap();
+        drop(segment);
+        assert_eq!(memory.bytes_removable(id), PAGE_BYTES as u64, "one handle is the index's");
+        let clone = slice.clone();
+        memory.remove(id).unwrap();
+        assert_eq!(memory.bytes_held(), PAGE_BYTES as u64, "pinned by {slice:?}");
+        drop(slice);
+        assert_eq!(memory.bytes_held(), PAGE_BYTES as u64);
+        drop(clone);
+        assert_eq!(memory.bytes_held(), 0);
+    }
+
+    #[test]
+    fn an_unpinned_segment_is_used_again() {
+        let mut memory = Memory::new();
+        let (first, segment) = memory.create(64).unwrap();
+        memory.write_at(first, 0, b"old").unwrap();
+        memory.publish(first, 3).unwrap();
+        let address = segment.slice(0..3).unwrap().as_ptr();
+        drop(segment);
+        memory.remove(first).unwrap();
+        let (second, segment) = memory.create(64).unwrap();
+        assert!(second > first);
+        assert!(segment.slice(0..1).is_err(), "nothing of it is published");
+        memory.publish(second, 3).unwrap();
+        assert_eq!(segment.slice(0..3).unwrap().as_ptr(), address);
+    }
+
+    #[test]
+    fn what_does_not_exist_is_named() {
+        let mut memory = Memory::new();
+        let missing = SegmentId(7);
+        assert_eq!(
+            memory.write_at(missing, 0, b"x").unwrap_err().to_string(),
+            "there is no segment 7 to write"
+        );
+        assert!(memory.remove(missing).is_err());
+        assert!(memory.flush(missing, 0..1).is_err());
+        assert_eq!(memory.bytes_removable(missing), 0);
+        let (id, _segment) = memory.create(4).unwrap();
+        let error = memory.write_at(id, 2, b"abc").unwrap_err();
+        assert_eq!(error.to_string(), "write of segment 0 failed");
+        let source = std::error::Error::source(&error).unwrap();
+        assert_eq!(source.to_string(), "bytes 2 to 5 lie outside a region of 4");
+    }
+}
