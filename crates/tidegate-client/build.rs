@@ -1,0 +1,15 @@
+//! Generates the API types from `proto/`.
+
+use std::{env, io, path::PathBuf};
+
+fn main() -> io::Result<()> {
+    let proto = PathBuf::from("../../proto");
+    println!("cargo::rerun-if-changed={}", proto.display());
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR for build scripts"));
+    tonic_prost_build::configure()
+        .build_transport(false) // `connect` is a call of ours
+        .bytes(".") // a JPEG is shared from the socket to the log, never copied
+        .file_descriptor_set_path(out.join("tidegate.v1.bin"))
+        .emit_rerun_if_changed(false)
+        .compile_protos(&[proto.join("tidegate/v1/frames.proto")], &[proto])
+}

@@ -1,0 +1,70 @@
+//! What a node tells of its cameras and of itself.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tidegate_message::{CameraName, FrameSize, Instant};
+
+/// What a node knows of a camera.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CameraInfo {
+    /// The camera.
+    pub name: CameraName,
+    /// Whether frames can come now.
+    pub online: bool,
+    /// Size of the newest frame; none before the first.
+    pub size: Option<FrameSize>,
+    /// Measured over the last seconds; 0 before the second frame.
+    pub frames_per_second: f64,
+    /// Mean size of recent originals, in bytes.
+    pub frame_bytes: u64,
+    /// Capture time of the oldest frame that can be fetched; none while the log is empty.
+    pub oldest_at: Option<Instant>,
+    /// Capture time of the newest frame; none while the log is empty.
+    pub newest_at: Option<Instant>,
+    /// Bytes in the camera's log.
+    pub log_bytes: u64,
+    /// Bound of the camera's log, in bytes.
+    pub log_bytes_max: u64,
+    /// Transfers that the camera sends now.
+    pub transfers: u32,
+    /// Subscriptions that these serve.
+    pub subscriptions: u32,
+    /// How its frames come: `quic`, `tcp`, `api` or `local`; empty while offline.
+    pub transport: String,
+    /// The camera's clock against the node's; none where both are one.
+    pub clock_offset: Option<ClockOffset>,
+}
+
+/// An estimate of the offset between two clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockOffset {
+    /// What to add to the camera's time to get the node's, in nanoseconds; may be negative.
+    pub offset_nanos: i64,
+    /// The true offset lies within this of the estimate.
+    pub uncertainty: Duration,
+}
+
+/// An untouched frame.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Original {
+    /// When it was captured.
+    pub captured_at: Instant,
+    /// The JPEG as the camera made it.
+    pub jpeg: Bytes,
+}
+
+/// What a server says of itself to a client that connects.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServerInfo {
+    /// Names the client, unique among all clients of the server.
+    pub client_id: String,
+    /// Name of the node.
+    pub node: String,
+    /// Version of the server program.
+    pub version: String,
+    /// The server's clock while it answered.
+    pub server_at: Instant,
+    /// Largest frame that is accepted and delivered, in bytes.
+    pub frame_bytes_max: u64,
+}

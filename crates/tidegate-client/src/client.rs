@@ -1,0 +1,341 @@
+//! The client: one connection to a node, shared by all its calls.
+
+use std::{error::Error, future::Future, io, time::Duration};
+
+use tidegate_message::{CameraName, Code, Instant};
+use tonic::{
+    Request,
+    transport::{Channel, Endpoint},
+};
+
+use crate::{
+    ApiError, CameraInfo, Credentials, Feedback, FeedbackOf, MESSAGE_BYTES_MAX, Original,
+    Publisher, Registration, ServerInfo, SubscribeRequest, Subscription,
+    proto::{self, frames_client::FramesClient},
+};
+
+pub(crate) type Stub = FramesClient<Channel>;
+
+/// How a client connects and how hard it tries.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// How often in a row a broken connection is tried again before the call fails; 0 tries once. A
+    /// subscription that receives an event starts counting anew. Default 20, about a minute and a half.
+    pub max_reconnects: u32,
+    /// Wait before the first new try; doubles with each, up to `backoff_max`. Default 100 ms.
+    pub backoff: Duration,
+    /// Longest wait between two tries. Default 5 s.
+    pub backoff_max: Duration,
+    /// How long one connection attempt may take. Default 5 s.
+    pub connect_timeout: Duration,
+    /// How long a call with one answer may take, FetchOriginal included. Default 30 s.
+    pub call_timeout: Duration,
+    /// The peer is asked for a sign of life this often; a link that is cut is noticed after twice that.
+    /// Default 5 s.
+    pub keep_alive: Duration,
+    /// Bytes of one stream that may be under way unread. Less bounds what a slow application has in its
+    /// back, more lets large frames flow over long links. Default 2 MiB.
+    pub stream_window_bytes: u32,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            max_reconnects: 20,
+            backoff: Duration::from_millis(100),
+            backoff_max: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(5),
+            call_timeout: Duration::from_secs(30),
+            keep_alive: Duration::from_secs(5),
+            stream_window_bytes: 2 << 20,
+        }
+    }
+}
+
+impl ConnectOptions {
+    /// The wait before try number `attempt`, counted from 0.
+    fn wait(&self, attempt: u32) -> Duration {
+        self.backoff
+            .saturating_mul(1u32.checked_shl(attempt).unwrap_or(u32::MAX))
+            .min(self.backoff_max)
+    }
+}
+
+/// Streams that are not read must not starve those that are, so the connection's window holds many of
+/// them. It is a permission, not an allocation.
+const CONNECTION_WINDOW_BYTES: u32 = 512 << 20;
+
+/// A client of one node. Cloning shares the connection.
+#[derive(Clone, Debug)]
+pub struct Client {
+    stub: Stub,
+    options: ConnectOptions,
+    server: ServerInfo,
+}
+
+impl Client {
+    /// Connects to a node, such as `https://127.0.0.1:7080`, with default options.
+    ///
+    /// # Errors
+    /// As [`Client::connect_with`].
+    pub async fn connect(endpoint: &str, credentials: Credentials) -> Result<Self, ApiError> {
+        // A first connection that fails is most often a wrong address: say so at once.
+        let options = ConnectOptions { max_reconnects: 0, ..ConnectOptions::default() };
+        let mut client = Self::connect_with(endpoint, credentials, options).await?;
+        client.options.max_reconnects = ConnectOptions::default().max_reconnects;
+        Ok(client)
+    }
+
+    /// Connects to a node.
+    ///
+    /// # Errors
+    /// [`Code::CONFIG_INVALID`] for an endpoint or credentials that cannot be used,
+    /// [`Code::IDENTITY_REFUSED`] if one side does not accept the other's certificate,
+    /// [`Code::LINK_DOWN`] if the node is not reached within `max_reconnects` further tries.
+    pub async fn connect_with(
+        endpoint: &str,
+        credentials: Credentials,
+        options: ConnectOptions,
+    ) -> Result<Self, ApiError> {
+        let invalid = |error: tonic::transport::Error| {
+            let message = format!("the endpoint {endpoint:?} or its credentials cannot be used");
+            ApiError::new(Code::CONFIG_INVALID, message).caused_by(error)
+        };
+        let channel = Endpoint::from_shared(endpoint.to_owned())
+            .and_then(|channel| channel.tls_config(credentials.tls()))
+            .map_err(invalid)?
+            .connect_timeout(options.connect_timeout)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(options.keep_alive)
+            .keep_alive_timeout(options.keep_alive)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(options.stream_window_bytes)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .connect_lazy();
+        let stub = FramesClient::new(channel)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let client = concat!("tidegate-client/", env!("CARGO_PKG_VERSION")).to_owned();
+        let hello = proto::ConnectRequest { client };
+        let answer = retry(&options, |_| {
+            let (mut stub, hello) = (stub.clone(), call(&options, hello.clone()));
+            async move { stub.connect(hello).await.map_err(failure) }
+        })
+        .await
+        .map_err(|error| match error.code() {
+            Code::LINK_DOWN => {
+                ApiError::new(Code::LINK_DOWN, format!("no node answers at {endpoint}"))
+                    .caused_by(error.chain())
+            }
+            _ => error,
+        })?;
+        Ok(Self { stub, options, server: answer.into_inner().into() })
+    }
+
+    /// What the node said of itself.
+    pub fn server(&self) -> &ServerInfo {
+        &self.server
+    }
+
+    /// Every camera of the node, in order of their names.
+    ///
+    /// # Errors
+    /// [`Code::LINK_DOWN`] if the node is not reached.
+    pub async fn cameras(&self) -> Result<Vec<CameraInfo>, ApiError> {
+        let answer = self
+            .retry(proto::ListCamerasRequest {}, async |mut stub, request| {
+                stub.list_cameras(request).await
+            })
+            .await?;
+        answer.cameras.into_iter().map(TryInto::try_into).collect()
+    }
+
+    /// One camera.
+    ///
+    /// # Errors
+    /// [`Code::CAMERA_UNKNOWN`] if there is none of that name.
+    pub async fn camera(&self, name: &CameraName) -> Result<CameraInfo, ApiError> {
+        let request = proto::GetCameraInfoRequest { camera: name.to_string() };
+        let answer = self
+            .retry(request, async |mut stub, request| stub.get_camera_info(request).await)
+            .await?;
+        let lacking = || ApiError::new(Code::LINK_PROTOCOL, "the answer holds no camera");
+        answer.camera.ok_or_else(lacking)?.try_into()
+    }
+
+    /// Announces a camera whose frames this client will publish.
+    ///
+    /// # Errors
+    /// [`Code::CAMERA_TAKEN`] if another live node holds the name, [`Code::ACTION_DENIED`] if this
+    /// identity may not hold it.
+    pub async fn register(&self, registration: Registration) -> Result<(), ApiError> {
+        let request = proto::RegisterRequest::from(registration);
+        self.retry(request, async |mut stub, request| stub.register(request).await).await?;
+        Ok(())
+    }
+
+    /// Takes a camera back.
+    ///
+    /// # Errors
+    /// [`Code::CAMERA_UNKNOWN`] if it is not registered, [`Code::ACTION_DENIED`] if it is another's.
+    pub async fn unregister(&self, camera: &CameraName) -> Result<(), ApiError> {
+        let request = proto::UnregisterRequest { camera: camera.to_string() };
+        self.retry(request, async |mut stub, request| stub.unregister(request).await).await?;
+        Ok(())
+    }
+
+    /// A stream of frames into a camera that was registered.
+    ///
+    /// # Errors
+    /// [`Code::LINK_DOWN`] if the node is not reached.
+    pub async fn publish(&self, camera: CameraName) -> Result<Publisher, ApiError> {
+        Publisher::open(self.stub.clone(), camera, self.server.frame_bytes_max).await
+    }
+
+    /// Frames of one camera. See [`Subscription`] for what happens when the connection breaks.
+    ///
+    /// # Errors
+    /// [`Code::RANGE_INVALID`], [`Code::TABLE_MISSING`], [`Code::CAMERA_UNKNOWN`], and what the node
+    /// says of this request.
+    pub async fn subscribe(&self, request: SubscribeRequest) -> Result<Subscription, ApiError> {
+        Subscription::open(self.clone(), request).await
+    }
+
+    /// The untouched frame that was captured at `captured_at`.
+    ///
+    /// # Errors
+    /// [`Code::FRAME_MISSING`] if the log no longer, or never, had it; [`Code::CAMERA_OFFLINE`] if the
+    /// camera's log cannot be reached now.
+    pub async fn fetch_original(
+        &self,
+        camera: &CameraName,
+        captured_at: Instant,
+    ) -> Result<Original, ApiError> {
+        let request = proto::FetchOriginalRequest {
+            camera: camera.to_string(),
+            captured_at: captured_at.as_nanos(),
+        };
+        let answer = self
+            .retry(request, async |mut stub, request| stub.fetch_original(request).await)
+            .await?;
+        Ok(answer.into())
+    }
+
+    /// A verdict for each frame of a subscription's transfer, or of all transfers of a camera.
+    ///
+    /// # Errors
+    /// [`Code::SUBSCRIPTION_UNKNOWN`] or [`Code::CAMERA_UNKNOWN`].
+    pub async fn feedback(&self, of: FeedbackOf) -> Result<Feedback, ApiError> {
+        let answer = self.stub.clone().feedback(proto::FeedbackRequest::from(of)).await;
+        Ok(Feedback::new(answer.map_err(failure)?.into_inner()))
+    }
+
+    pub(crate) fn stub(&self) -> Stub {
+        self.stub.clone()
+    }
+
+    pub(crate) fn options(&self) -> &ConnectOptions {
+        &self.options
+    }
+
+    /// A call with one request and one answer, tried again while the node is away.
+    async fn retry<Q: Clone, A, F>(
+        &self,
+        request: Q,
+        method: impl Fn(Stub, Request<Q>) -> F,
+    ) -> Result<A, ApiError>
+    where
+        F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
+    {
+        let answer = retry(&self.options, |_| {
+            let sent = method(self.stub.clone(), call(&self.options, request.clone()));
+            async move { sent.await.map_err(failure) }
+        })
+        .await?;
+        Ok(answer.into_inner())
+    }
+}
+
+fn call<Q>(options: &ConnectOptions, request: Q) -> Request<Q> {
+    let mut request = Request::new(request);
+    request.set_timeout(options.call_timeout);
+    request
+}
+
+/// Calls `attempt` again with growing waits while it fails because the peer is away.
+pub(crate) async fn retry<A, F>(
+    options: &ConnectOptions,
+    mut attempt: impl FnMut(u32) -> F,
+) -> Result<A, ApiError>
+where
+    F: Future<Output = Result<A, ApiError>>,
+{
+    let mut tries = 0;
+    loop {
+        match attempt(tries).await {
+            Err(error) if error.code() == Code::LINK_DOWN && tries < options.max_reconnects => {
+                tokio::time::sleep(options.wait(tries)).await;
+                tries += 1;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// The failure behind a status: a handshake that a certificate broke is told from a node that is away.
+pub(crate) fn failure(status: tonic::Status) -> ApiError {
+    let error = ApiError::from(status.clone());
+    if error.code() != Code::LINK_DOWN {
+        return error;
+    }
+    let Some(reason) = certificate_refused(&status) else { return error };
+    let message = "the peers do not accept each other's certificates; both must come from the same \
+                   `tidegate init`";
+    ApiError::new(Code::IDENTITY_REFUSED, message).caused_by(reason)
+}
+
+/// The part of TLS that failed over a certificate, if one did.
+fn certificate_refused(error: &(dyn Error + 'static)) -> Option<String> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let tls = error.downcast_ref::<rustls::Error>().or_else(|| inner?.downcast_ref());
+        match tls {
+            Some(
+                tls @ (rustls::Error::InvalidCertificate(_)
+                | rustls::Error::AlertReceived(_)
+                | rustls::Error::NoCertificatesPresented),
+            ) => return Some(tls.to_string()),
+            _ => next = error.source(),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_their_bound() {
+        let options = ConnectOptions::default();
+        let waits: Vec<u128> = (0..8).map(|attempt| options.wait(attempt).as_millis()).collect();
+        assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        assert_eq!(options.wait(u32::MAX), options.backoff_max);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_peer_that_is_away_is_tried_again() {
+        let options = ConnectOptions { max_reconnects: 3, ..ConnectOptions::default() };
+        for (code, expected) in [(Code::LINK_DOWN, 4), (Code::CAMERA_UNKNOWN, 1)] {
+            let mut calls = 0;
+            let result: Result<(), _> = retry(&options, |_| {
+                calls += 1;
+                async move { Err(ApiError::new(code, "no")) }
+            })
+            .await;
+            assert_eq!(result.unwrap_err().code(), code);
+            assert_eq!(calls, expected, "{code}");
+        }
+    }
+}

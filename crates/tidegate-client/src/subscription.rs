@@ -1,0 +1,295 @@
+//! A running subscription, kept over broken connections.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use futures::{
+    Stream,
+    stream::{self, BoxStream, StreamExt},
+};
+use tidegate_message::{Code, Delivery, Demand, Instant};
+use tonic::Streaming;
+
+use crate::{
+    ApiError, Changes, Client, EndReason, Event, Started, SubscribeRequest, SubscriptionId,
+    UnsubscribeStatus, Verdict,
+    client::{failure, retry},
+    proto::{self, subscribe_response as wire},
+};
+
+/// The events of one subscription, as a stream that ends after [`Event::Ended`] or an error.
+///
+/// When the connection breaks, the subscription is made anew, up to
+/// [`max_reconnects`](crate::ConnectOptions::max_reconnects) tries in a row; the application sees
+/// [`Event::CameraOffline`] and [`Event::CameraOnline`] around it. A frame or marker that was delivered is
+/// never delivered again. A subscription that asked for the past or for `every` frame resumes behind the
+/// last one that it had; another resumes with the newest.
+///
+/// The stream works only while it is polled: an application that does not read holds no more than the
+/// connection's window, and the node drops or delays frames as the delivery says.
+///
+/// Dropping it ends the subscription.
+pub struct Subscription {
+    client: Client,
+    shared: Arc<Mutex<Started>>,
+    events: BoxStream<'static, Result<Event, ApiError>>,
+}
+
+impl Subscription {
+    pub(crate) async fn open(client: Client, request: SubscribeRequest) -> Result<Self, ApiError> {
+        request.check()?;
+        let (started, wire) = start(&client, &request).await?;
+        let shared = Arc::new(Mutex::new(started));
+        let run = Run {
+            client: client.clone(),
+            request,
+            shared: shared.clone(),
+            wire: Some(wire),
+            last: Instant::MIN,
+            tries: 0,
+            ended: false,
+        };
+        let events = stream::unfold(run, |mut run| async {
+            let event = run.next().await?;
+            Some((event, run))
+        });
+        Ok(Self { client, shared, events: events.boxed() })
+    }
+
+    /// Its name on the node; another one after the connection broke.
+    pub fn id(&self) -> SubscriptionId {
+        lock(&self.shared).id
+    }
+
+    /// What is asked of every frame now.
+    pub fn demand(&self) -> Demand {
+        lock(&self.shared).demand
+    }
+
+    /// Changes bounds, controller or policy; returns the demand from now on.
+    ///
+    /// # Errors
+    /// [`Code::BOUND_INVALID`] for a bound out of its range, [`Code::SUBSCRIPTION_UNKNOWN`] if it ended.
+    pub async fn update(&self, changes: Changes) -> Result<Demand, ApiError> {
+        changes.apply(self.demand())?;
+        let request = proto::UpdateSubscriptionRequest {
+            subscription_id: self.id().0,
+            changes: Some(changes.into()),
+        };
+        let answer = self.client.stub().update_subscription(request).await.map_err(failure)?;
+        let lacking = || ApiError::new(Code::LINK_PROTOCOL, "the answer holds no demand");
+        let demand = answer.into_inner().demand.ok_or_else(lacking)?.try_into()?;
+        lock(&self.shared).demand = demand;
+        Ok(demand)
+    }
+
+    /// Ends the subscription and tells what it leaves behind.
+    ///
+    /// # Errors
+    /// [`Code::SUBSCRIPTION_UNKNOWN`] if it has ended already, [`Code::LINK_DOWN`].
+    pub async fn unsubscribe(self) -> Result<UnsubscribeStatus, ApiError> {
+        let request = proto::UnsubscribeRequest { subscription_id: self.id().0 };
+        let answer = self.client.stub().unsubscribe(request).await.map_err(failure)?;
+        answer.into_inner().try_into()
+    }
+}
+
+impl Stream for Subscription {
+    type Item = Result<Event, ApiError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.events.poll_next_unpin(context)
+    }
+}
+
+impl std::fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Subscription")
+            .field("started", &*lock(&self.shared))
+            .finish_non_exhaustive()
+    }
+}
+
+fn lock(shared: &Mutex<Started>) -> std::sync::MutexGuard<'_, Started> {
+    // Plain values are whole at any time, whoever panicked.
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type Wire = Streaming<proto::SubscribeResponse>;
+
+/// What the stream keeps between two events.
+struct Run {
+    client: Client,
+    request: SubscribeRequest,
+    shared: Arc<Mutex<Started>>,
+    /// The call; none while the connection is broken.
+    wire: Option<Wire>,
+    /// Capture time of the last frame or marker that the application has.
+    last: Instant,
+    /// Tries since the last event.
+    tries: u32,
+    ended: bool,
+}
+
+impl Run {
+    async fn next(&mut self) -> Option<Result<Event, ApiError>> {
+        while !self.ended {
+            let Some(wire) = &mut self.wire else {
+                match self.resume().await {
+                    Ok(()) => return Some(Ok(Event::CameraOnline)),
+                    Err(error) => return self.end(Err(error)),
+                }
+            };
+            let event = match wire.message().await {
+                Ok(Some(answer)) => answer.event.map(Event::try_from),
+                Ok(None) => return self.broken("the node closed the stream".to_owned()),
+                Err(status) => {
+                    let error = failure(status);
+                    if error.code() != Code::LINK_DOWN {
+                        return self.end(Err(error));
+                    }
+                    return self.broken(error.chain());
+                }
+            };
+            match event {
+                None => {} // of a newer protocol: not for us
+                Some(Err(error)) => return self.end(Err(error)),
+                // A node that stops may be about to start again.
+                Some(Ok(Event::Ended(EndReason::Shutdown))) => {
+                    return self.broken(EndReason::Shutdown.to_string());
+                }
+                Some(Ok(event @ Event::Ended(_))) => return self.end(Ok(event)),
+                Some(Ok(event)) => {
+                    self.tries = 0;
+                    if let Some(event) = self.once(event) {
+                        return Some(Ok(event));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// The event unless it repeats one, with the time until now in its delivery stage.
+    fn once(&mut self, mut event: Event) -> Option<Event> {
+        let (captured_at, stages, handed_at) = match &mut event {
+            Event::Frame(frame) => (frame.captured_at, &mut frame.stages, frame.handed_at),
+            Event::Unchanged(marker) => (marker.captured_at, &mut marker.stages, marker.handed_at),
+            _ => return Some(event),
+        };
+        if captured_at <= self.last {
+            return None;
+        }
+        self.last = captured_at;
+        stages.delivery = stages.delivery.saturating_add(wall_clock().since(handed_at));
+        Some(event)
+    }
+
+    fn end(&mut self, last: Result<Event, ApiError>) -> Option<Result<Event, ApiError>> {
+        self.ended = true;
+        self.wire = None;
+        Some(last)
+    }
+
+    fn broken(&mut self, why: String) -> Option<Result<Event, ApiError>> {
+        self.wire = None;
+        let max = self.client.options().max_reconnects;
+        if self.tries >= max {
+            let message = format!("the connection broke and {max} further tries are used up");
+            return self.end(Err(ApiError::new(Code::LINK_DOWN, message).caused_by(why)));
+        }
+        let sentence = format!("the connection to the node broke ({why}); trying again");
+        Some(Ok(Event::CameraOffline(sentence.into())))
+    }
+
+    async fn resume(&mut self) -> Result<(), ApiError> {
+        let seen = self.last > Instant::MIN;
+        let demand = lock(&self.shared).demand;
+        let behind = self.request.from.is_some() || demand.delivery == Delivery::Every;
+        let from = match seen {
+            true if behind => Some(self.last + Duration::from_nanos(1)),
+            true => None,
+            false => self.request.from,
+        };
+        if let (Some(from), Some(to)) = (from, self.request.to)
+            && to <= from
+        {
+            self.ended = true; // nothing is left of the range
+            return Err(ApiError::new(
+                Code::LINK_DOWN,
+                "the connection broke behind the last frame of the range",
+            ));
+        }
+        let request = SubscribeRequest { from, demand, ..self.request.clone() };
+        let options = self.client.options();
+        let tries = self.tries;
+        let remaining = crate::ConnectOptions {
+            max_reconnects: options.max_reconnects.saturating_sub(tries + 1),
+            ..options.clone()
+        };
+        let (started, wire) = retry(&remaining, |attempt| {
+            self.tries = tries + attempt + 1;
+            let attempt = start(&self.client, &request);
+            async {
+                attempt.await.map_err(|error| match error.code() {
+                    // A node that has just started may not have met its cameras yet.
+                    Code::CAMERA_UNKNOWN | Code::CAMERA_OFFLINE => {
+                        ApiError::new(Code::LINK_DOWN, error.chain())
+                    }
+                    _ => error,
+                })
+            }
+        })
+        .await?;
+        *lock(&self.shared) = started;
+        self.wire = Some(wire);
+        Ok(())
+    }
+}
+
+async fn start(client: &Client, request: &SubscribeRequest) -> Result<(Started, Wire), ApiError> {
+    let request: proto::SubscribeRequest = request.clone().into();
+    let mut wire = client.stub().subscribe(request).await.map_err(failure)?.into_inner();
+    let first = wire.message().await.map_err(failure)?;
+    match first.and_then(|answer| answer.event) {
+        Some(wire::Event::Started(started)) => Ok((started.try_into()?, wire)),
+        Some(_) => {
+            Err(ApiError::new(Code::LINK_PROTOCOL, "a subscription did not open with `started`"))
+        }
+        None => Err(ApiError::new(Code::LINK_DOWN, "the node closed the stream")),
+    }
+}
+
+fn wall_clock() -> Instant {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Instant::EPOCH + since
+}
+
+/// The verdicts of a transfer or a camera, as a stream. Dropping it ends the call.
+#[derive(Debug)]
+pub struct Feedback {
+    wire: Streaming<proto::FeedbackResponse>,
+}
+
+impl Feedback {
+    pub(crate) fn new(wire: Streaming<proto::FeedbackResponse>) -> Self {
+        Self { wire }
+    }
+}
+
+impl Stream for Feedback {
+    type Item = Result<Verdict, ApiError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.wire.poll_next_unpin(context).map(|next| {
+            next.map(|answer| {
+                let lacking = || ApiError::new(Code::LINK_PROTOCOL, "the answer holds no verdict");
+                answer.map_err(failure)?.verdict.ok_or_else(lacking)?.try_into()
+            })
+        })
+    }
+}
