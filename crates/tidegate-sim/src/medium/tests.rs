@@ -1,0 +1,1 @@
+//! Claims about media, in virtual time.
