@@ -1,0 +1,190 @@
+//! Making certificates.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, DirBuilder, OpenOptions},
+    io::{self, Write},
+    net::IpAddr,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, date_time_ymd,
+};
+use rustls_pki_types::pem::PemObject;
+
+use super::{Kind, NODE_SERVER_NAME, PkiError, VALID_FOR_DEFAULT, checked_name, read, uri};
+
+/// What [`init`] makes.
+#[derive(Clone, Debug)]
+pub struct InitRequest {
+    /// Names of nodes; default `edge`.
+    pub nodes: Vec<String>,
+    /// Names of cameras; default none.
+    pub cameras: Vec<String>,
+    /// Names of applications; default `application`.
+    pub applications: Vec<String>,
+    /// Host names and addresses under which nodes are reached, beside localhost, 127.0.0.1 and ::1.
+    pub hosts: Vec<String>,
+    /// How long the certificates last; default ten years.
+    pub valid_for: Duration,
+}
+
+impl Default for InitRequest {
+    fn default() -> Self {
+        Self {
+            nodes: vec!["edge".to_owned()],
+            cameras: Vec::new(),
+            applications: vec!["application".to_owned()],
+            hosts: Vec::new(),
+            valid_for: VALID_FOR_DEFAULT,
+        }
+    }
+}
+
+/// Makes an authority and the requested certificates in `dir`, which is created if need be.
+///
+/// # Errors
+/// [`PkiError::Exists`] if any file is already there; then nothing is written. [`PkiError::Name`],
+/// [`PkiError::Host`] or [`PkiError::Duplicate`] for names that cannot be; [`PkiError::Write`].
+pub fn init(dir: &Path, request: &InitRequest) -> Result<(), PkiError> {
+    let owners: Vec<(Kind, &str)> = [
+        (Kind::Node, &request.nodes),
+        (Kind::Camera, &request.cameras),
+        (Kind::Application, &request.applications),
+    ]
+    .into_iter()
+    .flat_map(|(kind, names)| names.iter().map(move |name| (kind, name.as_str())))
+    .collect();
+    let mut seen = BTreeSet::new();
+    for &(_, name) in &owners {
+        if !seen.insert(checked_name(name)?) {
+            return Err(PkiError::Duplicate { name: name.to_owned() });
+        }
+    }
+
+    let failed = |source| PkiError::Issue { name: "ca".to_owned(), source };
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(failed)?;
+    let params = authority_params(request.valid_for);
+    let authority = params.self_signed(&key).map_err(failed)?;
+    let mut files =
+        vec![("ca.pem".to_owned(), authority.pem()), ("ca.key".to_owned(), key.serialize_pem())];
+    let issuer = Issuer::new(params, key);
+    for (kind, name) in owners {
+        files.extend(issue(&issuer, kind, name, &request.hosts, request.valid_for)?);
+    }
+    write_all(dir, &files)
+}
+
+/// Makes one more certificate with the authority in `dir`.
+///
+/// # Errors
+/// As [`init`], and [`PkiError::Missing`] if the authority's key is not in `dir`.
+pub fn add(
+    dir: &Path,
+    kind: Kind,
+    name: &str,
+    hosts: &[String],
+    valid_for: Duration,
+) -> Result<(), PkiError> {
+    checked_name(name)?;
+    let path = dir.join("ca.key");
+    let malformed = |source| PkiError::Malformed { path: path.clone(), source };
+    let pem = read(&path)?;
+    let der = rustls_pki_types::PrivateKeyDer::from_pem_slice(&pem).map_err(malformed)?;
+    let key = KeyPair::try_from(&der)
+        .map_err(|source| PkiError::Issue { name: name.to_owned(), source })?;
+    let issuer = Issuer::new(authority_params(valid_for), key);
+    write_all(dir, &issue(&issuer, kind, name, hosts, valid_for)?)
+}
+
+/// The authority's name is always the same, so that its key alone is enough to make more certificates.
+fn authority_params(valid_for: Duration) -> CertificateParams {
+    let mut params = params("Tidegate authority", "authority", valid_for);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+fn params(common_name: &str, unit: &str, valid_for: Duration) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    let mut name = DistinguishedName::new();
+    name.push(DnType::OrganizationName, "Tidegate");
+    name.push(DnType::OrganizationalUnitName, unit);
+    name.push(DnType::CommonName, common_name);
+    params.distinguished_name = name;
+    // Valid from a day ago: a camera's clock may be behind until the network sets it.
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let epoch = date_time_ymd(1970, 1, 1);
+    params.not_before = epoch + now.saturating_sub(Duration::from_secs(24 * 3600));
+    params.not_after = epoch + now + valid_for;
+    params
+}
+
+/// The certificate and key files of one owner.
+fn issue(
+    issuer: &Issuer<'_, KeyPair>,
+    kind: Kind,
+    name: &str,
+    hosts: &[String],
+    valid_for: Duration,
+) -> Result<[(String, String); 2], PkiError> {
+    let failed = |source| PkiError::Issue { name: name.to_owned(), source };
+    let text = |text: &str| {
+        text.try_into().map(SanType::DnsName).map_err(|_| PkiError::Host { host: text.to_owned() })
+    };
+    let mut params = params(name, kind.as_str(), valid_for);
+    let identity = uri(kind, name).as_str().try_into().map_err(failed)?;
+    params.subject_alt_names.push(SanType::URI(identity));
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params.use_authority_key_identifier_extension = true;
+    if kind == Kind::Node {
+        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        params.subject_alt_names.push(text(NODE_SERVER_NAME)?);
+        let always = ["localhost", "127.0.0.1", "::1"];
+        for host in always.into_iter().chain(hosts.iter().map(String::as_str)) {
+            params.subject_alt_names.push(match host.parse::<IpAddr>() {
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) if is_host_name(host) => text(host)?,
+                Err(_) => return Err(PkiError::Host { host: host.to_owned() }),
+            });
+        }
+    }
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(failed)?;
+    let certificate = params.signed_by(&key, issuer).map_err(failed)?;
+    Ok([(format!("{name}.pem"), certificate.pem()), (format!("{name}.key"), key.serialize_pem())])
+}
+
+fn is_host_name(text: &str) -> bool {
+    rustls_pki_types::DnsName::try_from(text).is_ok()
+}
+
+fn write_all(dir: &Path, files: &[(String, String)]) -> Result<(), PkiError> {
+    let cannot = |path: &Path| {
+        let path = path.to_owned();
+        move |source: io::Error| match source.kind() {
+            io::ErrorKind::AlreadyExists => PkiError::Exists { path },
+            _ => PkiError::Write { path, source },
+        }
+    };
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(cannot(dir))?;
+    for (name, _) in files {
+        let path = dir.join(name);
+        if fs::symlink_metadata(&path).is_ok() {
+            return Err(PkiError::Exists { path });
+        }
+    }
+    for (name, content) in files {
+        let path = dir.join(name);
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        let mut file = options.open(&path).map_err(cannot(&path))?;
+        file.write_all(content.as_bytes()).map_err(cannot(&path))?;
+        file.sync_all().map_err(cannot(&path))?;
+    }
+    Ok(())
+}
