@@ -9,8 +9,8 @@ use crate::storage::{Segment, SegmentId, SegmentInfo, Storage, StorageError};
 
 /// A storage in memory, which outlives nothing and is recycled.
 ///
-/// A segment takes the memory that was ever touched of it, so one that is mapped but never filled costs
-/// nothing. A removed segment is given to the next [`Storage::create`] of its size, pages and all, as soon
+/// A segment takes memory as it is filled, and what an earlier filling left above its end is given back
+/// when it is sealed; one that is never filled costs nothing. A removed segment is given to the next [`Storage::create`] of its size, pages and all, as soon
 /// as no reader pins it: once a log has wrapped it asks the kernel for nothing more.
 ///
 /// Always true: every region is in exactly one of the three lists; a region is recycled only after
@@ -22,9 +22,6 @@ pub struct Memory {
     spare: Vec<RegionWriter>,
     created: u64,
 }
-
-/// Granule in which the kernel hands out memory.
-const PAGE_BYTES: usize = 4096;
 
 impl Memory {
     /// A storage without segments.
@@ -105,6 +102,11 @@ impl Storage for Memory {
         writer.publish(end).map_err(|error| refused(segment, "publish", error))
     }
 
+    fn seal(&mut self, segment: SegmentId) -> Result<(), StorageError> {
+        let writer = self.writer(segment, "seal")?;
+        writer.trim().map_err(|source| StorageError::Segment { segment, operation: "seal", source })
+    }
+
     fn flush(&mut self, segment: SegmentId, _range: Range<usize>) -> Result<usize, StorageError> {
         self.find(segment, "flush").map(|_| 0)
     }
@@ -126,7 +128,7 @@ impl Storage for Memory {
 
     fn bytes_held(&mut self) -> u64 {
         self.reclaim();
-        let held = |(_, writer): &(SegmentId, RegionWriter)| touched_bytes(writer);
+        let held = |(_, writer): &(SegmentId, RegionWriter)| writer.taken_bytes() as u64;
         self.live.iter().map(held).sum::<u64>() + self.removed.iter().map(held).sum::<u64>()
     }
 
@@ -134,16 +136,11 @@ impl Storage for Memory {
         match self.find(segment, "remove") {
             // The log's index holds one handle of its own and drops it with the segment.
             Ok(found) if !self.live[found].1.is_pinned_beyond(1) => {
-                touched_bytes(&self.live[found].1)
+                self.live[found].1.taken_bytes() as u64
             }
             _ => 0,
         }
     }
-}
-
-/// Memory that a region has taken from the kernel.
-fn touched_bytes(writer: &RegionWriter) -> u64 {
-    writer.touched().next_multiple_of(PAGE_BYTES).min(writer.len()) as u64
 }
 
 fn refused(segment: SegmentId, operation: &'static str, error: RegionError) -> StorageError {
@@ -171,20 +168,18 @@ mod tests {
     #[test]
     fn a_pinned_segment_is_held_until_its_last_slice_goes() {
         let mut memory = Memory::new();
-        let (id, segment) = memory.create(1 << 20).unwrap();
+        let (id, segment) = memory.create(64).unwrap();
         assert_eq!(memory.bytes_held(), 0, "a segment without bytes costs nothing");
         memory.write_at(id, 0, b"frame").unwrap();
         memory.publish(id, 5).unwrap();
-        assert_eq!(memory.bytes_held(), PAGE_BYTES as u64);
-        assert_eq!(memory.bytes_removable(id), PAGE_BYTES as u64);
+        assert_eq!((memory.bytes_held(), memory.bytes_removable(id)), (64, 64));
         let slice = segment.slice(0..5).unwrap();
+        assert_eq!(memory.bytes_removable(id), 0, "pinned by the slice");
         drop(segment);
-        assert_eq!(memory.bytes_removable(id), PAGE_BYTES as u64, "one handle is the index's");
         let clone = slice.clone();
         memory.remove(id).unwrap();
-        assert_eq!(memory.bytes_held(), PAGE_BYTES as u64, "pinned by {slice:?}");
         drop(slice);
-        assert_eq!(memory.bytes_held(), PAGE_BYTES as u64);
+        assert_eq!(memory.bytes_held(), 64, "pinned by {clone:?}");
         drop(clone);
         assert_eq!(memory.bytes_held(), 0);
     }

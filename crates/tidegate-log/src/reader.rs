@@ -68,15 +68,15 @@ impl<S: Storage> Reader<S> {
         index.next().0.saturating_sub(self.cursor.max(index.first()).0)
     }
 
-    /// Goes on with the newest kept entry, unless that was read already. Returns how many kept entries
-    /// were skipped.
+    /// Goes on with the newest kept entry, unless that was read already. Returns how many entries were
+    /// skipped, kept or dropped.
     pub fn skip_to_newest(&mut self) -> u64 {
         let index = self.log.index();
         let newest = Position(index.next().0.saturating_sub(1));
         if newest <= self.cursor || newest < index.first() {
             return 0;
         }
-        let skipped = newest.0 - self.cursor.max(index.first()).0;
+        let skipped = newest.0 - self.cursor.0;
         self.from = start_of(&index, newest);
         self.cursor = newest;
         skipped

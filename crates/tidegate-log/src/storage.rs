@@ -12,7 +12,7 @@ use bytes::Bytes;
 ///
 /// A segment is filled like this: [`write_at`](Storage::write_at) or [`buffer`](Storage::buffer) put bytes
 /// above what is published, as often as needed; [`publish`](Storage::publish) makes them readable and
-/// final.
+/// final; when no more fits, [`seal`](Storage::seal) ends its filling. One segment is filled at a time.
 pub trait Storage: Send + 'static {
     /// A segment as its readers hold it.
     type Segment: Segment;
@@ -51,6 +51,12 @@ pub trait Storage: Send + 'static {
     /// # Errors
     /// As [`Storage::write_at`].
     fn publish(&mut self, segment: SegmentId, end: usize) -> Result<(), StorageError>;
+
+    /// Ends the filling of a segment and gives back the room above what is published.
+    ///
+    /// # Errors
+    /// No such segment, or the medium failed; the segment then stays as it was.
+    fn seal(&mut self, segment: SegmentId) -> Result<(), StorageError>;
 
     /// Asks that the published bytes in `range` outlive the process, and returns below which offset they
     /// now do: 0 in a storage that outlives nothing.

@@ -206,13 +206,17 @@ impl<S: Storage> LogWriter<S> {
     /// Starts a new segment, dropping the oldest as the limit demands.
     fn start_segment(&mut self) -> Result<Active, AppendError> {
         let slots = self.slots_needed();
+        if let Some(full) = self.active {
+            self.storage.seal(full.id)?;
+            self.active = None;
+            self.slots = slots;
+        }
         self.make_room(self.config.segment_bytes + (slots * Slot::BYTES) as u64)?;
         let (id, segment) = self.storage.create(self.entry_bytes_max())?;
         let mut index_slots = std::mem::take(&mut self.spare_slots);
         if index_slots.capacity() != slots {
             index_slots = Vec::with_capacity(slots);
         }
-        self.slots = slots;
         self.shared.index().push_segment(id, segment, index_slots);
         let active = Active { id, used: 0, slots_used: 0, slots_max: slots };
         self.active = Some(active);
@@ -249,7 +253,6 @@ impl<S: Storage> LogWriter<S> {
             // A reader may pin the oldest segments, and dropping those frees nothing. If dropping all
             // would not free enough, keep what can still be read.
             let victims = self.victims(excess).ok_or(AppendError::Pinned { held, bytes_max })?;
-            self.active = None;
             for _ in 0..victims {
                 self.drop_oldest()?;
             }

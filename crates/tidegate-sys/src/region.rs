@@ -24,7 +24,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use memmap2::{Advice, MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 
 /// Copies of at least this many bytes go past the cache.
 ///
@@ -113,10 +113,10 @@ impl RegionWriter {
         self.published
     }
 
-    /// Bytes from the start that were ever written or prefaulted: what the region takes of memory, up to
-    /// the rest of a page.
-    pub fn touched(&self) -> usize {
-        self.touched
+    /// Memory that the region has taken from the kernel, in bytes: what was ever written or prefaulted,
+    /// rounded up to whole pages.
+    pub fn taken_bytes(&self) -> usize {
+        self.touched.next_multiple_of(page_bytes()).min(self.len())
     }
 
     /// Whether anyone else holds the region or a slice of it beside `handles` known [`Region`]s.
@@ -185,6 +185,27 @@ impl RegionWriter {
         Ok(())
     }
 
+    /// Gives back the memory above what is published, such as an earlier filling left behind.
+    ///
+    /// A later write there takes it anew, as zeros.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn trim(&mut self) -> io::Result<()> {
+        let start = self.published.next_multiple_of(page_bytes());
+        if start < self.touched {
+            let len = self.touched - start;
+            // SAFETY: discarding pages is unsafe because it changes bytes under whoever reads them. These
+            // lie above `published`, rounded up to a page, so no slice covers them, and `&mut self`
+            // excludes a buffer.
+            unsafe {
+                self.shared.map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, len)?
+            };
+        }
+        self.touched = self.published;
+        Ok(())
+    }
+
     /// Address of the start of a range, if the writer owns all of it.
     fn check(&self, range: &Range<usize>) -> Result<*mut u8, RegionError> {
         let Range { start, end } = *range;
@@ -214,6 +235,13 @@ impl AsRef<[u8]> for Slice {
             std::slice::from_raw_parts(start, self.range.len())
         }
     }
+}
+
+/// The granule in which the kernel hands out memory.
+fn page_bytes() -> usize {
+    // SAFETY: the call has no precondition, and this name is always known.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).expect("the kernel has pages")
 }
 
 /// Copies `source` to `target`, which are of one length.
@@ -348,7 +376,7 @@ mod tests {
         assert_eq!(&slice[..], b"old");
         drop(slice);
         assert!(writer.reset());
-        assert_eq!((writer.published(), writer.touched()), (0, 3));
+        assert_eq!((writer.published(), writer.taken_bytes()), (0, 8));
         assert_eq!(writer.buffer(0..3).unwrap(), b"old", "the memory is the same");
     }
 
@@ -363,12 +391,23 @@ mod tests {
     }
 
     #[test]
-    fn prefaulted_memory_counts_as_touched() {
-        let (mut writer, _region) = Region::anonymous(1 << 20).unwrap();
-        assert_eq!(writer.touched(), 0);
-        writer.prefault(0..1 << 16).unwrap();
-        assert_eq!(writer.touched(), 1 << 16);
-        assert!(writer.prefault(0..2 << 20).is_err());
+    fn what_is_touched_is_taken_and_what_is_trimmed_given_back() {
+        let page = page_bytes();
+        let (mut writer, region) = Region::anonymous(16 * page).unwrap();
+        assert_eq!(writer.taken_bytes(), 0);
+        writer.prefault(0..2 * page).unwrap();
+        assert_eq!(writer.taken_bytes(), 2 * page);
+        writer.write(0, &vec![7; 5 * page]).unwrap();
+        assert_eq!(writer.taken_bytes(), 5 * page);
+        writer.publish(page + 1).unwrap();
+        let slice = region.slice(0..page + 1).unwrap();
+        writer.trim().unwrap();
+        assert_eq!(writer.taken_bytes(), 2 * page);
+        assert!(slice.iter().all(|&byte| byte == 7), "what is published stays");
+        let given_back = writer.buffer(2 * page..5 * page).unwrap();
+        assert!(given_back.iter().all(|&byte| byte == 0));
+        assert!(writer.prefault(2 * page..17 * page).is_err());
+        assert!(writer.prefault(0..page).is_err());
     }
 
     /// The copy past the cache against the plain one, at every alignment and around its threshold.

@@ -1,0 +1,10 @@
+//! The log through its public interface.
+
+mod allocation;
+mod cadence;
+mod faults;
+mod faulty;
+mod limit;
+mod model;
+mod overtaken;
+mod support;

@@ -1,0 +1,26 @@
+//! What several tests build.
+
+use tidegate_log::{Log, LogConfig, LogWriter, Memory};
+use tidegate_message::Instant;
+
+/// A log of `segments` segments of `segment_bytes`, beside the room for their index.
+pub(crate) fn log_of(segments: u64, segment_bytes: u64) -> (LogWriter, Log) {
+    let config = LogConfig { bytes_max: segments * segment_bytes, segment_bytes };
+    Log::create(config, Memory::new()).expect("the sizes fit")
+}
+
+/// The time `nanos` after the epoch.
+pub(crate) fn at(nanos: i64) -> Instant {
+    Instant::from_nanos(nanos)
+}
+
+/// The capture time of frame `number` at exactly `fps` frames a second.
+pub(crate) fn frame_time(number: u64, fps: u64) -> Instant {
+    let nanos = u128::from(number) * 1_000_000_000 / u128::from(fps);
+    at(i64::try_from(nanos).expect("tests end before the year 2262"))
+}
+
+/// Bytes that tell `number` and their place apart from all others.
+pub(crate) fn bytes_of(number: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|i| (number * 31 + i * 7 + i / 251) as u8).collect()
+}
