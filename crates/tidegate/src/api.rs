@@ -1,1 +1,124 @@
-//! The api part of the program.
+//! The gRPC API of an edge node.
+//!
+//! ```text
+//!  TLS connection ──▶ server ──checked request──▶ Frames (implemented by `node`)
+//!  (identity)            ◀──── events, bounded ──────┘
+//! ```
+//!
+//! [`Frames`] is what a node can do, in plain Rust; [`server`] speaks `tidegate.v1` in front of it. Requests
+//! reach an implementation checked, and identities come from certificates that TLS has verified.
+//!
+//! Always true: no call holds more than [`EVENTS_BUFFERED`] events for a client that does not read; a
+//! frame's bytes are copied once for each subscriber, into the HTTP/2 stream; a failed call says its
+//! stable code.
+
+pub mod server;
+pub mod types;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tidegate_message::{CameraName, Demand, Instant};
+use tokio::sync::mpsc;
+
+pub use self::{
+    server::{Server, ServerConfig, ServerError},
+    types::{
+        ApiError, CameraInfo, Changes, ClockOffset, EndReason, Event, FeedbackOf, Frame,
+        Infeasible, KnobsChanged, Missed, MissedWhy, Original, Outcome, Registration, Stages,
+        Started, SubscribeRequest, SubscriptionId, TransferState, Unchanged, UnsubscribeStatus,
+        Verdict,
+    },
+};
+pub use crate::pki::PeerIdentity as Identity;
+
+/// Events between a session and its call. A session that offers `latest` waits for room before it reads
+/// its log, so that what it hands over is the newest; with one slot a slow reader has one event waiting
+/// here, one in HTTP/2's buffer and what its window allows.
+pub const EVENTS_BUFFERED: usize = 1;
+
+/// What a node does for the clients of its API.
+///
+/// Each method is told who asks and refuses what that identity may not do with
+/// [`Code::ACTION_DENIED`](tidegate_message::Code::ACTION_DENIED).
+#[async_trait]
+pub trait Frames: Send + Sync + 'static {
+    /// Every camera, in order of their names.
+    async fn cameras(&self, identity: &Identity) -> Result<Vec<CameraInfo>, ApiError>;
+
+    /// One camera; `CAMERA_UNKNOWN` if there is none.
+    async fn camera(&self, identity: &Identity, name: &CameraName) -> Result<CameraInfo, ApiError>;
+
+    /// Makes a camera whose frames `identity` will publish; `CAMERA_TAKEN` if another live one holds the
+    /// name.
+    async fn register(
+        &self,
+        identity: &Identity,
+        registration: Registration,
+    ) -> Result<(), ApiError>;
+
+    /// Takes a camera back; its subscriptions end with [`EndReason::CameraUnregistered`].
+    async fn unregister(&self, identity: &Identity, camera: &CameraName) -> Result<(), ApiError>;
+
+    /// Appends one frame to a registered camera's log and returns its capture time; the time of the call if
+    /// none is given. `FRAME_INVALID`, `FRAME_TOO_LARGE` and `FRAME_TIMESTAMP` refuse the frame and nothing
+    /// else; every other failure ends the publisher's stream.
+    async fn publish(
+        &self,
+        identity: &Identity,
+        camera: &CameraName,
+        captured_at: Option<Instant>,
+        jpeg: Bytes,
+    ) -> Result<Instant, ApiError>;
+
+    /// Starts a subscription.
+    async fn subscribe(
+        &self,
+        identity: &Identity,
+        request: SubscribeRequest,
+    ) -> Result<Subscription, ApiError>;
+
+    /// Changes the demand of a running subscription and returns it; `SUBSCRIPTION_UNKNOWN` if it is not
+    /// this identity's.
+    async fn update(
+        &self,
+        identity: &Identity,
+        id: SubscriptionId,
+        changes: Changes,
+    ) -> Result<Demand, ApiError>;
+
+    /// Ends a subscription; its events end with [`EndReason::Unsubscribed`].
+    async fn unsubscribe(
+        &self,
+        identity: &Identity,
+        id: SubscriptionId,
+    ) -> Result<UnsubscribeStatus, ApiError>;
+
+    /// The frame captured at exactly `captured_at`, untouched; `FRAME_MISSING` if the log does not hold it.
+    async fn fetch_original(
+        &self,
+        identity: &Identity,
+        camera: &CameraName,
+        captured_at: Instant,
+    ) -> Result<Original, ApiError>;
+
+    /// Verdicts from now on. Those that the reader is too slow for are dropped.
+    async fn feedback(
+        &self,
+        identity: &Identity,
+        of: FeedbackOf,
+    ) -> Result<mpsc::Receiver<Verdict>, ApiError>;
+}
+
+/// A subscription that runs.
+///
+/// Dropping `events` ends it as Unsubscribe would: the client is gone. The stream is over when the sender is
+/// dropped, after [`Event::Ended`].
+#[derive(Debug)]
+pub struct Subscription {
+    /// Its name, never used twice while the node runs.
+    pub id: SubscriptionId,
+    /// What is asked of every frame.
+    pub demand: Demand,
+    /// What happens, in order; a channel of [`EVENTS_BUFFERED`].
+    pub events: mpsc::Receiver<Event>,
+}

@@ -1,0 +1,158 @@
+//! `tidegate.v1.Frames` over gRPC with mutual TLS, in front of a [`Frames`].
+//!
+//! ```text
+//!  accept ─▶ handshake (a task each, 5 s) ─▶ HTTP/2 connection ─▶ Service ─▶ dyn Frames
+//! ```
+//!
+//! Always true: no byte of a request is read before the peer's certificate is verified; every message is
+//! checked before it reaches the implementation; a stopped server ends its streams with
+//! `ended: shutdown` and is gone after [`GRACE`] at the latest.
+
+mod connection;
+mod service;
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use tidegate_client::{MESSAGE_BYTES_MAX, proto};
+use tidegate_message::Code;
+use tokio::{net::TcpListener, sync::mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::Server as Http;
+
+use self::{connection::accept, service::Service};
+use super::{ApiError, Frames};
+
+/// Protocol name to hand to [`Credentials::server_tls`](crate::pki::Credentials::server_tls).
+pub const ALPN: &[u8] = b"h2";
+
+/// How long streams may take to end after a stop.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Bytes of one Publish stream under way: the largest usual frame in one round trip.
+const STREAM_WINDOW_BYTES: u32 = 8 << 20;
+/// Bytes under way on one connection, all its streams together.
+const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
+const _: () = assert!(CONNECTION_WINDOW_BYTES >= 2 * STREAM_WINDOW_BYTES);
+
+/// Calls under way on one connection.
+const STREAMS_MAX: u32 = 1024;
+
+/// A peer that is gone is noticed after twice this.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// Where and as what to serve.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Address to listen on; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Name of the node, told to clients.
+    pub node: String,
+    /// Largest frame accepted in Publish, in bytes.
+    pub frame_bytes_max: u64,
+    /// Mutual TLS, speaking [`ALPN`].
+    pub tls: Arc<rustls::ServerConfig>,
+}
+
+/// A server that listens and does not serve yet.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    config: ServerConfig,
+}
+
+impl Server {
+    /// Listens on the configured address.
+    ///
+    /// # Errors
+    /// [`ServerError::Bind`] if the address is taken or is none of this machine.
+    pub async fn bind(config: ServerConfig) -> Result<Self, ServerError> {
+        let failed = |source| ServerError::Bind { address: config.listen, source };
+        let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { listener, address, config })
+    }
+
+    /// The address it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stop`, then ends every stream and returns.
+    ///
+    /// # Errors
+    /// [`ServerError::Serve`] if the HTTP/2 server fails as a whole.
+    pub async fn serve(
+        self,
+        frames: Arc<dyn Frames>,
+        stop: CancellationToken,
+    ) -> Result<(), ServerError> {
+        let service = Service::new(frames, &self.config, stop.clone());
+        let service = proto::frames_server::FramesServer::new(service)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        // One connection waits to be taken up; more wait in the kernel's backlog.
+        let (connected, incoming) = mpsc::channel(1);
+        let http = Http::builder()
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_concurrent_streams(STREAMS_MAX)
+            .http2_keepalive_interval(Some(KEEP_ALIVE))
+            .http2_keepalive_timeout(Some(KEEP_ALIVE))
+            .add_service(service)
+            .add_service(reflection().build_v1().map_err(ServerError::Reflection)?)
+            .add_service(reflection().build_v1alpha().map_err(ServerError::Reflection)?)
+            .serve_with_incoming_shutdown(
+                ReceiverStream::new(incoming),
+                stop.clone().cancelled_owned(),
+            );
+        let accepting = accept(self.listener, self.config.tls, connected, stop.clone());
+        let late = async {
+            stop.cancelled().await;
+            tokio::time::sleep(GRACE).await;
+        };
+        let serve = async { tokio::join!(http, accepting).0 };
+        tokio::select! {
+            served = serve => served.map_err(ServerError::Serve),
+            () = late => {
+                tracing::warn!(grace = ?GRACE, "some clients did not let go of their calls in time");
+                Ok(())
+            }
+        }
+    }
+}
+
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
+}
+
+/// Why the server could not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address is taken or is none of this machine.
+    #[error("cannot listen on {address}; free it or set `api_listen` in [node]")]
+    Bind {
+        /// What was configured.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The HTTP/2 server failed as a whole.
+    #[error("the API server failed")]
+    Serve(#[source] tonic::transport::Error),
+    /// The compiled-in descriptors are damaged.
+    #[error("the descriptors of the API cannot be read")]
+    Reflection(#[source] tonic_reflection::server::Error),
+}
+
+impl From<ServerError> for ApiError {
+    fn from(error: ServerError) -> Self {
+        let code = match error {
+            ServerError::Bind { .. } => Code::CONFIG_INVALID,
+            ServerError::Serve(_) | ServerError::Reflection(_) => Code::INTERNAL,
+        };
+        Self::new(code, "the API is not served").caused_by(error)
+    }
+}

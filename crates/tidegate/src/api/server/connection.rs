@@ -1,0 +1,162 @@
+//! Accepted connections: TCP, handshake, identity.
+
+use std::{
+    io::{self, IoSlice},
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use socket2::SockRef;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::Connected;
+
+use crate::{
+    api::Identity,
+    pki::{PeerIdentity, PkiError},
+};
+
+/// Handshakes under way; more peers wait in the kernel's backlog.
+const HANDSHAKES_MAX: usize = 64;
+
+/// A peer that has not finished its handshake by then is cut off.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+
+/// Unsent bytes the kernel may hold. A frame waits in its log, where a newer one can still take its
+/// place, instead of in a buffer of megabytes.
+const UNSENT_BYTES_MAX: u32 = 256 << 10;
+
+/// A connection of a peer that is known.
+pub(super) struct Connection {
+    stream: TlsStream<TcpStream>,
+    identity: Arc<Identity>,
+}
+
+/// Accepts connections until `stop` and sends those whose peer is known to `connected`.
+pub(super) async fn accept(
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+    connected: mpsc::Sender<io::Result<Connection>>,
+    stop: CancellationToken,
+) {
+    let acceptor = TlsAcceptor::from(tls);
+    let mut handshakes = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            Some(ended) = handshakes.join_next() => report(ended),
+            accepted = listener.accept(), if handshakes.len() < HANDSHAKES_MAX => match accepted {
+                Ok((socket, peer)) => {
+                    let (acceptor, connected) = (acceptor.clone(), connected.clone());
+                    handshakes.spawn(admit(acceptor, socket, peer, connected));
+                }
+                Err(error) => {
+                    // Most likely out of file descriptors: wait for some to come free.
+                    tracing::warn!(%error, "no connection was accepted");
+                    sleep(Duration::from_millis(100)).await;
+                }
+            },
+        }
+    }
+}
+
+async fn admit(
+    acceptor: TlsAcceptor,
+    socket: TcpStream,
+    peer: SocketAddr,
+    connected: mpsc::Sender<io::Result<Connection>>,
+) {
+    match timeout(HANDSHAKE_MAX, handshake(acceptor, socket)).await {
+        // The server stopped taking connections: so does this one.
+        Ok(Ok(connection)) => drop(connected.send(Ok(connection)).await),
+        Ok(Err(error)) => {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            tracing::warn!(%peer, %error, cause, "a connection to the API was refused");
+        }
+        Err(_) => tracing::warn!(%peer, max = ?HANDSHAKE_MAX, "a TLS handshake took too long"),
+    }
+}
+
+async fn handshake(acceptor: TlsAcceptor, socket: TcpStream) -> Result<Connection, Refused> {
+    socket.set_nodelay(true).map_err(Refused::Socket)?;
+    SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT_BYTES_MAX).map_err(Refused::Socket)?;
+    let stream = acceptor.accept(socket).await.map_err(Refused::Tls)?;
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let identity = Arc::new(PeerIdentity::of_chain(chain).map_err(Refused::Identity)?);
+    Ok(Connection { stream, identity })
+}
+
+fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a handshake broke; this is a bug");
+    }
+}
+
+/// Why a peer was turned away.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error("the socket could not be set up")]
+    Socket(#[source] io::Error),
+    #[error("the TLS handshake failed")]
+    Tls(#[source] io::Error),
+    #[error("the certificate names nobody")]
+    Identity(#[source] PkiError),
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Arc<Identity>;
+
+    fn connect_info(&self) -> Arc<Identity> {
+        self.identity.clone()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, buffer)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

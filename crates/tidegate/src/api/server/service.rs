@@ -1,0 +1,317 @@
+//! The calls: generated messages in, checked values to a [`Frames`], and back.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use futures::stream::{self, BoxStream, StreamExt};
+use tidegate_client::proto::{
+    self, frames_server as wire, publish_response as answer, subscribe_response as event,
+};
+use tidegate_message::{CameraName, Code, Instant};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::ServerConfig;
+use crate::{
+    api::{
+        ApiError, Changes, EndReason, Event, FeedbackOf, Frames, Identity, Registration, Started,
+        SubscribeRequest, SubscriptionId, types::ServerInfo,
+    },
+    clock,
+};
+
+/// The one service of the server.
+pub(super) struct Service {
+    frames: Arc<dyn Frames>,
+    node: String,
+    frame_bytes_max: u64,
+    /// Distinguishes the clients of this run from those of earlier ones.
+    started_at: Instant,
+    clients: AtomicU64,
+    stop: CancellationToken,
+}
+
+impl Service {
+    pub(super) fn new(
+        frames: Arc<dyn Frames>,
+        config: &ServerConfig,
+        stop: CancellationToken,
+    ) -> Self {
+        Self {
+            frames,
+            node: config.node.clone(),
+            frame_bytes_max: config.frame_bytes_max,
+            started_at: clock::now(),
+            clients: AtomicU64::new(0),
+            stop,
+        }
+    }
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+type Answers<T> = BoxStream<'static, Result<T, Status>>;
+
+#[tonic::async_trait]
+impl wire::Frames for Service {
+    async fn connect(
+        &self,
+        request: Request<proto::ConnectRequest>,
+    ) -> Answer<proto::ConnectResponse> {
+        let identity = identity(&request)?;
+        let ordinal = self.clients.fetch_add(1, Ordering::Relaxed);
+        let client_id = format!("{}-{:x}-{ordinal}", self.node, self.started_at.as_nanos());
+        let program = request.get_ref().client.escape_debug();
+        tracing::info!(kind = ?identity.kind, name = identity.name, %program, client_id, "a client connected");
+        let info = ServerInfo {
+            client_id,
+            node: self.node.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            server_at: clock::now(),
+            frame_bytes_max: self.frame_bytes_max,
+        };
+        Ok(Response::new(info.into()))
+    }
+
+    async fn register(
+        &self,
+        request: Request<proto::RegisterRequest>,
+    ) -> Answer<proto::RegisterResponse> {
+        let identity = identity(&request)?;
+        let registration = Registration::try_from(request.into_inner())?;
+        self.frames.register(&identity, registration).await?;
+        Ok(Response::new(proto::RegisterResponse {}))
+    }
+
+    async fn unregister(
+        &self,
+        request: Request<proto::UnregisterRequest>,
+    ) -> Answer<proto::UnregisterResponse> {
+        let identity = identity(&request)?;
+        let camera = name(&request.into_inner().camera)?;
+        self.frames.unregister(&identity, &camera).await?;
+        Ok(Response::new(proto::UnregisterResponse {}))
+    }
+
+    type PublishStream = Answers<proto::PublishResponse>;
+
+    async fn publish(
+        &self,
+        request: Request<Streaming<proto::PublishRequest>>,
+    ) -> Answer<Self::PublishStream> {
+        let publication = Publication {
+            identity: identity(&request)?,
+            requests: request.into_inner(),
+            frames: self.frames.clone(),
+            frame_bytes_max: self.frame_bytes_max,
+            camera: None,
+        };
+        // Back-pressure: the next frame is read when the answer to this one is taken up.
+        let answers = stream::unfold(Some(publication), |publication| async {
+            let mut publication = publication?;
+            match publication.next().await.transpose()? {
+                Ok(answer) => Some((Ok(answer), Some(publication))),
+                Err(status) => Some((Err(status), None)),
+            }
+        });
+        let stop = self.stop.clone().cancelled_owned();
+        Ok(Response::new(answers.take_until(stop).boxed()))
+    }
+
+    async fn list_cameras(
+        &self,
+        request: Request<proto::ListCamerasRequest>,
+    ) -> Answer<proto::ListCamerasResponse> {
+        let identity = identity(&request)?;
+        let cameras = self.frames.cameras(&identity).await?;
+        let cameras = cameras.into_iter().map(Into::into).collect();
+        Ok(Response::new(proto::ListCamerasResponse { cameras }))
+    }
+
+    async fn get_camera_info(
+        &self,
+        request: Request<proto::GetCameraInfoRequest>,
+    ) -> Answer<proto::GetCameraInfoResponse> {
+        let identity = identity(&request)?;
+        let camera = self.frames.camera(&identity, &name(&request.get_ref().camera)?).await?;
+        Ok(Response::new(proto::GetCameraInfoResponse { camera: Some(camera.into()) }))
+    }
+
+    type SubscribeStream = Answers<proto::SubscribeResponse>;
+
+    async fn subscribe(
+        &self,
+        request: Request<proto::SubscribeRequest>,
+    ) -> Answer<Self::SubscribeStream> {
+        let identity = identity(&request)?;
+        let request = SubscribeRequest::try_from(request.into_inner())?;
+        future_is_left(&request, clock::now())?;
+        let subscription = self.frames.subscribe(&identity, request).await?;
+        let started = Started { id: subscription.id, demand: subscription.demand };
+        let started = event::Event::Started(started.into());
+        let events =
+            until(subscription.events, self.stop.clone(), Some(Event::Ended(EndReason::Shutdown)));
+        let events = stream::once(async { started }).chain(events.map(Into::into));
+        let answers = events.map(|event| Ok(proto::SubscribeResponse { event: Some(event) }));
+        Ok(Response::new(answers.boxed()))
+    }
+
+    async fn update_subscription(
+        &self,
+        request: Request<proto::UpdateSubscriptionRequest>,
+    ) -> Answer<proto::UpdateSubscriptionResponse> {
+        let identity = identity(&request)?;
+        let request = request.into_inner();
+        let changes = Changes::try_from(request.changes.unwrap_or_default())?;
+        let id = SubscriptionId(request.subscription_id);
+        let demand = self.frames.update(&identity, id, changes).await?;
+        Ok(Response::new(proto::UpdateSubscriptionResponse { demand: Some(demand.into()) }))
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: Request<proto::UnsubscribeRequest>,
+    ) -> Answer<proto::UnsubscribeResponse> {
+        let identity = identity(&request)?;
+        let id = SubscriptionId(request.into_inner().subscription_id);
+        Ok(Response::new(self.frames.unsubscribe(&identity, id).await?.into()))
+    }
+
+    async fn fetch_original(
+        &self,
+        request: Request<proto::FetchOriginalRequest>,
+    ) -> Answer<proto::FetchOriginalResponse> {
+        let identity = identity(&request)?;
+        let request = request.into_inner();
+        let captured_at = Instant::from_nanos(request.captured_at);
+        let camera = name(&request.camera)?;
+        let original = self.frames.fetch_original(&identity, &camera, captured_at).await?;
+        Ok(Response::new(original.into()))
+    }
+
+    type FeedbackStream = Answers<proto::FeedbackResponse>;
+
+    async fn feedback(
+        &self,
+        request: Request<proto::FeedbackRequest>,
+    ) -> Answer<Self::FeedbackStream> {
+        let identity = identity(&request)?;
+        let of = FeedbackOf::try_from(request.into_inner())?;
+        let verdicts = self.frames.feedback(&identity, of).await?;
+        let verdicts = until(verdicts, self.stop.clone(), None);
+        let answers =
+            verdicts.map(|verdict| Ok(proto::FeedbackResponse { verdict: Some(verdict.into()) }));
+        Ok(Response::new(answers.boxed()))
+    }
+}
+
+/// One Publish call.
+struct Publication {
+    identity: Arc<Identity>,
+    requests: Streaming<proto::PublishRequest>,
+    frames: Arc<dyn Frames>,
+    frame_bytes_max: u64,
+    /// Named by the first message.
+    camera: Option<CameraName>,
+}
+
+impl Publication {
+    /// The answer to the next frame, none when the client is through.
+    async fn next(&mut self) -> Result<Option<proto::PublishResponse>, Status> {
+        let Some(request) = self.requests.message().await.map_err(too_large)? else {
+            return Ok(None);
+        };
+        let camera = self.camera(&request.camera)?;
+        let bytes = request.jpeg.len() as u64;
+        let result = if bytes > self.frame_bytes_max {
+            let max = self.frame_bytes_max;
+            let message = format!("the frame has {bytes} bytes, this node accepts up to {max}");
+            Err(ApiError::new(Code::FRAME_TOO_LARGE, message))
+        } else {
+            let captured_at = request.captured_at.map(Instant::from_nanos);
+            self.frames.publish(&self.identity, &camera, captured_at, request.jpeg).await
+        };
+        let result = match result {
+            Ok(at) => answer::Result::AcceptedAt(at.as_nanos()),
+            Err(error) if refuses_one_frame(error.code()) => {
+                tracing::debug!(%camera, code = %error.code(), %error, "a frame was refused");
+                let (code, message) = (error.code().to_string(), error.chain());
+                answer::Result::Refused(proto::Refusal { code, message })
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Some(proto::PublishResponse { result: Some(result) }))
+    }
+
+    /// The camera of a message, which may name it again but not another one.
+    fn camera(&mut self, text: &str) -> Result<CameraName, Status> {
+        let unknown = |message: String| ApiError::new(Code::CAMERA_UNKNOWN, message);
+        match &self.camera {
+            Some(camera) if text.is_empty() || camera.as_str() == text => Ok(camera.clone()),
+            Some(camera) => {
+                let text = text.escape_debug();
+                let message = format!("this stream is for {camera}; open another one for {text}");
+                Err(unknown(message).into())
+            }
+            None if text.is_empty() => {
+                Err(unknown("the first message of Publish names its camera".to_owned()).into())
+            }
+            None => Ok(self.camera.insert(name(text)?).clone()),
+        }
+    }
+}
+
+/// Whether the failure is the frame's own, so that the next one may follow.
+fn refuses_one_frame(code: Code) -> bool {
+    matches!(code, Code::FRAME_INVALID | Code::FRAME_TOO_LARGE | Code::FRAME_TIMESTAMP)
+}
+
+/// A message over the limit is the one failure of the transport that is a frame's fault.
+fn too_large(status: Status) -> Status {
+    match ApiError::from(status.clone()) {
+        error if error.code() == Code::FRAME_TOO_LARGE => error.into(),
+        _ => status,
+    }
+}
+
+/// What `values` brings, and after `stop` only `last`.
+fn until<T: Send + 'static>(
+    values: mpsc::Receiver<T>,
+    stop: CancellationToken,
+    last: Option<T>,
+) -> impl stream::Stream<Item = T> + Send + 'static {
+    stream::unfold(Some((values, last)), move |state| {
+        let stop = stop.clone();
+        async move {
+            let (mut values, last) = state?;
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => last.map(|last| (last, None)),
+                value = values.recv() => value.map(|value| (value, Some((values, last)))),
+            }
+        }
+    })
+}
+
+/// Who calls. TLS has verified the certificate; its identity was read when the connection was accepted.
+fn identity<T>(request: &Request<T>) -> Result<Arc<Identity>, Status> {
+    let found = request.extensions().get::<Arc<Identity>>().cloned();
+    found.ok_or_else(|| ApiError::new(Code::INTERNAL, "the connection has no identity").into())
+}
+
+fn name(text: &str) -> Result<CameraName, Status> {
+    Ok(text.parse().map_err(ApiError::from)?)
+}
+
+/// A subscription from now on that ends in the past asks for nothing.
+fn future_is_left(request: &SubscribeRequest, now: Instant) -> Result<(), ApiError> {
+    match request.to {
+        Some(to) if request.from.is_none() && to <= now => {
+            let message = format!("`to` ({to}) has passed; name `from` to read the past");
+            Err(ApiError::new(Code::RANGE_INVALID, message))
+        }
+        _ => Ok(()),
+    }
+}
