@@ -1,1 +1,117 @@
 //! Real-time priority and timer slack.
+//!
+//! Both concern the calling thread only and are for one kind of work: to wake at a set time on a busy
+//! machine, as a link emulator must. Refusal is normal for an unprivileged process; the caller
+//! decides whether it can go on without.
+
+use std::{io, time::Duration};
+
+/// Gives the calling thread real-time priority (`SCHED_FIFO`), from 1 to 99, higher first.
+///
+/// Threads and processes that it starts do not inherit it (`SCHED_RESET_ON_FORK`): otherwise the
+/// programs under test would compete with the emulator that they are tested on.
+///
+/// # Errors
+/// [`SchedError::Priority`] outside the range, [`SchedError::RealTime`] if the kernel refuses, as
+/// it does without `CAP_SYS_NICE`.
+pub fn real_time(priority: u8) -> Result<(), SchedError> {
+    if !(1..=99).contains(&priority) {
+        return Err(SchedError::Priority { priority });
+    }
+    let param = libc::sched_param { sched_priority: priority.into() };
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: `param` is a valid sched_param for the length of this call; 0 means this thread.
+    match unsafe { libc::sched_setscheduler(0, policy, &raw const param) } {
+        0 => Ok(()),
+        _ => Err(SchedError::RealTime { priority, source: io::Error::last_os_error() }),
+    }
+}
+
+/// Sets by how much the kernel may delay the calling thread's timers to join them with others: 1 ns
+/// at least, 50 us unless set.
+///
+/// # Errors
+/// [`SchedError::TimerSlack`] if the kernel refuses.
+pub fn timer_slack(slack: Duration) -> Result<(), SchedError> {
+    let nanos = libc::c_ulong::try_from(slack.as_nanos()).unwrap_or(libc::c_ulong::MAX).max(1);
+    // SAFETY: PR_SET_TIMERSLACK takes a number and touches no memory of ours.
+    match unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, nanos, 0, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(SchedError::TimerSlack { slack, source: io::Error::last_os_error() }),
+    }
+}
+
+/// Why the scheduling of a thread stays as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum SchedError {
+    /// No such priority.
+    #[error("real-time priority {priority} is outside 1 to 99")]
+    Priority {
+        /// The priority asked for.
+        priority: u8,
+    },
+    /// The kernel refused real-time priority.
+    #[error("real-time priority {priority} refused; run as root or grant CAP_SYS_NICE")]
+    RealTime {
+        /// The priority asked for.
+        priority: u8,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel refused the timer slack.
+    #[error("timer slack of {slack:?} refused")]
+    TimerSlack {
+        /// The slack asked for.
+        slack: Duration,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn priorities_outside_the_range_are_refused() {
+        for priority in [0, 100, 255] {
+            assert!(matches!(real_time(priority), Err(SchedError::Priority { .. })), "{priority}");
+        }
+    }
+
+    #[test]
+    fn real_time_is_not_inherited() {
+        std::thread::spawn(|| {
+            if let Err(refused) = real_time(1) {
+                println!("skipped: {refused}");
+                return;
+            }
+            let policy = |thread| {
+                let path = format!("/proc/{thread}/stat");
+                let text = std::fs::read_to_string(path).expect("proc is mounted");
+                // The 41st field, the 39th after the name in parentheses.
+                let (_, fields) = text.rsplit_once(')').expect("stat has a name");
+                fields.split_whitespace().nth(38).expect("stat has a policy").to_owned()
+            };
+            assert_eq!(policy("thread-self"), "1");
+            let child = std::thread::spawn(move || policy("thread-self")).join();
+            assert_eq!(child.expect("reads its own stat"), "0");
+        })
+        .join()
+        .expect("the thread ends in order");
+    }
+
+    #[test]
+    fn timer_slack_is_set() {
+        std::thread::spawn(|| {
+            timer_slack(Duration::from_micros(1)).expect("slack is free to all");
+            let text = std::fs::read_to_string("/proc/thread-self/timerslack_ns");
+            // The file is absent where the kernel hides it.
+            if let Ok(text) = text {
+                assert_eq!(text.trim(), "1000");
+            }
+        })
+        .join()
+        .expect("the thread ends in order");
+    }
+}
