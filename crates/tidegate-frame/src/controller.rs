@@ -1,1 +1,165 @@
-//! (in the making)
+//! Controllers: which knob setting the next frame gets.
+//!
+//! A controller is asked once a frame, with everything that is known at that moment, and told how frames
+//! fared. It holds no clock and does no I/O. The choice among them is [`ControllerKind`]:
+//!
+//! | kind | decides by |
+//! |---|---|
+//! | [`Budget`] | the bytes that the measured capacity carries in the time left; the default |
+//! | [`MezPi`] | the paper's proportional-integral law on the latency (Mez, Algorithm 1) |
+//! | [`Aimd`] | additive increase, multiplicative decrease of the frame's size; a baseline |
+//! | [`Fixed`] | nothing: frames travel as they were captured |
+//!
+//! Always true: a controller never waits and never violates a bound in silence. If nothing keeps both
+//! bounds it says [`Choice::Infeasible`], with what could be had, and the subscriber's policy decides.
+
+mod aimd;
+mod budget;
+mod fixed;
+mod mez_pi;
+
+use std::time::Duration;
+
+use tidegate_message::{Bounds, ControllerKind, Instant};
+
+use crate::{capacity::Capacity, knob::KnobSetting};
+
+pub use aimd::{Aimd, AimdConfig};
+pub use budget::{Budget, BudgetConfig};
+pub use fixed::Fixed;
+pub use mez_pi::{LinkModel, LinkModelError, MezPi, MezPiConfig};
+
+/// Settings of every controller.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ControllerConfig {
+    /// Of `budget`.
+    pub budget: BudgetConfig,
+    /// Of `mez-pi`.
+    pub mez_pi: MezPiConfig,
+    /// Of `aimd`.
+    pub aimd: AimdConfig,
+}
+
+/// Decides the knobs of each frame.
+pub trait Controller: Send {
+    /// Which one it is.
+    fn kind(&self) -> ControllerKind;
+
+    /// A frame arrived or was lost.
+    fn observe(&mut self, now: Instant, observation: &Observation);
+
+    /// What the frame of this situation gets.
+    fn choose(&mut self, now: Instant, situation: &Situation<'_>) -> Choice;
+}
+
+/// The controller of that kind.
+pub fn new(kind: ControllerKind, config: &ControllerConfig) -> Box<dyn Controller> {
+    match kind {
+        ControllerKind::Budget => Box::new(Budget::new(config.budget.clone())),
+        ControllerKind::MezPi => Box::new(MezPi::new(config.mez_pi.clone())),
+        ControllerKind::Aimd => Box::new(Aimd::new(config.aimd.clone())),
+        ControllerKind::Fixed => Box::new(Fixed),
+    }
+}
+
+/// One setting a frame can get, with its size predicted from the live stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rung {
+    /// The row of the table.
+    pub row: u32,
+    /// What the encoder is told.
+    pub setting: KnobSetting,
+    /// Bytes the frame is predicted to have.
+    pub bytes: f64,
+    /// Normalized F1 the table promises.
+    pub accuracy: f64,
+    /// Fraction of the frames that are sent.
+    pub kept: f64,
+}
+
+/// How a frame fared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Observation {
+    /// It arrived whole.
+    Delivered {
+        /// From capture (or from sending, if replayed) to arrival.
+        latency: Duration,
+        /// Its size.
+        bytes: u32,
+        /// Whether the latency bound was kept.
+        on_time: bool,
+    },
+    /// It was given up after that time.
+    Lost {
+        /// From capture.
+        waited: Duration,
+    },
+}
+
+/// Everything that is known when a frame's knobs are chosen.
+#[derive(Clone, Debug)]
+pub struct Situation<'a> {
+    /// The settings there are, smallest table row first; never empty.
+    pub rungs: &'a [Rung],
+    /// The rung of the frame before.
+    pub current: Option<usize>,
+    /// What must be kept.
+    pub bounds: Bounds,
+    /// How long ago the frame was captured.
+    pub elapsed: Duration,
+    /// What the path carries, once something was measured.
+    pub capacity: Option<Capacity>,
+    /// Bytes of earlier frames that are on the way.
+    pub outstanding_bytes: u64,
+    /// Lowest time a byte takes to the receiver.
+    pub one_way: Duration,
+    /// Time until the encoder is done with this frame.
+    pub encode: Duration,
+    /// Time from the receiver's last byte to the application's callback.
+    pub delivery: Duration,
+    /// Time between two frames.
+    pub period: Duration,
+    /// Bytes per second this camera may use, if the edge node said so.
+    pub share: Option<f64>,
+}
+
+/// What a frame gets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Choice {
+    /// That rung; an encoding above `bytes_max` is to be done again one rung down.
+    Rung {
+        /// Index into [`Situation::rungs`].
+        rung: usize,
+        /// Most bytes the frame may have.
+        bytes_max: f64,
+    },
+    /// Nothing fits while so much is on the way; ask again when some of it arrived.
+    Wait,
+    /// No rung keeps both bounds, even with nothing else on the way.
+    Infeasible(Infeasible),
+}
+
+/// What could be had instead.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Infeasible {
+    /// The most accurate rung that keeps the latency bound, if one does.
+    pub by_latency: Option<usize>,
+    /// The smallest rung that keeps the accuracy bound, if one does, and the latency it would have.
+    pub by_accuracy: Option<(usize, Duration)>,
+    /// Bytes that keep the latency bound.
+    pub bytes_max: f64,
+}
+
+/// The rung that is most accurate, the smaller one of equals.
+fn most_accurate<'a>(rungs: impl Iterator<Item = (usize, &'a Rung)>) -> Option<usize> {
+    rungs
+        .max_by(|(_, a), (_, b)| {
+            a.accuracy.total_cmp(&b.accuracy).then(b.bytes.total_cmp(&a.bytes))
+        })
+        .map(|(index, _)| index)
+}
+
+/// The rung of fewest bytes.
+fn smallest<'a>(rungs: impl Iterator<Item = (usize, &'a Rung)>) -> Option<usize> {
+    rungs.min_by(|(_, a), (_, b)| a.bytes.total_cmp(&b.bytes)).map(|(index, _)| index)
+}

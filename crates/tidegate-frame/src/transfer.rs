@@ -1,1 +1,807 @@
-//! (in the making)
+//! One adapted stream of one camera, seen from the sender: the state machine between camera log, encoder
+//! and link.
+//!
+//! ```text
+//!  Captured ─▶ waiting ─▶ Encode ─▶ Encoded ─▶ Send ─▶ in flight ─▶ Ack(complete)
+//!                │  newest wins        │ too large?          │ deadline
+//!                └─▶ Drop              └─▶ Encode, one       └─▶ Reset, Drop
+//!                                          rung down
+//! ```
+//!
+//! The simulator and the camera node drive the same machine: [`Transfer::handle`] tells it what happened,
+//! [`Transfer::poll_command`] says what is to be done, [`Transfer::poll_timeout`] when to ask again.
+//!
+//! Always true: at most one frame is being encoded, and at most [`TransferConfig::encodes_max`] times; every
+//! captured frame ends in exactly one of delivered, `SendUnchanged` and `Drop`; with
+//! [`Delivery::Latest`] no frame leaves after a newer one and none is kept on the way past its deadline;
+//! with [`Delivery::Every`] none is reset or overtaken. Sending a frame allocates nothing after warm-up.
+
+mod config;
+mod flight;
+mod ladder;
+mod report;
+
+use std::{
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
+
+use tidegate_message::{Delivery, Demand, FrameSize, Instant, WhenInfeasible};
+
+use crate::{
+    capacity::{Capacity, Estimator, Progress},
+    controller::{self, Choice, Controller, Fixed, Infeasible, Observation, Situation},
+    knob::KnobSetting,
+    table::TableSet,
+};
+
+pub use config::TransferConfig;
+use flight::{Flight, Flights};
+use ladder::Ladder;
+use report::Reasons;
+pub use report::{DropReason, Report};
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// A frame was appended to the camera's log.
+    Captured {
+        /// Its capture time, which names it.
+        at: Instant,
+        /// Size of the unmodified frame.
+        bytes: u32,
+        /// Its width and height.
+        size: FrameSize,
+        /// Whether it comes from the past: its latency then counts from sending.
+        replayed: bool,
+    },
+    /// The encoder is done with a frame.
+    Encoded {
+        /// The frame.
+        frame: Instant,
+        /// Size of the result.
+        bytes: u32,
+        /// Time it took.
+        took: Duration,
+    },
+    /// Differencing found nothing new in a frame.
+    Unchanged {
+        /// The frame.
+        frame: Instant,
+        /// Part of the image that changed, 0 to 1.
+        changed: f32,
+        /// Time it took to see that.
+        took: Duration,
+    },
+    /// The encoder could not change a frame.
+    EncodeFailed {
+        /// The frame.
+        frame: Instant,
+    },
+    /// The first byte of a frame was handed to the link.
+    Started {
+        /// The frame.
+        frame: Instant,
+    },
+    /// The receiver's word about a frame: its first byte, every 10 ms of progress, its last byte.
+    Ack {
+        /// The frame.
+        frame: Instant,
+        /// Bytes that have arrived.
+        received: u32,
+        /// Bytes it has.
+        total: u32,
+        /// Arrival of the first byte, by the receiver's clock.
+        first_at: Instant,
+        /// Arrival of the newest byte, by the receiver's clock.
+        last_at: Instant,
+        /// Whether that was all.
+        complete: bool,
+    },
+    /// What the link knows of its path.
+    Path {
+        /// Smoothed round trip.
+        rtt: Duration,
+        /// Shortest round trip of late.
+        rtt_min: Duration,
+        /// Bytes on the way, of whatever transfer.
+        in_flight: u64,
+    },
+    /// This camera's part of the link, from the edge node; forgotten after `valid_for`.
+    Share {
+        /// Bytes per second; nothing lifts the limit.
+        bytes_per_second: Option<f64>,
+        /// How long it holds.
+        valid_for: Duration,
+    },
+    /// The subscription was changed.
+    Demand(Demand),
+    /// The link broke: what was on the way is lost.
+    LinkDown,
+    /// The link is back.
+    LinkUp,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Change a frame; answer with `Encoded`, `Unchanged` or `EncodeFailed`.
+    Encode {
+        /// The frame.
+        frame: Instant,
+        /// What to do to it.
+        setting: KnobSetting,
+        /// Bytes that would fit; a result above may be sent back for another try.
+        bytes_max: u32,
+    },
+    /// Send the frame that was just encoded.
+    Send {
+        /// The frame.
+        frame: Instant,
+        /// When its bytes stop being worth sending; [`Instant::MAX`] for never.
+        deadline: Instant,
+        /// What travels with it.
+        header: SendHeader,
+    },
+    /// Tell the receiver that nothing changed in this frame.
+    SendUnchanged {
+        /// The frame.
+        frame: Instant,
+    },
+    /// Stop sending a frame whose deadline has come.
+    Reset {
+        /// The frame.
+        frame: Instant,
+    },
+    /// A frame will not be delivered; the camera's log still has the original.
+    Drop {
+        /// The frame.
+        frame: Instant,
+        /// Why.
+        why: DropReason,
+    },
+    /// Something the subscriber should know.
+    Report(Report),
+}
+
+/// What travels with a frame.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SendHeader {
+    /// Row of the table.
+    pub row: u32,
+    /// What was done to the frame.
+    pub setting: KnobSetting,
+    /// Size of the encoded frame.
+    pub bytes: u32,
+    /// Normalized F1 that the table promises.
+    pub accuracy: f64,
+    /// Whether that keeps the accuracy bound.
+    pub accuracy_kept: bool,
+    /// Whether the frame comes from the past.
+    pub replayed: bool,
+    /// Time spent encoding, all tries together.
+    pub encode: Duration,
+    /// How often it was encoded.
+    pub encodes: u8,
+    /// Estimated capacity in bytes per second, if known.
+    pub bytes_per_second: Option<f64>,
+    /// Why the knobs stand where they stand, in one sentence.
+    pub reason: Arc<str>,
+}
+
+/// The state machine.
+pub struct Transfer {
+    id: u32,
+    demand: Demand,
+    config: TransferConfig,
+    tables: Arc<TableSet>,
+    ladder: Ladder,
+    controller: Box<dyn Controller>,
+    capacity: Estimator,
+    one_way: Duration,
+    rtt: Duration,
+    /// Bytes of other transfers on the same link, and until when that is believed.
+    foreign: (u64, Instant),
+    share: Option<(f64, Instant)>,
+    period: Duration,
+    captured_last: Option<Instant>,
+    encode: Duration,
+    waiting: VecDeque<Waiting>,
+    encoding: Option<Encoding>,
+    flights: Flights,
+    commands: VecDeque<Command>,
+    current: Option<usize>,
+    reasons: Reasons,
+    link_up: bool,
+    sent_last: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    frame: Instant,
+    bytes: u32,
+    replayed: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Encoding {
+    of: Waiting,
+    /// When the frame's time began: its capture, or for one from the past the start of its encoding.
+    base: Instant,
+    rung: usize,
+    bytes_max: f64,
+    deadline: Instant,
+    accuracy_kept: bool,
+    encodes: u8,
+    took: Duration,
+    /// Sent whatever is projected, to learn what the path carries.
+    trial: bool,
+}
+
+/// Time for which the link's word about bytes on the way is believed.
+const FOREIGN_VALID: Duration = Duration::from_millis(50);
+/// Pauses longer than this are no frame period.
+const PERIOD_MAX: Duration = Duration::from_secs(2);
+
+impl Transfer {
+    /// A transfer that serves `demand`, with the controller it names.
+    pub fn new(
+        now: Instant,
+        id: u32,
+        demand: Demand,
+        config: TransferConfig,
+        tables: Arc<TableSet>,
+    ) -> Self {
+        let controller = controller::new(demand.controller, &config.controllers);
+        Self::with_controller(now, id, demand, config, tables, controller)
+    }
+
+    /// A transfer with a controller of the caller's own.
+    pub fn with_controller(
+        now: Instant,
+        id: u32,
+        demand: Demand,
+        config: TransferConfig,
+        tables: Arc<TableSet>,
+        controller: Box<dyn Controller>,
+    ) -> Self {
+        Self {
+            id,
+            demand,
+            ladder: Ladder::empty(),
+            controller,
+            capacity: Estimator::new(config.capacity.clone()),
+            one_way: Duration::ZERO,
+            rtt: Duration::ZERO,
+            foreign: (0, now),
+            share: None,
+            period: config.period_first,
+            captured_last: None,
+            encode: config.encode_first,
+            waiting: VecDeque::new(),
+            encoding: None,
+            flights: Flights::default(),
+            commands: VecDeque::new(),
+            current: None,
+            reasons: Reasons::default(),
+            link_up: true,
+            sent_last: None,
+            tables,
+            config,
+        }
+    }
+
+    /// The number it was made with.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// What it serves now.
+    pub fn demand(&self) -> &Demand {
+        &self.demand
+    }
+
+    /// What the path is believed to carry.
+    pub fn capacity(&self) -> Option<Capacity> {
+        self.capacity.capacity()
+    }
+
+    /// Time between two live frames, smoothed.
+    pub fn period(&self) -> Duration {
+        self.period
+    }
+
+    /// Whether a frame from the past would be encoded next: hand them over one at a time.
+    pub fn wants_replay(&self) -> bool {
+        self.link_up && self.encoding.is_none() && self.waiting.is_empty()
+    }
+
+    /// Tells what happened. Words about frames that are unknown, or long over, change nothing.
+    pub fn handle(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::Captured { at, bytes, size, replayed } => {
+                self.captured(now, Waiting { frame: at, bytes: bytes.max(1), replayed }, size);
+            }
+            Input::Encoded { frame, bytes, took } => self.encoded(now, frame, bytes, took),
+            Input::Unchanged { frame, took, .. } => {
+                if let Some(encoding) = self.encoding.take_if(|e| e.of.frame == frame) {
+                    self.learn_encode_time(encoding.took + took);
+                    self.commands.push_back(Command::SendUnchanged { frame });
+                }
+            }
+            Input::EncodeFailed { frame } => {
+                if let Some(encoding) = self.encoding.take_if(|e| e.of.frame == frame) {
+                    if self.ladder.failed(encoding.rung) {
+                        self.current = None;
+                    }
+                    self.drop_frame(frame, DropReason::EncodeFailed);
+                }
+            }
+            Input::Started { frame } => {
+                let alone = self.flights.begin(now, frame);
+                if let Some(alone) = alone {
+                    let alone = alone && self.foreign_bytes(now) == 0;
+                    self.capacity.started(now, frame, alone);
+                }
+            }
+            Input::Ack { frame, received, total, first_at, last_at, complete } => {
+                let progress = Progress { received, first_at, last_at, complete };
+                self.capacity.progress(now, frame, progress);
+                self.acknowledged(now, frame, received, total, complete);
+            }
+            Input::Path { rtt, rtt_min, in_flight } => {
+                self.rtt = rtt;
+                self.one_way = rtt_min / 2;
+                let foreign = in_flight.saturating_sub(self.flights.outstanding_bytes());
+                self.foreign = (foreign, now + FOREIGN_VALID);
+            }
+            Input::Share { bytes_per_second, valid_for } => {
+                let usable = bytes_per_second.filter(|share| share.is_finite() && *share > 0.0);
+                self.share = usable.map(|share| (share, now + valid_for));
+            }
+            Input::Demand(demand) => self.demanded(demand),
+            Input::LinkDown => self.link_down(),
+            Input::LinkUp => self.link_up = true,
+        }
+        self.advance(now);
+    }
+
+    /// What is to be done next, if anything.
+    pub fn poll_command(&mut self, now: Instant) -> Option<Command> {
+        self.expire(now);
+        self.advance(now);
+        self.commands.pop_front()
+    }
+
+    /// When to ask [`Transfer::poll_command`] again although nothing happened.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if !self.commands.is_empty() {
+            return Some(Instant::MIN);
+        }
+        let waiting = self.waiting.iter().find(|_| self.encoding.is_none() && self.link_up);
+        let overdue = waiting
+            .filter(|waiting| self.droppable() && !waiting.replayed)
+            .map(|waiting| self.deadline(waiting.frame));
+        let foreign = waiting.filter(|_| self.foreign.0 > 0).map(|_| self.foreign.1);
+        overdue.into_iter().chain(foreign).chain(self.flights.next_timeout()).min()
+    }
+
+    /// Whether frames may be given up.
+    fn droppable(&self) -> bool {
+        self.demand.delivery == Delivery::Latest
+    }
+
+    /// When the bytes of a frame whose time began at `base` stop being worth sending.
+    fn deadline(&self, base: Instant) -> Instant {
+        let latency = self.demand.bounds.latency();
+        base + latency.saturating_sub(self.config.delivery + self.one_way)
+    }
+
+    fn foreign_bytes(&self, now: Instant) -> u64 {
+        if now < self.foreign.1 { self.foreign.0 } else { 0 }
+    }
+
+    fn captured(&mut self, now: Instant, frame: Waiting, size: FrameSize) {
+        if self.ladder.is_for(size, &self.demand).is_none() {
+            self.rebuild_ladder(size);
+        }
+        if !frame.replayed {
+            if let Some(last) = self.captured_last.replace(frame.frame) {
+                let period = frame.frame.since(last);
+                if !period.is_zero() && period <= PERIOD_MAX {
+                    self.period = if self.period == self.config.period_first {
+                        period
+                    } else {
+                        (self.period * 7 + period) / 8
+                    };
+                }
+            }
+            if self.droppable() {
+                // Newest wins; frames from the past wait for a gap and are not overtaken.
+                while let Some(index) = self.waiting.iter().position(|w| !w.replayed) {
+                    if let Some(old) = self.waiting.remove(index) {
+                        self.drop_frame(old.frame, DropReason::Overtaken);
+                    }
+                }
+            }
+        }
+        if !self.link_up && self.droppable() {
+            return self.drop_frame(frame.frame, DropReason::LinkDown);
+        }
+        if self.waiting.len() >= self.config.waiting_max {
+            return self.drop_frame(frame.frame, DropReason::QueueFull);
+        }
+        if self.droppable() && !frame.replayed {
+            self.waiting.push_front(frame);
+        } else {
+            self.waiting.push_back(frame);
+        }
+        self.advance(now);
+    }
+
+    fn rebuild_ladder(&mut self, size: FrameSize) {
+        let (ladder, report) = Ladder::find(&self.tables, size, &self.demand, &self.config);
+        self.ladder = ladder;
+        self.current = None;
+        self.commands.extend(report.map(Command::Report));
+    }
+
+    fn demanded(&mut self, demand: Demand) {
+        let before = std::mem::replace(&mut self.demand, demand);
+        if before.controller != demand.controller || self.controller.kind() != demand.controller {
+            self.controller = controller::new(demand.controller, &self.config.controllers);
+        }
+        if before.profile != demand.profile || before.controller != demand.controller {
+            self.ladder = Ladder::empty();
+            self.current = None;
+            self.waiting.iter().for_each(|w| {
+                self.commands
+                    .push_back(Command::Drop { frame: w.frame, why: DropReason::Overtaken });
+            });
+            self.waiting.clear();
+        }
+        self.reasons.demand_changed();
+    }
+
+    fn link_down(&mut self) {
+        self.link_up = false;
+        self.capacity.interrupted();
+        let droppable = self.droppable();
+        while let Some(flight) = self.flights.pop_back() {
+            if droppable {
+                self.drop_frame(flight.frame, DropReason::LinkDown);
+            } else {
+                let Flight { frame, original_bytes, replayed, .. } = flight;
+                self.waiting.push_front(Waiting { frame, bytes: original_bytes, replayed });
+            }
+        }
+        if droppable {
+            while let Some(waiting) = self.waiting.pop_front() {
+                self.drop_frame(waiting.frame, DropReason::LinkDown);
+            }
+        }
+    }
+
+    fn drop_frame(&mut self, frame: Instant, why: DropReason) {
+        self.commands.push_back(Command::Drop { frame, why });
+    }
+
+    /// Gives the next waiting frame to the encoder, if there is one and it is free.
+    fn advance(&mut self, now: Instant) {
+        while self.link_up && self.encoding.is_none() {
+            let Some(waiting) = self.waiting.front().copied() else { return };
+            if self.droppable() && !waiting.replayed && now >= self.deadline(waiting.frame) {
+                self.waiting.pop_front();
+                self.drop_frame(waiting.frame, DropReason::Late);
+                self.observe(now, &Observation::Lost { waited: now.since(waiting.frame) });
+                continue;
+            }
+            match self.decide(now, waiting) {
+                Plan::Encode(encoding) => {
+                    self.waiting.pop_front();
+                    self.begin(encoding);
+                }
+                Plan::Drop(why) => {
+                    self.waiting.pop_front();
+                    self.drop_frame(waiting.frame, why);
+                }
+                Plan::Wait => return,
+            }
+        }
+    }
+
+    fn begin(&mut self, encoding: Encoding) {
+        self.encoding = Some(encoding);
+        self.commands.push_back(Command::Encode {
+            frame: encoding.of.frame,
+            setting: self.ladder.rungs()[encoding.rung].setting,
+            bytes_max: encoding.bytes_max.clamp(0.0, f64::from(u32::MAX)) as u32,
+        });
+    }
+
+    fn decide(&mut self, now: Instant, of: Waiting) -> Plan {
+        self.ladder.predict(of.bytes);
+        let choice = self.choose(now, of);
+        let base = if of.replayed { now } else { of.frame };
+        let deadline = if self.droppable() { self.deadline(base) } else { Instant::MAX };
+        let accuracy = self.demand.bounds.accuracy();
+        let rungs = self.ladder.rungs();
+        let plan = Encoding {
+            of,
+            base,
+            rung: 0,
+            bytes_max: f64::INFINITY,
+            deadline,
+            accuracy_kept: true,
+            encodes: 1,
+            took: Duration::ZERO,
+            trial: self.capacity.capacity().is_none(),
+        };
+        match choice {
+            Choice::Rung { rung, bytes_max } => {
+                let rung = rung.min(rungs.len() - 1);
+                let accuracy_kept = rungs[rung].accuracy >= accuracy;
+                if accuracy_kept && let Some(report) = self.reasons.feasible() {
+                    self.commands.push_back(Command::Report(report));
+                }
+                self.explain(now, rung);
+                Plan::Encode(Encoding { rung, bytes_max, accuracy_kept, ..plan })
+            }
+            Choice::Wait if self.flights.is_empty() && self.foreign_bytes(now) == 0 => {
+                // Nothing is on the way that waiting could let through: it is too late for this one.
+                if self.droppable() && !of.replayed && !self.trial_due(now) {
+                    return Plan::Drop(DropReason::Late);
+                }
+                let rung = self.smallest_rung(accuracy).or(self.smallest_rung(0.0)).unwrap_or(0);
+                let accuracy_kept = self.ladder.rungs()[rung].accuracy >= accuracy;
+                Plan::Encode(Encoding { rung, accuracy_kept, trial: true, ..plan })
+            }
+            Choice::Wait => Plan::Wait,
+            Choice::Infeasible(infeasible) => self.give_way(now, plan, infeasible),
+        }
+    }
+
+    /// Obeys the subscriber's choice when no rung keeps both bounds.
+    fn give_way(&mut self, now: Instant, plan: Encoding, infeasible: Infeasible) -> Plan {
+        let policy = self.demand.when_infeasible;
+        let rungs = self.ladder.rungs();
+        let report = self.reasons.infeasible(&self.demand, rungs, &infeasible);
+        self.commands.extend(report.map(Command::Report));
+        let quiet = self.flights.is_empty();
+        let kept = |rung: usize| rungs[rung].accuracy >= self.demand.bounds.accuracy();
+        let trial = self.trial_due(now) && quiet;
+        let bytes_max = infeasible.bytes_max;
+        let encode = |rung: usize| Encoding { rung, accuracy_kept: kept(rung), ..plan };
+        match (policy, infeasible.by_latency, infeasible.by_accuracy) {
+            (WhenInfeasible::KeepLatency, Some(rung), _) => {
+                let plan = Encoding { bytes_max, ..encode(rung) };
+                self.explain(now, rung);
+                Plan::Encode(plan)
+            }
+            // One frame at a time, as late as it must be: fewer frames, none coarser.
+            (WhenInfeasible::KeepAccuracy, _, Some((rung, latency))) if quiet => {
+                let latest = self.deadline(plan.base + latency.mul_f64(0.5));
+                let deadline = plan.deadline.max(latest).max(plan.base + latency);
+                let plan = Encoding { deadline, trial: true, ..encode(rung) };
+                self.explain(now, rung);
+                Plan::Encode(plan)
+            }
+            (WhenInfeasible::KeepAccuracy, _, Some(_)) => Plan::Wait,
+            // Something has to travel now and then, or better times would go unnoticed.
+            (WhenInfeasible::KeepLatency, None, _) if trial || (!self.droppable() && quiet) => {
+                let rung = self.smallest_rung(0.0).unwrap_or(0);
+                Plan::Encode(Encoding { trial: true, ..encode(rung) })
+            }
+            (WhenInfeasible::Pause, _, Some((rung, _))) if trial => {
+                Plan::Encode(Encoding { trial: true, ..encode(rung) })
+            }
+            _ if !self.droppable() => Plan::Wait,
+            (WhenInfeasible::Pause, ..) => Plan::Drop(DropReason::Paused),
+            _ => Plan::Drop(DropReason::Infeasible),
+        }
+    }
+
+    fn trial_due(&self, now: Instant) -> bool {
+        self.sent_last.is_none_or(|last| now.since(last) >= self.config.trial)
+    }
+
+    fn smallest_rung(&self, accuracy: f64) -> Option<usize> {
+        let rungs = self.ladder.rungs().iter().enumerate();
+        rungs
+            .filter(|(_, rung)| rung.accuracy >= accuracy)
+            .min_by(|(_, a), (_, b)| a.bytes.total_cmp(&b.bytes))
+            .map(|(index, _)| index)
+    }
+
+    /// Asks the controller; one that panics is replaced.
+    fn choose(&mut self, now: Instant, of: Waiting) -> Choice {
+        let behind = of.replayed || (!self.droppable() && self.waiting.len() > 1);
+        let situation = Situation {
+            rungs: self.ladder.rungs(),
+            current: self.current,
+            bounds: self.demand.bounds,
+            elapsed: if behind { Duration::ZERO } else { now.since(of.frame) },
+            capacity: self.capacity.capacity(),
+            outstanding_bytes: self.flights.outstanding_bytes() + self.foreign_bytes(now),
+            one_way: self.one_way,
+            encode: self.encode,
+            delivery: self.config.delivery,
+            period: self.period,
+            share: self.share.filter(|(_, until)| now < *until).map(|(share, _)| share),
+        };
+        let controller = &mut self.controller;
+        if let Ok(choice) = catch_unwind(AssertUnwindSafe(|| controller.choose(now, &situation))) {
+            return choice;
+        }
+        let choice = Fixed.choose(now, &situation);
+        self.replace_controller();
+        choice
+    }
+
+    fn observe(&mut self, now: Instant, observation: &Observation) {
+        let controller = &mut self.controller;
+        if catch_unwind(AssertUnwindSafe(|| controller.observe(now, observation))).is_err() {
+            self.replace_controller();
+        }
+    }
+
+    fn replace_controller(&mut self) {
+        let failed = self.demand.controller;
+        self.controller = Box::new(Fixed);
+        self.commands.push_back(Command::Report(Report::ControllerFailed { controller: failed }));
+    }
+
+    fn explain(&mut self, now: Instant, rung: usize) {
+        let before = self.current.replace(rung);
+        let capacity = self.capacity.capacity();
+        let waiting = self.flights.outstanding_bytes() + self.foreign_bytes(now);
+        let report =
+            self.reasons.chosen(&self.demand, &self.ladder, before, rung, capacity, waiting);
+        self.commands.extend(report.map(Command::Report));
+    }
+
+    fn encoded(&mut self, now: Instant, frame: Instant, bytes: u32, took: Duration) {
+        let Some(mut encoding) = self.encoding.take_if(|e| e.of.frame == frame) else { return };
+        encoding.took += took;
+        self.learn_encode_time(took);
+        self.ladder.observe(encoding.rung, encoding.of.bytes, bytes);
+        if !self.link_up {
+            if self.droppable() {
+                return self.drop_frame(frame, DropReason::LinkDown);
+            }
+            return self.waiting.push_front(encoding.of);
+        }
+        let bytes_max = encoding.bytes_max;
+        if f64::from(bytes) > bytes_max
+            && encoding.encodes < self.config.encodes_max
+            && let Some(rung) = self.rung_below(&encoding, bytes)
+        {
+            self.current = Some(rung);
+            let accuracy_kept = self.ladder.rungs()[rung].accuracy >= self.demand.bounds.accuracy();
+            let encodes = encoding.encodes + 1;
+            return self.begin(Encoding { rung, encodes, accuracy_kept, ..encoding });
+        }
+        if !encoding.trial && self.droppable() && self.projected_end(now, bytes) > encoding.deadline
+        {
+            self.observe(now, &Observation::Lost { waited: now.since(encoding.base) });
+            return self.drop_frame(frame, DropReason::Late);
+        }
+        self.send(now, encoding, bytes);
+    }
+
+    /// The best rung that fits where this one did not; one that keeps the accuracy bound, if this one did.
+    fn rung_below(&mut self, encoding: &Encoding, bytes: u32) -> Option<usize> {
+        self.ladder.predict(encoding.of.bytes);
+        let accuracy =
+            if encoding.accuracy_kept { self.demand.bounds.accuracy() } else { f64::MIN };
+        let rungs = self.ladder.rungs().iter().enumerate();
+        let smaller = rungs.filter(|(index, rung)| {
+            *index != encoding.rung && rung.accuracy >= accuracy && rung.bytes < f64::from(bytes)
+        });
+        let fits = smaller.clone().filter(|(_, rung)| rung.bytes <= encoding.bytes_max);
+        fits.max_by(|(_, a), (_, b)| a.accuracy.total_cmp(&b.accuracy))
+            .or_else(|| smaller.min_by(|(_, a), (_, b)| a.bytes.total_cmp(&b.bytes)))
+            .map(|(index, _)| index)
+    }
+
+    /// When the last byte would be handed to the link, at the estimated capacity.
+    fn projected_end(&self, now: Instant, bytes: u32) -> Instant {
+        let ahead = self.flights.outstanding_bytes() + self.foreign_bytes(now) + u64::from(bytes);
+        self.capacity.capacity().map_or(now, |capacity| {
+            now + Duration::from_secs_f64((ahead as f64 / capacity.bytes_per_second).min(3600.0))
+        })
+    }
+
+    fn send(&mut self, now: Instant, encoding: Encoding, bytes: u32) {
+        let rung = &self.ladder.rungs()[encoding.rung];
+        let header = SendHeader {
+            row: rung.row,
+            setting: rung.setting,
+            bytes,
+            accuracy: rung.accuracy,
+            accuracy_kept: encoding.accuracy_kept,
+            replayed: encoding.of.replayed,
+            encode: encoding.took,
+            encodes: encoding.encodes,
+            bytes_per_second: self.capacity.capacity().map(|c| c.bytes_per_second),
+            reason: self.reasons.sentence(),
+        };
+        let frame = encoding.of.frame;
+        self.flights.push(Flight {
+            frame,
+            base: encoding.base,
+            deadline: encoding.deadline,
+            bytes,
+            received: 0,
+            original_bytes: encoding.of.bytes,
+            replayed: encoding.of.replayed,
+            started: None,
+            settle_at: None,
+        });
+        self.sent_last = Some(now);
+        self.commands.push_back(Command::Send { frame, deadline: encoding.deadline, header });
+    }
+
+    /// Follows slow encodings at once and forgets them slowly.
+    fn learn_encode_time(&mut self, took: Duration) {
+        let took = took.min(Duration::from_secs(1));
+        self.encode = if took > self.encode { took } else { (self.encode * 7 + took) / 8 };
+    }
+
+    fn acknowledged(
+        &mut self,
+        now: Instant,
+        frame: Instant,
+        received: u32,
+        total: u32,
+        complete: bool,
+    ) {
+        if !complete {
+            return self.flights.received(frame, received.min(total));
+        }
+        let Some(flight) = self.flights.remove(frame) else { return };
+        // The acknowledgement took its way back, too.
+        let latency = now.since(flight.base).saturating_sub(self.one_way);
+        let on_time = latency + self.config.delivery <= self.demand.bounds.latency();
+        self.observe(now, &Observation::Delivered { latency, bytes: flight.bytes, on_time });
+    }
+
+    /// Resets what has reached its deadline, and after one more round trip counts it as lost.
+    fn expire(&mut self, now: Instant) {
+        let grace = self.rtt.max(self.one_way * 2) + self.config.delivery;
+        while let Some(frame) = self.flights.overdue(now, grace) {
+            self.commands.push_back(Command::Reset { frame });
+        }
+        while let Some(flight) = self.flights.settled(now) {
+            let waited = now.since(flight.base);
+            self.capacity.gave_up(flight.deadline, flight.frame, flight.received, self.one_way * 2);
+            self.drop_frame(flight.frame, DropReason::Deadline);
+            self.observe(now, &Observation::Lost { waited });
+        }
+    }
+}
+
+/// What to do with the next waiting frame.
+enum Plan {
+    Encode(Encoding),
+    Wait,
+    Drop(DropReason),
+}
+
+impl std::fmt::Debug for Transfer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transfer")
+            .field("id", &self.id)
+            .field("demand", &self.demand)
+            .field("controller", &self.controller.kind())
+            .field("capacity", &self.capacity.capacity())
+            .field("waiting", &self.waiting.len())
+            .field("in_flight", &self.flights.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

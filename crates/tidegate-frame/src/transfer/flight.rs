@@ -1,0 +1,89 @@
+//! The frames on the way.
+
+use std::{collections::VecDeque, time::Duration};
+
+use tidegate_message::Instant;
+
+/// A frame that was handed to the link and is not known to have arrived.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flight {
+    pub(super) frame: Instant,
+    pub(super) base: Instant,
+    pub(super) deadline: Instant,
+    pub(super) bytes: u32,
+    pub(super) received: u32,
+    pub(super) original_bytes: u32,
+    pub(super) replayed: bool,
+    pub(super) started: Option<Instant>,
+    /// Set once it was reset: when it counts as lost, unless its last byte is acknowledged before.
+    pub(super) settle_at: Option<Instant>,
+}
+
+/// The frames on the way, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Flights {
+    flights: VecDeque<Flight>,
+}
+
+impl Flights {
+    pub(super) fn push(&mut self, flight: Flight) {
+        self.flights.push_back(flight);
+    }
+
+    pub(super) fn pop_back(&mut self) -> Option<Flight> {
+        self.flights.pop_back()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Whether nothing is on the way that still takes up the link.
+    pub(super) fn is_empty(&self) -> bool {
+        self.flights.iter().all(|flight| flight.settle_at.is_some())
+    }
+
+    /// Bytes that were handed to the link and neither acknowledged nor reset.
+    pub(super) fn outstanding_bytes(&self) -> u64 {
+        let live = self.flights.iter().filter(|flight| flight.settle_at.is_none());
+        live.map(|flight| u64::from(flight.bytes.saturating_sub(flight.received))).sum()
+    }
+
+    /// Notes that a frame's first byte left; says whether it is alone on the way, once.
+    pub(super) fn begin(&mut self, now: Instant, frame: Instant) -> Option<bool> {
+        let alone = self.len() == 1;
+        let flight = self.flights.iter_mut().find(|flight| flight.frame == frame)?;
+        flight.started.replace(now).is_none().then_some(alone)
+    }
+
+    pub(super) fn received(&mut self, frame: Instant, received: u32) {
+        if let Some(flight) = self.flights.iter_mut().find(|flight| flight.frame == frame) {
+            flight.received = flight.received.max(received.min(flight.bytes));
+        }
+    }
+
+    pub(super) fn remove(&mut self, frame: Instant) -> Option<Flight> {
+        let index = self.flights.iter().position(|flight| flight.frame == frame)?;
+        self.flights.remove(index)
+    }
+
+    /// The next frame to reset; each is given once.
+    pub(super) fn overdue(&mut self, now: Instant, grace: Duration) -> Option<Instant> {
+        let due = |flight: &&mut Flight| flight.settle_at.is_none() && now >= flight.deadline;
+        let flight = self.flights.iter_mut().find(due)?;
+        flight.settle_at = Some(now + grace);
+        Some(flight.frame)
+    }
+
+    /// The next frame that was reset and is now lost for certain.
+    pub(super) fn settled(&mut self, now: Instant) -> Option<Flight> {
+        let lost = |flight: &Flight| flight.settle_at.is_some_and(|at| now >= at);
+        let index = self.flights.iter().position(lost)?;
+        self.flights.remove(index)
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let next = |flight: &Flight| flight.settle_at.unwrap_or(flight.deadline);
+        self.flights.iter().map(next).min().filter(|at| *at < Instant::MAX)
+    }
+}

@@ -1,0 +1,160 @@
+//! The rungs a transfer can choose from, with sizes predicted from the live stream.
+//!
+//! A table says what part of a frame's bytes a setting leaves, on the footage it was made with. What the
+//! setting leaves of this camera's frames follows from that part, from the size of the very frame, and
+//! from how far off the prediction was of late, for that rung or, if it was never used, for any.
+
+use tidegate_message::{AdaptationProfile, ControllerKind, Demand, FrameSize};
+
+use super::{Report, TransferConfig};
+use crate::{
+    controller::Rung,
+    knob::KnobSetting,
+    table::{Origin, Row, Table, TableSet},
+};
+
+/// Failures in a row after which a setting is given up.
+const FAILURES_MAX: u8 = 3;
+/// Weight of a frame that came out larger than predicted: missing a deadline costs more than caution.
+const WEIGHT_LARGER: f64 = 0.6;
+/// Weight of a frame that came out smaller than predicted.
+const WEIGHT_SMALLER: f64 = 0.2;
+/// Bounds of the correction, against frames of a few bytes.
+const FACTOR: std::ops::RangeInclusive<f64> = 0.05..=20.0;
+
+pub(super) struct Ladder {
+    source: Option<FrameSize>,
+    profile: AdaptationProfile,
+    /// Set while the sizes and accuracies are a default's.
+    pub(super) assumed: bool,
+    rungs: Vec<Rung>,
+    live: Vec<Live>,
+    /// Actual over predicted, of whatever rung.
+    factor: f64,
+}
+
+struct Live {
+    /// Part of the original's bytes.
+    ratio: f64,
+    factor: Option<f64>,
+    /// Passes unchanged, so that its size is known and not predicted.
+    exact: bool,
+    failures: u8,
+}
+
+impl Ladder {
+    pub(super) fn empty() -> Self {
+        Self {
+            source: None,
+            profile: AdaptationProfile::default(),
+            assumed: false,
+            rungs: Vec::new(),
+            live: Vec::new(),
+            factor: 1.0,
+        }
+    }
+
+    /// The ladder of the table that suits best, and a report if it is assumed or there is none.
+    pub(super) fn find(
+        tables: &TableSet,
+        source: FrameSize,
+        demand: &Demand,
+        config: &TransferConfig,
+    ) -> (Self, Option<Report>) {
+        let mut ladder = Self { source: Some(source), profile: demand.profile, ..Self::empty() };
+        let table = tables.nearest(demand.profile, source, &config.wanted);
+        if let Some(table) = table {
+            ladder.assumed = table.origin == Origin::Assumed;
+            let whole = demand.controller == ControllerKind::MezPi
+                && demand.profile == AdaptationProfile::Mez;
+            let rows = if whole { table.by_bytes() } else { table.ladder(&config.cut) };
+            rows.into_iter().for_each(|row| ladder.push(table, row));
+        }
+        let foreign = table.is_some_and(|table| table.rows.iter().any(|row| !row.label.is_empty()));
+        let mez = demand.profile == AdaptationProfile::Mez && table.is_some();
+        if !foreign && !mez && !ladder.live.iter().any(|live| live.exact) {
+            ladder.push_original();
+        }
+        let report = match table {
+            None => Some(Report::TableMissing { profile: demand.profile, source }),
+            Some(table) if ladder.assumed => {
+                Some(Report::TableAssumed { made_for: table.key.source })
+            }
+            Some(_) => None,
+        };
+        (ladder, report)
+    }
+
+    fn push(&mut self, table: &Table, row: &Row) {
+        let exact = row.setting.is_original() && row.label.is_empty();
+        self.live.push(Live {
+            ratio: if exact { 1.0 } else { row.bytes / table.original_bytes },
+            factor: None,
+            exact,
+            failures: 0,
+        });
+        self.rungs.push(Rung {
+            row: row.id,
+            setting: row.setting,
+            bytes: row.bytes,
+            accuracy: row.accuracy,
+            kept: row.kept,
+        });
+    }
+
+    /// The unmodified frame is always to be had, whatever the table left out.
+    fn push_original(&mut self) {
+        let row = self.rungs.iter().map(|rung| rung.row + 1).max().unwrap_or(0);
+        self.live.push(Live { ratio: 1.0, factor: None, exact: true, failures: 0 });
+        let setting = KnobSetting::ORIGINAL;
+        self.rungs.push(Rung { row, setting, bytes: 0.0, accuracy: 1.0, kept: 1.0 });
+    }
+
+    /// Whether it was made for such frames and such a demand.
+    pub(super) fn is_for(&self, source: FrameSize, demand: &Demand) -> Option<()> {
+        (self.source == Some(source) && self.profile == demand.profile && !self.rungs.is_empty())
+            .then_some(())
+    }
+
+    /// The rungs, with the sizes last predicted.
+    pub(super) fn rungs(&self) -> &[Rung] {
+        &self.rungs
+    }
+
+    /// Predicts the size of every rung for a frame of `original_bytes`.
+    pub(super) fn predict(&mut self, original_bytes: u32) {
+        for (rung, live) in self.rungs.iter_mut().zip(&self.live) {
+            let factor = if live.exact { 1.0 } else { live.factor.unwrap_or(self.factor) };
+            rung.bytes = live.ratio * f64::from(original_bytes) * factor;
+        }
+    }
+
+    /// Learns from a frame of `original_bytes` that came out at `bytes`.
+    pub(super) fn observe(&mut self, rung: usize, original_bytes: u32, bytes: u32) {
+        let Some(live) = self.live.get_mut(rung) else { return };
+        live.failures = 0;
+        if live.exact {
+            return;
+        }
+        let actual = f64::from(bytes) / (live.ratio * f64::from(original_bytes));
+        let actual = actual.clamp(*FACTOR.start(), *FACTOR.end());
+        let towards = |factor: f64| {
+            let weight = if actual > factor { WEIGHT_LARGER } else { WEIGHT_SMALLER };
+            factor + weight * (actual - factor)
+        };
+        live.factor = Some(live.factor.map_or(actual, towards));
+        self.factor = towards(self.factor);
+    }
+
+    /// A rung's setting could not be carried out; says whether it was given up for that.
+    pub(super) fn failed(&mut self, rung: usize) -> bool {
+        let Some(live) = self.live.get_mut(rung) else { return false };
+        live.failures += 1;
+        let give_up = live.failures >= FAILURES_MAX && self.rungs.len() > 1;
+        if give_up {
+            self.live.remove(rung);
+            self.rungs.remove(rung);
+        }
+        give_up
+    }
+}
