@@ -12,7 +12,6 @@
 //! Always true: the exit status is 0 only if every program that was started ended well, no test failed, and there was one.
 
 use std::{
-    ffi::OsStr,
     fmt,
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
@@ -184,7 +183,7 @@ impl PythonSuite {
         let start = if has_tests(&self.folder) { "." } else { "tests" };
         // unittest reports on stderr; the shell joins it to stdout, so that its lines can be read as they come.
         let mut shell = Command::new("sh");
-        shell.args(["-c", "exec \"$@\" 2>&1", "sh"]).arg(self.python());
+        shell.args(["-c", "exec \"$@\" 2>&1", "sh"]).arg(Self::python());
         shell.args(["-m", "unittest", "discover", "-v", "-s", start, "-t", "."]);
         shell.current_dir(&self.folder).env("PYTHONDONTWRITEBYTECODE", "1");
         shell.stdout(Stdio::piped());
@@ -196,12 +195,22 @@ impl PythonSuite {
         Ok(Counted { totals: unittest(&lines), ended_well })
     }
 
-    /// The worker's own interpreter where its setup has made one.
-    fn python(&self) -> PathBuf {
-        let own = std::env::var_os("TIDEGATE_PYTHON").map(PathBuf::from);
-        let venv = self.folder.join(".venv/bin/python");
-        own.or_else(|| venv.is_file().then(|| std::path::absolute(&venv).unwrap_or(venv)))
-            .unwrap_or_else(|| OsStr::new("python3").into())
+    /// The interpreter of the workers' environment, where their setup looks for it too; else the system's, whose tests then
+    /// say themselves what they miss.
+    fn python() -> PathBuf {
+        let folder = |name: &str| std::env::var_os(name).map(PathBuf::from);
+        let cache = || {
+            Some(
+                folder("XDG_CACHE_HOME")
+                    .or(folder("HOME").map(|home| home.join(".cache")))?
+                    .join("tidegate/worker-venv"),
+            )
+        };
+        let environment = folder("TIDEGATE_WORKER_VENV").or_else(cache);
+        environment
+            .map(|environment| environment.join("bin/python"))
+            .filter(|python| python.is_file())
+            .unwrap_or_else(|| "python3".into())
     }
 }
 

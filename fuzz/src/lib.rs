@@ -1,0 +1,86 @@
+//! What must hold for any bytes a peer, a camera or a file may hold. Each function is the body of one fuzz target and of one
+//! test that replays its seeds.
+//!
+//! Always true: a function here panics only where the code under test breaks a promise.
+
+use std::path::Path;
+
+use tidegate_frame::{
+    knob::{Applied, FrameLimits, KnobSetting, Transcoder, inspect},
+    table::Table,
+};
+use tidegate_message::Instant;
+use tidegate_sim::medium::{Medium, PacketRef, PortId, Scenario};
+use tidegate_wire::Record;
+
+/// A record that decodes is encoded and decoded again to itself.
+pub fn wire_record(data: &[u8]) {
+    let Ok(Some(record)) = Record::decode(data) else { return };
+    let encoded = record.to_bytes();
+    let again = Record::decode(&encoded).expect("what was encoded decodes");
+    assert_eq!(again, Some(record));
+}
+
+/// A table that parses is written and parsed again to itself.
+pub fn table(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(table) = Table::parse("fuzz", text) else { return };
+    let written = table.to_text();
+    let again = Table::parse("fuzz", &written).expect("what was written parses");
+    assert_eq!(again.to_text(), written);
+}
+
+/// A knob setting that parses prints to what parses to the same setting.
+pub fn knob_setting(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(setting) = text.parse::<KnobSetting>() else { return };
+    let again = setting.to_string().parse::<KnobSetting>().expect("what was printed parses");
+    assert_eq!(again, setting);
+}
+
+/// Any bytes, as a camera's frame, through any knobs: refused with an error, or a frame that the same limits take again.
+///
+/// The first line is the knob setting, the rest the frame.
+pub fn knobs(data: &[u8]) {
+    let Some(end) = data.iter().position(|byte| *byte == b'\n') else { return };
+    let (line, frame) = (&data[..end], &data[end + 1..]);
+    let Ok(Ok(setting)) = std::str::from_utf8(line).map(str::parse::<KnobSetting>) else { return };
+    // Small enough that a forged header does not turn the run into an allocation benchmark.
+    let limits = FrameLimits { bytes_max: 1 << 20, pixels_max: 1 << 20 };
+    let mut transcoder = Transcoder::new(limits);
+    let mut out = Vec::new();
+    match transcoder.apply(frame, &setting, &mut out) {
+        Ok(Applied::Encoded { size }) => {
+            let limits = FrameLimits { bytes_max: usize::MAX, ..limits };
+            let info = inspect(&out, &limits).expect("what the knobs made is a frame");
+            assert_eq!(info.size, size);
+        }
+        Ok(Applied::Unchanged { .. }) | Err(_) => assert!(out.is_empty()),
+    }
+}
+
+/// A scenario that is read keeps what its type promises, and its media carry packets.
+pub fn scenario(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    // A trace would be read from the disk, which is no part of what is asked here.
+    if text.contains("trace") {
+        return;
+    }
+    let Ok(scenario) = Scenario::parse(text, Path::new(".")) else { return };
+    assert!(!scenario.media.is_empty());
+    let mut medium = Medium::new(&scenario, 1);
+    let mut first = 0;
+    for config in &scenario.media {
+        assert!(config.ports.len() >= 2, "a medium joins two ports or more");
+        for data in 0..4 {
+            let (from, to) = (PortId(first), PortId(first + 1));
+            let _ = medium.ingress(Instant::EPOCH, from, to, PacketRef { len: 1500, data });
+        }
+        first += config.ports.len();
+    }
+    // A scenario may put its next event far away, or give every packet hundreds: neither is worth an hour here.
+    for _ in 0..1_000 {
+        let Some(now) = medium.poll_timeout() else { break };
+        while medium.poll_deliver(now).is_some() {}
+    }
+}

@@ -1,0 +1,75 @@
+//! Every seed, and what small accidents make of it, through the body of its fuzz target: what fuzzing has found stays found,
+//! also where nobody fuzzes.
+
+use std::{fs, path::Path};
+
+use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
+
+/// Accidents per seed file.
+const ACCIDENTS: usize = 500;
+
+fn replay(target: &str, body: fn(&[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target);
+    let mut files: Vec<_> =
+        fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(!files.is_empty(), "{} holds no seed", folder.display());
+    let seed: u64 = match std::env::var("TIDEGATE_SEED") {
+        Ok(seed) => seed.parse().expect("TIDEGATE_SEED is a number"),
+        Err(_) => rand::random(),
+    };
+    println!("TIDEGATE_SEED={seed}");
+    let mut random = SmallRng::seed_from_u64(seed);
+    for file in files {
+        let whole = fs::read(&file).unwrap();
+        println!("{}", file.display());
+        body(&whole);
+        for _ in 0..ACCIDENTS {
+            body(&accident(&whole, &mut random));
+        }
+    }
+}
+
+/// A few bytes changed, cut, doubled or put in.
+fn accident(whole: &[u8], random: &mut SmallRng) -> Vec<u8> {
+    let mut bytes = whole.to_vec();
+    for _ in 0..random.random_range(1..=4) {
+        let at = random.random_range(0..=bytes.len());
+        match random.random_range(0..5) {
+            0 => bytes.truncate(at),
+            1 => bytes.insert(at, random.random()),
+            2 if at < bytes.len() => bytes[at] ^= 1 << random.random_range(0..8),
+            3 if at < bytes.len() => {
+                bytes[at] = *[0, 0x7f, 0x80, 0xff, b'-', b'9'].get(at % 6).unwrap()
+            }
+            _ => bytes.extend_from_within(at..),
+        }
+        bytes.truncate(1 << 18);
+    }
+    bytes
+}
+
+#[test]
+fn wire_records() {
+    replay("wire_record", tidegate_fuzz::wire_record);
+}
+
+#[test]
+fn tables() {
+    replay("table", tidegate_fuzz::table);
+}
+
+#[test]
+fn knob_settings() {
+    replay("knob_setting", tidegate_fuzz::knob_setting);
+}
+
+#[test]
+fn knobs() {
+    replay("knobs", tidegate_fuzz::knobs);
+}
+
+#[test]
+fn scenarios() {
+    replay("scenario", tidegate_fuzz::scenario);
+}
