@@ -12,15 +12,21 @@
 //! Always true: what comes out of [`Transcoder::apply`] is a complete JPEG image or an error, whatever went in.
 
 mod mez;
+mod mez_frame;
+mod motion;
+mod pixels;
 mod setting;
+#[cfg(test)]
+mod tests;
 mod transcoder;
 
-use tidegate_jpeg::{Coding, Header, HeaderError, Limits, Sampling};
+use tidegate_jpeg::{CodecError, Coding, Header, HeaderError, Limits, Sampling};
 use tidegate_message::FrameSize;
 
 pub use mez::{ArtifactRemoval, Blur, ColorSpace, Difference, MezKnobs, Resolution};
+pub use motion::TransferState;
 pub use setting::{JpegKnobs, KnobError, KnobSetting, Knobs, Scale};
-pub use transcoder::{Applied, Transcoder, TransferState};
+pub use transcoder::{Applied, Transcoder};
 
 /// Bounds on the frames that are looked at, so that a decompression bomb is refused before it is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +152,9 @@ pub enum FrameError {
         /// Where.
         what: &'static str,
     },
+    /// Picture data that cannot be decoded, or only in part.
+    #[error("the frame cannot be decoded")]
+    Undecodable(#[from] CodecError),
 }
 
 impl From<HeaderError> for FrameError {

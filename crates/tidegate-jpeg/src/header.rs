@@ -85,18 +85,18 @@ impl Header {
         Ok(header)
     }
 
-    /// Sampling of the first component, the densest.
-    pub const fn sampling_max(&self) -> Sampling {
-        self.sampling[0]
+    /// Luma blocks across and down in the unit that repeats.
+    pub const fn unit(&self) -> (usize, usize) {
+        // A gray frame's only component is coded block by block, whatever its sampling says.
+        match self.components {
+            1 => (1, 1),
+            _ => (self.sampling[0].horizontal as usize, self.sampling[0].vertical as usize),
+        }
     }
 
     /// Repeating units across and down: the grid of macroblock masks.
     pub const fn units(&self) -> (usize, usize) {
-        // A gray frame's only component is coded block by block, whatever its sampling says.
-        let (h, v) = match self.components {
-            1 => (1, 1),
-            _ => (self.sampling[0].horizontal as usize, self.sampling[0].vertical as usize),
-        };
+        let (h, v) = self.unit();
         ((self.width as usize).div_ceil(8 * h), (self.height as usize).div_ceil(8 * v))
     }
 

@@ -1,4 +1,28 @@
 //! A safe face on libjpeg-turbo: planes in and out, and coefficients in place.
-mod header;
+//!
+//! ```text
+//!  JPEG ─▶ Header::read ─▶ Codec ─┬─ decode_planes / decode_bgr ─▶ pixels ─▶ encode_planes / encode_bgr ─▶ JPEG
+//!                                 ├─ transcode: a row of coefficients read, changed, written ──────────▶ JPEG
+//!                                 ├─ load ─▶ Coefficients ─▶ write ────────────────────────────────────▶ JPEG
+//!                                 └─ read_eighth ─▶ the mean of every 8x8 block
+//! ```
+//!
+//! [`Header`] is read in Rust, before libjpeg sees a byte; [`Codec`] wraps `codec.c`, which is there because
+//! libjpeg reports errors by `longjmp`.
+//!
+//! Always true: bytes from outside lead to a picture or an error, never to a panic, an exit or a printed line; a
+//! picture that libjpeg had to invent in part is an error.
 
+mod codec;
+mod ffi;
+mod header;
+mod image;
+#[cfg(test)]
+mod tests;
+
+pub use codec::{Codec, CodecError, Coefficients, Message, Quality, Read, Recipe};
 pub use header::{Coding, Header, HeaderError, Limits, SIDE_MAX, Sampling};
+pub use image::{Packed, Planes};
+
+// The C half needs the library that this crate links.
+use turbojpeg_sys as _;

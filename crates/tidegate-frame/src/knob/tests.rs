@@ -1,0 +1,1 @@
+//! The transcoder against decoded pixels.

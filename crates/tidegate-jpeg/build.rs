@@ -1,0 +1,16 @@
+//! Compiles the C half against the headers of the libjpeg-turbo that `turbojpeg-sys` builds and links.
+
+fn main() {
+    println!("cargo:rerun-if-changed=src/codec.c");
+    println!("cargo:rerun-if-changed=src/codec.h");
+    let include = std::env::var_os("DEP_TURBOJPEG_INCLUDE")
+        .expect("turbojpeg-sys names the folder of its headers when it builds from source");
+    cc::Build::new()
+        .file("src/codec.c")
+        .include(include)
+        .flag_if_supported("-fvisibility=hidden")
+        .opt_level(3)
+        .warnings(true)
+        .extra_warnings(true)
+        .compile("tidegate_jpeg_codec");
+}
