@@ -17,8 +17,8 @@
 //! is a slice of the segment, never a copy, and keeps that segment's memory until it is dropped.
 //!
 //! **Who waits for whom.** The index is one mutex, because its critical sections are a few hundred
-//! nanoseconds of searching and counting: no copy, no allocation, no drop of a segment and no system call
-//! happens under it. The writer copies before it takes the lock and drops after it has let go, so it is
+//! nanoseconds of searching and counting: no copy, no drop of a segment and no system call happens under
+//! it, and no allocation but for the list of segments while that still grows. The writer copies before it takes the lock and drops after it has let go, so it is
 //! delayed at worst by one such search, however slow a reader is with what it found. A lock-free index
 //! would only save the case that the scheduler stops a reader inside those nanoseconds.
 //!

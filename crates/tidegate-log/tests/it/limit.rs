@@ -1,6 +1,8 @@
 //! What the log holds stays under its limit, and what readers pin stays as it is.
 
-use tidegate_log::{AppendError, Log, LogConfig, LogError, Memory};
+use std::{collections::VecDeque, thread};
+
+use tidegate_log::{AppendError, Entry, Log, LogConfig, LogError, Memory, ReadError};
 use tidegate_message::{Code, Instant, Position};
 
 use crate::support::{at, bytes_of, frame_time, log_of};
@@ -160,4 +162,51 @@ fn a_log_that_readers_pin_whole_refuses_appends_until_they_let_go() {
         writer.append(at(number), b"", &[0; 400]).unwrap();
     }
     assert_eq!(log.entries(), 9);
+}
+
+/// Readers in other threads hold a few entries each, while the writer laps the ring many times.
+#[test]
+fn entries_that_are_held_never_change_while_the_writer_laps_them() {
+    const ENTRIES: u64 = 4_000;
+    let (mut writer, log) = log_of(32, 1 << 12);
+    thread::scope(|scope| {
+        for held_max in [1, 3, 6] {
+            let log = &log;
+            scope.spawn(move || {
+                let mut reader = log.reader_at(Position(0));
+                let mut held: VecDeque<Entry> = VecDeque::new();
+                while reader.position() < Position(ENTRIES) {
+                    match reader.next() {
+                        Ok(Some(entry)) => held.push_back(entry),
+                        Ok(None) => thread::yield_now(),
+                        Err(ReadError::Overtaken(_)) => continue,
+                        Err(error) => panic!("{error}"),
+                    }
+                    if held.len() > held_max {
+                        let entry = held.pop_front().unwrap();
+                        assert_eq!(entry.body, bytes_of(entry.position.0, 1_000));
+                    }
+                }
+            });
+        }
+        for number in 0..ENTRIES {
+            let body = bytes_of(number, 1_000);
+            assert_eq!(writer.append(at(number as i64), b"", &body).unwrap(), Position(number));
+            if number % 32 == 0 {
+                thread::yield_now();
+            }
+        }
+    });
+    assert!(log.entries() < ENTRIES / 10, "the ring was lapped");
+}
+
+#[test]
+fn logs_and_readers_go_from_thread_to_thread() {
+    fn shared<T: Send + Sync + Clone>(_: &T) {}
+    fn sent<T: Send>(_: &T) {}
+    let (writer, log) = log_of(8, 256);
+    shared(&log);
+    sent(&writer);
+    sent(&log.reader_newest());
+    sent(&log.range(..));
 }
