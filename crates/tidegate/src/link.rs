@@ -1,1 +1,422 @@
-//! The link part of the program.
+//! The node link: records and frames between two nodes, over QUIC or TCP.
+//!
+//! ```text
+//!  send ───────▶ control, critical: one ordered lane each ──┐
+//!  ack ────────▶ newest wins, best effort ──────────────────┤  QUIC: streams by priority, datagrams
+//!  send_frame ─▶ one stream for each frame, can be reset ───┼─────────────────────────────────────▶ recv
+//!  send_bulk ──▶ one at a time ─────────────────────────────┘  TCP: chunks by priority, abort marks
+//! ```
+//!
+//! QUIC is the first choice: a frame that is reset frees the path at once, and our own congestion control
+//! (`congestion`) keeps the bytes in flight within a queue that the latency budget allows. Where UDP is
+//! blocked, TCP carries the same records in chunks that small ones overtake, with the kernel's unsent bytes
+//! bounded.
+//!
+//! The receiving side acknowledges by itself: a frame's first byte, then every 10 ms or 32 KiB, then its
+//! last byte or its reset, with its receive times. The first bytes come at `first_at`; a capacity sample is
+//! the bytes *between* two acks over the time between them.
+//!
+//! Queues, all bounded, and what happens when one is full: lanes and bulk wait (back-pressure); frames under
+//! way are refused with [`LinkError::Busy`]; incoming records and frames wait, which slows the peer's lane or
+//! stream; incoming acks are shed, since a newer one follows or the frame's outcome is known already.
+//!
+//! Always true: both peers are authenticated before a link exists; what a peer sends never panics and never
+//! allocates beyond the limits; the tasks of a link end when its last handle is dropped or it goes down; a
+//! peer that is silent for [`LinkConfig::idle_timeout`] takes the link down.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::{Duration, SystemTime},
+};
+
+use bytes::Bytes;
+use tidegate_message::Instant;
+use tidegate_wire::{Ack, DecodeError, FrameHeader, Record};
+
+use crate::pki::{PeerIdentity, PkiError};
+
+mod congestion;
+mod connect;
+mod core;
+mod frame;
+mod lane;
+mod offset;
+mod quic;
+
+pub use connect::{Listener, dial};
+pub use frame::{FrameSending, Outcome, Priority, Progress};
+
+/// The protocol's name in TLS (ALPN).
+pub const PROTOCOL: &[u8] = b"tidegate/1";
+
+/// Where a link reads its clock: the time that capture times and receive times are in.
+pub type ClockFn = Arc<dyn Fn() -> Instant + Send + Sync>;
+
+/// Settings of a link.
+#[derive(Clone)]
+pub struct LinkConfig {
+    /// The longest queue that this link may build at the bottleneck, in time; default 10 ms. A tenth of the
+    /// tightest latency bound is a good choice: shorter wastes capacity on jittery media, longer delays the
+    /// next frame and a reset.
+    pub queue_allowed: Duration,
+    /// Default 1 s; must be well below `idle_timeout`.
+    pub keep_alive: Duration,
+    /// A peer that is silent for this long takes the link down; default 3 s.
+    pub idle_timeout: Duration,
+    /// Longest time to connect and authenticate, for each transport; default 3 s.
+    pub connect_timeout: Duration,
+    /// Most frames under way at once; default 32.
+    pub frames_max: usize,
+    /// Most bytes of incoming frames and bulk that are being put together; default 256 MiB. Beyond it,
+    /// the peer's newest frames are refused.
+    pub assembly_bytes_max: usize,
+    /// Most received items that wait for [`Link::recv`]; default 256.
+    pub incoming_max: usize,
+    /// Congestion control of TCP by name, such as `bbr` or `cubic`; default `None`, the system's.
+    pub tcp_congestion: Option<String>,
+    /// Most bytes that TCP may hold unsent in the kernel; default 32 KiB.
+    pub tcp_unsent_bytes_max: u32,
+    /// The clock of receive times; default [`anchored_now`].
+    pub clock: ClockFn,
+}
+
+impl Default for LinkConfig {
+    fn default() -> Self {
+        Self {
+            queue_allowed: Duration::from_millis(10),
+            keep_alive: Duration::from_secs(1),
+            idle_timeout: Duration::from_secs(3),
+            connect_timeout: Duration::from_secs(3),
+            frames_max: 32,
+            assembly_bytes_max: 256 << 20,
+            incoming_max: 256,
+            tcp_congestion: None,
+            tcp_unsent_bytes_max: 32 << 10,
+            clock: Arc::new(anchored_now),
+        }
+    }
+}
+
+/// Time since the epoch on a monotonic clock, anchored to wall time when it is first read.
+pub fn anchored_now() -> Instant {
+    static ANCHOR: OnceLock<(Instant, std::time::Instant)> = OnceLock::new();
+    let (wall, monotonic) = ANCHOR.get_or_init(|| {
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        (Instant::EPOCH + since_epoch.unwrap_or_default(), std::time::Instant::now())
+    });
+    *wall + monotonic.elapsed()
+}
+
+/// What carries a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// QUIC, and TCP where QUIC does not get through.
+    #[default]
+    Auto,
+    /// QUIC over UDP.
+    Quic,
+    /// TLS over TCP.
+    Tcp,
+}
+
+/// What a link brings.
+#[derive(Debug)]
+pub enum Incoming {
+    /// A record of the control or critical class.
+    Record(Record),
+    /// What the peer has of a frame of ours.
+    Ack(Ack),
+    /// A whole frame.
+    Frame {
+        /// Its header.
+        header: FrameHeader,
+        /// Its bytes, `header.bytes` of them.
+        body: Bytes,
+        /// When the first byte of the body came, by our clock.
+        first_at: Instant,
+        /// When the last byte came, by our clock.
+        last_at: Instant,
+    },
+    /// The peer gave a frame up, which will not become whole.
+    FrameReset {
+        /// Its header.
+        header: FrameHeader,
+        /// Bytes of the body that had come.
+        received: u64,
+        /// When the reset was seen, by our clock.
+        at: Instant,
+    },
+    /// A bulk record with its body.
+    Bulk {
+        /// The record.
+        record: Record,
+        /// The bytes that came with it.
+        body: Bytes,
+    },
+}
+
+/// How the path to the peer is doing.
+#[derive(Clone, Copy, Debug)]
+pub struct Path {
+    /// What carries the link: never `Auto`.
+    pub transport: Transport,
+    /// Smoothed round-trip time.
+    pub rtt: Duration,
+    /// Shortest round-trip time of late: without a queue.
+    pub rtt_min: Duration,
+    /// Bytes sent and neither acknowledged nor lost.
+    pub in_flight: u64,
+    /// Most bytes that may be in flight.
+    pub window: u64,
+    /// Estimated delivery rate in bytes per second; 0 before the first sample.
+    pub delivery_rate: u64,
+    /// Packets lost so far.
+    pub lost: u64,
+    /// Loss events so far.
+    pub congestion_events: u64,
+}
+
+/// An authenticated link to one peer. Clones share it; the last one dropped closes it.
+#[derive(Clone)]
+pub struct Link {
+    handle: Arc<core::Handle>,
+}
+
+impl Link {
+    /// Who is at the other end.
+    pub fn peer(&self) -> &PeerIdentity {
+        &self.handle.core.peer
+    }
+
+    /// The peer's address.
+    pub fn peer_address(&self) -> SocketAddr {
+        self.handle.core.peer_address
+    }
+
+    /// Sends a record of the control or critical class, in order within its class. Waits while the lane is
+    /// full.
+    ///
+    /// # Errors
+    /// [`LinkError::Down`]; [`LinkError::Class`] for records that go with a body.
+    ///
+    /// # Cancel safety
+    /// The record is queued whole or not at all.
+    pub async fn send(&self, record: impl Into<Record>) -> Result<(), LinkError> {
+        self.handle.core.send(&record.into()).await
+    }
+
+    /// Tells the peer what we have of a frame; best effort, a newer one replaces it. The link does this by
+    /// itself for frames that it receives.
+    pub fn ack(&self, ack: Ack) {
+        self.handle.core.send_progress(ack);
+    }
+
+    /// Starts sending a frame on a stream of its own and returns at once.
+    ///
+    /// # Errors
+    /// [`LinkError::Down`]; [`LinkError::Busy`] with [`LinkConfig::frames_max`] frames under way;
+    /// [`LinkError::Length`] unless the header states the body's length.
+    pub fn send_frame(
+        &self,
+        header: FrameHeader,
+        body: Bytes,
+        priority: Priority,
+    ) -> Result<FrameSending, LinkError> {
+        self.handle.core.send_frame(header, body, priority, None)
+    }
+
+    /// As [`send_frame`](Self::send_frame), and resets the frame at `deadline` if the peer has not said by then
+    /// that it is whole.
+    ///
+    /// # Errors
+    /// As [`send_frame`](Self::send_frame).
+    pub fn send_frame_until(
+        &self,
+        header: FrameHeader,
+        body: Bytes,
+        priority: Priority,
+        deadline: tokio::time::Instant,
+    ) -> Result<FrameSending, LinkError> {
+        self.handle.core.send_frame(header, body, priority, Some(deadline))
+    }
+
+    /// Queues a bulk record with its body. Bulk travels one at a time, behind everything else. Waits while
+    /// the queue is full.
+    ///
+    /// # Errors
+    /// [`LinkError::Down`]; [`LinkError::Class`] unless the record is bulk; [`LinkError::Length`] for a body
+    /// over the limit.
+    ///
+    /// # Cancel safety
+    /// The record is queued whole or not at all.
+    pub async fn send_bulk(&self, record: impl Into<Record>, body: Bytes) -> Result<(), LinkError> {
+        self.handle.core.send_bulk(&record.into(), body).await
+    }
+
+    /// The next thing that came. With several callers each item goes to one of them.
+    ///
+    /// # Errors
+    /// [`LinkError::Down`] once the link is down and everything that came before was handed out.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn recv(&self) -> Result<Incoming, LinkError> {
+        self.handle.recv().await
+    }
+
+    /// How the path is doing now.
+    pub fn path(&self) -> Path {
+        self.handle.core.path()
+    }
+
+    /// Nanoseconds to add to our clock to get the peer's, and how wrong that may be; `None` before the first
+    /// exchange.
+    pub fn clock_offset(&self) -> Option<(i64, Duration)> {
+        self.handle.core.clock_offset()
+    }
+
+    /// Takes the link down and tells the peer why. Further calls do nothing.
+    pub fn close(&self, code: u32, reason: &str) {
+        self.handle.core.close(code, reason);
+    }
+
+    /// Why the link is down; `None` while it is up.
+    pub fn down(&self) -> Option<DownReason> {
+        self.handle.core.down()
+    }
+
+    /// Returns once the link is down.
+    pub async fn closed(&self) -> DownReason {
+        self.handle.core.closed().await
+    }
+}
+
+/// Why a link is down.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DownReason {
+    /// [`Link::close`] was called here, or the last handle was dropped.
+    #[error("closed here: {reason}")]
+    ClosedHere {
+        /// The reason given.
+        reason: String,
+    },
+    /// The peer closed it.
+    #[error("closed by the peer with code {code}: {reason}")]
+    ClosedByPeer {
+        /// The code given.
+        code: u32,
+        /// The reason given.
+        reason: String,
+    },
+    /// Nothing came from the peer for too long.
+    #[error("nothing came from the peer for {} ms", after.as_millis())]
+    Silent {
+        /// For how long.
+        after: Duration,
+    },
+    /// The transport failed.
+    #[error("the connection broke: {reason}")]
+    Broken {
+        /// What it says.
+        reason: String,
+    },
+    /// The peer broke the protocol.
+    #[error("the peer broke the link protocol: {0}")]
+    Protocol(ProtocolError),
+}
+
+/// How a peer broke the protocol.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProtocolError {
+    /// A record could not be decoded.
+    #[error("{0}")]
+    Record(#[from] DecodeError),
+    /// A record came where it does not belong.
+    #[error("{name} came on {on}")]
+    Misplaced {
+        /// The record's name.
+        name: &'static str,
+        /// Where it came.
+        on: &'static str,
+    },
+    /// A body is not as long as its header says, or too long.
+    #[error("a body of {bytes} bytes came where {expected} were announced")]
+    Length {
+        /// Bytes that came.
+        bytes: u64,
+        /// Bytes announced, or the limit.
+        expected: u64,
+    },
+    /// A stream or chunk of a sort that does not exist.
+    #[error("stream type {kind} is unknown")]
+    Stream {
+        /// Its type.
+        kind: u8,
+    },
+}
+
+/// Why a link could not be made or used.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The link is down.
+    #[error("link down: {0}")]
+    Down(DownReason),
+    /// The address could not be bound.
+    #[error("cannot listen on {address}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The peer could not be reached.
+    #[error("cannot reach {address} over {transport:?}: {reason}")]
+    Unreachable {
+        /// Its address.
+        address: SocketAddr,
+        /// The transport tried last.
+        transport: Transport,
+        /// What happened.
+        reason: String,
+    },
+    /// One side did not accept the other's certificate.
+    #[error(
+        "the certificates of this node and of {address} do not fit together: {reason}; \
+         check that both come from one `tidegate init`"
+    )]
+    Refused {
+        /// The peer's address.
+        address: SocketAddr,
+        /// What TLS says.
+        reason: String,
+    },
+    /// Our own credentials do not serve.
+    #[error(transparent)]
+    Credentials(#[from] PkiError),
+    /// Too many frames are under way.
+    #[error("{limit} frames are under way, which is the limit; reset one or raise frames_max")]
+    Busy {
+        /// The limit.
+        limit: usize,
+    },
+    /// A body is not as long as its header says, or too long.
+    #[error("the body has {bytes} bytes, {expected} are announced or allowed")]
+    Length {
+        /// The body's length.
+        bytes: u64,
+        /// What its header says, or the limit.
+        expected: u64,
+    },
+    /// The record is of a class that another method sends.
+    #[error("{name} is not sent this way")]
+    Class {
+        /// The record's name.
+        name: &'static str,
+    },
+    /// The operating system refused a socket or an option.
+    #[error("cannot set up a socket")]
+    Socket(#[source] io::Error),
+}

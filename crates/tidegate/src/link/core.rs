@@ -1,0 +1,372 @@
+//! What every link has, whatever carries it: queues, frames under way, clock offset, tasks, the way down.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tidegate_message::Instant;
+use tidegate_wire::{
+    Ack, Class, FrameHeader, Ping, Pong, Record,
+    limits::{BULK_BYTES_MAX, FRAME_BYTES_MAX},
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    DownReason, FrameSending, Incoming, LinkConfig, LinkError, Outcome, Path, Priority,
+    ProtocolError,
+    frame::{Outgoing, Sending},
+    offset::Offset,
+    quic,
+};
+use crate::pki::PeerIdentity;
+
+/// Records that wait in one lane.
+const LANE_RECORDS_MAX: usize = 256;
+/// Bulk that waits for its turn.
+const BULK_WAITING_MAX: usize = 4;
+/// The first pings follow each other fast, so that an offset is known soon.
+const PING_FAST: Duration = Duration::from_millis(50);
+const PINGS_FAST: u64 = 8;
+
+/// Owned by the handles of a link only: when the last is dropped, the link ends.
+pub(super) struct Handle {
+    pub(super) core: Arc<Core>,
+    incoming: tokio::sync::Mutex<mpsc::Receiver<Incoming>>,
+}
+
+impl Handle {
+    pub(super) async fn recv(&self) -> Result<Incoming, LinkError> {
+        let mut incoming = self.incoming.lock().await;
+        tokio::select! {
+            biased;
+            Some(item) = incoming.recv() => Ok(item),
+            reason = self.core.closed() => incoming.try_recv().map_err(|_| LinkError::Down(reason)),
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.core.close(0, "no longer needed");
+    }
+}
+
+/// Owned by the handles and by each task of the link.
+pub(super) struct Core {
+    pub(super) peer: PeerIdentity,
+    pub(super) peer_address: SocketAddr,
+    pub(super) config: LinkConfig,
+    pub(super) carrier: Carrier,
+    pub(super) outgoing: Outgoing,
+    pub(super) stop: CancellationToken,
+    control: mpsc::Sender<Bytes>,
+    critical: mpsc::Sender<Bytes>,
+    bulk: mpsc::Sender<(Bytes, Bytes)>,
+    incoming: mpsc::Sender<Incoming>,
+    offset: Mutex<Offset>,
+    heard: watch::Sender<bool>,
+    down: watch::Sender<Option<DownReason>>,
+    assembling: AtomicUsize,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+/// What carries the link.
+pub(super) enum Carrier {
+    Quic(quic::Quic),
+}
+
+/// The other ends of a core's queues, for the tasks that empty them.
+pub(super) struct Queues {
+    pub(super) control: mpsc::Receiver<Bytes>,
+    pub(super) critical: mpsc::Receiver<Bytes>,
+    pub(super) bulk: mpsc::Receiver<(Bytes, Bytes)>,
+}
+
+impl Core {
+    pub(super) fn new(
+        peer: PeerIdentity,
+        peer_address: SocketAddr,
+        config: LinkConfig,
+        carrier: Carrier,
+    ) -> (Handle, Queues) {
+        let (control, control_end) = mpsc::channel(LANE_RECORDS_MAX);
+        let (critical, critical_end) = mpsc::channel(LANE_RECORDS_MAX);
+        let (bulk, bulk_end) = mpsc::channel(BULK_WAITING_MAX);
+        let (incoming, incoming_end) = mpsc::channel(config.incoming_max);
+        let core = Arc::new(Self {
+            peer,
+            peer_address,
+            config,
+            carrier,
+            outgoing: Outgoing::default(),
+            stop: CancellationToken::new(),
+            control,
+            critical,
+            bulk,
+            incoming,
+            offset: Mutex::default(),
+            heard: watch::Sender::new(false),
+            down: watch::Sender::new(None),
+            assembling: AtomicUsize::new(0),
+            tasks: Mutex::default(),
+        });
+        core.spawn(ping(core.clone()));
+        let queues = Queues { control: control_end, critical: critical_end, bulk: bulk_end };
+        (Handle { core, incoming: incoming_end.into() }, queues)
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        (self.config.clock)()
+    }
+
+    /// Runs a task of this link until it ends or the link goes down.
+    pub(super) fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.spawn_to_end(async move {
+            stop.run_until_cancelled(task).await;
+        });
+    }
+
+    /// Runs a task of this link that heeds `stop` by itself.
+    pub(super) fn spawn_to_end(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        let guard = PanicGuard(self.clone());
+        let mut tasks = self.tasks.lock().expect("no holder of this lock panics");
+        while tasks.try_join_next().is_some() {} // frees the slots; panics took the link down already
+        tasks.spawn(async move {
+            let _guard = guard;
+            task.await;
+        });
+    }
+
+    pub(super) async fn send(&self, record: &Record) -> Result<(), LinkError> {
+        let lane = match record.class() {
+            Class::Control => &self.control,
+            Class::Critical => &self.critical,
+            Class::Frame | Class::Bulk => return Err(LinkError::Class { name: record.name() }),
+        };
+        lane.send(record.to_bytes()).await.map_err(|_| self.down_error())
+    }
+
+    pub(super) async fn send_bulk(&self, record: &Record, body: Bytes) -> Result<(), LinkError> {
+        if record.class() != Class::Bulk {
+            return Err(LinkError::Class { name: record.name() });
+        }
+        check_length(body.len() as u64, BULK_BYTES_MAX)?;
+        self.bulk.send((record.to_bytes(), body)).await.map_err(|_| self.down_error())
+    }
+
+    pub(super) fn send_frame(
+        self: &Arc<Self>,
+        header: FrameHeader,
+        body: Bytes,
+        priority: Priority,
+        deadline: Option<time::Instant>,
+    ) -> Result<FrameSending, LinkError> {
+        if header.bytes != body.len() as u64 {
+            return Err(LinkError::Length { bytes: body.len() as u64, expected: header.bytes });
+        }
+        check_length(header.bytes, FRAME_BYTES_MAX)?;
+        if self.stop.is_cancelled() {
+            return Err(self.down_error());
+        }
+        let state = Sending::new(&header);
+        if !self.outgoing.insert(state.clone(), self.config.frames_max) {
+            return Err(LinkError::Busy { limit: self.config.frames_max });
+        }
+        if let Some(deadline) = deadline {
+            let state = state.clone();
+            self.spawn(async move {
+                if time::timeout_at(deadline, state.outcome()).await.is_err() {
+                    state.reset();
+                }
+            });
+        }
+        let record = Record::from(header).to_bytes();
+        match &self.carrier {
+            Carrier::Quic(quic) => {
+                let rank = quic.rank(priority);
+                self.spawn(quic::carry_frame(self.clone(), state.clone(), record, body, rank));
+            }
+        }
+        Ok(FrameSending { state })
+    }
+
+    /// Tells the peer how far a frame of its has come; a newer one follows, so this may get lost.
+    pub(super) fn send_progress(&self, ack: Ack) {
+        match &self.carrier {
+            Carrier::Quic(quic) => quic.send_datagram(Record::from(ack).to_bytes()),
+        }
+    }
+
+    /// Tells the peer the last about a frame of its.
+    pub(super) async fn send_final(&self, ack: Ack) {
+        // The link going down is the only failure, and everybody is told of that.
+        let _ = self.control.send(Record::from(ack).to_bytes()).await;
+    }
+
+    /// Hands something to the application; waits while it is busy.
+    pub(super) async fn deliver(&self, item: Incoming) {
+        // The receiver lives as long as the last handle, and with that the link ends.
+        let _ = self.incoming.send(item).await;
+    }
+
+    /// Takes a record that came in a lane.
+    pub(super) async fn handle_record(
+        &self,
+        record: Record,
+        lane: Class,
+    ) -> Result<(), ProtocolError> {
+        self.heard.send_replace(true);
+        if record.class() != lane {
+            let on = if lane == Class::Control { "the control lane" } else { "the critical lane" };
+            return Err(ProtocolError::Misplaced { name: record.name(), on });
+        }
+        match record {
+            Record::Ping(Ping { sequence, sent }) => {
+                let now = self.now();
+                let pong = Record::from(Pong { sequence, sent, received: now, replied: now });
+                // A full lane would make the answer wrong anyway; the next ping comes soon.
+                let _ = self.control.try_send(pong.to_bytes());
+            }
+            Record::Pong(pong) => {
+                let mut offset = self.offset.lock().expect("no holder of this lock panics");
+                offset.handle_pong(self.now(), pong);
+            }
+            Record::Ack(ack) => self.handle_ack(ack),
+            record => self.deliver(Incoming::Record(record)).await,
+        }
+        Ok(())
+    }
+
+    pub(super) fn handle_ack(&self, ack: Ack) {
+        if self.outgoing.acked(&ack) {
+            // Shed when full: see the module's doc.
+            let _ = self.incoming.try_send(Incoming::Ack(ack));
+        }
+    }
+
+    /// Makes room for a body of `bytes`; gives it back when dropped. `None` beyond the limit.
+    pub(super) fn assemble(self: &Arc<Self>, bytes: u64) -> Option<Assembling> {
+        let bytes = usize::try_from(bytes).ok()?;
+        let fits = |used: usize| {
+            used.checked_add(bytes).filter(|&sum| sum <= self.config.assembly_bytes_max)
+        };
+        self.assembling
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+            .ok()
+            .map(|_| Assembling { core: self.clone(), bytes })
+    }
+
+    pub(super) fn path(&self) -> Path {
+        match &self.carrier {
+            Carrier::Quic(quic) => quic.path(),
+        }
+    }
+
+    pub(super) fn clock_offset(&self) -> Option<(i64, Duration)> {
+        self.offset.lock().expect("no holder of this lock panics").estimate(self.now())
+    }
+
+    /// Returns once the peer has said something: it has accepted us.
+    pub(super) async fn heard(&self) {
+        let mut heard = self.heard.subscribe();
+        let _ = heard.wait_for(|&heard| heard).await; // the sender is in `self`
+    }
+
+    pub(super) fn close(&self, code: u32, reason: &str) {
+        match &self.carrier {
+            Carrier::Quic(quic) => quic.close(code, reason),
+        }
+        self.go_down(DownReason::ClosedHere { reason: reason.to_owned() });
+    }
+
+    /// The peer broke the protocol: it is told, and the link ends.
+    pub(super) fn refuse(&self, error: ProtocolError) {
+        match &self.carrier {
+            Carrier::Quic(quic) => quic.close(1, &error.to_string()),
+        }
+        self.go_down(DownReason::Protocol(error));
+    }
+
+    /// The first reason stands.
+    pub(super) fn go_down(&self, reason: DownReason) {
+        let first = self.down.send_if_modified(|down| {
+            let first = down.is_none();
+            down.get_or_insert(reason);
+            first
+        });
+        if first {
+            self.outgoing.settle_all(Outcome::Lost);
+            self.stop.cancel();
+        }
+    }
+
+    pub(super) fn down(&self) -> Option<DownReason> {
+        self.down.borrow().clone()
+    }
+
+    pub(super) async fn closed(&self) -> DownReason {
+        let mut down = self.down.subscribe();
+        match down.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().expect("waited for it"),
+            Err(_) => unreachable!("the sender is in `self`"),
+        }
+    }
+
+    fn down_error(&self) -> LinkError {
+        let reason = self.down();
+        let unknown = || DownReason::Broken { reason: "its tasks have ended".to_owned() };
+        LinkError::Down(reason.unwrap_or_else(unknown))
+    }
+}
+
+/// Bytes of a body that is being put together.
+pub(super) struct Assembling {
+    core: Arc<Core>,
+    bytes: usize,
+}
+
+impl Drop for Assembling {
+    fn drop(&mut self) {
+        self.core.assembling.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Takes the link down if its task panics.
+struct PanicGuard(Arc<Core>);
+
+impl Drop for PanicGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!(peer = %self.0.peer, "a task of the link panicked");
+            self.0.close(2, "internal error");
+        }
+    }
+}
+
+fn check_length(bytes: u64, limit: u64) -> Result<(), LinkError> {
+    if bytes > limit { Err(LinkError::Length { bytes, expected: limit }) } else { Ok(()) }
+}
+
+/// Asks for the peer's clock, which also shows that both are alive.
+async fn ping(core: Arc<Core>) {
+    for sequence in 0.. {
+        let ping = Record::from(Ping { sequence, sent: core.now() });
+        if core.control.send(ping.to_bytes()).await.is_err() {
+            return;
+        }
+        let pause = if sequence < PINGS_FAST { PING_FAST } else { core.config.keep_alive };
+        time::sleep(pause).await;
+    }
+}
