@@ -1,1 +1,482 @@
-//! The source part of the program.
+//! Camera sources: where a camera node's JPEG frames come from.
+//!
+//! ```text
+//!  folder, mjpeg, ffmpeg, scene ──▶ supply ──▶ pace ──▶ slot (one frame, newest wins) ──▶ Source::next
+//! ```
+//!
+//! A *supply* gives the next picture when asked. A recording is asked on an exact cadence ([`Pace`]); a live camera sets its
+//! own. One task per source moves pictures into a slot that holds one frame: if the consumer has not taken it
+//! when the next arrives, the older is dropped and counted. Errors queue beside the slot and are not dropped for frames.
+//!
+//! Always true: a source that cannot be opened says so before the first frame; an unreadable frame is one error, not the end;
+//! dropping a [`Source`] ends its task and kills its ffmpeg.
+
+use std::{
+    collections::VecDeque,
+    io,
+    path::PathBuf,
+    process::ExitStatus,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use tokio::{sync::Notify, task::JoinHandle};
+
+use tidegate_frame::score::Detection;
+use tidegate_message::Instant;
+
+mod ffmpeg;
+mod mjpeg;
+mod pace;
+pub mod scene;
+mod spec;
+mod supply;
+
+pub(crate) use ffmpeg::last_words;
+pub use mjpeg::{SplitError, Splitter};
+pub use pace::Pace;
+pub use spec::{Rate, SceneSpec, SourceSpec, SpecReason};
+use supply::Supply;
+
+/// One JPEG image as its source gave it.
+#[derive(Clone, Debug)]
+pub struct Picture {
+    /// The image, from its start marker to its end marker.
+    pub jpeg: Bytes,
+    /// What is known to be in it, in its own pixels; `None` where nobody knows.
+    pub truth: Option<Arc<[Detection]>>,
+}
+
+/// One frame of a running source.
+#[derive(Clone, Debug)]
+pub struct SourceFrame {
+    /// The image.
+    pub picture: Picture,
+    /// When the source had it: a monotonic clock anchored to wall time when the source was opened. A suggestion; the camera
+    /// node stamps by its own clock.
+    pub captured: Instant,
+    /// How many frames the source had before this one, dropped ones included.
+    pub sequence: u64,
+}
+
+/// A running source of JPEG frames.
+#[derive(Debug)]
+pub struct Source {
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+    paced: bool,
+}
+
+/// Changes a running source. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct SourceControl {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    slot: Mutex<Slot>,
+    filled: Notify,
+    pace: Mutex<Option<Pace>>,
+    pace_changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    frame: Option<SourceFrame>,
+    errors: VecDeque<SourceError>,
+    ended: bool,
+    sequence: u64,
+    dropped: u64,
+}
+
+/// Errors that wait for a consumer that does not read; older ones are dropped.
+const ERRORS_MAX: usize = 16;
+
+/// First wait before a live source is opened again; it doubles up to [`REOPEN_MAX`].
+const REOPEN_MIN: Duration = Duration::from_millis(500);
+const REOPEN_MAX: Duration = Duration::from_secs(30);
+
+impl Source {
+    /// Opens a source and starts it. Prepared sources and scenes take seconds to open and then cost nothing.
+    ///
+    /// Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`SourceError`] if there is no such file, folder, device or program, or nothing in it.
+    pub async fn open(spec: &SourceSpec) -> Result<Self, SourceError> {
+        let clock = SourceClock::start();
+        let supply = Supply::open(spec).await?;
+        let rate = supply.rate();
+        let shared = Arc::new(Shared {
+            slot: Mutex::default(),
+            filled: Notify::new(),
+            pace: Mutex::new(rate.map(|rate| Pace::new(rate, clock.now()))),
+            pace_changed: Notify::new(),
+        });
+        let task = match rate {
+            Some(_) => tokio::spawn(run_paced(supply, shared.clone(), clock)),
+            None => tokio::spawn(run_live(supply, spec.clone(), shared.clone(), clock)),
+        };
+        Ok(Self { shared, task, paced: rate.is_some() })
+    }
+
+    /// The next frame, or what kept it from coming; `None` once the source has ended.
+    ///
+    /// An error does not end the source: call again. A live source is opened again by itself.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: no frame is lost.
+    pub async fn next(&mut self) -> Option<Result<SourceFrame, SourceError>> {
+        loop {
+            let shared = self.shared.clone();
+            let filled = shared.filled.notified();
+            {
+                let mut slot = self.shared.slot();
+                if let Some(error) = slot.errors.pop_front() {
+                    return Some(Err(error));
+                }
+                if let Some(frame) = slot.frame.take() {
+                    return Some(Ok(frame));
+                }
+                if slot.ended {
+                    return None;
+                }
+            }
+            tokio::select! {
+                () = filled => {}
+                // The task says so before it ends, so that this is not polled again.
+                ended = &mut self.task => {
+                    shared.slot().ended = true;
+                    if let Err(error) = ended && error.is_panic() {
+                        std::panic::resume_unwind(error.into_panic());
+                    }
+                }
+            }
+        }
+    }
+
+    /// A handle that changes the source while it runs.
+    pub fn control(&self) -> SourceControl {
+        SourceControl { shared: self.shared.clone() }
+    }
+
+    /// Frames that were overtaken by a newer one, or skipped because the source itself was late.
+    pub fn dropped(&self) -> u64 {
+        self.shared.slot().dropped
+    }
+
+    /// Whether the source follows our cadence; a live camera follows its own.
+    pub const fn is_paced(&self) -> bool {
+        self.paced
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        self.task.abort(); // the supply goes with it, and its ffmpeg is killed on drop
+    }
+}
+
+impl SourceControl {
+    /// Places the frames `phase` after whole periods since the Unix epoch. No effect on a live camera: returns false.
+    pub fn set_phase(&self, phase: Duration) -> bool {
+        self.change(|pace| pace.set_phase(phase))
+    }
+
+    /// Moves all later frames by `shift`. No effect on a live camera: returns false.
+    pub fn delay(&self, shift: Duration) -> bool {
+        self.change(|pace| pace.delay(shift))
+    }
+
+    /// Changes the frame rate. Pictures are not left out for it: a recording plays slower or faster. No effect on a
+    /// live camera: returns false.
+    pub fn set_rate(&self, rate: Rate) -> bool {
+        self.change(|pace| pace.set_rate(rate))
+    }
+
+    /// The phase now; `None` for a live camera.
+    pub fn phase(&self) -> Option<Duration> {
+        self.shared.pace().as_ref().map(Pace::phase)
+    }
+
+    /// The rate now; `None` for a live camera.
+    pub fn rate(&self) -> Option<Rate> {
+        self.shared.pace().as_ref().map(Pace::rate)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Pace)) -> bool {
+        let mut pace = self.shared.pace();
+        let Some(pace) = pace.as_mut() else { return false };
+        change(pace);
+        self.shared.pace_changed.notify_one();
+        true
+    }
+}
+
+impl Shared {
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pace(&self) -> MutexGuard<'_, Option<Pace>> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, picture: Picture, captured: Instant) {
+        let mut slot = self.slot();
+        let frame = SourceFrame { picture, captured, sequence: slot.sequence };
+        slot.sequence += 1;
+        slot.dropped += u64::from(slot.frame.replace(frame).is_some());
+        drop(slot);
+        self.filled.notify_one();
+    }
+
+    fn skip(&self, pictures: u64) {
+        let mut slot = self.slot();
+        slot.sequence += pictures;
+        slot.dropped += pictures;
+    }
+
+    fn fail(&self, error: SourceError) {
+        let mut slot = self.slot();
+        if slot.errors.len() == ERRORS_MAX {
+            slot.errors.pop_front();
+        }
+        slot.errors.push_back(error);
+        drop(slot);
+        self.filled.notify_one();
+    }
+
+    fn end(&self) {
+        self.slot().ended = true;
+        self.filled.notify_one();
+    }
+
+    /// Waits until the next frame is due, whatever happens to the schedule meanwhile.
+    async fn wait_due(&self, clock: &SourceClock) {
+        loop {
+            let changed = self.pace_changed.notified();
+            let Some(due) = self.pace().as_ref().map(Pace::due) else { return };
+            tokio::select! {
+                () = clock.sleep_until(due) => return,
+                () = changed => {}
+            }
+        }
+    }
+}
+
+/// Every picture of a source or its first `frames_max`, at once: for characterization, which needs no cadence.
+///
+/// Of a recording with more pictures, `frames_max` are taken evenly over its length; of a live camera, the first. A loop
+/// is gone through once.
+///
+/// # Errors
+/// As [`Source::open`]; a picture that cannot be read is an error here.
+pub async fn read_pictures(
+    spec: &SourceSpec,
+    frames_max: usize,
+) -> Result<Vec<Picture>, SourceError> {
+    let mut supply = Supply::open(&spec.once()).await?;
+    let live = supply.rate().is_none();
+    let mut pictures = supply::Kept::default();
+    while let Some(picture) = supply.next().await? {
+        pictures.push(spec, picture)?;
+        if live && pictures.len() == frames_max {
+            break;
+        }
+    }
+    let all = pictures.into_vec();
+    let count = frames_max.min(all.len());
+    Ok((0..count).map(|index| all[index * all.len() / count].clone()).collect())
+}
+
+async fn run_paced(mut supply: Supply, shared: Arc<Shared>, clock: SourceClock) {
+    loop {
+        shared.wait_due(&clock).await;
+        let skipped = shared.pace().as_mut().map_or(0, |pace| pace.take(clock.now()));
+        if skipped > 0 {
+            supply.skip(skipped).await;
+            shared.skip(skipped);
+        }
+        match supply.next().await {
+            Ok(Some(picture)) => shared.put(picture, clock.now()),
+            Ok(None) => break,
+            Err(error) => {
+                let last = error.is_final();
+                shared.fail(error);
+                if last {
+                    break;
+                }
+            }
+        }
+    }
+    shared.end();
+}
+
+async fn run_live(mut supply: Supply, spec: SourceSpec, shared: Arc<Shared>, clock: SourceClock) {
+    let mut wait = REOPEN_MIN;
+    loop {
+        let error = match supply.next().await {
+            Ok(Some(picture)) => {
+                shared.put(picture, clock.now());
+                wait = REOPEN_MIN;
+                continue;
+            }
+            Ok(None) if spec.can_reopen() => SourceError::Ended { place: supply.place() },
+            Ok(None) => break,
+            Err(error) => error,
+        };
+        let last = error.is_final();
+        shared.fail(error);
+        if !last {
+            continue;
+        }
+        if !spec.can_reopen() {
+            break;
+        }
+        supply = loop {
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(REOPEN_MAX);
+            match Supply::open(&spec).await {
+                Ok(supply) => break supply,
+                Err(error) => shared.fail(error),
+            }
+        };
+    }
+    shared.end();
+}
+
+/// A monotonic clock anchored to wall time when it was started.
+#[derive(Clone, Debug)]
+struct SourceClock {
+    wall: Instant,
+    started: tokio::time::Instant,
+}
+
+impl SourceClock {
+    fn start() -> Self {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { wall: Instant::EPOCH + wall, started: tokio::time::Instant::now() }
+    }
+
+    fn now(&self) -> Instant {
+        self.wall + self.started.elapsed()
+    }
+
+    async fn sleep_until(&self, due: Instant) {
+        tokio::time::sleep_until(self.started + due.since(self.wall)).await;
+    }
+}
+
+/// Why a source or one of its frames cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The description is wrong.
+    #[error("source {spec:?} cannot be used: {reason}")]
+    Spec {
+        /// The description.
+        spec: String,
+        /// What is wrong with it.
+        reason: SpecReason,
+    },
+    /// A file, folder or device cannot be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// There is nothing to play.
+    #[error("{path} holds no {wanted}")]
+    Empty {
+        /// Where.
+        path: PathBuf,
+        /// What was looked for.
+        wanted: &'static str,
+    },
+    /// A file is no JPEG image.
+    #[error("{path} is no JPEG image: {reason}; it is left out")]
+    NotJpeg {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: SplitError,
+    },
+    /// A stream holds something that is no JPEG image.
+    #[error("{place} gave a damaged image, which is left out")]
+    Damaged {
+        /// Where.
+        place: String,
+        /// What is wrong with it.
+        #[source]
+        source: SplitError,
+    },
+    /// A program that the source needs is not there.
+    #[error(
+        "the program {program} is not installed; run scripts/setup, or install it with: apt-get install ffmpeg"
+    )]
+    ProgramMissing {
+        /// Its name.
+        program: &'static str,
+    },
+    /// A program could not be started for another reason.
+    #[error("the program {program} cannot be started")]
+    ProgramStart {
+        /// Its name.
+        program: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// ffmpeg ended with an error.
+    #[error("ffmpeg cannot play {place} ({status}): {said}; try it by hand: {command}")]
+    ProgramFailed {
+        /// What it was to play.
+        place: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// Its last words.
+        said: String,
+        /// How it was called.
+        command: String,
+    },
+    /// A live camera gives nothing.
+    #[error("{place} gave no image for {} s; check the camera and its network", .after.as_secs())]
+    Stalled {
+        /// Which.
+        place: String,
+        /// How long.
+        after: Duration,
+    },
+    /// A live camera closed its stream.
+    #[error("{place} ended its stream; it is opened again")]
+    Ended {
+        /// Which.
+        place: String,
+    },
+    /// A prepared recording does not fit.
+    #[error("{place} needs more than {} MiB once prepared; play it without prepare=1, shorten it, or lower fps", .bytes_max >> 20)]
+    TooLong {
+        /// Which.
+        place: String,
+        /// The limit, in bytes.
+        bytes_max: usize,
+    },
+    /// The scene could not be drawn or encoded.
+    #[error("the scene cannot be encoded")]
+    Scene(#[from] scene::SceneError),
+}
+
+impl SourceError {
+    /// Whether the supply that gave it will give nothing more.
+    const fn is_final(&self) -> bool {
+        !matches!(self, Self::NotJpeg { .. } | Self::Damaged { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests;

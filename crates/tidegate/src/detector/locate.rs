@@ -1,0 +1,90 @@
+//! Where our own worker is: its source is in this program, its Python in an environment that is made once.
+
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::DetectorError;
+
+macro_rules! worker_files {
+    ($($name:literal),+ $(,)?) => {
+        &[$(($name, include_str!(concat!("../../../../workers/detector/tidegate_detector/", $name)))),+]
+    };
+}
+
+/// The worker's package. It travels inside the program, so that the two are always of one version.
+const FILES: &[(&str, &str)] = worker_files!(
+    "__init__.py",
+    "__main__.py",
+    "image.py",
+    "moving.py",
+    "person.py",
+    "protocol.py"
+);
+
+/// Writes the worker's package below `folder`.
+pub(super) fn unpack(folder: &Path) -> io::Result<()> {
+    let package = folder.join("tidegate_detector");
+    fs::create_dir(&package)?;
+    FILES.iter().try_for_each(|(name, text)| fs::write(package.join(name), text))
+}
+
+/// The Python that has OpenCV.
+pub(super) fn python(given: Option<&Path>) -> Result<PathBuf, DetectorError> {
+    let looked_for = candidates(given, |name| env::var_os(name).map(PathBuf::from));
+    match looked_for.iter().find(|path| path.is_file()) {
+        Some(path) => Ok(path.clone()),
+        None => Err(DetectorError::PythonMissing { looked_for }),
+    }
+}
+
+/// In order of preference. A Python that was named is the only one: another in its place would hide a typing error.
+fn candidates(given: Option<&Path>, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
+    if let Some(path) = given.map(Path::to_owned).or_else(|| variable("TIDEGATE_WORKER_PYTHON")) {
+        return vec![path];
+    }
+    let cache =
+        variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workers/detector/.venv");
+    let venvs = [
+        variable("TIDEGATE_WORKER_VENV"),
+        Some(checkout),
+        cache.map(|cache| cache.join("tidegate/worker-venv")),
+    ];
+    venvs.into_iter().flatten().map(|venv| venv.join("bin/python")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_python_that_was_named_is_the_only_one() {
+        let variable = |name: &str| {
+            let value = match name {
+                "TIDEGATE_WORKER_PYTHON" => "/opt/python",
+                "HOME" => "/home/me",
+                _ => return None,
+            };
+            Some(PathBuf::from(value))
+        };
+        assert_eq!(candidates(Some(Path::new("/p")), variable), [Path::new("/p")]);
+        assert_eq!(candidates(None, variable), [Path::new("/opt/python")]);
+        let without = |name: &str| (name == "HOME").then(|| PathBuf::from("/home/me"));
+        let found = candidates(None, without);
+        assert_eq!(
+            found.last().unwrap(),
+            Path::new("/home/me/.cache/tidegate/worker-venv/bin/python")
+        );
+    }
+
+    #[test]
+    fn a_missing_python_is_reported_with_the_way_out() {
+        let error = python(Some(Path::new("/nonexistent/python"))).unwrap_err().to_string();
+        assert!(
+            error.contains("workers/detector/setup.sh") && error.contains("/nonexistent/python"),
+            "{error}"
+        );
+    }
+}

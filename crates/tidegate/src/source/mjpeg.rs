@@ -1,0 +1,390 @@
+//! Cuts a stream of bytes into JPEG images.
+//!
+//! ```text
+//!  garbage │ SOI  segment…  SOS  coded data  (segment… SOS coded data)  EOI │ headers │ SOI …
+//!          └──────────────────── one image ─────────────────────────────────┘
+//! ```
+//!
+//! Segments are walked by their lengths, so that a thumbnail inside one, or an end marker inside a comment, does not cut
+//! the image. Only between a scan header and the next marker are bytes searched. What lies between images (the headers
+//! of a multipart stream, padding) is skipped and counted. A start marker inside coded data means that the sender
+//! was cut off: the rest of the old image is lost, the new one is not.
+//!
+//! Always true: the same bytes give the same images however they are cut into reads; nothing larger than the limit is ever held;
+//! after damage the next whole image is found.
+
+use bytes::{Bytes, BytesMut};
+
+const SOI: u8 = 0xd8;
+const EOI: u8 = 0xd9;
+const SOS: u8 = 0xda;
+const TEM: u8 = 0x01;
+
+/// Cuts bytes into JPEG images. Push bytes, then take images until there is none.
+#[derive(Debug)]
+pub struct Splitter {
+    buffer: BytesMut,
+    /// Everything before this offset of `buffer` has been looked at.
+    looked: usize,
+    state: State,
+    frame_bytes_max: usize,
+    skipped_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Looking for a start marker.
+    Between,
+    /// At a marker of an image that starts at offset 0.
+    Marker,
+    /// In coded data.
+    Coded,
+}
+
+/// What one look at the buffer led to.
+enum Step {
+    /// The state advanced: look again.
+    On,
+    /// Everything is looked at.
+    NeedMore,
+    /// The image ends at this offset.
+    Image(usize),
+    /// The image is damaged; the search for the next starts at this offset.
+    Damaged(SplitError, usize),
+}
+
+impl Splitter {
+    /// A splitter that refuses images larger than `frame_bytes_max`.
+    pub fn new(frame_bytes_max: usize) -> Self {
+        Self {
+            buffer: BytesMut::new(),
+            looked: 0,
+            state: State::Between,
+            frame_bytes_max,
+            skipped_bytes: 0,
+        }
+    }
+
+    /// Adds bytes as they were read.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The buffer to read into directly, behind what it holds.
+    pub fn buffer_mut(&mut self) -> &mut BytesMut {
+        &mut self.buffer
+    }
+
+    /// The largest image that is accepted, in bytes.
+    pub const fn frame_bytes_max(&self) -> usize {
+        self.frame_bytes_max
+    }
+
+    /// Bytes that were part of no image so far.
+    pub const fn skipped_bytes(&self) -> u64 {
+        self.skipped_bytes
+    }
+
+    /// The next whole image or damage, `None` if more bytes are needed.
+    pub fn next(&mut self) -> Option<Result<Bytes, SplitError>> {
+        loop {
+            let step = match self.state {
+                State::Between => self.find_start(),
+                State::Marker => self.walk_segment(),
+                State::Coded => self.walk_coded(),
+            };
+            match step {
+                Step::Image(end) if end <= self.frame_bytes_max => {
+                    (self.looked, self.state) = (0, State::Between);
+                    return Some(Ok(self.buffer.split_to(end).freeze()));
+                }
+                Step::Damaged(error, resume) => return Some(Err(self.drop_image(error, resume))),
+                Step::Image(_) => return Some(Err(self.too_large())),
+                Step::On | Step::NeedMore
+                    if self.state != State::Between && self.looked > self.frame_bytes_max =>
+                {
+                    return Some(Err(self.too_large()));
+                }
+                Step::On => {}
+                Step::NeedMore => return None,
+            }
+        }
+    }
+
+    /// Ends the stream: an image that was begun and not finished is an error.
+    ///
+    /// # Errors
+    /// [`SplitError::Truncated`] with the bytes that were there.
+    pub fn finish(self) -> Result<(), SplitError> {
+        match self.state {
+            State::Between => Ok(()),
+            _ => Err(SplitError::Truncated { bytes: self.buffer.len() }),
+        }
+    }
+
+    fn find_start(&mut self) -> Step {
+        let start =
+            self.buffer.windows(3).position(|w| w[0] == 0xff && w[1] == SOI && w[2] == 0xff);
+        // Without a start, its first two bytes may still be the last two here.
+        let skip = start.unwrap_or(self.buffer.len().saturating_sub(2));
+        let _ = self.buffer.split_to(skip);
+        self.skipped_bytes += skip as u64;
+        if start.is_none() {
+            return Step::NeedMore;
+        }
+        (self.looked, self.state) = (2, State::Marker);
+        Step::On
+    }
+
+    fn walk_segment(&mut self) -> Step {
+        let at = self.looked;
+        let rest = &self.buffer[at.min(self.buffer.len())..];
+        let (Some(&prefix), Some(&marker)) = (rest.first(), rest.get(1)) else {
+            return Step::NeedMore;
+        };
+        if prefix != 0xff {
+            return Step::Damaged(SplitError::Malformed { offset: at }, 2);
+        }
+        match marker {
+            0xff => self.looked += 1, // a fill byte
+            EOI => return Step::Image(at + 2),
+            SOI => return Step::Damaged(SplitError::Truncated { bytes: at }, at),
+            TEM | 0xd0..=0xd7 => self.looked += 2,
+            0x00 | 0x02..=0xbf => {
+                return Step::Damaged(SplitError::Malformed { offset: at }, 2);
+            }
+            _ => {
+                let Some(length) = rest.get(2..4) else { return Step::NeedMore };
+                let length = usize::from(u16::from_be_bytes([length[0], length[1]]));
+                if length < 2 {
+                    return Step::Damaged(SplitError::Malformed { offset: at }, 2);
+                }
+                self.looked += 2 + length;
+                if marker == SOS {
+                    self.state = State::Coded;
+                }
+            }
+        }
+        Step::On
+    }
+
+    fn walk_coded(&mut self) -> Step {
+        while let Some(pair) = self.buffer.get(self.looked..self.looked + 2) {
+            match (pair[0], pair[1]) {
+                (0xff, 0x00 | 0xd0..=0xd7) => self.looked += 2, // a stuffed byte, a restart
+                (0xff, 0xff) => self.looked += 1,
+                (0xff, _) => {
+                    self.state = State::Marker;
+                    return Step::On;
+                }
+                _ => {
+                    let rest = &self.buffer[self.looked..];
+                    let run = rest.iter().position(|&byte| byte == 0xff);
+                    self.looked += run.unwrap_or(rest.len());
+                }
+            }
+        }
+        Step::NeedMore
+    }
+
+    fn too_large(&mut self) -> SplitError {
+        self.drop_image(SplitError::TooLarge { bytes_max: self.frame_bytes_max }, 2)
+    }
+
+    /// Gives the image up and searches on from `resume`, which lies behind its start marker.
+    fn drop_image(&mut self, error: SplitError, resume: usize) -> SplitError {
+        let _ = self.buffer.split_to(resume.min(self.buffer.len()));
+        self.skipped_bytes += resume as u64;
+        (self.looked, self.state) = (0, State::Between);
+        error
+    }
+}
+
+/// Why bytes that began like an image are none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SplitError {
+    /// The image ended, or the next began, before its end marker.
+    #[error("the image breaks off after {bytes} bytes")]
+    Truncated {
+        /// How much of it there was.
+        bytes: usize,
+    },
+    /// A byte that must start a marker does not.
+    #[error("the image has no marker at byte {offset}, where one must stand")]
+    Malformed {
+        /// Where in the image.
+        offset: usize,
+    },
+    /// The image exceeds the limit.
+    #[error(
+        "the image is larger than {bytes_max} bytes; raise the limit with max=BYTES or lower the camera's quality"
+    )]
+    TooLarge {
+        /// The limit.
+        bytes_max: usize,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// An image of segments and coded data, laid out as any encoder does.
+    fn image(segments: &[(u8, Vec<u8>)], coded: &[u8], scans: usize) -> Vec<u8> {
+        let mut bytes = vec![0xff, SOI];
+        for (marker, body) in segments {
+            bytes.extend([0xff, *marker]);
+            bytes.extend(u16::try_from(body.len() + 2).unwrap().to_be_bytes());
+            bytes.extend(body);
+        }
+        for _ in 0..scans {
+            bytes.extend([0xff, SOS, 0, 8, 1, 1, 0, 0, 63, 0]);
+            for &byte in coded {
+                bytes.push(byte);
+                if byte == 0xff {
+                    bytes.push(0);
+                }
+            }
+        }
+        bytes.extend([0xff, EOI]);
+        bytes
+    }
+
+    fn split(bytes: &[u8], max: usize) -> Vec<Result<Vec<u8>, SplitError>> {
+        let mut splitter = Splitter::new(max);
+        splitter.push(bytes);
+        let mut out: Vec<_> =
+            std::iter::from_fn(|| splitter.next()).map(|r| r.map(|b| b.to_vec())).collect();
+        out.extend(splitter.finish().err().map(Err));
+        out
+    }
+
+    #[test]
+    fn markers_inside_segments_do_not_cut() {
+        let thumbnail = image(&[(0xdb, vec![1; 64])], &[1, 2, 3], 1);
+        let whole = image(
+            &[(0xe1, thumbnail), (0xfe, b"\xff\xd9 end of image \xff\xd8\xff".to_vec())],
+            &[0x12, 0xff, 0x34, 0xff],
+            2,
+        );
+        assert_eq!(split(&whole, 1 << 20), [Ok(whole.clone())]);
+    }
+
+    #[test]
+    fn multipart_headers_between_images_are_skipped_and_counted() {
+        let one = image(&[(0xe0, b"JFIF".to_vec())], &[7; 50], 1);
+        let header = b"\r\n--frame\r\nContent-Type: image/jpeg\r\n\r\n";
+        let bytes = [header, &one[..], header, &one, b"\r\n--frame--"].concat();
+        let mut splitter = Splitter::new(1 << 20);
+        splitter.push(&bytes);
+        assert_eq!(splitter.next().unwrap().unwrap(), one);
+        assert_eq!(splitter.next().unwrap().unwrap(), one);
+        assert_eq!(splitter.next(), None);
+        assert_eq!(splitter.skipped_bytes(), 2 * header.len() as u64 + 9); // two bytes may yet be a start
+        assert_eq!(splitter.finish(), Ok(()));
+    }
+
+    #[test]
+    fn restarts_fills_and_further_scans_belong_to_the_image() {
+        let mut bytes = vec![0xff, SOI, 0xff, 0xff, 0xff, 0xc4, 0, 3, 9];
+        bytes.extend([0xff, SOS, 0, 2, 5, 0xff, 0xd0, 6, 0xff, 0xff, 0xd1, 7]);
+        bytes.extend([0xff, 0xc4, 0, 2, 0xff, SOS, 0, 2, 8, 0xff, 0xff, EOI]);
+        assert_eq!(split(&bytes, 100), [Ok(bytes.clone())]);
+    }
+
+    #[test]
+    fn an_image_that_breaks_off_does_not_take_the_next_with_it() {
+        let one = image(&[(0xe0, b"JFIF".to_vec())], &[7; 50], 1);
+        let torn = &one[..40];
+        assert_eq!(
+            split(&[torn, &one].concat(), 1 << 20),
+            [Err(SplitError::Truncated { bytes: 40 }), Ok(one.clone())]
+        );
+        assert_eq!(split(torn, 1 << 20), [Err(SplitError::Truncated { bytes: 40 })]);
+        let malformed = [&[0xff, SOI, 0xff, 0xe0, 0, 4, 1, 2, 0x33, 0x44], &one[..]].concat();
+        assert_eq!(split(&malformed, 1 << 20), [Err(SplitError::Malformed { offset: 8 }), Ok(one)]);
+    }
+
+    #[test]
+    fn an_image_over_the_limit_is_refused_and_the_next_is_found() {
+        let small = image(&[], &[7; 50], 1);
+        let large = image(&[], &[7; 500], 1);
+        let limit = SplitError::TooLarge { bytes_max: 100 };
+        assert_eq!(split(&[large, small.clone()].concat(), 100), [Err(limit.clone()), Ok(small)]);
+        // A segment length alone can exceed it, before its bytes are there.
+        assert_eq!(split(&[0xff, SOI, 0xff, 0xe1, 0xff, 0xff, 0], 100), [Err(limit)]);
+    }
+
+    fn images() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        let segment = (0xe0u8..0xef, prop::collection::vec(any::<u8>(), 0..40));
+        let one = (
+            prop::collection::vec(segment, 0..4),
+            prop::collection::vec(prop_oneof![Just(0xffu8), any::<u8>()], 1..200),
+            1usize..3,
+        );
+        let one = one.prop_map(|(segments, coded, scans)| image(&segments, &coded, scans));
+        prop::collection::vec(one, 0..6)
+    }
+
+    proptest! {
+        #[test]
+        fn reads_of_any_length_give_the_same_images(
+            images in images(),
+            filler in prop::collection::vec(0u8..0xff, 0..30), // without 0xff it cannot begin an image
+            cuts in prop::collection::vec(1usize..64, 1..100),
+        ) {
+            let mut bytes = filler.clone();
+            for image in &images {
+                bytes.extend(image);
+                bytes.extend(&filler);
+            }
+            let mut splitter = Splitter::new(1 << 20);
+            let (mut out, mut rest) = (Vec::new(), &bytes[..]);
+            for cut in cuts.iter().cycle() {
+                if rest.is_empty() { break; }
+                let (read, after) = rest.split_at((*cut).min(rest.len()));
+                splitter.push(read);
+                rest = after;
+                while let Some(image) = splitter.next() {
+                    out.push(image.unwrap().to_vec());
+                }
+            }
+            prop_assert_eq!(&out, &images);
+            prop_assert_eq!(splitter.finish(), Ok(()));
+        }
+
+        #[test]
+        fn any_bytes_end_and_hold_no_more_than_the_limit(
+            bytes in prop::collection::vec(prop_oneof![3 => Just(0xffu8), 2 => Just(SOI), 1 => Just(SOS), 4 => any::<u8>()], 0..3000),
+            max in 4usize..400,
+        ) {
+            let mut splitter = Splitter::new(max);
+            for chunk in bytes.chunks(37) {
+                splitter.push(chunk);
+                while let Some(image) = splitter.next() {
+                    if let Ok(image) = image {
+                        prop_assert!(image.len() <= max);
+                        prop_assert!(image.starts_with(&[0xff, SOI]) && image.ends_with(&[0xff, EOI]));
+                    }
+                }
+                prop_assert!(splitter.buffer.len() <= max + 37);
+            }
+        }
+
+        #[test]
+        fn an_image_torn_in_its_coded_data_spares_all_others(
+            images in images(),
+            coded in prop::collection::vec(any::<u8>(), 1..200),
+            at in any::<prop::sample::Index>(),
+        ) {
+            let torn = image(&[], &coded, 1);
+            let keep = 12 + at.index(torn.len() - 13); // behind the scan header, before the end marker
+            prop_assume!(!images.is_empty());
+            let bytes = [&torn[..keep], &images.concat()].concat();
+            let found: Vec<_> = split(&bytes, 1 << 20).into_iter().filter_map(Result::ok).collect();
+            prop_assert_eq!(found, images);
+        }
+    }
+}

@@ -1,0 +1,498 @@
+//! What a source is called on the command line and in configuration: `KIND:PLACE?option=value&…`.
+
+use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr, time::Duration};
+
+use tidegate_message::FrameSize;
+
+use super::SourceError;
+
+/// A checked source description. [`SourceSpec::parse`] reads it, its `Display` writes it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SourceSpec {
+    /// `folder:DIR?fps=5&loop=1&prepare=1`: the JPEG files of a folder, by name.
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// How many a second.
+        rate: Rate,
+        /// Start again after the last.
+        repeat: bool,
+        /// Read all files before the first frame.
+        prepare: bool,
+    },
+    /// `mjpeg:-`, `mjpeg:PATH?fps=5&loop=1`: JPEG images one after another, from standard input, a named pipe or a file.
+    Mjpeg {
+        /// Where the bytes come from; `None` is standard input.
+        path: Option<PathBuf>,
+        /// How many a second. A pipe without it gives frames as they come; a file without it plays at [`Rate::DEFAULT`].
+        rate: Option<Rate>,
+        /// Start again after the last; for files only.
+        repeat: bool,
+        /// Largest image that is accepted, in bytes.
+        frame_bytes_max: usize,
+    },
+    /// `video:FILE?fps=10&loop=1&prepare=1`: a video file, through ffmpeg.
+    Video {
+        /// The file.
+        path: PathBuf,
+        /// How many a second; `None` is the file's own rate. At or below the file's own rate pictures are left out and time
+        /// passes as in the file; above it the file plays faster.
+        rate: Option<Rate>,
+        /// Start again at the end.
+        repeat: bool,
+        /// Convert the whole file before the first frame, so that playing costs nothing.
+        prepare: bool,
+    },
+    /// `rtsp://HOST/PATH`: a network camera, through ffmpeg, over TCP.
+    Rtsp {
+        /// The address, passed on as it is.
+        url: String,
+    },
+    /// `v4l2:/dev/video0?size=1280x720&fps=15&copy=1`: a local camera, through ffmpeg.
+    V4l2 {
+        /// The device.
+        device: PathBuf,
+        /// Size to ask the camera for.
+        size: Option<FrameSize>,
+        /// Rate to ask the camera for.
+        rate: Option<Rate>,
+        /// Ask the camera for JPEG and pass its images on untouched.
+        copy: bool,
+    },
+    /// `scene:street?size=1920x1080&fps=15&people=8&cars=2&seconds=10&seed=1&quality=95&loop=1`: a street that we draw, with
+    /// known boxes.
+    Scene {
+        /// What is drawn.
+        scene: SceneSpec,
+        /// How many a second.
+        rate: Rate,
+        /// Start again after the last frame; the motion has no seam.
+        repeat: bool,
+    },
+}
+
+/// What the generated street shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SceneSpec {
+    /// Size of each frame, 320x180 to 3840x2160; default 1920x1080.
+    pub size: FrameSize,
+    /// How many people walk, 0 to 40; default 8.
+    pub people: u16,
+    /// How many cars drive, 0 to 6; default 2.
+    pub cars: u16,
+    /// Length of the loop in seconds, 1 to 60; default 10.
+    pub seconds: u16,
+    /// Everything random follows from it; default 1.
+    pub seed: u64,
+    /// JPEG quality, 1 to 100; default 95.
+    pub quality: u8,
+}
+
+impl SceneSpec {
+    /// Smallest frame.
+    pub const SIZE_MIN: FrameSize = FrameSize { width: 320, height: 180 };
+    /// Largest frame.
+    pub const SIZE_MAX: FrameSize = FrameSize { width: 3840, height: 2160 };
+    /// Most people.
+    pub const PEOPLE_MAX: u16 = 40;
+    /// Most cars.
+    pub const CARS_MAX: u16 = 6;
+    /// Longest loop, in seconds.
+    pub const SECONDS_MAX: u16 = 60;
+}
+
+impl Default for SceneSpec {
+    fn default() -> Self {
+        Self {
+            size: FrameSize { width: 1920, height: 1080 },
+            people: 8,
+            cars: 2,
+            seconds: 10,
+            seed: 1,
+            quality: 95,
+        }
+    }
+}
+
+/// Frames per second, in thousandths: 0.1 to 240.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rate {
+    millihertz: u32,
+}
+
+impl Rate {
+    /// Five frames a second, the rate of the Mez paper's experiments (section 5).
+    pub const DEFAULT: Self = Self { millihertz: 5_000 };
+    const MILLIHERTZ_MIN: u32 = 100;
+    const MILLIHERTZ_MAX: u32 = 240_000;
+
+    /// `per_second` frames a second, kept to a thousandth; `None` outside 0.1 to 240.
+    pub fn new(per_second: f64) -> Option<Self> {
+        let millihertz = (per_second * 1e3).round();
+        let range = f64::from(Self::MILLIHERTZ_MIN)..=f64::from(Self::MILLIHERTZ_MAX);
+        range.contains(&millihertz).then_some(Self { millihertz: millihertz as u32 })
+    }
+
+    /// Frames per 1000 seconds.
+    pub const fn millihertz(self) -> u32 {
+        self.millihertz
+    }
+
+    /// Frames per second.
+    pub fn per_second(self) -> f64 {
+        f64::from(self.millihertz) / 1e3
+    }
+
+    /// Time between frames, rounded down to a nanosecond.
+    pub fn period(self) -> Duration {
+        Duration::from_nanos(1_000_000_000_000 / u64::from(self.millihertz))
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.per_second())
+    }
+}
+
+impl SourceSpec {
+    /// Largest JPEG image of an MJPEG stream unless the description says otherwise, in bytes.
+    pub const FRAME_BYTES_MAX: usize = 16 << 20;
+
+    /// Reads a description. A path without a kind is a folder if it is one, else a video file.
+    ///
+    /// # Errors
+    /// [`SourceError::Spec`] names the part that is wrong and what may stand there.
+    pub fn parse(text: &str) -> Result<Self, SourceError> {
+        let wrong = |reason: SpecReason| SourceError::Spec { spec: text.to_owned(), reason };
+        if text.starts_with("rtsp://") || text.starts_with("rtsps://") {
+            return Ok(Self::Rtsp { url: text.to_owned() });
+        }
+        let (kind, rest) = match text.split_once(':') {
+            Some(pair) => pair,
+            None if text.is_empty() => return Err(wrong(SpecReason::Empty)),
+            None if PathBuf::from(text).is_dir() => ("folder", text),
+            None => ("video", text),
+        };
+        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let mut options = Options::parse(query).map_err(wrong)?;
+        if place.is_empty() {
+            return Err(wrong(SpecReason::NoPlace));
+        }
+        let spec = Self::of_kind(kind, place, &mut options).map_err(wrong)?;
+        options.finish().map_err(wrong)?;
+        Ok(spec)
+    }
+
+    /// The same source without its loop.
+    pub(super) fn once(&self) -> Self {
+        let mut spec = self.clone();
+        match &mut spec {
+            Self::Folder { repeat, .. }
+            | Self::Mjpeg { repeat, .. }
+            | Self::Video { repeat, .. }
+            | Self::Scene { repeat, .. } => *repeat = false,
+            Self::Rtsp { .. } | Self::V4l2 { .. } => {}
+        }
+        spec
+    }
+
+    /// Whether opening it again may help after it failed: a camera comes back, a broken file does not.
+    pub(super) const fn can_reopen(&self) -> bool {
+        matches!(self, Self::Rtsp { .. } | Self::V4l2 { .. })
+    }
+
+    fn of_kind(kind: &str, place: &str, options: &mut Options<'_>) -> Result<Self, SpecReason> {
+        Ok(match kind {
+            "folder" => Self::Folder {
+                path: place.into(),
+                rate: options.rate()?.unwrap_or(Rate::DEFAULT),
+                repeat: options.flag("loop", false)?,
+                prepare: options.flag("prepare", false)?,
+            },
+            "mjpeg" => Self::Mjpeg {
+                path: (place != "-").then(|| place.into()),
+                rate: options.rate()?,
+                repeat: options.flag("loop", false)?,
+                frame_bytes_max: options
+                    .number("max", 1024, 1 << 30)?
+                    .unwrap_or(Self::FRAME_BYTES_MAX),
+            },
+            "video" => Self::Video {
+                path: place.into(),
+                rate: options.rate()?,
+                repeat: options.flag("loop", false)?,
+                prepare: options.flag("prepare", false)?,
+            },
+            "v4l2" => Self::V4l2 {
+                device: place.into(),
+                size: options.size()?,
+                rate: options.rate()?,
+                copy: options.flag("copy", false)?,
+            },
+            "scene" if place == "street" => {
+                let rate = options.rate()?.unwrap_or(Rate::DEFAULT);
+                let scene = options.scene()?;
+                Self::Scene { scene, rate, repeat: options.flag("loop", true)? }
+            }
+            "scene" => return Err(SpecReason::Scene(place.to_owned())),
+            other => return Err(SpecReason::Kind(other.to_owned())),
+        })
+    }
+}
+
+impl FromStr for SourceSpec {
+    type Err = SourceError;
+
+    fn from_str(text: &str) -> Result<Self, SourceError> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for SourceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut options = Vec::new();
+        let mut option = |name: &str, value: Option<String>| {
+            options.extend(value.map(|value| format!("{name}={value}")));
+        };
+        let yes = |flag: bool| flag.then(|| "1".to_owned());
+        match self {
+            Self::Folder { path, rate, repeat, prepare } => {
+                option("fps", Some(rate.to_string()));
+                option("loop", yes(*repeat));
+                option("prepare", yes(*prepare));
+                write!(f, "folder:{}", path.display())?;
+            }
+            Self::Mjpeg { path, rate, repeat, frame_bytes_max } => {
+                option("fps", rate.map(|rate| rate.to_string()));
+                option("loop", yes(*repeat));
+                let other_max = *frame_bytes_max != Self::FRAME_BYTES_MAX;
+                option("max", other_max.then(|| frame_bytes_max.to_string()));
+                match path {
+                    Some(path) => write!(f, "mjpeg:{}", path.display())?,
+                    None => f.write_str("mjpeg:-")?,
+                }
+            }
+            Self::Video { path, rate, repeat, prepare } => {
+                option("fps", rate.map(|rate| rate.to_string()));
+                option("loop", yes(*repeat));
+                option("prepare", yes(*prepare));
+                write!(f, "video:{}", path.display())?;
+            }
+            Self::Rtsp { url } => f.write_str(url)?,
+            Self::V4l2 { device, size, rate, copy } => {
+                option("size", size.map(|size| size.to_string()));
+                option("fps", rate.map(|rate| rate.to_string()));
+                option("copy", yes(*copy));
+                write!(f, "v4l2:{}", device.display())?;
+            }
+            Self::Scene { scene, rate, repeat } => {
+                let SceneSpec { size, people, cars, seconds, seed, quality } = scene;
+                write!(
+                    f,
+                    "scene:street?size={size}&fps={rate}&people={people}&cars={cars}&seconds={seconds}\
+                     &seed={seed}&quality={quality}&loop={}",
+                    u8::from(*repeat)
+                )?;
+            }
+        }
+        if options.is_empty() { Ok(()) } else { write!(f, "?{}", options.join("&")) }
+    }
+}
+
+/// What is wrong with a source description.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpecReason {
+    /// Nothing was given.
+    #[error("it is empty; give a kind and a place, such as scene:street or folder:DIR")]
+    Empty,
+    /// No such kind.
+    #[error("there is no kind {0:?}; choose one of: folder mjpeg video rtsp v4l2 scene")]
+    Kind(String),
+    /// No such scene.
+    #[error("there is no scene {0:?}; choose: street")]
+    Scene(String),
+    /// Nothing between the colon and the options.
+    #[error("nothing follows the kind; name a folder, file, device, '-' or scene")]
+    NoPlace,
+    /// An option that is not `name=value`, or is given twice.
+    #[error("option {0:?} is not written name=value, or is given twice")]
+    Option(String),
+    /// An option that this kind does not have.
+    #[error("it has no option {name:?}; it has: {known}")]
+    UnknownOption {
+        /// The option.
+        name: String,
+        /// The ones there are, separated by spaces.
+        known: String,
+    },
+    /// A value that the option does not take.
+    #[error("{name}={value} is not {expected}")]
+    Value {
+        /// The option.
+        name: String,
+        /// What it was given.
+        value: String,
+        /// What it takes.
+        expected: String,
+    },
+}
+
+/// Options not yet asked for, and the names that were asked for.
+struct Options<'a> {
+    given: BTreeMap<&'a str, &'a str>,
+    known: Vec<&'static str>,
+}
+
+impl<'a> Options<'a> {
+    fn parse(query: &'a str) -> Result<Self, SpecReason> {
+        let mut given = BTreeMap::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some((name, value)) if given.insert(name, value).is_none() => {}
+                // A flag may stand alone.
+                None if given.insert(pair, "1").is_none() => {}
+                _ => return Err(SpecReason::Option(pair.to_owned())),
+            }
+        }
+        Ok(Self { given, known: Vec::new() })
+    }
+
+    fn take<T>(
+        &mut self,
+        name: &'static str,
+        expected: &str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, SpecReason> {
+        self.known.push(name);
+        let Some(value) = self.given.remove(name) else { return Ok(None) };
+        let wrong = || SpecReason::Value {
+            name: name.into(),
+            value: value.into(),
+            expected: expected.into(),
+        };
+        read(value).map(Some).ok_or_else(wrong)
+    }
+
+    fn flag(&mut self, name: &'static str, default: bool) -> Result<bool, SpecReason> {
+        let read = |text: &str| match text {
+            "1" | "true" | "yes" => Some(true),
+            "0" | "false" | "no" => Some(false),
+            _ => None,
+        };
+        Ok(self.take(name, "1 or 0", read)?.unwrap_or(default))
+    }
+
+    fn number<T>(&mut self, name: &'static str, low: T, high: T) -> Result<Option<T>, SpecReason>
+    where
+        T: FromStr + PartialOrd + fmt::Display,
+    {
+        let expected = format!("a whole number from {low} to {high}");
+        let read = |text: &str| text.parse().ok().filter(|number| (&low..=&high).contains(&number));
+        self.take(name, &expected, read)
+    }
+
+    fn rate(&mut self) -> Result<Option<Rate>, SpecReason> {
+        let read = |text: &str| text.parse().ok().and_then(Rate::new);
+        self.take("fps", "a number of frames per second from 0.1 to 240", read)
+    }
+
+    fn size(&mut self) -> Result<Option<FrameSize>, SpecReason> {
+        self.take("size", "a frame size such as 1920x1080", |text| text.parse().ok())
+    }
+
+    fn scene(&mut self) -> Result<SceneSpec, SpecReason> {
+        let default = SceneSpec::default();
+        let (low, high) = (SceneSpec::SIZE_MIN, SceneSpec::SIZE_MAX);
+        let read = |text: &str| {
+            text.parse().ok().filter(|size: &FrameSize| {
+                (low.width..=high.width).contains(&size.width)
+                    && (low.height..=high.height).contains(&size.height)
+            })
+        };
+        let size = self.take("size", &format!("a frame size from {low} to {high}"), read)?;
+        Ok(SceneSpec {
+            size: size.unwrap_or(default.size),
+            people: self.number("people", 0, SceneSpec::PEOPLE_MAX)?.unwrap_or(default.people),
+            cars: self.number("cars", 0, SceneSpec::CARS_MAX)?.unwrap_or(default.cars),
+            seconds: self.number("seconds", 1, SceneSpec::SECONDS_MAX)?.unwrap_or(default.seconds),
+            seed: self.number("seed", 0, u64::MAX)?.unwrap_or(default.seed),
+            quality: self.number("quality", 1, 100)?.unwrap_or(default.quality),
+        })
+    }
+
+    fn finish(self) -> Result<(), SpecReason> {
+        match self.given.into_keys().next() {
+            None => Ok(()),
+            Some(name) => Err(SpecReason::UnknownOption {
+                name: name.to_owned(),
+                known: if self.known.is_empty() { "none".into() } else { self.known.join(" ") },
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptions_round_trip() {
+        for text in [
+            "folder:frames?fps=5",
+            "folder:/a b/c?fps=29.97&loop=1&prepare=1",
+            "mjpeg:-",
+            "mjpeg:/run/cam.fifo?fps=15&loop=1&max=100000",
+            "video:clip.mp4",
+            "video:clip.mp4?fps=10&loop=1&prepare=1",
+            "rtsp://user:pass@10.0.0.7:554/stream?channel=1&loop=2",
+            "v4l2:/dev/video0",
+            "v4l2:/dev/video0?size=1280x720&fps=15&copy=1",
+            "scene:street?size=1920x1080&fps=15&people=8&cars=2&seconds=10&seed=1&quality=95&loop=1",
+        ] {
+            assert_eq!(SourceSpec::parse(text).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn defaults_are_filled_in() {
+        let Ok(SourceSpec::Scene { scene, rate, repeat: true }) = SourceSpec::parse("scene:street")
+        else {
+            panic!("scene:street is a looping scene");
+        };
+        assert_eq!((scene, rate), (SceneSpec::default(), Rate::DEFAULT));
+        assert_eq!(
+            SourceSpec::parse("clip.mp4").unwrap(),
+            SourceSpec::parse("video:clip.mp4").unwrap()
+        );
+        assert_eq!(
+            SourceSpec::parse("video:clip.mp4?loop").unwrap(),
+            SourceSpec::parse("video:clip.mp4?loop=1").unwrap()
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_the_way_out() {
+        for (text, expected) in [
+            ("", "it is empty"),
+            ("folder:", "nothing follows the kind"),
+            ("ftp:x", "there is no kind \"ftp\"; choose one of: folder"),
+            ("scene:beach", "there is no scene \"beach\"; choose: street"),
+            ("folder:x?speed=3", "it has no option \"speed\"; it has: fps loop prepare"),
+            ("folder:x?fps=0", "fps=0 is not a number of frames per second from 0.1 to 240"),
+            ("folder:x?fps=nan", "fps=nan is not a number"),
+            (
+                "folder:x?fps=5&fps=6",
+                "option \"fps=6\" is not written name=value, or is given twice",
+            ),
+            ("folder:x?loop=2", "loop=2 is not 1 or 0"),
+            ("scene:street?people=99", "people=99 is not a whole number from 0 to 40"),
+            ("scene:street?size=10x10", "size=10x10 is not a frame size from 320x180 to 3840x2160"),
+            ("scene:street?quality=-1", "quality=-1 is not a whole number from 1 to 100"),
+        ] {
+            let error = SourceSpec::parse(text).unwrap_err();
+            let SourceError::Spec { reason, .. } = &error else { panic!("{text}: {error}") };
+            assert!(reason.to_string().contains(expected), "{text}: {reason}");
+        }
+    }
+}

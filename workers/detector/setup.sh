@@ -1,0 +1,34 @@
+#!/bin/sh
+# Makes the detector worker's Python environment. Run it again at any time: it does nothing when nothing is missing.
+#
+#   workers/detector/setup.sh [FOLDER]
+#
+# FOLDER is TIDEGATE_WORKER_VENV, or tidegate/worker-venv in the user's cache folder, where the program looks by itself.
+set -eu
+
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+venv=${1:-${TIDEGATE_WORKER_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/tidegate/worker-venv}}
+python=${PYTHON:-python3}
+
+works() {
+    "$venv/bin/python" -c 'import cv2, numpy; cv2.HOGDescriptor_getDefaultPeopleDetector()' 2>/dev/null
+}
+
+if works; then
+    echo "detector worker: $venv is complete"
+    exit 0
+fi
+if ! command -v "$python" >/dev/null; then
+    echo "detector worker: $python is missing; install Python 3.9 or later" >&2
+    exit 1
+fi
+if ! "$python" -m venv "$venv"; then
+    echo "detector worker: cannot make $venv; on Debian and Ubuntu: apt-get install python3-venv" >&2
+    exit 1
+fi
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$here/requirements.txt"
+if ! works; then
+    echo "detector worker: OpenCV does not load from $venv; remove that folder and run this again" >&2
+    exit 1
+fi
+echo "detector worker: made $venv"
