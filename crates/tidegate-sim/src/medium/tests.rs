@@ -39,14 +39,12 @@ fn saturate(medium: &mut Medium<u64>, pairs: &[(usize, usize)], end: Duration) -
     const BACKLOG: u64 = 128;
     let end = Instant::EPOCH + end;
     let mut arrived = vec![0; 64];
-    let mut number = 0;
     let mut now = Instant::EPOCH;
-    for &(from, to) in pairs {
+    for (pair, &(from, to)) in pairs.iter().enumerate() {
         for _ in 0..BACKLOG {
             // The number names the pair, so that each arrival is replaced by a new packet.
-            let _ = send(medium, now, from, to, number);
+            let _ = send(medium, now, from, to, pair as u64);
         }
-        number += 1;
     }
     while let Some(next) = medium.poll_timeout().filter(|next| *next <= end) {
         now = next.max(now);

@@ -127,7 +127,7 @@ fn steps_change_the_rate_and_start_over() {
         let _ = send(&mut medium, at(0.0), 0, 1, 0);
     }
     for second in 1..=6 {
-        deliveries(&mut medium, at(second as f64 * 1000.0));
+        deliveries(&mut medium, at(f64::from(second) * 1000.0));
         let out = medium.stats()[0].counters.out_packets;
         per_second.push(out - before);
         before = out;
