@@ -1,0 +1,111 @@
+"""The detectors on pictures that are drawn here. Skipped, with a word, where OpenCV is missing."""
+
+import unittest
+
+from tidegate_detector.protocol import FrameError, Size
+
+try:
+    import cv2
+    import numpy as np
+
+    from tidegate_detector.image import decode, fit
+    from tidegate_detector.moving import BACKGROUND_MAX, Moving
+    from tidegate_detector.person import Person
+except ImportError as error:
+    raise unittest.SkipTest(f"{error}: run workers/detector/setup.sh to test the detectors") from error
+
+SOURCE = Size(1280, 720)
+cv2.setNumThreads(1)  # as the worker does
+
+
+def picture(boxes=(), size=SOURCE):
+    """A textured wall with bright boxes, always the same but for the boxes."""
+    noise = np.random.default_rng(7).integers(90, 130, (72, 128, 3), np.uint8)
+    image = cv2.resize(noise, (SOURCE.width, SOURCE.height), interpolation=cv2.INTER_CUBIC)
+    for x1, y1, x2, y2 in boxes:
+        image[y1:y2, x1:x2] = 235
+    return cv2.resize(image, size, interpolation=cv2.INTER_AREA) if size != SOURCE else image
+
+
+def jpeg(image, quality=95):
+    return cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
+
+
+def learnt():
+    moving = Moving()
+    moving.begin_scene(SOURCE)
+    for step in range(7):  # something stands in each, elsewhere each time: the median does not see it
+        moving.learn(jpeg(picture([(150 * step, 100, 150 * step + 90, 300)])))
+    return moving
+
+
+class MovingTest(unittest.TestCase):
+    def assert_near(self, box, expected):
+        for found, wanted in zip(box[:4], expected):
+            self.assertAlmostEqual(found, wanted, delta=12, msg=f"{box} against {expected}")
+
+    def test_boxes_are_where_things_stand(self):
+        things = [(200, 200, 280, 420), (700, 300, 900, 400)]
+        found = sorted(learnt().detect(jpeg(picture(things))))
+        self.assertEqual(len(found), 2, found)
+        for box, thing in zip(found, things):
+            self.assert_near(box, thing)
+            self.assertEqual(box.label, "moving")
+
+    def test_boxes_of_small_frames_are_in_source_pixels(self):
+        moving = learnt()
+        for size in [Size(640, 360), Size(480, 270), Size(320, 180)]:
+            (box,) = moving.detect(jpeg(picture([(200, 200, 300, 440)], size), 75))
+            self.assert_near(box, (200, 200, 300, 440))
+
+    def test_an_empty_scene_is_empty_at_any_quality(self):
+        moving = learnt()
+        for quality in (95, 75, 50, 30):
+            self.assertEqual(moving.detect(jpeg(picture(), quality)), [], quality)
+
+    def test_frames_are_looked_at_by_themselves(self):
+        moving, busy = learnt(), jpeg(picture([(500, 100, 600, 300)]))
+        first = moving.detect(busy)
+        moving.detect(jpeg(picture([(100, 100, 900, 600)])))
+        self.assertEqual(moving.detect(busy), first)
+
+    def test_misuse_is_named(self):
+        moving = Moving()
+        with self.assertRaisesRegex(FrameError, "no scene"):
+            moving.learn(jpeg(picture()))
+        moving.begin_scene(SOURCE)
+        with self.assertRaisesRegex(FrameError, "no background"):
+            moving.detect(jpeg(picture()))
+        wall = jpeg(picture())
+        for _ in range(BACKGROUND_MAX):
+            moving.learn(wall)
+        with self.assertRaisesRegex(FrameError, "are enough"):
+            moving.learn(jpeg(picture()))
+        moving.detect(jpeg(picture()))
+        with self.assertRaisesRegex(FrameError, "is fixed"):
+            moving.learn(jpeg(picture()))
+        for broken in (b"", b"\xff\xd8 no image"):
+            with self.assertRaisesRegex(FrameError, "no image"):
+                moving.detect(broken)
+
+
+class PersonTest(unittest.TestCase):
+    def test_the_input_is_fixed_and_an_empty_wall_has_nobody(self):
+        person = Person()
+        self.assertEqual(person.begin_scene(Size(1920, 1080)), Size(1280, 720))
+        self.assertEqual(person.detect(jpeg(picture())), [])
+        with self.assertRaises(FrameError):
+            person.learn(jpeg(picture()))
+
+
+class ImageTest(unittest.TestCase):
+    def test_sizes_fit_and_gray_frames_decode(self):
+        self.assertEqual(fit(Size(1920, 1080), 960), Size(960, 540))
+        self.assertEqual(fit(Size(768, 432), 960), Size(768, 432))
+        gray = jpeg(cv2.cvtColor(picture(), cv2.COLOR_BGR2GRAY))
+        self.assertEqual(decode(gray, Size(64, 36), gray=False).shape, (36, 64, 3))
+        self.assertEqual(decode(gray, Size(64, 36), gray=True).shape, (36, 64))
+
+
+if __name__ == "__main__":
+    unittest.main()
