@@ -1,11 +1,13 @@
 //! JPEG knobs, characterization tables, Pareto fronts and latency controllers.
 //!
 //! [`knob`] changes frames, [`table`] says what each change costs and is worth, [`score`] measures that
-//! worth, [`capacity`] estimates the link, [`controller`] chooses, and [`transfer`] is the sender's
-//! state machine that joins them. Nothing here does I/O or reads a clock.
+//! worth, [`capacity`] estimates the link, [`controller`] chooses, [`transfer`] is the sender's state
+//! machine that joins them, and [`coordinator`] divides a medium among cameras. Nothing here does I/O or
+//! reads a clock.
 
 pub mod capacity;
 pub mod controller;
+pub mod coordinator;
 pub mod knob;
 pub mod score;
 pub mod table;

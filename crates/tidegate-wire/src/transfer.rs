@@ -96,10 +96,10 @@ pub enum EndReason {
 /// A part of the medium for the camera that receives it; soft state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Sustained bytes per second that the camera may use.
+    /// Sustained bytes per second that the camera may use; 0 lifts the limit.
     pub bytes_per_second: u64,
-    /// When to capture: this long after each whole multiple of the frame interval since the epoch.
-    pub phase: Duration,
+    /// Time by which the camera should delay its captures, once; zero leaves them.
+    pub shift: Duration,
     /// For how long this holds unless it is renewed; afterwards the camera's safe default returns.
     pub valid_for: Duration,
 }
@@ -238,7 +238,7 @@ fields!(UpdateTransfer { transfer, demand });
 fields!(StopTransfer { transfer });
 fields!(TransferStarted { transfer, first });
 fields!(TransferEnded { transfer, reason });
-fields!(Share { bytes_per_second, phase, valid_for });
+fields!(Share { bytes_per_second, shift, valid_for });
 fields!(Unchanged { transfer, at });
 fields!(Ack { transfer, frame, received, total, first_at, last_at, complete, reset_seen });
 

@@ -1,1 +1,317 @@
-//! The camera part of the program.
+//! The camera node: a source, a log, and transfers that leave by a link.
+//!
+//! ```text
+//!  source ─▶ capture ─▶ camera log ─▶ engine (a Transfer for each stream) ─▶ encoder ─▶ link
+//! ```
+//!
+//! The node dials its edge node, says what camera it is, and sends nothing until it is asked. When the link
+//! breaks it dials again with back-off; capturing goes on meanwhile, and the log bridges the gap.
+
+mod capture;
+mod encoder;
+mod engine;
+mod runtime;
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tidegate_client::ApiError;
+use tidegate_frame::{
+    knob::FrameLimits,
+    table::{TableError, TableSet},
+    transfer::TransferConfig,
+};
+use tidegate_log::{Log, LogConfig, LogError, Memory};
+use tidegate_message::{CameraName, Code, FrameSize, Instant};
+use tidegate_wire::{BootId, CameraAnnounce, Features, Hello, NodeId, Record, Role};
+use tokio_util::sync::CancellationToken;
+
+use self::capture::{Capture, CaptureCounts};
+pub use self::capture::CaptureError;
+pub(crate) use self::runtime::Camera;
+use crate::{
+    carrier::{Carrier, Down, Incoming},
+    clock,
+    link::{self, LinkConfig, LinkError, Transport},
+    pki::Credentials,
+    source::{Source, SourceControl, SourceError, SourceSpec},
+};
+
+/// First and longest wait before a lost edge node is dialled again.
+const RETRY_MIN: Duration = Duration::from_millis(200);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// Longest wait for the edge node's answer to our introduction.
+const WELCOME_MAX: Duration = Duration::from_secs(5);
+
+/// What a camera is made of.
+#[derive(Clone, Debug)]
+pub struct CameraOptions {
+    /// Its name.
+    pub name: CameraName,
+    /// Size of its frames, if known before the first.
+    pub size: Option<FrameSize>,
+    /// Frames a second to expect; 0 if not known.
+    pub frames_per_second: f64,
+    /// What is told of its source.
+    pub source: String,
+    /// Bound of its log.
+    pub log: LogConfig,
+    /// Bounds on its frames.
+    pub limits: FrameLimits,
+    /// How far ahead of our clock a given capture time may lie.
+    pub future_max: Duration,
+    /// Folder of characterization tables beside those that come with the program.
+    pub tables: Option<PathBuf>,
+}
+
+/// Where a camera's frames go in.
+pub(crate) struct Intake(Capture);
+
+impl Intake {
+    /// Takes one frame, captured at `at` or now; returns its capture time.
+    ///
+    /// # Errors
+    /// [`CaptureError`]; nothing else is disturbed.
+    pub(crate) fn frame(&mut self, at: Option<Instant>, jpeg: &Bytes) -> Result<Instant, CaptureError> {
+        self.0.frame(at, jpeg)
+    }
+}
+
+/// Why a camera cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum CameraError {
+    /// The log cannot be made.
+    #[error("the camera's log cannot be made")]
+    Log(#[from] LogError),
+    /// A table cannot be read.
+    #[error("a characterization table cannot be read")]
+    Table(#[from] TableError),
+    /// The source cannot be opened, or ended.
+    #[error("the source cannot be used")]
+    Source(#[from] SourceError),
+    /// The source has no more frames.
+    #[error("the source has ended after {frames} frames")]
+    SourceEnded {
+        /// How many there were.
+        frames: u64,
+    },
+    /// The edge node does not accept this camera.
+    #[error("the edge node refuses this camera: {text}")]
+    Refused {
+        /// The stable code it gave, if this version knows it.
+        code: Option<Code>,
+        /// Its sentence.
+        text: String,
+    },
+    /// The link cannot be made.
+    #[error("the link to the edge node cannot be made")]
+    Link(#[from] LinkError),
+    /// The edge node could not be reached often enough.
+    #[error("the edge node {edge} could not be reached in {tries} tries, the last time because {why}")]
+    Unreachable {
+        /// Its address.
+        edge: SocketAddr,
+        /// How often it was tried.
+        tries: u32,
+        /// What the last try said.
+        why: String,
+    },
+}
+
+impl CameraError {
+    /// The stable code.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Log(_) => Code::CONFIG_INVALID,
+            Self::Table(_) => Code::TABLE_INVALID,
+            Self::Source(_) => Code::CONFIG_INVALID,
+            Self::SourceEnded { .. } => Code::CAMERA_OFFLINE,
+            Self::Refused { code, .. } => code.unwrap_or(Code::IDENTITY_REFUSED),
+            Self::Link(LinkError::Refused { .. } | LinkError::Credentials(_)) => {
+                Code::IDENTITY_REFUSED
+            }
+            Self::Link(_) | Self::Unreachable { .. } => Code::LINK_DOWN,
+        }
+    }
+}
+
+/// A camera with an empty log, and its intake.
+///
+/// # Errors
+/// [`CameraError::Log`] and [`CameraError::Table`].
+pub(crate) fn build(
+    options: CameraOptions,
+    source: Option<SourceControl>,
+) -> Result<(Camera, Intake), CameraError> {
+    let tables = tables(options.tables.as_deref())?;
+    let (writer, log) = Log::create(options.log.clone(), Memory::new())?;
+    let counts = Arc::new(CaptureCounts::default());
+    let (capture, captured) =
+        Capture::new(writer, options.limits, options.future_max, counts.clone());
+    let camera = Camera {
+        announce: CameraAnnounce {
+            name: options.name,
+            size: options.size,
+            frames_per_second: options.frames_per_second,
+            source: options.source,
+        },
+        log,
+        log_bytes_max: options.log.bytes_max,
+        counts,
+        captured,
+        tables: Arc::new(tables),
+        config: TransferConfig::default(),
+        limits: options.limits,
+        source,
+    };
+    Ok((camera, Intake(capture)))
+}
+
+/// The tables that come with the program, and those of `folder` if there is one.
+///
+/// # Errors
+/// [`TableError`], which names the file and the line.
+pub(crate) fn tables(folder: Option<&Path>) -> Result<TableSet, TableError> {
+    let mut tables = TableSet::builtin();
+    if let Some(folder) = folder.filter(|folder| folder.is_dir()) {
+        let count = tables.load_folder(folder)?;
+        tracing::info!(count, folder = %folder.display(), "characterization tables read");
+    }
+    Ok(tables)
+}
+
+/// Where and as whom a camera node dials.
+#[derive(Clone)]
+pub struct DialOptions {
+    /// The edge node's link address.
+    pub edge: SocketAddr,
+    /// QUIC, TCP, or QUIC first.
+    pub transport: Transport,
+    /// The camera's certificate.
+    pub credentials: Credentials,
+    /// Settings of the link.
+    pub link: LinkConfig,
+    /// How often a lost edge node is dialled in a row before the camera gives up; none for ever.
+    pub reconnects_max: Option<u32>,
+}
+
+/// Runs a camera node until `stop`.
+///
+/// # Errors
+/// [`CameraError`]: what cannot be mended by trying again.
+pub async fn run(
+    options: CameraOptions,
+    spec: &SourceSpec,
+    dial: DialOptions,
+    stop: CancellationToken,
+) -> Result<(), CameraError> {
+    let mut source = Source::open(spec).await?;
+    let (camera, mut intake) = build(options, Some(source.control()))?;
+    let capturing = async {
+        while let Some(next) = source.next().await {
+            match next {
+                Ok(frame) => {
+                    // A frame that cannot be carried is one frame less, no reason to stop.
+                    if let Err(error) = intake.frame(None, &frame.picture.jpeg) {
+                        tracing::warn!(error = %error, code = %error.code(), "frame refused");
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "the source has a fault"),
+            }
+        }
+        camera.counts.captured.load(Ordering::Relaxed)
+    };
+    tokio::select! {
+        frames = capturing => Err(CameraError::SourceEnded { frames }),
+        ended = stay_connected(&camera, &dial, &stop) => ended,
+    }
+}
+
+/// Dials, serves, and dials again.
+async fn stay_connected(
+    camera: &Camera,
+    options: &DialOptions,
+    stop: &CancellationToken,
+) -> Result<(), CameraError> {
+    // A life of this program: the edge node tells a restart from a broken link by it.
+    let epoch = u64::try_from(clock::now().as_nanos()).unwrap_or(1);
+    let mut wait = RETRY_MIN;
+    let mut tries = 0;
+    loop {
+        let started = clock::now();
+        let dialled = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            dialled = connect(camera, options, epoch) => dialled,
+        };
+        let why = match dialled {
+            Ok(carrier) => {
+                tracing::info!(edge = %options.edge, transport = carrier.transport(), "connected");
+                match camera.serve(carrier, stop).await {
+                    Ok(()) => return Ok(()),
+                    Err(Down { why }) => why,
+                }
+            }
+            Err(error @ (CameraError::Refused { .. } | CameraError::Link(LinkError::Credentials(_)))) => {
+                return Err(error);
+            }
+            Err(error) => crate::error_chain(&error),
+        };
+        // A link that held for a while has earned a quick second try.
+        if clock::now().since(started) > RETRY_MAX {
+            (wait, tries) = (RETRY_MIN, 0);
+        }
+        tries += 1;
+        if options.reconnects_max.is_some_and(|most| tries > most) {
+            return Err(CameraError::Unreachable { edge: options.edge, tries, why });
+        }
+        tracing::warn!(edge = %options.edge, why, wait_ms = wait.as_millis(), "not connected");
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = tokio::time::sleep(wait) => {}
+        }
+        wait = (wait * 2).min(RETRY_MAX);
+    }
+}
+
+async fn connect(
+    camera: &Camera,
+    options: &DialOptions,
+    epoch: u64,
+) -> Result<Carrier, CameraError> {
+    let link =
+        link::dial(options.edge, &options.credentials, options.link.clone(), options.transport)
+            .await?;
+    let mut carrier = Carrier::Link(link);
+    let hello = hello(camera.announced(), options.credentials.identity().node, epoch);
+    let lost = |Down { why }| CameraError::Unreachable { edge: options.edge, tries: 1, why };
+    carrier.send(hello.into()).await.map_err(lost)?;
+    let silent = || lost(Down { why: "it did not answer our introduction".to_owned() });
+    let answer = tokio::time::timeout(WELCOME_MAX, carrier.recv()).await.map_err(|_| silent())?;
+    match answer.map_err(lost)? {
+        Incoming::Record(Record::Welcome(_)) => Ok(carrier),
+        Incoming::Record(Record::Refused(refused)) => {
+            Err(CameraError::Refused { code: refused.code(), text: refused.text })
+        }
+        _ => Err(lost(Down { why: "it answered our introduction with something else".to_owned() })),
+    }
+}
+
+/// How a camera introduces itself.
+pub(crate) fn hello(announce: CameraAnnounce, node: NodeId, epoch: u64) -> Hello {
+    // Without a boot id every start counts as one of a machine not seen before.
+    let boot = BootId(tidegate_sys::clock::boot_id().unwrap_or_default());
+    let camera = Some(announce);
+    Hello { node, epoch, boot, role: Role::Camera, features: Features::KNOWN, camera }
+}
+
+impl From<CameraError> for ApiError {
+    fn from(error: CameraError) -> Self {
+        let code = error.code();
+        Self::new(code, error.to_string()).caused_by(crate::error_chain(&error))
+    }
+}

@@ -2,12 +2,29 @@
 
 pub mod api;
 pub mod camera;
+pub mod carrier;
 pub mod characterize;
 pub mod cli;
+pub mod clock;
 pub mod config;
 pub mod demo;
 pub mod detector;
 pub mod link;
 pub mod node;
 pub mod pki;
+pub mod plot;
+pub mod report;
 pub mod source;
+pub mod tasks;
+
+/// An error and what caused it, joined by colons; for logs and for records that carry one sentence.
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}

@@ -1,1 +1,277 @@
-//! The node part of the program.
+//! The edge node: cameras come in over links, applications over the API.
+//!
+//! ```text
+//!  link ─▶ serve ─▶ stream log ◀─ session ─▶ API           one stream for each transfer,
+//!           │           │                                  one session for each subscription
+//!           └─ notices ─┴──────▶
+//! ```
+//!
+//! Always true: a camera or a subscriber that dies ends its own task and nothing else; a node that stops
+//! tells its sessions, then lets go.
+
+mod cameras;
+mod entry;
+mod frames;
+mod hosted;
+mod serve;
+mod session;
+mod shares;
+mod stream;
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, Weak},
+    time::Duration,
+};
+
+use tidegate_frame::table::{TableError, TableSet};
+use tidegate_log::LogConfig;
+use tidegate_message::Code;
+use tidegate_wire::{BootId, CameraAnnounce, Features, Record, Refused, Welcome};
+use tokio_util::sync::CancellationToken;
+
+use self::{cameras::Cameras, frames::Live, hosted::Hosted, shares::Shares};
+use crate::{
+    api::{self, ApiError, ServerConfig, ServerError, SubscriptionId},
+    camera::{self, CameraOptions},
+    carrier::{Carrier, Down, Incoming},
+    clock,
+    link::{Link, LinkConfig, LinkError, Listener},
+    pki::{Credentials, Kind, PkiError},
+    tasks::{self, Tasks},
+};
+
+/// Longest wait for a camera's introduction.
+const HELLO_MAX: Duration = Duration::from_secs(5);
+/// How long tasks may take to end after a stop.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What an edge node is made of.
+#[derive(Clone)]
+pub struct NodeOptions {
+    /// Where the API listens; port 0 takes a free one.
+    pub api_listen: SocketAddr,
+    /// Where cameras dial, UDP and TCP.
+    pub link_listen: SocketAddr,
+    /// The node's certificate.
+    pub credentials: Credentials,
+    /// Settings of links.
+    pub link: LinkConfig,
+    /// Bound of each stream's log.
+    pub stream_log: LogConfig,
+    /// What cameras hosted for publishers are made of; name, size and rate come from Register.
+    pub hosted: CameraOptions,
+}
+
+/// Why a node cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The node link cannot listen.
+    #[error("the node link cannot listen")]
+    Link(#[from] LinkError),
+    /// The API cannot serve.
+    #[error("the API cannot be served")]
+    Api(#[from] ServerError),
+    /// The certificate does not serve.
+    #[error("the node's certificate cannot be used")]
+    Credentials(#[from] PkiError),
+    /// A table cannot be read.
+    #[error("a characterization table cannot be read")]
+    Table(#[from] TableError),
+}
+
+impl NodeError {
+    /// The stable code.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Link(_) | Self::Api(_) => Code::CONFIG_INVALID,
+            Self::Credentials(_) => Code::IDENTITY_REFUSED,
+            Self::Table(_) => Code::TABLE_INVALID,
+        }
+    }
+}
+
+/// Everything a node shares between its tasks.
+pub(crate) struct NodeState {
+    cameras: Cameras,
+    subscriptions: Mutex<HashMap<SubscriptionId, Live>>,
+    hosted: Hosted,
+    hosted_options: CameraOptions,
+    stream_log: LogConfig,
+    shares: Mutex<Shares>,
+    tasks: Tasks,
+    stop: CancellationToken,
+    this: Weak<NodeState>,
+}
+
+impl NodeState {
+    fn this(&self) -> Arc<Self> {
+        self.this.upgrade().expect("a node's state is only used from within its Arc")
+    }
+
+    fn subscriptions(&self) -> MutexGuard<'_, HashMap<SubscriptionId, Live>> {
+        self.subscriptions.lock().expect("no panic while subscriptions are looked up")
+    }
+
+    fn shares(&self) -> MutexGuard<'_, Shares> {
+        self.shares.lock().expect("no panic while shares are reckoned")
+    }
+}
+
+/// A node that listens and does not serve yet.
+pub struct Node {
+    listener: Listener,
+    server: api::Server,
+    options: NodeOptions,
+    tables: Arc<TableSet>,
+}
+
+impl Node {
+    /// Listens on both addresses.
+    ///
+    /// # Errors
+    /// [`NodeError`], which names the address.
+    pub async fn bind(options: NodeOptions) -> Result<Self, NodeError> {
+        let tables = Arc::new(camera::tables(options.hosted.tables.as_deref())?);
+        let listener =
+            Listener::bind(options.link_listen, &options.credentials, options.link.clone()).await?;
+        let server = api::Server::bind(ServerConfig {
+            listen: options.api_listen,
+            node: options.credentials.identity().name.clone(),
+            frame_bytes_max: options.hosted.limits.bytes_max as u64,
+            tls: Arc::new(options.credentials.server_tls(api::server::ALPN)?),
+        })
+        .await?;
+        Ok(Self { listener, server, options, tables })
+    }
+
+    /// Where the API listens.
+    pub fn api_address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
+    /// Where cameras dial.
+    pub fn link_address(&self) -> SocketAddr {
+        self.listener.local_address()
+    }
+
+    /// Serves until `stop`.
+    ///
+    /// # Errors
+    /// [`NodeError`] if the API fails as a whole.
+    pub async fn serve(self, stop: CancellationToken) -> Result<(), NodeError> {
+        let (tasks, owner) = tasks::tasks();
+        let state = Arc::new_cyclic(|this| NodeState {
+            cameras: Cameras::default(),
+            subscriptions: Mutex::default(),
+            hosted: Hosted::default(),
+            hosted_options: self.options.hosted.clone(),
+            stream_log: self.options.stream_log.clone(),
+            shares: Mutex::new(Shares::new(self.tables)),
+            tasks,
+            stop: stop.clone(),
+            this: this.clone(),
+        });
+        let accepting = accept(self.listener, state.clone(), self.options.credentials.clone());
+        let (served, (), ()) = tokio::join!(
+            self.server.serve(state, stop.clone()),
+            async {
+                tokio::select! {
+                    () = accepting => {}
+                    () = stop.cancelled() => {}
+                }
+            },
+            owner.run(stop.cancelled(), GRACE),
+        );
+        Ok(served?)
+    }
+}
+
+async fn accept(mut listener: Listener, state: Arc<NodeState>, credentials: Credentials) {
+    // One life of this node; cameras tell a restart of ours by it.
+    let epoch = u64::try_from(clock::now().as_nanos()).unwrap_or(1);
+    loop {
+        let link = match listener.accept().await {
+            Ok(link) => link,
+            Err(error) => {
+                tracing::error!(error = %crate::error_chain(&error), "no more cameras can connect");
+                return;
+            }
+        };
+        let (node, own) = (state.clone(), credentials.clone());
+        state.tasks.spawn("camera link", async move {
+            let peer = link.peer().clone();
+            if let Err(error) = welcome(node, link, &own, epoch).await {
+                tracing::warn!(%peer, error = error.chain(), "camera not served");
+            }
+        });
+    }
+}
+
+/// Hears a camera's introduction, answers it, and serves.
+async fn welcome(
+    node: Arc<NodeState>,
+    link: Link,
+    credentials: &Credentials,
+    epoch: u64,
+) -> Result<(), ApiError> {
+    let peer = link.peer().clone();
+    let mut carrier = Carrier::Link(link.clone());
+    let refuse = |code: Code, text: String| ApiError::new(code, text);
+    let hello = match tokio::time::timeout(HELLO_MAX, carrier.recv()).await {
+        Ok(Ok(Incoming::Record(Record::Hello(hello)))) => hello,
+        Ok(Ok(_)) => {
+            return Err(refuse(Code::LINK_PROTOCOL, "it did not introduce itself first".into()));
+        }
+        Ok(Err(Down { why })) => return Err(refuse(Code::LINK_DOWN, why)),
+        Err(_) => return Err(refuse(Code::LINK_PROTOCOL, "it did not introduce itself".into())),
+    };
+    let checked = introduced(&peer, hello.camera);
+    let announce = match checked {
+        Ok(announce) => announce,
+        Err(error) => return turn_away(&carrier, error).await,
+    };
+    let welcome = Welcome {
+        node: credentials.identity().node,
+        epoch,
+        boot: BootId(tidegate_sys::clock::boot_id().unwrap_or_default()),
+        features: Features::KNOWN,
+        now: clock::now(),
+    };
+    if let Err(error) = node.cameras.may_attach(&announce.name, peer.node) {
+        return turn_away(&carrier, error).await;
+    }
+    carrier.send(welcome.into()).await.map_err(|Down { why }| refuse(Code::LINK_DOWN, why))?;
+    let stop = node.stop.clone();
+    let served = serve::serve(node, carrier, announce, peer.node, hello.epoch, &stop).await;
+    link.close(0, "the node stops, or a newer link has taken over");
+    served
+}
+
+/// The camera that a peer says it is, if its certificate lets it.
+fn introduced(
+    peer: &crate::pki::PeerIdentity,
+    announce: Option<CameraAnnounce>,
+) -> Result<CameraAnnounce, ApiError> {
+    let refuse = |text: String| Err(ApiError::new(Code::IDENTITY_REFUSED, text));
+    if peer.kind != Kind::Camera {
+        return refuse(format!("the certificate of {peer} is not a camera's"));
+    }
+    match announce {
+        Some(announce) if announce.name.as_str() == peer.name => Ok(announce),
+        Some(announce) => {
+            refuse(format!("the certificate of {peer} does not let it be camera {}", announce.name))
+        }
+        None => refuse(format!("{peer} did not say which camera it is")),
+    }
+}
+
+/// Tells a camera why it is not served.
+async fn turn_away(carrier: &Carrier, error: ApiError) -> Result<(), ApiError> {
+    // The peer may be gone already; then there is nobody to tell.
+    let _ = carrier.send(Refused::new(error.code(), error.chain()).into()).await;
+    // Time for the record to leave before the link is dropped with its last handle.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    Err(error)
+}

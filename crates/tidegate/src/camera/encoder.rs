@@ -1,0 +1,240 @@
+//! The encoder of one camera: one thread, one transcoder, reused buffers.
+//!
+//! ```text
+//!  engine ──Work──▶ bounded queue ──▶ thread: Transcoder ──Done──▶ engine
+//! ```
+//!
+//! Always true: the queue holds at most [`WORK_MAX`] pieces, more than all transfers of a camera ask for at
+//! once; output buffers return to the pool when the link has let them go, so that a warmed-up encoder
+//! allocates no frame-sized memory.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, mpsc},
+    thread::JoinHandle,
+};
+
+use bytes::Bytes;
+use tidegate_frame::knob::{
+    Applied, FrameError, FrameLimits, KnobSetting, Transcoder, TransferState,
+};
+use tidegate_message::{FrameSize, Instant};
+use tidegate_wire::TransferId;
+use tokio::sync::mpsc as async_mpsc;
+
+use crate::clock;
+
+/// Pieces of work that may wait.
+const WORK_MAX: usize = 256;
+/// Buffers kept for reuse; a transfer has at most a few frames on their way.
+const POOL_MAX: usize = 16;
+
+/// One frame to be changed.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) transfer: TransferId,
+    pub(super) frame: Instant,
+    pub(super) jpeg: Bytes,
+    pub(super) setting: KnobSetting,
+}
+
+enum Work {
+    Encode(Job),
+    Sent(TransferId),
+    Forget(TransferId),
+}
+
+/// What came of a job.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) transfer: TransferId,
+    pub(super) frame: Instant,
+    pub(super) started: Instant,
+    pub(super) ended: Instant,
+    pub(super) outcome: Result<Outcome, FrameError>,
+}
+
+/// A frame that could be changed.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Encoded { body: Bytes, size: FrameSize },
+    Unchanged { changed: f32 },
+}
+
+/// The encoder's thread; ends when this is dropped.
+pub(super) struct Encoder {
+    work: Option<mpsc::SyncSender<Work>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The encoder is behind or has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the encoder has {WORK_MAX} frames waiting, or has ended")]
+pub(super) struct Busy;
+
+impl Encoder {
+    /// Starts the thread; what it has done comes out of the receiver.
+    pub(super) fn start(
+        limits: FrameLimits,
+    ) -> std::io::Result<(Self, async_mpsc::Receiver<Done>)> {
+        let (work, jobs) = mpsc::sync_channel(WORK_MAX);
+        // As many as there can be jobs: the thread never waits for the engine.
+        let (done, results) = async_mpsc::channel(WORK_MAX);
+        let thread = std::thread::Builder::new()
+            .name("tidegate-encode".into())
+            .spawn(move || run(limits, &jobs, &done))?;
+        Ok((Self { work: Some(work), thread: Some(thread) }, results))
+    }
+
+    fn give(&self, work: Work) -> Result<(), Busy> {
+        let sender = self.work.as_ref().expect("only drop takes the sender");
+        sender.try_send(work).map_err(|_| Busy)
+    }
+
+    /// Takes up a frame.
+    ///
+    /// # Errors
+    /// [`Busy`].
+    pub(super) fn encode(&self, job: Job) -> Result<(), Busy> {
+        self.give(Work::Encode(job))
+    }
+
+    /// Says that the frame last encoded for a transfer was sent: differencing compares with it from now on.
+    pub(super) fn sent(&self, transfer: TransferId) {
+        // A lost hint makes differencing compare with an older frame: more is sent, nothing is lost.
+        let _ = self.give(Work::Sent(transfer));
+    }
+
+    /// Forgets what a transfer has sent.
+    pub(super) fn forget(&self, transfer: TransferId) {
+        let _ = self.give(Work::Forget(transfer));
+    }
+}
+
+impl Drop for Encoder {
+    fn drop(&mut self) {
+        self.work = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the encoder thread panicked");
+        }
+    }
+}
+
+fn run(limits: FrameLimits, jobs: &mpsc::Receiver<Work>, done: &async_mpsc::Sender<Done>) {
+    let mut transcoder = Transcoder::new(limits);
+    let mut states: HashMap<TransferId, TransferState> = HashMap::new();
+    let pool = Pool::default();
+    while let Ok(work) = jobs.recv() {
+        match work {
+            Work::Sent(transfer) => {
+                if let Some(state) = states.get_mut(&transfer) {
+                    state.sent();
+                }
+            }
+            Work::Forget(transfer) => {
+                states.remove(&transfer);
+            }
+            Work::Encode(job) => {
+                let state = states.entry(job.transfer).or_default();
+                let started = clock::now();
+                let mut out = pool.take();
+                let outcome = match transcoder.apply_for(state, &job.jpeg, &job.setting, &mut out) {
+                    Ok(Applied::Encoded { size }) => {
+                        Ok(Outcome::Encoded { body: pool.share(out), size })
+                    }
+                    Ok(Applied::Unchanged { changed }) => {
+                        pool.give_back(out);
+                        Ok(Outcome::Unchanged { changed })
+                    }
+                    Err(error) => {
+                        pool.give_back(out);
+                        Err(error)
+                    }
+                };
+                let Job { transfer, frame, .. } = job;
+                let ended = clock::now();
+                if done.blocking_send(Done { transfer, frame, started, ended, outcome }).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Buffers that come back when the last clone of what they held is dropped.
+#[derive(Clone, Default)]
+struct Pool(Arc<Mutex<Vec<Vec<u8>>>>);
+
+struct Pooled {
+    buffer: Vec<u8>,
+    pool: Pool,
+}
+
+impl Pool {
+    fn take(&self) -> Vec<u8> {
+        self.0.lock().expect("no panic while a buffer moves").pop().unwrap_or_default()
+    }
+
+    fn give_back(&self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        let mut free = self.0.lock().expect("no panic while a buffer moves");
+        if free.len() < POOL_MAX {
+            free.push(buffer);
+        }
+    }
+
+    fn share(&self, buffer: Vec<u8>) -> Bytes {
+        Bytes::from_owner(Pooled { buffer, pool: self.clone() })
+    }
+}
+
+impl AsRef<[u8]> for Pooled {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        self.pool.give_back(std::mem::take(&mut self.buffer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_come_back_with_their_capacity() {
+        let pool = Pool::default();
+        let mut buffer = pool.take();
+        buffer.extend_from_slice(&[1; 1000]);
+        let (address, shared) = (buffer.as_ptr(), pool.share(buffer));
+        let clone = shared.clone();
+        drop(shared);
+        assert!(pool.take().is_empty(), "still held by the clone");
+        drop(clone);
+        let again = pool.take();
+        assert_eq!(again.as_ptr(), address);
+        assert!(again.is_empty() && again.capacity() >= 1000);
+    }
+
+    #[test]
+    fn a_frame_that_is_no_jpeg_is_refused_and_the_next_job_served() {
+        let (encoder, mut results) = Encoder::start(FrameLimits::default()).unwrap();
+        for frame in 1..=2 {
+            let job = Job {
+                transfer: TransferId(1),
+                frame: Instant::from_nanos(frame),
+                jpeg: Bytes::from_static(b"no jpeg"),
+                setting: "q50".parse().unwrap(),
+            };
+            encoder.encode(job).unwrap();
+            let done = results.blocking_recv().unwrap();
+            assert_eq!(done.frame, Instant::from_nanos(frame));
+            assert_eq!(done.outcome.unwrap_err(), FrameError::NotJpeg);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The shell around a camera's engine: one task that joins capture, encoder and link.
+//!
+//! ```text
+//!  source ─▶ Capture ─▶ log ─▶┐
+//!  link.recv ────────────────▶│ Engine ─▶ actions ─▶ link, encoder, source
+//!  encoder ──────────────────▶┘
+//! ```
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tidegate_frame::{table::TableSet, transfer::TransferConfig};
+use tidegate_log::Log;
+use tidegate_message::Instant;
+use tidegate_wire::{
+    CameraAnnounce, CameraInfo, CameraInfoRequest, FrameHeader, Record, TransferId,
+};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    capture::{self, CaptureCounts},
+    encoder::{Done, Encoder},
+    engine::{Action, Engine},
+};
+use crate::{
+    carrier::{Carrier, Down, Incoming, Sending},
+    clock,
+    source::SourceControl,
+};
+
+/// Everything a camera is beside its link; survives reconnects.
+pub(crate) struct Camera {
+    pub(crate) announce: CameraAnnounce,
+    pub(super) log: Log,
+    pub(super) log_bytes_max: u64,
+    pub(super) counts: Arc<CaptureCounts>,
+    pub(super) captured: watch::Receiver<u64>,
+    pub(super) tables: Arc<TableSet>,
+    pub(super) config: TransferConfig,
+    pub(super) limits: tidegate_frame::knob::FrameLimits,
+    /// Moves the capture times; none where frames are given from outside.
+    pub(super) source: Option<SourceControl>,
+}
+
+/// One link's worth of work.
+struct Served<'camera> {
+    camera: &'camera Camera,
+    engine: Engine,
+    carrier: Carrier,
+    encoder: Encoder,
+    sending: HashMap<(TransferId, Instant), Sending>,
+}
+
+impl Camera {
+    /// The announcement, with what has been seen of the frames since.
+    pub(crate) fn announced(&self) -> CameraAnnounce {
+        let measured = capture::frames_per_second(&self.log);
+        CameraAnnounce {
+            size: self.counts.size().or(self.announce.size),
+            frames_per_second: if measured > 0.0 {
+                measured
+            } else {
+                self.announce.frames_per_second
+            },
+            ..self.announce.clone()
+        }
+    }
+
+    /// Serves one link until it breaks or `stop`.
+    ///
+    /// # Errors
+    /// Why the link broke.
+    pub(crate) async fn serve(
+        &self,
+        carrier: Carrier,
+        stop: &CancellationToken,
+    ) -> Result<(), Down> {
+        let (encoder, encoded) = Encoder::start(self.limits)
+            .map_err(|error| Down { why: format!("no encoder thread: {error}") })?;
+        let engine = Engine::new(self.log.clone(), self.tables.clone(), self.config.clone());
+        let served = Served { camera: self, engine, carrier, encoder, sending: HashMap::new() };
+        served.run(encoded, self.captured.clone(), stop).await
+    }
+}
+
+impl Served<'_> {
+    async fn run(
+        mut self,
+        mut encoded: mpsc::Receiver<Done>,
+        mut captured: watch::Receiver<u64>,
+        stop: &CancellationToken,
+    ) -> Result<(), Down> {
+        loop {
+            self.act().await?;
+            let wake_at = self.engine.poll_timeout();
+            tokio::select! {
+                // Acknowledgements first: decisions about a new frame should know them.
+                biased;
+                () = stop.cancelled() => return Ok(()),
+                incoming = self.carrier.recv() => self.receive(incoming?).await?,
+                Some(done) = encoded.recv() => self.engine.handle_encoded(clock::now(), done),
+                Ok(()) = captured.changed() => {
+                    captured.borrow_and_update();
+                    self.tell_path();
+                    self.engine.handle_captured(clock::now());
+                }
+                () = sleep_until(wake_at), if wake_at.is_some() => {
+                    self.engine.handle_timeout(clock::now());
+                }
+            }
+        }
+    }
+
+    fn tell_path(&mut self) {
+        if let Some(path) = self.carrier.path() {
+            self.engine.handle_path(clock::now(), path.rtt, path.rtt_min, path.in_flight);
+        }
+    }
+
+    async fn receive(&mut self, incoming: Incoming) -> Result<(), Down> {
+        match incoming {
+            Incoming::Ack(ack) => {
+                self.tell_path();
+                self.engine.handle_ack(clock::now(), &ack);
+            }
+            Incoming::Record(Record::CameraInfoRequest(CameraInfoRequest { request })) => {
+                let log = &self.camera.log;
+                let info = CameraInfo {
+                    request,
+                    camera: self.camera.announced(),
+                    oldest: log.first().ok().flatten().map(|entry| entry.at),
+                    newest: log.last_at(),
+                    frames: log.entries(),
+                    bytes: log.bytes(),
+                    bytes_max: self.camera.log_bytes_max,
+                };
+                self.carrier.send(info.into()).await?;
+            }
+            Incoming::Record(record) => self.engine.handle_record(clock::now(), record),
+            Incoming::Frame { .. } | Incoming::FrameReset { .. } | Incoming::Bulk { .. } => {
+                tracing::debug!("an edge node sent a body that a camera has no use for");
+            }
+        }
+        Ok(())
+    }
+
+    async fn act(&mut self) -> Result<(), Down> {
+        while let Some(action) = self.engine.poll_action() {
+            match action {
+                Action::Record(record) => self.carrier.send(record).await?,
+                Action::Frame { header, body, deadline, live } => {
+                    self.send_frame(header, body, deadline, live).await?;
+                }
+                Action::Reset { transfer, frame } => {
+                    if let Some(sending) = self.sending.remove(&(transfer, frame)) {
+                        sending.reset();
+                    }
+                }
+                Action::Over { transfer, frame } => {
+                    self.sending.remove(&(transfer, frame));
+                }
+                Action::Original { original, body } => {
+                    self.carrier.send_bulk(original.into(), body).await?;
+                }
+                Action::Encode(job) => {
+                    let (transfer, frame) = (job.transfer, job.frame);
+                    if let Err(busy) = self.encoder.encode(job) {
+                        tracing::warn!(%transfer, %frame, %busy, "frame not encoded");
+                        self.engine.handle_encode_failed(clock::now(), transfer, frame);
+                    }
+                }
+                Action::Sent(transfer) => self.encoder.sent(transfer),
+                Action::Forget(transfer) => {
+                    self.encoder.forget(transfer);
+                    self.sending.retain(|(of, _), sending| {
+                        if *of == transfer {
+                            sending.reset();
+                        }
+                        *of != transfer
+                    });
+                }
+                Action::Shift(shift) => {
+                    // A live camera sets its own cadence; then only chance staggers it.
+                    if let Some(source) = &self.camera.source {
+                        source.delay(shift);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn send_frame(
+        &mut self,
+        header: FrameHeader,
+        body: Bytes,
+        deadline: Instant,
+        live: bool,
+    ) -> Result<(), Down> {
+        let (transfer, frame) = (header.transfer, header.at);
+        let sending = self.carrier.send_frame(header, body, deadline, live).await?;
+        self.engine.handle_started(clock::now(), transfer, frame);
+        self.sending.insert((transfer, frame), sending);
+        Ok(())
+    }
+}
+
+/// Sleeps until that instant by the node's clock; at once if it has passed, for ever without one.
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        // A deadline that is due is due: sleeping a whole timer tick would be late already.
+        Some(at) => {
+            let left = at.since(clock::now());
+            if left > Duration::ZERO {
+                tokio::time::sleep(left).await;
+            }
+        }
+        None => std::future::pending().await,
+    }
+}

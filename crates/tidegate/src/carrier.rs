@@ -1,0 +1,241 @@
+//! What a camera and its edge node speak over: a link, or, for a camera that lives in the node itself, memory.
+//!
+//! Always true: both ends of a [`local`] carrier are bounded; a frame sent over it is whole at the other end
+//! at once and acknowledged by it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tidegate_message::Instant;
+use tidegate_wire::{Ack, FrameHeader, Record};
+use tokio::sync::mpsc;
+
+pub use crate::link::Incoming;
+use crate::{
+    clock,
+    link::{FrameSending, Link, LinkError, Path, Priority, Transport},
+};
+
+/// Items on their way over a local carrier; the sender waits when it is full.
+const LOCAL_MAX: usize = 64;
+
+/// One end.
+pub enum Carrier {
+    /// A link to another node.
+    Link(Link),
+    /// Memory of this process.
+    Local(Local),
+}
+
+/// One end of a carrier within this process.
+#[derive(Debug)]
+pub struct Local {
+    out: mpsc::Sender<Incoming>,
+    own: mpsc::Sender<Incoming>,
+    incoming: mpsc::Receiver<Incoming>,
+}
+
+/// The carrier is down.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct Down {
+    /// Why, in one sentence.
+    pub why: String,
+}
+
+/// A frame on its way. Dropping it lets the frame go on.
+pub struct Sending(Option<FrameSending>);
+
+impl Sending {
+    /// Gives the frame up.
+    pub fn reset(&self) {
+        if let Some(sending) = &self.0 {
+            sending.reset();
+        }
+    }
+}
+
+/// Both ends of a carrier within this process.
+pub fn local() -> (Carrier, Carrier) {
+    let (to_left, left) = mpsc::channel(LOCAL_MAX);
+    let (to_right, right) = mpsc::channel(LOCAL_MAX);
+    let end = |out: &mpsc::Sender<_>, own: &mpsc::Sender<_>, incoming| {
+        Carrier::Local(Local { out: out.clone(), own: own.clone(), incoming })
+    };
+    (end(&to_right, &to_left, left), end(&to_left, &to_right, right))
+}
+
+fn gone<T>(_: mpsc::error::SendError<T>) -> Down {
+    Down { why: "the other end has ended".to_owned() }
+}
+
+impl From<LinkError> for Down {
+    fn from(error: LinkError) -> Self {
+        Self { why: error.to_string() }
+    }
+}
+
+impl Carrier {
+    /// What comes next.
+    ///
+    /// # Errors
+    /// The carrier is down.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn recv(&mut self) -> Result<Incoming, Down> {
+        match self {
+            Self::Link(link) => Ok(link.recv().await?),
+            Self::Local(local) => {
+                let ended = || Down { why: "the other end has ended".to_owned() };
+                tokio::select! {
+                    biased;
+                    incoming = local.incoming.recv() => incoming.ok_or_else(ended),
+                    () = local.out.closed() => Err(ended()),
+                }
+            }
+        }
+    }
+
+    /// Sends a record without a body, in order within its class.
+    ///
+    /// # Errors
+    /// The carrier is down.
+    pub async fn send(&self, record: Record) -> Result<(), Down> {
+        match self {
+            Self::Link(link) => Ok(link.send(record).await?),
+            Self::Local(local) => local.out.send(Incoming::Record(record)).await.map_err(gone),
+        }
+    }
+
+    /// Sends a record with a body that has time.
+    ///
+    /// # Errors
+    /// The carrier is down.
+    pub async fn send_bulk(&self, record: Record, body: Bytes) -> Result<(), Down> {
+        match self {
+            Self::Link(link) => Ok(link.send_bulk(record, body).await?),
+            Self::Local(local) => {
+                local.out.send(Incoming::Bulk { record, body }).await.map_err(gone)
+            }
+        }
+    }
+
+    /// Sends a frame; a live one goes before those from the past, and is reset at its deadline.
+    ///
+    /// # Errors
+    /// The carrier is down. A link that has too many frames under way takes this one for reset.
+    pub async fn send_frame(
+        &self,
+        header: FrameHeader,
+        body: Bytes,
+        deadline: Instant,
+        live: bool,
+    ) -> Result<Sending, Down> {
+        match self {
+            Self::Link(link) => {
+                let priority = if live { Priority::Live } else { Priority::InOrder };
+                let sent = if deadline == Instant::MAX {
+                    link.send_frame(header, body, priority)
+                } else {
+                    let left = deadline.since(clock::now());
+                    let at = tokio::time::Instant::now() + left;
+                    link.send_frame_until(header, body, priority, at)
+                };
+                match sent {
+                    Ok(sending) => Ok(Sending(Some(sending))),
+                    Err(error @ (LinkError::Busy { .. } | LinkError::Length { .. })) => {
+                        tracing::warn!(%error, "frame not sent");
+                        Ok(Sending(None))
+                    }
+                    Err(error) => Err(error.into()),
+                }
+            }
+            Self::Local(local) => {
+                let now = clock::now();
+                let ack = Ack {
+                    transfer: header.transfer,
+                    frame: header.at,
+                    received: header.bytes,
+                    total: header.bytes,
+                    first_at: now,
+                    last_at: now,
+                    complete: true,
+                    reset_seen: false,
+                };
+                let frame = Incoming::Frame { header, body, first_at: now, last_at: now };
+                local.out.send(frame).await.map_err(gone)?;
+                // Our own end reads this; when it is that far behind, the transfer's grace settles the frame.
+                if local.own.try_send(Incoming::Ack(ack)).is_err() {
+                    tracing::debug!("acknowledgement shed: the camera is behind");
+                }
+                Ok(Sending(None))
+            }
+        }
+    }
+
+    /// How the path is doing; memory has none.
+    pub fn path(&self) -> Option<Path> {
+        match self {
+            Self::Link(link) => Some(link.path()),
+            Self::Local(_) => None,
+        }
+    }
+
+    /// What to add to the peer's time to get ours, in nanoseconds, and how far that may be off.
+    pub fn clock_offset(&self) -> Option<(i64, Duration)> {
+        match self {
+            Self::Link(link) => {
+                link.clock_offset().map(|(to_peer, off)| (to_peer.saturating_neg(), off))
+            }
+            Self::Local(_) => Some((0, Duration::ZERO)),
+        }
+    }
+
+    /// `quic`, `tcp` or `local`.
+    pub fn transport(&self) -> &'static str {
+        match self {
+            Self::Link(link) => match link.path().transport {
+                Transport::Tcp => "tcp",
+                Transport::Auto | Transport::Quic => "quic",
+            },
+            Self::Local(_) => "local",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_message::FrameSize;
+    use tidegate_wire::TransferId;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_local_frame_is_whole_and_acknowledged_at_once() {
+        let (mut camera, mut node) = local();
+        let header = FrameHeader {
+            transfer: TransferId(1),
+            at: Instant::from_millis(5),
+            bytes: 3,
+            size: FrameSize { width: 1, height: 1 },
+            original_bytes: 3,
+            row: 0,
+            setting: "original".into(),
+            accuracy: 1.0,
+            accuracy_kept: true,
+            replayed: false,
+            encode_started: Duration::ZERO,
+            encode_ended: Duration::ZERO,
+            sent: Duration::ZERO,
+        };
+        let body = Bytes::from_static(b"abc");
+        camera.send_frame(header, body, Instant::MAX, true).await.map(|_| ()).unwrap();
+        let Incoming::Frame { body, .. } = node.recv().await.unwrap() else { panic!("no frame") };
+        assert_eq!(body, "abc");
+        let Incoming::Ack(ack) = camera.recv().await.unwrap() else { panic!("no ack") };
+        assert!(ack.complete);
+        drop(node);
+        assert!(camera.recv().await.is_err(), "the other end is gone");
+    }
+}

@@ -1,0 +1,382 @@
+//! The cameras that a node knows, their streams, and the questions it has asked them.
+//!
+//! Always true: a camera name belongs to the first node key that registered it until it is unregistered; a
+//! stream lives while a session reads it; records for a camera go through one bounded channel to the task that
+//! serves its link, and a full channel is a link that is down.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tidegate_client::{ApiError, Event};
+use tidegate_log::LogConfig;
+use tidegate_message::{CameraName, Code, Demand, Instant};
+use tidegate_wire::{
+    CameraAnnounce, CameraInfo, CameraInfoRequest, FetchOriginal, NodeId, Original, Record,
+    StartTransfer, StopTransfer, TransferHints, TransferId, UpdateTransfer,
+};
+use tokio::sync::{mpsc, oneshot};
+
+use super::stream::Stream;
+
+/// Records on their way to one camera; more than this and its link has stalled.
+pub(super) const RECORDS_MAX: usize = 256;
+
+/// Every camera by name.
+#[derive(Default)]
+pub(super) struct Cameras {
+    by_name: Mutex<BTreeMap<CameraName, Arc<Camera>>>,
+}
+
+/// One camera, reachable or not.
+pub(super) struct Camera {
+    pub(super) name: CameraName,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    owner: Option<NodeId>,
+    epoch: u64,
+    announce: Option<CameraAnnounce>,
+    link: Option<Attached>,
+    clock_offset: Option<(i64, Duration)>,
+    streams: BTreeMap<TransferId, Arc<Stream>>,
+    questions: HashMap<u64, Question>,
+}
+
+/// The link that reaches a camera now.
+#[derive(Clone)]
+struct Attached {
+    /// Tells one attachment from the next, so that an old one cannot detach a new one.
+    id: u64,
+    records: mpsc::Sender<Record>,
+    transport: String,
+}
+
+enum Question {
+    Original(oneshot::Sender<(Original, Bytes)>),
+    Info(oneshot::Sender<CameraInfo>),
+}
+
+/// What the task that serves a link is handed.
+pub(super) struct Attachment {
+    pub(super) id: u64,
+    pub(super) records: mpsc::Receiver<Record>,
+}
+
+/// Names transfers, questions and attachments: never one twice.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+fn next() -> u64 {
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Cameras {
+    fn map(&self) -> MutexGuard<'_, BTreeMap<CameraName, Arc<Camera>>> {
+        self.by_name.lock().expect("no panic while cameras are looked up")
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Camera>> {
+        self.map().values().cloned().collect()
+    }
+
+    /// The camera of that name.
+    ///
+    /// # Errors
+    /// [`Code::CAMERA_UNKNOWN`], naming the cameras there are.
+    pub(super) fn named(&self, name: &CameraName) -> Result<Arc<Camera>, ApiError> {
+        let map = self.map();
+        map.get(name).cloned().ok_or_else(|| {
+            let known: Vec<&str> = map.keys().map(CameraName::as_str).take(20).collect();
+            let known = if known.is_empty() {
+                "none has registered yet".to_owned()
+            } else {
+                format!("registered are {}", known.join(", "))
+            };
+            ApiError::new(Code::CAMERA_UNKNOWN, format!("no camera is called {name}; {known}"))
+        })
+    }
+
+    /// Takes up a link that reaches the announced camera, and asks again for what its streams still want.
+    ///
+    /// A second link of the same node key replaces the first: the first is dead and not yet noticed.
+    ///
+    /// # Errors
+    /// [`Code::CAMERA_TAKEN`] if another node key holds the name.
+    pub(super) fn attach(
+        &self,
+        announce: CameraAnnounce,
+        owner: NodeId,
+        epoch: u64,
+        transport: String,
+    ) -> Result<(Arc<Camera>, Attachment), ApiError> {
+        let name = announce.name.clone();
+        let camera = self
+            .map()
+            .entry(name.clone())
+            .or_insert_with(|| Arc::new(Camera { name, state: Mutex::default() }))
+            .clone();
+        let (sender, records) = mpsc::channel(RECORDS_MAX);
+        let mut state = camera.state();
+        if state.owner.is_some_and(|holder| holder != owner) {
+            return Err(taken(&camera.name));
+        }
+        state.owner = Some(owner);
+        state.announce = Some(announce);
+        let restarted = state.epoch != 0 && state.epoch != epoch;
+        state.epoch = epoch;
+        state.questions.clear();
+        let id = next();
+        let streams: Vec<Arc<Stream>> = state.streams.values().cloned().collect();
+        state.link = Some(Attached { id, records: sender, transport });
+        drop(state);
+        for stream in streams {
+            stream.set_epoch(epoch);
+            camera.resume(&stream, restarted);
+            stream.tell(Event::CameraOnline);
+        }
+        Ok((camera, Attachment { id, records }))
+    }
+
+    /// Whether a node of that key may be the camera of that name.
+    ///
+    /// # Errors
+    /// [`Code::CAMERA_TAKEN`] if another node key holds the name.
+    pub(super) fn may_attach(&self, name: &CameraName, owner: NodeId) -> Result<(), ApiError> {
+        match self.map().get(name) {
+            Some(camera) if camera.state().owner.is_some_and(|holder| holder != owner) => {
+                Err(taken(name))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Forgets a camera; its sessions end.
+    pub(super) fn remove(&self, name: &CameraName) -> Option<Arc<Camera>> {
+        let camera = self.map().remove(name)?;
+        let streams = std::mem::take(&mut camera.state().streams);
+        for stream in streams.values() {
+            stream.end(tidegate_wire::EndReason::SourceEnded);
+        }
+        camera.state().link = None;
+        Some(camera)
+    }
+}
+
+impl Camera {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while a camera's state is held")
+    }
+
+    /// Lets go of the link of that attachment, unless a newer one has taken its place.
+    pub(super) fn detach(&self, attachment: u64, why: &str) {
+        let mut state = self.state();
+        if state.link.as_ref().is_none_or(|link| link.id != attachment) {
+            return;
+        }
+        state.link = None;
+        state.questions.clear();
+        let streams: Vec<_> = state.streams.values().cloned().collect();
+        drop(state);
+        for stream in streams {
+            stream.tell(Event::CameraOffline(why.into()));
+        }
+    }
+
+    pub(super) fn is_online(&self) -> bool {
+        self.state().link.is_some()
+    }
+
+    pub(super) fn announce(&self) -> Option<CameraAnnounce> {
+        self.state().announce.clone()
+    }
+
+    pub(super) fn transport(&self) -> String {
+        self.state().link.as_ref().map(|link| link.transport.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn stream(&self, transfer: TransferId) -> Option<Arc<Stream>> {
+        self.state().streams.get(&transfer).cloned()
+    }
+
+    pub(super) fn streams(&self) -> Vec<Arc<Stream>> {
+        self.state().streams.values().cloned().collect()
+    }
+
+    /// Sends a record to the camera's node.
+    ///
+    /// # Errors
+    /// [`Code::CAMERA_OFFLINE`] if no link reaches it.
+    pub(super) fn tell(&self, record: impl Into<Record>) -> Result<(), ApiError> {
+        let state = self.state();
+        let offline = || {
+            let text = format!("camera {} is registered but its node cannot be reached", self.name);
+            ApiError::new(Code::CAMERA_OFFLINE, text)
+        };
+        let link = state.link.as_ref().ok_or_else(offline)?;
+        link.records.try_send(record.into()).map_err(|_| offline())
+    }
+
+    pub(super) fn set_clock_offset(&self, offset: Option<(i64, Duration)>) {
+        self.state().clock_offset = offset;
+    }
+
+    /// What to add to the camera's time to get ours, in nanoseconds, and how far that may be off.
+    pub(super) fn clock_offset(&self) -> Option<(i64, Duration)> {
+        self.state().clock_offset
+    }
+
+    /// Joins a running live stream whose frames keep what `demand` asks and whose log reaches back to
+    /// `from`, if there is one. The caller leaves it again with [`Camera::leave`].
+    pub(super) fn join(
+        &self,
+        demand: &Demand,
+        hints: &TransferHints,
+        from: Option<Instant>,
+    ) -> Option<Arc<Stream>> {
+        let state = self.state();
+        let fits = |stream: &&Arc<Stream>| {
+            let running = stream.demand();
+            stream.range == (None, None)
+                && stream.ended().is_none()
+                && stream.hints == *hints
+                && running.bounds.imply(demand.bounds)
+                && Demand { bounds: demand.bounds, ..running } == *demand
+                // A stream whose log begins earlier holds all of the past that was asked for, but for
+                // frames that newer ones overtook.
+                && from.is_none_or(|from| stream.oldest().is_some_and(|oldest| oldest <= from))
+        };
+        let stream = state.streams.values().find(fits).cloned()?;
+        // Under the lock, so that nobody stops it between the look and the count.
+        stream.sessions.fetch_add(1, Ordering::AcqRel);
+        Some(stream)
+    }
+
+    /// Leaves a stream; the last one to leave stops it. Returns whether it was the last.
+    pub(super) fn leave(&self, stream: &Stream) -> bool {
+        let mut state = self.state();
+        if stream.sessions.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return false;
+        }
+        state.streams.remove(&stream.transfer);
+        drop(state);
+        // A camera that is away has forgotten the transfer with its link.
+        let _ = self.tell(StopTransfer { transfer: stream.transfer });
+        true
+    }
+
+    /// Starts a stream of its own for `demand`, joined once.
+    ///
+    /// # Errors
+    /// [`Code::CAMERA_OFFLINE`] if no link reaches the camera.
+    pub(super) fn start_stream(
+        &self,
+        demand: Demand,
+        hints: TransferHints,
+        range: (Option<Instant>, Option<Instant>),
+        log: LogConfig,
+    ) -> Result<Arc<Stream>, ApiError> {
+        let transfer = TransferId(next());
+        let stream = Stream::new(self.name.clone(), transfer, demand, hints, range, log).map_err(
+            |error| ApiError::new(Code::LIMIT_REACHED, "no stream log").caused_by(error),
+        )?;
+        let stream = Arc::new(stream);
+        stream.sessions.store(1, Ordering::Release);
+        stream.set_epoch(self.state().epoch);
+        // The stream is known before the camera is asked: its first frame may be quicker than we are.
+        self.state().streams.insert(transfer, stream.clone());
+        if let Err(error) = self.tell(start(&stream, None)) {
+            self.state().streams.remove(&transfer);
+            return Err(error);
+        }
+        Ok(stream)
+    }
+
+    /// Changes what a stream must keep.
+    ///
+    /// # Errors
+    /// [`Code::CAMERA_OFFLINE`]; the stream has the new demand even then, for when the camera is back.
+    pub(super) fn update_stream(&self, stream: &Stream, demand: Demand) -> Result<(), ApiError> {
+        stream.set_demand(demand);
+        self.tell(UpdateTransfer { transfer: stream.transfer, demand })
+    }
+
+    /// Asks for a stream again over a new link.
+    ///
+    /// A camera node that has restarted holds only frames of its new life: all of them are news, whatever its
+    /// clock says now.
+    fn resume(&self, stream: &Stream, restarted: bool) {
+        let after = if restarted { Some(Instant::MIN) } else { stream.newest() };
+        // If the new link breaks at once, the next one asks again.
+        let _ = self.tell(start(stream, after));
+    }
+
+    /// Asks for an untouched frame; the answer comes on the receiver, which closes if the link breaks.
+    pub(super) fn ask_original(
+        &self,
+        at: Instant,
+    ) -> Result<oneshot::Receiver<(Original, Bytes)>, ApiError> {
+        let (sender, answer) = oneshot::channel();
+        let request = next();
+        self.state().questions.insert(request, Question::Original(sender));
+        if let Err(error) = self.tell(FetchOriginal { request, at }) {
+            self.state().questions.remove(&request);
+            return Err(error);
+        }
+        Ok(answer)
+    }
+
+    /// Asks what the camera is and has.
+    pub(super) fn ask_info(&self) -> Result<oneshot::Receiver<CameraInfo>, ApiError> {
+        let (sender, answer) = oneshot::channel();
+        let request = next();
+        self.state().questions.insert(request, Question::Info(sender));
+        if let Err(error) = self.tell(CameraInfoRequest { request }) {
+            self.state().questions.remove(&request);
+            return Err(error);
+        }
+        Ok(answer)
+    }
+
+    /// Hands an answer to whoever asked; an answer that nobody waits for any more is dropped.
+    pub(super) fn answer_original(&self, original: Original, body: Bytes) {
+        let question = self.state().questions.remove(&original.request);
+        if let Some(Question::Original(asker)) = question {
+            let _ = asker.send((original, body));
+        }
+    }
+
+    /// Hands an answer to whoever asked; an answer that nobody waits for any more is dropped.
+    pub(super) fn answer_info(&self, info: CameraInfo) {
+        let question = self.state().questions.remove(&info.request);
+        if let Some(Question::Info(asker)) = question {
+            let _ = asker.send(info);
+        }
+    }
+}
+
+fn taken(name: &CameraName) -> ApiError {
+    let text = format!(
+        "camera name {name} belongs to another node key; unregister it there, or choose another name"
+    );
+    ApiError::new(Code::CAMERA_TAKEN, text)
+}
+
+fn start(stream: &Stream, newest: Option<Instant>) -> StartTransfer {
+    let (from, to) = stream.range;
+    StartTransfer {
+        transfer: stream.transfer,
+        demand: stream.demand(),
+        from,
+        to,
+        resume_after: newest,
+        hints: stream.hints.clone(),
+    }
+}

@@ -1,0 +1,335 @@
+//! What an edge node does for the clients of its API.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tidegate_log::LogConfig;
+use tidegate_message::{CameraName, Code, Demand, Instant};
+use tidegate_wire::{OriginalOutcome, TransferHints};
+use tokio::sync::{broadcast, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    NodeState,
+    cameras::Camera,
+    session::{Counts, Session, Window},
+    stream::Stream,
+};
+use crate::api::{
+    ApiError, CameraInfo, Changes, ClockOffset, EVENTS_BUFFERED, FeedbackOf, Frames, Identity,
+    Original, Registration, SubscribeRequest, Subscription, SubscriptionId, TransferState,
+    UnsubscribeStatus, Verdict,
+};
+
+/// Longest wait for a camera node's answer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Verdicts that wait for a reader; more are dropped.
+const VERDICTS_MAX: usize = 256;
+
+/// A running subscription, from the node's side.
+pub(super) struct Live {
+    identity: String,
+    camera: Arc<Camera>,
+    stream: Arc<Stream>,
+    counts: Arc<Counts>,
+    verdicts: broadcast::Sender<Arc<Verdict>>,
+    /// Takes the session over to another stream.
+    switch: mpsc::Sender<Arc<Stream>>,
+    stop: CancellationToken,
+}
+
+static NEXT_SUBSCRIPTION: AtomicU64 = AtomicU64::new(1);
+
+#[async_trait]
+impl Frames for NodeState {
+    async fn cameras(&self, _: &Identity) -> Result<Vec<CameraInfo>, ApiError> {
+        let cameras = self.cameras.all();
+        Ok(futures::future::join_all(cameras.iter().map(|camera| self.info(camera))).await)
+    }
+
+    async fn camera(&self, _: &Identity, name: &CameraName) -> Result<CameraInfo, ApiError> {
+        let camera = self.cameras.named(name)?;
+        Ok(self.info(&camera).await)
+    }
+
+    async fn register(
+        &self,
+        identity: &Identity,
+        registration: Registration,
+    ) -> Result<(), ApiError> {
+        self.hosted.register(self, identity, registration)
+    }
+
+    async fn unregister(&self, identity: &Identity, camera: &CameraName) -> Result<(), ApiError> {
+        self.hosted.unregister(identity, camera)?;
+        self.cameras.remove(camera);
+        Ok(())
+    }
+
+    async fn publish(
+        &self,
+        identity: &Identity,
+        camera: &CameraName,
+        captured_at: Option<Instant>,
+        jpeg: Bytes,
+    ) -> Result<Instant, ApiError> {
+        self.hosted.publish(identity, camera, captured_at, &jpeg)
+    }
+
+    async fn subscribe(
+        &self,
+        identity: &Identity,
+        request: SubscribeRequest,
+    ) -> Result<Subscription, ApiError> {
+        request.check()?;
+        let camera = self.cameras.named(&request.camera)?;
+        let hints = TransferHints {
+            detector: request.detector.clone().unwrap_or_default(),
+            detector_input: String::new(),
+            scene: request.scene.clone().unwrap_or_default(),
+            table: String::new(),
+        };
+        let stream = self.stream_for(&camera, &request, hints)?;
+        let id = SubscriptionId(NEXT_SUBSCRIPTION.fetch_add(1, Ordering::Relaxed));
+        let (events, receiver) = mpsc::channel(EVENTS_BUFFERED);
+        let (switch, switched) = mpsc::channel(1);
+        let live = Live {
+            identity: identity.name.clone(),
+            camera,
+            stream: stream.clone(),
+            counts: Arc::default(),
+            verdicts: broadcast::Sender::new(VERDICTS_MAX),
+            switch,
+            stop: self.stop.child_token(),
+        };
+        let window = Window { from: request.from, to: request.to };
+        let session = Session::new(
+            stream,
+            window,
+            events,
+            live.verdicts.clone(),
+            live.counts.clone(),
+            live.stop.clone(),
+            switched,
+        );
+        self.subscriptions().insert(id, live);
+        let node = self.this();
+        self.tasks.spawn("session", async move {
+            session.run().await;
+            node.forget(id);
+        });
+        Ok(Subscription { id, demand: request.demand, events: receiver })
+    }
+
+    async fn update(
+        &self,
+        identity: &Identity,
+        id: SubscriptionId,
+        changes: Changes,
+    ) -> Result<Demand, ApiError> {
+        let (camera, stream, switch) = self.with_subscription(identity, id, |live| {
+            (live.camera.clone(), live.stream.clone(), live.switch.clone())
+        })?;
+        let demand = changes.apply(stream.demand())?;
+        if demand == stream.demand() {
+            return Ok(demand);
+        }
+        if stream.sessions.load(Ordering::Acquire) <= 1 {
+            camera.update_stream(&stream, demand)?;
+            return Ok(demand);
+        }
+        // Others keep what they asked for; this subscription moves to a stream that suits it.
+        let hints = stream.hints.clone();
+        let other = match camera.join(&demand, &hints, None) {
+            Some(other) => other,
+            None => camera.start_stream(demand, hints, (None, None), self.stream_log.clone())?,
+        };
+        if switch.send(other.clone()).await.is_err() {
+            camera.leave(&other);
+            return Err(unknown(id));
+        }
+        if let Some(live) = self.subscriptions().get_mut(&id) {
+            live.stream = other;
+        }
+        camera.leave(&stream);
+        Ok(demand)
+    }
+
+    async fn unsubscribe(
+        &self,
+        identity: &Identity,
+        id: SubscriptionId,
+    ) -> Result<UnsubscribeStatus, ApiError> {
+        self.with_subscription(identity, id, |_| ())?;
+        self.forget(id).ok_or_else(|| unknown(id))
+    }
+
+    async fn fetch_original(
+        &self,
+        _: &Identity,
+        camera: &CameraName,
+        captured_at: Instant,
+    ) -> Result<Original, ApiError> {
+        let camera = self.cameras.named(camera)?;
+        let answer = camera.ask_original(captured_at)?;
+        let (original, jpeg) = answered(&camera, answer).await?;
+        match original.outcome {
+            OriginalOutcome::Found { .. } => Ok(Original { captured_at: original.at, jpeg }),
+            OriginalOutcome::Missing { oldest, newest } => {
+                let kept = match (oldest, newest) {
+                    (Some(oldest), Some(newest)) => format!("its log holds {oldest} to {newest}"),
+                    _ => "its log is empty".to_owned(),
+                };
+                let text = format!(
+                    "camera {} has no frame captured at {captured_at}; {kept}",
+                    camera.name
+                );
+                Err(ApiError::new(Code::FRAME_MISSING, text))
+            }
+        }
+    }
+
+    async fn feedback(
+        &self,
+        identity: &Identity,
+        of: FeedbackOf,
+    ) -> Result<mpsc::Receiver<Verdict>, ApiError> {
+        let (sender, receiver) = mpsc::channel(VERDICTS_MAX);
+        let sources = match &of {
+            FeedbackOf::Subscription(id) => {
+                vec![self.with_subscription(identity, *id, |live| live.verdicts.subscribe())?]
+            }
+            FeedbackOf::Camera(name) => {
+                let streams = self.cameras.named(name)?.streams();
+                streams.iter().map(|stream| stream.verdicts()).collect()
+            }
+        };
+        for mut verdicts in sources {
+            let (sender, stop) = (sender.clone(), self.stop.clone());
+            self.tasks.spawn("feedback", async move {
+                loop {
+                    let verdict = tokio::select! {
+                        verdict = verdicts.recv() => verdict,
+                        () = stop.cancelled() => return,
+                        () = sender.closed() => return,
+                    };
+                    match verdict {
+                        // A reader that is too slow loses verdicts, not frames.
+                        Ok(verdict) => _ = sender.try_send((*verdict).clone()),
+                        Err(broadcast::error::RecvError::Lagged(_)) => {}
+                        Err(broadcast::error::RecvError::Closed) => return,
+                    }
+                }
+            });
+        }
+        Ok(receiver)
+    }
+}
+
+impl NodeState {
+    async fn info(&self, camera: &Camera) -> CameraInfo {
+        let announce = camera.announce();
+        let streams = camera.streams();
+        let mut info = CameraInfo {
+            name: camera.name.clone(),
+            online: camera.is_online(),
+            size: announce.as_ref().and_then(|announce| announce.size),
+            frames_per_second: announce.map_or(0.0, |announce| announce.frames_per_second),
+            frame_bytes: 0,
+            oldest_at: None,
+            newest_at: None,
+            log_bytes: 0,
+            log_bytes_max: 0,
+            transfers: u32::try_from(streams.len()).unwrap_or(u32::MAX),
+            subscriptions: streams
+                .iter()
+                .map(|s| u32::try_from(s.sessions.load(Ordering::Acquire)).unwrap_or(u32::MAX))
+                .fold(0, u32::saturating_add),
+            transport: camera.transport(),
+            clock_offset: camera
+                .clock_offset()
+                .map(|(offset_nanos, uncertainty)| ClockOffset { offset_nanos, uncertainty }),
+        };
+        // A camera that does not answer is still listed, with what is known of it.
+        let Ok(answer) = camera.ask_info() else { return info };
+        if let Ok(told) = answered(camera, answer).await {
+            info.size = told.camera.size.or(info.size);
+            info.frames_per_second = told.camera.frames_per_second;
+            info.frame_bytes = told.bytes.checked_div(told.frames).unwrap_or(0);
+            info.oldest_at = told.oldest;
+            info.newest_at = told.newest;
+            info.log_bytes = told.bytes;
+            info.log_bytes_max = told.bytes_max;
+        }
+        info
+    }
+
+    /// A stream that serves the request: one that runs, or a new one.
+    fn stream_for(
+        &self,
+        camera: &Camera,
+        request: &SubscribeRequest,
+        hints: TransferHints,
+    ) -> Result<Arc<Stream>, ApiError> {
+        if let Some(stream) = camera.join(&request.demand, &hints, request.from) {
+            return Ok(stream);
+        }
+        let log: LogConfig = self.stream_log.clone();
+        let range = (request.from, if request.from.is_some() { request.to } else { None });
+        camera.start_stream(request.demand, hints, range, log)
+    }
+
+    fn with_subscription<T>(
+        &self,
+        identity: &Identity,
+        id: SubscriptionId,
+        look: impl FnOnce(&Live) -> T,
+    ) -> Result<T, ApiError> {
+        let subscriptions = self.subscriptions();
+        // Another's subscription is as unknown as none.
+        let live = subscriptions.get(&id).filter(|live| live.identity == identity.name);
+        live.map(look).ok_or_else(|| unknown(id))
+    }
+
+    /// Ends a subscription, and its stream with the last one.
+    fn forget(&self, id: SubscriptionId) -> Option<UnsubscribeStatus> {
+        let live = self.subscriptions().remove(&id)?;
+        live.stop.cancel();
+        let last = live.camera.leave(&live.stream);
+        let transfer = if last { TransferState::Stopped } else { TransferState::Continues };
+        Some(UnsubscribeStatus {
+            transfer,
+            delivered: live.counts.delivered.load(Ordering::Relaxed),
+            missed: live.counts.missed.load(Ordering::Relaxed),
+        })
+    }
+}
+
+fn unknown(id: SubscriptionId) -> ApiError {
+    let text = format!("you have no subscription {id}; it may have ended");
+    ApiError::new(Code::SUBSCRIPTION_UNKNOWN, text)
+}
+
+async fn answered<T>(
+    camera: &Camera,
+    answer: tokio::sync::oneshot::Receiver<T>,
+) -> Result<T, ApiError> {
+    match tokio::time::timeout(ANSWER_MAX, answer).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(_)) => Err(ApiError::new(
+            Code::CAMERA_OFFLINE,
+            format!("the link to camera {} broke before it answered", camera.name),
+        )),
+        Err(_) => Err(ApiError::new(
+            Code::CAMERA_OFFLINE,
+            format!("camera {} did not answer within {} s", camera.name, ANSWER_MAX.as_secs()),
+        )),
+    }
+}

@@ -1,0 +1,146 @@
+//! Hosted cameras: frames published over the API by programs that run no camera node.
+//!
+//! A hosted camera is a camera like any other, with its log and its transfers in this process and a carrier
+//! in memory instead of a link.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use bytes::Bytes;
+use tidegate_client::{ApiError, Registration};
+use tidegate_message::{CameraName, Code, Instant};
+use tidegate_wire::NodeId;
+use tokio_util::sync::CancellationToken;
+
+use super::{NodeState, serve};
+use crate::{
+    api::Identity,
+    camera::{self, CameraOptions, Intake},
+    carrier, clock,
+};
+
+/// Cameras that one node hosts.
+const HOSTED_MAX: usize = 256;
+
+/// The hosted cameras of a node.
+#[derive(Default)]
+pub(super) struct Hosted {
+    by_name: Mutex<HashMap<CameraName, Arc<HostedCamera>>>,
+}
+
+struct HostedCamera {
+    owner: NodeId,
+    intake: Mutex<Intake>,
+    stop: CancellationToken,
+}
+
+impl Hosted {
+    fn map(&self) -> MutexGuard<'_, HashMap<CameraName, Arc<HostedCamera>>> {
+        self.by_name.lock().expect("no panic while hosted cameras are looked up")
+    }
+
+    /// Makes a camera for `identity` to publish to. Registering again is no error.
+    ///
+    /// # Errors
+    /// [`Code::CAMERA_TAKEN`] if another holds the name, [`Code::LIMIT_REACHED`].
+    pub(super) fn register(
+        &self,
+        node: &NodeState,
+        identity: &Identity,
+        registration: Registration,
+    ) -> Result<(), ApiError> {
+        let name = registration.camera.clone();
+        let mut map = self.map();
+        if let Some(hosted) = map.get(&name) {
+            return if hosted.owner == identity.node { Ok(()) } else { Err(taken(&name)) };
+        }
+        if node.cameras.named(&name).is_ok_and(|camera| camera.is_online()) {
+            return Err(taken(&name));
+        }
+        if map.len() >= HOSTED_MAX {
+            let text = format!("this node hosts its limit of {HOSTED_MAX} cameras; unregister one");
+            return Err(ApiError::new(Code::LIMIT_REACHED, text));
+        }
+        let options = CameraOptions {
+            name: name.clone(),
+            size: registration.size,
+            frames_per_second: registration.frames_per_second.unwrap_or(0.0),
+            source: format!("published by {identity}"),
+            ..node.hosted_options.clone()
+        };
+        let (camera, intake) = camera::build(options, None)?;
+        let stop = node.stop.child_token();
+        let hosted =
+            HostedCamera { owner: identity.node, intake: Mutex::new(intake), stop: stop.clone() };
+        map.insert(name, Arc::new(hosted));
+        drop(map);
+
+        let (camera_end, node_end) = carrier::local();
+        let announce = camera.announced();
+        let (owner, epoch) = (identity.node, u64::try_from(clock::now().as_nanos()).unwrap_or(1));
+        let camera_stop = stop.clone();
+        node.tasks.spawn("hosted camera", async move {
+            if let Err(down) = camera.serve(camera_end, &camera_stop).await {
+                tracing::debug!(%down, "hosted camera ended");
+            }
+        });
+        let state = node.this();
+        node.tasks.spawn("hosted camera link", async move {
+            if let Err(error) = serve::serve(state, node_end, announce, owner, epoch, &stop).await {
+                tracing::warn!(error = error.chain(), "hosted camera not served");
+            }
+        });
+        Ok(())
+    }
+
+    /// Takes a hosted camera back.
+    ///
+    /// # Errors
+    /// [`Code::CAMERA_UNKNOWN`] if it is not hosted here, [`Code::ACTION_DENIED`] if another registered it.
+    pub(super) fn unregister(
+        &self,
+        identity: &Identity,
+        name: &CameraName,
+    ) -> Result<(), ApiError> {
+        let hosted = self.owned(identity, name)?;
+        hosted.stop.cancel();
+        self.map().remove(name);
+        Ok(())
+    }
+
+    /// Appends a frame to a hosted camera's log.
+    ///
+    /// # Errors
+    /// As for `unregister`, and what the camera says of the frame.
+    pub(super) fn publish(
+        &self,
+        identity: &Identity,
+        name: &CameraName,
+        captured_at: Option<Instant>,
+        jpeg: &Bytes,
+    ) -> Result<Instant, ApiError> {
+        let hosted = self.owned(identity, name)?;
+        let mut intake = hosted.intake.lock().expect("no panic while a frame is taken in");
+        Ok(intake.frame(captured_at, jpeg)?)
+    }
+
+    fn owned(&self, identity: &Identity, name: &CameraName) -> Result<Arc<HostedCamera>, ApiError> {
+        let hosted = self.map().get(name).cloned().ok_or_else(|| {
+            let text =
+                format!("camera {name} is not registered for publishing here; call Register");
+            ApiError::new(Code::CAMERA_UNKNOWN, text)
+        })?;
+        if hosted.owner != identity.node {
+            let text = format!("camera {name} was registered by another identity");
+            return Err(ApiError::new(Code::ACTION_DENIED, text));
+        }
+        Ok(hosted)
+    }
+}
+
+fn taken(name: &CameraName) -> ApiError {
+    let text = format!("camera name {name} is taken by another node; choose another name");
+    ApiError::new(Code::CAMERA_TAKEN, text)
+}

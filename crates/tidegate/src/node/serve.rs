@@ -1,0 +1,243 @@
+//! Serving one camera's link: what comes in becomes entries, notices and answers.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tidegate_client::{Event, Infeasible, MissedWhy, Outcome, Stages};
+use tidegate_frame::transfer::DropReason;
+use tidegate_message::Instant;
+use tidegate_wire::{
+    CameraAnnounce, EventCode, FrameHeader, NodeId, Original, Record, TransferId, Unchanged,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    NodeState,
+    cameras::{Attachment, Camera},
+    entry::{self, Arrival, Meta, shared},
+    session::verdict,
+    stream::Stream,
+};
+use crate::{
+    api::ApiError,
+    carrier::{Carrier, Down, Incoming},
+    clock,
+};
+
+/// How often the clock offset is read and the camera's share told again.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Serves a camera's link until it breaks.
+///
+/// # Errors
+/// The camera is refused: another node key holds its name.
+pub(super) async fn serve(
+    node: Arc<NodeState>,
+    carrier: Carrier,
+    announce: CameraAnnounce,
+    owner: NodeId,
+    epoch: u64,
+    stop: &CancellationToken,
+) -> Result<(), ApiError> {
+    let transport = carrier.transport().to_owned();
+    let (camera, mut attachment) = node.cameras.attach(announce, owner, epoch, transport)?;
+    tracing::info!(camera = %camera.name, transport = carrier.transport(), "camera online");
+    let serving = Serving { node: node.clone(), camera: camera.clone(), carrier };
+    let ended = serving.run(&mut attachment, stop).await;
+    let why = match ended {
+        Ok(()) => "the node stops, or the camera has a newer link".to_owned(),
+        Err(Down { why }) => why,
+    };
+    tracing::info!(camera = %camera.name, why, "camera offline");
+    camera.detach(attachment.id, &why);
+    node.shares().left(&camera.name);
+    Ok(())
+}
+
+struct Serving {
+    node: Arc<NodeState>,
+    camera: Arc<Camera>,
+    carrier: Carrier,
+}
+
+impl Serving {
+    async fn run(
+        mut self,
+        attachment: &mut Attachment,
+        stop: &CancellationToken,
+    ) -> Result<(), Down> {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                incoming = self.carrier.recv() => self.receive(incoming?),
+                record = attachment.records.recv() => match record {
+                    Some(record) => self.carrier.send(record).await?,
+                    // A newer link of the same camera has taken over.
+                    None => return Ok(()),
+                },
+                _ = tick.tick() => {
+                    self.camera.set_clock_offset(self.carrier.clock_offset());
+                    let share = self.node.shares().take(&self.camera.name);
+                    if let Some(share) = share {
+                        self.carrier.send(share.into()).await?;
+                    }
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, incoming: Incoming) {
+        match incoming {
+            Incoming::Frame { header, body, first_at, last_at } => {
+                let arrival = self.arrival(first_at, last_at);
+                self.frame(header, arrival, &body);
+            }
+            Incoming::Record(record) => self.record(record),
+            Incoming::Bulk { record: Record::Original(original), body } => {
+                self.original(original, body);
+            }
+            Incoming::FrameReset { header, received, .. } => tracing::debug!(
+                camera = %self.camera.name, frame = %header.at, received, "frame reset by the camera"
+            ),
+            Incoming::Bulk { record, .. } => {
+                tracing::debug!(record = record.name(), "body not meant for a node");
+            }
+            Incoming::Ack(_) => {}
+        }
+    }
+
+    fn arrival(&self, first_at: Instant, last_at: Instant) -> Arrival {
+        let offset_nanos = self.camera.clock_offset().map_or(0, |(offset, _)| offset);
+        Arrival { first_at, last_at, offset_nanos }
+    }
+
+    fn frame(&self, header: FrameHeader, arrival: Arrival, body: &Bytes) {
+        let Some(stream) = self.camera.stream(header.transfer) else { return };
+        self.node.shares().frame(&self.camera.name, &header, &arrival);
+        let at = header.at;
+        if stream.wants_verdicts() {
+            let stages = entry::stages(&header, &arrival, clock::now());
+            let bound = stream.demand().bounds.latency();
+            let outcome = if stages.total() > bound { Outcome::Late } else { Outcome::Kept };
+            stream.tell_verdict(verdict(&stream, &header, stages, outcome, bound, stream.reason()));
+        }
+        stream.tell_setting(at, &header.setting);
+        if let Err(error) = stream.append(at, arrival, &Meta::Frame(header), body) {
+            tracing::warn!(camera = %self.camera.name, %at, error = %crate::error_chain(&error), "frame not kept");
+        }
+    }
+
+    fn record(&self, record: Record) {
+        match record {
+            Record::Unchanged(marker) => self.unchanged(marker),
+            Record::Event(event) => {
+                if let Some(stream) = self.camera.stream(event.transfer) {
+                    self.event(&stream, &event);
+                }
+            }
+            Record::TransferEnded(ended) => {
+                if let Some(stream) = self.camera.stream(ended.transfer) {
+                    stream.end(ended.reason);
+                }
+            }
+            Record::TransferStarted(started) => tracing::debug!(
+                camera = %self.camera.name, transfer = %started.transfer, first = %started.first,
+                "transfer started"
+            ),
+            Record::CameraInfo(info) => self.camera.answer_info(info),
+            other => tracing::debug!(record = other.name(), "record not meant for a node"),
+        }
+    }
+
+    fn unchanged(&self, marker: Unchanged) {
+        let Some(stream) = self.camera.stream(marker.transfer) else { return };
+        let now = clock::now();
+        let arrival = self.arrival(now, now);
+        if stream.wants_verdicts() {
+            stream.tell_verdict(unsent(&stream, marker.transfer, marker.at, Outcome::Unchanged));
+        }
+        if let Err(error) =
+            stream.append(marker.at, arrival, &Meta::Unchanged(marker), &Bytes::new())
+        {
+            tracing::warn!(camera = %self.camera.name, at = %marker.at, error = %crate::error_chain(&error), "marker not kept");
+        }
+    }
+
+    fn event(&self, stream: &Stream, event: &tidegate_wire::Event) {
+        let number = |name: &str| {
+            event.numbers.iter().find(|(known, _)| known == name).map(|&(_, value)| value)
+        };
+        if let Some(capacity) = number("capacity_bytes_per_second") {
+            stream.set_capacity(capacity.max(0.0) as u64);
+        }
+        let sentence = shared(&event.text);
+        match event.code {
+            EventCode::Infeasible => stream.tell(Event::Infeasible(Infeasible {
+                latency_at_accuracy: number("latency_at_accuracy_ms")
+                    .and_then(|ms| Duration::try_from_secs_f64(ms / 1e3).ok()),
+                accuracy_at_latency: number("accuracy_at_latency"),
+                sentence,
+            })),
+            EventCode::Feasible => stream.tell(Event::Feasible),
+            EventCode::KnobsChanged => stream.set_reason(sentence),
+            EventCode::FrameDropped => {
+                let reason = number("why").and_then(|index| DropReason::ALL.get(index as usize));
+                let (why, outcome) = missed(reason.copied());
+                if stream.wants_verdicts() {
+                    stream.tell_verdict(unsent(stream, event.transfer, event.at, outcome));
+                }
+                stream.tell_missed(event.at, why);
+            }
+            EventCode::ControllerFailed => stream.tell(Event::ControllerFailed(sentence)),
+            EventCode::TableMissing | EventCode::Failed | EventCode::Other(_) => {
+                tracing::info!(camera = %self.camera.name, text = event.text, "camera reports");
+            }
+        }
+    }
+
+    fn original(&self, original: Original, body: Bytes) {
+        self.camera.answer_original(original, body);
+    }
+}
+
+/// Why a frame was missed, from the camera's reason; one that a newer camera names is taken as late.
+fn missed(reason: Option<DropReason>) -> (MissedWhy, Outcome) {
+    match reason {
+        Some(DropReason::Overtaken | DropReason::QueueFull) => {
+            (MissedWhy::Overtaken, Outcome::Overtaken)
+        }
+        Some(DropReason::Infeasible | DropReason::Paused | DropReason::EncodeFailed) => {
+            (MissedWhy::Infeasible, Outcome::Withheld)
+        }
+        Some(DropReason::LinkDown) => (MissedWhy::LinkDown, Outcome::Lost),
+        Some(DropReason::Deadline) => (MissedWhy::Late, Outcome::Reset),
+        Some(DropReason::Late) | None => (MissedWhy::Late, Outcome::Late),
+    }
+}
+
+/// The verdict on a frame that was not sent whole.
+fn unsent(
+    stream: &Stream,
+    transfer: TransferId,
+    at: Instant,
+    outcome: Outcome,
+) -> tidegate_client::Verdict {
+    tidegate_client::Verdict {
+        camera: stream.camera.clone(),
+        transfer: transfer.0,
+        captured_at: at,
+        outcome,
+        sent_bytes: 0,
+        original_bytes: 0,
+        knobs: shared(""),
+        row: None,
+        accuracy: 0.0,
+        accuracy_kept: false,
+        stages: Stages::default(),
+        bound: stream.demand().bounds.latency(),
+        capacity_bytes_per_second: stream.capacity(),
+        reason: None,
+    }
+}

@@ -1,0 +1,360 @@
+//! A session: one Subscribe call, reading one stream's log at its own pace.
+//!
+//! Always true: a session holds a position and at most the entry it hands over, so a subscriber that does not
+//! read costs no memory but the log's and disturbs nobody; a live frame is handed over only while its latency
+//! bound is still kept (`latest`), or in order and late if need be (`every`); whatever is not handed over
+//! is told as missed.
+
+use std::{
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tidegate_client::{
+    EndReason, Event, Frame, KnobsChanged, Missed, MissedWhy, Outcome, Unchanged, Verdict,
+};
+use tidegate_log::{Entry, ReadError, Reader};
+use tidegate_message::{Delivery, Instant};
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    entry::{self, Arrival, Meta, shared},
+    stream::{Notice, Stream, Subscribed},
+};
+use crate::clock;
+
+/// What a session counts; read by Unsubscribe.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) delivered: AtomicU64,
+    pub(super) missed: AtomicU64,
+}
+
+/// Which capture times a session hands over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    /// First capture time wanted; `None` for what comes from now on.
+    pub(super) from: Option<Instant>,
+    /// Capture time before which it ends; `None` never.
+    pub(super) to: Option<Instant>,
+}
+
+pub(super) struct Session {
+    stream: Arc<Stream>,
+    counts: Arc<Counts>,
+    window: Window,
+    out: mpsc::Sender<Event>,
+    verdicts: broadcast::Sender<Arc<Verdict>>,
+    stop: CancellationToken,
+    /// Streams to go on with, when the demand has changed.
+    switched: mpsc::Receiver<Arc<Stream>>,
+    reader: Reader,
+    generation: u64,
+    changed: watch::Receiver<u64>,
+    notices: broadcast::Receiver<Notice>,
+    setting: Option<Arc<str>>,
+    last_frame: Option<Instant>,
+    /// Frames captured before this count from sending: they were the past when the session began.
+    began: Instant,
+    reason: Option<Arc<str>>,
+    pending: Option<Event>,
+}
+
+/// The application hung up, or the session was told to stop.
+struct Gone(EndReason);
+
+impl Session {
+    pub(super) fn new(
+        stream: Arc<Stream>,
+        window: Window,
+        out: mpsc::Sender<Event>,
+        verdicts: broadcast::Sender<Arc<Verdict>>,
+        counts: Arc<Counts>,
+        stop: CancellationToken,
+        switched: mpsc::Receiver<Arc<Stream>>,
+    ) -> Self {
+        let Subscribed { log, generation, changed, notices, infeasible } = stream.subscribe();
+        let reader = match window.from {
+            Some(from) => log.reader_from(from),
+            None => log.reader_next(),
+        };
+        Self {
+            stream,
+            counts,
+            window,
+            out,
+            verdicts,
+            stop,
+            switched,
+            reader,
+            generation,
+            changed,
+            notices,
+            setting: None,
+            last_frame: None,
+            began: clock::now(),
+            reason: None,
+            pending: infeasible,
+        }
+    }
+
+    /// Serves until the range is complete, the application hangs up, or the session is stopped.
+    pub(super) async fn run(mut self) {
+        let reason = match self.serve().await {
+            Ok(reason) | Err(Gone(reason)) => reason,
+        };
+        // Nobody may be there to read it.
+        let _ = self.out.try_send(Event::Ended(reason));
+    }
+
+    async fn serve(&mut self) -> Result<EndReason, Gone> {
+        if let Some((from, until)) = self.reader.missing_at_start() {
+            self.missed(wrapped(from, until, 0)).await?;
+        }
+        loop {
+            if let Some(event) = self.pending.take() {
+                self.send(event).await?;
+            }
+            self.changed.borrow_and_update();
+            let ended = self.stream.ended();
+            if let ControlFlow::Break(reason) = self.drain().await? {
+                return Ok(reason);
+            }
+            if let Some(reason) = ended {
+                return Ok(match reason {
+                    tidegate_wire::EndReason::SourceEnded
+                    | tidegate_wire::EndReason::Stopped
+                    | tidegate_wire::EndReason::Failed => EndReason::CameraUnregistered,
+                    tidegate_wire::EndReason::Complete => EndReason::Complete,
+                });
+            }
+            let past_end = self.window.to.map(|to| self.wait_past(to));
+            tokio::select! {
+                () = self.stop.cancelled() => return Err(Gone(EndReason::Unsubscribed)),
+                () = self.out.closed() => return Err(Gone(EndReason::Unsubscribed)),
+                _ = self.changed.changed() => {}
+                notice = self.notices.recv() => self.pass_on(notice).await?,
+                Some(stream) = self.switched.recv() => self.switch(stream),
+                () = tokio::time::sleep(past_end.unwrap_or(Duration::MAX)), if past_end.is_some() => {
+                    return Ok(EndReason::Complete);
+                }
+            }
+        }
+    }
+
+    /// Goes on with another stream, after the newest frame that was handed over.
+    fn switch(&mut self, stream: Arc<Stream>) {
+        let Subscribed { log, generation, changed, notices, infeasible } = stream.subscribe();
+        self.reader = match self.last_frame {
+            Some(last) => log.reader_from(last + Duration::from_nanos(1)),
+            None => log.reader_next(),
+        };
+        self.generation = generation;
+        self.changed = changed;
+        self.notices = notices;
+        self.pending = infeasible;
+        self.stream = stream;
+    }
+
+    /// How long until no frame before `to` can still come within its bound.
+    fn wait_past(&self, to: Instant) -> Duration {
+        let bound = self.stream.demand().bounds.latency();
+        let grace = bound.max(Duration::from_secs(1));
+        (to + grace).since(clock::now())
+    }
+
+    /// Hands over all that the log has.
+    async fn drain(&mut self) -> Result<ControlFlow<EndReason>, Gone> {
+        loop {
+            let (log, generation) = self.stream.log();
+            if generation != self.generation {
+                self.generation = generation;
+                self.reader = log.reader_from(Instant::MIN);
+            }
+            match self.reader.next() {
+                Ok(None) => return Ok(ControlFlow::Continue(())),
+                Ok(Some(entry)) => {
+                    if self.window.to.is_some_and(|to| entry.at >= to) {
+                        return Ok(ControlFlow::Break(EndReason::Complete));
+                    }
+                    self.hand_over(entry).await?;
+                }
+                Err(ReadError::Overtaken(overtaken)) => {
+                    let (from, until) = overtaken.missed_time;
+                    self.missed(wrapped(from, until, overtaken.missed())).await?;
+                }
+                Err(error) => {
+                    tracing::error!(camera = %self.stream.camera, %error, "stream log not readable");
+                    return Ok(ControlFlow::Continue(()));
+                }
+            }
+        }
+    }
+
+    async fn hand_over(&mut self, entry: Entry) -> Result<(), Gone> {
+        let Some((arrival, meta)) = entry::decode(&entry) else {
+            tracing::error!(camera = %self.stream.camera, at = %entry.at, "stream log entry not readable");
+            return Ok(());
+        };
+        match meta {
+            Meta::Frame(header) => self.hand_over_frame(&entry, &arrival, header).await,
+            Meta::Unchanged(marker) => {
+                let Some(same_as) = self.last_frame else { return Ok(()) };
+                let replayed = entry.at < self.began && self.window.from.is_some();
+                let handed_at = clock::now();
+                let stages = tidegate_client::Stages {
+                    network: arrival.last_at.since(arrival.local(marker.at)),
+                    delivery: handed_at.since(arrival.last_at),
+                    ..Default::default()
+                };
+                self.counts.delivered.fetch_add(1, Ordering::Relaxed);
+                let event =
+                    Unchanged { captured_at: entry.at, same_as, replayed, stages, handed_at };
+                self.send(Event::Unchanged(event)).await
+            }
+        }
+    }
+
+    async fn hand_over_frame(
+        &mut self,
+        entry: &Entry,
+        arrival: &Arrival,
+        mut header: tidegate_wire::FrameHeader,
+    ) -> Result<(), Gone> {
+        // Wait for room before looking at the clock: the bound must hold when the application gets it.
+        let permit = tokio::select! {
+            permit = self.out.clone().reserve_owned() => permit.map_err(|_| Gone(EndReason::Unsubscribed))?,
+            () = self.stop.cancelled() => return Err(Gone(EndReason::Unsubscribed)),
+        };
+        // What the log already held when the session began is the past to this subscriber.
+        let from_log = self.window.from.is_some() && arrival.last_at < self.began;
+        header.replayed |= from_log;
+        let handed_at = clock::now();
+        let mut stages = entry::stages(&header, arrival, handed_at);
+        if from_log {
+            stages.delivery = Duration::ZERO;
+        }
+        let demand = self.stream.demand();
+        let late = stages.total() > demand.bounds.latency();
+        if late && demand.delivery == Delivery::Latest && !header.replayed {
+            drop(permit);
+            let why = if stages.total() - stages.delivery > demand.bounds.latency() {
+                MissedWhy::Late
+            } else {
+                MissedWhy::SlowSubscriber
+            };
+            self.tell_verdict(&header, stages, Outcome::Late);
+            return self.missed(Missed { from: entry.at, to: entry.at, count: 1, why }).await;
+        }
+        let knobs = match &self.setting {
+            Some(setting) if **setting == *header.setting => setting.clone(),
+            _ => shared(&header.setting),
+        };
+        self.setting = Some(knobs.clone());
+        self.last_frame = Some(entry.at);
+        self.counts.delivered.fetch_add(1, Ordering::Relaxed);
+        self.tell_verdict(&header, stages, if late { Outcome::Late } else { Outcome::Kept });
+        permit.send(Event::Frame(Frame {
+            captured_at: entry.at,
+            size: header.size,
+            original_bytes: header.original_bytes,
+            knobs,
+            accuracy: header.accuracy,
+            accuracy_kept: header.accuracy_kept,
+            replayed: header.replayed,
+            stages,
+            handed_at,
+            jpeg: entry.body.clone(),
+        }));
+        Ok(())
+    }
+
+    fn tell_verdict(
+        &mut self,
+        header: &tidegate_wire::FrameHeader,
+        stages: tidegate_client::Stages,
+        outcome: Outcome,
+    ) {
+        if self.verdicts.receiver_count() == 0 {
+            return;
+        }
+        let bound = self.stream.demand().bounds.latency();
+        let verdict = verdict(&self.stream, header, stages, outcome, bound, self.reason.take());
+        let _ = self.verdicts.send(Arc::new(verdict));
+    }
+
+    async fn pass_on(
+        &mut self,
+        notice: Result<Notice, broadcast::error::RecvError>,
+    ) -> Result<(), Gone> {
+        match notice {
+            Ok(Notice::Event(event)) => {
+                if let Event::KnobsChanged(KnobsChanged { reason, .. }) = &event {
+                    self.reason = Some(reason.clone());
+                }
+                self.send(event).await
+            }
+            Ok(Notice::Missed(missed)) => {
+                let wanted = self.window.from.is_none_or(|from| missed.to >= from)
+                    && self.window.to.is_none_or(|to| missed.from < to);
+                if wanted { self.missed(missed).await } else { Ok(()) }
+            }
+            // Notices that were dropped because this subscriber is slow; its frames are in the log.
+            Err(broadcast::error::RecvError::Lagged(count)) => {
+                tracing::debug!(camera = %self.stream.camera, count, "slow subscriber missed notices");
+                Ok(())
+            }
+            Err(broadcast::error::RecvError::Closed) => Err(Gone(EndReason::Shutdown)),
+        }
+    }
+
+    async fn missed(&mut self, missed: Missed) -> Result<(), Gone> {
+        self.counts.missed.fetch_add(missed.count, Ordering::Relaxed);
+        self.send(Event::Missed(missed)).await
+    }
+
+    async fn send(&mut self, event: Event) -> Result<(), Gone> {
+        tokio::select! {
+            sent = self.out.send(event) => sent.map_err(|_| Gone(EndReason::Unsubscribed)),
+            () = self.stop.cancelled() => Err(Gone(EndReason::Unsubscribed)),
+        }
+    }
+}
+
+/// Frames from `from` up to but not including `until` that the wrap took; `count` 0 if it is not known.
+fn wrapped(from: Instant, until: Instant, count: u64) -> Missed {
+    let to = (until - Duration::from_nanos(1)).max(from);
+    Missed { from, to, count, why: MissedWhy::LogWrapped }
+}
+
+/// What became of one frame of `stream`.
+pub(super) fn verdict(
+    stream: &Stream,
+    header: &tidegate_wire::FrameHeader,
+    stages: tidegate_client::Stages,
+    outcome: Outcome,
+    bound: Duration,
+    reason: Option<Arc<str>>,
+) -> Verdict {
+    Verdict {
+        camera: stream.camera.clone(),
+        transfer: stream.transfer.0,
+        captured_at: header.at,
+        outcome,
+        sent_bytes: header.bytes,
+        original_bytes: header.original_bytes,
+        knobs: shared(&header.setting),
+        row: (header.setting != "original").then_some(header.row),
+        accuracy: header.accuracy,
+        accuracy_kept: header.accuracy_kept,
+        stages,
+        bound,
+        capacity_bytes_per_second: stream.capacity(),
+        reason,
+    }
+}

@@ -1,0 +1,274 @@
+//! A stream: what one transfer delivers, kept in a log of its own and read by sessions.
+//!
+//! ```text
+//!  link ──frame──▶ append ──▶ log ◀── reader ── session
+//!  link ──report─▶ notice ──▶ broadcast ──────▶ session
+//! ```
+//!
+//! Always true: appending never waits for a session; what a session has not read stays in the log until
+//! the wrap, and a notice that a session was too slow for is dropped, never the frames.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard,
+    atomic::{AtomicU64, AtomicUsize, Ordering},
+};
+
+use bytes::{Bytes, BytesMut};
+use tidegate_client::{Event, KnobsChanged, Missed, MissedWhy, Verdict};
+use tidegate_log::{AppendError, Log, LogConfig, LogError, LogWriter, Memory};
+use tidegate_message::{CameraName, Demand, Instant};
+use tidegate_wire::{EndReason, TransferHints, TransferId};
+use tokio::sync::{broadcast, watch};
+
+use super::entry::{self, Arrival, Meta};
+
+/// Notices and verdicts kept for a slow reader; older ones are dropped.
+const NOTICES_MAX: usize = 256;
+
+/// One adapted stream of one camera.
+pub(super) struct Stream {
+    pub(super) camera: CameraName,
+    pub(super) transfer: TransferId,
+    pub(super) hints: TransferHints,
+    /// First and last capture time wanted, if it is no open-ended live stream.
+    pub(super) range: (Option<Instant>, Option<Instant>),
+    demand: Mutex<Demand>,
+    tail: Mutex<Tail>,
+    /// Counts appends and ends; sessions wait on it.
+    changed: watch::Sender<u64>,
+    notices: broadcast::Sender<Notice>,
+    verdicts: broadcast::Sender<Arc<Verdict>>,
+    pub(super) sessions: AtomicUsize,
+    capacity_bytes_per_second: AtomicU64,
+}
+
+struct Tail {
+    log: Log,
+    writer: LogWriter,
+    /// Grows when the log is replaced because the camera's clock began anew.
+    generation: u64,
+    /// The camera node's life that the next frame comes from, and the one the newest came from.
+    epoch: u64,
+    epoch_newest: u64,
+    setting: Option<Arc<str>>,
+    reason: Option<Arc<str>>,
+    ended: Option<EndReason>,
+    infeasible: Option<Event>,
+    meta: BytesMut,
+    log_config: LogConfig,
+}
+
+/// What a stream tells its sessions beside frames.
+#[derive(Clone, Debug)]
+pub(super) enum Notice {
+    /// Passed on as it is.
+    Event(Event),
+    /// A frame that the camera did not deliver.
+    Missed(Missed),
+}
+
+/// What a session needs to read a stream.
+pub(super) struct Subscribed {
+    pub(super) log: Log,
+    pub(super) generation: u64,
+    pub(super) changed: watch::Receiver<u64>,
+    pub(super) notices: broadcast::Receiver<Notice>,
+    /// The stream's infeasibility, if it stands.
+    pub(super) infeasible: Option<Event>,
+}
+
+impl Stream {
+    pub(super) fn new(
+        camera: CameraName,
+        transfer: TransferId,
+        demand: Demand,
+        hints: TransferHints,
+        range: (Option<Instant>, Option<Instant>),
+        log_config: LogConfig,
+    ) -> Result<Self, LogError> {
+        let (writer, log) = Log::create(log_config.clone(), Memory::new())?;
+        Ok(Self {
+            camera,
+            transfer,
+            hints,
+            range,
+            demand: Mutex::new(demand),
+            tail: Mutex::new(Tail {
+                log,
+                writer,
+                generation: 0,
+                epoch: 0,
+                epoch_newest: 0,
+                setting: None,
+                reason: None,
+                ended: None,
+                infeasible: None,
+                meta: BytesMut::with_capacity(256),
+                log_config,
+            }),
+            changed: watch::Sender::new(0),
+            notices: broadcast::Sender::new(NOTICES_MAX),
+            verdicts: broadcast::Sender::new(NOTICES_MAX),
+            sessions: AtomicUsize::new(0),
+            capacity_bytes_per_second: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn demand(&self) -> Demand {
+        *self.demand.lock().expect("no panic while a demand is copied")
+    }
+
+    pub(super) fn set_demand(&self, demand: Demand) {
+        *self.demand.lock().expect("no panic while a demand is copied") = demand;
+    }
+
+    fn tail(&self) -> MutexGuard<'_, Tail> {
+        self.tail.lock().expect("no panic while a frame is appended")
+    }
+
+    /// Says which life of the camera node the next frames come from.
+    pub(super) fn set_epoch(&self, epoch: u64) {
+        self.tail().epoch = epoch;
+    }
+
+    /// Appends a frame or marker that arrived whole.
+    ///
+    /// If the camera node has restarted with an earlier clock, the log begins anew: sessions go on with the
+    /// new one instead of waiting until its clock has caught up.
+    ///
+    /// # Errors
+    /// [`AppendFailed`]; a timestamp that is not later than the last of the same life is refused.
+    pub(super) fn append(
+        &self,
+        at: Instant,
+        arrival: Arrival,
+        meta: &Meta,
+        body: &Bytes,
+    ) -> Result<(), AppendFailed> {
+        let mut tail = self.tail();
+        let began_anew = tail.epoch != tail.epoch_newest
+            && tail.log.last_at().is_some_and(|newest| at <= newest);
+        if began_anew {
+            let (writer, log) = Log::create(tail.log_config.clone(), Memory::new())?;
+            tail.writer = writer;
+            tail.log = log;
+            tail.generation += 1;
+        }
+        tail.epoch_newest = tail.epoch;
+        let Tail { writer, meta: encoded, .. } = &mut *tail;
+        entry::encode(encoded, arrival, meta);
+        writer.append(at, encoded, body)?;
+        drop(tail);
+        self.wake();
+        Ok(())
+    }
+
+    /// Capture time of the newest entry, which a resumed transfer continues after.
+    pub(super) fn newest(&self) -> Option<Instant> {
+        self.tail().log.last_at()
+    }
+
+    /// Capture time of the oldest entry.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.tail().log.first().ok().flatten().map(|entry| entry.at)
+    }
+
+    pub(super) fn end(&self, reason: EndReason) {
+        self.tail().ended.get_or_insert(reason);
+        self.wake();
+    }
+
+    pub(super) fn ended(&self) -> Option<EndReason> {
+        self.tail().ended
+    }
+
+    /// The log and its generation, which a session compares with the one it reads.
+    pub(super) fn log(&self) -> (Log, u64) {
+        let tail = self.tail();
+        (tail.log.clone(), tail.generation)
+    }
+
+    pub(super) fn subscribe(&self) -> Subscribed {
+        let tail = self.tail();
+        Subscribed {
+            log: tail.log.clone(),
+            generation: tail.generation,
+            changed: self.changed.subscribe(),
+            notices: self.notices.subscribe(),
+            infeasible: tail.infeasible.clone(),
+        }
+    }
+
+    pub(super) fn verdicts(&self) -> broadcast::Receiver<Arc<Verdict>> {
+        self.verdicts.subscribe()
+    }
+
+    /// Tells whoever listens; nobody listening is no failure.
+    pub(super) fn tell_verdict(&self, verdict: Verdict) {
+        if self.verdicts.receiver_count() > 0 {
+            let _ = self.verdicts.send(Arc::new(verdict));
+        }
+    }
+
+    /// Whether anybody listens to verdicts.
+    pub(super) fn wants_verdicts(&self) -> bool {
+        self.verdicts.receiver_count() > 0
+    }
+
+    /// Why the next setting differs from the last, in one sentence.
+    pub(super) fn set_reason(&self, reason: Arc<str>) {
+        self.tail().reason = Some(reason);
+    }
+
+    pub(super) fn reason(&self) -> Option<Arc<str>> {
+        self.tail().reason.clone()
+    }
+
+    /// Tells the sessions if the setting of the frame differs from that of the one before.
+    pub(super) fn tell_setting(&self, captured_at: Instant, setting: &str) {
+        let mut tail = self.tail();
+        if tail.setting.as_deref() == Some(setting) {
+            return;
+        }
+        let to: Arc<str> = setting.into();
+        let from = tail.setting.replace(to.clone()).unwrap_or_else(|| "".into());
+        // The report and the frame travel apart: a report that is late explains the next change.
+        let reason = tail.reason.take().unwrap_or_else(|| "".into());
+        drop(tail);
+        self.tell(Event::KnobsChanged(KnobsChanged { captured_at, from, to, reason }));
+    }
+
+    pub(super) fn tell(&self, event: Event) {
+        match &event {
+            Event::Infeasible(_) => self.tail().infeasible = Some(event.clone()),
+            Event::Feasible => self.tail().infeasible = None,
+            _ => {}
+        }
+        let _ = self.notices.send(Notice::Event(event));
+    }
+
+    pub(super) fn tell_missed(&self, at: Instant, why: MissedWhy) {
+        let _ = self.notices.send(Notice::Missed(Missed { from: at, to: at, count: 1, why }));
+    }
+
+    pub(super) fn set_capacity(&self, bytes_per_second: u64) {
+        self.capacity_bytes_per_second.store(bytes_per_second, Ordering::Relaxed);
+    }
+
+    pub(super) fn capacity(&self) -> u64 {
+        self.capacity_bytes_per_second.load(Ordering::Relaxed)
+    }
+
+    fn wake(&self) {
+        self.changed.send_modify(|count| *count += 1);
+    }
+}
+
+/// Why a frame could not be kept.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AppendFailed {
+    #[error("the stream log refused the frame")]
+    Append(#[from] AppendError),
+    #[error("the stream log could not begin anew")]
+    Begin(#[from] LogError),
+}
