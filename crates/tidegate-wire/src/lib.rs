@@ -36,3 +36,6 @@ pub use transfer::{
     Ack, EndReason, Event, EventCode, FrameHeader, Share, StartTransfer, StopTransfer,
     TransferEnded, TransferHints, TransferId, TransferStarted, Unchanged, UpdateTransfer,
 };
+
+#[cfg(test)]
+mod tests;

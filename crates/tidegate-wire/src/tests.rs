@@ -1,0 +1,259 @@
+use std::{fmt::Write as _, time::Duration};
+
+use bytes::BytesMut;
+use proptest::prelude::*;
+use tidegate_message::{
+    AdaptationProfile, Bounds, Code, ControllerKind, Delivery, Demand, FrameSize, Instant,
+    WhenInfeasible,
+};
+
+use super::*;
+
+/// One of each kind, every field with a value of its own.
+fn samples() -> Vec<Record> {
+    let at = Instant::from_nanos(1_700_000_000_123_456_789);
+    let transfer = TransferId(0x0102_0304_0506_0708);
+    let demand = Demand {
+        bounds: Bounds::new(Duration::from_millis(100), 0.95).unwrap(),
+        controller: ControllerKind::MezPi,
+        delivery: Delivery::Every,
+        when_infeasible: WhenInfeasible::Pause,
+        profile: AdaptationProfile::Mez,
+    };
+    let camera = CameraAnnounce {
+        name: "north-gate.2".parse().unwrap(),
+        size: Some(FrameSize { width: 1920, height: 1080 }),
+        frames_per_second: 12.5,
+        source: "video file street.mp4".to_owned(),
+    };
+    let hello = Hello {
+        node: NodeId([0xab; 32]),
+        epoch: 3,
+        boot: BootId([0xcd; 16]),
+        role: Role::Camera,
+        features: Features(0x5),
+        camera: Some(camera.clone()),
+    };
+    let header = FrameHeader {
+        transfer,
+        at,
+        bytes: 123_456,
+        size: FrameSize { width: 960, height: 540 },
+        original_bytes: 456_789,
+        row: 17,
+        setting: "scale 1/2 quality 60".to_owned(),
+        accuracy: 0.975,
+        accuracy_kept: true,
+        replayed: true,
+        encode_started: Duration::from_micros(150),
+        encode_ended: Duration::from_micros(6_200),
+        sent: Duration::from_micros(6_300),
+    };
+    let ack = Ack {
+        transfer,
+        frame: at,
+        received: 1000,
+        total: 2000,
+        first_at: at,
+        last_at: at + Duration::from_millis(9),
+        complete: false,
+        reset_seen: true,
+    };
+    vec![
+        hello.clone().into(),
+        Hello { role: Role::Edge, camera: None, ..hello }.into(),
+        Welcome {
+            node: NodeId([1; 32]),
+            epoch: 9,
+            boot: BootId([2; 16]),
+            features: Features(0),
+            now: at,
+        }
+        .into(),
+        Refused::new(Code::CAMERA_TAKEN, "another node holds north-gate.2").into(),
+        Ping { sequence: 1, sent: at }.into(),
+        Pong { sequence: 1, sent: at, received: at, replied: at }.into(),
+        StartTransfer {
+            transfer,
+            demand,
+            from: Some(at),
+            to: None,
+            resume_after: Some(at),
+            hints: TransferHints {
+                detector: "person".to_owned(),
+                detector_input: "640x360".to_owned(),
+                scene: "complex".to_owned(),
+                table: String::new(),
+            },
+        }
+        .into(),
+        UpdateTransfer { transfer, demand }.into(),
+        StopTransfer { transfer }.into(),
+        TransferStarted { transfer, first: at }.into(),
+        TransferEnded { transfer, reason: EndReason::SourceEnded }.into(),
+        Share {
+            bytes_per_second: 2_500_000,
+            shift: Duration::from_millis(40),
+            valid_for: Duration::from_secs(5),
+        }
+        .into(),
+        ack.into(),
+        Event {
+            transfer,
+            at,
+            code: EventCode::Infeasible,
+            text: "no setting keeps 95 % within 100 ms".to_owned(),
+            numbers: vec![("latency_ms".to_owned(), 143.0), ("accuracy".to_owned(), 0.9)],
+        }
+        .into(),
+        Event { transfer, at, code: EventCode::Other(900), text: String::new(), numbers: vec![] }
+            .into(),
+        Unchanged { transfer, at }.into(),
+        header.into(),
+        FetchOriginal { request: 5, at }.into(),
+        Original { request: 5, at, outcome: OriginalOutcome::Found { bytes: 456_789 } }.into(),
+        Original {
+            request: 6,
+            at,
+            outcome: OriginalOutcome::Missing { oldest: Some(at), newest: None },
+        }
+        .into(),
+        CameraInfoRequest { request: 7 }.into(),
+        CameraInfo {
+            request: 7,
+            camera,
+            oldest: Some(at),
+            newest: Some(at),
+            frames: 2100,
+            bytes: 1 << 29,
+            bytes_max: 1 << 30,
+        }
+        .into(),
+    ]
+}
+
+#[test]
+fn every_kind_round_trips() {
+    let kinds: std::collections::BTreeSet<u8> = samples().iter().map(Record::kind).collect();
+    assert_eq!(kinds.len(), 19, "a kind has no sample");
+    for record in samples() {
+        assert_eq!(Record::decode(&record.to_bytes()), Ok(Some(record)));
+    }
+}
+
+/// The encoding of version 1.0 is fixed: `testdata/records-1.0.txt`, one line each, name and bytes.
+#[test]
+fn encodings_are_those_of_version_1_0() {
+    let mut lines = String::new();
+    for record in samples() {
+        write!(lines, "{} ", record.name()).unwrap();
+        record.to_bytes().iter().for_each(|byte| write!(lines, "{byte:02x}").unwrap());
+        lines.push('\n');
+    }
+    let golden = include_str!("../testdata/records-1.0.txt");
+    for (ours, golden) in lines.lines().zip(golden.lines()) {
+        assert_eq!(ours, golden);
+    }
+    assert_eq!(lines, golden);
+}
+
+#[test]
+fn every_cut_is_named_and_harmless() {
+    for record in samples() {
+        let bytes = record.to_bytes();
+        for length in 0..bytes.len() {
+            let cut = Record::decode(&bytes[..length]);
+            assert!(
+                matches!(cut, Err(DecodeError::Short { .. })),
+                "{record:?} at {length}: {cut:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn later_versions_are_met_half_way() {
+    let hello = samples()[0].to_bytes();
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = hello.to_vec();
+        bytes[at] = byte;
+        Record::decode(&bytes)
+    };
+    // kind 0, magic 1 to 4, major 5, minor 6, features 7 to 14
+    assert_eq!(changed(1, b'X'), Err(DecodeError::Magic { magic: *b"XGLK" }));
+    assert_eq!(changed(5, 2), Err(DecodeError::Major { theirs: 2, ours: 1 }));
+    assert!(changed(6, 9).is_ok(), "a later minor version is accepted");
+    assert!(changed(7, 0xff).is_ok(), "optional features are ignored");
+    assert_eq!(changed(11, 1), Err(DecodeError::Features { bits: 1 << 32 }));
+    let mut longer = hello.to_vec();
+    longer.extend_from_slice(b"fields of version 1.1");
+    assert_eq!(Record::decode(&longer), Ok(Some(samples()[0].clone())));
+    assert_eq!(Record::decode(&[OPTIONAL_KIND, 1, 2, 3]), Ok(None));
+    assert_eq!(Record::decode(&[99]), Err(DecodeError::Kind { kind: 99 }));
+}
+
+#[test]
+fn values_out_of_bounds_are_refused_by_name() {
+    let altered = |index: usize, at: usize, bytes: &[u8]| {
+        let mut encoded = samples()[index].to_bytes().to_vec();
+        encoded[at..at + bytes.len()].copy_from_slice(bytes);
+        Record::decode(&encoded).unwrap_err().to_string()
+    };
+    for (index, at, bytes, expected) in [
+        (7, 9, &0_u64.to_le_bytes()[..], "bounds is invalid: latency bound 0 ms"),
+        (7, 17, &1.5_f64.to_le_bytes()[..], "bounds is invalid: accuracy bound 1.5"),
+        (7, 17, &f64::NAN.to_le_bytes()[..], "accuracy is invalid: NaN"),
+        (7, 25, &[9][..], "controller is invalid: 9 names no choice"),
+        (16, 17, &u64::MAX.to_le_bytes()[..], "frame of 18446744073709551615 exceeds"),
+        (16, 25, &[0, 0][..], "size is invalid: 0x540"),
+        (12, 49, &[2][..], "complete is invalid: 2 is no truth value"),
+    ] {
+        let error = altered(index, at, bytes);
+        assert!(error.starts_with(expected), "{error:?}, expected {expected:?}");
+    }
+    let long = vec![1; limits::RECORD_BYTES_MAX + 1];
+    assert!(matches!(Record::decode(&long), Err(DecodeError::TooLong { field: "record", .. })));
+}
+
+#[test]
+fn what_is_too_long_is_cut_when_encoded() {
+    let long = "ä".repeat(limits::TEXT_BYTES_MAX);
+    let event = Event {
+        transfer: TransferId(1),
+        at: Instant::EPOCH,
+        code: EventCode::Failed,
+        text: long.clone(),
+        numbers: vec![(long, 1.0); 100],
+    };
+    let bytes = Record::from(event).to_bytes();
+    assert!(bytes.len() <= limits::RECORD_BYTES_MAX);
+    let Ok(Some(Record::Event(cut))) = Record::decode(&bytes) else { panic!("it decodes") };
+    assert_eq!(cut.text.len(), limits::TEXT_BYTES_MAX);
+    assert_eq!(cut.numbers.len(), limits::NUMBERS_MAX);
+}
+
+proptest! {
+    #[test]
+    fn decoding_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        let _ = Record::decode(&bytes);
+    }
+
+    /// What decodes from damaged bytes encodes to something that decodes to the same.
+    #[test]
+    fn damaged_records_decode_to_sound_ones(
+        index in 0..samples().len(),
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+    ) {
+        let mut bytes = samples()[index].to_bytes().to_vec();
+        for (at, byte) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if let Ok(Some(record)) = Record::decode(&bytes) {
+            let mut again = BytesMut::new();
+            record.encode(&mut again);
+            prop_assert!(again.len() <= limits::RECORD_BYTES_MAX);
+            prop_assert_eq!(Record::decode(&again), Ok(Some(record)));
+        }
+    }
+}
