@@ -1,1 +1,102 @@
-//! Socket options that std does not offer.
+//! Socket options that neither std nor socket2 offers.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
+    time::Duration,
+};
+
+/// What the kernel knows of a TCP connection: the part of `struct tcp_info` (linux/tcp.h) that a sender needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpInfo {
+    /// Smoothed round-trip time.
+    pub rtt: Duration,
+    /// Shortest round-trip time of late.
+    pub rtt_min: Duration,
+    /// Bytes of one segment.
+    pub segment_bytes: u32,
+    /// Segments sent and not acknowledged.
+    pub unacked: u32,
+    /// Segments that may be unacknowledged.
+    pub window: u32,
+    /// Segments retransmitted so far.
+    pub retransmitted: u32,
+    /// Bytes in the send buffer that were never sent.
+    pub unsent_bytes: u32,
+    /// Estimated delivery rate in bytes per second.
+    pub delivery_rate: u64,
+}
+
+/// Bytes up to and with `tcpi_delivery_rate`; there since Linux 4.9.
+const TCP_INFO_BYTES: usize = 168;
+
+/// What the kernel knows of the connection `socket`.
+///
+/// # Errors
+/// The operating system's, if `socket` is no TCP socket; [`io::ErrorKind::Unsupported`] on kernels before 4.9.
+pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
+    let mut bytes = [0_u8; TCP_INFO_BYTES];
+    let mut length = TCP_INFO_BYTES as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes, which is the size of `bytes`, and the new length.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            bytes.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if (length as usize) < TCP_INFO_BYTES {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    let micros = |at| Duration::from_micros(u64::from(word(at)));
+    Ok(TcpInfo {
+        segment_bytes: word(16),
+        unacked: word(24),
+        rtt: micros(68),
+        window: word(80),
+        retransmitted: word(100),
+        unsent_bytes: word(144),
+        rtt_min: micros(148),
+        delivery_rate: u64::from_ne_bytes(bytes[160..168].try_into().expect("eight bytes")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::{TcpListener, TcpStream, UdpSocket},
+        os::fd::AsFd,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_connection_that_carried_bytes_has_a_round_trip() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        near.write_all(&[7; 1000]).unwrap();
+        far.read_exact(&mut [0; 1000]).unwrap();
+        far.write_all(b"x").unwrap();
+        near.read_exact(&mut [0; 1]).unwrap();
+        let info = tcp_info(near.as_fd()).unwrap();
+        assert!(
+            info.rtt > Duration::ZERO && info.window > 0 && info.segment_bytes > 500,
+            "{info:?}"
+        );
+        assert_eq!(info.unsent_bytes, 0);
+    }
+
+    #[test]
+    fn other_sockets_are_refused() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(tcp_info(socket.as_fd()).is_err());
+    }
+}

@@ -44,6 +44,7 @@ mod frame;
 mod lane;
 mod offset;
 mod quic;
+mod tcp;
 
 pub use connect::{Listener, dial};
 pub use frame::{FrameSending, Outcome, Priority, Progress};
@@ -61,7 +62,9 @@ pub struct LinkConfig {
     /// tightest latency bound is a good choice: shorter wastes capacity on jittery media, longer delays the
     /// next frame and a reset.
     pub queue_allowed: Duration,
-    /// Default 1 s; must be well below `idle_timeout`.
+    /// Congestion control of QUIC; default [`Congestion::QueueBound`].
+    pub quic_congestion: Congestion,
+    /// Each side says something at least this often; default 1 s, must be well below `idle_timeout`.
     pub keep_alive: Duration,
     /// A peer that is silent for this long takes the link down; default 3 s.
     pub idle_timeout: Duration,
@@ -86,6 +89,7 @@ impl Default for LinkConfig {
     fn default() -> Self {
         Self {
             queue_allowed: Duration::from_millis(10),
+            quic_congestion: Congestion::default(),
             keep_alive: Duration::from_secs(1),
             idle_timeout: Duration::from_secs(3),
             connect_timeout: Duration::from_secs(3),
@@ -119,6 +123,16 @@ pub enum Transport {
     Quic,
     /// TLS over TCP.
     Tcp,
+}
+
+/// How much QUIC has in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Congestion {
+    /// Ours: as much as keeps the queue within [`LinkConfig::queue_allowed`].
+    #[default]
+    QueueBound,
+    /// CUBIC (RFC 9438) as quinn has it, for comparison: it fills every queue, and random loss stops it.
+    Cubic,
 }
 
 /// What a link brings.

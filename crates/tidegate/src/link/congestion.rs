@@ -164,6 +164,18 @@ impl QueueBound {
         self.in_flight
     }
 
+    /// Takes in that `bytes` sent at `sent` have arrived.
+    fn handle_ack(&mut self, sent: Instant, bytes: u64) {
+        self.delivered += bytes;
+        self.loss.acked += bytes;
+        if self.newest.is_some_and(|newest| newest.at >= sent) {
+            return;
+        }
+        if let Ok(found) = self.departures.binary_search_by_key(&sent, |departure| departure.at) {
+            self.newest = Some(self.departures[found]);
+        }
+    }
+
     fn window_min(&self) -> u64 {
         WINDOW_PACKETS_MIN * self.mtu
     }
@@ -269,14 +281,7 @@ impl Controller for QueueBound {
         _app_limited: bool,
         _rtt: &quinn_proto::RttEstimator,
     ) {
-        self.delivered += bytes;
-        self.loss.acked += bytes;
-        if self.newest.is_some_and(|newest| newest.at >= sent) {
-            return;
-        }
-        if let Ok(found) = self.departures.binary_search_by_key(&sent, |departure| departure.at) {
-            self.newest = Some(self.departures[found]);
-        }
+        self.handle_ack(sent, bytes);
     }
 
     fn on_end_acks(
@@ -452,5 +457,122 @@ impl LossCount {
             let counted = std::mem::take(self);
             counted.marked || counted.lost as f64 > total as f64 * LOSS_TOLERATED
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MTU: u64 = 1200;
+
+    /// A sender that always has something to send, a bottleneck and a path, in virtual time.
+    struct Bed {
+        control: QueueBound,
+        now: Instant,
+        rate: f64,
+        delay: Duration,
+        /// Packets in the bottleneck's queue, by when they were sent.
+        queue: VecDeque<Instant>,
+        /// Acks on their way, with when the packet was sent.
+        acks: VecDeque<(Instant, Instant)>,
+        served: f64,
+    }
+
+    impl Bed {
+        fn new(rate: f64, delay: Duration) -> Self {
+            let now = Instant::now();
+            Self {
+                control: QueueBound::new(Duration::from_millis(10), now, MTU as u16),
+                now,
+                rate,
+                delay,
+                queue: VecDeque::new(),
+                acks: VecDeque::new(),
+                served: 0.0,
+            }
+        }
+
+        /// Runs for that long; returns the part of the capacity used and the longest queue in time. Every
+        /// `lose`th packet is lost after the bottleneck.
+        fn run(&mut self, time: Duration, lose: Option<u64>) -> (f64, Duration) {
+            const STEP: Duration = Duration::from_micros(200);
+            let end = self.now + time;
+            let (mut carried, mut queue_max, mut count) = (0, 0, 0);
+            while self.now < end {
+                self.now += STEP;
+                self.served = (self.served + self.rate * STEP.as_secs_f64()).min(2.0 * self.rate);
+                while self.served >= MTU as f64 && !self.queue.is_empty() {
+                    self.served -= MTU as f64;
+                    carried += MTU;
+                    count += 1;
+                    let sent = self.queue.pop_front().expect("it is not empty");
+                    if lose.is_some_and(|every| count % every == 0) {
+                        self.control.on_congestion_event(self.now, sent, false, MTU);
+                    } else {
+                        self.acks.push_back((self.now + self.delay, sent));
+                    }
+                }
+                if self.queue.is_empty() {
+                    self.served = 0.0;
+                }
+                let mut acked = false;
+                while self.acks.front().is_some_and(|&(at, _)| at <= self.now) {
+                    let (_, sent) = self.acks.pop_front().expect("it was looked at");
+                    self.control.handle_ack(sent, MTU);
+                    acked = true;
+                }
+                let in_flight = (self.queue.len() + self.acks.len()) as u64 * MTU;
+                if acked {
+                    self.control.on_end_acks(self.now, in_flight, false, None);
+                }
+                let room = self.control.window().saturating_sub(in_flight) / MTU;
+                for _ in 0..room {
+                    self.queue.push_back(self.now);
+                    self.control.on_sent(self.now, MTU, 0);
+                }
+                queue_max = queue_max.max(self.queue.len());
+            }
+            let used = carried as f64 / (self.rate * time.as_secs_f64());
+            let queue = queue_max as f64 * MTU as f64 / self.rate;
+            (used, Duration::from_secs_f64(queue))
+        }
+    }
+
+    #[test]
+    fn the_path_is_full_and_its_queue_short() {
+        for (megabits, delay_ms) in [(2, 2), (20, 2), (20, 40), (200, 2), (200, 20)] {
+            let rate = f64::from(megabits) * 125_000.0;
+            let mut bed = Bed::new(rate, Duration::from_millis(delay_ms));
+            bed.run(Duration::from_secs(2), None);
+            let (used, queue) = bed.run(Duration::from_secs(4), None);
+            let note = format!("{megabits} Mbit/s, {delay_ms} ms: used {used:.3}, queue {queue:?}");
+            assert!(used > 0.9, "{note}");
+            // On a slow path a few packets are a long queue.
+            let packets = Duration::from_secs_f64((2 * WINDOW_PACKETS_MIN * MTU) as f64 / rate);
+            assert!(queue < Duration::from_millis(25) + packets, "{note}");
+        }
+    }
+
+    #[test]
+    fn random_loss_does_not_shrink_the_window() {
+        let mut bed = Bed::new(2_500_000.0, Duration::from_millis(10));
+        bed.run(Duration::from_secs(2), Some(20));
+        let (used, _) = bed.run(Duration::from_secs(4), Some(20));
+        assert!(used > 0.9, "{used:.3}");
+    }
+
+    #[test]
+    fn a_tenfold_drop_is_followed_and_so_is_its_end() {
+        let mut bed = Bed::new(25_000_000.0, Duration::from_millis(2));
+        bed.run(Duration::from_secs(2), None);
+        bed.rate /= 10.0;
+        bed.run(Duration::from_millis(300), None);
+        let (used, queue) = bed.run(Duration::from_secs(1), None);
+        assert!(used > 0.9 && queue < Duration::from_millis(25), "{used:.3} {queue:?}");
+        bed.rate *= 10.0;
+        bed.run(Duration::from_millis(300), None);
+        let (used, _) = bed.run(Duration::from_secs(1), None);
+        assert!(used > 0.9, "{used:.3}");
     }
 }

@@ -1,24 +1,32 @@
 //! Making links: listening and dialling, on UDP and TCP of the same port number.
 
 use std::{
+    io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    os::fd::AsFd,
     sync::Arc,
     time::Duration,
 };
 
 use quinn::{
     ConnectionError, EndpointConfig, IdleTimeout, TransportConfig, VarInt,
+    congestion::CubicConfig,
     crypto::rustls::{QuicClientConfig, QuicServerConfig},
 };
 use rustls_pki_types::CertificateDer;
-use tokio::{sync::mpsc, task::JoinSet, time};
-use tokio_util::task::AbortOnDropHandle;
+use tokio::{
+    net::{TcpListener, TcpSocket, TcpStream},
+    sync::mpsc,
+    task::JoinSet,
+    time,
+};
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::{
-    Link, LinkConfig, LinkError, PROTOCOL, Transport,
+    Congestion, DownReason, Link, LinkConfig, LinkError, PROTOCOL, Transport,
     congestion::QueueBoundConfig,
     core::{Carrier, Core, Handle},
-    quic,
+    quic, tcp,
 };
 use crate::pki::{Credentials, NODE_SERVER_NAME, PeerIdentity};
 
@@ -34,6 +42,9 @@ const FLOW_WINDOW_BYTES: u32 = 256 << 20;
 const DATAGRAM_BUFFER_BYTES: usize = 16 << 10;
 /// The peer acknowledges packets at least this often: the window turns over in little more.
 const PACKET_ACK_DELAY_MAX: Duration = Duration::from_millis(5);
+/// Ports to try until one is free for both.
+const PORT_ATTEMPTS: u32 = 16;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Room for a burst between two turns of the reactor.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
@@ -42,7 +53,7 @@ pub struct Listener {
     address: SocketAddr,
     accepted: mpsc::Receiver<Link>,
     endpoint: quinn::Endpoint,
-    _accepting: AbortOnDropHandle<()>,
+    accepting: JoinSet<()>,
 }
 
 impl Listener {
@@ -59,23 +70,16 @@ impl Listener {
         let crypto = QuicServerConfig::try_from(tls.clone()).expect("TLS 1.3 is always enabled");
         let mut server = quinn::ServerConfig::with_crypto(Arc::new(crypto));
         server.transport_config(Arc::new(transport(&config)));
-        let socket = udp_socket(address)?;
-        let endpoint = quinn::Endpoint::new(
-            EndpointConfig::default(),
-            Some(server),
-            socket,
-            Arc::new(quinn::TokioRuntime),
-        )
-        .map_err(LinkError::Socket)?;
+        let (udp, tcp) = bind_both(address)?;
+        let runtime = Arc::new(quinn::TokioRuntime);
+        let endpoint = quinn::Endpoint::new(EndpointConfig::default(), Some(server), udp, runtime)
+            .map_err(LinkError::Socket)?;
         let address = endpoint.local_addr().map_err(LinkError::Socket)?;
         let (links, accepted) = mpsc::channel(ACCEPTED_MAX);
-        let accepting = accept_quic(endpoint.clone(), config, links);
-        Ok(Self {
-            address,
-            accepted,
-            endpoint,
-            _accepting: AbortOnDropHandle::new(tokio::spawn(accepting)),
-        })
+        let mut accepting = JoinSet::new();
+        accepting.spawn(accept_quic(endpoint.clone(), config.clone(), links.clone()));
+        accepting.spawn(accept_tcp(tcp, TlsAcceptor::from(tls), config, links));
+        Ok(Self { address, accepted, endpoint, accepting })
     }
 
     /// The address, with the port that was chosen.
@@ -96,8 +100,9 @@ impl Listener {
     }
 
     /// Stops accepting; the links that exist go on.
-    pub fn stop(&self) {
+    pub fn stop(&mut self) {
         self.endpoint.set_server_config(None);
+        self.accepting.abort_all();
     }
 }
 
@@ -112,15 +117,153 @@ pub async fn dial(
     transport: Transport,
 ) -> Result<Link, LinkError> {
     let limit = config.connect_timeout;
-    let link = match transport {
-        Transport::Quic | Transport::Auto | Transport::Tcp => {
-            time::timeout(limit, dial_quic(address, credentials, config)).await
-        }
+    let timed_out = |transport| LinkError::Unreachable {
+        address,
+        transport,
+        reason: format!("no answer in {} ms", limit.as_millis()),
     };
-    link.unwrap_or_else(|_| {
-        let reason = format!("no answer in {} ms", limit.as_millis());
-        Err(LinkError::Unreachable { address, transport, reason })
-    })
+    if transport != Transport::Tcp {
+        let config = config.clone();
+        let dialled = time::timeout(limit, dial_quic(address, credentials, config)).await;
+        match dialled.unwrap_or_else(|_| Err(timed_out(Transport::Quic))) {
+            Err(error @ LinkError::Unreachable { .. }) if transport == Transport::Auto => {
+                tracing::info!(%address, %error, "falling back to TCP");
+            }
+            dialled => return dialled,
+        }
+    }
+    let dialled = time::timeout(limit, dial_tcp(address, credentials, config)).await;
+    dialled.unwrap_or_else(|_| Err(timed_out(Transport::Tcp)))
+}
+
+async fn dial_tcp(
+    address: SocketAddr,
+    credentials: &Credentials,
+    config: LinkConfig,
+) -> Result<Link, LinkError> {
+    let tls = TlsConnector::from(Arc::new(credentials.client_tls(PROTOCOL)?));
+    let failed = |error: io::Error| tcp_error(address, &error);
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    };
+    let stream = socket.map_err(LinkError::Socket)?.connect(address).await.map_err(failed)?;
+    set_options(&stream, &config)?;
+    let name = NODE_SERVER_NAME.try_into().expect("it is a DNS name");
+    let stream = tls.connect(name, stream).await.map_err(failed)?;
+    let link = link_over_tcp(address, TlsStream::Client(stream), config)?;
+    tokio::select! {
+        () = link.handle.core.heard() => Ok(link),
+        reason = link.closed() => match reason {
+            // The alert comes after our side of the handshake is done (RFC 8446, section 4.4.2.4).
+            DownReason::Broken { reason } if reason.contains("alert") => {
+                Err(LinkError::Refused { address, reason })
+            }
+            reason => Err(LinkError::Unreachable {
+                address,
+                transport: Transport::Tcp,
+                reason: reason.to_string(),
+            }),
+        },
+    }
+}
+
+/// Tells a certificate that is not accepted from a peer that is not there.
+fn tcp_error(address: SocketAddr, error: &io::Error) -> LinkError {
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match tls {
+        Some(tls) => LinkError::Refused { address, reason: tls.to_string() },
+        None => {
+            LinkError::Unreachable { address, transport: Transport::Tcp, reason: error.to_string() }
+        }
+    }
+}
+
+async fn accept_tcp(
+    listener: TcpListener,
+    tls: TlsAcceptor,
+    config: LinkConfig,
+    links: mpsc::Sender<Link>,
+) {
+    let mut handshakes = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(ended) = handshakes.join_next() => report(ended),
+            accepted = listener.accept(), if handshakes.len() < HANDSHAKES_MAX => match accepted {
+                Ok((stream, address)) => {
+                    let (tls, limit) = (tls.clone(), config.connect_timeout);
+                    let answer = answer_tcp(stream, address, tls, config.clone());
+                    handshakes.spawn(admit(address, limit, answer, links.clone()));
+                }
+                Err(error) => {
+                    // Out of file descriptors, most likely: give others the time to close some.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+async fn answer_tcp(
+    stream: TcpStream,
+    address: SocketAddr,
+    tls: TlsAcceptor,
+    config: LinkConfig,
+) -> Result<Link, LinkError> {
+    set_options(&stream, &config)?;
+    let stream = tls.accept(stream).await.map_err(|error| tcp_error(address, &error))?;
+    link_over_tcp(address, TlsStream::Server(stream), config)
+}
+
+fn link_over_tcp(
+    address: SocketAddr,
+    stream: TlsStream<TcpStream>,
+    config: LinkConfig,
+) -> Result<Link, LinkError> {
+    let (socket, session) = stream.get_ref();
+    if session.alpn_protocol() != Some(PROTOCOL) {
+        let reason = "the peer does not speak tidegate/1".to_owned();
+        return Err(LinkError::Unreachable { address, transport: Transport::Tcp, reason });
+    }
+    let peer = PeerIdentity::of_chain(session.peer_certificates().unwrap_or_default())?;
+    let socket = socket.as_fd().try_clone_to_owned().map_err(LinkError::Socket)?;
+    let carrier = Carrier::Tcp(tcp::Tcp::new(socket));
+    let (handle, queues) = Core::begin(peer, address, config, carrier);
+    tcp::start(&handle.core, stream, queues);
+    Ok(link(handle))
+}
+
+/// Bounds what the kernel holds unsent, and sends small chunks at once.
+fn set_options(stream: &TcpStream, config: &LinkConfig) -> Result<(), LinkError> {
+    let options = socket2::SockRef::from(stream);
+    options.set_tcp_nodelay(true).map_err(LinkError::Socket)?;
+    options.set_tcp_notsent_lowat(config.tcp_unsent_bytes_max).map_err(LinkError::Socket)?;
+    if let Some(name) = &config.tcp_congestion {
+        options.set_tcp_congestion(name.as_bytes()).map_err(LinkError::Socket)?;
+    }
+    Ok(())
+}
+
+/// UDP and TCP on one port number.
+fn bind_both(address: SocketAddr) -> Result<(UdpSocket, TcpListener), LinkError> {
+    for attempt in 1.. {
+        let udp = udp_socket(address)?;
+        let chosen = udp.local_addr().map_err(LinkError::Socket)?;
+        let listening = std::net::TcpListener::bind(chosen).and_then(|tcp| {
+            tcp.set_nonblocking(true)?;
+            TcpListener::from_std(tcp)
+        });
+        match listening {
+            Ok(tcp) => return Ok((udp, tcp)),
+            // A port that the system chose for UDP may be taken for TCP.
+            Err(source) if address.port() != 0 || attempt == PORT_ATTEMPTS => {
+                return Err(LinkError::Bind { address: chosen, source });
+            }
+            Err(_) => {}
+        }
+    }
+    unreachable!("the last attempt returns")
 }
 
 async fn dial_quic(
@@ -180,21 +323,26 @@ async fn accept_quic(endpoint: quinn::Endpoint, config: LinkConfig, links: mpsc:
             Some(ended) = handshakes.join_next() => report(ended),
             incoming = endpoint.accept(), if handshakes.len() < HANDSHAKES_MAX => {
                 let Some(incoming) = incoming else { return };
-                let (endpoint, config, links) = (endpoint.clone(), config.clone(), links.clone());
-                handshakes.spawn(async move {
-                    let address = incoming.remote_address();
-                    let limit = config.connect_timeout;
-                    match time::timeout(limit, answer_quic(incoming, endpoint, config)).await {
-                        // Waits while nobody accepts; fails only when the listener is gone.
-                        Ok(Ok(link)) => drop(links.send(link).await),
-                        Ok(Err(error)) => {
-                            tracing::warn!(%address, reason = chain(&error), "peer refused");
-                        }
-                        Err(_) => tracing::warn!(%address, "peer refused: handshake took too long"),
-                    }
-                });
+                let (address, limit) = (incoming.remote_address(), config.connect_timeout);
+                let answer = answer_quic(incoming, endpoint.clone(), config.clone());
+                handshakes.spawn(admit(address, limit, answer, links.clone()));
             }
         }
+    }
+}
+
+/// Waits for a handshake; a peer that fails it is logged and disturbs nobody.
+async fn admit(
+    address: SocketAddr,
+    limit: Duration,
+    answer: impl Future<Output = Result<Link, LinkError>>,
+    links: mpsc::Sender<Link>,
+) {
+    match time::timeout(limit, answer).await {
+        // Waits while nobody accepts; fails only when the listener is gone.
+        Ok(Ok(link)) => drop(links.send(link).await),
+        Ok(Err(error)) => tracing::warn!(%address, reason = chain(&error), "peer refused"),
+        Err(_) => tracing::warn!(%address, "peer refused: handshake took too long"),
     }
 }
 
@@ -219,7 +367,7 @@ fn link_over_quic(
 ) -> Link {
     let address = connection.remote_address();
     let carrier = Carrier::Quic(quic::Quic::new(connection, endpoint));
-    let (handle, queues) = Core::new(peer, address, config, carrier);
+    let (handle, queues) = Core::begin(peer, address, config, carrier);
     quic::start(&handle.core, queues);
     link(handle)
 }
@@ -252,10 +400,16 @@ fn transport(config: &LinkConfig) -> TransportConfig {
         .send_fairness(false)
         .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER_BYTES))
         .datagram_send_buffer_size(DATAGRAM_BUFFER_BYTES)
-        .ack_frequency_config(Some(acks))
-        .congestion_controller_factory(Arc::new(QueueBoundConfig {
-            queue_allowed: config.queue_allowed,
-        }));
+        .ack_frequency_config(Some(acks));
+    match config.quic_congestion {
+        Congestion::QueueBound => {
+            let queue_allowed = config.queue_allowed;
+            transport.congestion_controller_factory(Arc::new(QueueBoundConfig { queue_allowed }))
+        }
+        Congestion::Cubic => {
+            transport.congestion_controller_factory(Arc::new(CubicConfig::default()))
+        }
+    };
     transport
 }
 

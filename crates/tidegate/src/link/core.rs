@@ -27,7 +27,7 @@ use super::{
     ProtocolError,
     frame::{Outgoing, Sending},
     offset::Offset,
-    quic,
+    quic, tcp,
 };
 use crate::pki::PeerIdentity;
 
@@ -84,6 +84,7 @@ pub(super) struct Core {
 /// What carries the link.
 pub(super) enum Carrier {
     Quic(quic::Quic),
+    Tcp(tcp::Tcp),
 }
 
 /// The other ends of a core's queues, for the tasks that empty them.
@@ -94,7 +95,7 @@ pub(super) struct Queues {
 }
 
 impl Core {
-    pub(super) fn new(
+    pub(super) fn begin(
         peer: PeerIdentity,
         peer_address: SocketAddr,
         config: LinkConfig,
@@ -177,12 +178,14 @@ impl Core {
             return Err(LinkError::Length { bytes: body.len() as u64, expected: header.bytes });
         }
         check_length(header.bytes, FRAME_BYTES_MAX)?;
-        if self.stop.is_cancelled() {
-            return Err(self.down_error());
-        }
         let state = Sending::new(&header);
         if !self.outgoing.insert(state.clone(), self.config.frames_max) {
             return Err(LinkError::Busy { limit: self.config.frames_max });
+        }
+        // After it was inserted: a link that goes down from here on settles it.
+        if self.down.borrow().is_some() {
+            self.outgoing.settle_all(Outcome::Lost);
+            return Err(self.down_error());
         }
         if let Some(deadline) = deadline {
             let state = state.clone();
@@ -198,6 +201,7 @@ impl Core {
                 let rank = quic.rank(priority);
                 self.spawn(quic::carry_frame(self.clone(), state.clone(), record, body, rank));
             }
+            Carrier::Tcp(tcp) => tcp.send_frame(state.clone(), record, body, priority),
         }
         Ok(FrameSending { state })
     }
@@ -206,6 +210,7 @@ impl Core {
     pub(super) fn send_progress(&self, ack: Ack) {
         match &self.carrier {
             Carrier::Quic(quic) => quic.send_datagram(Record::from(ack).to_bytes()),
+            Carrier::Tcp(tcp) => tcp.send_ack(ack),
         }
     }
 
@@ -271,6 +276,7 @@ impl Core {
     pub(super) fn path(&self) -> Path {
         match &self.carrier {
             Carrier::Quic(quic) => quic.path(),
+            Carrier::Tcp(tcp) => tcp.path(),
         }
     }
 
@@ -287,6 +293,7 @@ impl Core {
     pub(super) fn close(&self, code: u32, reason: &str) {
         match &self.carrier {
             Carrier::Quic(quic) => quic.close(code, reason),
+            Carrier::Tcp(tcp) => tcp.close(code, reason),
         }
         self.go_down(DownReason::ClosedHere { reason: reason.to_owned() });
     }
@@ -295,6 +302,7 @@ impl Core {
     pub(super) fn refuse(&self, error: ProtocolError) {
         match &self.carrier {
             Carrier::Quic(quic) => quic.close(1, &error.to_string()),
+            Carrier::Tcp(tcp) => tcp.close(1, &error.to_string()),
         }
         self.go_down(DownReason::Protocol(error));
     }

@@ -1,6 +1,6 @@
 //! Records one after another in a stream: a length (u16, little endian), then the record.
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, BytesMut};
 use tidegate_wire::{DecodeError, Record, limits::RECORD_BYTES_MAX};
 
 const LENGTH_BYTES: usize = 2;
@@ -10,13 +10,6 @@ const _: () = assert!(RECORD_BYTES_MAX <= u16::MAX as usize);
 pub(super) fn put(record: &[u8], out: &mut BytesMut) {
     out.put_u16_le(u16::try_from(record.len()).expect("records are below 64 KiB"));
     out.put_slice(record);
-}
-
-/// An encoded record with its length before it.
-pub(super) fn framed(record: &[u8]) -> Bytes {
-    let mut out = BytesMut::with_capacity(LENGTH_BYTES + record.len());
-    put(record, &mut out);
-    out.freeze()
 }
 
 /// What is at the head of a stream.

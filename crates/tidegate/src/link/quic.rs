@@ -85,23 +85,27 @@ impl Quic {
     pub(super) fn path(&self) -> Path {
         let stats = self.connection.stats().path;
         let congestion = self.connection.congestion_state().into_any().downcast::<QueueBound>();
-        let congestion = congestion.expect("our endpoints are configured with this controller");
+        // CUBIC, if it is configured, tells its window only.
+        let (base, in_flight, rate) =
+            congestion.map_or((None, 0, 0.0), |ours| (ours.base(), ours.in_flight(), ours.rate()));
         Path {
             transport: Transport::Quic,
             rtt: stats.rtt,
-            rtt_min: congestion.base().unwrap_or(stats.rtt),
-            in_flight: congestion.in_flight(),
+            rtt_min: base.unwrap_or_else(|| self.connection.min_rtt()),
+            in_flight,
             window: stats.cwnd,
-            delivery_rate: congestion.rate() as u64,
+            delivery_rate: rate as u64,
             lost: stats.lost_packets,
             congestion_events: stats.congestion_events,
         }
     }
 }
 
+/// The connection of a link whose tasks these are.
 fn quic(core: &Core) -> &Quic {
     match &core.carrier {
         Carrier::Quic(quic) => quic,
+        Carrier::Tcp(_) => unreachable!("tasks of this module run for QUIC only"),
     }
 }
 

@@ -1,12 +1,18 @@
-use tidegate::link::{Outcome, Priority, Transport};
+use bytes::Bytes;
+use tidegate::link::{Incoming, LinkError, Outcome, Priority, Transport};
+use tidegate_message::{Bounds, Code, Demand, FrameSize, Instant};
+use tidegate_wire::*;
 
-use crate::support::{Site, body, header, next_frame};
+use crate::support::{Site, body, header, next, next_frame};
+
+const BOTH: [Transport; 2] = [Transport::Quic, Transport::Tcp];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_of_all_sizes_arrive_whole() {
     let site = Site::new();
-    for transport in [Transport::Quic] {
+    for transport in BOTH {
         let (camera, edge, _listener) = site.pair(transport).await;
+        assert_eq!(camera.path().transport, transport);
         for (millis, bytes) in [(1, 0), (2, 1), (3, 500_000), (4, 9_000_000)] {
             let sent = body(bytes, 1);
             let sending =
@@ -18,4 +24,215 @@ async fn frames_of_all_sizes_arrive_whole() {
             assert_eq!(sending.progress().received, bytes as u64);
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_frames_back_to_back_arrive_once_each() {
+    let site = Site::new();
+    for transport in BOTH {
+        let (camera, edge, _listener) = site.pair(transport).await;
+        let receive = async {
+            let mut missing: std::collections::BTreeSet<i64> = (0..100).collect();
+            while !missing.is_empty() {
+                let (header, received) = next_frame(&edge).await;
+                let millis = header.at.as_nanos() / 1_000_000;
+                assert!(missing.remove(&millis), "{millis} came twice over {transport:?}");
+                assert!(received == body(20_000, millis as u64));
+            }
+        };
+        let send = async {
+            let mut under_way = std::collections::VecDeque::new();
+            for millis in 0..100 {
+                if under_way.len() == 16 {
+                    let oldest: tidegate::link::FrameSending = under_way.pop_front().unwrap();
+                    assert_eq!(oldest.done().await, Outcome::Sent);
+                }
+                let body = body(20_000, millis as u64);
+                let header = header(millis, body.len());
+                under_way.push_back(camera.send_frame(header, body, Priority::InOrder).unwrap());
+            }
+        };
+        tokio::join!(receive, send);
+    }
+}
+
+/// Over loopback a frame is through before it can be reset, unless it is as large as they come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frame_reset_on_its_way_leaves_the_next_one_intact() {
+    let site = Site::new();
+    for transport in BOTH {
+        let (camera, edge, _listener) = site.pair(transport).await;
+        let large = body(60_000_000, 3);
+        let sending =
+            camera.send_frame(header(1, large.len()), large.clone(), Priority::Live).unwrap();
+        let begun = next(&camera, |item| match item {
+            Incoming::Ack(ack) => Some(ack),
+            _ => None,
+        });
+        assert!(!begun.await.complete);
+        sending.reset();
+        assert_eq!(sending.done().await, Outcome::Reset);
+        let small = body(100_000, 4);
+        camera.send_frame(header(2, small.len()), small.clone(), Priority::Live).unwrap();
+
+        let (mut reset, mut whole) = (false, false);
+        while !(reset && whole) {
+            next(&edge, |item| match item {
+                Incoming::FrameReset { header, received, .. } => {
+                    assert_eq!(header.at, Instant::from_millis(1));
+                    assert!(received > 0 && received < large.len() as u64, "{received}");
+                    reset = true;
+                    Some(())
+                }
+                Incoming::Frame { header, body, .. } => {
+                    assert_eq!(header.at, Instant::from_millis(2), "over {transport:?}");
+                    assert!(body == small);
+                    whole = true;
+                    Some(())
+                }
+                _ => None,
+            })
+            .await;
+        }
+        let told = next(&camera, |item| match item {
+            Incoming::Ack(ack) if ack.reset_seen => Some(ack),
+            _ => None,
+        });
+        assert_eq!(told.await.frame, Instant::from_millis(1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frame_is_reset_at_its_deadline() {
+    let site = Site::new();
+    for transport in BOTH {
+        let (camera, _edge, _listener) = site.pair(transport).await;
+        let large = body(60_000_000, 5);
+        let now = tokio::time::Instant::now();
+        let sending =
+            camera.send_frame_until(header(1, large.len()), large, Priority::Live, now).unwrap();
+        assert_eq!(sending.done().await, Outcome::Reset, "over {transport:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acks_tell_of_progress_in_order_of_time() {
+    let site = Site::new();
+    for transport in BOTH {
+        let (camera, edge, _listener) = site.pair(transport).await;
+        let sent = body(3_000_000, 6);
+        camera.send_frame(header(1, sent.len()), sent.clone(), Priority::Live).unwrap();
+        let mut acks = Vec::<Ack>::new();
+        while acks.last().is_none_or(|ack| !ack.complete) {
+            let ack = next(&camera, |item| match item {
+                Incoming::Ack(ack) => Some(ack),
+                _ => None,
+            });
+            acks.push(ack.await);
+        }
+        // Over loopback most are replaced by newer ones before they leave.
+        assert!(acks.len() >= 3, "{} acks over {transport:?}", acks.len());
+        for pair in acks.windows(2) {
+            assert!(pair[0].received <= pair[1].received, "{pair:?}");
+            assert!(pair[0].last_at <= pair[1].last_at, "{pair:?}");
+            assert_eq!(pair[0].first_at, pair[1].first_at);
+        }
+        let last = acks.last().unwrap();
+        assert_eq!((last.received, last.total), (3_000_000, 3_000_000));
+        drop(edge);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_arrive_as_they_were_sent() {
+    let demand = Demand {
+        bounds: Bounds::new(std::time::Duration::from_millis(100), 0.95).unwrap(),
+        controller: Default::default(),
+        delivery: Default::default(),
+        when_infeasible: Default::default(),
+        profile: Default::default(),
+    };
+    let transfer = TransferId(9);
+    let at = Instant::from_millis(5);
+    let camera_announce = CameraAnnounce {
+        name: "cam1".parse().unwrap(),
+        size: Some(FrameSize { width: 640, height: 360 }),
+        frames_per_second: 15.0,
+        source: "a test".to_owned(),
+    };
+    let control: Vec<Record> = vec![
+        Hello {
+            node: NodeId([1; 32]),
+            epoch: 2,
+            boot: BootId([3; 16]),
+            role: Role::Camera,
+            features: Features(4),
+            camera: Some(camera_announce.clone()),
+        }
+        .into(),
+        Refused::new(Code::CAMERA_TAKEN, "another node has it").into(),
+        StartTransfer {
+            transfer,
+            demand,
+            from: Some(at),
+            to: None,
+            resume_after: None,
+            hints: TransferHints { scene: "simple".to_owned(), ..TransferHints::default() },
+        }
+        .into(),
+        UpdateTransfer { transfer, demand }.into(),
+        StopTransfer { transfer }.into(),
+        FetchOriginal { request: 1, at }.into(),
+        CameraInfoRequest { request: 2 }.into(),
+    ];
+    let critical: Vec<Record> = vec![
+        Unchanged { transfer, at }.into(),
+        Event {
+            transfer,
+            at,
+            code: EventCode::Infeasible,
+            text: "too slow".to_owned(),
+            numbers: vec![("latency_ms".to_owned(), 130.0)],
+        }
+        .into(),
+    ];
+    let site = Site::new();
+    for transport in BOTH {
+        let (camera, edge, _listener) = site.pair(transport).await;
+        for lane in [&control, &critical] {
+            for record in lane {
+                camera.send(record.clone()).await.unwrap();
+            }
+            for expected in lane {
+                let received = next(&edge, |item| match item {
+                    Incoming::Record(record) => Some(record),
+                    _ => None,
+                });
+                assert_eq!(&received.await, expected, "over {transport:?}");
+            }
+        }
+        let original =
+            Original { request: 1, at, outcome: OriginalOutcome::Found { bytes: 700_000 } };
+        camera.send_bulk(original, body(700_000, 7)).await.unwrap();
+        let bulk = next(&edge, |item| match item {
+            Incoming::Bulk { record, body } => Some((record, body)),
+            _ => None,
+        });
+        assert!(bulk.await == (original.into(), body(700_000, 7)), "over {transport:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_sent_is_refused_by_name() {
+    let site = Site::new();
+    let (camera, _edge, _listener) = site.pair(Transport::Quic).await;
+    let wrong = camera.send_frame(header(1, 5), Bytes::from_static(b"four"), Priority::Live);
+    assert!(matches!(wrong, Err(LinkError::Length { bytes: 4, expected: 5 })));
+    let misplaced = camera.send(header(1, 5)).await;
+    assert!(matches!(misplaced, Err(LinkError::Class { name: "FrameHeader" })));
+    let large = body(1_000_000, 8);
+    let busy = (0..1000).find_map(|millis| {
+        camera.send_frame(header(millis, large.len()), large.clone(), Priority::Live).err()
+    });
+    assert!(matches!(busy, Some(LinkError::Busy { limit: 32 })), "{busy:?}");
 }

@@ -1,4 +1,7 @@
 //! The node link over real sockets, on loopback and behind a modelled bottleneck.
 
+mod bottleneck;
 mod frames;
+mod peers;
+mod relay;
 mod support;

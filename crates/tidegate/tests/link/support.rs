@@ -15,21 +15,20 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) const LOOPBACK: &str = "127.0.0.1:0";
 
-/// A site with one node and two cameras.
+/// A site with one node and one camera.
 pub(crate) struct Site {
     _dir: tempfile::TempDir,
     pub(crate) edge: Credentials,
     pub(crate) cam1: Credentials,
-    pub(crate) cam2: Credentials,
 }
 
 impl Site {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let cameras = vec!["cam1".to_owned(), "cam2".to_owned()];
+        let cameras = vec!["cam1".to_owned()];
         pki::init(dir.path(), &InitRequest { cameras, ..InitRequest::default() }).unwrap();
         let load = |name| pki::load(dir.path(), name).unwrap();
-        Self { edge: load("edge"), cam1: load("cam1"), cam2: load("cam2"), _dir: dir }
+        Self { edge: load("edge"), cam1: load("cam1"), _dir: dir }
     }
 
     pub(crate) async fn listen(&self, config: LinkConfig) -> Listener {
@@ -89,7 +88,7 @@ pub(crate) fn body(bytes: usize, seed: u64) -> Bytes {
 }
 
 /// The next item that `wanted` accepts; others are passed over.
-pub(crate) async fn next<T>(link: &Link, wanted: impl Fn(Incoming) -> Option<T>) -> T {
+pub(crate) async fn next<T>(link: &Link, mut wanted: impl FnMut(Incoming) -> Option<T>) -> T {
     let search = async {
         loop {
             if let Some(found) = wanted(link.recv().await.unwrap()) {

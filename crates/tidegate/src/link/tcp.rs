@@ -1,0 +1,518 @@
+//! The link over TCP, for networks that block UDP.
+//!
+//! ```text
+//!  chunk = kind (u8) · stream (u32) · length (u16) · payload       at most one TLS record
+//! ```
+//!
+//! What is sent is cut into chunks, and the next chunk is chosen when the kernel has sent most of the one
+//! before (`TCP_NOTSENT_LOWAT`): control, acks, critical, the newest live frame, the oldest frame in order,
+//! bulk. A frame that is given up ends with an abort mark; its chunks that the kernel already has still
+//! travel.
+
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, atomic::Ordering},
+    time::Duration,
+};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use tidegate_sys::net::tcp_info;
+use tidegate_wire::{Ack, Class, FrameHeader, Record, limits::BULK_BYTES_MAX};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    sync::{Notify, mpsc},
+    time,
+};
+
+use super::{
+    DownReason, Incoming, Path, Priority, ProtocolError, Transport,
+    core::{Assembling, Carrier, Core, Queues},
+    frame::{ACK_INTERVAL, Receipt, Sending},
+};
+
+const KIND_CONTROL: u8 = 1;
+const KIND_CRITICAL: u8 = 2;
+const KIND_ACK: u8 = 3;
+/// A record whose body follows in chunks of the same stream.
+const KIND_HEAD: u8 = 4;
+const KIND_BODY: u8 = 5;
+const KIND_END: u8 = 6;
+const KIND_ABORT: u8 = 7;
+const KIND_CLOSE: u8 = 8;
+
+const HEADER_BYTES: usize = 7;
+/// With its header a chunk fills one TLS record.
+const PAYLOAD_BYTES_MAX: usize = (16 << 10) - HEADER_BYTES;
+/// Bodies that a peer may have under way at once.
+const STREAMS_MAX: usize = 128;
+/// Time to say good-bye in.
+const CLOSE_TIME: Duration = Duration::from_millis(200);
+
+/// The connection of a link.
+pub(super) struct Tcp {
+    /// A second handle on the socket, for the kernel's figures.
+    socket: OwnedFd,
+    pending: Mutex<Pending>,
+    /// Something was put into `pending`.
+    added: Notify,
+}
+
+#[derive(Default)]
+struct Pending {
+    /// By rank, the highest goes first. Bounded by the frames that may be under way.
+    frames: BTreeMap<i64, OutFrame>,
+    /// The newest for each frame. Bounded by the frames that the peer may have under way.
+    acks: Vec<Ack>,
+    next_stream: u32,
+    next_rank: i64,
+    close: Option<(u32, String)>,
+}
+
+struct OutFrame {
+    stream: u32,
+    state: Arc<Sending>,
+    /// The record, until it is sent.
+    head: Option<Bytes>,
+    left: Bytes,
+}
+
+impl Tcp {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self { socket, pending: Mutex::default(), added: Notify::new() }
+    }
+
+    pub(super) fn send_frame(
+        &self,
+        state: Arc<Sending>,
+        record: Bytes,
+        body: Bytes,
+        priority: Priority,
+    ) {
+        let mut pending = self.lock();
+        pending.next_rank += 1;
+        let rank = match priority {
+            Priority::Live => pending.next_rank,
+            Priority::InOrder => -pending.next_rank,
+        };
+        let stream = pending.stream();
+        pending.frames.insert(rank, OutFrame { stream, state, head: Some(record), left: body });
+        drop(pending);
+        self.added.notify_one();
+    }
+
+    pub(super) fn send_ack(&self, ack: Ack) {
+        let mut pending = self.lock();
+        let older = |other: &&mut Ack| (other.transfer, other.frame) == (ack.transfer, ack.frame);
+        match pending.acks.iter_mut().find(older) {
+            Some(older) => *older = ack,
+            None => pending.acks.push(ack),
+        }
+        drop(pending);
+        self.added.notify_one();
+    }
+
+    /// Leaves a good-bye for the writer, which ends next.
+    pub(super) fn close(&self, code: u32, reason: &str) {
+        self.lock().close.get_or_insert((code, reason.to_owned()));
+    }
+
+    pub(super) fn path(&self) -> Path {
+        // Fails only on kernels that do not tell: then all is zero, which is what an unknown path shows.
+        let info = tcp_info(self.socket.as_fd()).unwrap_or_default();
+        let bytes = |segments: u32| u64::from(segments) * u64::from(info.segment_bytes);
+        Path {
+            transport: Transport::Tcp,
+            rtt: info.rtt,
+            rtt_min: info.rtt_min,
+            in_flight: bytes(info.unacked),
+            window: bytes(info.window),
+            delivery_rate: info.delivery_rate,
+            lost: u64::from(info.retransmitted),
+            congestion_events: u64::from(info.retransmitted),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().expect("no holder of this lock panics")
+    }
+}
+
+impl Pending {
+    fn stream(&mut self) -> u32 {
+        self.next_stream = self.next_stream.wrapping_add(1);
+        self.next_stream
+    }
+
+    /// The next chunk of the frame that goes first.
+    fn frame_chunk(&mut self, out: &mut BytesMut) -> bool {
+        while let Some(mut entry) = self.frames.last_entry() {
+            let frame = entry.get_mut();
+            if frame.state.is_given_up() {
+                let begun = frame.head.is_none();
+                let stream = frame.stream;
+                entry.remove();
+                if begun {
+                    put_chunk(KIND_ABORT, stream, &[], out);
+                    return true;
+                }
+                continue;
+            }
+            if let Some(head) = frame.head.take() {
+                put_chunk(KIND_HEAD, frame.stream, &head, out);
+                return true;
+            }
+            let count = frame.left.len().min(PAYLOAD_BYTES_MAX);
+            let payload = frame.left.split_to(count);
+            let last = frame.left.is_empty();
+            let kind = if last { KIND_END } else { KIND_BODY };
+            put_chunk(kind, frame.stream, &payload, out);
+            frame.state.written.fetch_add(count as u64, Ordering::Relaxed);
+            if last {
+                entry.remove();
+            }
+            return true;
+        }
+        false
+    }
+}
+
+fn put_chunk(kind: u8, stream: u32, payload: &[u8], out: &mut BytesMut) {
+    out.put_u8(kind);
+    out.put_u32_le(stream);
+    out.put_u16_le(u16::try_from(payload.len()).expect("payloads are below 64 KiB"));
+    out.put_slice(payload);
+}
+
+/// The connection of a link whose tasks these are.
+fn tcp(core: &Core) -> &Tcp {
+    match &core.carrier {
+        Carrier::Tcp(tcp) => tcp,
+        Carrier::Quic(_) => unreachable!("tasks of this module run for TCP only"),
+    }
+}
+
+/// Starts the tasks of a link over TCP.
+pub(super) fn start<S>(core: &Arc<Core>, stream: S, queues: Queues)
+where
+    S: AsyncRead + AsyncWrite + Send + 'static,
+{
+    let (from_peer, to_peer) = tokio::io::split(stream);
+    core.spawn_to_end(write(core.clone(), to_peer, queues));
+    core.spawn(read(core.clone(), from_peer));
+}
+
+fn broken(core: &Core, error: &std::io::Error) {
+    let reason = match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => "the peer hung up".to_owned(),
+        _ => error.to_string(),
+    };
+    core.go_down(DownReason::Broken { reason });
+}
+
+async fn write(core: Arc<Core>, mut to_peer: impl AsyncWrite + Unpin, queues: Queues) {
+    let mut writer = Writer { queues, bulk: None };
+    let mut out = BytesMut::with_capacity(64 << 10);
+    loop {
+        out.clear();
+        let ready = tokio::select! {
+            biased;
+            () = core.stop.cancelled() => false,
+            () = writer.next(&core, &mut out) => true,
+        };
+        if !ready {
+            break;
+        }
+        let written = async {
+            to_peer.write_all(&out).await?;
+            to_peer.flush().await
+        };
+        // A chunk that was begun is finished, lest the good-bye be taken for a part of it.
+        let too_long = async {
+            core.stop.cancelled().await;
+            time::sleep(CLOSE_TIME).await;
+        };
+        let written = tokio::select! {
+            written = written => written,
+            () = too_long => return,
+        };
+        if let Err(error) = written {
+            return broken(&core, &error);
+        }
+    }
+    let Some((code, reason)) = tcp(&core).lock().close.take() else { return };
+    out.clear();
+    let mut payload = code.to_le_bytes().to_vec();
+    payload.extend_from_slice(&reason.as_bytes()[..reason.floor_char_boundary(1024)]);
+    put_chunk(KIND_CLOSE, 0, &payload, &mut out);
+    let farewell = async {
+        to_peer.write_all(&out).await?;
+        to_peer.shutdown().await
+    };
+    // The link is down already; a peer that does not hear it finds the connection closed.
+    let _ = time::timeout(CLOSE_TIME, farewell).await;
+}
+
+/// Chooses what is written next.
+struct Writer {
+    queues: Queues,
+    bulk: Option<(u32, Bytes)>,
+}
+
+impl Writer {
+    /// Puts the next chunks into `out`: all small ones that wait, or one of a body. Waits for the first.
+    async fn next(&mut self, core: &Core, out: &mut BytesMut) {
+        let tcp = tcp(core);
+        loop {
+            self.small(tcp, out);
+            if !out.is_empty() || tcp.lock().frame_chunk(out) {
+                return;
+            }
+            if let Some((stream, mut body)) = self.bulk.take() {
+                let payload = body.split_to(body.len().min(PAYLOAD_BYTES_MAX));
+                let kind = if body.is_empty() { KIND_END } else { KIND_BODY };
+                put_chunk(kind, stream, &payload, out);
+                self.bulk = (kind == KIND_BODY).then_some((stream, body));
+                return;
+            }
+            let Queues { control, critical, bulk } = &mut self.queues;
+            tokio::select! {
+                biased;
+                Some(record) = control.recv() => put_chunk(KIND_CONTROL, 0, &record, out),
+                () = tcp.added.notified() => {}
+                Some(record) = critical.recv() => put_chunk(KIND_CRITICAL, 0, &record, out),
+                Some((record, body)) = bulk.recv() => {
+                    let stream = tcp.lock().stream();
+                    put_chunk(KIND_HEAD, stream, &record, out);
+                    self.bulk = Some((stream, body));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn small(&mut self, tcp: &Tcp, out: &mut BytesMut) {
+        drain(&mut self.queues.control, KIND_CONTROL, out);
+        for ack in tcp.lock().acks.drain(..) {
+            put_chunk(KIND_ACK, 0, &Record::from(ack).to_bytes(), out);
+        }
+        drain(&mut self.queues.critical, KIND_CRITICAL, out);
+    }
+}
+
+fn drain(queue: &mut mpsc::Receiver<Bytes>, kind: u8, out: &mut BytesMut) {
+    while let Ok(record) = queue.try_recv() {
+        put_chunk(kind, 0, &record, out);
+    }
+}
+
+async fn read(core: Arc<Core>, mut from_peer: impl AsyncRead + Unpin) {
+    let mut input = BytesMut::with_capacity(64 << 10);
+    let mut reader = Reader { core: core.clone(), bodies: BTreeMap::new() };
+    let mut heard_at = time::Instant::now();
+    loop {
+        let silent_at = heard_at + core.config.idle_timeout;
+        let untold = reader.bodies.values().any(Body::untold);
+        let wake_at = if untold { time::Instant::now() + ACK_INTERVAL } else { silent_at };
+        match time::timeout_at(wake_at.min(silent_at), from_peer.read_buf(&mut input)).await {
+            Ok(Ok(0)) => return broken(&core, &std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return broken(&core, &error),
+            Err(_) if time::Instant::now() >= silent_at => {
+                return core.go_down(DownReason::Silent { after: core.config.idle_timeout });
+            }
+            Err(_) => {
+                reader.tell();
+                continue;
+            }
+        }
+        while let Some(chunk) = take_chunk(&mut input) {
+            if let Err(error) = reader.handle(chunk).await {
+                return core.refuse(error);
+            }
+        }
+        // Waiting for the application is not the peer's silence.
+        heard_at = time::Instant::now();
+    }
+}
+
+struct Chunk {
+    kind: u8,
+    stream: u32,
+    payload: Bytes,
+}
+
+fn take_chunk(input: &mut BytesMut) -> Option<Chunk> {
+    let &[kind, s0, s1, s2, s3, l0, l1] = input.first_chunk::<HEADER_BYTES>()?;
+    let length = usize::from(u16::from_le_bytes([l0, l1]));
+    if input.len() < HEADER_BYTES + length {
+        input.reserve(HEADER_BYTES + length - input.len());
+        return None;
+    }
+    input.advance(HEADER_BYTES);
+    let stream = u32::from_le_bytes([s0, s1, s2, s3]);
+    Some(Chunk { kind, stream, payload: input.split_to(length).freeze() })
+}
+
+/// A body that is being put together; `None` for one that is passed over.
+struct Body {
+    bytes: BytesMut,
+    what: Option<What>,
+    rooms: Vec<Assembling>,
+}
+
+enum What {
+    Frame(FrameHeader, Receipt),
+    Bulk(Record),
+}
+
+impl Body {
+    fn untold(&self) -> bool {
+        matches!(&self.what, Some(What::Frame(_, receipt)) if receipt.untold())
+    }
+}
+
+struct Reader {
+    core: Arc<Core>,
+    bodies: BTreeMap<u32, Body>,
+}
+
+impl Reader {
+    async fn handle(&mut self, chunk: Chunk) -> Result<(), ProtocolError> {
+        let Chunk { kind, stream, mut payload } = chunk;
+        match kind {
+            KIND_CONTROL | KIND_CRITICAL => {
+                let lane = if kind == KIND_CONTROL { Class::Control } else { Class::Critical };
+                if let Some(record) = Record::decode(&payload)? {
+                    self.core.handle_record(record, lane).await?;
+                }
+            }
+            KIND_ACK => match Record::decode(&payload)? {
+                Some(Record::Ack(ack)) => self.core.handle_ack(ack),
+                Some(record) => {
+                    let name = record.name();
+                    return Err(ProtocolError::Misplaced { name, on: "an ack chunk" });
+                }
+                None => {}
+            },
+            KIND_HEAD => self.begin(stream, Record::decode(&payload)?)?,
+            KIND_BODY => self.append(stream, &payload)?,
+            KIND_END => {
+                self.append(stream, &payload)?;
+                self.end(stream).await?;
+            }
+            KIND_ABORT => self.abort(stream).await,
+            KIND_CLOSE if payload.len() >= 4 => {
+                let code = payload.get_u32_le();
+                let reason = String::from_utf8_lossy(&payload).into_owned();
+                self.core.go_down(DownReason::ClosedByPeer { code, reason });
+            }
+            kind => return Err(ProtocolError::Stream { kind }),
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, stream: u32, record: Option<Record>) -> Result<(), ProtocolError> {
+        if self.bodies.len() >= STREAMS_MAX || self.bodies.contains_key(&stream) {
+            return Err(ProtocolError::Misplaced { name: "a body", on: "a stream in use" });
+        }
+        let mut body = Body { bytes: BytesMut::new(), what: None, rooms: Vec::new() };
+        match record {
+            Some(Record::FrameHeader(header)) => match self.core.assemble(header.bytes) {
+                Some(room) => {
+                    body.rooms.push(room);
+                    let receipt = Receipt::new(&header, self.core.now());
+                    body.what = Some(What::Frame(header, receipt));
+                }
+                None => tracing::warn!(peer = %self.core.peer, "no room for a frame"),
+            },
+            Some(record) if record.class() == Class::Bulk => body.what = Some(What::Bulk(record)),
+            Some(record) => {
+                let name = record.name();
+                return Err(ProtocolError::Misplaced { name, on: "a stream of its own" });
+            }
+            None => {} // a newer peer sends what this version may skip
+        }
+        self.bodies.insert(stream, body);
+        Ok(())
+    }
+
+    fn append(&mut self, stream: u32, payload: &[u8]) -> Result<(), ProtocolError> {
+        let unknown = ProtocolError::Misplaced { name: "a body chunk", on: "an unknown stream" };
+        let body = self.bodies.get_mut(&stream).ok_or(unknown)?;
+        let bytes = (body.bytes.len() + payload.len()) as u64;
+        match &mut body.what {
+            None => return Ok(()),
+            Some(What::Frame(header, receipt)) => {
+                if bytes > header.bytes {
+                    return Err(ProtocolError::Length { bytes, expected: header.bytes });
+                }
+                if !payload.is_empty()
+                    && let Some(ack) = receipt.arrived(self.core.now(), payload.len() as u64)
+                {
+                    self.core.send_progress(ack);
+                }
+            }
+            Some(What::Bulk(_)) => {
+                if bytes > BULK_BYTES_MAX {
+                    return Err(ProtocolError::Length { bytes, expected: BULK_BYTES_MAX });
+                }
+                // Bulk does not say how long it is: room is taken as it comes.
+                match self.core.assemble(payload.len() as u64) {
+                    Some(room) => body.rooms.push(room),
+                    None => {
+                        tracing::warn!(peer = %self.core.peer, bytes, "no room for a bulk body");
+                        *body = Body { bytes: BytesMut::new(), what: None, rooms: Vec::new() };
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        body.bytes.extend_from_slice(payload);
+        Ok(())
+    }
+
+    async fn end(&mut self, stream: u32) -> Result<(), ProtocolError> {
+        let Some(body) = self.bodies.remove(&stream) else { return Ok(()) };
+        let bytes = body.bytes.freeze();
+        match body.what {
+            Some(What::Frame(header, receipt)) => {
+                let (first_at, last_at) = (receipt.first_at(), receipt.last_at());
+                if receipt.received() != header.bytes {
+                    let bytes = receipt.received();
+                    return Err(ProtocolError::Length { bytes, expected: header.bytes });
+                }
+                self.core.send_final(receipt.complete()).await;
+                let frame = Incoming::Frame { header, body: bytes, first_at, last_at };
+                self.core.deliver(frame).await;
+            }
+            Some(What::Bulk(record)) => {
+                self.core.deliver(Incoming::Bulk { record, body: bytes }).await;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    async fn abort(&mut self, stream: u32) {
+        let Some(body) = self.bodies.remove(&stream) else { return };
+        if let Some(What::Frame(header, receipt)) = body.what {
+            let received = receipt.received();
+            self.core.send_final(receipt.reset()).await;
+            let at = self.core.now();
+            self.core.deliver(Incoming::FrameReset { header, received, at }).await;
+        }
+    }
+
+    /// Sends the acks that are due because time passed.
+    fn tell(&mut self) {
+        let now = self.core.now();
+        for body in self.bodies.values_mut() {
+            if let Some(What::Frame(_, receipt)) = &mut body.what
+                && let Some(ack) = receipt.due(now)
+            {
+                self.core.send_progress(ack);
+            }
+        }
+    }
+}

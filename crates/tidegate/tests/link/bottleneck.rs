@@ -1,0 +1,137 @@
+//! What a link does behind a bottleneck of 20 Mbit/s with a queue of 256 KB, which takes 105 ms to drain.
+
+use std::time::Duration;
+
+use tidegate::link::{
+    Congestion, Incoming, Link, LinkConfig, Listener, Outcome, Priority, Transport, anchored_now,
+    dial,
+};
+use tidegate_message::Instant;
+
+use crate::{
+    relay::{Bottleneck, Relay},
+    support::{Site, body, header, next},
+};
+
+const RATE: u64 = 20_000_000 / 8;
+const QUEUE_BYTES: usize = 256 << 10;
+const DRAIN: Duration = Duration::from_micros(QUEUE_BYTES as u64 * 1_000_000 / RATE);
+
+struct Bed {
+    camera: Link,
+    edge: Link,
+    relay: Relay,
+    _listener: Listener,
+}
+
+async fn bed(loss: f64, congestion: Congestion) -> Bed {
+    let site = Site::new();
+    let mut listener = site.listen(LinkConfig::default()).await;
+    let bottleneck = Bottleneck {
+        bytes_per_second: RATE,
+        queue_bytes: QUEUE_BYTES,
+        loss,
+        delay: Duration::from_millis(1),
+        seed: 11,
+    };
+    let relay = Relay::start(listener.local_address(), bottleneck).await;
+    let config = LinkConfig { quic_congestion: congestion, ..LinkConfig::default() };
+    let dialled = dial(relay.address, &site.cam1, config, Transport::Quic);
+    let (camera, edge) = tokio::join!(dialled, listener.accept());
+    Bed { camera: camera.unwrap(), edge: edge.unwrap(), relay, _listener: listener }
+}
+
+/// Times from resets of frames in full flight until the receiver sees them, sorted.
+async fn reset_times(bed: &Bed, count: i64) -> Vec<Duration> {
+    let large = body(4_000_000, 1);
+    let mut times = Vec::new();
+    for millis in 0..count {
+        let sending = bed
+            .camera
+            .send_frame(header(millis, large.len()), large.clone(), Priority::Live)
+            .unwrap();
+        // Long enough to fill whatever the sender fills.
+        let frame = Instant::from_millis(millis);
+        next(&bed.camera, |item| match item {
+            Incoming::Ack(ack) if ack.frame == frame && ack.received > 400_000 => Some(()),
+            _ => None,
+        })
+        .await;
+        let reset_at = anchored_now();
+        sending.reset();
+        let seen_at = next(&bed.edge, |item| match item {
+            Incoming::FrameReset { at, .. } => Some(at),
+            _ => None,
+        });
+        times.push(seen_at.await.since(reset_at));
+    }
+    times.sort();
+    times
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_does_not_wait_behind_a_full_queue() {
+    for loss in [0.0, 0.01, 0.05] {
+        let bed = bed(loss, Congestion::QueueBound).await;
+        let times = reset_times(&bed, 7).await;
+        let median = times[times.len() / 2];
+        println!("loss {loss}: reset seen after {median:?} (median), {:?} (longest)", times[6]);
+        assert!(median < DRAIN / 2, "at loss {loss}: {times:?}, the queue holds {DRAIN:?}");
+    }
+}
+
+/// Part of the bottleneck that bodies of frames use.
+async fn utilization(bed: &Bed, bytes: usize, frames: i64) -> f64 {
+    let sent = body(bytes, 2);
+    let started = std::time::Instant::now();
+    for millis in 0..frames {
+        let sending =
+            bed.camera.send_frame(header(millis, bytes), sent.clone(), Priority::Live).unwrap();
+        assert_eq!(sending.done().await, Outcome::Sent);
+    }
+    (bytes as f64 * frames as f64) / started.elapsed().as_secs_f64() / RATE as f64
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_loss_does_not_collapse_the_throughput() {
+    for loss in [0.0, 0.01, 0.05] {
+        let bed = bed(loss, Congestion::QueueBound).await;
+        // The best of three: the bottleneck is a task on this machine, which may be busy with others.
+        let mut used: f64 = 0.0;
+        for _ in 0..3 {
+            used = used.max(utilization(&bed, 2_000_000, 1).await);
+        }
+        println!("loss {loss}: {used:.3} of the bottleneck; {:?}", bed.camera.path());
+        assert!(used > 0.8 * (1.0 - loss), "at loss {loss}: {used:.3}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenfold_drop_and_its_end_are_followed() {
+    let bed = bed(0.0, Congestion::QueueBound).await;
+    utilization(&bed, 1_000_000, 1).await;
+    let before = bed.camera.path();
+    bed.relay.set_rate(RATE / 10);
+    utilization(&bed, 100_000, 1).await;
+    let narrow = bed.camera.path();
+    bed.relay.set_rate(RATE);
+    let used = utilization(&bed, 1_000_000, 2).await;
+    println!("before {before:?}\nnarrow {narrow:?}\nafter: {used:.3} of the bottleneck");
+    assert!(narrow.window < before.window / 3, "{before:?} {narrow:?}");
+    assert!(used > 0.6, "{used:.3}");
+}
+
+/// Prints what quinn's default controller does in the same place; asserts nothing about it.
+/// `cargo test -p tidegate --test link -- --ignored --nocapture cubic`
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a comparison to read, not a claim"]
+async fn cubic_in_the_same_place() {
+    for loss in [0.0, 0.01, 0.05] {
+        let resets = bed(loss, Congestion::Cubic).await;
+        let times = tokio::time::timeout(Duration::from_secs(20), reset_times(&resets, 7)).await;
+        let throughput = bed(loss, Congestion::Cubic).await;
+        let used = utilization(&throughput, 1_000_000, 1);
+        let used = tokio::time::timeout(Duration::from_secs(20), used).await;
+        println!("cubic, loss {loss}: resets {times:?}, {used:?} of the bottleneck");
+    }
+}

@@ -1,0 +1,130 @@
+use std::{net::UdpSocket, time::Duration};
+
+use tidegate::link::{DownReason, LinkConfig, LinkError, Outcome, Priority, Transport, dial};
+use tidegate::pki::Kind;
+
+use crate::support::{PATIENCE, Site, body, header, next_frame};
+
+const BOTH: [Transport; 2] = [Transport::Quic, Transport::Tcp];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peers_know_each_other_by_certificate() {
+    let site = Site::new();
+    for transport in BOTH {
+        let (camera, edge, _listener) = site.pair(transport).await;
+        assert_eq!(camera.peer(), site.edge.identity());
+        assert_eq!(edge.peer(), site.cam1.identity());
+        assert_eq!((edge.peer().kind, &*edge.peer().name), (Kind::Camera, "cam1"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stranger_is_refused_and_disturbs_nobody() {
+    let (site, stranger) = (Site::new(), Site::new());
+    for transport in BOTH {
+        let (camera, edge, mut listener) = site.pair(transport).await;
+        let address = listener.local_address();
+        let refused = dial(address, &stranger.cam1, LinkConfig::default(), transport).await;
+        let Err(error @ LinkError::Refused { .. }) = refused.map(|_| ()) else {
+            panic!("over {transport:?}: {:?}", "not refused")
+        };
+        assert!(error.to_string().contains("tidegate init"), "{error}");
+
+        let sent = body(1000, 1);
+        camera.send_frame(header(1, 1000), sent.clone(), Priority::Live).unwrap();
+        assert!(next_frame(&edge).await.1 == sent);
+        site.connect(&mut listener, address, transport).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_camera_reconnects_after_its_edge_node_died() {
+    let site = Site::new();
+    for transport in BOTH {
+        let (camera, edge, listener) = site.pair(transport).await;
+        let address = listener.local_address();
+        edge.close(7, "going down");
+        drop((edge, listener));
+        let reason = tokio::time::timeout(PATIENCE, camera.closed()).await.unwrap();
+        let told = DownReason::ClosedByPeer { code: 7, reason: "going down".to_owned() };
+        assert_eq!(reason, told, "over {transport:?}");
+        assert!(matches!(camera.recv().await, Err(LinkError::Down(_))));
+        let late = camera.send_frame(header(1, 10), body(10, 1), Priority::Live);
+        assert!(matches!(late, Err(LinkError::Down(_))));
+
+        let mut listener = site.listen(LinkConfig::default()).await;
+        let again = listener.local_address();
+        assert_ne!(address, again);
+        let (camera, edge) = site.connect(&mut listener, again, transport).await;
+        let sent = body(1000, 1);
+        let sending = camera.send_frame(header(1, 1000), sent.clone(), Priority::Live).unwrap();
+        assert!(next_frame(&edge).await.1 == sent);
+        assert_eq!(sending.done().await, Outcome::Sent);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_link_loses_its_frames() {
+    let site = Site::new();
+    for transport in BOTH {
+        let (camera, edge, _listener) = site.pair(transport).await;
+        let large = body(60_000_000, 2);
+        let sending = camera.send_frame(header(1, large.len()), large, Priority::Live).unwrap();
+        drop(edge);
+        assert_eq!(sending.done().await, Outcome::Lost, "over {transport:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_sides_learn_the_clock_offset() {
+    let site = Site::new();
+    for transport in BOTH {
+        let ahead = Duration::from_secs(1000);
+        let clock = std::sync::Arc::new(move || tidegate::link::anchored_now() + ahead);
+        let mut listener = site.listen(LinkConfig { clock, ..LinkConfig::default() }).await;
+        let address = listener.local_address();
+        let (camera, edge) = site.connect(&mut listener, address, transport).await;
+        for (link, expected) in [(&camera, 1_000_000_000_000), (&edge, -1_000_000_000_000)] {
+            let known = async {
+                loop {
+                    if let Some(known) = link.clock_offset() {
+                        return known;
+                    }
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            let (offset, error) = tokio::time::timeout(PATIENCE, known).await.unwrap();
+            let off = u128::from(i64::abs_diff(offset, expected));
+            assert!(off <= error.as_nanos() + 1, "{offset} is off by {off}, said {error:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tcp_takes_over_where_udp_is_blocked() {
+    let site = Site::new();
+    // The port of a listener whose UDP half hears nothing.
+    let mut listener = site.listen(LinkConfig::default()).await;
+    let address = listener.local_address();
+    let (deaf, tcp) = loop {
+        let deaf = UdpSocket::bind("127.0.0.1:0").unwrap();
+        if let Ok(tcp) = tokio::net::TcpListener::bind(deaf.local_addr().unwrap()).await {
+            break (deaf, tcp);
+        }
+    };
+    let forward = tokio::spawn(async move {
+        let (mut near, _) = tcp.accept().await.unwrap();
+        let mut far = tokio::net::TcpStream::connect(address).await.unwrap();
+        tokio::io::copy_bidirectional(&mut near, &mut far).await.ok();
+    });
+    let config = LinkConfig { connect_timeout: Duration::from_secs(2), ..LinkConfig::default() };
+    let dialled = dial(deaf.local_addr().unwrap(), &site.cam1, config, Transport::Auto);
+    let (camera, edge) = tokio::join!(dialled, listener.accept());
+    let (camera, edge) = (camera.unwrap(), edge.unwrap());
+    assert_eq!(camera.path().transport, Transport::Tcp);
+    let sent = body(1000, 1);
+    camera.send_frame(header(1, 1000), sent.clone(), Priority::Live).unwrap();
+    assert!(next_frame(&edge).await.1 == sent);
+    drop((camera, edge));
+    forward.await.unwrap();
+}

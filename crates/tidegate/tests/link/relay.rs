@@ -1,0 +1,117 @@
+//! A UDP relay with a bottleneck: rate, queue and seeded loss.
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+use tokio::{
+    net::UdpSocket,
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
+
+/// What the relay does to packets on their way to the server. The way back is only delayed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bottleneck {
+    pub(crate) bytes_per_second: u64,
+    pub(crate) queue_bytes: usize,
+    /// Part of the packets that is dropped at random, before the queue.
+    pub(crate) loss: f64,
+    /// Each way.
+    pub(crate) delay: Duration,
+    pub(crate) seed: u64,
+}
+
+pub(crate) struct Relay {
+    pub(crate) address: SocketAddr,
+    rate: Arc<AtomicU64>,
+    _tasks: JoinSet<()>,
+}
+
+impl Relay {
+    pub(crate) async fn start(server: SocketAddr, bottleneck: Bottleneck) -> Self {
+        let near = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        let far = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        for socket in [&near, &far] {
+            let options = socket2::SockRef::from(&**socket);
+            options.set_recv_buffer_size(4 << 20).unwrap();
+        }
+        far.connect(server).await.unwrap();
+        let address = near.local_addr().unwrap();
+        let rate = Arc::new(AtomicU64::new(bottleneck.bytes_per_second));
+        let client = Arc::new(Mutex::new(None));
+        let free = Bottleneck { loss: 0.0, queue_bytes: usize::MAX, ..bottleneck };
+        let unlimited = Arc::new(AtomicU64::new(u64::MAX));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(carry(near.clone(), far.clone(), client.clone(), bottleneck, rate.clone()));
+        tasks.spawn(carry(far, near, client, free, unlimited));
+        Self { address, rate, _tasks: tasks }
+    }
+
+    pub(crate) fn set_rate(&self, bytes_per_second: u64) {
+        self.rate.store(bytes_per_second, Ordering::Relaxed);
+    }
+}
+
+/// Moves packets from one socket to the other. The near socket is not connected: it learns its client.
+async fn carry(
+    from: Arc<UdpSocket>,
+    to: Arc<UdpSocket>,
+    client: Arc<Mutex<Option<SocketAddr>>>,
+    bottleneck: Bottleneck,
+    rate: Arc<AtomicU64>,
+) {
+    let mut random = SmallRng::seed_from_u64(bottleneck.seed);
+    let mut queue: VecDeque<Vec<u8>> = VecDeque::new();
+    let mut queued = 0;
+    let mut flying: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
+    let mut busy_until = Instant::now();
+    let mut buffer = vec![0; 65536];
+    loop {
+        let now = Instant::now();
+        while queue.front().is_some() && busy_until <= now {
+            let packet = queue.pop_front().unwrap();
+            queued -= packet.len();
+            let rate = rate.load(Ordering::Relaxed) as f64;
+            busy_until += Duration::from_secs_f64(packet.len() as f64 / rate);
+            flying.push_back((busy_until + bottleneck.delay, packet));
+        }
+        while flying.front().is_some_and(|&(at, _)| at <= now) {
+            let (_, packet) = flying.pop_front().unwrap();
+            let sent = match to.peer_addr() {
+                Ok(_) => to.send(&packet).await,
+                Err(_) => {
+                    let client = client.lock().unwrap().expect("it sent the first packet");
+                    to.send_to(&packet, client).await
+                }
+            };
+            drop(sent); // a closed socket at the end of a test
+        }
+        let wake_at = [queue.front().map(|_| busy_until), flying.front().map(|&(at, _)| at)];
+        let wake_at = wake_at.into_iter().flatten().min();
+        tokio::select! {
+            received = from.recv_from(&mut buffer) => {
+                let Ok((bytes, sender)) = received else { continue };
+                if from.peer_addr().is_err() {
+                    *client.lock().unwrap() = Some(sender);
+                }
+                if random.random_bool(bottleneck.loss) || queued + bytes > bottleneck.queue_bytes {
+                    continue;
+                }
+                if queue.is_empty() {
+                    busy_until = busy_until.max(Instant::now());
+                }
+                queued += bytes;
+                queue.push_back(buffer[..bytes].to_vec());
+            }
+            () = sleep_until(wake_at.unwrap_or(now)), if wake_at.is_some() => {}
+        }
+    }
+}
