@@ -21,7 +21,7 @@ SURE = 36
 # Smallest thing, as a share of the picture: 12 by 12 pixels of 960 by 540.
 AREA_MIN = 0.00028
 # Parts of one thing (head, trunk, legs) lie closer together than this share of the picture's height.
-GAP = 0.014
+GAP = 0.03
 # More background frames than this add nothing to a median.
 BACKGROUND_MAX = 61
 
@@ -67,7 +67,7 @@ class Moving:
     def _boxes(self, difference: np.ndarray) -> list[Box]:
         maybe = (difference > MAYBE).astype(np.uint8)
         gap = max(3, round(self._input.height * GAP)) | 1
-        joined = cv2.morphologyEx(maybe, cv2.MORPH_CLOSE, np.ones((gap, gap // 2 | 1), np.uint8))
+        joined = cv2.morphologyEx(maybe, cv2.MORPH_CLOSE, np.ones((gap, gap // 3 | 1), np.uint8))
         count, labels, stats, _ = cv2.connectedComponentsWithStats(joined, connectivity=8)
         area_min = AREA_MIN * self._input.width * self._input.height
         x_scale = self._source.width / self._input.width

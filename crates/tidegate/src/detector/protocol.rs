@@ -55,6 +55,9 @@ struct Numbered {
     ask: Ask,
 }
 
+/// Left, top, right, bottom, score, label.
+type WireBox = (f64, f64, f64, f64, f64, String);
+
 /// An answer as it arrived, its fields unchecked.
 #[derive(Debug, Deserialize)]
 pub(super) struct Reply {
@@ -64,7 +67,7 @@ pub(super) struct Reply {
     #[serde(default)]
     input: Option<[u16; 2]>,
     #[serde(default)]
-    boxes: Option<Vec<(f64, f64, f64, f64, f64, String)>>,
+    boxes: Option<Vec<WireBox>>,
     #[serde(default)]
     took_ms: f64,
 }
@@ -90,7 +93,7 @@ impl Reply {
         if boxes.len() > BOXES_MAX {
             return Err(MessageError::Field { field: "boxes", expected: "at most 10000 of them" });
         }
-        let detection = |(x1, y1, x2, y2, score, label): (f64, f64, f64, f64, f64, String)| {
+        let detection = |(x1, y1, x2, y2, score, label): WireBox| {
             if label.len() > LABEL_BYTES_MAX {
                 return Err(MessageError::Field { field: "label", expected: "at most 64 bytes" });
             }

@@ -1,1 +1,213 @@
+//! The worker's life against small programs of the standard library, and our own worker where its Python is made.
 
+use std::fs;
+
+use tempfile::TempDir;
+
+use super::*;
+
+const SIZE: FrameSize = FrameSize { width: 64, height: 48 };
+
+/// A detector in which `detect` is the body of a function of `id`, `payload`, `asked` (how often) and `starts`.
+struct Fake {
+    folder: TempDir,
+}
+
+impl Fake {
+    fn new(detect: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let detect = detect.replace('\n', "\n    ");
+        let text = format!(
+            r#"
+import json, os, socket, struct, sys, time
+starts = os.path.join(os.path.dirname(__file__), "starts")
+with open(starts, "a") as file: file.write("x")
+starts = os.path.getsize(starts)
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(os.environ["TIDEGATE_DETECTOR_SOCKET"])
+stream = connection.makefile("rwb")
+def raw(text):
+    stream.write(struct.pack(">II", len(text), 0) + text); stream.flush()
+def send(message): raw(json.dumps(message).encode())
+def detect(id, payload, asked, learnt):
+    {detect}
+send({{"type": "hello", "protocol": 1, "detector": "fake", "background": True}})
+asked = learnt = 0
+while lengths := stream.read(8):
+    text, payload = (stream.read(length) for length in struct.unpack(">II", lengths))
+    request = json.loads(text)
+    if request["type"] == "scene": send({{"id": request["id"], "input": request["source"]}})
+    elif request["type"] == "background": learnt += 1; send({{"id": request["id"]}})
+    else: asked += 1; detect(request["id"], payload, asked, learnt)
+"#
+        );
+        fs::write(folder.path().join("fake.py"), text).unwrap();
+        Self { folder }
+    }
+
+    fn spec(&self) -> DetectorSpec {
+        let path = self.folder.path().join("fake.py").display().to_string();
+        DetectorSpec::new(DetectorKind::Command(vec!["python3".into(), path]))
+    }
+
+    async fn start(&self) -> Detector {
+        let mut detector = Detector::start(self.spec()).await.unwrap();
+        detector.begin_scene(SIZE, &[Bytes::from_static(b"bg")]).await.unwrap();
+        detector
+    }
+}
+
+const FOUND: &str =
+    r#"send({"id": id, "boxes": [[1, 2, 3 + len(payload), 9.5, 0.5, "thing"]], "took_ms": 1.5})"#;
+
+#[tokio::test]
+async fn requests_and_boxes_round_trip() {
+    let mut detector = Fake::new(FOUND).start().await;
+    assert_eq!((detector.name(), detector.needs_background()), ("fake", true));
+    for length in [0, 1, 300_000] {
+        let found = detector.detect_timed(&vec![7; length]).await.unwrap();
+        let rect = tidegate_frame::score::Rect::new(1.0, 2.0, 3.0 + length as f64, 9.5).unwrap();
+        assert_eq!(found.boxes, [Detection { rect, score: 0.5, label: "thing".into() }]);
+        assert_eq!(found.took, Duration::from_micros(1500));
+    }
+    assert_eq!(detector.restarts(), 0);
+}
+
+#[tokio::test]
+async fn a_program_that_dies_is_started_again_with_its_scene() {
+    // Dies at the second request of its first run, and tells how many backgrounds it was given.
+    let body =
+        format!("if starts == 1 and asked == 2: sys.exit(9)\npayload = b'x' * learnt\n{FOUND}");
+    let fake = Fake::new(&body);
+    let mut detector = fake.start().await;
+    for _ in 0..3 {
+        let found = detector.detect(b"frame").await.unwrap();
+        assert_eq!(
+            found[0].rect.corners()[2],
+            4.0,
+            "one background was learnt, again after the restart"
+        );
+    }
+    assert_eq!(detector.restarts(), 1);
+}
+
+#[tokio::test]
+async fn a_program_that_always_dies_is_reported_with_its_last_words() {
+    let fake = Fake::new("print('out of cheese', file=sys.stderr)\nsys.exit(7)");
+    let mut detector = fake.start().await;
+    let error = detector.detect(b"frame").await.unwrap_err();
+    let DetectorError::Ended { status, said, .. } = &error else { panic!("{error}") };
+    assert_eq!(status.code(), Some(7));
+    assert!(said.contains("out of cheese"), "{said}");
+    assert_eq!(error.code(), Code::DETECTOR_FAILED);
+}
+
+#[tokio::test]
+async fn a_program_that_hangs_is_given_up() {
+    let fake = Fake::new("time.sleep(600)");
+    let spec = DetectorSpec { answer_timeout: Duration::from_millis(300), ..fake.spec() };
+    let mut detector = Detector::start(spec).await.unwrap();
+    // The first run is loaded by python's start; only the answer is timed.
+    detector.begin_scene(SIZE, &[]).await.unwrap();
+    let error = detector.detect(b"frame").await.unwrap_err();
+    assert!(matches!(error, DetectorError::TimedOut { wanted: "answer", .. }), "{error}");
+}
+
+#[tokio::test]
+async fn nonsense_is_refused_by_name() {
+    for (body, part) in [
+        ("raw(b'no json')", "not the JSON"),
+        ("send({'id': id + 1, 'boxes': []})", "carries the id"),
+        ("send({'id': id})", "boxes must be"),
+        ("send({'id': id, 'boxes': [[5, 5, 1, 9, 1, 'a']]})", "a box is none"),
+        ("send({'id': id, 'boxes': [[1, 1, 2, 2, 1, 'a' * 65]]})", "label must be"),
+        ("send({'id': id, 'boxes': [], 'took_ms': -1})", "took_ms must be"),
+        ("stream.write(b'\\xff' * 8); stream.flush()", "over the limit"),
+    ] {
+        let error = Fake::new(body).start().await.detect(b"frame").await.unwrap_err();
+        let DetectorError::Answer { source, .. } = &error else { panic!("{body}: {error}") };
+        assert!(source.to_string().contains(part), "{body}: {source}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_frame_costs_no_restart() {
+    let body =
+        format!("if not payload:\n    send({{'id': id, 'error': 'no image'}})\nelse:\n    {FOUND}");
+    let mut detector = Fake::new(&body).start().await;
+    let error = detector.detect(b"").await.unwrap_err();
+    assert!(
+        matches!(&error, DetectorError::Refused { message } if message == "no image"),
+        "{error}"
+    );
+    assert_eq!(detector.detect(b"frame").await.unwrap().len(), 1);
+    assert_eq!(detector.restarts(), 0);
+}
+
+#[tokio::test]
+async fn programs_that_cannot_start_are_reported() {
+    let start = async |words: &[&str]| {
+        let words = words.iter().map(|&word| word.to_owned()).collect();
+        let spec = DetectorSpec::new(DetectorKind::Command(words));
+        Detector::start(spec).await.unwrap_err()
+    };
+    assert!(matches!(start(&["/nonexistent/detector"]).await, DetectorError::Start { .. }));
+    assert!(matches!(start(&["false"]).await, DetectorError::Ended { .. }));
+    let mut spec = DetectorSpec::new(DetectorKind::Moving);
+    spec.python = Some("/nonexistent/python".into());
+    assert!(matches!(Detector::start(spec).await, Err(DetectorError::PythonMissing { .. })));
+}
+
+#[test]
+fn detectors_are_named_and_commands_are_split_without_a_shell() {
+    let kind = |name, command| DetectorSpec::parse(name, command).map(|spec| spec.kind);
+    assert_eq!(kind("moving", None).unwrap(), DetectorKind::Moving);
+    assert_eq!(
+        kind("command", Some("py 'a b' --x=\"c d\" $HOME ''")).unwrap(),
+        DetectorKind::Command(["py", "a b", "--x=c d", "$HOME", ""].map(str::to_owned).to_vec())
+    );
+    assert!(matches!(kind("faces", None), Err(DetectorError::Unknown { .. })));
+    assert!(matches!(kind("moving", Some("x")), Err(DetectorError::Unknown { .. })));
+    for command in [None, Some(" "), Some("py 'open")] {
+        assert!(
+            matches!(kind("command", command), Err(DetectorError::Command { .. })),
+            "{command:?}"
+        );
+    }
+}
+
+#[test]
+fn indices_are_spread_over_the_whole() {
+    assert_eq!(spread(10, 3).collect::<Vec<_>>(), [0, 3, 6]);
+    assert_eq!(spread(2, 31).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(spread(0, 31).count(), 0);
+}
+
+/// The generated street against our own worker. Skipped, with a word, where its Python is not made.
+#[tokio::test]
+async fn moving_finds_what_is_known_to_move() {
+    let mut detector = match Detector::start(DetectorSpec::new(DetectorKind::Moving)).await {
+        Err(error @ (DetectorError::PythonMissing { .. } | DetectorError::Ended { .. })) => {
+            eprintln!("skipped: {error}");
+            return;
+        }
+        started => started.unwrap(),
+    };
+    let spec = crate::source::SourceSpec::parse("scene:street?size=960x540&fps=3").unwrap();
+    let pictures = crate::source::read_pictures(&spec, 30).await.unwrap();
+    let jpegs: Vec<Bytes> = pictures.iter().map(|picture| picture.jpeg.clone()).collect();
+    detector.begin_scene(source_size(&jpegs[0]).unwrap(), &jpegs).await.unwrap();
+    let mut counts = tidegate_frame::score::Counts::default();
+    for picture in &pictures {
+        let found = detector.detect(&picture.jpeg).await.unwrap();
+        let truth = picture.truth.as_ref().expect("the street knows its boxes");
+        counts += tidegate_frame::score::Counts::of(truth, &found, Labels::Any);
+    }
+    assert!(counts.f1() > 0.6, "F1 {} of {counts:?}", counts.f1());
+
+    // The originals compared with themselves are as good as themselves.
+    let same = |jpeg: &Bytes| Pair { original: jpeg.clone(), delivered: jpeg.clone() };
+    let report =
+        compare(&mut detector, &[], &jpegs.iter().map(same).collect::<Vec<_>>()).await.unwrap();
+    assert_eq!(report.normalized, Some(1.0));
+}

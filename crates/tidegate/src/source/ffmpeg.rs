@@ -98,7 +98,7 @@ impl Reader {
     pub(super) async fn next(&mut self) -> Result<Option<Picture>, SourceError> {
         let mut rewound = false;
         loop {
-            match self.splitter.next() {
+            match self.splitter.next_image() {
                 Some(Ok(jpeg)) => return Ok(Some(Picture { jpeg, truth: None })),
                 Some(Err(error)) => return Err(self.damaged(error)),
                 None if self.ended => return Ok(None),

@@ -86,7 +86,7 @@ impl Splitter {
     }
 
     /// The next whole image or damage, `None` if more bytes are needed.
-    pub fn next(&mut self) -> Option<Result<Bytes, SplitError>> {
+    pub fn next_image(&mut self) -> Option<Result<Bytes, SplitError>> {
         loop {
             let step = match self.state {
                 State::Between => self.find_start(),
@@ -256,7 +256,7 @@ mod tests {
         let mut splitter = Splitter::new(max);
         splitter.push(bytes);
         let mut out: Vec<_> =
-            std::iter::from_fn(|| splitter.next()).map(|r| r.map(|b| b.to_vec())).collect();
+            std::iter::from_fn(|| splitter.next_image()).map(|r| r.map(|b| b.to_vec())).collect();
         out.extend(splitter.finish().err().map(Err));
         out
     }
@@ -279,9 +279,9 @@ mod tests {
         let bytes = [header, &one[..], header, &one, b"\r\n--frame--"].concat();
         let mut splitter = Splitter::new(1 << 20);
         splitter.push(&bytes);
-        assert_eq!(splitter.next().unwrap().unwrap(), one);
-        assert_eq!(splitter.next().unwrap().unwrap(), one);
-        assert_eq!(splitter.next(), None);
+        assert_eq!(splitter.next_image().unwrap().unwrap(), one);
+        assert_eq!(splitter.next_image().unwrap().unwrap(), one);
+        assert_eq!(splitter.next_image(), None);
         assert_eq!(splitter.skipped_bytes(), 2 * header.len() as u64 + 9); // two bytes may yet be a start
         assert_eq!(splitter.finish(), Ok(()));
     }
@@ -347,7 +347,7 @@ mod tests {
                 let (read, after) = rest.split_at((*cut).min(rest.len()));
                 splitter.push(read);
                 rest = after;
-                while let Some(image) = splitter.next() {
+                while let Some(image) = splitter.next_image() {
                     out.push(image.unwrap().to_vec());
                 }
             }
@@ -363,7 +363,7 @@ mod tests {
             let mut splitter = Splitter::new(max);
             for chunk in bytes.chunks(37) {
                 splitter.push(chunk);
-                while let Some(image) = splitter.next() {
+                while let Some(image) = splitter.next_image() {
                     if let Ok(image) = image {
                         prop_assert!(image.len() <= max);
                         prop_assert!(image.starts_with(&[0xff, SOI]) && image.ends_with(&[0xff, EOI]));

@@ -51,7 +51,7 @@ mod place {
 }
 
 /// Standard deviation of the grain, in levels of 256.
-const GRAIN: f32 = 1.1;
+const GRAIN: f32 = 0.6;
 /// Grain is drawn once and shifted from row to row and frame to frame.
 const GRAIN_LENGTH: usize = 1 << 18;
 

@@ -208,7 +208,7 @@ async fn read_jpeg(path: &PathBuf) -> Result<Picture, SourceError> {
     let bytes = tokio::fs::read(path).await.map_err(read)?;
     let mut splitter = Splitter::new(bytes_max);
     splitter.push(&bytes);
-    match splitter.next() {
+    match splitter.next_image() {
         Some(Ok(jpeg)) => Ok(Picture { jpeg, truth: None }),
         Some(Err(reason)) => Err(not_jpeg(reason)),
         None => {

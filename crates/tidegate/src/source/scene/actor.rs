@@ -1,5 +1,7 @@
 //! What moves: people who walk and cars that drive, on closed loops.
 
+use std::f32::consts::TAU;
+
 use super::{
     super::SceneSpec,
     canvas::{Area, Canvas, Color, Shape, ellipse, limb, polygon, shade},
@@ -74,7 +76,7 @@ pub(super) fn cast(spec: &SceneSpec, aspect: f32) -> Vec<Actor> {
     for index in 0..usize::from(spec.cars) {
         let lane_near = index % 2 == 0;
         let offset = (index as f32 + draws.between(0.1, 0.5)) / f32::from(spec.cars);
-        let (foot, rightwards) = if lane_near { (0.755, true) } else { (0.615, false) };
+        let (foot, rightwards) = if lane_near { (0.70, true) } else { (0.605, false) };
         let car = Car { paint: draws.pick(&PAINT), van: draws.chance(0.3) };
         actors.push(Actor {
             foot,
@@ -90,18 +92,19 @@ const SKIN: [Color; 4] =
     [[222.0, 178.0, 150.0], [196.0, 144.0, 112.0], [146.0, 100.0, 74.0], [104.0, 70.0, 54.0]];
 const HAIR: [Color; 4] =
     [[44.0, 34.0, 28.0], [92.0, 64.0, 40.0], [150.0, 120.0, 76.0], [96.0, 92.0, 90.0]];
+/// Clothes that stand out from the road and the pavement in brightness, so that what moves can be seen without colour.
 const TOP: [Color; 8] = [
-    [168.0, 40.0, 44.0],
-    [36.0, 62.0, 116.0],
+    [236.0, 150.0, 60.0],
+    [36.0, 50.0, 100.0],
     [226.0, 222.0, 212.0],
     [42.0, 46.0, 50.0],
-    [214.0, 158.0, 44.0],
-    [52.0, 104.0, 78.0],
-    [122.0, 66.0, 118.0],
-    [60.0, 116.0, 156.0],
+    [228.0, 178.0, 54.0],
+    [30.0, 62.0, 46.0],
+    [72.0, 30.0, 68.0],
+    [150.0, 196.0, 224.0],
 ];
 const TROUSERS: [Color; 4] =
-    [[40.0, 48.0, 70.0], [46.0, 44.0, 44.0], [116.0, 100.0, 78.0], [66.0, 84.0, 110.0]];
+    [[40.0, 48.0, 70.0], [46.0, 44.0, 44.0], [62.0, 50.0, 38.0], [32.0, 50.0, 88.0]];
 const PAINT: [Color; 6] = [
     [150.0, 28.0, 32.0],
     [38.0, 70.0, 128.0],
@@ -120,10 +123,10 @@ fn person(
     of: usize,
     offset: f32,
 ) -> Actor {
-    let foot = if near { draws.between(0.885, 0.965) } else { draws.between(0.432, 0.482) };
+    let foot = if near { draws.between(0.925, 0.985) } else { draws.between(0.415, 0.455) };
     let walks_through = near || group % 3 == 2;
     let way = if walks_through {
-        through(aspect, 0.12, group % 2 == 0, offset)
+        through(aspect, 0.12, group.is_multiple_of(2), offset)
     } else {
         let room = aspect / of as f32;
         let reach = (place::metres(foot, 1.3) * f32::from(spec.seconds) / 4.0).min(room * 0.75);
@@ -209,7 +212,10 @@ impl Actor {
         match self.look {
             Look::Person(person) => person.draw(&mut brush, time),
             Look::Car(car) => {
-                car.draw(&mut brush, time * self.way.length() / place::metres(self.foot, 1.0))
+                let metres = self.way.length() / place::metres(self.foot, 1.0);
+                // Whole turns of the wheels, so that the loop has no seam.
+                let turns = (metres / (Car::WHEEL_RADIUS * TAU)).round();
+                car.draw(&mut brush, time * turns * TAU);
             }
         }
         Seen { changed: brush.changed, body: brush.body, pixels_whole: brush.pixels }
@@ -304,13 +310,13 @@ impl Brush<'_> {
 
 impl Person {
     fn draw(self, brush: &mut Brush<'_>, time: f32) {
-        let swing = (time * self.strides * std::f32::consts::TAU).sin();
-        let lift = (time * self.strides * std::f32::consts::TAU).cos();
+        let swing = (time * self.strides * TAU).sin();
+        let lift = (time * self.strides * TAU).cos();
         let size = self.tall / 1.75;
         let at = |x: f32, y: f32| [x * size, y * size];
         let bob = 0.02 * swing.abs();
         let (hip, shoulder) = (0.90 - bob, 1.43 - bob);
-        brush.shadow(0.30, 0.45);
+        brush.shadow(0.30, 0.15);
         self.arm(brush, size, shoulder, -swing, 0.78);
         self.leg(brush, size, hip, -swing, -lift, 0.74);
         self.leg(brush, size, hip, swing, lift, 1.0);
@@ -375,8 +381,12 @@ impl Person {
 }
 
 impl Car {
-    fn draw(self, brush: &mut Brush<'_>, driven_metres: f32) {
-        brush.shadow(2.25, 0.6);
+    /// Metres.
+    const WHEEL_RADIUS: f32 = 0.34;
+
+    /// `rolled` is how far the wheels have turned, in radians.
+    fn draw(self, brush: &mut Brush<'_>, rolled: f32) {
+        brush.shadow(2.25, 0.25);
         let (paint, metre) = (self.paint, brush.metre);
         let ground = brush.origin[1];
         // The upper side of the body mirrors the sky, the lower the road.
@@ -436,7 +446,7 @@ impl Car {
             brush.dot([wheel, 0.31], 0.34, 0.34, [28.0, 28.0, 30.0]);
             brush.dot([wheel, 0.31], 0.20, 0.20, [168.0, 170.0, 172.0]);
             for spoke in 0..5 {
-                let turn = driven_metres / 0.34 + spoke as f32 * std::f32::consts::TAU / 5.0;
+                let turn = rolled + spoke as f32 * TAU / 5.0;
                 let tip = [wheel + 0.17 * turn.sin(), 0.31 + 0.17 * turn.cos()];
                 brush.limb([wheel, 0.31], tip, 0.025, 0.02, [84.0, 86.0, 88.0]);
             }

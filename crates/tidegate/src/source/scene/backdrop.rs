@@ -20,6 +20,7 @@ pub(super) fn paint(width: usize, height: usize, seed: u64) -> Canvas {
     street.ground();
     street.road_marks();
     street.furniture();
+    street.canvas.soften();
     street.canvas
 }
 
@@ -251,14 +252,14 @@ impl Backdrop {
             // Where on the ground this pixel looks, in metres.
             let across = (x - wide / 2.0) / unit / metre;
             let deep = 60.0 / (share - place::HORIZON) / 27.0;
-            if share < place::FAR_CURB - 0.004 || share > place::NEAR_CURB + 0.012 {
-                pavement(across, deep, metre * unit, seed)
-            } else if share < place::FAR_CURB + 0.004 || share > place::NEAR_CURB - 0.004 {
+            if !(place::FAR_CURB - 0.004..=place::NEAR_CURB + 0.012).contains(&share) {
+                pavement([across, deep], [x, y], metre * unit, seed)
+            } else if !(place::FAR_CURB + 0.004..=place::NEAR_CURB - 0.004).contains(&share) {
                 let joint = (across - across.floor()) < 0.02;
                 let stone = 150.0 + 24.0 * cloudy(across * 6.0, deep * 6.0, 3, seed ^ 9);
                 shade([stone, stone, stone * 0.97], if joint { 0.7 } else { 1.0 })
             } else {
-                asphalt(across, deep, metre * unit, seed)
+                asphalt([across, deep], [x, y], seed)
             }
         });
         self.shadow_under(place::FACADE, 0.018, 0.45);
@@ -410,7 +411,7 @@ impl Backdrop {
 fn wall_color(wall: Color, brick: bool, x: f32, y: f32, seed: u32) -> Color {
     let stain = 0.88 + 0.24 * cloudy(x * 9.0, y * 9.0, 4, seed);
     if !brick {
-        let rough = 0.93 + 0.14 * smooth(x * 700.0, y * 700.0, seed ^ 2);
+        let rough = 0.97 + 0.06 * smooth(x * 700.0, y * 700.0, seed ^ 2);
         return shade(wall, stain * rough);
     }
     let (row, course) = ((y / 0.0062).floor(), (y / 0.0062).fract());
@@ -419,36 +420,35 @@ fn wall_color(wall: Color, brick: bool, x: f32, y: f32, seed: u32) -> Color {
     if course < 0.16 || along < 0.06 {
         return shade([176.0, 166.0, 152.0], stain * 0.92);
     }
-    let own = 0.82 + 0.36 * cell(column as i32, row as i32, seed);
-    let rough = 0.93 + 0.14 * smooth(x * 500.0, y * 500.0, seed ^ 2);
+    let own = 0.87 + 0.26 * cell(column as i32, row as i32, seed);
+    let rough = 0.96 + 0.08 * smooth(x * 500.0, y * 500.0, seed ^ 2);
     shade(wall, own * stain * rough)
 }
 
 /// Slabs of 60 by 40 cm with joints, each of its own shade.
-fn pavement(across: f32, deep: f32, metre: f32, seed: u32) -> Color {
+fn pavement([across, deep]: [f32; 2], at: [f32; 2], metre: f32, seed: u32) -> Color {
     let row = (deep / 0.22).floor();
     let shift = if row as i32 % 2 == 0 { 0.0 } else { 0.3 };
-    let (column, along) = (((across + shift) / 0.6).floor(), ((across + shift) / 0.6).fract());
+    let slab = (across + shift) / 0.6;
+    let (column, along) = (slab.floor(), slab.rem_euclid(1.0));
     let into = (deep / 0.22).fract();
     let own = 0.90 + 0.18 * cell(column as i32, row as i32, seed ^ 31);
-    let dirt = 0.86 + 0.28 * cloudy(across * 1.3, deep * 4.0, 4, seed ^ 32);
-    let grit = grit(across, deep, metre, seed ^ 33);
+    let dirt = 0.90 + 0.20 * cloudy(across * 1.3, deep * 4.0, 4, seed ^ 32);
+    let grit = grit(at, seed ^ 33);
     let joint = 1.2 / metre; // a bit over a pixel
     let groove = if along < joint / 0.6 || into < 0.05 { 0.72 } else { 1.0 };
-    shade([170.0, 165.0, 156.0], own * dirt * groove * (0.90 + 0.20 * grit))
+    shade([170.0, 165.0, 156.0], own * dirt * groove * (0.96 + 0.08 * grit))
 }
 
-fn asphalt(across: f32, deep: f32, metre: f32, seed: u32) -> Color {
+fn asphalt([across, deep]: [f32; 2], at: [f32; 2], seed: u32) -> Color {
     let patch = 0.84 + 0.32 * cloudy(across * 0.5, deep * 2.0, 4, seed ^ 41);
-    let grit = grit(across, deep, metre, seed ^ 42);
+    let grit = grit(at, seed ^ 42);
     let crack = (cloudy(across * 1.1 + 7.0, deep * 4.0, 4, seed ^ 43) - 0.5).abs() < 0.004;
-    let gray = 96.0 * patch * (0.82 + 0.36 * grit) * if crack { 0.6 } else { 1.0 };
+    let gray = 96.0 * patch * (0.91 + 0.18 * grit) * if crack { 0.6 } else { 1.0 };
     [gray, gray * 1.01, gray * 1.03]
 }
 
-/// Stones a pixel or two wide, whatever the distance: what a sensor resolves of a rough ground.
-fn grit(across: f32, deep: f32, metre: f32, seed: u32) -> f32 {
-    let fine = smooth(across * metre / 1.7, deep * metre * 1.6, seed);
-    let coarse = smooth(across * metre / 4.0, deep * metre * 0.7, seed ^ 1);
-    0.6 * fine + 0.4 * coarse
+/// Stones a pixel or two wide, whatever the distance: what a sensor resolves of a rough ground. In pixels.
+fn grit([x, y]: [f32; 2], seed: u32) -> f32 {
+    0.5 * smooth(x / 1.8, y / 1.6, seed) + 0.5 * smooth(x / 4.5, y / 3.5, seed ^ 1)
 }

@@ -109,6 +109,29 @@ impl Canvas {
         (area.x1 < area.x2 && area.y1 < area.y2).then_some(area)
     }
 
+    /// Softens the picture as a lens does, over a pixel or so.
+    pub(super) fn soften(&mut self) {
+        const WEIGHTS: [u16; 5] = [1, 4, 6, 4, 1];
+        for (step, count, lines, stride) in
+            [(1, self.width, self.height, self.width), (self.width, self.height, self.width, 1)]
+        {
+            let mut line = vec![[0u8; 3]; count];
+            for start in (0..lines).map(|line| line * stride) {
+                for (index, pixel) in line.iter_mut().enumerate() {
+                    *pixel = self.pixels[start + index * step];
+                }
+                for index in 0..count {
+                    let near = |tap: usize| line[(index + tap).saturating_sub(2).min(count - 1)];
+                    let channel = |c: usize| -> u16 {
+                        (0..5).map(|tap| WEIGHTS[tap] * u16::from(near(tap)[c])).sum()
+                    };
+                    let soft = [0, 1, 2].map(|c| ((channel(c) + 8) / 16) as u8);
+                    self.pixels[start + index * step] = soft;
+                }
+            }
+        }
+    }
+
     /// Copies what `from` shows in `area`.
     pub(super) fn restore(&mut self, from: &Self, area: Area) {
         for y in area.y1..area.y2 {

@@ -49,11 +49,8 @@ impl Draws {
 
 /// A draw for a cell of the plane, 0 to 1.
 pub(super) fn cell(x: i32, y: i32, seed: u32) -> f32 {
-    let mut h = (x as u32).wrapping_mul(0x85eb_ca6b) ^ (y as u32).wrapping_mul(0xc2b2_ae35);
-    h ^= seed.wrapping_mul(0x27d4_eb2f);
-    h = (h ^ (h >> 15)).wrapping_mul(0x2c1b_3c6d);
-    h = (h ^ (h >> 12)).wrapping_mul(0x297a_2d39);
-    ((h ^ (h >> 15)) >> 8) as f32 / (1u32 << 24) as f32
+    let both = (u64::from(x as u32) << 32) | u64::from(y as u32);
+    (mix(both ^ (u64::from(seed) << 17)) >> 40) as f32 / (1u64 << 24) as f32
 }
 
 /// Smooth noise with features one unit apart, 0 to 1.
