@@ -89,13 +89,18 @@ const OUTSIDE: &[&str] = &[
     "Instant::now",
     "SystemTime",
     "UNIX_EPOCH",
-    "std::env",
-    "std::fs",
-    "std::net",
-    "std::process",
+    "env::",
+    "fs::",
+    "net::Tcp",
+    "net::Udp",
+    "process::",
     "thread::sleep",
     "thread::spawn",
 ];
+
+/// Where a core may name the outside world after all. Tables are files that people keep: they are read and written whole, by
+/// callers that ask for it, and never from a state machine.
+const OUTSIDE_ALLOWED: &[(&str, &str)] = &[("crates/tidegate-frame/src/table.rs", "fs::")];
 
 /// Checks the workspace that the working directory is in.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
@@ -246,6 +251,9 @@ fn outside(rule: &Rule, sources: &Path, root: &Path) -> anyhow::Result<Vec<Strin
         }
         let shown = path.strip_prefix(root).unwrap_or(&path).display().to_string();
         for (line, word) in outside_words(&read(&path)?) {
+            if OUTSIDE_ALLOWED.contains(&(&*shown, word)) {
+                continue;
+            }
             violations.push(format!(
                 "{shown}:{line} names {word}, and {} is a {}: take `now` or the bytes as an argument",
                 rule.name,
@@ -262,10 +270,18 @@ fn outside_words(source: &str) -> Vec<(usize, &'static str)> {
     code.enumerate()
         .filter(|(_, line)| !line.trim_start().starts_with("//"))
         .flat_map(|(index, line)| {
-            let found = OUTSIDE.iter().filter(|word| line.contains(**word));
+            let found = OUTSIDE.iter().filter(|word| names(line, word));
             found.map(move |word| (index + 1, *word))
         })
         .collect()
+}
+
+/// Whether `line` holds `word`, not as the end of a longer name.
+fn names(line: &str, word: &str) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        before.is_none_or(|c| !c.is_alphanumeric() && c != '_')
+    })
 }
 
 fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
@@ -419,7 +435,7 @@ mod tests {
     #[test]
     fn a_clock_in_a_core_is_found_and_one_in_its_tests_is_not() {
         let source = "use std::time::Duration;\n// SystemTime would be wrong here\nlet t = Instant::now();\n\
-                      #[cfg(test)]\nmod tests { fn f() { std::fs::read(p); } }\n";
+                      let offs = offs::of(t);\n#[cfg(test)]\nmod tests { fn f() { std::fs::read(p); } }\n";
         assert_eq!(outside_words(source), [(3, "Instant::now")]);
     }
 

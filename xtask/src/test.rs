@@ -125,7 +125,8 @@ impl RustCounter {
             "failures:" => self.in_successes = false,
             _ => {}
         }
-        if self.in_successes && line.starts_with("skipped:") {
+        let is_skip = line.starts_with("skipped:") || line.starts_with("skipped,");
+        if self.in_successes && is_skip {
             self.skipped_here += 1;
             self.reasons.push(line.to_owned());
         }
