@@ -1,2 +1,95 @@
-//! Benches of the frame path.
-fn main() {}
+//! Benches of the frame path: each group measures some figures of the frame path and adds their rows to one report.
+//!
+//! ```text
+//!  bench-frames [--quick] [--only GROUP]… [--runs N] ──▶ groups in turn ──▶ Report ──▶ table, folder, exit status
+//! ```
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Context as _;
+use bench_frames::{Plan, SCENARIO, calibrate, figures};
+use bench_harness::{Figure, Report, Target};
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Measures every figure of the frame path, beside NATS and OpenCV, and exits 0 only if none is short.
+#[derive(Parser)]
+struct Options {
+    /// Shorter runs: enough to see a regression, not enough to quote.
+    #[arg(long)]
+    quick: bool,
+    /// Only these groups.
+    #[arg(long, value_name = "GROUP")]
+    only: Vec<Group>,
+    /// Runs that each figure is the median of [default: 5, or 2 with --quick].
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    runs: Option<u16>,
+    #[command(subcommand)]
+    task: Option<Task>,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Fits the Wi-Fi-like medium to the paper's Table 1 again and rewrites its scenario.
+    Calibrate,
+}
+
+/// What can be measured on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Group {
+    /// The camera log: append and range read.
+    Log,
+    /// The knobs, beside OpenCV.
+    Knobs,
+    /// The Wi-Fi-like medium against the latencies it was calibrated on.
+    Medium,
+    /// Frames through NATS on loopback, for 1 to 8 subscribers.
+    Nats,
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let options = Options::parse();
+    let runs =
+        options.runs.map_or(if options.quick { 2 } else { bench_harness::RUNS }, usize::from);
+    let plan = Plan { quick: options.quick, runs, root: root()? };
+    if let Some(Task::Calibrate) = options.task {
+        let path = plan.root.join(SCENARIO);
+        let fit = calibrate::write(&path).with_context(|| format!("writing {}", path.display()))?;
+        println!("{}: furthest cell {:.1} % off", path.display(), fit.worst().abs() * 100.0);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut report = Report::new(if plan.quick { "frames-quick" } else { "frames" });
+    report.configuration("runs", plan.runs);
+    report.configuration("quick", plan.quick);
+    if !report.is_optimized() {
+        eprintln!("bench-frames: built without optimization; these figures mean nothing");
+    }
+    for group in Group::value_variants() {
+        if !options.only.is_empty() && !options.only.contains(group) {
+            continue;
+        }
+        eprintln!("bench-frames: {group:?}");
+        let measured = match group {
+            Group::Log => figures::log(&plan, &mut report),
+            Group::Knobs => figures::knobs(&plan, &mut report),
+            Group::Medium => figures::medium(&plan, &mut report),
+            Group::Nats => figures::nats(&plan, &mut report),
+        };
+        // A group that fails is a short row, so that the others are still measured and nobody overlooks it.
+        if let Err(error) = measured {
+            let missing = Figure::new(format!("{group:?}, all rows"), "");
+            report.figure(
+                missing.target(Target::Exactly(0.0)).note(format!("not measured: {error:#}")),
+            );
+        }
+    }
+    report.finish()
+}
+
+/// The folder above the working directory that holds this bench.
+fn root() -> anyhow::Result<PathBuf> {
+    let here = std::env::current_dir().context("the working directory is gone")?;
+    let found = here.ancestors().find(|folder| folder.join("bench/frames/Cargo.toml").is_file());
+    Ok(found
+        .context("run bench-frames within the checkout: it needs bench/peers and scripts")?
+        .to_owned())
+}

@@ -110,6 +110,12 @@ impl Report {
         });
     }
 
+    /// Whether the bench itself was built with optimization.
+    #[must_use]
+    pub fn is_optimized(&self) -> bool {
+        self.machine.optimized
+    }
+
     /// Whether no row is short. A report without rows measured nothing and is short.
     #[must_use]
     pub fn is_met(&self) -> bool {
