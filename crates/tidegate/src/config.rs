@@ -1,1 +1,404 @@
-//! The config part of the program.
+//! Configuration: `tidegate.toml`, `conf.d/*.toml` beside it, variables and flags, in this order.
+//!
+//! ```text
+//!  defaults ◀─ tidegate.toml ◀─ conf.d/*.toml ◀─ TIDEGATE__SECTION__KEY ◀─ --set section.key=value
+//! ```
+//!
+//! Always true: what is loaded is checked, and code past [`Config::load`] cannot see a bad value; an unknown
+//! section or key is an error that names the file and the line; what [`Config`] prints loads to the same.
+
+mod layers;
+pub mod units;
+mod value;
+
+use std::{
+    collections::BTreeMap,
+    env, fmt, io,
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tidegate_client::{ApiError, MESSAGE_BYTES_MAX};
+use tidegate_message::{CameraName, Code, FrameSize};
+
+pub use self::{layers::Origin, units::ByteCount};
+use self::{layers::Setting, value::Value};
+use crate::link::Transport;
+
+/// The file that is read when none is named.
+pub const FILE: &str = "tidegate.toml";
+/// The file that is read when [`FILE`] is not in the current folder.
+pub const FILE_SYSTEM: &str = "/etc/tidegate/tidegate.toml";
+/// The variable that names another file.
+pub const FILE_VARIABLE: &str = "TIDEGATE_CONFIG";
+
+macro_rules! config {
+    ($(
+        $(#[doc = $section_doc:literal])*
+        $section:ident: $struct:ident {
+            $($(#[doc = $doc:literal])* $field:ident: $type:ty = $default:expr,)+
+        }
+    )+) => {
+        /// The checked configuration of a program.
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct Config {
+            $($(#[doc = $section_doc])* pub $section: $struct,)+
+            /// Where each setting that is not a default was written, by `section.key`.
+            pub origins: Origins,
+        }
+
+        $(
+            $(#[doc = $section_doc])*
+            #[derive(Clone, Debug, PartialEq)]
+            pub struct $struct { $($(#[doc = $doc])* pub $field: $type,)+ }
+
+            impl Default for $struct {
+                fn default() -> Self {
+                    Self { $($field: $default,)+ }
+                }
+            }
+        )+
+
+        impl Config {
+            fn set(&mut self, setting: Setting) -> Result<(), ConfigError> {
+                let Setting { section, key, text, origin } = setting;
+                match section.as_str() {
+                    $(stringify!($section) => {
+                        match key.as_str() {
+                            "" => return Ok(()),
+                            $(stringify!($field) => match Value::read(&text) {
+                                Ok(value) => self.$section.$field = value,
+                                Err(problem) => {
+                                    let key = format!("{section}.{key}");
+                                    return Err(ConfigError::Value { origin, key, problem });
+                                }
+                            },)+
+                            _ => {
+                                let known = concat!($(stringify!($field), " "),+).trim_end();
+                                return Err(ConfigError::UnknownKey { origin, section, key, known });
+                            }
+                        }
+                    })+
+                    _ => {
+                        let known = concat!($(stringify!($section), " "),+).trim_end();
+                        return Err(ConfigError::UnknownSection { origin, section, known });
+                    }
+                }
+                self.origins.0.insert(format!("{section}.{key}"), origin);
+                Ok(())
+            }
+        }
+
+        impl Config {
+            /// A file with every setting explained and commented out, for a new site.
+            pub fn template() -> String {
+                let config = Config::default();
+                let mut text = String::from("# Every setting at its default. Take away a `#` to change one.\n");
+                $(
+                    text.push_str(concat!("\n[", stringify!($section), "]\n"));
+                    $(
+                        text.push_str(concat!($("#", $doc, "\n",)*));
+                        let value = Value::show(&config.$section.$field).unwrap_or_else(|| "\"\"".to_owned());
+                        text.push_str(&format!("#{} = {value}\n", stringify!($field)));
+                    )+
+                )+
+                text
+            }
+        }
+
+        /// As TOML, with where each setting that is not a default was written.
+        impl fmt::Display for Config {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let mut separator = "";
+                $(
+                    writeln!(f, "{separator}[{}]", stringify!($section))?;
+                    separator = "\n";
+                    $(
+                        match Value::show(&self.$section.$field) {
+                            Some(text) => write!(f, "{} = {text}", stringify!($field))?,
+                            None => write!(f, "# {} is not set", stringify!($field))?,
+                        }
+                        let name = concat!(stringify!($section), ".", stringify!($field));
+                        match self.origins.of(name) {
+                            Some(origin) => writeln!(f, " # {origin}")?,
+                            None => writeln!(f)?,
+                        }
+                    )+
+                )+
+                let _ = separator;
+                Ok(())
+            }
+        }
+    };
+}
+
+config! {
+    /// `[node]`: this program.
+    node: NodeConfig {
+        /// Name of the node: its certificate is `NAME.pem` in `data_dir/pki`. Default `edge`.
+        name: CameraName = name("edge"),
+        /// Folder for certificates and state. Default `tidegate-data` in the current folder.
+        data_dir: PathBuf = "tidegate-data".into(),
+        /// Where applications connect (gRPC). Default `127.0.0.1:7080`; `0.0.0.0:7080` opens it to the
+        /// network, where a client needs a certificate all the same.
+        api_listen: SocketAddr = (Ipv4Addr::LOCALHOST, 7080).into(),
+    }
+
+    /// `[frames]`: cameras and what is done to their frames.
+    frames: FramesConfig {
+        /// Folder of the characterization tables. Default none: the built-in table of the profile.
+        tables_dir: Option<PathBuf> = None,
+        /// Detector whose table is used where a subscription names none. Default `moving`.
+        detector: CameraName = name("moving"),
+        /// Size that the detector scales frames to before it looks; picks the table. Default none: the
+        /// frame's own.
+        detector_input: Option<FrameSize> = None,
+        /// Scene class of the table where a subscription names none. Default none: any.
+        scene: Option<CameraName> = None,
+        /// Largest frame of a camera or publisher. Default `16MiB`; at most `63MiB`.
+        frame_bytes_max: ByteCount = ByteCount(16 << 20),
+        /// Most pixels of a frame: an image of few bytes can claim more than memory holds. Default
+        /// 40000000, an 8K frame and some more.
+        frame_pixels_max: u32 = 40_000_000,
+        /// How far a frame's timestamp may lie ahead of this node's clock. Default `1s`.
+        future_tolerance: Duration = Duration::from_secs(1),
+    }
+
+    /// `[log]`: memory for frames.
+    log: LogConfig {
+        /// Bytes of originals kept for each camera, at the camera's node. Default `1GiB`: 7 minutes of 500
+        /// kB frames at 5 a second.
+        camera_bytes: ByteCount = ByteCount(1 << 30),
+        /// Bytes kept of each transferred stream, at the edge node. Default `128MiB`.
+        stream_bytes: ByteCount = ByteCount(128 << 20),
+    }
+
+    /// `[link]`: between nodes.
+    link: LinkConfig {
+        /// Where camera nodes connect, UDP and TCP. Default `127.0.0.1:7443`.
+        listen: SocketAddr = (Ipv4Addr::LOCALHOST, 7443).into(),
+        /// The edge node that a camera node dials, as host and port. Default `127.0.0.1:7443`.
+        edge: String = "127.0.0.1:7443".to_owned(),
+        /// `auto`, `quic` or `tcp`. Default `auto`: TCP only where QUIC does not get through.
+        transport: Transport = Transport::Auto,
+        /// Longest queue a link may build at its bottleneck, in time. Default `10ms`: a tenth of the
+        /// usual latency bound.
+        queue_allowed: Duration = Duration::from_millis(10),
+        /// A peer that is silent this long is taken for gone. Default `3s`.
+        idle_timeout: Duration = Duration::from_secs(3),
+        /// Longest time to connect and authenticate. Default `3s`.
+        connect_timeout: Duration = Duration::from_secs(3),
+        /// Tries in a row to reach the edge node before a camera node gives up; 0 never gives up. Default 0.
+        max_reconnects: u32 = 0,
+        /// Longest wait between two tries; the first is a twentieth of it. Default `5s`.
+        reconnect_backoff_max: Duration = Duration::from_secs(5),
+        /// Congestion control of TCP links, such as `bbr` or `cubic`. Default none: the system's.
+        tcp_congestion: Option<String> = None,
+    }
+}
+
+impl Config {
+    /// The configuration of this process: `path`, or the file that [`FILE_VARIABLE`] names, or [`FILE`], or
+    /// [`FILE_SYSTEM`], or no file; then the variables; then `flags`, each `section.key=value`.
+    ///
+    /// # Errors
+    /// [`ConfigError`], which names the place and the way out. A named file must exist.
+    pub fn load(path: Option<&Path>, flags: &[String]) -> Result<Self, ConfigError> {
+        let named = path.map(Path::to_owned).or_else(|| env::var_os(FILE_VARIABLE).map(Into::into));
+        let usual = || [FILE, FILE_SYSTEM].iter().map(PathBuf::from).find(|path| path.exists());
+        let mut settings = match named.or_else(usual) {
+            Some(path) => layers::files(&path)?,
+            None => Vec::new(),
+        };
+        settings.extend(layers::variables(
+            env::vars_os()
+                .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))),
+        ));
+        for text in flags {
+            settings.push(layers::flag(text)?);
+        }
+        Self::of_settings(settings)
+    }
+
+    /// The configuration in one TOML text that stands in `path`.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        Self::of_settings(layers::file(path, text)?)
+    }
+
+    /// Folder of the certificates: `pki` in the data folder.
+    pub fn pki_dir(&self) -> PathBuf {
+        self.node.data_dir.join("pki")
+    }
+
+    fn of_settings(settings: impl IntoIterator<Item = Setting>) -> Result<Self, ConfigError> {
+        let mut config = Self::default();
+        for setting in settings {
+            config.set(setting)?;
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The bounds of single settings and what holds between them.
+    fn check(&self) -> Result<(), ConfigError> {
+        let (frames, log, link) = (&self.frames, &self.log, &self.link);
+        let frame_bytes = frames.frame_bytes_max.0;
+        // Room for what stands beside the frame in its message.
+        let frame_bytes_most = MESSAGE_BYTES_MAX as u64 - (1 << 20);
+        let seconds = Duration::from_secs;
+        for (name, kept, bound) in [
+            (
+                "frames.frame_bytes_max",
+                (1 << 10..=frame_bytes_most).contains(&frame_bytes),
+                "from 1KiB to 63MiB",
+            ),
+            ("frames.frame_pixels_max", frames.frame_pixels_max >= 64, "at least 64"),
+            ("frames.future_tolerance", frames.future_tolerance <= seconds(3600), "at most 1h"),
+            // A log keeps at least its last few frames; segments are a sixteenth of it.
+            (
+                "log.camera_bytes",
+                log.camera_bytes.0 >= 16 * frame_bytes.min(8 << 20),
+                "16 times frames.frame_bytes_max, or 128MiB if that is less",
+            ),
+            ("log.stream_bytes", log.stream_bytes.0 >= 1 << 20, "at least 1MiB"),
+            (
+                "link.queue_allowed",
+                (Duration::from_millis(1)..=seconds(1)).contains(&link.queue_allowed),
+                "from 1ms to 1s",
+            ),
+            (
+                "link.idle_timeout",
+                (seconds(1)..=seconds(300)).contains(&link.idle_timeout),
+                "from 1s to 5min",
+            ),
+            (
+                "link.connect_timeout",
+                (Duration::from_millis(100)..=seconds(60)).contains(&link.connect_timeout),
+                "from 100ms to 1min",
+            ),
+            (
+                "link.reconnect_backoff_max",
+                (Duration::from_millis(100)..=seconds(600)).contains(&link.reconnect_backoff_max),
+                "from 100ms to 10min",
+            ),
+            (
+                "link.edge",
+                link.edge.rsplit_once(':').is_some_and(|(host, port)| {
+                    !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+                }),
+                "a host and a port, such as edge.local:7443",
+            ),
+        ] {
+            if !kept {
+                let origin = self.origins.of(name).cloned();
+                return Err(ConfigError::Bound { origin, key: name, bound });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where settings were written, by `section.key`; those that are not here are defaults.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Origins(BTreeMap<String, Origin>);
+
+impl Origins {
+    /// Where `section.key` was written, none if it is the default.
+    pub fn of(&self, name: &str) -> Option<&Origin> {
+        self.0.get(name)
+    }
+}
+
+fn name(word: &'static str) -> CameraName {
+    word.parse().expect("defaults are names")
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A file or folder cannot be read.
+    #[error("{} cannot be read", .path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file is no TOML.
+    #[error("{origin}: {message}")]
+    Syntax {
+        /// Where it stops being TOML.
+        origin: Origin,
+        /// What the parser misses.
+        message: String,
+    },
+    /// A key outside every section.
+    #[error("{origin}: {key} stands in no section; begin with one such as [node]")]
+    NoSection {
+        /// Where.
+        origin: Origin,
+        /// The key.
+        key: String,
+    },
+    /// There is no such section.
+    #[error("{origin}: there is no section [{section}]; choose one of: {known}")]
+    UnknownSection {
+        /// Where.
+        origin: Origin,
+        /// What was written.
+        section: String,
+        /// What there is.
+        known: &'static str,
+    },
+    /// There is no such key in the section.
+    #[error("{origin}: [{section}] has no {key:?}; choose one of: {known}")]
+    UnknownKey {
+        /// Where.
+        origin: Origin,
+        /// The section.
+        section: String,
+        /// What was written.
+        key: String,
+        /// What there is.
+        known: &'static str,
+    },
+    /// The value is not of the kind.
+    #[error("{origin}: {key}: {problem}")]
+    Value {
+        /// Where.
+        origin: Origin,
+        /// `section.key`.
+        key: String,
+        /// What is needed.
+        problem: String,
+    },
+    /// The value is out of its range.
+    #[error("{}{key} must be {bound}", .origin.as_ref().map(|at| format!("{at}: ")).unwrap_or_default())]
+    Bound {
+        /// Where, none if another setting made the default wrong.
+        origin: Option<Origin>,
+        /// `section.key`.
+        key: &'static str,
+        /// The range.
+        bound: &'static str,
+    },
+    /// A flag that is no setting.
+    #[error("--set {text:?} is not of the form section.key=value")]
+    Flag {
+        /// What was written.
+        text: String,
+    },
+}
+
+impl From<ConfigError> for ApiError {
+    fn from(error: ConfigError) -> Self {
+        Self::new(Code::CONFIG_INVALID, "the configuration is wrong").caused_by(error)
+    }
+}
+
+#[cfg(test)]
+mod tests;

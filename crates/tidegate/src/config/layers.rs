@@ -1,0 +1,151 @@
+//! Where settings come from: files, variables and flags, each with a name to blame.
+
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+};
+
+use toml::de::{DeTable, DeValue};
+
+use super::ConfigError;
+
+/// One setting as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Setting {
+    pub(super) section: String,
+    /// Empty for a section without a key, which is checked all the same.
+    pub(super) key: String,
+    pub(super) text: String,
+    pub(super) origin: Origin,
+}
+
+/// Where a setting was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A line of a file, counted from 1.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: usize,
+    },
+    /// An environment variable.
+    Variable(String),
+    /// `--set` or a flag of its own.
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Variable(name) => f.write_str(name),
+            Self::Flag(flag) => f.write_str(flag),
+        }
+    }
+}
+
+/// The settings of one TOML text.
+pub(super) fn file(path: &Path, text: &str) -> Result<Vec<Setting>, ConfigError> {
+    let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
+    let origin = |at: usize| Origin::File { path: path.to_owned(), line: line(at) };
+    let root = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
+        origin: origin(error.span().map_or(0, |span| span.start)),
+        message: error.message().to_owned(),
+    })?;
+    let mut settings = Vec::new();
+    for (section, value) in root.get_ref() {
+        let at = origin(section.span().start);
+        let DeValue::Table(table) = value.get_ref() else {
+            return Err(ConfigError::NoSection { origin: at, key: section.get_ref().to_string() });
+        };
+        let section = section.get_ref().to_string();
+        settings.push(Setting {
+            section: section.clone(),
+            key: String::new(),
+            text: String::new(),
+            origin: at,
+        });
+        for (key, value) in table {
+            let text = match value.get_ref() {
+                DeValue::String(text) => text.to_string(),
+                DeValue::Integer(number) => number.to_string(),
+                DeValue::Float(number) => number.to_string(),
+                DeValue::Boolean(choice) => choice.to_string(),
+                DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => {
+                    return Err(ConfigError::Value {
+                        origin: origin(key.span().start),
+                        key: format!("{section}.{}", key.get_ref()),
+                        problem: "a text or a number is needed".to_owned(),
+                    });
+                }
+            };
+            settings.push(Setting {
+                section: section.clone(),
+                key: key.get_ref().to_string(),
+                text,
+                origin: origin(key.span().start),
+            });
+        }
+    }
+    // The parser sorts by name; what comes later in the file is to be blamed later.
+    settings.sort_by_key(|setting| match setting.origin {
+        Origin::File { line, .. } => line,
+        _ => 0,
+    });
+    Ok(settings)
+}
+
+/// The settings of `path` and of every `*.toml` in `conf.d` beside it, in order of their names.
+pub(super) fn files(path: &Path) -> Result<Vec<Setting>, ConfigError> {
+    let read = |path: &Path| {
+        let text = fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        file(path, &text)
+    };
+    let mut settings = read(path)?;
+    let folder = path.with_file_name("conf.d");
+    let unreadable = |source: io::Error| ConfigError::Read { path: folder.clone(), source };
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(settings),
+        Err(error) => return Err(unreadable(error)),
+    };
+    let mut paths = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<Vec<PathBuf>, _>>()
+        .map_err(unreadable)?;
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+    paths.sort();
+    for path in paths {
+        settings.extend(read(&path)?);
+    }
+    Ok(settings)
+}
+
+/// The settings among the variables: `TIDEGATE__SECTION__KEY`.
+pub(super) fn variables(all: impl IntoIterator<Item = (String, String)>) -> Vec<Setting> {
+    let mut settings: Vec<Setting> = all
+        .into_iter()
+        .filter_map(|(name, text)| {
+            let (section, key) = name.strip_prefix("TIDEGATE__")?.split_once("__")?;
+            let (section, key) = (section.to_lowercase(), key.to_lowercase());
+            Some(Setting { section, key, text, origin: Origin::Variable(name) })
+        })
+        .collect();
+    settings.sort_by(|a, b| (&a.section, &a.key).cmp(&(&b.section, &b.key)));
+    settings
+}
+
+/// The setting of `--set section.key=value`.
+pub(super) fn flag(text: &str) -> Result<Setting, ConfigError> {
+    let parts = text.split_once('=').and_then(|(name, value)| Some((name.split_once('.')?, value)));
+    let ((section, key), value) =
+        parts.ok_or_else(|| ConfigError::Flag { text: text.to_owned() })?;
+    Ok(Setting {
+        section: section.trim().to_owned(),
+        key: key.trim().to_owned(),
+        text: value.trim().to_owned(),
+        origin: Origin::Flag(format!("--set {text}")),
+    })
+}

@@ -1,0 +1,135 @@
+//! Files in, checked values or a named mistake out.
+
+use std::fs;
+
+use super::*;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(Path::new("site.toml"), text)
+}
+
+#[test]
+fn the_defaults_are_the_golden_file() {
+    let golden = include_str!("../../testdata/config-default.toml");
+    assert_eq!(Config::default().to_string(), golden);
+    let mut read = parse(golden).unwrap();
+    read.origins = Origins::default();
+    assert_eq!(read, Config::default());
+}
+
+#[test]
+fn what_is_printed_loads_to_the_same() {
+    let config = parse(
+        "[node]\nname = \"north\"\ndata_dir = 'C:\\\"x'\n[frames]\ndetector_input = \"640x360\"\n\
+         tables_dir = \"t\"\n[link]\ntransport = \"tcp\"\nmax_reconnects = 7\nqueue_allowed = \"2.5ms\"\n\
+         [log]\ncamera_bytes = \"2GB\"\n",
+    )
+    .unwrap();
+    let printed = config.to_string();
+    assert!(printed.contains("name = \"north\" # site.toml:2\n"), "{printed}");
+    let mut again = parse(&printed).unwrap();
+    assert_eq!(again.origins.0.len(), 19, "every setting but the two that are not set");
+    again.origins = config.origins.clone();
+    assert_eq!(again, config);
+}
+
+#[test]
+fn the_template_is_the_defaults_and_says_what_they_mean() {
+    let template = Config::template();
+    assert_eq!(parse(&template).unwrap().node, NodeConfig::default());
+    assert!(template.contains("# Bytes kept of each transferred stream"), "{template}");
+    let lines = template.lines().map(|line| match line.strip_prefix('#') {
+        Some(setting) if !setting.starts_with(' ') => setting,
+        _ => line,
+    });
+    let taken_up: Vec<&str> = lines.collect();
+    let mut config = parse(&taken_up.join("\n")).unwrap();
+    config.origins = Origins::default();
+    assert_eq!(config, Config::default());
+}
+
+#[test]
+fn mistakes_name_file_line_and_way_out() {
+    for (text, expected) in [
+        (
+            "\n[nodes]\n",
+            "site.toml:2: there is no section [nodes]; choose one of: node frames log link",
+        ),
+        (
+            "[log]\ncamera_bytes = \"1GiB\"\nstream = 1\n",
+            "site.toml:3: [log] has no \"stream\"; choose one of: camera_bytes stream_bytes",
+        ),
+        ("name = \"x\"\n", "site.toml:1: name stands in no section; begin with one such as [node]"),
+        (
+            "[link]\n\nqueue_allowed = 10\n",
+            "site.toml:3: link.queue_allowed: a duration is a number with ns, us, ms, s, min or h, such as 100ms",
+        ),
+        (
+            "[link]\nqueue_allowed = \"2s\"\n",
+            "site.toml:2: link.queue_allowed must be from 1ms to 1s",
+        ),
+        (
+            "[link]\nedge = \"edge\"\n",
+            "site.toml:2: link.edge must be a host and a port, such as edge.local:7443",
+        ),
+        (
+            "[link]\ntransport = \"udp\"\n",
+            "site.toml:2: link.transport: choose one of: auto quic tcp",
+        ),
+        (
+            "[node]\nname = \"../x\"\n",
+            "site.toml:2: node.name: a name is made of letters, digits, '.', '_' and '-', not '/'",
+        ),
+        (
+            "[node]\napi_listen = \"7080\"\n",
+            "site.toml:2: node.api_listen: an address with a port is needed, such as 127.0.0.1:7080",
+        ),
+        ("[node]\nname = [\"x\"]\n", "site.toml:2: node.name: a text or a number is needed"),
+        (
+            "[frames]\nframe_bytes_max = \"1GiB\"\n",
+            "site.toml:2: frames.frame_bytes_max must be from 1KiB to 63MiB",
+        ),
+    ] {
+        assert_eq!(parse(text).unwrap_err().to_string(), expected);
+    }
+    let error = parse("[node]\nname = \n").unwrap_err();
+    assert!(matches!(error, ConfigError::Syntax { .. }));
+    assert!(error.to_string().starts_with("site.toml:2: "), "{error}");
+}
+
+#[test]
+fn later_layers_win_and_are_blamed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tidegate.toml");
+    fs::write(&path, "[node]\nname = \"one\"\napi_listen = \"127.0.0.1:1\"\n").unwrap();
+    let extra = folder.path().join("conf.d");
+    fs::create_dir(&extra).unwrap();
+    fs::write(extra.join("20.toml"), "[node]\nname = \"three\"\n").unwrap();
+    fs::write(extra.join("10.toml"), "[node]\nname = \"two\"\n").unwrap();
+    fs::write(extra.join("notes.txt"), "not a setting").unwrap();
+
+    let mut settings = layers::files(&path).unwrap();
+    assert_eq!(Config::of_settings(settings.clone()).unwrap().node.name.as_str(), "three");
+    settings.extend(layers::variables([
+        ("TIDEGATE__NODE__NAME".to_owned(), "four".to_owned()),
+        ("TIDEGATE_CONFIG".to_owned(), "no setting".to_owned()),
+    ]));
+    let config = Config::of_settings(settings.clone()).unwrap();
+    assert_eq!(config.node.name.as_str(), "four");
+    assert_eq!(config.node.api_listen.port(), 1);
+    let origin = Origin::Variable("TIDEGATE__NODE__NAME".to_owned());
+    assert_eq!(config.origins.of("node.name"), Some(&origin));
+
+    settings.push(layers::flag("node.name=five").unwrap());
+    assert_eq!(Config::of_settings(settings.clone()).unwrap().node.name.as_str(), "five");
+    settings.push(layers::flag("node.nam=six").unwrap());
+    let error = Config::of_settings(settings).unwrap_err().to_string();
+    assert!(error.starts_with("--set node.nam=six: [node] has no \"nam\";"), "{error}");
+    assert!(layers::flag("node.name").is_err());
+}
+
+#[test]
+fn a_named_file_must_exist() {
+    let error = Config::load(Some(Path::new("/no/such.toml")), &[]).unwrap_err();
+    assert_eq!(error.to_string(), "/no/such.toml cannot be read");
+}

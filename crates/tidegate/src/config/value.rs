@@ -1,0 +1,134 @@
+//! What a setting can be, from text and back to TOML.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use tidegate_message::{CameraName, FrameSize};
+
+use super::units::{self, ByteCount};
+use crate::link::Transport;
+
+/// A type of setting.
+pub(super) trait Value: Sized {
+    /// From the text of a TOML scalar, a variable or a flag.
+    fn read(text: &str) -> Result<Self, String>;
+
+    /// As a TOML scalar, none if it is not set.
+    fn show(&self) -> Option<String>;
+}
+
+/// A setting that may be absent; the empty text unsets it.
+impl<T: Value> Value for Option<T> {
+    fn read(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Ok(None) } else { T::read(text).map(Some) }
+    }
+
+    fn show(&self) -> Option<String> {
+        self.as_ref().and_then(T::show)
+    }
+}
+
+/// A name of a node, detector or scene: it becomes part of certificates and file names.
+impl Value for CameraName {
+    fn read(text: &str) -> Result<Self, String> {
+        let checked = text.parse::<Self>();
+        checked.map_err(|error| error.to_string().replace("camera name", "name"))
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self.as_str()))
+    }
+}
+
+impl Value for String {
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(text.to_owned())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self))
+    }
+}
+
+impl Value for PathBuf {
+    fn read(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Err("a path is not empty".to_owned()) } else { Ok(text.into()) }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.to_string_lossy()))
+    }
+}
+
+impl Value for u32 {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| format!("a whole number from 0 to {} is needed", Self::MAX))
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+}
+
+impl Value for SocketAddr {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| "an address with a port is needed, such as 127.0.0.1:7080".into())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.to_string()))
+    }
+}
+
+impl Value for Duration {
+    fn read(text: &str) -> Result<Self, String> {
+        units::duration(text).map_err(|error| error.to_string())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&units::show_duration(*self)))
+    }
+}
+
+impl Value for ByteCount {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error: units::UnitError| error.to_string())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.to_string()))
+    }
+}
+
+impl Value for FrameSize {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error: tidegate_message::FrameSizeError| error.to_string())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.to_string()))
+    }
+}
+
+impl Value for Transport {
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "quic" => Ok(Self::Quic),
+            "tcp" => Ok(Self::Tcp),
+            _ => Err("choose one of: auto quic tcp".to_owned()),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        let word = match self {
+            Self::Auto => "auto",
+            Self::Quic => "quic",
+            Self::Tcp => "tcp",
+        };
+        Some(quoted(word))
+    }
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
