@@ -1,6 +1,6 @@
 //! The client: one connection to a node, shared by all its calls.
 
-use std::{error::Error, future::Future, io, time::Duration};
+use std::{error::Error, future::Future, time::Duration};
 
 use tidegate_message::{CameraName, Code, Instant};
 use tonic::{
@@ -284,32 +284,16 @@ where
 
 /// The failure behind a status: a handshake that a certificate broke is told from a node that is away.
 pub(crate) fn failure(status: tonic::Status) -> ApiError {
-    let error = ApiError::from(status.clone());
-    if error.code() != Code::LINK_DOWN {
-        return error;
+    // HTTP/2 keeps of an error of TLS only its text; these two are rustls's own, and a test holds them.
+    const REFUSALS: [&str; 2] = ["received fatal alert", "invalid peer certificate"];
+    let error = ApiError::from(status);
+    let cause = error.source().map(ToString::to_string).unwrap_or_default();
+    if error.code() == Code::LINK_DOWN && REFUSALS.iter().any(|text| cause.contains(text)) {
+        let message = "the peers do not accept each other's certificates; both must come from the same \
+                       `tidegate init`";
+        return ApiError::new(Code::IDENTITY_REFUSED, message).caused_by(cause);
     }
-    let Some(reason) = certificate_refused(&status) else { return error };
-    let message = "the peers do not accept each other's certificates; both must come from the same \
-                   `tidegate init`";
-    ApiError::new(Code::IDENTITY_REFUSED, message).caused_by(reason)
-}
-
-/// The part of TLS that failed over a certificate, if one did.
-fn certificate_refused(error: &(dyn Error + 'static)) -> Option<String> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        let tls = error.downcast_ref::<rustls::Error>().or_else(|| inner?.downcast_ref());
-        match tls {
-            Some(
-                tls @ (rustls::Error::InvalidCertificate(_)
-                | rustls::Error::AlertReceived(_)
-                | rustls::Error::NoCertificatesPresented),
-            ) => return Some(tls.to_string()),
-            _ => next = error.source(),
-        }
-    }
-    None
+    error
 }
 
 #[cfg(test)]

@@ -140,8 +140,17 @@ impl From<tonic::Status> for ApiError {
             "" => format!("the call ended with {:?}", status.code()),
             text => text.to_owned(),
         };
-        Self { code, message, source: status.source().map(|cause| cause.to_string().into()) }
+        Self { code, message, source: deepest(&status).map(Into::into) }
     }
+}
+
+/// The innermost cause of a status: the layers between only say "transport error".
+fn deepest(status: &tonic::Status) -> Option<String> {
+    let mut cause = status.source()?;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    Some(cause.to_string())
 }
 
 impl From<BoundsError> for ApiError {

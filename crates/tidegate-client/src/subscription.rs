@@ -36,7 +36,8 @@ use crate::{
 pub struct Subscription {
     client: Client,
     shared: Arc<Mutex<Started>>,
-    events: BoxStream<'static, Result<Event, ApiError>>,
+    /// Never locked: the mutex makes a subscription that is only borrowed usable from another thread.
+    events: Mutex<BoxStream<'static, Result<Event, ApiError>>>,
 }
 
 impl Subscription {
@@ -57,7 +58,7 @@ impl Subscription {
             let event = run.next().await?;
             Some((event, run))
         });
-        Ok(Self { client, shared, events: events.boxed() })
+        Ok(Self { client, shared, events: Mutex::new(events.boxed()) })
     }
 
     /// Its name on the node; another one after the connection broke.
@@ -102,7 +103,7 @@ impl Stream for Subscription {
     type Item = Result<Event, ApiError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.events.poll_next_unpin(context)
+        self.events.get_mut().unwrap_or_else(PoisonError::into_inner).poll_next_unpin(context)
     }
 }
 

@@ -156,3 +156,6 @@ impl From<ServerError> for ApiError {
         Self::new(code, "the API is not served").caused_by(error)
     }
 }
+
+#[cfg(test)]
+mod tests;

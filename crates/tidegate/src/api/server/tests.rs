@@ -1,0 +1,659 @@
+//! The server over real TLS on loopback, in front of a node that is played by the test.
+
+use std::{
+    collections::BTreeMap,
+    sync::Mutex,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt;
+use tidegate_client::{Client, ConnectOptions, Credentials, proto::frames_client::FramesClient};
+use tidegate_message::{CameraName, ControllerKind, Demand, Instant};
+use tokio::task::JoinHandle;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity as PemIdentity};
+
+use super::*;
+use crate::{
+    api::{
+        CameraInfo, Changes, EVENTS_BUFFERED, EndReason, Event, FeedbackOf, Frame, Identity,
+        Original, Outcome, Registration, Stages, SubscribeRequest, Subscription, SubscriptionId,
+        TransferState, UnsubscribeStatus, Verdict,
+    },
+    pki::{self, InitRequest, NODE_SERVER_NAME},
+};
+
+/// A session that the test plays.
+struct Session {
+    identity: Identity,
+    request: SubscribeRequest,
+    events: mpsc::Sender<Event>,
+}
+
+/// A node with the camera `cam1`.
+struct Node {
+    sessions: mpsc::UnboundedSender<Session>,
+    published: Mutex<BTreeMap<String, Instant>>,
+    ids: AtomicU64,
+    demands: Mutex<BTreeMap<SubscriptionId, Demand>>,
+}
+
+fn unknown(what: &str) -> ApiError {
+    ApiError::new(Code::CAMERA_UNKNOWN, format!("no camera {what} is registered"))
+}
+
+fn name(text: &str) -> CameraName {
+    text.parse().unwrap()
+}
+
+fn camera_info(camera: &str) -> CameraInfo {
+    CameraInfo {
+        name: name(camera),
+        online: true,
+        size: "1920x1080".parse().ok(),
+        frames_per_second: 15.0,
+        frame_bytes: 400_000,
+        oldest_at: Some(Instant::from_millis(1)),
+        newest_at: Some(Instant::from_millis(2)),
+        log_bytes: 3,
+        log_bytes_max: 4,
+        transfers: 5,
+        subscriptions: 6,
+        transport: "quic".to_owned(),
+        clock_offset: Some(crate::api::ClockOffset {
+            offset_nanos: -7,
+            uncertainty: Duration::from_nanos(8),
+        }),
+    }
+}
+
+fn frame(millis: i64, jpeg: Bytes) -> Event {
+    Event::Frame(Frame {
+        captured_at: Instant::from_millis(millis),
+        size: "960x540".parse().unwrap(),
+        original_bytes: 9,
+        knobs: "scale=1/2".into(),
+        accuracy: 0.97,
+        accuracy_kept: true,
+        replayed: false,
+        stages: Stages { encode: Duration::from_millis(6), ..Stages::default() },
+        handed_at: Instant::from_millis(millis),
+        jpeg,
+    })
+}
+
+fn verdict() -> Verdict {
+    Verdict {
+        camera: name("cam1"),
+        transfer: 1,
+        captured_at: Instant::from_millis(5),
+        outcome: Outcome::Reset,
+        sent_bytes: 1000,
+        original_bytes: 2000,
+        knobs: "scale=1/2".into(),
+        row: Some(0),
+        accuracy: 0.96,
+        accuracy_kept: true,
+        stages: Stages::default(),
+        bound: Duration::from_millis(100),
+        capacity_bytes_per_second: 7,
+        reason: Some("capacity fell".into()),
+    }
+}
+
+#[async_trait]
+impl Frames for Node {
+    async fn cameras(&self, _: &Identity) -> Result<Vec<CameraInfo>, ApiError> {
+        Ok(vec![camera_info("cam1")])
+    }
+
+    async fn camera(&self, _: &Identity, camera: &CameraName) -> Result<CameraInfo, ApiError> {
+        match camera.as_str() {
+            "cam1" => Ok(camera_info("cam1")),
+            other => Err(unknown(other)),
+        }
+    }
+
+    async fn register(&self, _: &Identity, registration: Registration) -> Result<(), ApiError> {
+        let camera = registration.camera.to_string();
+        match self.published.lock().unwrap().insert(camera, Instant::MIN) {
+            Some(_) => Err(ApiError::new(Code::CAMERA_TAKEN, "another node holds it")),
+            None => Ok(()),
+        }
+    }
+
+    async fn unregister(&self, _: &Identity, camera: &CameraName) -> Result<(), ApiError> {
+        let removed = self.published.lock().unwrap().remove(camera.as_str());
+        removed.map(|_| ()).ok_or_else(|| unknown(camera.as_str()))
+    }
+
+    async fn publish(
+        &self,
+        _: &Identity,
+        camera: &CameraName,
+        captured_at: Option<Instant>,
+        jpeg: Bytes,
+    ) -> Result<Instant, ApiError> {
+        let mut published = self.published.lock().unwrap();
+        let last = published.get_mut(camera.as_str()).ok_or_else(|| unknown(camera.as_str()))?;
+        if !jpeg.starts_with(&[0xff, 0xd8]) {
+            return Err(ApiError::new(Code::FRAME_INVALID, "the frame is no JPEG"));
+        }
+        let at = captured_at.unwrap_or(*last + Duration::from_millis(1));
+        if at <= *last {
+            return Err(ApiError::new(Code::FRAME_TIMESTAMP, "not later than the last"));
+        }
+        *last = at;
+        Ok(at)
+    }
+
+    async fn subscribe(
+        &self,
+        identity: &Identity,
+        request: SubscribeRequest,
+    ) -> Result<Subscription, ApiError> {
+        if request.camera.as_str() != "cam1" {
+            return Err(unknown(request.camera.as_str()));
+        }
+        let (sender, events) = mpsc::channel(EVENTS_BUFFERED);
+        let id = SubscriptionId(self.ids.fetch_add(1, Ordering::Relaxed));
+        let demand = request.demand;
+        self.demands.lock().unwrap().insert(id, demand);
+        let session = Session { identity: identity.clone(), request, events: sender };
+        self.sessions.send(session).map_err(|_| ApiError::new(Code::INTERNAL, "no test"))?;
+        Ok(Subscription { id, demand, events })
+    }
+
+    async fn update(
+        &self,
+        _: &Identity,
+        id: SubscriptionId,
+        changes: Changes,
+    ) -> Result<Demand, ApiError> {
+        let mut demands = self.demands.lock().unwrap();
+        let gone = || ApiError::new(Code::SUBSCRIPTION_UNKNOWN, "no such subscription");
+        let demand = demands.get_mut(&id).ok_or_else(gone)?;
+        *demand = changes.apply(*demand)?;
+        Ok(*demand)
+    }
+
+    async fn unsubscribe(
+        &self,
+        _: &Identity,
+        id: SubscriptionId,
+    ) -> Result<UnsubscribeStatus, ApiError> {
+        let mut demands = self.demands.lock().unwrap();
+        let gone = || ApiError::new(Code::SUBSCRIPTION_UNKNOWN, "no such subscription");
+        demands.remove(&id).ok_or_else(gone)?;
+        let transfer =
+            if demands.is_empty() { TransferState::Stopped } else { TransferState::Continues };
+        Ok(UnsubscribeStatus { transfer, delivered: 10, missed: 1 })
+    }
+
+    async fn fetch_original(
+        &self,
+        _: &Identity,
+        camera: &CameraName,
+        captured_at: Instant,
+    ) -> Result<Original, ApiError> {
+        match captured_at.as_nanos() {
+            0..1000 => Ok(Original { captured_at, jpeg: Bytes::from(camera.to_string()) }),
+            _ => Err(ApiError::new(Code::FRAME_MISSING, "the log begins later")),
+        }
+    }
+
+    async fn feedback(
+        &self,
+        _: &Identity,
+        of: FeedbackOf,
+    ) -> Result<mpsc::Receiver<Verdict>, ApiError> {
+        match of {
+            FeedbackOf::Camera(camera) if camera.as_str() != "cam1" => {
+                Err(unknown(camera.as_str()))
+            }
+            _ => {
+                let (sender, verdicts) = mpsc::channel(1);
+                sender.try_send(verdict()).unwrap();
+                Ok(verdicts)
+            }
+        }
+    }
+}
+
+/// A site with one running server.
+struct Site {
+    folder: tempfile::TempDir,
+    address: SocketAddr,
+    sessions: mpsc::UnboundedReceiver<Session>,
+    stop: CancellationToken,
+    served: JoinHandle<Result<(), ServerError>>,
+}
+
+impl Site {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let request = InitRequest { cameras: vec!["cam1".to_owned()], ..InitRequest::default() };
+        pki::init(folder.path(), &request).unwrap();
+        Self::serve(folder, "127.0.0.1:0".parse().unwrap()).await
+    }
+
+    async fn serve(folder: tempfile::TempDir, listen: SocketAddr) -> Self {
+        let credentials = pki::load(folder.path(), "edge").unwrap();
+        let config = ServerConfig {
+            listen,
+            node: "edge".to_owned(),
+            frame_bytes_max: 16 << 20,
+            tls: Arc::new(credentials.server_tls(ALPN).unwrap()),
+        };
+        let server = Server::bind(config).await.unwrap();
+        let address = server.address();
+        let (sender, sessions) = mpsc::unbounded_channel();
+        let node = Node {
+            sessions: sender,
+            published: Mutex::default(),
+            ids: AtomicU64::new(1),
+            demands: Mutex::default(),
+        };
+        let stop = CancellationToken::new();
+        let served = tokio::spawn(server.serve(Arc::new(node), stop.clone()));
+        Self { folder, address, sessions, stop, served }
+    }
+
+    /// Stops the server and starts another one in its place.
+    async fn restart(self) -> Self {
+        self.stop.cancel();
+        self.served.await.unwrap().unwrap();
+        Self::serve(self.folder, self.address).await
+    }
+
+    fn endpoint(&self) -> String {
+        format!("https://{}", self.address)
+    }
+
+    fn credentials(&self) -> Credentials {
+        let file = |name: &str| self.folder.path().join(name);
+        let files = (file("ca.pem"), file("application.pem"), file("application.key"));
+        Credentials::load(files.0, files.1, files.2).unwrap().server_name(NODE_SERVER_NAME)
+    }
+
+    async fn client(&self) -> Client {
+        Client::connect(&self.endpoint(), self.credentials()).await.unwrap()
+    }
+
+    fn channel(&self) -> Channel {
+        let pem = pki::load(self.folder.path(), "application").unwrap();
+        let tls = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(pem.authority_pem()))
+            .identity(PemIdentity::from_pem(pem.certificate_pem(), pem.key_pem()))
+            .domain_name(NODE_SERVER_NAME);
+        Endpoint::from_shared(self.endpoint()).unwrap().tls_config(tls).unwrap().connect_lazy()
+    }
+
+    /// A client that checks nothing itself.
+    fn raw(&self) -> FramesClient<Channel> {
+        FramesClient::new(self.channel())
+    }
+
+    async fn session(&mut self) -> Session {
+        self.sessions.recv().await.expect("the server serves")
+    }
+}
+
+fn request() -> SubscribeRequest {
+    SubscribeRequest::new("cam1", Duration::from_millis(100), 0.95).unwrap()
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T, tonic::Status>) -> Code {
+    ApiError::from(result.unwrap_err()).code()
+}
+
+#[tokio::test]
+async fn every_call_reaches_the_node_and_back() {
+    let mut site = Site::start().await;
+    let client = site.client().await;
+    assert_eq!(client.server().node, "edge");
+    assert_ne!(client.server().client_id, site.client().await.server().client_id);
+
+    assert_eq!(client.cameras().await.unwrap(), [camera_info("cam1")]);
+    assert_eq!(client.camera(&name("cam1")).await.unwrap(), camera_info("cam1"));
+
+    let mut subscription = client.subscribe(request()).await.unwrap();
+    let session = site.session().await;
+    assert_eq!(session.identity.name, "application");
+    assert_eq!(session.request, request());
+    let jpeg = Bytes::from(vec![7; 300_000]);
+    session.events.send(frame(5, jpeg.clone())).await.unwrap();
+    let Event::Frame(got) = subscription.next().await.unwrap().unwrap() else { panic!("no frame") };
+    assert_eq!(
+        (got.captured_at, &got.jpeg, &*got.knobs),
+        (Instant::from_millis(5), &jpeg, "scale=1/2")
+    );
+    assert_eq!(got.stages.encode, Duration::from_millis(6));
+    assert!(got.stages.delivery > Duration::ZERO, "what passed since 1970 is delivery");
+
+    let changes = Changes { controller: Some(ControllerKind::Aimd), ..Changes::default() };
+    let demand = subscription.update(changes).await.unwrap();
+    assert_eq!(demand, Demand { controller: ControllerKind::Aimd, ..request().demand });
+    assert_eq!(subscription.demand(), demand);
+
+    let of = FeedbackOf::Subscription(subscription.id());
+    let verdicts: Vec<_> = client.feedback(of).await.unwrap().collect().await;
+    assert_eq!(verdicts.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [verdict()]);
+
+    let status = subscription.unsubscribe().await.unwrap();
+    assert_eq!(status.transfer, TransferState::Stopped);
+    assert_eq!((status.delivered, status.missed), (10, 1));
+    session.events.closed().await; // the node learns that nobody listens
+
+    let original = client.fetch_original(&name("cam1"), Instant::from_nanos(999)).await.unwrap();
+    assert_eq!(original.jpeg, "cam1");
+    let missing = client.fetch_original(&name("cam1"), Instant::from_nanos(1000)).await;
+    assert_eq!(missing.unwrap_err().code(), Code::FRAME_MISSING);
+}
+
+#[tokio::test]
+async fn a_refused_frame_ends_neither_stream_nor_camera() {
+    let site = Site::start().await;
+    let client = site.client().await;
+    let registration =
+        Registration { camera: name("phone"), size: None, frames_per_second: Some(30.0) };
+    client.register(registration.clone()).await.unwrap();
+    let taken = client.register(registration).await.unwrap_err();
+    assert_eq!(taken.code(), Code::CAMERA_TAKEN);
+
+    let mut publisher = client.publish(name("phone")).await.unwrap();
+    let jpeg = Bytes::from_static(b"\xff\xd8\xff\xd9");
+    let at = |millis| Some(Instant::from_millis(millis));
+    for (captured_at, jpeg, expected) in [
+        (at(10), jpeg.clone(), Ok(10)),
+        (at(20), Bytes::from_static(b"GIF89a"), Err(Code::FRAME_INVALID)),
+        (at(10), jpeg.clone(), Err(Code::FRAME_TIMESTAMP)),
+        (at(30), Bytes::from(vec![0xff; (16 << 20) + 1]), Err(Code::FRAME_TOO_LARGE)),
+        (None, jpeg.clone(), Ok(11)),
+    ] {
+        let result = publisher.publish(captured_at, jpeg).await;
+        let result = result.map(|at| at.as_nanos() / 1_000_000).map_err(|error| error.code());
+        assert_eq!(result, expected);
+    }
+    client.unregister(&name("phone")).await.unwrap();
+    let gone = publisher.publish(None, jpeg).await.unwrap_err();
+    assert_eq!(gone.code(), Code::CAMERA_UNKNOWN, "this one ends the stream");
+    let gone = client.unregister(&name("phone")).await.unwrap_err();
+    assert_eq!(gone.code(), Code::CAMERA_UNKNOWN);
+}
+
+#[tokio::test]
+async fn a_stream_of_frames_is_for_one_camera() {
+    let site = Site::start().await;
+    for (first, second) in [("", ""), ("../x", ""), ("nobody", "")] {
+        let frames = [first, second].map(|camera| proto::PublishRequest {
+            camera: camera.to_owned(),
+            captured_at: None,
+            jpeg: Bytes::from_static(b"\xff\xd8"),
+        });
+        let mut answers =
+            site.raw().publish(futures::stream::iter(frames)).await.unwrap().into_inner();
+        assert_eq!(code(answers.message().await), Code::CAMERA_UNKNOWN, "{first:?}");
+    }
+    // Larger than any message: the decoder stops it before it is read.
+    let huge = proto::PublishRequest {
+        camera: "cam1".to_owned(),
+        captured_at: None,
+        jpeg: Bytes::from(vec![0; MESSAGE_BYTES_MAX + 1]),
+    };
+    let mut raw = site.raw().max_encoding_message_size(usize::MAX);
+    let mut answers = raw.publish(futures::stream::iter([huge])).await.unwrap().into_inner();
+    assert_eq!(code(answers.message().await), Code::FRAME_TOO_LARGE);
+}
+
+#[tokio::test]
+async fn bad_subscriptions_are_refused_with_their_code() {
+    let site = Site::start().await;
+    let good = || proto::SubscribeRequest::from_request();
+    let with = |change: fn(&mut proto::SubscribeRequest)| {
+        let mut request = good();
+        change(&mut request);
+        request
+    };
+    fn demand(request: &mut proto::SubscribeRequest) -> &mut proto::Demand {
+        request.demand.as_mut().unwrap()
+    }
+    for (case, expected) in [
+        (with(|it| demand(it).latency_nanos = 0), Code::BOUND_INVALID),
+        (with(|it| demand(it).latency_nanos = -5), Code::BOUND_INVALID),
+        (with(|it| demand(it).latency_nanos = i64::MIN), Code::BOUND_INVALID),
+        (with(|it| demand(it).latency_nanos = i64::MAX), Code::BOUND_INVALID),
+        (with(|it| demand(it).accuracy = 1.01), Code::BOUND_INVALID),
+        (with(|it| demand(it).accuracy = -0.5), Code::BOUND_INVALID),
+        (with(|it| demand(it).accuracy = f64::NAN), Code::BOUND_INVALID),
+        (with(|it| demand(it).controller = 99), Code::BOUND_INVALID),
+        (with(|it| demand(it).delivery = -1), Code::BOUND_INVALID),
+        (with(|it| it.demand = None), Code::BOUND_INVALID),
+        (with(|it| (it.from, it.to) = (Some(5), Some(4))), Code::RANGE_INVALID),
+        (with(|it| (it.from, it.to) = (Some(5), Some(5))), Code::RANGE_INVALID),
+        (with(|it| it.to = Some(1)), Code::RANGE_INVALID),
+        (with(|it| it.camera = "nobody".into()), Code::CAMERA_UNKNOWN),
+        (with(|it| it.camera = String::new()), Code::CAMERA_UNKNOWN),
+        (with(|it| it.camera = "../../etc".into()), Code::CAMERA_UNKNOWN),
+        (with(|it| it.detector = "../x".into()), Code::TABLE_MISSING),
+    ] {
+        assert_eq!(code(site.raw().subscribe(case.clone()).await), expected, "{case:?}");
+    }
+
+    let update = proto::UpdateSubscriptionRequest {
+        subscription_id: 404,
+        changes: Some(proto::DemandChanges { accuracy: Some(2.0), ..Default::default() }),
+    };
+    assert_eq!(code(site.raw().update_subscription(update).await), Code::BOUND_INVALID);
+    let update = proto::UpdateSubscriptionRequest { subscription_id: 404, changes: None };
+    assert_eq!(code(site.raw().update_subscription(update).await), Code::SUBSCRIPTION_UNKNOWN);
+    let unsubscribe = proto::UnsubscribeRequest { subscription_id: 404 };
+    assert_eq!(code(site.raw().unsubscribe(unsubscribe).await), Code::SUBSCRIPTION_UNKNOWN);
+    let feedback = proto::FeedbackRequest { of: None };
+    assert_eq!(code(site.raw().feedback(feedback).await), Code::SUBSCRIPTION_UNKNOWN);
+    let info = proto::GetCameraInfoRequest { camera: "nobody".to_owned() };
+    assert_eq!(code(site.raw().get_camera_info(info).await), Code::CAMERA_UNKNOWN);
+    let register = proto::RegisterRequest {
+        camera: "phone".to_owned(),
+        size: Some(proto::FrameSize { width: 70_000, height: 1 }),
+        frames_per_second: 1.0,
+    };
+    assert_eq!(code(site.raw().register(register).await), Code::FRAME_INVALID);
+}
+
+trait Sample {
+    fn from_request() -> Self;
+}
+
+impl Sample for proto::SubscribeRequest {
+    fn from_request() -> Self {
+        request().into()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscriber_that_does_not_read_holds_little_and_delays_nobody() {
+    const FRAMES: i64 = 100;
+    let mut site = Site::start().await;
+    let client = site.client().await;
+    // Both on one connection, where they could get into each other's way most.
+    let slow = client.subscribe(request()).await.unwrap();
+    let slow_session = site.session().await;
+    let fast = client.subscribe(request()).await.unwrap();
+    let fast_session = site.session().await;
+
+    let jpeg = Bytes::from(vec![7; 256 << 10]);
+    let handed = Arc::new(AtomicU64::new(0));
+    let (counted, slow_jpeg) = (handed.clone(), jpeg.clone());
+    let pushing = tokio::spawn(async move {
+        for millis in 1..=FRAMES {
+            slow_session.events.send(frame(millis, slow_jpeg.clone())).await.unwrap();
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let feeding = async {
+        for millis in 1..=FRAMES {
+            fast_session.events.send(frame(millis, jpeg.clone())).await.unwrap();
+        }
+        drop(fast_session);
+    };
+    let reading = fast.take(usize::try_from(FRAMES).unwrap()).count();
+    let ((), read) = tokio::join!(feeding, reading);
+    assert_eq!(read, 100);
+
+    // The window of 2 MiB, HTTP/2's own buffer, the channel's slot: a dozen frames of the hundred.
+    let handed = handed.load(Ordering::Relaxed);
+    assert!(handed <= 14, "{handed} frames were taken for a subscriber that reads none");
+    pushing.abort();
+    drop(slow);
+}
+
+#[tokio::test]
+async fn dropping_a_subscription_ends_its_session() {
+    let mut site = Site::start().await;
+    let client = site.client().await;
+    let subscription = client.subscribe(request()).await.unwrap();
+    let session = site.session().await;
+    drop(subscription);
+    session.events.closed().await;
+}
+
+#[tokio::test]
+async fn a_subscription_outlives_the_server_and_repeats_no_frame() {
+    let mut site = Site::start().await;
+    let options = ConnectOptions { backoff: Duration::from_millis(5), ..ConnectOptions::default() };
+    let client = Client::connect_with(&site.endpoint(), site.credentials(), options).await.unwrap();
+    let every = SubscribeRequest {
+        demand: Demand { delivery: tidegate_message::Delivery::Every, ..request().demand },
+        ..request()
+    };
+    let mut subscription = client.subscribe(every).await.unwrap();
+    let session = site.session().await;
+    let jpeg = Bytes::from_static(b"\xff\xd8");
+    session.events.send(frame(5, jpeg.clone())).await.unwrap();
+    let event = subscription.next().await.unwrap().unwrap();
+    assert!(matches!(event, Event::Frame(_)), "{event:?}");
+    let changes = Changes { accuracy: Some(0.9), ..Changes::default() };
+    subscription.update(changes).await.unwrap();
+
+    let (event, restarted) = tokio::join!(subscription.next(), site.restart());
+    site = restarted;
+    let event = event.unwrap().unwrap();
+    assert!(
+        matches!(&event, Event::CameraOffline(why) if why.contains("the node stops")),
+        "{event:?}"
+    );
+    assert_eq!(subscription.next().await.unwrap().unwrap(), Event::CameraOnline);
+    let session = site.session().await;
+    assert_eq!(session.request.from, Some(Instant::from_nanos(5_000_001)), "behind the last frame");
+    assert_eq!(session.request.demand.bounds.accuracy(), 0.9, "as it was changed");
+    // A node that repeats a frame all the same.
+    session.events.send(frame(5, jpeg.clone())).await.unwrap();
+    let (sent, next) = tokio::join!(session.events.send(frame(6, jpeg)), subscription.next());
+    sent.unwrap();
+    assert!(
+        matches!(next, Some(Ok(Event::Frame(ref frame))) if frame.captured_at == Instant::from_millis(6)),
+        "{next:?}"
+    );
+    session.events.send(Event::Ended(EndReason::Complete)).await.unwrap();
+    let last = subscription.next().await.unwrap().unwrap();
+    assert_eq!(last, Event::Ended(EndReason::Complete));
+    assert!(subscription.next().await.is_none());
+}
+
+#[tokio::test]
+async fn without_a_server_the_tries_end() {
+    let mut site = Site::start().await;
+    let options = ConnectOptions {
+        backoff: Duration::from_millis(1),
+        max_reconnects: 2,
+        ..ConnectOptions::default()
+    };
+    let client = Client::connect_with(&site.endpoint(), site.credentials(), options).await.unwrap();
+    let subscription = client.subscribe(request()).await.unwrap();
+    let session = site.session().await;
+    site.stop.cancel();
+    let (events, served) = tokio::join!(subscription.collect::<Vec<_>>(), site.served);
+    served.unwrap().unwrap();
+    drop(session);
+    assert!(matches!(events[0], Ok(Event::CameraOffline(_))), "{events:?}");
+    assert_eq!(events[1].as_ref().unwrap_err().code(), Code::LINK_DOWN);
+    assert_eq!(events.len(), 2);
+    let options = ConnectOptions { max_reconnects: 0, ..ConnectOptions::default() };
+    let endpoint = format!("https://{}", site.address);
+    let file = |name: &str| site.folder.path().join(name);
+    let credentials =
+        Credentials::load(file("ca.pem"), file("application.pem"), file("application.key"))
+            .unwrap();
+    let refused = Client::connect_with(&endpoint, credentials, options).await.unwrap_err();
+    assert_eq!(refused.code(), Code::LINK_DOWN);
+    assert!(refused.message().contains(&endpoint), "{refused}");
+}
+
+#[tokio::test]
+async fn a_stopped_server_says_so_on_every_stream() {
+    let mut site = Site::start().await;
+    let mut events =
+        site.raw().subscribe(proto::SubscribeRequest::from_request()).await.unwrap().into_inner();
+    let session = site.session().await;
+    site.stop.cancel();
+    let mut last = None;
+    while let Some(answer) = events.message().await.unwrap() {
+        last = answer.event;
+    }
+    let Some(proto::subscribe_response::Event::Ended(ended)) = last else { panic!("{last:?}") };
+    assert_eq!(ended.reason(), proto::ended::Reason::Shutdown);
+    session.events.closed().await;
+    drop(events);
+    site.served.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn strangers_are_turned_away() {
+    let site = Site::start().await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    pki::init(elsewhere.path(), &InitRequest::default()).unwrap();
+    let file = |folder: &tempfile::TempDir, name: &str| folder.path().join(name);
+    // One trusts the site but is not of it; the other does not even trust it.
+    for authority in [&site.folder, &elsewhere] {
+        let credentials = Credentials::load(
+            file(authority, "ca.pem"),
+            file(&elsewhere, "application.pem"),
+            file(&elsewhere, "application.key"),
+        );
+        let credentials = credentials.unwrap().server_name(NODE_SERVER_NAME);
+        let error = Client::connect(&site.endpoint(), credentials).await.unwrap_err();
+        assert_eq!(error.code(), Code::IDENTITY_REFUSED, "{}", error.chain());
+    }
+    // Without any certificate nothing is answered either.
+    let ca = std::fs::read(file(&site.folder, "ca.pem")).unwrap();
+    let tls = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(ca))
+        .domain_name(NODE_SERVER_NAME);
+    let endpoint = Endpoint::from_shared(site.endpoint()).unwrap().tls_config(tls).unwrap();
+    let mut anonymous = FramesClient::new(endpoint.connect_lazy());
+    assert!(anonymous.list_cameras(proto::ListCamerasRequest {}).await.is_err());
+    // And the site's own are still served.
+    site.client().await.cameras().await.unwrap();
+}
+
+#[tokio::test]
+async fn reflection_names_the_service() {
+    use tonic_reflection::pb::v1::{
+        ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+        server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+    };
+    let site = Site::start().await;
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let mut client = ServerReflectionClient::new(site.channel());
+    let answers = client.server_reflection_info(futures::stream::iter([request])).await.unwrap();
+    let answer = answers.into_inner().message().await.unwrap().unwrap();
+    let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else {
+        panic!("{answer:?}")
+    };
+    assert!(list.service.iter().any(|service| service.name == "tidegate.v1.Frames"), "{list:?}");
+}
