@@ -204,6 +204,11 @@ impl Estimator {
         }
     }
 
+    /// A frame was taken back: nothing more is to be learned from it.
+    pub fn forget(&mut self, frame: Instant) {
+        self.bursts.retain(|burst| burst.frame != frame);
+    }
+
     /// The link broke: what was on the way says nothing any more, and the next path may be another.
     pub fn interrupted(&mut self) {
         self.bursts.clear();

@@ -89,10 +89,12 @@ pub enum Observation {
         /// Whether the latency bound was kept.
         on_time: bool,
     },
-    /// It was given up after that time.
+    /// It was given up.
     Lost {
-        /// From capture.
+        /// From capture until then.
         waited: Duration,
+        /// The latency it would have had at the pace so far, `waited` or more.
+        expected: Duration,
     },
 }
 

@@ -11,7 +11,11 @@
 //! The simulator and the camera node drive the same machine: [`Transfer::handle`] tells it what happened,
 //! [`Transfer::poll_command`] says what is to be done, [`Transfer::poll_timeout`] when to ask again.
 //!
-//! Always true: at most one frame is being encoded, and at most [`TransferConfig::encodes_max`] times; every
+//! A frame on the way that will miss its deadline, because the capacity just fell, is taken back (`Reset`)
+//! and sent again smaller, if there is time: the same frame then gets a second `Encode` and `Send`.
+//!
+//! Always true: at most one frame is being encoded, at most [`TransferConfig::encodes_max`] times and once
+//! more if it is taken back; every
 //! captured frame ends in exactly one of delivered, `SendUnchanged` and `Drop`; with
 //! [`Delivery::Latest`] no frame leaves after a newer one and none is kept on the way past its deadline;
 //! with [`Delivery::Every`] none is reset or overtaken. Sending a frame allocates nothing after warm-up.
@@ -150,7 +154,8 @@ pub enum Command {
         /// The frame.
         frame: Instant,
     },
-    /// Stop sending a frame whose deadline has come.
+    /// Stop sending a frame: its deadline has come, or it will miss it and a smaller encoding of the
+    /// same frame follows.
     Reset {
         /// The frame.
         frame: Instant,
@@ -198,6 +203,8 @@ pub struct Transfer {
     config: TransferConfig,
     tables: Arc<TableSet>,
     ladder: Ladder,
+    /// Counts the ladders there have been.
+    ladder_number: u32,
     controller: Box<dyn Controller>,
     capacity: Estimator,
     one_way: Duration,
@@ -216,6 +223,8 @@ pub struct Transfer {
     reasons: Reasons,
     link_up: bool,
     sent_last: Option<Instant>,
+    /// The frame last sent or said to be unchanged.
+    out_last: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -231,6 +240,10 @@ struct Encoding {
     /// When the frame's time began: its capture, or for one from the past the start of its encoding.
     base: Instant,
     rung: usize,
+    /// The ladder that `rung` counts in.
+    ladder: u32,
+    /// Row, setting and accuracy of the rung, which outlive the ladder.
+    promised: (u32, KnobSetting, f64),
     bytes_max: f64,
     deadline: Instant,
     accuracy_kept: bool,
@@ -238,10 +251,16 @@ struct Encoding {
     took: Duration,
     /// Sent whatever is projected, to learn what the path carries.
     trial: bool,
+    /// Size of the encoding that was taken back for this one.
+    replaces_bytes: Option<u32>,
 }
 
 /// Time for which the link's word about bytes on the way is believed.
 const FOREIGN_VALID: Duration = Duration::from_millis(50);
+/// Part of the time left that the second, smaller encoding of a frame may take to send.
+const RESCUE_AIM: f64 = 0.8;
+/// Longest latency a lost frame is thought to have had.
+const EXPECTED_MAX: Duration = Duration::from_secs(10);
 /// Pauses longer than this are no frame period.
 const PERIOD_MAX: Duration = Duration::from_secs(2);
 
@@ -271,6 +290,7 @@ impl Transfer {
             id,
             demand,
             ladder: Ladder::empty(),
+            ladder_number: 0,
             controller,
             capacity: Estimator::new(config.capacity.clone()),
             one_way: Duration::ZERO,
@@ -288,6 +308,7 @@ impl Transfer {
             reasons: Reasons::default(),
             link_up: true,
             sent_last: None,
+            out_last: None,
             tables,
             config,
         }
@@ -328,12 +349,15 @@ impl Transfer {
             Input::Unchanged { frame, took, .. } => {
                 if let Some(encoding) = self.encoding.take_if(|e| e.of.frame == frame) {
                     self.learn_encode_time(encoding.took + took);
+                    self.out_last = Some(frame);
                     self.commands.push_back(Command::SendUnchanged { frame });
                 }
             }
             Input::EncodeFailed { frame } => {
                 if let Some(encoding) = self.encoding.take_if(|e| e.of.frame == frame) {
-                    if self.ladder.failed(encoding.rung) {
+                    let known = encoding.ladder == self.ladder_number;
+                    if known && self.ladder.failed(encoding.rung) {
+                        self.ladder_number = self.ladder_number.wrapping_add(1);
                         self.current = None;
                     }
                     self.drop_frame(frame, DropReason::EncodeFailed);
@@ -347,9 +371,15 @@ impl Transfer {
                 }
             }
             Input::Ack { frame, received, total, first_at, last_at, complete } => {
-                let progress = Progress { received, first_at, last_at, complete };
-                self.capacity.progress(now, frame, progress);
-                self.acknowledged(now, frame, received, total, complete);
+                if self.is_taken_back(frame, total) {
+                    if complete {
+                        self.arrived_after_all(now, frame, total);
+                    }
+                } else {
+                    let progress = Progress { received, first_at, last_at, complete };
+                    self.capacity.progress(now, frame, progress);
+                    self.acknowledged(now, frame, received, total, complete);
+                }
             }
             Input::Path { rtt, rtt_min, in_flight } => {
                 self.rtt = rtt;
@@ -444,6 +474,7 @@ impl Transfer {
     fn rebuild_ladder(&mut self, size: FrameSize) {
         let (ladder, report) = Ladder::find(&self.tables, size, &self.demand, &self.config);
         self.ladder = ladder;
+        self.ladder_number = self.ladder_number.wrapping_add(1);
         self.current = None;
         self.commands.extend(report.map(Command::Report));
     }
@@ -453,14 +484,9 @@ impl Transfer {
         if before.controller != demand.controller || self.controller.kind() != demand.controller {
             self.controller = controller::new(demand.controller, &self.config.controllers);
         }
-        if before.profile != demand.profile || before.controller != demand.controller {
-            self.ladder = Ladder::empty();
-            self.current = None;
-            self.waiting.iter().for_each(|w| {
-                self.commands
-                    .push_back(Command::Drop { frame: w.frame, why: DropReason::Overtaken });
-            });
-            self.waiting.clear();
+        let other = before.profile != demand.profile || before.controller != demand.controller;
+        if let Some(source) = self.ladder.source().filter(|_| other) {
+            self.rebuild_ladder(source);
         }
         self.reasons.demand_changed();
     }
@@ -495,7 +521,8 @@ impl Transfer {
             if self.droppable() && !waiting.replayed && now >= self.deadline(waiting.frame) {
                 self.waiting.pop_front();
                 self.drop_frame(waiting.frame, DropReason::Late);
-                self.observe(now, &Observation::Lost { waited: now.since(waiting.frame) });
+                let waited = now.since(waiting.frame);
+                self.observe(now, &Observation::Lost { waited, expected: waited });
                 continue;
             }
             match self.decide(now, waiting) {
@@ -512,11 +539,17 @@ impl Transfer {
         }
     }
 
-    fn begin(&mut self, encoding: Encoding) {
+    fn begin(&mut self, mut encoding: Encoding) {
+        let rung = &self.ladder.rungs()[encoding.rung];
+        let setting = rung.setting;
+        encoding.promised = (rung.row, setting, rung.accuracy);
         self.encoding = Some(encoding);
+        // A second encoding of a frame would be found unchanged against the first.
+        let again = encoding.encodes > 1 || encoding.replaces_bytes.is_some();
+        let plain = setting.with_difference(None).ok().filter(|_| again);
         self.commands.push_back(Command::Encode {
             frame: encoding.of.frame,
-            setting: self.ladder.rungs()[encoding.rung].setting,
+            setting: plain.unwrap_or(setting),
             bytes_max: encoding.bytes_max.clamp(0.0, f64::from(u32::MAX)) as u32,
         });
     }
@@ -532,12 +565,15 @@ impl Transfer {
             of,
             base,
             rung: 0,
+            ladder: self.ladder_number,
+            promised: (0, KnobSetting::ORIGINAL, 0.0),
             bytes_max: f64::INFINITY,
             deadline,
             accuracy_kept: true,
             encodes: 1,
             took: Duration::ZERO,
             trial: self.capacity.capacity().is_none(),
+            replaces_bytes: None,
         };
         match choice {
             Choice::Rung { rung, bytes_max } => {
@@ -666,7 +702,10 @@ impl Transfer {
         let Some(mut encoding) = self.encoding.take_if(|e| e.of.frame == frame) else { return };
         encoding.took += took;
         self.learn_encode_time(took);
-        self.ladder.observe(encoding.rung, encoding.of.bytes, bytes);
+        let known = encoding.ladder == self.ladder_number;
+        if known {
+            self.ladder.observe(encoding.rung, encoding.of.bytes, bytes);
+        }
         if !self.link_up {
             if self.droppable() {
                 return self.drop_frame(frame, DropReason::LinkDown);
@@ -675,6 +714,7 @@ impl Transfer {
         }
         let bytes_max = encoding.bytes_max;
         if f64::from(bytes) > bytes_max
+            && known
             && encoding.encodes < self.config.encodes_max
             && let Some(rung) = self.rung_below(&encoding, bytes)
         {
@@ -683,9 +723,10 @@ impl Transfer {
             let encodes = encoding.encodes + 1;
             return self.begin(Encoding { rung, encodes, accuracy_kept, ..encoding });
         }
-        if !encoding.trial && self.droppable() && self.projected_end(now, bytes) > encoding.deadline
-        {
-            self.observe(now, &Observation::Lost { waited: now.since(encoding.base) });
+        let end = self.projected_end(now, bytes);
+        if !encoding.trial && self.droppable() && end > encoding.deadline {
+            let waited = now.since(encoding.base);
+            self.observe(now, &Observation::Lost { waited, expected: end.since(encoding.base) });
             return self.drop_frame(frame, DropReason::Late);
         }
         self.send(now, encoding, bytes);
@@ -715,12 +756,12 @@ impl Transfer {
     }
 
     fn send(&mut self, now: Instant, encoding: Encoding, bytes: u32) {
-        let rung = &self.ladder.rungs()[encoding.rung];
+        let (row, setting, accuracy) = encoding.promised;
         let header = SendHeader {
-            row: rung.row,
-            setting: rung.setting,
+            row,
+            setting,
             bytes,
-            accuracy: rung.accuracy,
+            accuracy,
             accuracy_kept: encoding.accuracy_kept,
             replayed: encoding.of.replayed,
             encode: encoding.took,
@@ -739,8 +780,10 @@ impl Transfer {
             replayed: encoding.of.replayed,
             started: None,
             settle_at: None,
+            trial: encoding.trial,
+            replaced_bytes: encoding.replaces_bytes,
         });
-        self.sent_last = Some(now);
+        (self.sent_last, self.out_last) = (Some(now), Some(frame));
         self.commands.push_back(Command::Send { frame, deadline: encoding.deadline, header });
     }
 
@@ -759,17 +802,102 @@ impl Transfer {
         complete: bool,
     ) {
         if !complete {
-            return self.flights.received(frame, received.min(total));
+            self.flights.received(frame, received.min(total));
+            return self.rescue(now);
         }
         let Some(flight) = self.flights.remove(frame) else { return };
+        self.arrived(now, flight.base, flight.bytes);
+    }
+
+    /// Whether a word about a frame of `total` bytes means an encoding that was taken back.
+    fn is_taken_back(&self, frame: Instant, total: u32) -> bool {
+        let encoding = self.encoding.is_some_and(|encoding| {
+            encoding.of.frame == frame && encoding.replaces_bytes == Some(total)
+        });
+        encoding || self.flights.replaced(frame, total)
+    }
+
+    /// The encoding that was taken back had arrived whole: the other one is not needed.
+    fn arrived_after_all(&mut self, now: Instant, frame: Instant, bytes: u32) {
+        let encoding = self.encoding.take_if(|encoding| encoding.of.frame == frame);
+        let base = match encoding {
+            Some(encoding) => encoding.base,
+            None => {
+                let Some(flight) = self.flights.remove(frame) else { return };
+                self.capacity.forget(frame);
+                self.commands.push_back(Command::Reset { frame });
+                flight.base
+            }
+        };
+        self.arrived(now, base, bytes);
+    }
+
+    fn arrived(&mut self, now: Instant, base: Instant, bytes: u32) {
         // The acknowledgement took its way back, too.
-        let latency = now.since(flight.base).saturating_sub(self.one_way);
+        let latency = now.since(base).saturating_sub(self.one_way);
         let on_time = latency + self.config.delivery <= self.demand.bounds.latency();
-        self.observe(now, &Observation::Delivered { latency, bytes: flight.bytes, on_time });
+        self.observe(now, &Observation::Delivered { latency, bytes, on_time });
+    }
+
+    /// Takes back a frame that will miss its deadline while there is still time to send a smaller one.
+    ///
+    /// This is what a sudden drop of the capacity costs: not the frame, only its quality. One frame is
+    /// taken back at most once, and only if nothing else is on the way and nothing newer was sent.
+    fn rescue(&mut self, now: Instant) {
+        let rescuable = self.config.rescue && self.droppable() && self.encoding.is_none();
+        let Some(flight) = self.flights.alone().copied().filter(|_| rescuable) else { return };
+        let (Some(capacity), Some(started)) = (self.capacity.capacity(), flight.started) else {
+            return;
+        };
+        let newest = self.out_last == Some(flight.frame);
+        if flight.replaced_bytes.is_some() || flight.trial || flight.replayed || !newest {
+            return;
+        }
+        let elapsed = now.since(started).saturating_sub(self.one_way * 2);
+        if elapsed < self.config.capacity.span_min {
+            return;
+        }
+        // The frame's own pace knows of a drop before the filtered estimate does.
+        let pace = f64::from(flight.received) / elapsed.as_secs_f64();
+        let rate = pace.min(capacity.bytes_per_second).max(1.0);
+        let left = flight.deadline.since(now).as_secs_f64();
+        let missing = f64::from(flight.bytes.saturating_sub(flight.received));
+        if missing / rate <= left {
+            return;
+        }
+        let bytes_max = rate * (left - self.encode.as_secs_f64()) * RESCUE_AIM;
+        self.ladder.predict(flight.original_bytes);
+        let bound = self.demand.bounds.accuracy();
+        let rungs = self.ladder.rungs().iter().enumerate();
+        let fits = rungs.filter(|(_, rung)| rung.accuracy >= bound && rung.bytes <= bytes_max);
+        let best = fits.max_by(|(_, a), (_, b)| a.accuracy.total_cmp(&b.accuracy));
+        let Some((rung, _)) = best else { return };
+        self.flights.remove(flight.frame);
+        self.capacity.forget(flight.frame);
+        self.commands.push_back(Command::Reset { frame: flight.frame });
+        self.explain(now, rung);
+        let Flight { frame, base, deadline, original_bytes, .. } = flight;
+        self.begin(Encoding {
+            of: Waiting { frame, bytes: original_bytes, replayed: false },
+            base,
+            rung,
+            ladder: self.ladder_number,
+            promised: (0, KnobSetting::ORIGINAL, 0.0),
+            bytes_max,
+            deadline,
+            accuracy_kept: true,
+            encodes: 1,
+            took: Duration::ZERO,
+            trial: false,
+            replaces_bytes: Some(flight.bytes),
+        });
     }
 
     /// Resets what has reached its deadline, and after one more round trip counts it as lost.
     fn expire(&mut self, now: Instant) {
+        if now >= self.foreign.1 {
+            self.foreign.0 = 0;
+        }
         let grace = self.rtt.max(self.one_way * 2) + self.config.delivery;
         while let Some(frame) = self.flights.overdue(now, grace) {
             self.commands.push_back(Command::Reset { frame });
@@ -778,7 +906,11 @@ impl Transfer {
             let waited = now.since(flight.base);
             self.capacity.gave_up(flight.deadline, flight.frame, flight.received, self.one_way * 2);
             self.drop_frame(flight.frame, DropReason::Deadline);
-            self.observe(now, &Observation::Lost { waited });
+            // At the pace so far.
+            let part = f64::from(flight.received.max(1)) / f64::from(flight.bytes.max(1));
+            let expected = (waited.as_secs_f64() / part).min(EXPECTED_MAX.as_secs_f64());
+            let expected = Duration::from_secs_f64(expected);
+            self.observe(now, &Observation::Lost { waited, expected });
         }
     }
 }

@@ -3,7 +3,9 @@
 //! The time a frame has is its latency bound, less what has passed since capture, less what encoding, the
 //! way and delivery will take. What the measured capacity carries in that time, less what is already on
 //! the way, is the frame's budget; it gets the most accurate rung that fits and keeps the accuracy bound.
-//! A second limit is the camera's part of the link: a burst sees the whole link, five cameras do not.
+//! A second limit is the camera's part of the link, kept on average over a few frames: a burst sees the
+//! whole link, five cameras do not. Where nobody gives shares, frames that are lost again and again, though
+//! the capacity seemed to carry them, say that others use the link too, and lower that limit.
 //!
 //! The aim is three quarters of the bound, and less while the capacity fluctuates, so that the 95th
 //! percentile and not the median keeps it.
@@ -12,7 +14,9 @@ use std::time::Duration;
 
 use tidegate_message::{ControllerKind, Instant};
 
-use super::{Choice, Controller, Infeasible, Observation, Situation, most_accurate, smallest};
+use super::{
+    Choice, Controller, Infeasible, Observation, Rung, Situation, most_accurate, smallest,
+};
 
 /// Settings of `budget`.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,16 +38,66 @@ impl Default for BudgetConfig {
     }
 }
 
-/// The controller itself; it needs no memory beside the estimator's.
+/// Frames over which unused bytes of the share are kept.
+const CREDIT_FRAMES: f64 = 4.0;
+/// Weight of a frame in the smoothed part of lost ones.
+const LOSS_WEIGHT: f64 = 1.0 / 16.0;
+/// Smoothed part of lost frames above which the limit is lowered: one loss alone stays below it.
+const LOSS_MAX: f64 = 0.08;
+/// What the limit is multiplied by then.
+const LIMIT_DOWN: f64 = 0.7;
+/// Part by which it grows with a frame in time, and frames in time after which that part has doubled.
+const LIMIT_UP: f64 = 0.004;
+const LIMIT_UP_FRAMES: f64 = 100.0;
+
+/// The controller itself.
 #[derive(Clone, Debug)]
 pub struct Budget {
     config: BudgetConfig,
+    /// Bytes of the share that earlier frames left.
+    credit_bytes: f64,
+    chosen_last: Option<Instant>,
+    /// Smoothed size of the frames chosen.
+    frame_bytes: f64,
+    loss: f64,
+    /// Bytes a frame, learned from losses.
+    limit_bytes: Option<f64>,
+    /// Frames in time since the last loss.
+    in_time: f64,
+    /// Whether the last choice was thought to keep both bounds, so that a loss is a surprise.
+    confident: bool,
 }
 
 impl Budget {
     /// A controller with those settings.
     pub fn new(config: BudgetConfig) -> Self {
-        Self { config }
+        Self {
+            config,
+            credit_bytes: 0.0,
+            chosen_last: None,
+            frame_bytes: 0.0,
+            loss: 0.0,
+            limit_bytes: None,
+            in_time: 0.0,
+            confident: false,
+        }
+    }
+
+    /// Bytes a frame may have on average.
+    ///
+    /// What was learned from losses never forbids frames of `floor` bytes: that the bounds cannot be kept
+    /// is for the capacity and the share to say.
+    fn sustained(&mut self, s: &Situation<'_>, rate: f64, floor: f64) -> f64 {
+        let largest = s.rungs.iter().map(|rung| rung.bytes).fold(0.0, f64::max);
+        let limit = self.limit_bytes.filter(|limit| *limit < largest);
+        self.limit_bytes = limit.map(|limit| limit.max(floor));
+        let share = self.config.duty * s.share.unwrap_or(rate) * s.period.as_secs_f64();
+        self.limit_bytes.map_or(share, |limit| limit.min(share))
+    }
+
+    fn spend(&mut self, rung: &Rung) {
+        self.credit_bytes = (self.credit_bytes - rung.bytes * rung.kept).max(0.0);
+        self.frame_bytes += (rung.bytes - self.frame_bytes) / 8.0;
     }
 }
 
@@ -52,10 +106,29 @@ impl Controller for Budget {
         ControllerKind::Budget
     }
 
-    fn observe(&mut self, _now: Instant, _observation: &Observation) {}
+    fn observe(&mut self, _now: Instant, observation: &Observation) {
+        let lost = !matches!(observation, Observation::Delivered { on_time: true, .. });
+        if !lost {
+            self.loss -= LOSS_WEIGHT * self.loss;
+            self.in_time += 1.0;
+            let grow = 1.0 + LIMIT_UP * (1.0 + self.in_time / LIMIT_UP_FRAMES);
+            self.limit_bytes = self.limit_bytes.map(|limit| limit * grow);
+            return;
+        }
+        self.in_time = 0.0;
+        if !self.confident {
+            return;
+        }
+        self.loss += LOSS_WEIGHT * (1.0 - self.loss);
+        if self.loss > LOSS_MAX {
+            let limit = self.limit_bytes.unwrap_or(f64::INFINITY).min(self.frame_bytes);
+            self.limit_bytes = Some(limit * LIMIT_DOWN);
+            self.loss = 0.0;
+        }
+    }
 
-    fn choose(&mut self, _now: Instant, s: &Situation<'_>) -> Choice {
-        let accurate = |rung: &super::Rung| rung.accuracy >= s.bounds.accuracy();
+    fn choose(&mut self, time: Instant, s: &Situation<'_>) -> Choice {
+        let accurate = |rung: &Rung| rung.accuracy >= s.bounds.accuracy();
         let enough = s.rungs.iter().enumerate().filter(|(_, rung)| accurate(rung));
         let least = smallest(enough.clone());
         let Some(capacity) = s.capacity else {
@@ -68,26 +141,38 @@ impl Controller for Budget {
         let aim = self.config.aim * (1.0 - capacity.deviation.min(self.config.deviation_max));
         let overhead = s.encode + s.one_way + s.delivery;
         let seconds = s.bounds.latency().as_secs_f64() * aim - overhead.as_secs_f64();
-        let sustained = self.config.duty * s.share.unwrap_or(rate) * s.period.as_secs_f64();
+        let floor = least.map_or(0.0, |rung| s.rungs[rung].bytes * s.rungs[rung].kept);
+        let sustained = self.sustained(s, rate, floor);
+        let since = self.chosen_last.replace(time).map_or(s.period, |last| time.since(last));
+        let periods = since.as_secs_f64() / s.period.as_secs_f64().max(1e-3);
+        self.credit_bytes =
+            (self.credit_bytes + sustained * periods).min(sustained * CREDIT_FRAMES);
+        let average = sustained.max(self.credit_bytes);
         // With nothing else on the way and the frame just captured, and as things are.
         let fresh = (rate * seconds).max(0.0);
         let now = rate * (seconds - s.elapsed.as_secs_f64()) - s.outstanding_bytes as f64;
 
-        let fits = |index: usize, rung: &super::Rung, budget: f64| {
+        let fits = |index: usize, rung: &Rung, budget: f64| {
             let upgrade = s.current.is_some_and(|current| rung.bytes > s.rungs[current].bytes);
             let margin =
                 if upgrade && s.current != Some(index) { self.config.upgrade } else { 1.0 };
-            rung.bytes * margin <= budget && rung.bytes * rung.kept * margin <= sustained
+            rung.bytes * margin <= budget && rung.bytes * rung.kept <= average
         };
         let best = enough.clone().filter(|(index, rung)| fits(*index, rung, now));
         if let Some(rung) = most_accurate(best) {
+            self.spend(&s.rungs[rung]);
+            self.confident = true;
             return Choice::Rung { rung, bytes_max: now };
         }
         if enough.clone().any(|(_, r)| r.bytes <= fresh && r.bytes * r.kept <= sustained) {
             return Choice::Wait;
         }
+        self.confident = false;
         let best = s.rungs.iter().enumerate().filter(|(index, rung)| fits(*index, rung, now));
         let by_latency = most_accurate(best);
+        if let Some(rung) = by_latency {
+            self.spend(&s.rungs[rung]);
+        }
         let waiting = s.rungs.iter().any(|r| r.bytes <= fresh && r.bytes * r.kept <= sustained);
         if by_latency.is_none() && waiting && now < fresh * 0.9 {
             return Choice::Wait;

@@ -19,13 +19,13 @@ use super::{Choice, Controller, Infeasible, Observation, Rung, Situation};
 pub struct MezPiConfig {
     /// Latency over size, as `characterize --link` measures it. Default: the fit to the paper's Table 1.
     pub model: LinkModel,
-    /// K1: bytes of correction per millisecond of error; negative. Default -8,000.
+    /// K1: bytes of correction per millisecond of error; negative. Default -6,000.
     pub k1_bytes_per_ms: f64,
-    /// K2: bytes of correction per millisecond of error held for a second; negative. Default -400.
+    /// K2: bytes of correction per millisecond of error held for a second; negative. Default -250.
     pub k2_bytes_per_ms_second: f64,
-    /// An error up to this one is let be. Default 10 ms.
+    /// An error up to this one is let be. Default 20 ms.
     pub threshold: Duration,
-    /// Time over which latency is averaged. Default 1 s.
+    /// Time over which latency is averaged. Default 4 s.
     pub interval: Duration,
 }
 
@@ -33,10 +33,10 @@ impl Default for MezPiConfig {
     fn default() -> Self {
         Self {
             model: LinkModel::paper(),
-            k1_bytes_per_ms: -8_000.0,
-            k2_bytes_per_ms_second: -400.0,
-            threshold: Duration::from_millis(10),
-            interval: Duration::from_secs(1),
+            k1_bytes_per_ms: -6_000.0,
+            k2_bytes_per_ms_second: -250.0,
+            threshold: Duration::from_millis(20),
+            interval: Duration::from_secs(4),
         }
     }
 }
@@ -199,7 +199,7 @@ impl Controller for MezPi {
     fn observe(&mut self, _now: Instant, observation: &Observation) {
         let latency = match observation {
             Observation::Delivered { latency, .. } => latency,
-            Observation::Lost { waited } => waited,
+            Observation::Lost { expected, .. } => expected,
         };
         self.latency_sum_ms += latency.as_secs_f64() * 1e3;
         self.latencies += 1;
@@ -221,5 +221,105 @@ impl Controller for MezPi {
                 .map(|rung| (rung, self.config.model.latency(s.rungs[rung].bytes).max(target))),
             bytes_max: size,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_message::Bounds;
+
+    use super::*;
+    use crate::knob::KnobSetting;
+
+    const TARGET: Duration = Duration::from_millis(100);
+
+    fn rungs() -> Vec<Rung> {
+        let rung = |(row, (bytes, accuracy)): (u32, &(f64, f64))| Rung {
+            row,
+            setting: KnobSetting::ORIGINAL,
+            bytes: *bytes,
+            accuracy: *accuracy,
+            kept: 1.0,
+        };
+        let rows = [(100e3, 0.96), (300e3, 0.97), (310e3, 0.94), (600e3, 0.97), (900e3, 1.0)];
+        (0..).zip(&rows).map(rung).collect()
+    }
+
+    /// Tells one latency for each of the seconds and gives what is chosen after the last.
+    fn choice(controller: &mut MezPi, begin: Instant, latencies_ms: &[u64]) -> Choice {
+        let rungs = rungs();
+        let situation = Situation {
+            rungs: &rungs,
+            current: None,
+            bounds: Bounds::new(TARGET, 0.95).unwrap(),
+            elapsed: Duration::ZERO,
+            capacity: None,
+            outstanding_bytes: 0,
+            one_way: Duration::ZERO,
+            encode: Duration::ZERO,
+            delivery: Duration::ZERO,
+            period: Duration::from_millis(200),
+            share: None,
+        };
+        let mut now = begin;
+        let mut last = controller.choose(now, &situation);
+        for latency in latencies_ms {
+            let latency = Duration::from_millis(*latency);
+            controller.observe(now, &Observation::Delivered { latency, bytes: 1, on_time: true });
+            now = now + controller.config.interval;
+            last = controller.choose(now, &situation);
+        }
+        last
+    }
+
+    fn rung(choice: Choice) -> usize {
+        match choice {
+            Choice::Rung { rung, .. } => rung,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_published_latencies_are_linear_and_give_the_nominal_size() {
+        let model = LinkModel::paper();
+        assert!((model.slope_ms_per_byte * 1e3 - 0.430).abs() < 0.001, "{model:?}");
+        assert!((model.intercept_ms + 148.0).abs() < 1.0, "{model:?}");
+        assert!(model.r2 > 0.95, "{model:?}");
+        assert!((model.bytes(TARGET) - 577e3).abs() < 2e3, "{}", model.bytes(TARGET));
+        assert_eq!(model.latency(0.0), Duration::ZERO);
+        assert!((model.latency(577e3).as_secs_f64() - 0.1).abs() < 0.001);
+    }
+
+    #[test]
+    fn a_line_through_exact_points_is_found_and_nonsense_is_refused() {
+        let sample = |bytes: f64| (bytes, Duration::from_secs_f64(0.005 + bytes * 1e-7));
+        let samples: Vec<_> = (1..=10).map(|step| sample(f64::from(step) * 50e3)).collect();
+        let model = LinkModel::fit(&samples).unwrap();
+        assert!((model.intercept_ms - 5.0).abs() < 1e-6 && model.r2 > 0.999_999, "{model:?}");
+        assert_eq!(LinkModel::fit(&[]), Err(LinkModelError::Samples { count: 0 }));
+        assert_eq!(LinkModel::fit(&[sample(1.0); 3]), Err(LinkModelError::Samples { count: 3 }));
+        let falling = [(1e6, Duration::ZERO), (1e3, TARGET)];
+        assert!(matches!(LinkModel::fit(&falling), Err(LinkModelError::Slope { .. })));
+    }
+
+    #[test]
+    fn it_acts_on_latencies_above_the_threshold_only() {
+        let begin = Instant::from_millis(0);
+        let mut controller = MezPi::new(MezPiConfig::default());
+        // Nominal 577 KB: the largest row below is of 310 KB, too inaccurate.
+        assert!(matches!(choice(&mut controller, begin, &[10, 119, 100]), Choice::Infeasible(_)));
+        // An error of 60 ms for 4 s: 577 - 6 * 60 - 0.25 * 60 * 4 = 157 KB.
+        let mut controller = MezPi::new(MezPiConfig::default());
+        assert_eq!(rung(choice(&mut controller, begin, &[160])), 0);
+        assert_eq!(rung(choice(&mut controller, begin, &[10, 10])), 0, "it never goes back up");
+    }
+
+    #[test]
+    fn rows_of_one_accuracy_are_the_smallest_of_them() {
+        let model = LinkModel { slope_ms_per_byte: 1e-4, intercept_ms: 40.0, r2: 1.0 };
+        let config = MezPiConfig { model, ..MezPiConfig::default() };
+        // 600 KB has the accuracy of 300 KB, which is what the second lookup finds.
+        let mut controller = MezPi::new(config);
+        assert_eq!(rung(choice(&mut controller, Instant::EPOCH, &[])), 1);
     }
 }

@@ -23,6 +23,8 @@ pub struct TransferConfig {
     pub delivery: Duration,
     /// How often one frame is encoded at most. Default 2.
     pub encodes_max: u8,
+    /// Whether a frame that will miss its deadline is taken back and sent again smaller. Default true.
+    pub rescue: bool,
     /// Encode time assumed before one was measured. Default 10 ms.
     pub encode_first: Duration,
     /// Frame period assumed before one was measured. Default 200 ms.
@@ -43,6 +45,7 @@ impl Default for TransferConfig {
             cut: Cut::default(),
             delivery: Duration::from_millis(5),
             encodes_max: 2,
+            rescue: true,
             encode_first: Duration::from_millis(10),
             period_first: Duration::from_millis(200),
             trial: Duration::from_millis(500),

@@ -17,6 +17,10 @@ pub(super) struct Flight {
     pub(super) started: Option<Instant>,
     /// Set once it was reset: when it counts as lost, unless its last byte is acknowledged before.
     pub(super) settle_at: Option<Instant>,
+    /// Sent whatever was projected.
+    pub(super) trial: bool,
+    /// Size of an earlier encoding of the same frame that was taken back.
+    pub(super) replaced_bytes: Option<u32>,
 }
 
 /// The frames on the way, oldest first.
@@ -54,6 +58,17 @@ impl Flights {
         let alone = self.len() == 1;
         let flight = self.flights.iter_mut().find(|flight| flight.frame == frame)?;
         flight.started.replace(now).is_none().then_some(alone)
+    }
+
+    /// The only frame on the way, if there is exactly one.
+    pub(super) fn alone(&self) -> Option<&Flight> {
+        self.flights.front().filter(|flight| self.len() == 1 && flight.settle_at.is_none())
+    }
+
+    /// Whether a word about a frame of `total` bytes means an encoding that was taken back.
+    pub(super) fn replaced(&self, frame: Instant, total: u32) -> bool {
+        let flight = self.flights.iter().find(|flight| flight.frame == frame);
+        flight.is_some_and(|flight| flight.replaced_bytes == Some(total))
     }
 
     pub(super) fn received(&mut self, frame: Instant, received: u32) {

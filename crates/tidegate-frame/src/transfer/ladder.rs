@@ -116,6 +116,11 @@ impl Ladder {
             .then_some(())
     }
 
+    /// The frames it was made for, once there were any.
+    pub(super) fn source(&self) -> Option<FrameSize> {
+        self.source
+    }
+
     /// The rungs, with the sizes last predicted.
     pub(super) fn rungs(&self) -> &[Rung] {
         &self.rungs
