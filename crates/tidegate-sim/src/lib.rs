@@ -1,3 +1,12 @@
 //! Many nodes in virtual time over modelled media; one seed replays all.
+//!
+//! A [`world`] joins the live system's transfers and coordinator by a [`medium`]; [`outcome`] says what
+//! became of every frame, [`cases`] are the worlds that controllers are judged by, and [`compare`] puts
+//! them side by side.
 
+pub mod cases;
+pub mod compare;
 pub mod medium;
+pub mod outcome;
+pub mod paper;
+pub mod world;
