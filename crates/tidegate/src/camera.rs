@@ -31,8 +31,8 @@ use tidegate_message::{CameraName, Code, FrameSize, Instant};
 use tidegate_wire::{BootId, CameraAnnounce, Features, Hello, NodeId, Record, Role};
 use tokio_util::sync::CancellationToken;
 
-use self::capture::{Capture, CaptureCounts};
 pub use self::capture::CaptureError;
+use self::capture::{Capture, CaptureCounts};
 pub(crate) use self::runtime::Camera;
 use crate::{
     carrier::{Carrier, Down, Incoming},
@@ -42,9 +42,6 @@ use crate::{
     source::{Source, SourceControl, SourceError, SourceSpec},
 };
 
-/// First and longest wait before a lost edge node is dialled again.
-const RETRY_MIN: Duration = Duration::from_millis(200);
-const RETRY_MAX: Duration = Duration::from_secs(5);
 /// Longest wait for the edge node's answer to our introduction.
 const WELCOME_MAX: Duration = Duration::from_secs(5);
 
@@ -77,7 +74,11 @@ impl Intake {
     ///
     /// # Errors
     /// [`CaptureError`]; nothing else is disturbed.
-    pub(crate) fn frame(&mut self, at: Option<Instant>, jpeg: &Bytes) -> Result<Instant, CaptureError> {
+    pub(crate) fn frame(
+        &mut self,
+        at: Option<Instant>,
+        jpeg: &Bytes,
+    ) -> Result<Instant, CaptureError> {
         self.0.frame(at, jpeg)
     }
 }
@@ -112,7 +113,9 @@ pub enum CameraError {
     #[error("the link to the edge node cannot be made")]
     Link(#[from] LinkError),
     /// The edge node could not be reached often enough.
-    #[error("the edge node {edge} could not be reached in {tries} tries, the last time because {why}")]
+    #[error(
+        "the edge node {edge} could not be reached in {tries} tries, the last time because {why}"
+    )]
     Unreachable {
         /// Its address.
         edge: SocketAddr,
@@ -198,6 +201,8 @@ pub struct DialOptions {
     pub link: LinkConfig,
     /// How often a lost edge node is dialled in a row before the camera gives up; none for ever.
     pub reconnects_max: Option<u32>,
+    /// Longest wait between two tries; the first is a twentieth of it.
+    pub retry_max: Duration,
 }
 
 /// Runs a camera node until `stop`.
@@ -240,7 +245,8 @@ async fn stay_connected(
 ) -> Result<(), CameraError> {
     // A life of this program: the edge node tells a restart from a broken link by it.
     let epoch = u64::try_from(clock::now().as_nanos()).unwrap_or(1);
-    let mut wait = RETRY_MIN;
+    let first = options.retry_max / 20;
+    let mut wait = first;
     let mut tries = 0;
     loop {
         let started = clock::now();
@@ -256,14 +262,17 @@ async fn stay_connected(
                     Err(Down { why }) => why,
                 }
             }
-            Err(error @ (CameraError::Refused { .. } | CameraError::Link(LinkError::Credentials(_)))) => {
+            Err(
+                error
+                @ (CameraError::Refused { .. } | CameraError::Link(LinkError::Credentials(_))),
+            ) => {
                 return Err(error);
             }
             Err(error) => crate::error_chain(&error),
         };
         // A link that held for a while has earned a quick second try.
-        if clock::now().since(started) > RETRY_MAX {
-            (wait, tries) = (RETRY_MIN, 0);
+        if clock::now().since(started) > options.retry_max {
+            (wait, tries) = (first, 0);
         }
         tries += 1;
         if options.reconnects_max.is_some_and(|most| tries > most) {
@@ -274,7 +283,7 @@ async fn stay_connected(
             () = stop.cancelled() => return Ok(()),
             () = tokio::time::sleep(wait) => {}
         }
-        wait = (wait * 2).min(RETRY_MAX);
+        wait = (wait * 2).min(options.retry_max);
     }
 }
 

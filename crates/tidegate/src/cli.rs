@@ -1,1 +1,179 @@
-//! The cli part of the program.
+//! The command line.
+//!
+//! ```text
+//!  tidegate [--config FILE] [--set section.key=value]… COMMAND
+//! ```
+//!
+//! Always true: a failure is printed once, with its causes below it, and its stable code decides the exit
+//! status; output that nobody reads any more (a closed pipe) is no failure.
+
+mod args;
+mod cameras;
+mod characterize;
+mod demo;
+mod fetch;
+mod init;
+mod subscribe;
+mod time;
+
+use std::{
+    error::Error,
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use clap::{Parser, Subcommand};
+use tidegate_client::{ApiError, exit_status};
+use tidegate_message::Code;
+use tokio_util::sync::CancellationToken;
+
+pub use self::{
+    args::{CameraArgs, CharacterizeArgs, DemoArgs, NodeArgs, RemoteArgs},
+    cameras::CamerasArgs,
+    fetch::FetchArgs,
+    init::InitArgs,
+    subscribe::SubscribeArgs,
+};
+use crate::{assemble, config::Config};
+
+/// Carries camera frames from the edge within the latency and accuracy that an application names.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, max_term_width = 100, after_help = EXIT_STATUSES)]
+pub struct Cli {
+    /// Configuration file [default: $TIDEGATE_CONFIG, ./tidegate.toml, /etc/tidegate/tidegate.toml]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// One setting, over file and environment; may be repeated
+    #[arg(long, global = true, value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXIT_STATUSES: &str = "\
+Exit status: 0 done, 1 a fault of the program, 2 wrong request or configuration, 3 no such camera, frame or
+table, 4 not reachable or full now (try again), 5 not allowed, 6 bounds cannot be kept, 7 a file cannot be
+written. Settings also come from TIDEGATE__SECTION__KEY; TIDEGATE_LOG sets what is logged, such as debug.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make the certificates and the configuration of a site
+    Init(InitArgs),
+    /// Run an edge node: cameras connect to it, applications subscribe at it
+    Node(NodeArgs),
+    /// Run a camera node: frames from a source, sent when somebody subscribes
+    Camera(CameraArgs),
+    /// Measure what each knob setting costs in bytes and is worth to a detector, on your own footage
+    Characterize(CharacterizeArgs),
+    /// Show it: cameras on an emulated Wi-Fi whose capacity swings tenfold, with a verdict at the end
+    Demo(DemoArgs),
+    /// List the cameras of a node
+    Cameras(CamerasArgs),
+    /// Receive frames within bounds and show how they are kept, one live line for each camera
+    Subscribe(SubscribeArgs),
+    /// Fetch an untouched frame by its capture time
+    Fetch(FetchArgs),
+    /// Print the configuration in effect and where each setting comes from
+    Config,
+}
+
+/// Runs the program and returns its exit status.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let failure = ApiError::new(Code::INTERNAL, "the runtime cannot be started");
+            return finish(Err(failure.caused_by(error)));
+        }
+    };
+    let stop = CancellationToken::new();
+    let interrupted = stop.clone();
+    finish(runtime.block_on(async {
+        tokio::select! {
+            biased;
+            result = run(cli, stop) => result,
+            // Ends with the command that it interrupts.
+            error = cancel_when_interrupted(interrupted) => Err(error),
+        }
+    }))
+}
+
+async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
+    let config = Config::load(cli.config.as_deref(), &cli.set)?;
+    match cli.command {
+        Command::Init(args) => init::run(&config, &args),
+        Command::Node(NodeArgs {}) => assemble::node(&config, stop).await,
+        Command::Camera(args) => {
+            assemble::camera(&config, args.name, &args.source, args.edge.as_deref(), stop).await
+        }
+        Command::Characterize(args) => characterize::run(&config, args).await,
+        Command::Demo(args) => demo::run(args, stop).await,
+        Command::Cameras(args) => cameras::run(&config, &args).await,
+        Command::Subscribe(args) => subscribe::run(&config, args, stop).await,
+        Command::Fetch(args) => fetch::run(&config, &args).await,
+        Command::Config => print(&config.to_string()),
+    }
+}
+
+/// Cancels `stop` on the first interrupt or termination and never returns unless signals cannot be had;
+/// the second one ends the process at once.
+async fn cancel_when_interrupted(stop: CancellationToken) -> ApiError {
+    use tokio::signal::unix::{SignalKind, signal};
+    let failed =
+        |error| ApiError::new(Code::INTERNAL, "signals cannot be received").caused_by(error);
+    let (mut interrupt, mut terminate) =
+        match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
+            (Ok(interrupt), Ok(terminate)) => (interrupt, terminate),
+            (Err(error), _) | (_, Err(error)) => return failed(error),
+        };
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        if stop.is_cancelled() {
+            std::process::exit(130);
+        }
+        stop.cancel();
+    }
+}
+
+/// Writes to the standard output, all or nothing.
+fn print(text: &str) -> Result<(), ApiError> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(unprinted)
+}
+
+fn unprinted(error: io::Error) -> ApiError {
+    ApiError::new(Code::STORAGE_FAILED, "the standard output cannot be written").caused_by(error)
+}
+
+fn finish(result: Result<(), ApiError>) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    let cause = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    if cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe) {
+        return ExitCode::SUCCESS;
+    }
+    // If the standard error is closed as well, the exit status still tells.
+    let _ = io::stderr().lock().write_all(report(&error).as_bytes());
+    ExitCode::from(exit_status(error.code()))
+}
+
+/// A failure and its causes, one a line, then its code.
+fn report(error: &ApiError) -> String {
+    let mut text = format!("error: {}\n", args::plain(&error.to_string()));
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(&format!("  because: {}\n", args::plain(&cause.to_string())));
+        next = cause.source();
+    }
+    text.push_str(&format!("  code: {}\n", error.code()));
+    text
+}
+
+#[cfg(test)]
+mod tests;

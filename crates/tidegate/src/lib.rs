@@ -1,6 +1,7 @@
 //! The program on every node: camera, edge and cloud.
 
 pub mod api;
+pub mod assemble;
 pub mod camera;
 pub mod carrier;
 pub mod characterize;

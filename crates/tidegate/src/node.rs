@@ -28,7 +28,7 @@ use std::{
 use tidegate_frame::table::{TableError, TableSet};
 use tidegate_log::LogConfig;
 use tidegate_message::Code;
-use tidegate_wire::{BootId, CameraAnnounce, Features, Record, Refused, Welcome};
+use tidegate_wire::{BootId, CameraAnnounce, Features, Record, Refused, TransferHints, Welcome};
 use tokio_util::sync::CancellationToken;
 
 use self::{cameras::Cameras, frames::Live, hosted::Hosted, shares::Shares};
@@ -62,6 +62,8 @@ pub struct NodeOptions {
     pub stream_log: LogConfig,
     /// What cameras hosted for publishers are made of; name, size and rate come from Register.
     pub hosted: CameraOptions,
+    /// What a subscription that names no detector or scene is taken to mean.
+    pub hints: TransferHints,
 }
 
 /// Why a node cannot run.
@@ -99,6 +101,7 @@ pub(crate) struct NodeState {
     hosted: Hosted,
     hosted_options: CameraOptions,
     stream_log: LogConfig,
+    hints: TransferHints,
     shares: Mutex<Shares>,
     tasks: Tasks,
     stop: CancellationToken,
@@ -168,6 +171,7 @@ impl Node {
             hosted: Hosted::default(),
             hosted_options: self.options.hosted.clone(),
             stream_log: self.options.stream_log.clone(),
+            hints: self.options.hints.clone(),
             shares: Mutex::new(Shares::new(self.tables)),
             tasks,
             stop: stop.clone(),

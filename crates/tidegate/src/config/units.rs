@@ -94,7 +94,7 @@ fn quantity(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 
 /// In the largest unit that leaves a whole number.
 fn show(value: u64, units: &[(&str, u64)]) -> String {
-    let fits = |&&(_, factor): &&(&str, u64)| value != 0 && value % factor == 0;
+    let fits = |&&(_, factor): &&(&str, u64)| value != 0 && value.is_multiple_of(factor);
     let largest = units.iter().filter(fits).max_by_key(|(_, factor)| *factor);
     let (unit, factor) = largest.unwrap_or(&units[units.len() - 1]);
     format!("{}{unit}", value / factor)

@@ -90,11 +90,11 @@ impl Frames for NodeState {
     ) -> Result<Subscription, ApiError> {
         request.check()?;
         let camera = self.cameras.named(&request.camera)?;
+        let or = |asked: &Option<String>, usual: &str| asked.as_deref().unwrap_or(usual).to_owned();
         let hints = TransferHints {
-            detector: request.detector.clone().unwrap_or_default(),
-            detector_input: String::new(),
-            scene: request.scene.clone().unwrap_or_default(),
-            table: String::new(),
+            detector: or(&request.detector, &self.hints.detector),
+            scene: or(&request.scene, &self.hints.scene),
+            ..self.hints.clone()
         };
         let stream = self.stream_for(&camera, &request, hints)?;
         let id = SubscriptionId(NEXT_SUBSCRIPTION.fetch_add(1, Ordering::Relaxed));

@@ -84,10 +84,7 @@ impl Shares {
         let Some(table) = self.tables.nearest(profile, header.size, &Wanted::default()) else {
             return Vec::new();
         };
-        let Some(original) = table.rows.iter().find(|row| row.setting.is_original()) else {
-            return Vec::new();
-        };
-        let scale = header.original_bytes as f64 / original.bytes;
+        let scale = header.original_bytes as f64 / table.original_bytes;
         let front = table.front();
         front
             .iter()

@@ -1,0 +1,152 @@
+//! From a checked configuration to running nodes.
+
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+
+use tidegate_client::ApiError;
+use tidegate_frame::knob::FrameLimits;
+use tidegate_log::LogConfig;
+use tidegate_message::{CameraName, Code};
+use tidegate_wire::TransferHints;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    camera::{self, CameraOptions, DialOptions},
+    clock,
+    config::Config,
+    link::LinkConfig,
+    node::{Node, NodeOptions},
+    pki::{self, Credentials},
+    source::SourceSpec,
+};
+
+/// Bytes of an entry beside its frame: the header of a stream log's entry is the longest.
+const META_BYTES_MAX: u64 = 64 << 10;
+
+/// Settings of node links.
+pub fn link_config(config: &Config) -> LinkConfig {
+    LinkConfig {
+        queue_allowed: config.link.queue_allowed,
+        idle_timeout: config.link.idle_timeout,
+        // Three signs of life within the time after which a silent peer counts as gone.
+        keep_alive: (config.link.idle_timeout / 3).min(Duration::from_secs(1)),
+        connect_timeout: config.link.connect_timeout,
+        tcp_congestion: config.link.tcp_congestion.clone(),
+        clock: Arc::new(clock::now),
+        ..LinkConfig::default()
+    }
+}
+
+/// A log of at most `bytes_max` bytes whose segments hold the largest frame that is accepted.
+fn log_config(bytes_max: u64, frame_bytes_max: u64) -> LogConfig {
+    let usual = LogConfig::bounded(bytes_max);
+    let segment_bytes = usual.segment_bytes.max(frame_bytes_max + META_BYTES_MAX);
+    LogConfig { segment_bytes, ..usual }
+}
+
+/// What a camera called `name` is made of.
+pub fn camera_options(config: &Config, name: CameraName, source: String) -> CameraOptions {
+    CameraOptions {
+        name,
+        size: None,
+        frames_per_second: 0.0,
+        source,
+        log: log_config(config.log.camera_bytes.0, config.frames.frame_bytes_max.0),
+        limits: limits(config),
+        future_max: config.frames.future_tolerance,
+        tables: config.frames.tables_dir.clone(),
+    }
+}
+
+fn limits(config: &Config) -> FrameLimits {
+    FrameLimits {
+        bytes_max: usize::try_from(config.frames.frame_bytes_max.0).unwrap_or(usize::MAX),
+        pixels_max: config.frames.frame_pixels_max,
+    }
+}
+
+fn credentials(config: &Config, name: &str) -> Result<Credentials, ApiError> {
+    let folder = config.pki_dir();
+    pki::load(&folder, name).map_err(|error| {
+        let text = format!("no usable certificate for {name}; `tidegate init` makes them");
+        ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+    })
+}
+
+/// Runs an edge node until `stop`; says on the standard error where it listens.
+///
+/// # Errors
+/// What keeps it from running, with its code.
+pub async fn node(config: &Config, stop: CancellationToken) -> Result<(), ApiError> {
+    let frames = &config.frames;
+    let options = NodeOptions {
+        api_listen: config.node.api_listen,
+        link_listen: config.link.listen,
+        credentials: credentials(config, config.node.name.as_str())?,
+        link: link_config(config),
+        stream_log: log_config(config.log.stream_bytes.0, frames.frame_bytes_max.0),
+        // Name, size and rate of a hosted camera come with its registration.
+        hosted: camera_options(config, config.node.name.clone(), String::new()),
+        hints: TransferHints {
+            detector: frames.detector.to_string(),
+            detector_input: frames.detector_input.map(|size| size.to_string()).unwrap_or_default(),
+            scene: frames.scene.as_ref().map(CameraName::to_string).unwrap_or_default(),
+            table: String::new(),
+        },
+    };
+    let failed = |error: crate::node::NodeError| {
+        let code = error.code();
+        ApiError::new(code, "the node cannot run").caused_by(crate::error_chain(&error))
+    };
+    let node = Node::bind(options).await.map_err(failed)?;
+    tracing::info!(api = %node.api_address(), link = %node.link_address(), "node ready");
+    node.serve(stop).await.map_err(failed)
+}
+
+/// Runs a camera node until `stop` or until its source ends.
+///
+/// # Errors
+/// What keeps it from running, with its code.
+pub async fn camera(
+    config: &Config,
+    name: CameraName,
+    source: &str,
+    edge: Option<&str>,
+    stop: CancellationToken,
+) -> Result<(), ApiError> {
+    let spec: SourceSpec = source_spec(source)?;
+    let dial = DialOptions {
+        edge: resolve(edge.unwrap_or(&config.link.edge)).await?,
+        transport: config.link.transport,
+        credentials: credentials(config, name.as_str())?,
+        link: link_config(config),
+        reconnects_max: (config.link.max_reconnects > 0).then_some(config.link.max_reconnects),
+        retry_max: config.link.reconnect_backoff_max,
+    };
+    let options = camera_options(config, name, source.to_owned());
+    Ok(camera::run(options, &spec, dial, stop).await?)
+}
+
+/// A source by its description; a path that exists is a folder or a video file.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming what is wrong with the description.
+pub fn source_spec(text: &str) -> Result<SourceSpec, ApiError> {
+    let path = Path::new(text);
+    let described = match (path.is_dir(), path.is_file()) {
+        (true, _) => format!("folder:{text}"),
+        (_, true) => format!("video:{text}"),
+        _ => text.to_owned(),
+    };
+    described.parse().map_err(|error: crate::source::SourceError| {
+        ApiError::new(Code::CONFIG_INVALID, format!("{text:?} is no source"))
+            .caused_by(crate::error_chain(&error))
+    })
+}
+
+async fn resolve(edge: &str) -> Result<SocketAddr, ApiError> {
+    let invalid = || format!("link.edge is {edge:?}; write it as host:port");
+    let mut found = tokio::net::lookup_host(edge)
+        .await
+        .map_err(|error| ApiError::new(Code::CONFIG_INVALID, invalid()).caused_by(error))?;
+    found.next().ok_or_else(|| ApiError::new(Code::CONFIG_INVALID, invalid()))
+}

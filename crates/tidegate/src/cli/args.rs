@@ -1,0 +1,116 @@
+//! Arguments that several commands share, and those of the commands that run nodes.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::Args;
+use tidegate_client::{ApiError, Client, Credentials};
+use tidegate_message::{AdaptationProfile, CameraName, ControllerKind};
+
+use crate::{
+    config::{Config, units},
+    pki::NODE_SERVER_NAME,
+};
+
+/// Which node to talk to, and as whom.
+#[derive(Args, Clone, Debug)]
+pub struct RemoteArgs {
+    /// Address of the node's API [default: https://, then node.api_listen of the configuration]
+    #[arg(long, value_name = "URL")]
+    pub node: Option<String>,
+    /// Name of the certificate to show, from the `pki` folder
+    #[arg(long = "as", value_name = "NAME", default_value = "application")]
+    pub identity: CameraName,
+}
+
+impl RemoteArgs {
+    /// A client of the node.
+    pub(super) async fn connect(&self, config: &Config) -> Result<Client, ApiError> {
+        let pki = config.pki_dir();
+        let file = |end: &str| pki.join(format!("{}.{end}", self.identity));
+        let credentials = Credentials::load(pki.join("ca.pem"), file("pem"), file("key"))?;
+        let usual = || format!("https://{}", config.node.api_listen);
+        let endpoint = self.node.clone().unwrap_or_else(usual);
+        Client::connect(&endpoint, credentials.server_name(NODE_SERVER_NAME)).await
+    }
+}
+
+/// Arguments of `tidegate node`: everything is in the configuration.
+#[derive(Args, Clone, Debug, Default)]
+pub struct NodeArgs {}
+
+/// Arguments of `tidegate camera`.
+#[derive(Args, Clone, Debug)]
+pub struct CameraArgs {
+    /// Name of the camera and of its certificate
+    #[arg(long, default_value = "cam1")]
+    pub name: CameraName,
+    /// Where frames come from: folder:DIR, mjpeg:FILE, video:FILE, rtsp://…, v4l2:DEVICE or scene:
+    #[arg(long, default_value = "scene:")]
+    pub source: String,
+    /// The edge node to dial, as host:port [default: link.edge of the configuration]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub edge: Option<String>,
+}
+
+/// Arguments of `tidegate characterize`.
+#[derive(Args, Clone, Debug)]
+pub struct CharacterizeArgs {
+    /// The scene: a video file, a folder of JPEGs, or any other source
+    #[arg(long, value_name = "SOURCE", required_unless_present = "link")]
+    pub clip: Option<String>,
+    /// The detector: moving, person, or command, a program that speaks the detector protocol
+    #[arg(long, default_value = "moving")]
+    pub detector: String,
+    /// The program of `--detector command`, with its arguments
+    #[arg(long, value_name = "COMMAND")]
+    pub detector_command: Option<String>,
+    /// Which knobs: jpeg, or the paper's five as mez
+    #[arg(long, default_value_t)]
+    pub profile: AdaptationProfile,
+    /// How many frames, spread over the clip
+    #[arg(long, default_value_t = 120)]
+    pub frames: usize,
+    /// Compare with detections on the originals even where the source knows what is in its frames
+    #[arg(long)]
+    pub no_truth: bool,
+    /// Scene class that the table is for
+    #[arg(long)]
+    pub scene: Option<CameraName>,
+    /// Where to write the table; the picture goes beside it as SVG [default: tidegate.table]
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Measure latency over frame size on the link to a camera and fit the line that `mez-pi` needs
+    #[arg(long, value_name = "CAMERA")]
+    pub link: Option<CameraName>,
+}
+
+/// Arguments of `tidegate demo`.
+#[derive(Args, Clone, Debug)]
+pub struct DemoArgs {
+    /// The clip the cameras show [default: the shared clip if there is one, else a generated scene]
+    #[arg(long, value_name = "FILE")]
+    pub clip: Option<PathBuf>,
+    /// How many cameras
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub cameras: u16,
+    /// Who decides the knobs: budget, mez-pi, aimd or fixed
+    #[arg(long, default_value_t)]
+    pub controller: ControllerKind,
+    /// Longest time from capture to the application
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::duration)]
+    pub latency: Duration,
+    /// Least accuracy of the detector on delivered frames, against their originals
+    #[arg(long, value_name = "F1", default_value_t = 0.95)]
+    pub accuracy: f64,
+    /// How long to run
+    #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = units::duration)]
+    pub duration: Duration,
+    /// Where to write the report
+    #[arg(long, value_name = "FILE", default_value = "tidegate-demo.html")]
+    pub report: PathBuf,
+}
+
+/// Text from elsewhere without what would steer a terminal.
+pub(super) fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}

@@ -1,0 +1,254 @@
+//! `tidegate subscribe`: frames within bounds, and how they are kept.
+//!
+//! ```text
+//!  Subscription (one for each camera) ──▶ Sinks (frames, CSV)
+//!                 └──────────────────────▶ Board (one line for each camera) ──▶ terminal
+//! ```
+//!
+//! Always true: a camera that fails, or a file that cannot be written, is reported once and stops no other
+//! camera; the exit status is that of the first failure.
+
+mod board;
+mod line;
+mod sinks;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use clap::Args;
+use futures::{StreamExt, stream};
+use tidegate_client::{
+    ApiError, Client, Event, Feedback, FeedbackOf, SubscribeRequest, Subscription, Verdict,
+};
+use tidegate_message::{
+    AdaptationProfile, Bounds, CameraName, Code, ControllerKind, Delivery, Demand, WhenInfeasible,
+};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use self::{board::Board, sinks::Sinks};
+use super::{
+    args::{RemoteArgs, plain},
+    time::{self, TimePoint},
+};
+use crate::{
+    clock,
+    config::{Config, units},
+};
+
+/// Arguments of `tidegate subscribe`.
+#[derive(Args, Debug)]
+pub struct SubscribeArgs {
+    #[command(flatten)]
+    remote: RemoteArgs,
+    /// The cameras
+    #[arg(required = true, value_name = "CAMERA")]
+    cameras: Vec<CameraName>,
+    /// Longest time from capture to here: 1ms to 60s
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    latency: Duration,
+    /// Least accuracy of the detector on what arrives, as a fraction of that on the originals: 0 to 1
+    #[arg(long, value_name = "FRACTION")]
+    accuracy: f64,
+    /// Who decides the knobs: budget, mez-pi, aimd or fixed
+    #[arg(long, default_value_t)]
+    controller: ControllerKind,
+    /// Newest frame (latest) or every frame (every)
+    #[arg(long, default_value_t)]
+    delivery: Delivery,
+    /// What gives way when both bounds cannot be kept: keep-latency, keep-accuracy or pause
+    #[arg(long, default_value_t)]
+    when_infeasible: WhenInfeasible,
+    /// Family of knobs: jpeg or mez
+    #[arg(long, default_value_t)]
+    profile: AdaptationProfile,
+    /// Detector whose table is used [default: the node's]
+    #[arg(long)]
+    detector: Option<String>,
+    /// Scene class of the table [default: the node's]
+    #[arg(long)]
+    scene: Option<String>,
+    /// First capture time: -30s, 2026-05-04T13:05:06Z or nanoseconds [default: from now on]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time::parse)]
+    from: Option<TimePoint>,
+    /// Capture time to end before [default: for ever]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time::parse)]
+    to: Option<TimePoint>,
+    /// Stop after this long
+    #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
+    run_for: Option<Duration>,
+    /// Save each frame as DIR/CAMERA/TIMESTAMP.jpg
+    #[arg(long, value_name = "DIR")]
+    save: Option<PathBuf>,
+    /// Write one row for each frame
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Print what became of each captured frame
+    #[arg(long)]
+    feedback: bool,
+}
+
+/// How often the lines are shown on a terminal, and elsewhere.
+const SHOWN_EVERY_TERMINAL: Duration = Duration::from_millis(250);
+const SHOWN_EVERY: Duration = Duration::from_secs(1);
+
+pub(super) async fn run(
+    config: &Config,
+    args: SubscribeArgs,
+    stop: CancellationToken,
+) -> Result<(), ApiError> {
+    let requests = requests(&args)?;
+    let sinks = Arc::new(Sinks::open(args.save.as_deref(), args.csv.as_deref(), &args.cameras)?);
+    let client = args.remote.connect(config).await?;
+    let board = Arc::new(Board::new(&requests));
+    let mut cameras = JoinSet::new();
+    for (index, request) in requests.into_iter().enumerate() {
+        let watch = Watch {
+            index,
+            request,
+            client: client.clone(),
+            board: board.clone(),
+            sinks: sinks.clone(),
+            feedback: args.feedback,
+        };
+        cameras.spawn(watch.run(stop.clone()));
+    }
+    let shown_every = if board.is_terminal() { SHOWN_EVERY_TERMINAL } else { SHOWN_EVERY };
+    let mut show = tokio::time::interval_at(tokio::time::Instant::now() + shown_every, shown_every);
+    let over = tokio::time::sleep(args.run_for.unwrap_or(Duration::MAX));
+    tokio::pin!(over);
+    let mut first_failure = None;
+    loop {
+        tokio::select! {
+            ended = cameras.join_next() => match ended {
+                None => break,
+                Some(Ok(Ok(()))) => {}
+                Some(Ok(Err((camera, error)))) => {
+                    board.tell(&format!("{camera}: {}", plain(&error.chain())))?;
+                    first_failure.get_or_insert(error);
+                }
+                Some(Err(broken)) => {
+                    let message = "the task of a camera broke";
+                    return Err(ApiError::new(Code::INTERNAL, message).caused_by(broken));
+                }
+            },
+            () = &mut over, if !stop.is_cancelled() => stop.cancel(),
+            _ = show.tick() => board.show()?,
+        }
+        for failure in sinks.failures() {
+            board.tell(&plain(&failure.chain()))?;
+            first_failure.get_or_insert(failure);
+        }
+    }
+    board.show()?;
+    if let Err(failure) = sinks.close() {
+        board.tell(&plain(&failure.chain()))?;
+        first_failure.get_or_insert(failure);
+    }
+    first_failure.map_or(Ok(()), Err)
+}
+
+fn requests(args: &SubscribeArgs) -> Result<Vec<SubscribeRequest>, ApiError> {
+    let now = clock::now();
+    let demand = Demand {
+        bounds: Bounds::new(args.latency, args.accuracy)?,
+        controller: args.controller,
+        delivery: args.delivery,
+        when_infeasible: args.when_infeasible,
+        profile: args.profile,
+    };
+    let request = |camera: &CameraName| {
+        let request = SubscribeRequest {
+            camera: camera.clone(),
+            from: args.from.map(|from| from.resolve(now)),
+            to: args.to.map(|to| to.resolve(now)),
+            demand,
+            detector: args.detector.clone(),
+            scene: args.scene.clone(),
+        };
+        request.check().map(|()| request)
+    };
+    args.cameras.iter().map(request).collect()
+}
+
+/// One camera's subscription.
+struct Watch {
+    index: usize,
+    request: SubscribeRequest,
+    client: Client,
+    board: Arc<Board>,
+    sinks: Arc<Sinks>,
+    feedback: bool,
+}
+
+impl Watch {
+    /// Until the range is complete, the subscription fails, or `stop`.
+    async fn run(self, stop: CancellationToken) -> Result<(), (CameraName, ApiError)> {
+        let camera = self.request.camera.clone();
+        let watched = self.watch(stop).await;
+        if watched.is_err() {
+            self.board.ended(self.index);
+        }
+        watched.map_err(|error| (camera, error))
+    }
+
+    async fn watch(&self, stop: CancellationToken) -> Result<(), ApiError> {
+        let mut subscription = self.client.subscribe(self.request.clone()).await?;
+        let mut verdicts = self.verdicts(&subscription).await?;
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                event = subscription.next() => match event.transpose()? {
+                    None => return Ok(()),
+                    Some(event) => {
+                        self.board.event(self.index, &event);
+                        self.sinks.write(&self.request.camera, self.request.demand.bounds, &event).await;
+                        if matches!(event, Event::CameraOnline) {
+                            // After a broken connection the subscription has another name. If it
+                            // broke again, the next `CameraOnline` tries anew.
+                            verdicts = self.verdicts(&subscription).await.unwrap_or(Verdicts::Off);
+                        }
+                    }
+                },
+                Some(verdict) = verdicts.next() => match verdict {
+                    Ok(verdict) => self.board.tell(&line::verdict(&verdict))?,
+                    // The connection broke: the subscription says so and comes back.
+                    Err(_) => verdicts = Verdicts::Off,
+                },
+            }
+        }
+        match subscription.unsubscribe().await {
+            // It ended by itself in the same moment.
+            Err(error) if error.code() != Code::SUBSCRIPTION_UNKNOWN => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    async fn verdicts(&self, subscription: &Subscription) -> Result<Verdicts, ApiError> {
+        if !self.feedback {
+            return Ok(Verdicts::Off);
+        }
+        let of = FeedbackOf::Subscription(subscription.id());
+        Ok(Verdicts::Of(Box::new(self.client.feedback(of).await?)))
+    }
+}
+
+/// The verdicts of a subscription, if they are asked for and there are any.
+enum Verdicts {
+    Off,
+    Of(Box<Feedback>),
+}
+
+impl stream::Stream for Verdicts {
+    type Item = Result<Verdict, ApiError>;
+
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Self::Item>> {
+        match &mut *self {
+            Self::Off => std::task::Poll::Ready(None),
+            Self::Of(feedback) => feedback.poll_next_unpin(context),
+        }
+    }
+}

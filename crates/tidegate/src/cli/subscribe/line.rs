@@ -1,0 +1,276 @@
+//! What one camera's line says.
+
+use std::{collections::VecDeque, time::Duration};
+
+use bytes::Bytes;
+use tidegate_client::{Event, Frame, SubscribeRequest, Verdict};
+use tidegate_message::{CameraName, Demand};
+
+use crate::{
+    cli::{args::plain, cameras::rounded},
+    config::units,
+};
+
+/// Latencies that percentiles are taken over: some seconds of a camera.
+const LATENCIES_MAX: usize = 256;
+
+/// The state of one camera's subscription.
+pub(super) struct Line {
+    camera: CameraName,
+    demand: Demand,
+    latencies: VecDeque<Duration>,
+    delivered: u64,
+    replayed: u64,
+    /// Live frames that came after the bound, or not at all.
+    lost: u64,
+    last: Option<Frame>,
+    last_bytes: u64,
+    /// What an operator should know most: a fault, or the reason of the last change.
+    reason: String,
+}
+
+impl Line {
+    pub(super) fn new(request: &SubscribeRequest) -> Self {
+        Self {
+            camera: request.camera.clone(),
+            demand: request.demand,
+            latencies: VecDeque::with_capacity(LATENCIES_MAX),
+            delivered: 0,
+            replayed: 0,
+            lost: 0,
+            last: None,
+            last_bytes: 0,
+            reason: "waiting for the first frame".to_owned(),
+        }
+    }
+
+    pub(super) fn failed(&mut self) {
+        self.reason = "ended by a failure".to_owned();
+    }
+
+    pub(super) fn event(&mut self, event: &Event) {
+        match event {
+            Event::Frame(frame) => {
+                self.took(frame.replayed, frame.stages.total());
+                if self.last.is_none() {
+                    self.reason.clear();
+                }
+                self.last_bytes = frame.jpeg.len() as u64;
+                // Without the picture, whose bytes it would keep in memory.
+                self.last = Some(Frame { jpeg: Bytes::new(), ..frame.clone() });
+            }
+            Event::Unchanged(marker) => self.took(marker.replayed, marker.stages.total()),
+            Event::Missed(missed) => {
+                self.lost += missed.count.max(1);
+                if self.last.is_none() {
+                    self.reason = format!("frames are missed: {}", missed.why);
+                }
+            }
+            Event::Infeasible(infeasible) => self.reason = plain(&infeasible.sentence),
+            Event::Feasible => self.reason = "both bounds can be kept again".to_owned(),
+            Event::CameraOffline(sentence) => self.reason = format!("offline: {}", plain(sentence)),
+            Event::CameraOnline => self.reason = "back".to_owned(),
+            Event::KnobsChanged(change) => self.reason = plain(&change.reason),
+            Event::ControllerFailed(sentence) => self.reason = plain(sentence),
+            Event::Ended(reason) => self.reason = format!("ended: {reason}"),
+        }
+    }
+
+    fn took(&mut self, replayed: bool, latency: Duration) {
+        if replayed {
+            // Its bound counts from sending: its age says nothing of the link.
+            self.replayed += 1;
+            return;
+        }
+        if latency > self.demand.bounds.latency() {
+            self.lost += 1;
+        } else {
+            self.delivered += 1;
+        }
+        if self.latencies.len() == LATENCIES_MAX {
+            self.latencies.pop_front();
+        }
+        self.latencies.push_back(latency);
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = format!(
+            "{}  bound {}  ",
+            self.camera,
+            units::show_duration(self.demand.bounds.latency())
+        );
+        match (percentile(&self.latencies, 50), percentile(&self.latencies, 95)) {
+            (Some(p50), Some(p95)) => {
+                text.push_str(&format!("p50 {:.1} ms  p95 {:.1} ms  ", millis(p50), millis(p95)));
+            }
+            _ => text.push_str("p50 -  p95 -  "),
+        }
+        let live = self.delivered + self.lost;
+        if live > 0 {
+            let share = 100.0 * self.delivered as f64 / live as f64;
+            text.push_str(&format!("delivered {share:.1} % of {live}  "));
+        }
+        if self.replayed > 0 {
+            text.push_str(&format!("replayed {}  ", self.replayed));
+        }
+        if let Some(frame) = &self.last {
+            let kept = if frame.accuracy_kept { "" } else { " below its bound" };
+            text.push_str(&format!(
+                "{} of {}  {}  {}  accuracy {:.3}{kept}  ",
+                rounded(self.last_bytes),
+                rounded(frame.original_bytes),
+                frame.size,
+                plain(&frame.knobs),
+                frame.accuracy,
+            ));
+        }
+        text.push_str(&self.reason);
+        text.trim_end().to_owned()
+    }
+}
+
+/// The smallest value that `percent` of the values do not exceed.
+fn percentile(values: &VecDeque<Duration>, percent: usize) -> Option<Duration> {
+    let mut sorted: Vec<Duration> = values.iter().copied().collect();
+    sorted.sort_unstable();
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied()
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// One verdict in one line.
+pub(super) fn verdict(verdict: &Verdict) -> String {
+    let stages = &verdict.stages;
+    let mut text = format!(
+        "{} {} {}: {} of {}, {}",
+        verdict.camera,
+        verdict.captured_at,
+        verdict.outcome,
+        rounded(verdict.sent_bytes),
+        rounded(verdict.original_bytes),
+        plain(&verdict.knobs),
+    );
+    if let Some(row) = verdict.row {
+        text.push_str(&format!(" (row {row})"));
+    }
+    text.push_str(&format!(
+        ", accuracy {:.3}, capture {:.1} + encode {:.1} + queue {:.1} + network {:.1} + delivery {:.1} = {:.1} of {:.0} ms",
+        verdict.accuracy,
+        millis(stages.capture),
+        millis(stages.encode),
+        millis(stages.queue),
+        millis(stages.network),
+        millis(stages.delivery),
+        millis(stages.total()),
+        millis(verdict.bound),
+    ));
+    if verdict.capacity_bytes_per_second > 0 {
+        text.push_str(&format!(", {}/s", rounded(verdict.capacity_bytes_per_second)));
+    }
+    if let Some(reason) = &verdict.reason {
+        text.push_str(&format!("; {}", plain(reason)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_client::{KnobsChanged, Missed, MissedWhy, Outcome, Stages};
+    use tidegate_message::Instant;
+
+    use super::*;
+
+    fn line() -> Line {
+        Line::new(&SubscribeRequest::new("cam1", Duration::from_millis(100), 0.95).unwrap())
+    }
+
+    fn frame(millis: u64, replayed: bool) -> Event {
+        Event::Frame(Frame {
+            captured_at: Instant::from_millis(1000),
+            size: "960x540".parse().unwrap(),
+            original_bytes: 410_000,
+            knobs: "scale=1/2 quality=60".into(),
+            accuracy: 0.9612,
+            accuracy_kept: true,
+            replayed,
+            stages: Stages { network: Duration::from_millis(millis), ..Stages::default() },
+            handed_at: Instant::from_millis(1040),
+            jpeg: Bytes::from(vec![0; 61_000]),
+        })
+    }
+
+    #[test]
+    fn the_line_is_golden() {
+        let mut line = line();
+        assert_eq!(line.text(), "cam1  bound 100ms  p50 -  p95 -  waiting for the first frame");
+        for millis in [40, 50, 60, 120] {
+            line.event(&frame(millis, false));
+        }
+        line.event(&Event::Missed(Missed {
+            from: Instant::EPOCH,
+            to: Instant::EPOCH,
+            count: 1,
+            why: MissedWhy::Overtaken,
+        }));
+        line.event(&Event::KnobsChanged(KnobsChanged {
+            captured_at: Instant::EPOCH,
+            from: "original".into(),
+            to: "scale=1/2 quality=60".into(),
+            reason: "20 Mbit/s\x1b[2J carry 64 kB in time".into(),
+        }));
+        assert_eq!(
+            line.text(),
+            "cam1  bound 100ms  p50 50.0 ms  p95 120.0 ms  delivered 60.0 % of 5  61 kB of 410 kB  960x540  \
+             scale=1/2 quality=60  accuracy 0.961  20 Mbit/s\u{fffd}[2J carry 64 kB in time"
+        );
+    }
+
+    #[test]
+    fn frames_of_the_past_do_not_count_against_the_bound() {
+        let mut line = line();
+        line.event(&frame(30_000, true));
+        let text = line.text();
+        assert!(text.contains("p50 -  p95 -  replayed 1  61 kB"), "{text}");
+    }
+
+    #[test]
+    fn percentiles_are_values_that_occurred() {
+        let values =
+            |range: std::ops::RangeInclusive<u64>| range.map(Duration::from_millis).collect();
+        assert_eq!(percentile(&values(1..=100), 95), Some(Duration::from_millis(95)));
+        assert_eq!(percentile(&values(1..=1), 50), Some(Duration::from_millis(1)));
+        assert_eq!(percentile(&VecDeque::new(), 50), None);
+    }
+
+    #[test]
+    fn the_verdict_is_golden() {
+        let text = verdict(&Verdict {
+            camera: "cam1".parse().unwrap(),
+            transfer: 1,
+            captured_at: Instant::from_millis(12_250),
+            outcome: Outcome::Kept,
+            sent_bytes: 61_000,
+            original_bytes: 410_000,
+            knobs: "scale=1/2 quality=60".into(),
+            row: Some(14),
+            accuracy: 0.962,
+            accuracy_kept: true,
+            stages: Stages {
+                encode: Duration::from_micros(6200),
+                network: Duration::from_millis(30),
+                ..Stages::default()
+            },
+            bound: Duration::from_millis(100),
+            capacity_bytes_per_second: 2_300_000,
+            reason: Some("capacity fell".into()),
+        });
+        assert_eq!(
+            text,
+            "cam1 12.250000000 kept: 61 kB of 410 kB, scale=1/2 quality=60 (row 14), accuracy 0.962, capture 0.0 \
+             + encode 6.2 + queue 0.0 + network 30.0 + delivery 0.0 = 36.2 of 100 ms, 2.30 MB/s; capacity fell"
+        );
+    }
+}

@@ -1,0 +1,6 @@
+//! Frames from a camera to an application, over real sockets.
+
+mod deliver;
+mod recover;
+mod refuse;
+mod world;

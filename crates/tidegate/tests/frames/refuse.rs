@@ -1,0 +1,121 @@
+//! What is refused, and that nothing else is disturbed by it.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use tidegate::{
+    camera::CameraError,
+    link::Transport,
+    pki::{self, InitRequest},
+};
+use tidegate_client::{Changes, Code, Event, Instant, SubscribeRequest, Subscription};
+use tokio::time::timeout;
+
+use crate::world::World;
+
+const SCENE: &str = "scene:street?size=320x240&fps=10&people=3&seed=1";
+
+fn request(camera: &str) -> SubscribeRequest {
+    SubscribeRequest::new(camera, Duration::from_secs(2), 0.5).expect("a request")
+}
+
+async fn delivers(subscription: &mut Subscription) {
+    let next = async {
+        while let Some(event) = subscription.next().await {
+            if let Event::Frame(_) = event.expect("the subscription holds") {
+                return;
+            }
+        }
+        panic!("the subscription ended");
+    };
+    timeout(Duration::from_secs(30), next).await.expect("a frame comes");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_ask_for_nonsense_name_it() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let _camera = world.camera("cam1", SCENE);
+    world.wait_for_camera(&client, "cam1").await;
+    let mut good = client.subscribe(request("cam1")).await.expect("a subscription");
+
+    let unknown = client.subscribe(request("nobody")).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::CAMERA_UNKNOWN);
+    assert!(unknown.message().contains("registered are cam1"), "{unknown}");
+
+    let mut reversed = request("cam1");
+    (reversed.from, reversed.to) = (Some(Instant::from_millis(2)), Some(Instant::from_millis(1)));
+    assert_eq!(client.subscribe(reversed).await.unwrap_err().code(), Code::RANGE_INVALID);
+
+    let zero = Changes { latency: Some(Duration::ZERO), ..Changes::default() };
+    assert_eq!(good.update(zero).await.unwrap_err().code(), Code::BOUND_INVALID);
+    let above = Changes { accuracy: Some(1.5), ..Changes::default() };
+    assert_eq!(good.update(above).await.unwrap_err().code(), Code::BOUND_INVALID);
+    delivers(&mut good).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unreachable_accuracy_is_told_at_once() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let _camera = world.camera("cam1", "scene:street?size=640x480&fps=10&people=3&seed=1");
+    world.wait_for_camera(&client, "cam1").await;
+    // One millisecond cannot be kept by any setting.
+    let request = SubscribeRequest::new("cam1", Duration::from_millis(1), 1.0).unwrap();
+    let mut subscription = client.subscribe(request).await.expect("a subscription");
+    let told = async {
+        while let Some(event) = subscription.next().await {
+            if let Event::Infeasible(infeasible) = event.expect("the subscription holds") {
+                return infeasible;
+            }
+        }
+        panic!("the subscription ended");
+    };
+    let infeasible = timeout(Duration::from_secs(20), told).await.expect("word of it");
+    assert!(infeasible.sentence.contains("cannot be kept"), "{}", infeasible.sentence);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cameras_with_wrong_certificates_disturb_nobody() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let _camera = world.camera("cam1", SCENE);
+    world.wait_for_camera(&client, "cam1").await;
+    let mut good = client.subscribe(request("cam1")).await.expect("a subscription");
+
+    // A stranger: its certificate comes from another authority.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let names = InitRequest { cameras: vec!["cam1".into(), "cam2".into()], ..Default::default() };
+    pki::init(elsewhere.path(), &names).unwrap();
+    let stranger = world.camera_with("cam2", SCENE, Transport::Quic, elsewhere.path());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!stranger.task.is_finished(), "it goes on trying");
+    stranger.kill();
+    delivers(&mut good).await;
+    let cameras = client.cameras().await.expect("the list");
+    assert_eq!(cameras.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_key_cannot_take_a_camera_name() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let _camera = world.camera("cam1", SCENE);
+    world.wait_for_camera(&client, "cam1").await;
+    // The same authority gives out the name a second time, with another key.
+    let copy = tempfile::tempdir().unwrap();
+    for file in ["ca.pem", "ca.key"] {
+        std::fs::copy(world.path().join(file), copy.path().join(file)).unwrap();
+    }
+    pki::add(copy.path(), pki::Kind::Camera, "cam1", &[], Duration::from_secs(3600)).unwrap();
+    let second = world.camera_with("cam1", SCENE, Transport::Quic, copy.path());
+    let ended = timeout(Duration::from_secs(20), second.task).await.expect("it gives up");
+    match ended.expect("no panic") {
+        Err(CameraError::Refused { code, text }) => {
+            assert_eq!(code, Some(Code::CAMERA_TAKEN), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let mut good = client.subscribe(request("cam1")).await.expect("a subscription");
+    delivers(&mut good).await;
+}

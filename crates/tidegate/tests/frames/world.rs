@@ -1,0 +1,165 @@
+//! An edge node, cameras and applications on loopback, in one process but over real sockets.
+
+use std::{net::SocketAddr, path::Path, time::Duration};
+
+use tempfile::TempDir;
+use tidegate::{
+    camera::{self, CameraError, CameraOptions, DialOptions},
+    clock,
+    link::{LinkConfig, Transport},
+    node::{Node, NodeOptions},
+    pki::{self, InitRequest},
+};
+use tidegate_client::{Client, Credentials};
+use tidegate_frame::knob::FrameLimits;
+use tidegate_log::LogConfig;
+use tidegate_wire::TransferHints;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Certificates that the world is made with.
+pub(crate) const CAMERAS: [&str; 3] = ["cam1", "cam2", "cam3"];
+
+/// A running edge node and the certificates of all who may speak to it.
+pub(crate) struct World {
+    pub(crate) folder: TempDir,
+    pub(crate) api: SocketAddr,
+    pub(crate) link: SocketAddr,
+    node: Option<(JoinHandle<()>, CancellationToken)>,
+}
+
+/// A running camera node; stops when dropped.
+pub(crate) struct CameraNode {
+    pub(crate) task: JoinHandle<Result<(), CameraError>>,
+    stop: CancellationToken,
+}
+
+impl World {
+    pub(crate) async fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder for certificates");
+        let request = InitRequest {
+            cameras: CAMERAS.map(str::to_owned).to_vec(),
+            applications: vec!["application".into(), "other".into()],
+            ..InitRequest::default()
+        };
+        pki::init(folder.path(), &request).expect("certificates");
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut world = Self { folder, api: any, link: any, node: None };
+        world.start_node().await;
+        world
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Starts the edge node where it was before, or on free ports the first time.
+    pub(crate) async fn start_node(&mut self) {
+        let options = NodeOptions {
+            api_listen: self.api,
+            link_listen: self.link,
+            credentials: pki::load(self.path(), "edge").expect("the node's certificate"),
+            link: link_config(),
+            stream_log: LogConfig { bytes_max: 64 << 20, segment_bytes: 8 << 20 },
+            hosted: options("hosted"),
+            hints: TransferHints::default(),
+        };
+        let node = Node::bind(options).await.expect("a node");
+        (self.api, self.link) = (node.api_address(), node.link_address());
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let task = tokio::spawn(async move { node.serve(stopped).await.expect("a node serves") });
+        self.node = Some((task, stop));
+    }
+
+    pub(crate) async fn stop_node(&mut self) {
+        let (task, stop) = self.node.take().expect("a running node");
+        stop.cancel();
+        task.await.expect("the node ends without a panic");
+    }
+
+    /// Starts a camera node that plays `source`.
+    pub(crate) fn camera(&self, name: &str, source: &str) -> CameraNode {
+        self.camera_with(name, source, Transport::Quic, self.path())
+    }
+
+    pub(crate) fn camera_with(
+        &self,
+        name: &str,
+        source: &str,
+        transport: Transport,
+        pki: &Path,
+    ) -> CameraNode {
+        let dial = DialOptions {
+            edge: self.link,
+            transport,
+            credentials: pki::load(pki, name).expect("the camera's certificate"),
+            link: link_config(),
+            reconnects_max: None,
+            retry_max: Duration::from_secs(1),
+        };
+        let stop = CancellationToken::new();
+        let (stopped, options) = (stop.clone(), options(name));
+        let source = source.parse().expect("a source");
+        let task = tokio::spawn(async move { camera::run(options, &source, dial, stopped).await });
+        CameraNode { task, stop }
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        self.client_as("application").await
+    }
+
+    pub(crate) async fn client_as(&self, name: &str) -> Client {
+        let file = |what: String| self.path().join(what);
+        let credentials = Credentials::load(
+            file("ca.pem".into()),
+            file(format!("{name}.pem")),
+            file(format!("{name}.key")),
+        )
+        .expect("the application's certificate");
+        Client::connect(&format!("https://{}", self.api), credentials).await.expect("a client")
+    }
+
+    /// Waits until a camera is there and has captured a frame.
+    pub(crate) async fn wait_for_camera(&self, client: &Client, name: &str) {
+        let name = name.parse().expect("a camera name");
+        let there = async {
+            loop {
+                if client.camera(&name).await.is_ok_and(|c| c.online && c.newest_at.is_some()) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), there).await.expect("the camera comes");
+    }
+}
+
+impl CameraNode {
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        self.task.await.expect("the camera ends without a panic").expect("a clean stop");
+    }
+
+    /// Ends it without a word, as a power cut would.
+    pub(crate) fn kill(self) {
+        self.task.abort();
+    }
+}
+
+fn options(name: &str) -> CameraOptions {
+    CameraOptions {
+        name: name.parse().expect("a camera name"),
+        size: None,
+        frames_per_second: 0.0,
+        source: String::new(),
+        log: LogConfig { bytes_max: 64 << 20, segment_bytes: 8 << 20 },
+        limits: FrameLimits::default(),
+        future_max: Duration::from_secs(1),
+        tables: None,
+    }
+}
+
+fn link_config() -> LinkConfig {
+    LinkConfig { clock: std::sync::Arc::new(clock::now), ..LinkConfig::default() }
+}

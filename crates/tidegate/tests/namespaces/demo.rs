@@ -1,0 +1,60 @@
+//! The demonstration itself, shortened.
+
+use std::process::Command;
+
+use tidegate_netlab::{Lab, LabError, Options};
+use tidegate_sim::medium::Scenario;
+
+/// Whether a lab can be made here; says why not.
+fn lab_can_be_made() -> bool {
+    let scenario = "[[medium]]\nname = \"w0\"\nkind = \"wan\"\nrate = \"1Mbit\"\nport = [\n\
+                    { node = \"a\", address = \"10.79.1.1/24\" },\n{ node = \"b\", address = \"10.79.1.2/24\" },\n]\n";
+    let scenario = Scenario::parse(scenario, std::path::Path::new("")).expect("a scenario");
+    match Lab::up(&scenario, &Options::default()) {
+        Ok(_) => true,
+        Err(error @ LabError::NeedsRoot { .. }) => {
+            println!("skipped: {error}");
+            false
+        }
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+#[test]
+fn the_demo_meets_its_verdict_and_writes_its_report() {
+    if !lab_can_be_made() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = folder.path().join("demo.html");
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["demo", "--cameras", "3", "--for", "15s", "--report"])
+        .arg(&report)
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+        .output()
+        .expect("the demo runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let failed = String::from_utf8_lossy(&output.stderr);
+    if said.contains("accuracy could not be measured") {
+        println!("skipped: no detector worker; scripts/setup makes it\n{said}");
+        return;
+    }
+    let page = std::fs::read_to_string(&report).unwrap_or_default();
+    assert!(page.contains("<svg") && page.ends_with("</html>\n"), "{said}{failed}");
+    assert!(output.status.success() && said.contains("VERDICT: met"), "{said}{failed}");
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_a_clear_error() {
+    if !lab_can_be_made() {
+        return;
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["demo", "--cameras", "1", "--for", "1s", "--report", "/dev/full"])
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+        .output()
+        .expect("the demo runs");
+    let failed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{failed}");
+    assert!(failed.contains("/dev/full cannot be written"), "{failed}");
+}

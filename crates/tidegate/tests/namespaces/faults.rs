@@ -1,0 +1,116 @@
+//! Processes that die, and a link that is cut.
+
+use std::time::Duration;
+
+use tidegate_client::{Delivery, Instant};
+use tidegate_sim::medium::Change;
+
+use crate::site::{App, Site, frame};
+
+/// Ten frames a second: nothing is missing between two frames that are less than this apart.
+const NO_GAP: Duration = Duration::from_millis(190);
+
+fn change(text: &str) -> Change {
+    text.parse().expect("a change")
+}
+
+#[test]
+fn a_killed_camera_comes_back_to_its_subscriber() {
+    let Some(mut site) = Site::up() else { return };
+    let last = site.app(async |app: App| frame(&mut app.subscribe(|_| {}).await).await.captured_at);
+    site.kill_camera();
+    site.start_camera();
+    let next = site.app(async |app: App| frame(&mut app.subscribe(|_| {}).await).await.captured_at);
+    assert!(next > last);
+}
+
+#[test]
+fn a_killed_edge_node_loses_no_frame_of_a_subscriber_that_wants_every() {
+    let Some(mut site) = Site::up() else { return };
+    let last = site.app(async |app: App| {
+        let every = |request: &mut tidegate_client::SubscribeRequest| {
+            request.demand.delivery = Delivery::Every;
+        };
+        let mut subscription = app.subscribe(every).await;
+        frame(&mut subscription).await;
+        frame(&mut subscription).await.captured_at
+    });
+    site.kill_node();
+    std::thread::sleep(Duration::from_secs(1));
+    site.start_node();
+    // The application was told nothing by the dead node: it asks from where it was.
+    site.app(async |app: App| {
+        let from = last + Duration::from_nanos(1);
+        let mut subscription = app
+            .subscribe(|request| {
+                request.demand.delivery = Delivery::Every;
+                request.from = Some(from);
+            })
+            .await;
+        let mut last = last;
+        for _ in 0..30 {
+            let frame = frame(&mut subscription).await;
+            assert!(frame.captured_at > last);
+            assert!(frame.captured_at.since(last) < NO_GAP, "a gap after {last}");
+            last = frame.captured_at;
+        }
+    });
+}
+
+#[test]
+fn a_link_cut_for_five_seconds_is_bridged_by_the_cameras_log() {
+    let Some(site) = Site::up() else { return };
+    let lab = &site.lab;
+    let (seen, cut) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            cut.recv().expect("a first frame");
+            lab.apply(change("air0 factor=0")).expect("a cut");
+            std::thread::sleep(Duration::from_secs(5));
+            lab.apply(change("air0 factor=1")).expect("a mended link");
+        });
+        site.app(async |app: App| {
+            let mut subscription =
+                app.subscribe(|request| request.demand.delivery = Delivery::Every).await;
+            let mut last = frame(&mut subscription).await.captured_at;
+            seen.send(()).expect("somebody cuts the link");
+            let (mut frames, mut longest) = (0, Duration::ZERO);
+            while frames < 90 {
+                let waited = Instant::from_nanos(tidegate::clock::now().as_nanos());
+                let frame = frame(&mut subscription).await;
+                longest = longest.max(tidegate::clock::now().since(waited));
+                assert!(frame.captured_at > last);
+                assert!(frame.captured_at.since(last) < NO_GAP, "a gap after {last}");
+                last = frame.captured_at;
+                frames += 1;
+            }
+            assert!(longest > Duration::from_secs(3), "the link was cut: {longest:?}");
+        });
+    });
+}
+
+#[test]
+fn the_past_runs_into_the_future_over_a_narrow_link() {
+    let Some(site) = Site::up() else { return };
+    std::thread::sleep(Duration::from_secs(2));
+    site.app(async |app: App| {
+        let mut subscription = app
+            .subscribe(|request| {
+                request.demand.delivery = Delivery::Every;
+                request.from = Some(Instant::EPOCH);
+            })
+            .await;
+        let first = frame(&mut subscription).await;
+        assert!(first.replayed);
+        let mut last = first.captured_at;
+        loop {
+            let frame = frame(&mut subscription).await;
+            assert!(frame.captured_at > last);
+            assert!(frame.captured_at.since(last) < NO_GAP, "a gap after {last}");
+            last = frame.captured_at;
+            if !frame.replayed {
+                break;
+            }
+        }
+    });
+}

@@ -1,0 +1,7 @@
+//! Real processes in network namespaces: what survives the death of each, and a cut link.
+//!
+//! Needs root and TUN devices; says so and passes as skipped without them.
+
+mod demo;
+mod faults;
+mod site;

@@ -1,0 +1,202 @@
+//! An edge node and a camera, each a process in its namespace, and an application inside another.
+
+use std::{
+    fs::{self, File},
+    future::Future,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use futures::StreamExt;
+use tempfile::TempDir;
+use tidegate::pki::{self, InitRequest, NODE_SERVER_NAME};
+use tidegate_client::{Client, Credentials, Event, Frame, SubscribeRequest, Subscription};
+use tidegate_netlab::{Lab, LabError, Options};
+use tidegate_sim::medium::Scenario;
+
+const SCENARIO: &str = r#"
+seed = 3
+[[medium]]
+name = "air0"
+kind = "wan"
+rate = "50Mbit"
+delay = "2ms"
+queue = "256KiB"
+port = [
+  { node = "edge", address = "10.78.1.1/24" },
+  { node = "cam1", address = "10.78.1.11/24", default_route = true },
+]
+[[medium]]
+name = "lan0"
+kind = "wan"
+rate = "1Gbit"
+queue = "4MiB"
+port = [
+  { node = "edge", address = "10.78.2.1/24" },
+  { node = "app", address = "10.78.2.2/24", default_route = true },
+]
+"#;
+
+const SOURCE: &str = "scene:street?size=320x240&fps=10&people=3&seconds=3&seed=1";
+
+/// The processes of one site; all end with it.
+pub(crate) struct Site {
+    pub(crate) lab: Lab,
+    folder: TempDir,
+    node: Option<Child>,
+    camera: Option<Child>,
+}
+
+impl Site {
+    /// A running site, or why there can be none here.
+    pub(crate) fn up() -> Option<Self> {
+        let scenario = Scenario::parse(SCENARIO, Path::new("")).expect("the scenario is readable");
+        let lab = match Lab::up(&scenario, &Options::default()) {
+            Ok(lab) => lab,
+            Err(error @ LabError::NeedsRoot { .. }) => {
+                println!("skipped: {error}");
+                return None;
+            }
+            Err(error) => panic!("{error:?}"),
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let request = InitRequest { cameras: vec!["cam1".into()], ..InitRequest::default() };
+        pki::init(&folder.path().join("data/pki"), &request).expect("certificates");
+        let config = format!(
+            "[node]\ndata_dir = {:?}\napi_listen = \"10.78.2.1:7080\"\n\
+             [link]\nlisten = \"10.78.1.1:7443\"\nedge = \"10.78.1.1:7443\"\nreconnect_backoff_max = \"1s\"\n\
+             [log]\ncamera_bytes = \"128MiB\"\nstream_bytes = \"64MiB\"\n\
+             [frames]\nframe_bytes_max = \"4MB\"\n",
+            folder.path().join("data")
+        );
+        fs::write(folder.path().join("tidegate.toml"), config).expect("a configuration");
+        let mut site = Self { lab, folder, node: None, camera: None };
+        site.start_node();
+        site.start_camera();
+        Some(site)
+    }
+
+    fn start(&self, node: &str, arguments: &[&str]) -> Child {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.path().join(format!("{node}.log")))
+            .expect("a log");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command
+            .arg("--config")
+            .arg(self.folder.path().join("tidegate.toml"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        self.lab.exec(node, command).expect("a process starts")
+    }
+
+    pub(crate) fn start_node(&mut self) {
+        self.node = Some(self.start("edge", &["node"]));
+    }
+
+    pub(crate) fn start_camera(&mut self) {
+        self.camera = Some(self.start("cam1", &["camera", "--name", "cam1", "--source", SOURCE]));
+    }
+
+    pub(crate) fn kill_node(&mut self) {
+        kill(self.node.take());
+    }
+
+    pub(crate) fn kill_camera(&mut self) {
+        kill(self.camera.take());
+    }
+
+    /// Runs an application inside its namespace.
+    pub(crate) fn app<T: Send>(&self, work: impl AsyncFnOnce(App) -> T + Send) -> T {
+        let pki = self.folder.path().join("data/pki");
+        let run = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(async {
+                let app = App { client: connect(&pki).await };
+                work(app).await
+            })
+        };
+        self.lab.within("app", run).expect("the namespace can be entered")
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for node in ["edge", "cam1"] {
+                let log = fs::read_to_string(self.folder.path().join(format!("{node}.log")));
+                eprintln!("--- {node}\n{}", log.unwrap_or_default());
+            }
+        }
+        kill(self.camera.take());
+        kill(self.node.take());
+    }
+}
+
+fn kill(child: Option<Child>) {
+    if let Some(mut child) = child {
+        // SIGKILL: no goodbye. One that has ended by itself is an error of its own test.
+        child.kill().expect("a running process");
+        child.wait().expect("its end");
+    }
+}
+
+async fn connect(pki: &Path) -> Client {
+    let file = |name: &str| pki.join(name);
+    let credentials =
+        Credentials::load(file("ca.pem"), file("application.pem"), file("application.key"))
+            .expect("the application's certificate")
+            .server_name(NODE_SERVER_NAME);
+    let up = async {
+        loop {
+            if let Ok(client) = Client::connect("https://10.78.2.1:7080", credentials.clone()).await
+                && client.cameras().await.is_ok_and(|cameras| {
+                    cameras.iter().any(|camera| camera.online && camera.newest_at.is_some())
+                })
+            {
+                return client;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    within(60, up).await
+}
+
+/// The application's side.
+pub(crate) struct App {
+    pub(crate) client: Client,
+}
+
+impl App {
+    pub(crate) async fn subscribe(
+        &self,
+        change: impl FnOnce(&mut SubscribeRequest),
+    ) -> Subscription {
+        let mut request =
+            SubscribeRequest::new("cam1", Duration::from_secs(2), 0.5).expect("a request");
+        change(&mut request);
+        self.client.subscribe(request).await.expect("a subscription")
+    }
+}
+
+/// What the future gives, within so many seconds.
+pub(crate) async fn within<T>(seconds: u64, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(seconds), future).await.expect("it comes in time")
+}
+
+/// The next frame.
+pub(crate) async fn frame(subscription: &mut Subscription) -> Frame {
+    let next = async {
+        while let Some(event) = subscription.next().await {
+            if let Event::Frame(frame) = event.expect("the subscription holds") {
+                return frame;
+            }
+        }
+        panic!("the subscription ended");
+    };
+    within(60, next).await
+}
