@@ -52,7 +52,7 @@ impl Screen {
 
     pub(super) fn draw(&mut self, elapsed: Duration, watched: &[Watched]) {
         let seconds = elapsed.as_secs();
-        if !self.terminal && seconds % LOG_EVERY != 0 {
+        if !self.terminal && !seconds.is_multiple_of(LOG_EVERY) {
             return;
         }
         let mut text = format!(

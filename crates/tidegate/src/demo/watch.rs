@@ -194,7 +194,7 @@ impl Watched {
         let seconds = |instant: Instant| instant.nanos_since(began) as f64 / 1e9;
         let sample = match event {
             Event::Frame(frame) if frame.captured_at >= began && !frame.replayed => {
-                if self.samples.len() % KEEP_EVERY == 0 {
+                if self.samples.len().is_multiple_of(KEEP_EVERY) {
                     self.kept.push(Kept {
                         captured_at: frame.captured_at,
                         promised: frame.accuracy,
