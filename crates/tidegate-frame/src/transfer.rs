@@ -20,10 +20,12 @@
 //! [`Delivery::Latest`] no frame leaves after a newer one and none is kept on the way past its deadline;
 //! with [`Delivery::Every`] none is reset or overtaken. Sending a frame allocates nothing after warm-up.
 
+mod command;
 mod config;
 mod flight;
 mod ladder;
 mod report;
+mod rescue;
 
 use std::{
     collections::VecDeque,
@@ -41,160 +43,12 @@ use crate::{
     table::TableSet,
 };
 
+pub use command::{Command, Input, SendHeader};
 pub use config::TransferConfig;
 use flight::{Flight, Flights};
 use ladder::Ladder;
 use report::Reasons;
 pub use report::{DropReason, Report};
-
-/// What happened.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Input {
-    /// A frame was appended to the camera's log.
-    Captured {
-        /// Its capture time, which names it.
-        at: Instant,
-        /// Size of the unmodified frame.
-        bytes: u32,
-        /// Its width and height.
-        size: FrameSize,
-        /// Whether it comes from the past: its latency then counts from sending.
-        replayed: bool,
-    },
-    /// The encoder is done with a frame.
-    Encoded {
-        /// The frame.
-        frame: Instant,
-        /// Size of the result.
-        bytes: u32,
-        /// Time it took.
-        took: Duration,
-    },
-    /// Differencing found nothing new in a frame.
-    Unchanged {
-        /// The frame.
-        frame: Instant,
-        /// Part of the image that changed, 0 to 1.
-        changed: f32,
-        /// Time it took to see that.
-        took: Duration,
-    },
-    /// The encoder could not change a frame.
-    EncodeFailed {
-        /// The frame.
-        frame: Instant,
-    },
-    /// The first byte of a frame was handed to the link.
-    Started {
-        /// The frame.
-        frame: Instant,
-    },
-    /// The receiver's word about a frame: its first byte, every 10 ms of progress, its last byte.
-    Ack {
-        /// The frame.
-        frame: Instant,
-        /// Bytes that have arrived.
-        received: u32,
-        /// Bytes it has.
-        total: u32,
-        /// Arrival of the first byte, by the receiver's clock.
-        first_at: Instant,
-        /// Arrival of the newest byte, by the receiver's clock.
-        last_at: Instant,
-        /// Whether that was all.
-        complete: bool,
-    },
-    /// What the link knows of its path.
-    Path {
-        /// Smoothed round trip.
-        rtt: Duration,
-        /// Shortest round trip of late.
-        rtt_min: Duration,
-        /// Bytes on the way, of whatever transfer.
-        in_flight: u64,
-    },
-    /// This camera's part of the link, from the edge node; forgotten after `valid_for`.
-    Share {
-        /// Bytes per second; nothing lifts the limit.
-        bytes_per_second: Option<f64>,
-        /// How long it holds.
-        valid_for: Duration,
-    },
-    /// The subscription was changed.
-    Demand(Demand),
-    /// The link broke: what was on the way is lost.
-    LinkDown,
-    /// The link is back.
-    LinkUp,
-}
-
-/// What is to be done.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Command {
-    /// Change a frame; answer with `Encoded`, `Unchanged` or `EncodeFailed`.
-    Encode {
-        /// The frame.
-        frame: Instant,
-        /// What to do to it.
-        setting: KnobSetting,
-        /// Bytes that would fit; a result above may be sent back for another try.
-        bytes_max: u32,
-    },
-    /// Send the frame that was just encoded.
-    Send {
-        /// The frame.
-        frame: Instant,
-        /// When its bytes stop being worth sending; [`Instant::MAX`] for never.
-        deadline: Instant,
-        /// What travels with it.
-        header: SendHeader,
-    },
-    /// Tell the receiver that nothing changed in this frame.
-    SendUnchanged {
-        /// The frame.
-        frame: Instant,
-    },
-    /// Stop sending a frame: its deadline has come, or it will miss it and a smaller encoding of the
-    /// same frame follows.
-    Reset {
-        /// The frame.
-        frame: Instant,
-    },
-    /// A frame will not be delivered; the camera's log still has the original.
-    Drop {
-        /// The frame.
-        frame: Instant,
-        /// Why.
-        why: DropReason,
-    },
-    /// Something the subscriber should know.
-    Report(Report),
-}
-
-/// What travels with a frame.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SendHeader {
-    /// Row of the table.
-    pub row: u32,
-    /// What was done to the frame.
-    pub setting: KnobSetting,
-    /// Size of the encoded frame.
-    pub bytes: u32,
-    /// Normalized F1 that the table promises.
-    pub accuracy: f64,
-    /// Whether that keeps the accuracy bound.
-    pub accuracy_kept: bool,
-    /// Whether the frame comes from the past.
-    pub replayed: bool,
-    /// Time spent encoding, all tries together.
-    pub encode: Duration,
-    /// How often it was encoded.
-    pub encodes: u8,
-    /// Estimated capacity in bytes per second, if known.
-    pub bytes_per_second: Option<f64>,
-    /// Why the knobs stand where they stand, in one sentence.
-    pub reason: Arc<str>,
-}
 
 /// The state machine.
 pub struct Transfer {
@@ -257,8 +111,6 @@ struct Encoding {
 
 /// Time for which the link's word about bytes on the way is believed.
 const FOREIGN_VALID: Duration = Duration::from_millis(50);
-/// Part of the time left that the second, smaller encoding of a frame may take to send.
-const RESCUE_AIM: f64 = 0.8;
 /// Longest latency a lost frame is thought to have had.
 const EXPECTED_MAX: Duration = Duration::from_secs(10);
 /// Pauses longer than this are no frame period.
@@ -434,7 +286,7 @@ impl Transfer {
     }
 
     fn captured(&mut self, now: Instant, frame: Waiting, size: FrameSize) {
-        if self.ladder.is_for(size, &self.demand).is_none() {
+        if !self.ladder.is_for(size, &self.demand) {
             self.rebuild_ladder(size);
         }
         if !frame.replayed {
@@ -521,6 +373,7 @@ impl Transfer {
             if self.droppable() && !waiting.replayed && now >= self.deadline(waiting.frame) {
                 self.waiting.pop_front();
                 self.drop_frame(waiting.frame, DropReason::Late);
+                self.tell_if_hopeless();
                 let waited = now.since(waiting.frame);
                 self.observe(now, &Observation::Lost { waited, expected: waited });
                 continue;
@@ -537,6 +390,28 @@ impl Transfer {
                 Plan::Wait => return,
             }
         }
+    }
+
+    /// A bound that the path and the delivery alone use up is told as infeasible: no frame would ever get as
+    /// far as the controller, which tells of all others.
+    fn tell_if_hopeless(&mut self) {
+        let fixed = self.config.delivery + self.one_way + self.encode;
+        if self.demand.bounds.latency() > fixed || self.ladder.rungs().is_empty() {
+            return;
+        }
+        let carry = |rung: usize| {
+            let bytes = self.ladder.rungs()[rung].bytes;
+            let seconds = self.capacity.capacity().map_or(0.0, |c| bytes / c.bytes_per_second);
+            Duration::try_from_secs_f64(seconds).unwrap_or_default()
+        };
+        let accurate = self.smallest_rung(self.demand.bounds.accuracy());
+        let infeasible = Infeasible {
+            by_latency: None,
+            by_accuracy: accurate.map(|rung| (rung, fixed + carry(rung))),
+            bytes_max: 0.0,
+        };
+        let report = self.reasons.infeasible(&self.demand, self.ladder.rungs(), &infeasible);
+        self.commands.extend(report.map(Command::Report));
     }
 
     fn begin(&mut self, mut encoding: Encoding) {
@@ -809,88 +684,11 @@ impl Transfer {
         self.arrived(now, flight.base, flight.bytes);
     }
 
-    /// Whether a word about a frame of `total` bytes means an encoding that was taken back.
-    fn is_taken_back(&self, frame: Instant, total: u32) -> bool {
-        let encoding = self.encoding.is_some_and(|encoding| {
-            encoding.of.frame == frame && encoding.replaces_bytes == Some(total)
-        });
-        encoding || self.flights.replaced(frame, total)
-    }
-
-    /// The encoding that was taken back had arrived whole: the other one is not needed.
-    fn arrived_after_all(&mut self, now: Instant, frame: Instant, bytes: u32) {
-        let encoding = self.encoding.take_if(|encoding| encoding.of.frame == frame);
-        let base = match encoding {
-            Some(encoding) => encoding.base,
-            None => {
-                let Some(flight) = self.flights.remove(frame) else { return };
-                self.capacity.forget(frame);
-                self.commands.push_back(Command::Reset { frame });
-                flight.base
-            }
-        };
-        self.arrived(now, base, bytes);
-    }
-
     fn arrived(&mut self, now: Instant, base: Instant, bytes: u32) {
         // The acknowledgement took its way back, too.
         let latency = now.since(base).saturating_sub(self.one_way);
         let on_time = latency + self.config.delivery <= self.demand.bounds.latency();
         self.observe(now, &Observation::Delivered { latency, bytes, on_time });
-    }
-
-    /// Takes back a frame that will miss its deadline while there is still time to send a smaller one.
-    ///
-    /// This is what a sudden drop of the capacity costs: not the frame, only its quality. One frame is
-    /// taken back at most once, and only if nothing else is on the way and nothing newer was sent.
-    fn rescue(&mut self, now: Instant) {
-        let rescuable = self.config.rescue && self.droppable() && self.encoding.is_none();
-        let Some(flight) = self.flights.alone().copied().filter(|_| rescuable) else { return };
-        let (Some(capacity), Some(started)) = (self.capacity.capacity(), flight.started) else {
-            return;
-        };
-        let newest = self.out_last == Some(flight.frame);
-        if flight.replaced_bytes.is_some() || flight.trial || flight.replayed || !newest {
-            return;
-        }
-        let elapsed = now.since(started).saturating_sub(self.one_way * 2);
-        if elapsed < self.config.capacity.span_min {
-            return;
-        }
-        // The frame's own pace knows of a drop before the filtered estimate does.
-        let pace = f64::from(flight.received) / elapsed.as_secs_f64();
-        let rate = pace.min(capacity.bytes_per_second).max(1.0);
-        let left = flight.deadline.since(now).as_secs_f64();
-        let missing = f64::from(flight.bytes.saturating_sub(flight.received));
-        if missing / rate <= left {
-            return;
-        }
-        let bytes_max = rate * (left - self.encode.as_secs_f64()) * RESCUE_AIM;
-        self.ladder.predict(flight.original_bytes);
-        let bound = self.demand.bounds.accuracy();
-        let rungs = self.ladder.rungs().iter().enumerate();
-        let fits = rungs.filter(|(_, rung)| rung.accuracy >= bound && rung.bytes <= bytes_max);
-        let best = fits.max_by(|(_, a), (_, b)| a.accuracy.total_cmp(&b.accuracy));
-        let Some((rung, _)) = best else { return };
-        self.flights.remove(flight.frame);
-        self.capacity.forget(flight.frame);
-        self.commands.push_back(Command::Reset { frame: flight.frame });
-        self.explain(now, rung);
-        let Flight { frame, base, deadline, original_bytes, .. } = flight;
-        self.begin(Encoding {
-            of: Waiting { frame, bytes: original_bytes, replayed: false },
-            base,
-            rung,
-            ladder: self.ladder_number,
-            promised: (0, KnobSetting::ORIGINAL, 0.0),
-            bytes_max,
-            deadline,
-            accuracy_kept: true,
-            encodes: 1,
-            took: Duration::ZERO,
-            trial: false,
-            replaces_bytes: Some(flight.bytes),
-        });
     }
 
     /// Resets what has reached its deadline, and after one more round trip counts it as lost.

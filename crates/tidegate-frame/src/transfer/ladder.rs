@@ -111,9 +111,8 @@ impl Ladder {
     }
 
     /// Whether it was made for such frames and such a demand.
-    pub(super) fn is_for(&self, source: FrameSize, demand: &Demand) -> Option<()> {
-        (self.source == Some(source) && self.profile == demand.profile && !self.rungs.is_empty())
-            .then_some(())
+    pub(super) fn is_for(&self, source: FrameSize, demand: &Demand) -> bool {
+        self.source == Some(source) && self.profile == demand.profile && !self.rungs.is_empty()
     }
 
     /// The frames it was made for, once there were any.

@@ -139,7 +139,7 @@ impl fmt::Display for DropReason {
 pub(super) struct Reasons {
     sentence: Arc<str>,
     capacity: Option<f64>,
-    infeasible: Option<(WhenInfeasible, Option<u32>)>,
+    infeasible: Option<WhenInfeasible>,
     feasible: u8,
     demand_changed: bool,
 }
@@ -211,7 +211,7 @@ impl Reasons {
         Some(Report::Knobs { from, to: to.setting, reason: self.sentence() })
     }
 
-    /// Nothing keeps both bounds; gives the report when that is new, or when other rows could be had.
+    /// Nothing keeps both bounds; gives the report when that is new or another policy rules.
     pub(super) fn infeasible(
         &mut self,
         demand: &Demand,
@@ -220,8 +220,7 @@ impl Reasons {
     ) -> Option<Report> {
         self.feasible = 0;
         let policy = demand.when_infeasible;
-        let state = (policy, infeasible.by_latency.map(|rung| rungs[rung].row));
-        if self.infeasible.replace(state).is_some_and(|(before, _)| before == policy) {
+        if self.infeasible.replace(policy) == Some(policy) {
             return None;
         }
         let latency_at_accuracy = infeasible.by_accuracy.map(|(_, latency)| latency);
