@@ -296,6 +296,26 @@ fn an_infeasible_bound_is_told_once_with_what_could_be_had_and_obeyed() {
 }
 
 #[test]
+fn a_bound_that_leaves_no_time_at_all_is_told() {
+    let bounds = Bounds::new(ms(1), 0.95).unwrap();
+    let mut rig = Rig::new(Demand { bounds, ..demand() }, 100.0);
+    let frame = rig.capture();
+    rig.now = frame + ms(2);
+    assert_eq!(rig.next(), Some(Command::Drop { frame, why: DropReason::Late }));
+    assert_eq!(rig.next(), None);
+    rig.capture();
+    rig.now = rig.now + ms(2);
+    while rig.next().is_some() {}
+    rig.reports.retain(|report| matches!(report, Report::Infeasible { .. }));
+    let [Report::Infeasible { latency_at_accuracy, accuracy_at_latency, .. }] = &rig.reports[..]
+    else {
+        panic!("told {} times", rig.reports.len())
+    };
+    assert!(latency_at_accuracy.unwrap() > ms(5));
+    assert_eq!(*accuracy_at_latency, None);
+}
+
+#[test]
 fn an_accuracy_that_no_row_has_is_told() {
     let bounds = Bounds::new(Duration::from_millis(100), 1.0).unwrap();
     let mut rig = Rig::new(Demand { bounds, ..demand() }, 20.0);
