@@ -3,7 +3,11 @@
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use tidegate_client::ApiError;
-use tidegate_frame::knob::FrameLimits;
+use tidegate_frame::{
+    controller::{ControllerConfig, LinkModel, MezPiConfig},
+    knob::FrameLimits,
+    transfer::TransferConfig,
+};
 use tidegate_log::LogConfig;
 use tidegate_message::{CameraName, Code};
 use tidegate_wire::TransferHints;
@@ -54,7 +58,25 @@ pub fn camera_options(config: &Config, name: CameraName, source: String) -> Came
         limits: limits(config),
         future_max: config.frames.future_tolerance,
         tables: config.frames.tables_dir.clone(),
+        transfer: transfer_config(config),
     }
+}
+
+fn transfer_config(config: &Config) -> TransferConfig {
+    let section = &config.mez_pi;
+    let mez_pi = MezPiConfig {
+        model: LinkModel {
+            slope_ms_per_byte: section.slope_ms_per_megabyte / 1e6,
+            intercept_ms: section.intercept_ms,
+            ..LinkModel::paper()
+        },
+        k1_bytes_per_ms: section.k1_bytes_per_ms,
+        k2_bytes_per_ms_second: section.k2_bytes_per_ms_second,
+        threshold: section.threshold,
+        interval: section.interval,
+    };
+    let controllers = ControllerConfig { mez_pi, ..ControllerConfig::default() };
+    TransferConfig { controllers, ..TransferConfig::default() }
 }
 
 fn limits(config: &Config) -> FrameLimits {
@@ -114,16 +136,28 @@ pub async fn camera(
     stop: CancellationToken,
 ) -> Result<(), ApiError> {
     let spec: SourceSpec = source_spec(source)?;
-    let dial = DialOptions {
+    let dial = dial_options(config, &name, edge).await?;
+    let options = camera_options(config, name, source.to_owned());
+    Ok(camera::run(options, &spec, dial, stop).await?)
+}
+
+/// How the camera called `name` reaches its edge node.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`] without a certificate or an address.
+pub async fn dial_options(
+    config: &Config,
+    name: &CameraName,
+    edge: Option<&str>,
+) -> Result<DialOptions, ApiError> {
+    Ok(DialOptions {
         edge: resolve(edge.unwrap_or(&config.link.edge)).await?,
         transport: config.link.transport,
         credentials: credentials(config, name.as_str())?,
         link: link_config(config),
         reconnects_max: (config.link.max_reconnects > 0).then_some(config.link.max_reconnects),
         retry_max: config.link.reconnect_backoff_max,
-    };
-    let options = camera_options(config, name, source.to_owned());
-    Ok(camera::run(options, &spec, dial, stop).await?)
+    })
 }
 
 /// A source by its description; a path that exists is a folder or a video file.

@@ -37,7 +37,7 @@ pub(crate) use self::runtime::Camera;
 use crate::{
     carrier::{Carrier, Down, Incoming},
     clock,
-    link::{self, LinkConfig, LinkError, Transport},
+    link::{self, Link, LinkConfig, LinkError, Transport},
     pki::Credentials,
     source::{Source, SourceControl, SourceError, SourceSpec},
 };
@@ -64,6 +64,8 @@ pub struct CameraOptions {
     pub future_max: Duration,
     /// Folder of characterization tables beside those that come with the program.
     pub tables: Option<PathBuf>,
+    /// Settings of its transfers.
+    pub transfer: TransferConfig,
 }
 
 /// Where a camera's frames go in.
@@ -157,6 +159,7 @@ pub(crate) fn build(
     let (capture, captured) =
         Capture::new(writer, options.limits, options.future_max, counts.clone());
     let camera = Camera {
+        epoch: capture.epoch(),
         announce: CameraAnnounce {
             name: options.name,
             size: options.size,
@@ -168,7 +171,7 @@ pub(crate) fn build(
         counts,
         captured,
         tables: Arc::new(tables),
-        config: TransferConfig::default(),
+        config: options.transfer,
         limits: options.limits,
         source,
     };
@@ -243,8 +246,6 @@ async fn stay_connected(
     options: &DialOptions,
     stop: &CancellationToken,
 ) -> Result<(), CameraError> {
-    // A life of this program: the edge node tells a restart from a broken link by it.
-    let epoch = u64::try_from(clock::now().as_nanos()).unwrap_or(1);
     let first = options.retry_max / 20;
     let mut wait = first;
     let mut tries = 0;
@@ -252,7 +253,7 @@ async fn stay_connected(
         let started = clock::now();
         let dialled = tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            dialled = connect(camera, options, epoch) => dialled,
+            dialled = connect(camera, options) => dialled,
         };
         let why = match dialled {
             Ok(carrier) => {
@@ -287,22 +288,31 @@ async fn stay_connected(
     }
 }
 
-async fn connect(
-    camera: &Camera,
+async fn connect(camera: &Camera, options: &DialOptions) -> Result<Carrier, CameraError> {
+    let link = introduce(camera.announced(), options, camera.epoch).await?;
+    Ok(Carrier::Link(link))
+}
+
+/// Dials, and says who we are.
+///
+/// # Errors
+/// [`CameraError`]: not reached, or not accepted.
+pub(crate) async fn introduce(
+    announce: CameraAnnounce,
     options: &DialOptions,
     epoch: u64,
-) -> Result<Carrier, CameraError> {
+) -> Result<Link, CameraError> {
     let link =
         link::dial(options.edge, &options.credentials, options.link.clone(), options.transport)
             .await?;
-    let mut carrier = Carrier::Link(link);
-    let hello = hello(camera.announced(), options.credentials.identity().node, epoch);
+    let mut carrier = Carrier::Link(link.clone());
+    let hello = hello(announce, options.credentials.identity().node, epoch);
     let lost = |Down { why }| CameraError::Unreachable { edge: options.edge, tries: 1, why };
     carrier.send(hello.into()).await.map_err(lost)?;
     let silent = || lost(Down { why: "it did not answer our introduction".to_owned() });
     let answer = tokio::time::timeout(WELCOME_MAX, carrier.recv()).await.map_err(|_| silent())?;
     match answer.map_err(lost)? {
-        Incoming::Record(Record::Welcome(_)) => Ok(carrier),
+        Incoming::Record(Record::Welcome(_)) => Ok(link),
         Incoming::Record(Record::Refused(refused)) => {
             Err(CameraError::Refused { code: refused.code(), text: refused.text })
         }

@@ -32,8 +32,10 @@ use crate::{
 
 mod link;
 mod picture;
+mod probe;
 
 pub use link::{LINK_SIZES, LinkError, LinkReport, run_link};
+pub use probe::{Probe, ProbeError};
 
 /// What to characterize.
 #[derive(Clone, Debug)]

@@ -18,6 +18,7 @@ mod time;
 
 use std::{
     error::Error,
+    future::Future,
     io::{self, Write},
     path::PathBuf,
     process::ExitCode,
@@ -56,6 +57,9 @@ const EXIT_STATUSES: &str = "\
 Exit status: 0 done, 1 a fault of the program, 2 wrong request or configuration, 3 no such camera, frame or
 table, 4 not reachable or full now (try again), 5 not allowed, 6 bounds cannot be kept, 7 a file cannot be
 written. Settings also come from TIDEGATE__SECTION__KEY; TIDEGATE_LOG sets what is logged, such as debug.";
+
+/// What shells report for a program that an interrupt ended.
+const INTERRUPTED: i32 = 130;
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -112,10 +116,21 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         }
         Command::Characterize(args) => characterize::run(&config, args).await,
         Command::Demo(args) => demo::run(args, stop).await,
-        Command::Cameras(args) => cameras::run(&config, &args).await,
+        Command::Cameras(args) => until(stop, cameras::run(&config, &args)).await,
         Command::Subscribe(args) => subscribe::run(&config, args, stop).await,
-        Command::Fetch(args) => fetch::run(&config, &args).await,
+        Command::Fetch(args) => until(stop, fetch::run(&config, &args)).await,
         Command::Config => print(&config.to_string()),
+    }
+}
+
+/// A command that leaves nothing behind: the first interrupt ends it as the shell expects.
+async fn until(
+    stop: CancellationToken,
+    command: impl Future<Output = Result<(), ApiError>>,
+) -> Result<(), ApiError> {
+    tokio::select! {
+        result = command => result,
+        () = stop.cancelled() => std::process::exit(INTERRUPTED),
     }
 }
 
@@ -136,7 +151,7 @@ async fn cancel_when_interrupted(stop: CancellationToken) -> ApiError {
             _ = terminate.recv() => {}
         }
         if stop.is_cancelled() {
-            std::process::exit(130);
+            std::process::exit(INTERRUPTED);
         }
         stop.cancel();
     }

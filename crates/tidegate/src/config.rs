@@ -20,6 +20,7 @@ use std::{
 };
 
 use tidegate_client::{ApiError, MESSAGE_BYTES_MAX};
+use tidegate_frame::controller::{LinkModel, MezPiConfig};
 use tidegate_message::{CameraName, Code, FrameSize};
 
 pub use self::{layers::Origin, units::ByteCount};
@@ -156,13 +157,31 @@ config! {
         detector_input: Option<FrameSize> = None,
         /// Scene class of the table where a subscription names none. Default none: any.
         scene: Option<CameraName> = None,
-        /// Largest frame of a camera or publisher. Default `16MiB`; at most `63MiB`.
-        frame_bytes_max: ByteCount = ByteCount(16 << 20),
+        /// Largest frame of a camera or publisher. Default `8MB`, which fits the segments of a log; larger ones make
+        /// its segments larger; at most `63MiB`.
+        frame_bytes_max: ByteCount = ByteCount(8_000_000),
         /// Most pixels of a frame: an image of few bytes can claim more than memory holds. Default
         /// 40000000, an 8K frame and some more.
         frame_pixels_max: u32 = 40_000_000,
         /// How far a frame's timestamp may lie ahead of this node's clock. Default `1s`.
         future_tolerance: Duration = Duration::from_secs(1),
+    }
+
+    /// `[mez_pi]`: the controller of the Mez paper, for all cameras of this node; `budget` needs none of it.
+    mez_pi: MezPiSection {
+        /// Latency over frame size, as `tidegate characterize --link` measures it, in milliseconds a megabyte.
+        /// Default: the line through the paper's Table 1.
+        slope_ms_per_megabyte: f64 = LinkModel::paper().slope_ms_per_byte * 1e6,
+        /// The same line's latency of an empty frame, in milliseconds.
+        intercept_ms: f64 = LinkModel::paper().intercept_ms,
+        /// K1: bytes of correction for each millisecond of error; negative. Default -6000.
+        k1_bytes_per_ms: f64 = MezPiConfig::default().k1_bytes_per_ms,
+        /// K2: bytes of correction for each millisecond of error that lasts a second; negative. Default -250.
+        k2_bytes_per_ms_second: f64 = MezPiConfig::default().k2_bytes_per_ms_second,
+        /// An error up to this is let be. Default `20ms`.
+        threshold: Duration = MezPiConfig::default().threshold,
+        /// Time that latency is averaged over. Default `4s`.
+        interval: Duration = MezPiConfig::default().interval,
     }
 
     /// `[log]`: memory for frames.

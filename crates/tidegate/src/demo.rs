@@ -13,6 +13,7 @@
 
 mod clip;
 mod screen;
+mod simulated;
 mod stage;
 mod watch;
 
@@ -68,8 +69,8 @@ pub struct DemoOptions {
 /// Must be called outside a runtime: the application has one of its own, inside its namespace.
 ///
 /// # Errors
-/// [`Code::CONFIG_INVALID`] without the rights for namespaces, and whatever else keeps it from running. A
-/// verdict that is not met is no error.
+/// Whatever keeps it from running; without the rights for namespaces it runs in virtual time. A verdict that is
+/// not met is no error.
 pub fn run(options: &DemoOptions, stop: &CancellationToken) -> Result<Run, ApiError> {
     let folder = tempfile::tempdir().map_err(|error| storage("no folder for the demo", error))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -85,19 +86,22 @@ pub fn run(options: &DemoOptions, stop: &CancellationToken) -> Result<Run, ApiEr
 
     let scenario = Scenario::parse(&scenario_text(options.cameras), Path::new(""))
         .map_err(|error| failed("the scenario of the demo is not readable", error))?;
-    let lab = Lab::up(&scenario, &Options::default()).map_err(lab_failed)?;
+    let demand = options.demand();
+    let lab = match Lab::up(&scenario, &Options::default()) {
+        Ok(lab) => lab,
+        Err(error @ LabError::NeedsRoot { .. }) => {
+            let why = crate::error_chain(&error);
+            println!("medium: in virtual time, because {why}");
+            let run = simulated::run(options, &clip, demand, &scenario, &tables, &why)?;
+            return write(options, run);
+        }
+        Err(error) => return Err(lab_failed(error)),
+    };
     let lab_began = clock::now();
     if let Some(warning) = lab.warning() {
         println!("medium: without real-time priority, {warning}");
     }
     let mut stage = Stage::set(&lab, folder.path(), options.cameras, &clip)?;
-    let demand = Demand {
-        bounds: options.bounds,
-        controller: options.controller,
-        delivery: Default::default(),
-        when_infeasible: Default::default(),
-        profile: AdaptationProfile::Jpeg,
-    };
     let names = stage.camera_names();
     let watched = lab
         .within("app", || {
@@ -124,6 +128,22 @@ pub fn run(options: &DemoOptions, stop: &CancellationToken) -> Result<Run, ApiEr
         assemble(options, &clip, watched.cameras, &alive, measured, &audit, table, accuracy_gap);
     run.capacity = capacity(&scenario.media[0], began, options.duration);
     run.notes.extend(by_setting);
+    write(options, run)
+}
+
+impl DemoOptions {
+    fn demand(&self) -> Demand {
+        Demand {
+            bounds: self.bounds,
+            controller: self.controller,
+            delivery: Default::default(),
+            when_infeasible: Default::default(),
+            profile: AdaptationProfile::Jpeg,
+        }
+    }
+}
+
+fn write(options: &DemoOptions, run: Run) -> Result<Run, ApiError> {
     std::fs::write(&options.report, run.to_html()).map_err(|error| {
         storage(&format!("the report {} cannot be written", options.report.display()), error)
     })?;

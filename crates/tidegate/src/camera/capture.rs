@@ -14,8 +14,12 @@ use std::{
 use bytes::Bytes;
 use tidegate_client::ApiError;
 use tidegate_frame::knob::{FrameError, FrameLimits, inspect};
-use tidegate_log::{AppendError, Entry, Log, LogWriter};
+use tidegate_log::{
+    AppendError, CaptureAnchor, CaptureClock, Entry, Log, LogWriter, TimestampError,
+    TimestampLimits,
+};
 use tidegate_message::{Code, FrameSize, Instant};
+use tidegate_sys::clock::{boot_id, monotonic_nanos};
 use tokio::sync::watch;
 
 use crate::clock;
@@ -33,8 +37,7 @@ pub(super) struct CaptureCounts {
 pub(super) struct Capture {
     writer: LogWriter,
     limits: FrameLimits,
-    /// Latest that a frame given from outside may lie ahead of our clock.
-    future_max: Duration,
+    clock: CaptureClock,
     counts: Arc<CaptureCounts>,
     changed: watch::Sender<u64>,
 }
@@ -48,18 +51,9 @@ pub enum CaptureError {
     /// The log refused it.
     #[error("the camera's log refused the frame")]
     Log(#[from] AppendError),
-    /// Its capture time lies too far ahead.
-    #[error(
-        "capture time {at} lies ahead of now, {now}, by more than the {allowed_ms} ms allowed; check the clock of the publisher"
-    )]
-    Future {
-        /// Capture time given.
-        at: Instant,
-        /// Our clock.
-        now: Instant,
-        /// How far ahead is allowed, in milliseconds.
-        allowed_ms: u128,
-    },
+    /// Its capture time cannot be one.
+    #[error(transparent)]
+    Timestamp(#[from] TimestampError),
 }
 
 impl CaptureError {
@@ -69,7 +63,7 @@ impl CaptureError {
             Self::Frame(FrameError::TooLarge { .. }) => Code::FRAME_TOO_LARGE,
             Self::Frame(_) => Code::FRAME_INVALID,
             Self::Log(error) => error.code(),
-            Self::Future { .. } => Code::FRAME_TIMESTAMP,
+            Self::Timestamp(error) => error.code(),
         }
     }
 }
@@ -93,7 +87,21 @@ impl Capture {
         counts: Arc<CaptureCounts>,
     ) -> (Self, watch::Receiver<u64>) {
         let (changed, receiver) = watch::channel(0);
-        (Self { writer, limits, future_max, counts, changed }, receiver)
+        let monotonic_nanos = monotonic_nanos();
+        let anchor = CaptureAnchor {
+            wall: clock::at(monotonic_nanos),
+            monotonic_nanos,
+            // Without a boot id, the readings of the two clocks tell this start from others.
+            boot_id: boot_id().unwrap_or_default(),
+        };
+        let timestamps = TimestampLimits { future_max, ..TimestampLimits::default() };
+        let clock = CaptureClock::with_limits(anchor, timestamps);
+        (Self { writer, limits, clock, counts, changed }, receiver)
+    }
+
+    /// Names this start of the camera's clock.
+    pub(super) fn epoch(&self) -> u64 {
+        self.clock.epoch()
     }
 
     /// Appends a frame captured at `at`, or now. Returns its capture time, which names it.
@@ -116,17 +124,9 @@ impl Capture {
 
     fn append(&mut self, at: Option<Instant>, jpeg: &Bytes) -> Result<Instant, CaptureError> {
         let info = inspect(jpeg, &self.limits)?;
-        let now = clock::now();
         let at = match at {
-            Some(at) if at > now + self.future_max => {
-                let allowed_ms = self.future_max.as_millis();
-                return Err(CaptureError::Future { at, now, allowed_ms });
-            }
-            Some(at) => at,
-            // Two frames within one tick of the clock still get two names.
-            None => {
-                self.writer.last_at().map_or(now, |last| now.max(last + Duration::from_nanos(1)))
-            }
+            Some(claimed) => self.clock.admit(claimed, monotonic_nanos())?,
+            None => self.clock.at(monotonic_nanos()),
         };
         self.writer.append(at, &encode_size(info.size), jpeg)?;
         self.counts.bytes.store(jpeg.len() as u64, Ordering::Relaxed);

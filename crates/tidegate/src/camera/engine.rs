@@ -7,7 +7,7 @@
 //! A transfer reads the log through a cursor while it is behind (frames from the past, gaps that a broken
 //! link left, and always with `every`), and takes frames as they are captured otherwise.
 //!
-//! Always true: a frame taken up by a transfer holds its log entry until it is sent, marked or dropped; what
+//! Always true: a frame taken up by a transfer holds its log entry until it is over; what
 //! the link has broken off is forgotten with it, for the edge node asks again.
 
 use std::{
@@ -87,7 +87,7 @@ struct Running {
     markers: VecDeque<Instant>,
 }
 
-/// A frame between its capture and its end.
+/// A frame from its capture until it is whole at the other end, marked or dropped.
 struct Work {
     entry: Entry,
     size: FrameSize,
@@ -196,11 +196,15 @@ impl Engine {
                     complete: ack.complete,
                 },
             );
+            if ack.complete {
+                running.frames.remove(&ack.frame);
+            }
             if ack.is_final() {
                 running.over(ack.transfer, ack.frame, &mut self.actions);
             }
         }
-        if ack.is_final() {
+        // A frame that was reset may be sent again, smaller; the transfer says when it gives it up.
+        if ack.complete {
             let (transfer, frame) = (ack.transfer, ack.frame);
             self.actions.push_back(Action::Over { transfer, frame });
         }
@@ -487,9 +491,10 @@ impl Running {
         header: SendHeader,
         actions: &mut VecDeque<Action>,
     ) {
-        let Some(Work { entry, encode_started, encoded: Some(encoded), .. }) =
-            self.frames.remove(&frame)
-        else {
+        // The frame is kept until it is over: one that is reset may be taken back and encoded smaller.
+        let work = self.frames.get_mut(&frame);
+        let taken = work.and_then(|work| Some((work.encoded.take()?, work)));
+        let Some((encoded, Work { entry, encode_started, .. })) = taken else {
             tracing::error!(%frame, "a frame was to be sent that is not encoded");
             return;
         };

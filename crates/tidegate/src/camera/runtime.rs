@@ -31,6 +31,8 @@ use crate::{
 
 /// Everything a camera is beside its link; survives reconnects.
 pub(crate) struct Camera {
+    /// Names this life of the camera: an edge node tells a restart from a broken link by it.
+    pub(crate) epoch: u64,
     pub(crate) announce: CameraAnnounce,
     pub(super) log: Log,
     pub(super) log_bytes_max: u64,

@@ -79,9 +79,13 @@ pub struct CharacterizeArgs {
     /// Where to write the table; the picture goes beside it as SVG [default: tidegate.table]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Measure latency over frame size on the link to a camera and fit the line that `mez-pi` needs
-    #[arg(long, value_name = "CAMERA")]
+    /// Measure latency over frame size from here to the edge node, with this camera's certificate, and fit the line
+    /// that `mez-pi` needs
+    #[arg(long, value_name = "CAMERA", conflicts_with = "clip")]
     pub link: Option<CameraName>,
+    /// The edge node to measure to, as host:port [default: link.edge of the configuration]
+    #[arg(long, value_name = "HOST:PORT", requires = "link")]
+    pub edge: Option<String>,
 }
 
 /// Arguments of `tidegate demo`.

@@ -3,20 +3,25 @@
 use std::{io::Write, path::PathBuf};
 
 use tidegate_client::ApiError;
-use tidegate_message::Code;
+use tidegate_message::{CameraName, Code};
 
 use super::{args::CharacterizeArgs, print};
 use crate::{
-    assemble::source_spec,
-    characterize::{self, Arguments, CharacterizeError, Progress, Report},
+    assemble::{self, source_spec},
+    characterize::{self, Arguments, CharacterizeError, Probe, Progress, Report},
     config::Config,
     detector::DetectorSpec,
 };
 
+/// Frames of each size that the 95th percentile of the latency is taken over.
+const LINK_REPEATS: usize = 20;
 /// Where a table is written if nothing is said.
 const OUTPUT: &str = "tidegate.table";
 
 pub(super) async fn run(config: &Config, args: CharacterizeArgs) -> Result<(), ApiError> {
+    if let Some(camera) = args.link {
+        return link(config, camera, args.edge.as_deref()).await;
+    }
     let Some(clip) = &args.clip else {
         return Err(ApiError::new(Code::CONFIG_INVALID, "name a clip with --clip"));
     };
@@ -39,6 +44,28 @@ pub(super) async fn run(config: &Config, args: CharacterizeArgs) -> Result<(), A
         .await
         .map_err(|error| failed(&error, code(&error)))?;
     print(&summary(&report))
+}
+
+/// Measures the link to the edge node and prints the line that `mez-pi` needs, as configuration.
+async fn link(config: &Config, camera: CameraName, edge: Option<&str>) -> Result<(), ApiError> {
+    let failed = |error: &dyn std::error::Error| {
+        ApiError::new(Code::LINK_DOWN, "the link cannot be characterized")
+            .caused_by(crate::error_chain(error))
+    };
+    let dial = assemble::dial_options(config, &camera, edge).await?;
+    let probe = Probe::connect(camera, &dial).await.map_err(|error| failed(&error))?;
+    let measured = characterize::run_link(LINK_REPEATS, async |bytes| probe.measure(bytes).await);
+    let report = measured.await.map_err(|error| failed(&error))?;
+    print(&format!(
+        "{report}\n\n[mez_pi]\nslope_ms_per_megabyte = {:?}\nintercept_ms = {:?}\n",
+        report.model.slope_ms_per_byte * 1e6,
+        report.model.intercept_ms
+    ))?;
+    if report.is_good() {
+        return Ok(());
+    }
+    let text = "latency is not linear in size here (R² below 0.95): something else uses the link";
+    Err(ApiError::new(Code::LIMIT_REACHED, text))
 }
 
 /// One line a row on the standard error, so that the report can be piped.

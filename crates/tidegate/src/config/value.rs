@@ -69,6 +69,17 @@ impl Value for u32 {
     }
 }
 
+impl Value for f64 {
+    fn read(text: &str) -> Result<Self, String> {
+        let number: Option<Self> = text.parse().ok();
+        number.filter(|number| number.is_finite()).ok_or_else(|| "a number is needed".to_owned())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(format!("{self:?}"))
+    }
+}
+
 impl Value for SocketAddr {
     fn read(text: &str) -> Result<Self, String> {
         text.parse().map_err(|_| "an address with a port is needed, such as 127.0.0.1:7080".into())

@@ -8,7 +8,8 @@ use std::{
 
 use bytes::Bytes;
 use tidegate_client::ApiError;
-use tidegate_message::Code;
+use tidegate_frame::knob::{FrameLimits, inspect};
+use tidegate_message::{Code, FrameSize};
 
 use super::storage;
 use crate::source::{Rate, SourceSpec};
@@ -63,6 +64,41 @@ impl Clip {
             repeat: false,
             prepare: false,
         }
+    }
+
+    /// Mean bytes of a picture, and its size.
+    pub(super) fn mean_and_size(&self) -> Result<(f64, FrameSize), ApiError> {
+        let read = |error| storage("the clip cannot be read", error);
+        let files = files(&self.folder)?;
+        let mut bytes = 0;
+        for file in &files {
+            bytes += fs::metadata(file).map_err(read)?.len();
+        }
+        let first = files
+            .first()
+            .ok_or_else(|| ApiError::new(Code::CONFIG_INVALID, "the clip holds no picture"))?;
+        let info = inspect(&fs::read(first).map_err(read)?, &FrameLimits::default());
+        let info =
+            info.map_err(|error| super::failed("the clip's pictures are not readable", error))?;
+        Ok((bytes as f64 / files.len() as f64, info.size))
+    }
+
+    /// A clip of two small pictures, below `work`.
+    #[cfg(test)]
+    pub(super) fn of_test_pictures(work: &Path) -> Self {
+        let folder = work.join("clip");
+        fs::create_dir(&folder).expect("a folder");
+        let mut picture = tidegate_jpeg::Packed::default();
+        picture.reset(640, 360);
+        for (index, sample) in picture.data_mut().iter_mut().enumerate() {
+            *sample = u8::try_from((index / 90) % 251).expect("below 251");
+        }
+        let mut jpeg = Vec::new();
+        tidegate_jpeg::Codec::new().encode_bgr(&picture, 90, &mut jpeg).expect("a picture");
+        for name in ["1.jpg", "2.jpg"] {
+            fs::write(folder.join(name), &jpeg).expect("a file");
+        }
+        Self { folder, frames_per_second: 10.0, description: "a test".into() }
     }
 
     /// Pictures spread over the clip, for a detector to learn the background from.

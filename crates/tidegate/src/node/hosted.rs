@@ -18,7 +18,7 @@ use super::{NodeState, serve};
 use crate::{
     api::Identity,
     camera::{self, CameraOptions, Intake},
-    carrier, clock,
+    carrier,
 };
 
 /// Cameras that one node hosts.
@@ -79,7 +79,7 @@ impl Hosted {
 
         let (camera_end, node_end) = carrier::local();
         let announce = camera.announced();
-        let (owner, epoch) = (identity.node, u64::try_from(clock::now().as_nanos()).unwrap_or(1));
+        let (owner, epoch) = (identity.node, camera.epoch);
         let camera_stop = stop.clone();
         node.tasks.spawn("hosted camera", async move {
             if let Err(down) = camera.serve(camera_end, &camera_stop).await {

@@ -115,6 +115,10 @@ impl Serving {
 
     fn frame(&self, header: FrameHeader, arrival: Arrival, body: &Bytes) {
         let Some(stream) = self.camera.stream(header.transfer) else { return };
+        if stream.holds(header.at) {
+            // The camera took it back to send it smaller, but it had already come.
+            return;
+        }
         self.node.shares().frame(&self.camera.name, &header, &arrival);
         let at = header.at;
         if stream.wants_verdicts() {

@@ -163,6 +163,12 @@ impl Stream {
         Ok(())
     }
 
+    /// Whether the frame captured at `at` was kept before.
+    pub(super) fn holds(&self, at: Instant) -> bool {
+        let log = self.tail().log.clone();
+        log.last_at() == Some(at) || log.entry_at(at).is_ok_and(|entry| entry.is_some())
+    }
+
     /// Capture time of the newest entry, which a resumed transfer continues after.
     pub(super) fn newest(&self) -> Option<Instant> {
         self.tail().log.last_at()

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use futures::StreamExt;
 use tidegate::link::Transport;
 use tidegate_client::{
-    Changes, Delivery, EndReason, Event, FeedbackOf, Frame, Instant, Outcome, Registration,
+    Changes, Code, Delivery, EndReason, Event, FeedbackOf, Frame, Instant, Outcome, Registration,
     SubscribeRequest, Subscription, TransferState,
 };
 use tokio::time::timeout;
@@ -127,7 +127,7 @@ async fn the_original_of_a_delivered_frame_can_be_fetched() {
     assert_eq!(original.jpeg.len() as u64, frame.original_bytes);
     let elsewhere = frame.captured_at + Duration::from_nanos(1);
     let error = client.fetch_original(&name, elsewhere).await.unwrap_err();
-    assert_eq!(error.code(), tidegate_client::Code::FRAME_MISSING);
+    assert_eq!(error.code(), Code::FRAME_MISSING);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -217,11 +217,24 @@ async fn published_frames_reach_subscribers() {
         let frame = next_frame(&mut subscription).await;
         assert_eq!(frame.captured_at, at);
     }
-    let error = publisher.publish(None, bytes::Bytes::from_static(b"GIF89a")).await.unwrap_err();
-    assert_eq!(error.code(), tidegate_client::Code::FRAME_INVALID);
-    publisher.publish(None, jpeg).await.expect("the next frame is none the worse");
+    let now = tidegate::clock::now();
+    let hour = Duration::from_secs(3600);
+    let mut huge = jpeg.to_vec();
+    huge.resize(17 << 20, 0);
+    for (what, at, bad, code) in [
+        ("no picture", None, b"GIF89a".to_vec(), Code::FRAME_INVALID),
+        ("nothing", None, Vec::new(), Code::FRAME_INVALID),
+        ("cut short", None, jpeg[..jpeg.len() / 2].to_vec(), Code::FRAME_INVALID),
+        ("too large", None, huge, Code::FRAME_TOO_LARGE),
+        ("from the future", Some(now + hour), jpeg.to_vec(), Code::FRAME_TIMESTAMP),
+        ("from long ago", Some(now - hour), jpeg.to_vec(), Code::FRAME_TIMESTAMP),
+    ] {
+        let refused = publisher.publish(at, bad.into()).await.expect_err(what);
+        assert_eq!(refused.code(), code, "{what}: {refused}");
+        publisher.publish(None, jpeg.clone()).await.expect("the next frame is none the worse");
+    }
     let taken = client.register(registration).await.unwrap_err();
-    assert_eq!(taken.code(), tidegate_client::Code::CAMERA_TAKEN);
+    assert_eq!(taken.code(), Code::CAMERA_TAKEN);
     publisher_client.unregister(&camera).await.expect("unregistered");
     let ended = async {
         while let Some(event) = subscription.next().await {

@@ -11,7 +11,7 @@ use tidegate::{
     pki::{self, InitRequest},
 };
 use tidegate_client::{Client, Credentials};
-use tidegate_frame::knob::FrameLimits;
+use tidegate_frame::{knob::FrameLimits, transfer::TransferConfig};
 use tidegate_log::LogConfig;
 use tidegate_wire::TransferHints;
 use tokio::task::JoinHandle;
@@ -157,6 +157,7 @@ fn options(name: &str) -> CameraOptions {
         limits: FrameLimits::default(),
         future_max: Duration::from_secs(1),
         tables: None,
+        transfer: TransferConfig::default(),
     }
 }
 

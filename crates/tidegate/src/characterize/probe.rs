@@ -1,0 +1,86 @@
+//! A probe of the link to the edge node: how long a frame of a given size takes.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tidegate_message::{CameraName, FrameSize};
+use tidegate_wire::{CameraAnnounce, FrameHeader, TransferId};
+
+use crate::{
+    camera::{self, CameraError, DialOptions},
+    clock,
+    link::{Link, LinkError, Outcome, Priority},
+};
+
+/// No transfer has this name: the edge node acknowledges the frame and drops it.
+const NO_TRANSFER: TransferId = TransferId(0);
+
+/// A link that carries probes.
+pub struct Probe {
+    link: Link,
+}
+
+/// Why a probe failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// The edge node could not be reached or did not accept us.
+    #[error("the edge node cannot be probed")]
+    Connect(#[from] CameraError),
+    /// The link broke.
+    #[error("the link broke")]
+    Link(#[from] LinkError),
+    /// The frame did not arrive.
+    #[error("a probe of {bytes} bytes did not arrive: {outcome:?}")]
+    Lost {
+        /// Its size.
+        bytes: usize,
+        /// What became of it.
+        outcome: Outcome,
+    },
+}
+
+impl Probe {
+    /// Connects as the camera called `name`. A camera node of that name loses its link meanwhile, and dials again.
+    ///
+    /// # Errors
+    /// [`ProbeError::Connect`].
+    pub async fn connect(name: CameraName, options: &DialOptions) -> Result<Self, ProbeError> {
+        let announce = CameraAnnounce {
+            name,
+            size: None,
+            frames_per_second: 0.0,
+            source: "a probe of the link".into(),
+        };
+        let epoch = u64::try_from(clock::now().as_nanos()).unwrap_or(1);
+        Ok(Self { link: camera::introduce(announce, options, epoch).await? })
+    }
+
+    /// Sends a frame of that many bytes; returns the time from its first byte to its last byte's arrival.
+    ///
+    /// # Errors
+    /// [`ProbeError::Link`] and [`ProbeError::Lost`].
+    pub async fn measure(&self, bytes: usize) -> Result<Duration, ProbeError> {
+        let header = FrameHeader {
+            transfer: NO_TRANSFER,
+            at: clock::now(),
+            bytes: bytes as u64,
+            size: FrameSize { width: 1, height: 1 },
+            original_bytes: bytes as u64,
+            row: 0,
+            setting: "original".into(),
+            accuracy: 1.0,
+            accuracy_kept: true,
+            replayed: false,
+            encode_started: Duration::ZERO,
+            encode_ended: Duration::ZERO,
+            sent: Duration::ZERO,
+        };
+        let started = Instant::now();
+        let sending = self.link.send_frame(header, Bytes::from(vec![0; bytes]), Priority::Live)?;
+        match sending.done().await {
+            // The acknowledgement took its way back.
+            Outcome::Sent => Ok(started.elapsed().saturating_sub(self.link.path().rtt_min / 2)),
+            outcome => Err(ProbeError::Lost { bytes, outcome }),
+        }
+    }
+}
