@@ -110,7 +110,11 @@ fn adapted_f1_is_normalized_by_the_originals() {
     let c = at(40.0, 0.0, 50.0, 10.0);
     let mut pool = Pool::new(Labels::Same);
     for _ in 0..20 {
-        pool.push(&[a.clone(), b.clone(), c.clone()], &[a.clone(), b.clone()], std::slice::from_ref(&b));
+        pool.push(
+            &[a.clone(), b.clone(), c.clone()],
+            &[a.clone(), b.clone()],
+            std::slice::from_ref(&b),
+        );
     }
     let report = pool.report(7);
     assert_eq!(report.original.f1(), 0.8);
