@@ -73,7 +73,7 @@ pub struct CameraAnnounce {
     pub name: CameraName,
     /// Pixels of its frames, once one was captured.
     pub size: Option<FrameSize>,
-    /// Frames per second, nominal, above 0 and at most [`FRAMES_PER_SECOND_MAX`].
+    /// Frames per second, at most [`FRAMES_PER_SECOND_MAX`]; 0 while not known.
     pub frames_per_second: f64,
     /// Where the frames come from, for people: `video file street.mp4`.
     pub source: String,
@@ -226,7 +226,7 @@ impl Field for CameraAnnounce {
         let name = input.field("name")?;
         let size = input.field("size")?;
         let frames_per_second = input.field("frames_per_second")?;
-        if frames_per_second <= 0.0 || frames_per_second > FRAMES_PER_SECOND_MAX {
+        if !(0.0..=FRAMES_PER_SECOND_MAX).contains(&frames_per_second) {
             return Err(DecodeError::invalid(input.field, frames_per_second));
         }
         Ok(Self { name, size, frames_per_second, source: input.field("source")? })

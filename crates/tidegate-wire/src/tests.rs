@@ -216,6 +216,27 @@ fn values_out_of_bounds_are_refused_by_name() {
 }
 
 #[test]
+fn a_rate_that_is_not_known_yet_is_announced_as_zero() {
+    let announce = |frames_per_second| CameraAnnounce {
+        name: "cam1".parse().unwrap(),
+        size: None,
+        frames_per_second,
+        source: String::new(),
+    };
+    let info = |frames_per_second| {
+        let camera = announce(frames_per_second);
+        let (oldest, newest) = (None, None);
+        let info =
+            CameraInfo { request: 1, camera, oldest, newest, frames: 0, bytes: 0, bytes_max: 0 };
+        Record::decode(&Record::from(info).to_bytes())
+    };
+    assert!(matches!(info(0.0), Ok(Some(Record::CameraInfo(_)))));
+    for bad in [-1.0, 1000.5] {
+        assert!(info(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
 fn what_is_too_long_is_cut_when_encoded() {
     let long = "ä".repeat(limits::TEXT_BYTES_MAX);
     let event = Event {

@@ -44,8 +44,8 @@ pub struct CameraArgs {
     /// Name of the camera and of its certificate
     #[arg(long, default_value = "cam1")]
     pub name: CameraName,
-    /// Where frames come from: folder:DIR, mjpeg:FILE, video:FILE, rtsp://…, v4l2:DEVICE or scene:
-    #[arg(long, default_value = "scene:")]
+    /// Where frames come from: folder:DIR, mjpeg:FILE, video:FILE, rtsp://…, v4l2:DEVICE or scene:street
+    #[arg(long, default_value = "scene:street")]
     pub source: String,
     /// The edge node to dial, as host:port [default: link.edge of the configuration]
     #[arg(long, value_name = "HOST:PORT")]
