@@ -3,10 +3,21 @@
 use std::path::PathBuf;
 
 pub mod calibrate;
+pub mod clip;
+pub mod control;
+pub mod fanout;
 pub mod figures;
+pub mod idle;
 pub mod knobs;
+pub mod live;
 pub mod log;
 pub mod nats;
+pub mod score;
+pub mod site;
+pub mod stages;
+pub mod steps;
+pub mod watch;
+pub mod wifi;
 
 /// How long and how often a group measures.
 #[derive(Clone, Debug)]

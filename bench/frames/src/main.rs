@@ -7,7 +7,9 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
-use bench_frames::{Plan, SCENARIO, calibrate, figures};
+use bench_frames::{
+    Plan, SCENARIO, calibrate, control, fanout, figures, idle, live::Studio, stages, steps, wifi,
+};
 use bench_harness::{Figure, Report, Target};
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -44,6 +46,32 @@ enum Group {
     Medium,
     /// Frames through NATS on loopback, for 1 to 8 subscribers.
     Nats,
+    /// The controllers side by side in virtual time, and the paper's own experiment.
+    Controllers,
+    /// One camera on a line that steps between 200 and 20 Mbit/s.
+    Steps,
+    /// One to five cameras on the Wi-Fi-like medium, beside `fixed` and NATS.
+    Wifi,
+    /// One camera with one and with eight subscribers.
+    Fanout,
+    /// Where the time of a frame goes with five cameras.
+    Stages,
+    /// Processor and memory of nodes that nobody asks for anything.
+    Idle,
+}
+
+/// Measures a group of real nodes in a studio that is opened for the first of them.
+fn live(
+    studio: &mut Option<Studio>,
+    plan: &Plan,
+    report: &mut Report,
+    group: fn(&Plan, &Studio, &mut Report) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let studio = match studio {
+        Some(studio) => studio,
+        none => none.insert(Studio::open(plan, report)?),
+    };
+    group(plan, studio, report)
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -63,6 +91,7 @@ fn main() -> anyhow::Result<ExitCode> {
     if !report.is_optimized() {
         eprintln!("bench-frames: built without optimization; these figures mean nothing");
     }
+    let mut studio = None;
     for group in Group::value_variants() {
         if !options.only.is_empty() && !options.only.contains(group) {
             continue;
@@ -73,6 +102,12 @@ fn main() -> anyhow::Result<ExitCode> {
             Group::Knobs => figures::knobs(&plan, &mut report),
             Group::Medium => figures::medium(&plan, &mut report),
             Group::Nats => figures::nats(&plan, &mut report),
+            Group::Controllers => control::controllers(&mut report),
+            Group::Steps => live(&mut studio, &plan, &mut report, steps::steps),
+            Group::Wifi => live(&mut studio, &plan, &mut report, wifi::wifi),
+            Group::Fanout => live(&mut studio, &plan, &mut report, fanout::fanout),
+            Group::Stages => live(&mut studio, &plan, &mut report, stages::stages),
+            Group::Idle => live(&mut studio, &plan, &mut report, idle::idle),
         };
         // A group that fails is a short row, so that the others are still measured and nobody overlooks it.
         if let Err(error) = measured {

@@ -1,0 +1,102 @@
+//! An edge node and a camera that nobody subscribes to: the processor they use, and the memory beside their logs.
+
+use std::{fs, thread, time::Duration};
+
+use anyhow::{Context as _, ensure};
+use bench_harness::{Figure, Report, Target};
+use tidegate_sys::clock::monotonic_nanos;
+
+use crate::{
+    Plan,
+    live::{Studio, runs},
+    site::{Site, SiteConfig},
+    watch::{block_on, connect, ready},
+};
+
+/// Most that an idle node may use of a core, in per cent.
+const CPU_MAX: f64 = 0.5;
+/// Most memory beside logs, in megabytes.
+const MEMORY_MAX: f64 = 40.0;
+/// Time for what a start leaves to do.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// < 0.5 % of a core and < 40 MB beside its logs, for both.
+///
+/// # Errors
+/// A node did not start, or its figures cannot be read.
+pub fn idle(plan: &Plan, studio: &Studio, report: &mut Report) -> anyhow::Result<()> {
+    let length = Duration::from_secs(if plan.quick { 8 } else { 20 });
+    let mut cpu = [Vec::new(), Vec::new()];
+    let mut memory = [Vec::new(), Vec::new()];
+    for _ in 0..runs(plan) {
+        // The clip is read picture by picture: a camera has no loop in its memory.
+        let sources = vec![studio.slow.source(false)];
+        let config = SiteConfig { sources, camera_log: "128MiB", ..studio.site(&studio.slow, 1) };
+        let site = Site::start(&config, None)?;
+        let client = block_on(ready(&site.endpoint(), &site.pki(), 1))??;
+        drop(client);
+        thread::sleep(SETTLE);
+        let processes = site.processes();
+        let before: Vec<f64> =
+            processes.iter().map(|(_, id)| cpu_seconds(*id)).collect::<Result<_, _>>()?;
+        let began = monotonic_nanos();
+        thread::sleep(length);
+        let seconds = (monotonic_nanos() - began) as f64 / 1e9;
+        let used: Vec<f64> =
+            processes.iter().map(|(_, id)| cpu_seconds(*id)).collect::<Result<_, _>>()?;
+        let resident: Vec<f64> =
+            processes.iter().map(|(_, id)| resident_bytes(*id)).collect::<Result<_, _>>()?;
+        let cameras = block_on(async {
+            let client = connect(&site.endpoint(), &site.pki()).await?;
+            anyhow::Ok(client.cameras().await?)
+        })??;
+        let log = cameras.first().context("the camera is gone")?.log_bytes as f64;
+        ensure!(used.len() == 2, "one edge node and one camera were started");
+        for index in 0..2 {
+            cpu[index].push((used[index] - before[index]) / seconds * 100.0);
+        }
+        // The edge node has a log for each transfer, hence none.
+        memory[0].push(resident[0] / 1e6);
+        memory[1].push((resident[1] - log) / 1e6);
+        site.finish()?;
+    }
+    for ((name, cpu), memory) in ["edge node", "camera at 5 fps"].into_iter().zip(cpu).zip(memory) {
+        report.figure(
+            Figure::new(format!("idle, {name}, of a core"), "%")
+                .ours(cpu)
+                .target(Target::AtMost(CPU_MAX)),
+        );
+        report.figure(
+            Figure::new(format!("idle, {name}, resident beside logs"), "MB")
+                .ours(memory)
+                .target(Target::AtMost(MEMORY_MAX)),
+        );
+    }
+    Ok(())
+}
+
+/// Processor time of a process and its threads, in seconds, to a hundredth.
+fn cpu_seconds(process: u32) -> anyhow::Result<f64> {
+    // USER_HZ, which Linux has kept at 100 for every program to rely on.
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let path = format!("/proc/{process}/stat");
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    // The name stands in brackets and may hold anything; behind it, user and system time are the 12th and 13th.
+    let (_, columns) = text.rsplit_once(')').with_context(|| format!("{path} has no name"))?;
+    let ticks: Vec<&str> = columns.split_whitespace().skip(11).take(2).collect();
+    ensure!(ticks.len() == 2, "{path} is too short");
+    let mut sum = 0.0;
+    for column in ticks {
+        sum += column.parse::<f64>().with_context(|| format!("reading {path}"))?;
+    }
+    Ok(sum / TICKS_PER_SECOND)
+}
+
+fn resident_bytes(process: u32) -> anyhow::Result<f64> {
+    let path = format!("/proc/{process}/status");
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next());
+    let kilobytes = kilobytes.with_context(|| format!("{path} has no VmRSS"))?;
+    Ok(kilobytes.parse::<f64>().with_context(|| format!("reading {path}"))? * 1024.0)
+}
