@@ -1,8 +1,9 @@
 //! Congestion control that bounds the queue, not the loss.
 //!
 //! ```text
-//!  window = rate × (base + allowed queue)
-//!           │       │      └ LinkConfig::queue_allowed, shorter while the path drops packets
+//!  window = rate × (base + unsteady + allowed queue)
+//!           │       │      │          └ LinkConfig::queue_allowed, shorter while the path drops packets
+//!           │       │      └ what round trips take longer than that while we have next to nothing in flight
 //!           │       └ shortest round trip of the last seconds, remeasured by a short drain
 //!           └ delivery rate: highest recent sample of a busy path
 //! ```
@@ -16,6 +17,12 @@
 //! once. Loss alone does not shrink the window: at 5 % of random loss the rate samples still say what the path
 //! delivers. Loss of more than [`LOSS_TOLERATED`] means a queue shorter than the one allowed, and shortens
 //! that.
+//!
+//! A delay is our queue only if it goes when our packets do. Where a round trip grows for another reason (a
+//! longer way, a medium that waits for its turn, a busy host, the queue of others), holding less in flight
+//! shortens nothing: it lowers the rate that is measured, which lowers the window, down to the least. So when
+//! round trips stay too long for [`ROUNDS_OVER`] rounds in spite of the smaller window, the base is
+//! forgotten and measured anew with next to nothing in flight, and the window opens again.
 //!
 //! Pacing is quinn's: 1.25 windows for each smoothed round trip, which is above the rate whenever the window
 //! limits, so a faster path shows itself in the next samples.
@@ -48,6 +55,15 @@ const LOSS_TOLERATED: f64 = 0.15;
 /// Packets over which loss is counted.
 const LOSS_PACKETS: u64 = 64;
 const QUEUE_ALLOWED_MIN: Duration = Duration::from_millis(1);
+/// Rounds of round trips that are all too long, after which the delay is suspected not to be our queue.
+const ROUNDS_OVER: u32 = 4;
+/// Shortest time between two such suspicions.
+const SUSPICION_PAUSE: Duration = Duration::from_millis(500);
+/// Packets that the window holds while a suspicion is tested; quinn sends one less.
+const SUSPICION_PACKETS: u64 = 3;
+/// A smaller transmission is not counted as in flight: it may hold nothing but an ack, which nobody acknowledges,
+/// and would keep the path busy for ever. What it was is known with the next ack.
+const IN_FLIGHT_BYTES_MIN: u64 = 128;
 /// Batches of packets are forgotten when they can hardly be acknowledged any more.
 const DEPARTURE_AGE_MAX: Duration = Duration::from_secs(2);
 const DEPARTURES_MAX: usize = 4096;
@@ -93,9 +109,47 @@ pub(super) struct QueueBound {
 
     starting: bool,
     rounds_empty: u32,
+    rounds_over: u32,
+    /// The window when round trips were last short enough.
+    window_before: u64,
     round_ends_at: u64,
-    drain_until: Option<Instant>,
+    /// Round trips of this round.
+    round_rtts: Mean,
+    drain: Option<Drain>,
+    /// What round trips take longer than the base without a queue of ours, on average.
+    unsteady: Duration,
+    suspicion_after: Instant,
     loss: LossCount,
+}
+
+/// A time with little in flight, in which round trips have no queue of ours in them.
+#[derive(Clone, Copy, Debug)]
+struct Drain {
+    began: Instant,
+    until: Instant,
+    /// Packets that the window holds; `None` for [`DRAIN`] of the path.
+    packets: Option<u64>,
+    /// Round trips of packets that left during it.
+    rtts: Mean,
+}
+
+/// An average that is being taken.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    sum: Duration,
+    count: u32,
+}
+
+impl Mean {
+    fn insert(&mut self, rtt: Duration) {
+        self.sum += rtt;
+        self.count += 1;
+    }
+
+    fn take(&mut self) -> Option<Duration> {
+        let Self { sum, count } = std::mem::take(self);
+        (count > 0).then(|| sum / count)
+    }
 }
 
 /// Packets that left together.
@@ -143,8 +197,13 @@ impl QueueBound {
             base: Base::new(now),
             starting: true,
             rounds_empty: 0,
+            rounds_over: 0,
+            window_before: 0,
             round_ends_at: 0,
-            drain_until: None,
+            round_rtts: Mean::default(),
+            drain: None,
+            unsteady: Duration::ZERO,
+            suspicion_after: now,
             loss: LossCount::default(),
         }
     }
@@ -207,35 +266,93 @@ impl QueueBound {
         (took > 0.0).then(|| Sample { bytes, rate: bytes as f64 / took })
     }
 
+    /// A round trip without a queue of ours.
+    fn base_and_unsteady(&self) -> Duration {
+        self.base.rtt().unwrap_or_default() + self.unsteady
+    }
+
+    /// Takes a round trip in: begins and ends drains.
+    fn measure(&mut self, now: Instant, departure: &Departure, rtt: Duration) {
+        self.round_rtts.insert(rtt);
+        if self.base.insert(now, rtt, departure.full) && self.drain.is_none() {
+            let lasts = self.queue_allowed + 2 * self.base_and_unsteady();
+            self.drain = Some(Drain {
+                began: now,
+                until: now + lasts,
+                packets: None,
+                rtts: Mean::default(),
+            });
+        }
+        let Some(drain) = &mut self.drain else { return };
+        if departure.at >= drain.began {
+            drain.rtts.insert(rtt);
+        }
+        if now >= drain.until {
+            if let Some(mean) = drain.rtts.take() {
+                self.unsteady = mean.saturating_sub(self.base.rtt().unwrap_or_default());
+            }
+            self.drain = None;
+        }
+    }
+
+    /// Doubles again on a path that stays empty; suspects delays that stay although the window shrank.
+    fn end_round(&mut self, now: Instant, departure: &Departure, queue: Duration) {
+        self.round_ends_at = self.delivered;
+        let empty = departure.full && queue < self.queue_allowed / 4;
+        self.rounds_empty = if empty { self.rounds_empty + 1 } else { 0 };
+        self.starting |= self.rounds_empty >= ROUNDS_TO_RESTART;
+
+        let Some(usual) = self.round_rtts.take() else { return };
+        let over = usual > self.base_and_unsteady() + self.queue_allowed;
+        if over {
+            self.rounds_over += 1;
+        } else {
+            self.rounds_over = 0;
+            self.window_before = self.window;
+        }
+        let shrunk = self.window <= (self.window_before / 2).max(2 * self.window_min());
+        let suspect = shrunk && self.rounds_over >= ROUNDS_OVER && self.drain.is_none();
+        if suspect && now >= self.suspicion_after {
+            self.rounds_over = 0;
+            self.suspicion_after = now + SUSPICION_PAUSE;
+            self.base = Base::new(now);
+            self.base.insert(now, usual, false);
+            self.unsteady = Duration::ZERO;
+            self.starting = true;
+            let packets = Some(SUSPICION_PACKETS);
+            let until = now + 2 * usual;
+            self.drain = Some(Drain { began: now, until, packets, rtts: Mean::default() });
+        }
+    }
+
     fn adapt(&mut self, now: Instant, acked: u64, departure: &Departure, queue: Duration) {
         if let Some(sample) = self.sample(departure, now, queue) {
             let busy_path = departure.full || queue > self.queue_allowed;
             let telling = sample.bytes >= SAMPLE_PACKETS_MIN * self.mtu;
             if telling && (busy_path || sample.rate > self.rates.max()) {
-                let base = self.base.rtt().unwrap_or_default();
+                let base = self.base_and_unsteady();
                 let memory = RATE_MEMORY_MIN.max(2 * (base + self.queue_allowed));
                 self.rates.insert(self.busy, sample.rate, memory);
             }
         }
         if departure.delivered >= self.round_ends_at {
-            self.round_ends_at = self.delivered;
-            let empty = departure.full && queue < self.queue_allowed / 4;
-            self.rounds_empty = if empty { self.rounds_empty + 1 } else { 0 };
-            self.starting |= self.rounds_empty >= ROUNDS_TO_RESTART;
+            self.end_round(now, departure, queue);
         }
-        if queue > self.queue_allowed / 2 {
-            self.starting = false;
+        let queued = queue > self.queue_allowed / 2 + self.unsteady;
+        if queued {
+            // A drain that tests a suspicion has the old queue in its first samples.
+            self.starting &= self.drain.is_some();
             self.rounds_empty = 0;
         }
 
-        let base = self.base.rtt().unwrap_or_default();
-        let path = self.rates.max() * base.as_secs_f64();
-        if self.drain_until.is_some_and(|until| now < until) {
-            self.window = ((path * DRAIN) as u64).max(self.window_min());
+        let path = self.rates.max() * self.base_and_unsteady().as_secs_f64();
+        if let Some(drain) = self.drain {
+            let part = ((path * DRAIN) as u64).max(self.window_min());
+            self.window = drain.packets.map_or(part, |packets| packets * self.mtu);
             return;
         }
         let target = (path + self.rates.max() * self.queue_allowed.as_secs_f64()) as u64;
-        let probing = departure.full && queue < self.queue_allowed / 2;
+        let probing = departure.full && !queued;
         let grown = match (probing, self.starting) {
             (true, true) => self.window + acked,
             (true, false) => self.window + acked / 4,
@@ -255,7 +372,9 @@ impl Controller for QueueBound {
             self.acked_sent = now;
             self.burst = Burst { started_at: now, delivered: self.delivered, first_ack: None };
         }
-        self.in_flight += bytes;
+        if bytes >= IN_FLIGHT_BYTES_MIN {
+            self.in_flight += bytes;
+        }
         let full = self.in_flight + 2 * self.mtu >= self.window;
         match self.departures.back_mut().filter(|departure| departure.at == now) {
             Some(together) => together.full |= full,
@@ -296,11 +415,8 @@ impl Controller for QueueBound {
         let acked = self.loss.acked_since_batch();
         let Some(departure) = self.newest.take() else { return };
         let rtt = now.saturating_duration_since(departure.at);
-        if self.base.insert(now, rtt, departure.full) {
-            let base = self.base.rtt().unwrap_or_default();
-            self.drain_until = Some(now + self.queue_allowed + 2 * base);
-        }
-        let queue = rtt.saturating_sub(self.base.rtt().unwrap_or(rtt));
+        self.measure(now, &departure, rtt);
+        let queue = rtt.saturating_sub(self.base_and_unsteady());
         self.adapt(now, acked, &departure, queue);
         self.delivered_at = now;
         self.acked_sent = departure.at;
@@ -477,6 +593,11 @@ mod tests {
         /// Acks on their way, with when the packet was sent.
         acks: VecDeque<(Instant, Instant)>,
         served: f64,
+        /// Acks come up to this much later than they might, in order.
+        jitter: Duration,
+        /// Bytes that wait to be sent; `None` for more than can ever be sent.
+        waiting: Option<u64>,
+        random: u64,
     }
 
     impl Bed {
@@ -490,7 +611,19 @@ mod tests {
                 queue: VecDeque::new(),
                 acks: VecDeque::new(),
                 served: 0.0,
+                jitter: Duration::ZERO,
+                waiting: None,
+                random: 1,
             }
+        }
+
+        fn jitter(&mut self) -> Duration {
+            self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            self.jitter.mul_f64((self.random >> 40) as f64 / f64::from(1 << 24))
+        }
+
+        fn in_flight(&self) -> u64 {
+            (self.queue.len() + self.acks.len()) as u64 * MTU
         }
 
         /// Runs for that long; returns the part of the capacity used and the longest queue in time. Every
@@ -510,7 +643,9 @@ mod tests {
                     if lose.is_some_and(|every| count % every == 0) {
                         self.control.on_congestion_event(self.now, sent, false, MTU);
                     } else {
-                        self.acks.push_back((self.now + self.delay, sent));
+                        let at = self.now + self.delay + self.jitter();
+                        let last = self.acks.back().map_or(at, |&(last, _)| last);
+                        self.acks.push_back((at.max(last), sent));
                     }
                 }
                 if self.queue.is_empty() {
@@ -522,11 +657,15 @@ mod tests {
                     self.control.handle_ack(sent, MTU);
                     acked = true;
                 }
-                let in_flight = (self.queue.len() + self.acks.len()) as u64 * MTU;
+                let in_flight = self.in_flight();
                 if acked {
                     self.control.on_end_acks(self.now, in_flight, false, None);
                 }
-                let room = self.control.window().saturating_sub(in_flight) / MTU;
+                let mut room = self.control.window().saturating_sub(in_flight) / MTU;
+                if let Some(waiting) = &mut self.waiting {
+                    room = room.min(waiting.div_ceil(MTU));
+                    *waiting = waiting.saturating_sub(room * MTU);
+                }
                 for _ in 0..room {
                     self.queue.push_back(self.now);
                     self.control.on_sent(self.now, MTU, 0);
@@ -574,5 +713,55 @@ mod tests {
         bed.run(Duration::from_millis(300), None);
         let (used, _) = bed.run(Duration::from_secs(1), None);
         assert!(used > 0.9, "{used:.3}");
+    }
+
+    /// Frames with pauses between them. The peer's last word about each frame comes after all of it is
+    /// acknowledged, and is answered with a packet that holds nothing but an ack, which nobody acknowledges.
+    #[test]
+    fn a_lone_ack_between_frames_does_not_count_as_a_slow_path() {
+        let mut bed = Bed::new(2_500_000.0, Duration::from_millis(3));
+        bed.waiting = Some(0);
+        let pause = Duration::from_millis(60);
+        for frame in 0..20 {
+            bed.waiting = Some(50_000);
+            let mut took = Duration::ZERO;
+            let mut rate = f64::MAX;
+            while bed.waiting != Some(0) || bed.in_flight() > 0 {
+                bed.run(Duration::from_millis(1), None);
+                took += Duration::from_millis(1);
+                rate = rate.min(bed.control.rate());
+            }
+            bed.control.on_sent(bed.now, 32, 0);
+            bed.run(pause, None);
+            let note = format!("frame {frame} took {took:?}, rate {rate:.0}");
+            assert!(
+                frame < 3 || (took < Duration::from_millis(27) && rate > 2_000_000.0),
+                "{note}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_longer_way_is_told_from_a_longer_queue() {
+        for (before_ms, after_ms) in [(3, 30), (3, 60), (20, 45)] {
+            let mut bed = Bed::new(2_500_000.0, Duration::from_millis(before_ms));
+            bed.run(Duration::from_secs(1), None);
+            bed.delay = Duration::from_millis(after_ms);
+            bed.run(Duration::from_millis(800), None);
+            let (used, queue) = bed.run(Duration::from_secs(1), None);
+            let note = format!("{before_ms} to {after_ms} ms: used {used:.3}, queue {queue:?}");
+            assert!(used > 0.9 && queue < Duration::from_millis(30), "{note}");
+        }
+    }
+
+    #[test]
+    fn acks_that_come_late_at_random_leave_most_of_the_path_in_use() {
+        for (jitter_ms, at_least) in [(5, 0.9), (10, 0.8), (20, 0.6), (40, 0.5)] {
+            let mut bed = Bed::new(2_500_000.0, Duration::from_millis(3));
+            bed.jitter = Duration::from_millis(jitter_ms);
+            bed.run(Duration::from_secs(1), None);
+            let (used, queue) = bed.run(Duration::from_secs(4), None);
+            assert!(used > at_least, "{jitter_ms} ms of jitter: used {used:.3}, queue {queue:?}");
+        }
     }
 }
