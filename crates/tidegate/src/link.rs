@@ -70,6 +70,9 @@ pub struct LinkConfig {
     pub idle_timeout: Duration,
     /// Longest time to connect and authenticate, for each transport; default 3 s.
     pub connect_timeout: Duration,
+    /// With [`Transport::Auto`], how long QUIC is tried before TCP is tried as well; default 300 ms. Longer than
+    /// a QUIC handshake takes on the slowest path where QUIC is wanted: three round trips or so.
+    pub quic_head_start: Duration,
     /// Most frames under way at once; default 32.
     pub frames_max: usize,
     /// Most bytes of incoming frames and bulk that are being put together; default 256 MiB. Beyond it,
@@ -93,6 +96,7 @@ impl Default for LinkConfig {
             keep_alive: Duration::from_secs(1),
             idle_timeout: Duration::from_secs(3),
             connect_timeout: Duration::from_secs(3),
+            quic_head_start: Duration::from_millis(300),
             frames_max: 32,
             assembly_bytes_max: 256 << 20,
             incoming_max: 256,
@@ -116,7 +120,7 @@ pub fn anchored_now() -> Instant {
 /// What carries a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// QUIC, and TCP where QUIC does not get through.
+    /// QUIC, and TCP where QUIC does not get through: the first to connect, after a head start for QUIC.
     #[default]
     Auto,
     /// QUIC over UDP.

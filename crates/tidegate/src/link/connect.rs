@@ -4,6 +4,7 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     os::fd::AsFd,
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -110,36 +111,72 @@ impl Listener {
 ///
 /// # Errors
 /// [`LinkError::Unreachable`], [`LinkError::Refused`], [`LinkError::Socket`].
+///
+/// # Cancel safety
+/// Nothing is left behind but what the peer may have accepted, which finds itself closed.
 pub async fn dial(
     address: SocketAddr,
     credentials: &Credentials,
     config: LinkConfig,
     transport: Transport,
 ) -> Result<Link, LinkError> {
-    let limit = config.connect_timeout;
-    let timed_out = |transport| LinkError::Unreachable {
-        address,
-        transport,
-        reason: format!("no answer in {} ms", limit.as_millis()),
-    };
-    if transport != Transport::Tcp {
-        let config = config.clone();
-        let dialled = time::timeout(limit, dial_quic(address, credentials, config)).await;
-        match dialled.unwrap_or_else(|_| Err(timed_out(Transport::Quic))) {
-            Err(error @ LinkError::Unreachable { .. }) if transport == Transport::Auto => {
-                tracing::info!(%address, %error, "falling back to TCP");
-            }
-            dialled => return dialled,
-        }
+    let (head_start, limit) = (config.quic_head_start, config.connect_timeout);
+    let quic = within(limit, address, Transport::Quic, dial_quic(address, credentials, &config));
+    let tcp = within(limit, address, Transport::Tcp, dial_tcp(address, credentials, &config));
+    match transport {
+        Transport::Quic => quic.await,
+        Transport::Tcp => tcp.await,
+        Transport::Auto => race(head_start, quic, tcp).await,
     }
-    let dialled = time::timeout(limit, dial_tcp(address, credentials, config)).await;
-    dialled.unwrap_or_else(|_| Err(timed_out(Transport::Tcp)))
+}
+
+/// The link that is made first; the other dial is dropped, which closes it. `quic` has a head start. What is
+/// refused over one is refused over the other, so only an unreachable peer is worth the second try.
+async fn race(
+    head_start: Duration,
+    quic: impl Future<Output = Result<Link, LinkError>>,
+    tcp: impl Future<Output = Result<Link, LinkError>>,
+) -> Result<Link, LinkError> {
+    let (mut quic, mut tcp) = (pin!(quic), pin!(tcp));
+    match time::timeout(head_start, &mut quic).await {
+        Ok(Err(error @ LinkError::Unreachable { .. })) => {
+            tracing::info!(%error, "falling back to TCP");
+            return tcp.await;
+        }
+        Ok(dialled) => return dialled,
+        Err(_) => {}
+    }
+    tokio::select! {
+        biased;
+        dialled = &mut quic => match dialled {
+            Err(LinkError::Unreachable { .. }) => tcp.await,
+            dialled => dialled,
+        },
+        dialled = &mut tcp => match dialled {
+            Err(LinkError::Unreachable { .. }) => quic.await,
+            dialled => {
+                tracing::info!(head_start_ms = head_start.as_millis(), "TCP was there before QUIC");
+                dialled
+            }
+        },
+    }
+}
+
+async fn within(
+    limit: Duration,
+    address: SocketAddr,
+    transport: Transport,
+    dialled: impl Future<Output = Result<Link, LinkError>>,
+) -> Result<Link, LinkError> {
+    let reason = || format!("no answer in {} ms", limit.as_millis());
+    let timed_out = || LinkError::Unreachable { address, transport, reason: reason() };
+    time::timeout(limit, dialled).await.unwrap_or_else(|_| Err(timed_out()))
 }
 
 async fn dial_tcp(
     address: SocketAddr,
     credentials: &Credentials,
-    config: LinkConfig,
+    config: &LinkConfig,
 ) -> Result<Link, LinkError> {
     let tls = TlsConnector::from(Arc::new(credentials.client_tls(PROTOCOL)?));
     let failed = |error: io::Error| tcp_error(address, &error);
@@ -148,10 +185,10 @@ async fn dial_tcp(
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     };
     let stream = socket.map_err(LinkError::Socket)?.connect(address).await.map_err(failed)?;
-    set_options(&stream, &config)?;
+    set_options(&stream, config)?;
     let name = NODE_SERVER_NAME.try_into().expect("it is a DNS name");
     let stream = tls.connect(name, stream).await.map_err(failed)?;
-    let link = link_over_tcp(address, TlsStream::Client(stream), config)?;
+    let link = link_over_tcp(address, TlsStream::Client(stream), config.clone())?;
     tokio::select! {
         () = link.handle.core.heard() => Ok(link),
         reason = link.closed() => match reason {
@@ -269,12 +306,12 @@ fn bind_both(address: SocketAddr) -> Result<(UdpSocket, TcpListener), LinkError>
 async fn dial_quic(
     address: SocketAddr,
     credentials: &Credentials,
-    config: LinkConfig,
+    config: &LinkConfig,
 ) -> Result<Link, LinkError> {
     let tls = Arc::new(credentials.client_tls(PROTOCOL)?);
     let crypto = QuicClientConfig::try_from(tls).expect("TLS 1.3 is always enabled");
     let mut client = quinn::ClientConfig::new(Arc::new(crypto));
-    client.transport_config(Arc::new(transport(&config)));
+    client.transport_config(Arc::new(transport(config)));
     let any: IpAddr = match address {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -292,7 +329,7 @@ async fn dial_quic(
         endpoint.connect_with(client, address, NODE_SERVER_NAME).map_err(|error| failed(&error))?;
     let connection = connecting.await.map_err(|error| dial_error(address, error))?;
     let peer = identity(&connection)?;
-    let link = link_over_quic(peer, connection.clone(), endpoint, config);
+    let link = link_over_quic(peer, connection.clone(), endpoint, config.clone());
     tokio::select! {
         () = link.handle.core.heard() => Ok(link),
         error = connection.closed() => Err(dial_error(address, error)),

@@ -19,9 +19,11 @@ pub(super) const ACK_INTERVAL: Duration = Duration::from_millis(10);
 pub(super) const ACK_BYTES: u64 = 32 << 10;
 
 /// Which frame goes first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// Before every frame that was handed over earlier: the newest is worth most.
+    /// Before every frame in order, and after the live frames that were handed over earlier: what is sent
+    /// of a new frame is budgeted behind the bytes that are under way, so those must leave first. A frame
+    /// that is not worth finishing is reset.
     #[default]
     Live,
     /// After every frame that was handed over earlier, and after all live ones: replayed frames, and

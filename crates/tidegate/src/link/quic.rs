@@ -2,7 +2,7 @@
 //!
 //! Every stream is unidirectional and opens with its type, one byte: the control lane, the critical lane, or
 //! one record with a body. Progress acks are datagrams. Priorities put the control lane first, then the
-//! critical lane, live frames (newer first), frames in order (older first), and bulk.
+//! critical lane, live frames (older first), frames in order (older first), and bulk.
 
 use std::sync::{
     Arc,
@@ -28,7 +28,7 @@ const STREAM_BODY: u8 = 3;
 
 const RANK_CONTROL: i32 = i32::MAX;
 const RANK_CRITICAL: i32 = i32::MAX - 1;
-const RANK_LIVE: i32 = 0;
+const RANK_LIVE: i32 = RANK_CRITICAL - 1;
 const RANK_IN_ORDER: i32 = -1;
 const RANK_BULK: i32 = i32::MIN;
 
@@ -65,7 +65,7 @@ impl Quic {
     pub(super) fn rank(&self, priority: Priority) -> i32 {
         match priority {
             Priority::Live => {
-                self.live.fetch_add(1, Ordering::Relaxed).clamp(RANK_LIVE, RANK_CRITICAL - 1)
+                self.live.fetch_sub(1, Ordering::Relaxed).clamp(RANK_IN_ORDER + 1, RANK_LIVE)
             }
             Priority::InOrder => {
                 self.in_order.fetch_sub(1, Ordering::Relaxed).clamp(RANK_BULK + 1, RANK_IN_ORDER)

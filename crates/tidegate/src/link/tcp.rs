@@ -5,7 +5,7 @@
 //! ```
 //!
 //! What is sent is cut into chunks, and the next chunk is chosen when the kernel has sent most of the one
-//! before (`TCP_NOTSENT_LOWAT`): control, acks, critical, the newest live frame, the oldest frame in order,
+//! before (`TCP_NOTSENT_LOWAT`): control, acks, critical, the oldest live frame, the oldest frame in order,
 //! bulk. A frame that is given up ends with an abort mark; its chunks that the kernel already has still
 //! travel.
 
@@ -60,12 +60,12 @@ pub(super) struct Tcp {
 
 #[derive(Default)]
 struct Pending {
-    /// By rank, the highest goes first. Bounded by the frames that may be under way.
-    frames: BTreeMap<i64, OutFrame>,
+    /// The first goes first. Bounded by the frames that may be under way.
+    frames: BTreeMap<(Priority, u64), OutFrame>,
     /// The newest for each frame. Bounded by the frames that the peer may have under way.
     acks: Vec<Ack>,
     next_stream: u32,
-    next_rank: i64,
+    next_rank: u64,
     close: Option<(u32, String)>,
 }
 
@@ -91,10 +91,7 @@ impl Tcp {
     ) {
         let mut pending = self.lock();
         pending.next_rank += 1;
-        let rank = match priority {
-            Priority::Live => pending.next_rank,
-            Priority::InOrder => -pending.next_rank,
-        };
+        let rank = (priority, pending.next_rank);
         let stream = pending.stream();
         pending.frames.insert(rank, OutFrame { stream, state, head: Some(record), left: body });
         drop(pending);
@@ -146,7 +143,7 @@ impl Pending {
 
     /// The next chunk of the frame that goes first.
     fn frame_chunk(&mut self, out: &mut BytesMut) -> bool {
-        while let Some(mut entry) = self.frames.last_entry() {
+        while let Some(mut entry) = self.frames.first_entry() {
             let frame = entry.get_mut();
             if frame.state.is_given_up() {
                 let begun = frame.head.is_none();

@@ -96,11 +96,7 @@ async fn utilization(bed: &Bed, bytes: usize, frames: i64) -> f64 {
 async fn random_loss_does_not_collapse_the_throughput() {
     for loss in [0.0, 0.01, 0.05] {
         let bed = bed(loss, Congestion::QueueBound).await;
-        // The best of three: the bottleneck is a task on this machine, which may be busy with others.
-        let mut used: f64 = 0.0;
-        for _ in 0..3 {
-            used = used.max(utilization(&bed, 2_000_000, 1).await);
-        }
+        let used = utilization(&bed, 2_000_000, 1).await;
         println!("loss {loss}: {used:.3} of the bottleneck; {:?}", bed.camera.path());
         assert!(used > 0.8 * (1.0 - loss), "at loss {loss}: {used:.3}");
     }

@@ -56,6 +56,25 @@ async fn a_hundred_frames_back_to_back_arrive_once_each() {
     }
 }
 
+/// On one thread all frames are handed over before the first byte of any can leave.
+#[tokio::test]
+async fn live_frames_go_first_and_among_them_the_oldest() {
+    let site = Site::new();
+    for transport in BOTH {
+        let (camera, edge, _listener) = site.pair(transport).await;
+        let large = body(1_000_000, 9);
+        for millis in [1, 2, 3, 4, 5, 6] {
+            let priority = if millis <= 2 { Priority::InOrder } else { Priority::Live };
+            camera.send_frame(header(millis, large.len()), large.clone(), priority).unwrap();
+        }
+        let mut arrived = Vec::new();
+        while arrived.len() < 6 {
+            arrived.push(next_frame(&edge).await.0.at.as_nanos() / 1_000_000);
+        }
+        assert_eq!(arrived, [3, 4, 5, 6, 1, 2], "over {transport:?}");
+    }
+}
+
 /// Over loopback a frame is through before it can be reset, unless it is as large as they come.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frame_reset_on_its_way_leaves_the_next_one_intact() {

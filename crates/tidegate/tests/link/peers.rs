@@ -101,7 +101,7 @@ async fn both_sides_learn_the_clock_offset() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tcp_takes_over_where_udp_is_blocked() {
+async fn tcp_takes_over_where_udp_is_blocked_without_waiting_for_it() {
     let site = Site::new();
     // The port of a listener whose UDP half hears nothing.
     let mut listener = site.listen(LinkConfig::default()).await;
@@ -117,9 +117,13 @@ async fn tcp_takes_over_where_udp_is_blocked() {
         let mut far = tokio::net::TcpStream::connect(address).await.unwrap();
         tokio::io::copy_bidirectional(&mut near, &mut far).await.ok();
     });
-    let config = LinkConfig { connect_timeout: Duration::from_secs(2), ..LinkConfig::default() };
+    // QUIC would not give up before the test does.
+    let never = 100 * PATIENCE;
+    let config =
+        LinkConfig { connect_timeout: never, idle_timeout: never, ..LinkConfig::default() };
     let dialled = dial(deaf.local_addr().unwrap(), &site.cam1, config, Transport::Auto);
-    let (camera, edge) = tokio::join!(dialled, listener.accept());
+    let both = async { tokio::join!(dialled, listener.accept()) };
+    let (camera, edge) = tokio::time::timeout(PATIENCE, both).await.unwrap();
     let (camera, edge) = (camera.unwrap(), edge.unwrap());
     assert_eq!(camera.path().transport, Transport::Tcp);
     let sent = body(1000, 1);
@@ -127,4 +131,32 @@ async fn tcp_takes_over_where_udp_is_blocked() {
     assert!(next_frame(&edge).await.1 == sent);
     drop((camera, edge));
     forward.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quic_is_taken_if_it_is_there_within_its_head_start() {
+    let site = Site::new();
+    let mut listener = site.listen(LinkConfig::default()).await;
+    let config = LinkConfig { quic_head_start: PATIENCE, ..LinkConfig::default() };
+    let dialled = dial(listener.local_address(), &site.cam1, config, Transport::Auto);
+    let (camera, _edge) = tokio::join!(dialled, listener.accept());
+    assert_eq!(camera.unwrap().path().transport, Transport::Quic);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_links_that_race_one_is_left() {
+    let site = Site::new();
+    let mut listener = site.listen(LinkConfig::default()).await;
+    let config = LinkConfig { quic_head_start: Duration::ZERO, ..LinkConfig::default() };
+    let dialled = dial(listener.local_address(), &site.cam1, config, Transport::Auto);
+    let (camera, first) = tokio::join!(dialled, listener.accept());
+    let (camera, mut edge) = (camera.unwrap(), first.unwrap());
+    // The edge may have accepted the loser first.
+    while edge.path().transport != camera.path().transport {
+        tokio::time::timeout(PATIENCE, edge.closed()).await.expect("the loser closes");
+        edge = tokio::time::timeout(PATIENCE, listener.accept()).await.unwrap().unwrap();
+    }
+    let sent = body(1000, 1);
+    camera.send_frame(header(1, 1000), sent.clone(), Priority::Live).unwrap();
+    assert!(next_frame(&edge).await.1 == sent);
 }

@@ -32,7 +32,9 @@ pub(crate) struct Bottleneck {
 pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
     rate: Arc<AtomicU64>,
-    _tasks: JoinSet<()>,
+    tasks: JoinSet<()>,
+    /// Open as long as the relay, so that silence is not answered with "port unreachable".
+    _sockets: [Arc<UdpSocket>; 2],
 }
 
 impl Relay {
@@ -49,10 +51,16 @@ impl Relay {
         let client = Arc::new(Mutex::new(None));
         let free = Bottleneck { loss: 0.0, queue_bytes: usize::MAX, ..bottleneck };
         let unlimited = Arc::new(AtomicU64::new(u64::MAX));
+        let sockets = [near.clone(), far.clone()];
         let mut tasks = JoinSet::new();
         tasks.spawn(carry(near.clone(), far.clone(), client.clone(), bottleneck, rate.clone()));
         tasks.spawn(carry(far, near, client, free, unlimited));
-        Self { address, rate, _tasks: tasks }
+        Self { address, rate, tasks, _sockets: sockets }
+    }
+
+    /// From here on nothing comes through in either direction, and nobody is told.
+    pub(crate) fn fall_silent(&mut self) {
+        self.tasks.abort_all();
     }
 
     pub(crate) fn set_rate(&self, bytes_per_second: u64) {
