@@ -250,7 +250,7 @@ async fn stay_connected(
     let mut wait = first;
     let mut tries = 0;
     loop {
-        let started = clock::now();
+        let mut connected = None;
         let dialled = tokio::select! {
             () = stop.cancelled() => return Ok(()),
             dialled = connect(camera, options) => dialled,
@@ -258,6 +258,7 @@ async fn stay_connected(
         let why = match dialled {
             Ok(carrier) => {
                 tracing::info!(edge = %options.edge, transport = carrier.transport(), "connected");
+                connected = Some(clock::now());
                 match camera.serve(carrier, stop).await {
                     Ok(()) => return Ok(()),
                     Err(Down { why }) => why,
@@ -272,7 +273,7 @@ async fn stay_connected(
             Err(error) => crate::error_chain(&error),
         };
         // A link that held for a while has earned a quick second try.
-        if clock::now().since(started) > options.retry_max {
+        if connected.is_some_and(|at| clock::now().since(at) > options.retry_max) {
             (wait, tries) = (first, 0);
         }
         tries += 1;

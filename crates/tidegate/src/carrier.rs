@@ -55,6 +55,27 @@ impl Sending {
     }
 }
 
+/// Sends records with a body behind everything else.
+pub enum Bulk {
+    /// Over a link.
+    Link(Link),
+    /// Within this process.
+    Local(mpsc::Sender<Incoming>),
+}
+
+impl Bulk {
+    /// Sends a record with its body; waits while others are ahead.
+    ///
+    /// # Errors
+    /// The carrier is down.
+    pub async fn send(&self, record: Record, body: Bytes) -> Result<(), Down> {
+        match self {
+            Self::Link(link) => Ok(link.send_bulk(record, body).await?),
+            Self::Local(out) => out.send(Incoming::Bulk { record, body }).await.map_err(gone),
+        }
+    }
+}
+
 /// Both ends of a carrier within this process.
 pub fn local() -> (Carrier, Carrier) {
     let (to_left, left) = mpsc::channel(LOCAL_MAX);
@@ -108,16 +129,11 @@ impl Carrier {
         }
     }
 
-    /// Sends a record with a body that has time.
-    ///
-    /// # Errors
-    /// The carrier is down.
-    pub async fn send_bulk(&self, record: Record, body: Bytes) -> Result<(), Down> {
+    /// A way to send what has time, from another task: it may wait long behind frames.
+    pub fn bulk(&self) -> Bulk {
         match self {
-            Self::Link(link) => Ok(link.send_bulk(record, body).await?),
-            Self::Local(local) => {
-                local.out.send(Incoming::Bulk { record, body }).await.map_err(gone)
-            }
+            Self::Link(link) => Bulk::Link(link.clone()),
+            Self::Local(local) => Bulk::Local(local.out.clone()),
         }
     }
 

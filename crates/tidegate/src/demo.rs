@@ -121,11 +121,13 @@ pub fn run(options: &DemoOptions, stop: &CancellationToken) -> Result<Run, ApiEr
     stage.end();
     let audit = lab.finish().map_err(lab_failed)?;
     let (measured, by_setting) = match accuracy_gap {
-        None => runtime.block_on(measure(&clip, &sampled))?,
-        Some(_) => (None, Vec::new()),
+        None => match runtime.block_on(measure(&clip, &sampled))? {
+            (Some(measured), lines) => (Ok(measured), lines),
+            (None, lines) => (Err("no original could be fetched".to_owned()), lines),
+        },
+        Some(why) => (Err(format!("accuracy could not be measured: {why}")), Vec::new()),
     };
-    let mut run =
-        assemble(options, &clip, watched.cameras, &alive, measured, &audit, table, accuracy_gap);
+    let mut run = assemble(options, &clip, watched.cameras, &alive, measured, &audit, table);
     run.capacity = capacity(&scenario.media[0], began, options.duration);
     run.notes.extend(by_setting);
     write(options, run)
@@ -227,23 +229,17 @@ fn mean_promise(samples: &[&Sampled]) -> f64 {
     samples.iter().map(|sample| sample.promised).sum::<f64>() / samples.len().max(1) as f64
 }
 
-#[expect(clippy::too_many_arguments, reason = "one call gathers what the run left behind")]
 fn assemble(
     options: &DemoOptions,
     clip: &Clip,
     watched: Vec<Watched>,
     alive: &BTreeMap<String, bool>,
-    measured: Option<Measured>,
+    measured: Result<Measured, String>,
     audit: &Audit,
     table: String,
-    accuracy_gap: Option<String>,
 ) -> Run {
     let flaws: Vec<String> = audit.flaws().iter().map(ToString::to_string).collect();
-    let invalid = match (flaws.is_empty(), accuracy_gap) {
-        (false, _) => Some(flaws.join("; ")),
-        (true, Some(why)) => Some(format!("accuracy could not be measured: {why}")),
-        (true, None) => None,
-    };
+    let invalid = (!flaws.is_empty()).then(|| flaws.join("; "));
     let cameras = watched
         .into_iter()
         .map(|watched| CameraRun {
@@ -264,6 +260,7 @@ fn assemble(
         cameras,
         capacity: Vec::new(),
         measured,
+        simulated: false,
         invalid,
         notes: vec![
             format!("tidegate {}", env!("CARGO_PKG_VERSION")),

@@ -66,8 +66,10 @@ pub struct Run {
     pub cameras: Vec<CameraRun>,
     /// Capacity of the medium in Mbit/s over seconds since the run began, as a staircase.
     pub capacity: Vec<(f64, f64)>,
-    /// Measured accuracy, if it was measured.
-    pub measured: Option<Measured>,
+    /// Measured accuracy, or why it was not measured.
+    pub measured: Result<Measured, String>,
+    /// Whether this ran in virtual time, where there is no picture to measure: the table's promise stands then.
+    pub simulated: bool,
     /// Why the medium's timing cannot be trusted, if so.
     pub invalid: Option<String>,
     /// Lines on how the run was made: versions, clip, table.
@@ -139,8 +141,8 @@ impl Run {
                 });
             }
         }
-        if let Some(measured) = &self.measured {
-            checks.push(Check {
+        match &self.measured {
+            Ok(measured) => checks.push(Check {
                 what: format!("accuracy measured on {} pairs", measured.pairs),
                 value: match measured.accuracy {
                     Some(f1) => format!("{f1:.3} (promised {:.3})", measured.promised),
@@ -148,7 +150,17 @@ impl Run {
                 },
                 target: format!("≥ {:.3}", self.accuracy_bound),
                 met: measured.accuracy.is_none_or(|f1| f1 >= self.accuracy_bound),
-            });
+            }),
+            Err(why) => checks.push(Check {
+                what: "accuracy measured".into(),
+                value: format!("not measured: {why}"),
+                target: if self.simulated {
+                    "nothing: this ran in virtual time".into()
+                } else {
+                    format!("≥ {:.3}", self.accuracy_bound)
+                },
+                met: self.simulated,
+            }),
         }
         if let Some(why) = &self.invalid {
             checks.push(Check {
@@ -175,12 +187,22 @@ impl Run {
             .map(|check| format!("{} is {}, asked {}", check.what, check.value, check.target))
             .collect();
         match (self.met(), short.is_empty()) {
-            (true, _) => format!(
-                "VERDICT: met. {} cameras kept {:.0} ms and {:.0} % accuracy",
-                self.cameras.len(),
-                self.latency_bound_ms,
-                100.0 * self.accuracy_bound
-            ),
+            (true, _) => {
+                let accuracy = match &self.measured {
+                    Ok(Measured { accuracy: Some(f1), .. }) => {
+                        format!("{:.0} % accuracy (measured {f1:.3})", 100.0 * self.accuracy_bound)
+                    }
+                    Ok(Measured { accuracy: None, .. }) => {
+                        "the table's promise of accuracy (too few boxes for a verdict)".to_owned()
+                    }
+                    Err(_) => "the table's promise of accuracy (not measured)".to_owned(),
+                };
+                format!(
+                    "VERDICT: met. {} cameras kept {:.0} ms and {accuracy}",
+                    self.cameras.len(),
+                    self.latency_bound_ms,
+                )
+            }
             (false, true) => "VERDICT: not met: no camera took part".to_owned(),
             (false, false) => format!("VERDICT: not met: {}", short.join("; ")),
         }
@@ -295,7 +317,7 @@ impl Run {
     fn accuracy_plot(&self) -> Plot {
         let mut series = self.per_camera(Mark::Dots, |s| s.accuracy);
         series.push(self.bound("bound".into(), self.accuracy_bound));
-        if let Some(accuracy) = self.measured.as_ref().and_then(|m| m.accuracy) {
+        if let Some(accuracy) = self.measured.as_ref().ok().and_then(|m| m.accuracy) {
             series.push(self.bound("measured on the sample".into(), accuracy));
         }
         Plot {
@@ -369,6 +391,10 @@ mod tests {
         }
     }
 
+    fn measured(accuracy: Option<f64>) -> Measured {
+        Measured { accuracy, pairs: 9, boxes: 12, promised: 0.96 }
+    }
+
     fn run(captured: usize, latencies: &[f64]) -> Run {
         let samples = latencies.iter().enumerate().map(|(n, &l)| sample(n as f64, l)).collect();
         Run {
@@ -378,7 +404,8 @@ mod tests {
             delivered_min: 0.97,
             cameras: vec![CameraRun { name: "cam1".into(), captured, samples, alive: true }],
             capacity: vec![(0.0, 200.0), (10.0, 20.0)],
-            measured: None,
+            measured: Ok(measured(Some(0.97))),
+            simulated: false,
             invalid: None,
             notes: vec!["a <note>".into()],
         }
@@ -417,11 +444,19 @@ mod tests {
     #[test]
     fn too_few_boxes_give_no_verdict_on_accuracy() {
         let mut run = run(20, &[50.0; 20]);
-        let measured = |accuracy| Measured { accuracy, pairs: 9, boxes: 12, promised: 0.96 };
-        run.measured = Some(measured(None));
-        assert!(run.met());
-        run.measured = Some(measured(Some(0.90)));
+        run.measured = Ok(measured(None));
+        assert!(run.met() && run.verdict().contains("too few boxes"));
+        run.measured = Ok(measured(Some(0.90)));
         assert!(!run.met());
+    }
+
+    #[test]
+    fn accuracy_that_was_not_measured_is_not_met() {
+        let mut run = run(20, &[50.0; 20]);
+        run.measured = Err("no detector".into());
+        assert!(!run.met() && run.verdict().contains("no detector"));
+        run.simulated = true;
+        assert!(run.met() && run.verdict().contains("not measured"));
     }
 
     #[test]

@@ -77,6 +77,8 @@ struct Running {
     cursor: Option<Reader>,
     /// Frames captured before this are from the past.
     began: Instant,
+    /// First capture time wanted.
+    from: Option<Instant>,
     /// Capture time before which it ends.
     to: Option<Instant>,
     complete: bool,
@@ -158,6 +160,10 @@ impl Engine {
             Record::StartTransfer(start) => self.start(now, start),
             Record::UpdateTransfer(update) => {
                 if let Some(running) = self.transfers.get_mut(&update.transfer) {
+                    // Every frame from now on, in order: read from the log, one at a time.
+                    if update.demand.delivery == Delivery::Every && running.cursor.is_none() {
+                        running.cursor = Some(self.log.reader_next());
+                    }
                     running.transfer.handle(now, Input::Demand(update.demand));
                 }
             }
@@ -198,10 +204,10 @@ impl Engine {
             );
             if ack.complete {
                 running.frames.remove(&ack.frame);
-            }
-            if ack.is_final() {
                 running.over(ack.transfer, ack.frame, &mut self.actions);
             }
+            // What the transfer wants reset must be reset before the frame is forgotten.
+            running.advance(now, ack.transfer, &mut self.actions);
         }
         // A frame that was reset may be sent again, smaller; the transfer says when it gives it up.
         if ack.complete {
@@ -297,6 +303,7 @@ impl Engine {
             transfer: Transfer::new(now, self.next, start.demand, config, self.tables.clone()),
             cursor,
             began: now,
+            from: start.from,
             to: start.to,
             complete: false,
             frames: HashMap::new(),
@@ -359,6 +366,9 @@ impl Running {
     fn take_up(&mut self, now: Instant, entry: Entry, size: FrameSize, from_log: bool) {
         if self.complete || self.to.is_some_and(|to| entry.at >= to) {
             self.complete = true;
+            return;
+        }
+        if self.from.is_some_and(|from| entry.at < from) {
             return;
         }
         let at = entry.at;

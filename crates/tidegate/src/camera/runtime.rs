@@ -52,7 +52,11 @@ struct Served<'camera> {
     carrier: Carrier,
     encoder: Encoder,
     sending: HashMap<(TransferId, Instant), Sending>,
+    originals: tokio::task::JoinSet<()>,
 }
+
+/// Originals on their way; more are not sent, and who asked for them hears of it by a time-out.
+const ORIGINALS_MAX: usize = 32;
 
 impl Camera {
     /// The announcement, with what has been seen of the frames since.
@@ -81,7 +85,14 @@ impl Camera {
         let (encoder, encoded) = Encoder::start(self.limits)
             .map_err(|error| Down { why: format!("no encoder thread: {error}") })?;
         let engine = Engine::new(self.log.clone(), self.tables.clone(), self.config.clone());
-        let served = Served { camera: self, engine, carrier, encoder, sending: HashMap::new() };
+        let served = Served {
+            camera: self,
+            engine,
+            carrier,
+            encoder,
+            sending: HashMap::new(),
+            originals: Default::default(),
+        };
         served.run(encoded, self.captured.clone(), stop).await
     }
 }
@@ -163,7 +174,17 @@ impl Served<'_> {
                     self.sending.remove(&(transfer, frame));
                 }
                 Action::Original { original, body } => {
-                    self.carrier.send_bulk(original.into(), body).await?;
+                    // Bulk waits behind frames; frames must not wait behind bulk.
+                    while self.originals.try_join_next().is_some() {}
+                    if self.originals.len() >= ORIGINALS_MAX {
+                        tracing::warn!(at = %original.at, "too many originals asked for at once");
+                        continue;
+                    }
+                    let bulk = self.carrier.bulk();
+                    self.originals.spawn(async move {
+                        // A link that is down is noticed by the loop.
+                        let _ = bulk.send(original.into(), body).await;
+                    });
                 }
                 Action::Encode(job) => {
                     let (transfer, frame) = (job.transfer, job.frame);

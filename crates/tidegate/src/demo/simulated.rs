@@ -83,7 +83,8 @@ pub(super) fn run(
         delivered_min: DELIVERED_MIN,
         cameras: cameras.collect(),
         capacity: capacity(&scenario.media[0], Duration::ZERO, options.duration),
-        measured: None,
+        measured: Err("no picture is looked at in virtual time".into()),
+        simulated: true,
         invalid: None,
         notes: vec![
             format!("tidegate {}", env!("CARGO_PKG_VERSION")),

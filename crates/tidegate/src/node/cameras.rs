@@ -299,13 +299,22 @@ impl Camera {
         Ok(stream)
     }
 
-    /// Changes what a stream must keep.
+    /// Changes what a stream must keep, if one session alone reads it; none if others do.
     ///
-    /// # Errors
-    /// [`Code::CAMERA_OFFLINE`]; the stream has the new demand even then, for when the camera is back.
-    pub(super) fn update_stream(&self, stream: &Stream, demand: Demand) -> Result<(), ApiError> {
+    /// The stream has the new demand even if the camera is offline, for when it is back.
+    pub(super) fn update_if_alone(
+        &self,
+        stream: &Stream,
+        demand: Demand,
+    ) -> Option<Result<(), ApiError>> {
+        // Under the lock, so that nobody joins between the look and the change.
+        let state = self.state();
+        if stream.sessions.load(Ordering::Acquire) > 1 {
+            return None;
+        }
         stream.set_demand(demand);
-        self.tell(UpdateTransfer { transfer: stream.transfer, demand })
+        drop(state);
+        Some(self.tell(UpdateTransfer { transfer: stream.transfer, demand }))
     }
 
     /// Asks for a stream again over a new link.

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     NodeState,
     cameras::Camera,
-    session::{Counts, Session, Window},
+    session::{Counts, Session, Wanted},
     stream::Stream,
 };
 use crate::api::{
@@ -27,9 +27,12 @@ use crate::api::{
     Original, Registration, SubscribeRequest, Subscription, SubscriptionId, TransferState,
     UnsubscribeStatus, Verdict,
 };
+use crate::pki::Kind;
 
 /// Longest wait for a camera node's answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Changes of demand that a session has not taken up yet; one more is refused.
+const SWITCHES_MAX: usize = 8;
 /// Verdicts that wait for a reader; more are dropped.
 const VERDICTS_MAX: usize = 256;
 
@@ -38,10 +41,11 @@ pub(super) struct Live {
     identity: String,
     camera: Arc<Camera>,
     stream: Arc<Stream>,
+    demand: Demand,
     counts: Arc<Counts>,
     verdicts: broadcast::Sender<Arc<Verdict>>,
-    /// Takes the session over to another stream.
-    switch: mpsc::Sender<Arc<Stream>>,
+    /// Takes the session over to another demand and stream.
+    switch: mpsc::Sender<(Arc<Stream>, Demand)>,
     stop: CancellationToken,
 }
 
@@ -49,12 +53,14 @@ static NEXT_SUBSCRIPTION: AtomicU64 = AtomicU64::new(1);
 
 #[async_trait]
 impl Frames for NodeState {
-    async fn cameras(&self, _: &Identity) -> Result<Vec<CameraInfo>, ApiError> {
+    async fn cameras(&self, identity: &Identity) -> Result<Vec<CameraInfo>, ApiError> {
+        may_watch(identity)?;
         let cameras = self.cameras.all();
         Ok(futures::future::join_all(cameras.iter().map(|camera| self.info(camera))).await)
     }
 
-    async fn camera(&self, _: &Identity, name: &CameraName) -> Result<CameraInfo, ApiError> {
+    async fn camera(&self, identity: &Identity, name: &CameraName) -> Result<CameraInfo, ApiError> {
+        may_watch(identity)?;
         let camera = self.cameras.named(name)?;
         Ok(self.info(&camera).await)
     }
@@ -64,11 +70,19 @@ impl Frames for NodeState {
         identity: &Identity,
         registration: Registration,
     ) -> Result<(), ApiError> {
+        may_publish(identity, &registration.camera)?;
         self.hosted.register(self, identity, registration)
     }
 
     async fn unregister(&self, identity: &Identity, camera: &CameraName) -> Result<(), ApiError> {
-        self.hosted.unregister(identity, camera)?;
+        may_publish(identity, camera)?;
+        if self.hosted.holds(camera) {
+            self.hosted.unregister(identity, camera)?;
+        } else if self.cameras.named(camera)?.is_online() {
+            let text =
+                format!("camera {camera} is online; stop its node before it is unregistered");
+            return Err(ApiError::new(Code::CAMERA_TAKEN, text));
+        }
         self.cameras.remove(camera);
         Ok(())
     }
@@ -80,6 +94,7 @@ impl Frames for NodeState {
         captured_at: Option<Instant>,
         jpeg: Bytes,
     ) -> Result<Instant, ApiError> {
+        may_publish(identity, camera)?;
         self.hosted.publish(identity, camera, captured_at, &jpeg)
     }
 
@@ -88,6 +103,7 @@ impl Frames for NodeState {
         identity: &Identity,
         request: SubscribeRequest,
     ) -> Result<Subscription, ApiError> {
+        may_watch(identity)?;
         request.check()?;
         let camera = self.cameras.named(&request.camera)?;
         let or = |asked: &Option<String>, usual: &str| asked.as_deref().unwrap_or(usual).to_owned();
@@ -99,20 +115,21 @@ impl Frames for NodeState {
         let stream = self.stream_for(&camera, &request, hints)?;
         let id = SubscriptionId(NEXT_SUBSCRIPTION.fetch_add(1, Ordering::Relaxed));
         let (events, receiver) = mpsc::channel(EVENTS_BUFFERED);
-        let (switch, switched) = mpsc::channel(1);
+        let (switch, switched) = mpsc::channel(SWITCHES_MAX);
         let live = Live {
             identity: identity.name.clone(),
             camera,
             stream: stream.clone(),
+            demand: request.demand,
             counts: Arc::default(),
             verdicts: broadcast::Sender::new(VERDICTS_MAX),
             switch,
             stop: self.stop.child_token(),
         };
-        let window = Window { from: request.from, to: request.to };
+        let wanted = Wanted { from: request.from, to: request.to, demand: request.demand };
         let session = Session::new(
             stream,
-            window,
+            wanted,
             events,
             live.verdicts.clone(),
             live.counts.clone(),
@@ -134,32 +151,45 @@ impl Frames for NodeState {
         id: SubscriptionId,
         changes: Changes,
     ) -> Result<Demand, ApiError> {
-        let (camera, stream, switch) = self.with_subscription(identity, id, |live| {
-            (live.camera.clone(), live.stream.clone(), live.switch.clone())
+        let (camera, stream, demand) = self.with_subscription(identity, id, |live| {
+            (live.camera.clone(), live.stream.clone(), live.demand)
         })?;
-        let demand = changes.apply(stream.demand())?;
-        if demand == stream.demand() {
-            return Ok(demand);
-        }
-        if stream.sessions.load(Ordering::Acquire) <= 1 {
-            camera.update_stream(&stream, demand)?;
-            return Ok(demand);
-        }
-        // Others keep what they asked for; this subscription moves to a stream that suits it.
-        let hints = stream.hints.clone();
-        let other = match camera.join(&demand, &hints, None) {
-            Some(other) => other,
-            None => camera.start_stream(demand, hints, (None, None), self.stream_log.clone())?,
+        let demand = changes.apply(demand)?;
+        let next = match camera.update_if_alone(&stream, demand) {
+            Some(told) => {
+                told?;
+                stream.clone()
+            }
+            // Others keep what they asked for; this subscription moves to a stream that suits it.
+            None => {
+                let hints = stream.hints.clone();
+                match camera.join(&demand, &hints, None) {
+                    Some(other) => other,
+                    None => {
+                        camera.start_stream(demand, hints, (None, None), self.stream_log.clone())?
+                    }
+                }
+            }
         };
-        if switch.send(other.clone()).await.is_err() {
-            camera.leave(&other);
-            return Err(unknown(id));
+        let moved = !Arc::ptr_eq(&next, &stream);
+        // From here on nothing waits, so that no half of a move is left behind by a caller who hangs up.
+        let mut subscriptions = self.subscriptions();
+        let live = subscriptions.get_mut(&id).filter(|live| Arc::ptr_eq(&live.stream, &stream));
+        let taken_up = live.is_some_and(|live| {
+            let sent = live.switch.try_send((next.clone(), demand)).is_ok();
+            if sent {
+                live.demand = demand;
+                live.stream = next.clone();
+            }
+            sent
+        });
+        drop(subscriptions);
+        match (taken_up, moved) {
+            (true, true) => _ = camera.leave(&stream),
+            (false, true) => _ = camera.leave(&next),
+            (_, false) => {}
         }
-        if let Some(live) = self.subscriptions().get_mut(&id) {
-            live.stream = other;
-        }
-        camera.leave(&stream);
-        Ok(demand)
+        if taken_up { Ok(demand) } else { Err(unknown(id)) }
     }
 
     async fn unsubscribe(
@@ -173,10 +203,11 @@ impl Frames for NodeState {
 
     async fn fetch_original(
         &self,
-        _: &Identity,
+        identity: &Identity,
         camera: &CameraName,
         captured_at: Instant,
     ) -> Result<Original, ApiError> {
+        may_watch(identity)?;
         let camera = self.cameras.named(camera)?;
         let answer = camera.ask_original(captured_at)?;
         let (original, jpeg) = answered(&camera, answer).await?;
@@ -201,6 +232,7 @@ impl Frames for NodeState {
         identity: &Identity,
         of: FeedbackOf,
     ) -> Result<mpsc::Receiver<Verdict>, ApiError> {
+        may_watch(identity)?;
         let (sender, receiver) = mpsc::channel(VERDICTS_MAX);
         let sources = match &of {
             FeedbackOf::Subscription(id) => {
@@ -309,6 +341,32 @@ impl NodeState {
             delivered: live.counts.delivered.load(Ordering::Relaxed),
             missed: live.counts.missed.load(Ordering::Relaxed),
         })
+    }
+}
+
+/// Whether an identity may see cameras and their frames.
+fn may_watch(identity: &Identity) -> Result<(), ApiError> {
+    match identity.kind {
+        Kind::Application | Kind::Node => Ok(()),
+        Kind::Camera => Err(ApiError::new(
+            Code::ACTION_DENIED,
+            format!(
+                "{identity} may only publish its own frames; use an application's certificate \
+                 (`tidegate init --add --application NAME`)"
+            ),
+        )),
+    }
+}
+
+/// Whether an identity may be, or take back, the camera of that name.
+fn may_publish(identity: &Identity, camera: &CameraName) -> Result<(), ApiError> {
+    match identity.kind {
+        Kind::Application | Kind::Node => Ok(()),
+        Kind::Camera if identity.name == camera.as_str() => Ok(()),
+        Kind::Camera => Err(ApiError::new(
+            Code::ACTION_DENIED,
+            format!("{identity} may only publish as itself, not as {camera}"),
+        )),
     }
 }
 

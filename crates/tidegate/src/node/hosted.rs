@@ -71,15 +71,17 @@ impl Hosted {
             ..node.hosted_options.clone()
         };
         let (camera, intake) = camera::build(options, None)?;
+        let (camera_end, node_end) = carrier::local();
+        // Attached before we answer, so that a name that is another's is refused here and now.
+        let transport = node_end.transport().to_owned();
+        let (attached, attachment) =
+            node.cameras.attach(camera.announced(), identity.node, camera.epoch, transport)?;
         let stop = node.stop.child_token();
         let hosted =
             HostedCamera { owner: identity.node, intake: Mutex::new(intake), stop: stop.clone() };
         map.insert(name, Arc::new(hosted));
         drop(map);
 
-        let (camera_end, node_end) = carrier::local();
-        let announce = camera.announced();
-        let (owner, epoch) = (identity.node, camera.epoch);
         let camera_stop = stop.clone();
         node.tasks.spawn("hosted camera", async move {
             if let Err(down) = camera.serve(camera_end, &camera_stop).await {
@@ -88,11 +90,14 @@ impl Hosted {
         });
         let state = node.this();
         node.tasks.spawn("hosted camera link", async move {
-            if let Err(error) = serve::serve(state, node_end, announce, owner, epoch, &stop).await {
-                tracing::warn!(error = error.chain(), "hosted camera not served");
-            }
+            serve::serve_attached(state, node_end, attached, attachment, &stop).await;
         });
         Ok(())
+    }
+
+    /// Whether a camera of that name is hosted here.
+    pub(super) fn holds(&self, name: &CameraName) -> bool {
+        self.map().contains_key(name)
     }
 
     /// Takes a hosted camera back.

@@ -40,7 +40,19 @@ pub(super) async fn serve(
     stop: &CancellationToken,
 ) -> Result<(), ApiError> {
     let transport = carrier.transport().to_owned();
-    let (camera, mut attachment) = node.cameras.attach(announce, owner, epoch, transport)?;
+    let (camera, attachment) = node.cameras.attach(announce, owner, epoch, transport)?;
+    serve_attached(node, carrier, camera, attachment, stop).await;
+    Ok(())
+}
+
+/// Serves the link of a camera that is attached already, until it breaks.
+pub(super) async fn serve_attached(
+    node: Arc<NodeState>,
+    carrier: Carrier,
+    camera: Arc<Camera>,
+    mut attachment: Attachment,
+    stop: &CancellationToken,
+) {
     tracing::info!(camera = %camera.name, transport = carrier.transport(), "camera online");
     let serving = Serving { node: node.clone(), camera: camera.clone(), carrier };
     let ended = serving.run(&mut attachment, stop).await;
@@ -51,7 +63,6 @@ pub(super) async fn serve(
     tracing::info!(camera = %camera.name, why, "camera offline");
     camera.detach(attachment.id, &why);
     node.shares().left(&camera.name);
-    Ok(())
 }
 
 struct Serving {
@@ -121,6 +132,13 @@ impl Serving {
         }
         self.node.shares().frame(&self.camera.name, &header, &arrival);
         let at = header.at;
+        let meta = Meta::Frame(header);
+        if let Err(error) = stream.append(at, arrival, &meta, body) {
+            // A frame on a stream of its own may come after a newer one.
+            tracing::debug!(camera = %self.camera.name, %at, error = %crate::error_chain(&error), "frame not kept");
+            return stream.tell_missed(at, MissedWhy::Overtaken);
+        }
+        let Meta::Frame(header) = meta else { return };
         if stream.wants_verdicts() {
             let stages = entry::stages(&header, &arrival, clock::now());
             let bound = stream.demand().bounds.latency();
@@ -128,9 +146,6 @@ impl Serving {
             stream.tell_verdict(verdict(&stream, &header, stages, outcome, bound, stream.reason()));
         }
         stream.tell_setting(at, &header.setting);
-        if let Err(error) = stream.append(at, arrival, &Meta::Frame(header), body) {
-            tracing::warn!(camera = %self.camera.name, %at, error = %crate::error_chain(&error), "frame not kept");
-        }
     }
 
     fn record(&self, record: Record) {

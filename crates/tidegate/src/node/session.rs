@@ -18,7 +18,7 @@ use tidegate_client::{
     EndReason, Event, Frame, KnobsChanged, Missed, MissedWhy, Outcome, Unchanged, Verdict,
 };
 use tidegate_log::{Entry, ReadError, Reader};
-use tidegate_message::{Delivery, Instant};
+use tidegate_message::{Delivery, Demand, Instant};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +28,9 @@ use super::{
 };
 use crate::clock;
 
+/// Longest wait for a subscriber to take the last event.
+const ENDED_MAX: Duration = Duration::from_secs(5);
+
 /// What a session counts; read by Unsubscribe.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -35,24 +38,26 @@ pub(super) struct Counts {
     pub(super) missed: AtomicU64,
 }
 
-/// Which capture times a session hands over.
+/// What a subscription wants: which capture times, and what they must keep.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
+pub(super) struct Wanted {
     /// First capture time wanted; `None` for what comes from now on.
     pub(super) from: Option<Instant>,
     /// Capture time before which it ends; `None` never.
     pub(super) to: Option<Instant>,
+    /// What every frame must keep; the stream may keep more than that.
+    pub(super) demand: Demand,
 }
 
 pub(super) struct Session {
     stream: Arc<Stream>,
     counts: Arc<Counts>,
-    window: Window,
+    wanted: Wanted,
     out: mpsc::Sender<Event>,
     verdicts: broadcast::Sender<Arc<Verdict>>,
     stop: CancellationToken,
     /// Streams to go on with, when the demand has changed.
-    switched: mpsc::Receiver<Arc<Stream>>,
+    switched: mpsc::Receiver<(Arc<Stream>, Demand)>,
     reader: Reader,
     generation: u64,
     changed: watch::Receiver<u64>,
@@ -71,22 +76,22 @@ struct Gone(EndReason);
 impl Session {
     pub(super) fn new(
         stream: Arc<Stream>,
-        window: Window,
+        wanted: Wanted,
         out: mpsc::Sender<Event>,
         verdicts: broadcast::Sender<Arc<Verdict>>,
         counts: Arc<Counts>,
         stop: CancellationToken,
-        switched: mpsc::Receiver<Arc<Stream>>,
+        switched: mpsc::Receiver<(Arc<Stream>, Demand)>,
     ) -> Self {
         let Subscribed { log, generation, changed, notices, infeasible } = stream.subscribe();
-        let reader = match window.from {
+        let reader = match wanted.from {
             Some(from) => log.reader_from(from),
             None => log.reader_next(),
         };
         Self {
             stream,
             counts,
-            window,
+            wanted,
             out,
             verdicts,
             stop,
@@ -108,8 +113,9 @@ impl Session {
         let reason = match self.serve().await {
             Ok(reason) | Err(Gone(reason)) => reason,
         };
-        // Nobody may be there to read it.
-        let _ = self.out.try_send(Event::Ended(reason));
+        // Nobody may be there to read it; one who is slow still gets it.
+        let told = self.out.send(Event::Ended(reason));
+        let _ = tokio::time::timeout(ENDED_MAX, told).await;
     }
 
     async fn serve(&mut self) -> Result<EndReason, Gone> {
@@ -133,13 +139,15 @@ impl Session {
                     tidegate_wire::EndReason::Complete => EndReason::Complete,
                 });
             }
-            let past_end = self.window.to.map(|to| self.wait_past(to));
+            // A camera that was told the end says when it has sent all; a shared stream has no end of its own.
+            let own_end = self.stream.range.1.is_some();
+            let past_end = self.wanted.to.filter(|_| !own_end).map(|to| self.wait_past(to));
             tokio::select! {
                 () = self.stop.cancelled() => return Err(Gone(EndReason::Unsubscribed)),
                 () = self.out.closed() => return Err(Gone(EndReason::Unsubscribed)),
                 _ = self.changed.changed() => {}
                 notice = self.notices.recv() => self.pass_on(notice).await?,
-                Some(stream) = self.switched.recv() => self.switch(stream),
+                Some((stream, demand)) = self.switched.recv() => self.switch(stream, demand),
                 () = tokio::time::sleep(past_end.unwrap_or(Duration::MAX)), if past_end.is_some() => {
                     return Ok(EndReason::Complete);
                 }
@@ -147,8 +155,12 @@ impl Session {
         }
     }
 
-    /// Goes on with another stream, after the newest frame that was handed over.
-    fn switch(&mut self, stream: Arc<Stream>) {
+    /// Goes on with another demand and the stream that suits it, after the newest frame that was handed over.
+    fn switch(&mut self, stream: Arc<Stream>, demand: Demand) {
+        self.wanted.demand = demand;
+        if Arc::ptr_eq(&stream, &self.stream) {
+            return;
+        }
         let Subscribed { log, generation, changed, notices, infeasible } = stream.subscribe();
         self.reader = match self.last_frame {
             Some(last) => log.reader_from(last + Duration::from_nanos(1)),
@@ -163,7 +175,7 @@ impl Session {
 
     /// How long until no frame before `to` can still come within its bound.
     fn wait_past(&self, to: Instant) -> Duration {
-        let bound = self.stream.demand().bounds.latency();
+        let bound = self.wanted.demand.bounds.latency();
         let grace = bound.max(Duration::from_secs(1));
         (to + grace).since(clock::now())
     }
@@ -179,10 +191,12 @@ impl Session {
             match self.reader.next() {
                 Ok(None) => return Ok(ControlFlow::Continue(())),
                 Ok(Some(entry)) => {
-                    if self.window.to.is_some_and(|to| entry.at >= to) {
+                    if self.wanted.to.is_some_and(|to| entry.at >= to) {
                         return Ok(ControlFlow::Break(EndReason::Complete));
                     }
-                    self.hand_over(entry).await?;
+                    if self.wanted.from.is_none_or(|from| entry.at >= from) {
+                        self.hand_over(entry).await?;
+                    }
                 }
                 Err(ReadError::Overtaken(overtaken)) => {
                     let (from, until) = overtaken.missed_time;
@@ -205,7 +219,7 @@ impl Session {
             Meta::Frame(header) => self.hand_over_frame(&entry, &arrival, header).await,
             Meta::Unchanged(marker) => {
                 let Some(same_as) = self.last_frame else { return Ok(()) };
-                let replayed = entry.at < self.began && self.window.from.is_some();
+                let replayed = entry.at < self.began && self.wanted.from.is_some();
                 let handed_at = clock::now();
                 let stages = tidegate_client::Stages {
                     network: arrival.last_at.since(arrival.local(marker.at)),
@@ -232,14 +246,14 @@ impl Session {
             () = self.stop.cancelled() => return Err(Gone(EndReason::Unsubscribed)),
         };
         // What the log already held when the session began is the past to this subscriber.
-        let from_log = self.window.from.is_some() && arrival.last_at < self.began;
+        let from_log = self.wanted.from.is_some() && arrival.last_at < self.began;
         header.replayed |= from_log;
         let handed_at = clock::now();
         let mut stages = entry::stages(&header, arrival, handed_at);
         if from_log {
             stages.delivery = Duration::ZERO;
         }
-        let demand = self.stream.demand();
+        let demand = self.wanted.demand;
         let late = stages.total() > demand.bounds.latency();
         if late && demand.delivery == Delivery::Latest && !header.replayed {
             drop(permit);
@@ -283,7 +297,7 @@ impl Session {
         if self.verdicts.receiver_count() == 0 {
             return;
         }
-        let bound = self.stream.demand().bounds.latency();
+        let bound = self.wanted.demand.bounds.latency();
         let verdict = verdict(&self.stream, header, stages, outcome, bound, self.reason.take());
         let _ = self.verdicts.send(Arc::new(verdict));
     }
@@ -300,8 +314,8 @@ impl Session {
                 self.send(event).await
             }
             Ok(Notice::Missed(missed)) => {
-                let wanted = self.window.from.is_none_or(|from| missed.to >= from)
-                    && self.window.to.is_none_or(|to| missed.from < to);
+                let wanted = self.wanted.from.is_none_or(|from| missed.to >= from)
+                    && self.wanted.to.is_none_or(|to| missed.from < to);
                 if wanted { self.missed(missed).await } else { Ok(()) }
             }
             // Notices that were dropped because this subscriber is slow; its frames are in the log.

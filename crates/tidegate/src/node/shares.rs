@@ -55,6 +55,9 @@ impl Shares {
             self.seen.insert(camera.clone(), seen);
             return;
         };
+        if header.at <= seen.last {
+            return; // another stream of the same camera
+        }
         let period = header.at.since(seen.last);
         seen.last = header.at;
         // A dropped frame makes one period look like two; the shortest of late is the camera's.

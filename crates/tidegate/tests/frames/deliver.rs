@@ -97,6 +97,8 @@ async fn a_range_of_the_past_is_delivered_and_ends() {
     let info = client.camera(&name).await.expect("the camera's info");
     let mut wanted = request("cam1");
     (wanted.from, wanted.to) = (info.oldest_at, info.newest_at);
+    // Long over: the range must be delivered all the same.
+    tokio::time::sleep(Duration::from_secs(3)).await;
     let mut subscription = client.subscribe(wanted.clone()).await.expect("a subscription");
     let mut times = Vec::new();
     let ended = loop {

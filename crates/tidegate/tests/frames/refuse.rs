@@ -119,3 +119,25 @@ async fn another_key_cannot_take_a_camera_name() {
     let mut good = client.subscribe(request("cam1")).await.expect("a subscription");
     delivers(&mut good).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cameras_certificate_opens_nothing_but_its_own_door() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let _camera = world.camera("cam1", SCENE);
+    world.wait_for_camera(&client, "cam1").await;
+    let stolen = world.client_as("cam2").await;
+    let name: tidegate_client::CameraName = "cam1".parse().unwrap();
+    let registration =
+        tidegate_client::Registration { camera: name.clone(), size: None, frames_per_second: None };
+    assert_eq!(stolen.cameras().await.unwrap_err().code(), Code::ACTION_DENIED);
+    assert_eq!(stolen.subscribe(request("cam1")).await.unwrap_err().code(), Code::ACTION_DENIED);
+    let fetched = stolen.fetch_original(&name, Instant::EPOCH).await;
+    assert_eq!(fetched.unwrap_err().code(), Code::ACTION_DENIED);
+    assert_eq!(stolen.register(registration).await.unwrap_err().code(), Code::ACTION_DENIED);
+    assert_eq!(stolen.unregister(&name).await.unwrap_err().code(), Code::ACTION_DENIED);
+    let own = "cam2".parse().unwrap();
+    let registration =
+        tidegate_client::Registration { camera: own, size: None, frames_per_second: None };
+    stolen.register(registration).await.expect("its own name is its own");
+}
