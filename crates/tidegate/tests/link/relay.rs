@@ -17,6 +17,9 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+/// Timers are rounded up to a millisecond; what exceeds this is another process that runs.
+const LATE: Duration = Duration::from_millis(4);
+
 /// What the relay does to packets on their way to the server. The way back is only delayed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bottleneck {
@@ -32,6 +35,7 @@ pub(crate) struct Bottleneck {
 pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
     rate: Arc<AtomicU64>,
+    late_nanos: Arc<AtomicU64>,
     tasks: JoinSet<()>,
     /// Open as long as the relay, so that silence is not answered with "port unreachable".
     _sockets: [Arc<UdpSocket>; 2],
@@ -53,9 +57,18 @@ impl Relay {
         let unlimited = Arc::new(AtomicU64::new(u64::MAX));
         let sockets = [near.clone(), far.clone()];
         let mut tasks = JoinSet::new();
-        tasks.spawn(carry(near.clone(), far.clone(), client.clone(), bottleneck, rate.clone()));
-        tasks.spawn(carry(far, near, client, free, unlimited));
-        Self { address, rate, tasks, _sockets: sockets }
+        let late_nanos = Arc::new(AtomicU64::new(0));
+        let late = late_nanos.clone();
+        let there =
+            carry(near.clone(), far.clone(), client.clone(), bottleneck, rate.clone(), late);
+        tasks.spawn(there);
+        tasks.spawn(carry(far, near, client, free, unlimited, late_nanos.clone()));
+        Self { address, rate, late_nanos, tasks, _sockets: sockets }
+    }
+
+    /// Time for which packets lay here beyond what the bottleneck asks for, because this process was not run.
+    pub(crate) fn late(&self) -> Duration {
+        Duration::from_nanos(self.late_nanos.load(Ordering::Relaxed))
     }
 
     /// From here on nothing comes through in either direction, and nobody is told.
@@ -75,6 +88,7 @@ async fn carry(
     client: Arc<Mutex<Option<SocketAddr>>>,
     bottleneck: Bottleneck,
     rate: Arc<AtomicU64>,
+    late_nanos: Arc<AtomicU64>,
 ) {
     let mut random = SmallRng::seed_from_u64(bottleneck.seed);
     let mut queue: VecDeque<Vec<u8>> = VecDeque::new();
@@ -120,6 +134,10 @@ async fn carry(
                 queue.push_back(buffer[..bytes].to_vec());
             }
             () = sleep_until(wake_at.unwrap_or(now)), if wake_at.is_some() => {}
+        }
+        let late = wake_at.map_or(Duration::ZERO, |wake_at| wake_at.elapsed());
+        if late > LATE {
+            late_nanos.fetch_add(late.as_nanos() as u64, Ordering::Relaxed);
         }
     }
 }
