@@ -210,6 +210,20 @@ pub struct Run {
     pub flaw: Option<String>,
 }
 
+impl Run {
+    /// Keeps what the run says of itself: a medium that was late, and how often subscribers were told what.
+    pub fn remark(&self, remarks: &mut Remarks) {
+        if let Some(flaw) = &self.flaw {
+            remarks.add(format!("a run is not valid: {flaw}"));
+        }
+        let told = self.watched.told.iter().map(|(what, count)| format!("{what} ({count})"));
+        let told = told.collect::<Vec<_>>().join(", ");
+        if !told.is_empty() {
+            remarks.add(format!("a run told: {told}"));
+        }
+    }
+}
+
 /// How often a flawed run is made again.
 #[must_use]
 pub fn tries(plan: &Plan) -> usize {

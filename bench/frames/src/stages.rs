@@ -52,9 +52,7 @@ pub fn stages(plan: &Plan, studio: &Studio, report: &mut Report) -> anyhow::Resu
     );
     for run in 0..runs(plan) {
         let made = studio.run(&site, Some(&scenario), &asked, tries(plan))?;
-        if let Some(flaw) = &made.flaw {
-            remarks.add(format!("a run is not valid: {flaw}"));
-        }
+        made.remark(&mut remarks);
         let arrivals = made.watched.cameras.iter().flatten().flatten();
         let frames: Vec<_> = arrivals.filter(|arrival| arrival.knobs.is_some()).collect();
         ensure!(!frames.is_empty(), "no frame arrived");

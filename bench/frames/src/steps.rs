@@ -107,8 +107,8 @@ impl Group<'_> {
         };
         let site = self.studio.site(clip, 1);
         let made = self.studio.run(&site, Some(self.scenario), &asked, tries(self.plan))?;
-        if let Some(flaw) = &made.flaw {
-            remarks.add(format!("a run is not valid: {flaw}"));
+        if controller == ControllerKind::Budget {
+            made.remark(remarks);
         }
         let watched = &made.watched;
         let arrivals = &watched.cameras[0][0];

@@ -5,7 +5,7 @@
 //! read here as well. The kernel corrects both clocks at one rate, so the anchors of two processes differ only if somebody has
 //! stepped the wall clock between their starts: the anchor is read before and after, and a run in which it moved is refused.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
@@ -75,7 +75,12 @@ pub struct Watched {
     pub cameras: Vec<Vec<Vec<Arrival>>>,
     /// Delivered frames of each camera and their originals, in order of capture.
     pub pairs: Vec<Vec<Pair>>,
+    /// What else the first subscribers were told, and how often; of missed frames, how many.
+    pub told: Told,
 }
+
+/// What subscribers were told beside frames and markers, and how often.
+pub type Told = BTreeMap<String, u64>;
 
 /// Runs an application against a site.
 ///
@@ -141,14 +146,17 @@ async fn run(
         tasks.push(tokio::spawn(follow(subscription, window, anchor, deadline, keep)));
     }
     let mut cameras: Vec<Vec<Vec<Arrival>>> = Vec::new();
-    let mut kept = Vec::new();
+    let (mut kept, mut told) = (Vec::new(), Told::new());
     for (index, task) in tasks.into_iter().enumerate() {
-        let (arrivals, frames) = task.await.context("a subscriber panicked")??;
+        let followed = task.await.context("a subscriber panicked")??;
         if index % asked.subscribers == 0 {
             cameras.push(Vec::new());
-            kept.push(frames);
+            kept.push(followed.kept);
+            for (what, count) in followed.told {
+                *told.entry(what).or_default() += count;
+            }
         }
-        cameras.last_mut().context("each camera has a first subscriber")?.push(arrivals);
+        cameras.last_mut().context("each camera has a first subscriber")?.push(followed.arrivals);
     }
     let moved = self::anchor() - anchor;
     ensure!(
@@ -160,7 +168,7 @@ async fn run(
     for (name, frames) in names.iter().zip(kept) {
         pairs.push(originals(&client, &name.parse()?, frames, asked.pairs).await?);
     }
-    Ok(Watched { began, ended, cameras, pairs })
+    Ok(Watched { began, ended, cameras, pairs, told })
 }
 
 /// A client, once the node answers and every camera has captured.
@@ -201,14 +209,22 @@ pub async fn connect(endpoint: &str, pki: &Path) -> anyhow::Result<Client> {
 
 type Kept = Vec<(Instant, Bytes)>;
 
+/// What one subscriber had.
+#[derive(Default)]
+struct Followed {
+    arrivals: Vec<Arrival>,
+    kept: Kept,
+    told: Told,
+}
+
 async fn follow(
     mut subscription: Subscription,
     window: std::ops::Range<i64>,
     anchor: i64,
     deadline: time::Instant,
     keep: usize,
-) -> anyhow::Result<(Vec<Arrival>, Kept)> {
-    let (mut arrivals, mut kept) = (Vec::new(), Vec::new());
+) -> anyhow::Result<Followed> {
+    let Followed { mut arrivals, mut kept, mut told } = Followed::default();
     while let Ok(event) = time::timeout_at(deadline, subscription.next()).await {
         let now = monotonic_nanos();
         let event = event.context("a subscription ended by itself")??;
@@ -220,7 +236,12 @@ async fn follow(
                 (marker.captured_at, marker.stages, None)
             }
             Event::Ended(why) => bail!("a subscription ended: {why}"),
-            _ => continue,
+            other => {
+                if let Some((what, count)) = remark(&other) {
+                    *told.entry(what).or_default() += count;
+                }
+                continue;
+            }
         };
         let captured = captured_at.as_nanos() - anchor;
         if !window.contains(&captured) {
@@ -238,7 +259,20 @@ async fn follow(
         };
         arrivals.push(Arrival { captured, latency_ms, stages, bytes, accuracy, knobs });
     }
-    Ok((arrivals, kept))
+    Ok(Followed { arrivals, kept, told })
+}
+
+/// What an event says that explains a run's figures.
+fn remark(event: &Event) -> Option<(String, u64)> {
+    match event {
+        Event::Missed(missed) => Some((format!("missed, {}", missed.why), missed.count.max(1))),
+        Event::Infeasible(infeasible) => {
+            Some((format!("bounds infeasible: {}", infeasible.sentence), 1))
+        }
+        Event::CameraOffline(why) => Some((format!("camera offline: {why}"), 1)),
+        Event::ControllerFailed(how) => Some((format!("controller failed: {how}"), 1)),
+        _ => None,
+    }
 }
 
 /// Keeps enough of a stream of five frames a second or more to pick `pairs` from.

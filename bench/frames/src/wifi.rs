@@ -122,8 +122,8 @@ impl Bench<'_> {
         };
         let site = self.studio.site(clip, cell.cameras);
         let made = self.studio.run(&site, Some(&self.scenario), &asked, tries(self.plan))?;
-        if let Some(flaw) = &made.flaw {
-            remarks.add(format!("a run is not valid: {flaw}"));
+        if controller == ControllerKind::Budget {
+            made.remark(remarks);
         }
         for (camera, subscribers) in (1..).zip(&made.watched.cameras) {
             let name = format!(
