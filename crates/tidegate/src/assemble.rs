@@ -35,7 +35,7 @@ pub fn link_config(config: &Config) -> LinkConfig {
         keep_alive: (config.link.idle_timeout / 3).min(Duration::from_secs(1)),
         connect_timeout: config.link.connect_timeout,
         tcp_congestion: config.link.tcp_congestion.clone(),
-        // Two for each of a camera's transfers: one on the way, one that overtakes it.
+        // Two for each of a camera's transfers: one on the way and the next.
         frames_max: 128,
         clock: Arc::new(clock::now),
         ..LinkConfig::default()
