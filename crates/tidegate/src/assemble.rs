@@ -1,6 +1,6 @@
 //! From a checked configuration to running nodes.
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::Path, time::Duration};
 
 use tidegate_client::ApiError;
 use tidegate_frame::{
@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     camera::{self, CameraOptions, DialOptions},
-    clock,
     config::Config,
     link::LinkConfig,
     node::{Node, NodeOptions},
@@ -37,7 +36,6 @@ pub fn link_config(config: &Config) -> LinkConfig {
         tcp_congestion: config.link.tcp_congestion.clone(),
         // Two for each of a camera's transfers: one on the way and the next.
         frames_max: 128,
-        clock: Arc::new(clock::now),
         ..LinkConfig::default()
     }
 }

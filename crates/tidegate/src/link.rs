@@ -24,18 +24,16 @@
 //! allocates beyond the limits; the tasks of a link end when its last handle is dropped or it goes down; a
 //! peer that is silent for [`LinkConfig::idle_timeout`] takes the link down.
 
-use std::{
-    io,
-    net::SocketAddr,
-    sync::{Arc, OnceLock},
-    time::{Duration, SystemTime},
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidegate_message::Instant;
 use tidegate_wire::{Ack, DecodeError, FrameHeader, Record};
 
-use crate::pki::{PeerIdentity, PkiError};
+use crate::{
+    clock,
+    pki::{PeerIdentity, PkiError},
+};
 
 mod congestion;
 mod connect;
@@ -84,7 +82,7 @@ pub struct LinkConfig {
     pub tcp_congestion: Option<String>,
     /// Most bytes that TCP may hold unsent in the kernel; default 32 KiB.
     pub tcp_unsent_bytes_max: u32,
-    /// The clock of receive times; default [`anchored_now`].
+    /// The clock of receive times; default [`clock::now`].
     pub clock: ClockFn,
 }
 
@@ -102,19 +100,9 @@ impl Default for LinkConfig {
             incoming_max: 256,
             tcp_congestion: None,
             tcp_unsent_bytes_max: 32 << 10,
-            clock: Arc::new(anchored_now),
+            clock: Arc::new(clock::now),
         }
     }
-}
-
-/// Time since the epoch on a monotonic clock, anchored to wall time when it is first read.
-pub fn anchored_now() -> Instant {
-    static ANCHOR: OnceLock<(Instant, std::time::Instant)> = OnceLock::new();
-    let (wall, monotonic) = ANCHOR.get_or_init(|| {
-        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        (Instant::EPOCH + since_epoch.unwrap_or_default(), std::time::Instant::now())
-    });
-    *wall + monotonic.elapsed()
 }
 
 /// What carries a link.

@@ -5,7 +5,6 @@ use std::{net::SocketAddr, path::Path, time::Duration};
 use tempfile::TempDir;
 use tidegate::{
     camera::{self, CameraError, CameraOptions, DialOptions},
-    clock,
     link::{LinkConfig, Transport},
     node::{Node, NodeOptions},
     pki::{self, InitRequest},
@@ -162,5 +161,5 @@ fn options(name: &str) -> CameraOptions {
 }
 
 fn link_config() -> LinkConfig {
-    LinkConfig { clock: std::sync::Arc::new(clock::now), ..LinkConfig::default() }
+    LinkConfig::default()
 }

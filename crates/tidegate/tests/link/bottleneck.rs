@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use tidegate::link::{
-    Congestion, Incoming, Link, LinkConfig, Listener, Outcome, Priority, Transport, anchored_now,
-    dial,
+    Congestion, Incoming, Link, LinkConfig, Listener, Outcome, Priority, Transport, dial,
 };
 use tidegate_message::Instant;
 
@@ -60,7 +59,7 @@ async fn reset_times(bed: &Bed, count: i64) -> Vec<Duration> {
             _ => None,
         })
         .await;
-        let reset_at = anchored_now();
+        let reset_at = tidegate::clock::now();
         sending.reset();
         let seen_at = next(&bed.edge, |item| match item {
             Incoming::FrameReset { at, .. } => Some(at),
