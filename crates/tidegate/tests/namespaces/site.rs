@@ -11,7 +11,9 @@ use std::{
 use futures::StreamExt;
 use tempfile::TempDir;
 use tidegate::pki::{self, InitRequest, NODE_SERVER_NAME};
-use tidegate_client::{Client, Credentials, Event, Frame, SubscribeRequest, Subscription};
+use tidegate_client::{
+    Client, Credentials, Delivery, Event, Frame, Instant, SubscribeRequest, Subscription,
+};
 use tidegate_netlab::{Lab, LabError, Options};
 use tidegate_sim::medium::Scenario;
 
@@ -180,6 +182,22 @@ impl App {
             SubscribeRequest::new("cam1", Duration::from_secs(2), 0.5).expect("a request");
         change(&mut request);
         self.client.subscribe(request).await.expect("a subscription")
+    }
+
+    /// What the camera's log has from the first to the last of these, by a subscription of its own into the past.
+    pub(crate) async fn captured(&self, seen: &[Instant]) -> Vec<Instant> {
+        let (first, last) = (seen[0], seen[seen.len() - 1]);
+        let past = |request: &mut SubscribeRequest| {
+            request.demand.delivery = Delivery::Every;
+            request.from = Some(first);
+            request.to = Some(last + Duration::from_nanos(1));
+        };
+        let mut subscription = self.subscribe(past).await;
+        let mut captured = Vec::new();
+        while captured.last() != Some(&last) {
+            captured.push(frame(&mut subscription).await.captured_at);
+        }
+        captured
     }
 }
 
