@@ -7,6 +7,10 @@
  *
  *   encoder asks for row n  ->  decoder consumes row n  ->  recipe is applied in place  ->  encoder writes row n
  *
+ * The usual picture, one baseline scan, is decoded into these rows by `scan.c`; libjpeg still reads the header,
+ * transforms and encodes. At the first doubt the picture is begun again with libjpeg's own entropy decoder, so that what
+ * is damaged is judged by one reader only.
+ *
  * Buffered-image mode gives the same one-row decoding to the scaled planes, and lets the size of the chroma
  * IDCT be set between jpeg_start_decompress and jpeg_start_output; libjpeg would otherwise keep more chroma
  * than the scaled picture needs.
@@ -15,6 +19,7 @@
  * printed; rows are zeroed before the decoder writes them, so that no frame shows through a damaged later one.
  */
 #include "codec.h"
+#include "scan.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -45,6 +50,12 @@ struct jvirt_barray_control {
   JDIMENSION clean;  /* rows below this were zeroed for this picture */
 };
 
+/* Inside this file: the scan was in doubt, and libjpeg is to begin again. */
+enum { DOUBT = -1 };
+
+/* What is wanted of the coefficients. */
+enum want { WANT_ALL, WANT_LUMA, WANT_MEANS };
+
 struct quantiser {
   uint16_t multiplier[64], bias[64];
 };
@@ -63,6 +74,15 @@ struct tgj_codec {
   int arrays_used;
   int whole;   /* the arrays hold the whole picture */
   int started; /* decompression of the opened picture has started */
+
+  const uint8_t *jpeg; /* the opened picture, to begin again */
+  size_t jpeg_bytes;
+  struct tgj_header header;
+  int libjpeg_preferred, libjpeg_alone; /* for all pictures; for this one */
+  int fast;                             /* the picture is read by `scan` */
+  JDIMENSION units_read;                /* rows of units that it has read */
+  enum want want;
+  struct tgj_scan scan;
   uint8_t *coefficients;
   size_t coefficients_bytes;
   JBLOCKROW *rows;
@@ -234,10 +254,15 @@ static void check_rows(struct tgj_codec *codec, const struct jvirt_barray_contro
     fail(codec, TGJ_MISMATCH, "coefficient rows out of range");
 }
 
+static void scan_unit_row(struct tgj_codec *);
+
 static JBLOCKARRAY decoder_rows(j_common_ptr common, jvirt_barray_ptr array, JDIMENSION start,
                                 JDIMENSION count, boolean writable) {
   struct tgj_codec *codec = codec_of(common);
   check_rows(codec, array, start, count);
+  /* libjpeg wants to transform what it believes to have decoded. */
+  while (!writable && codec->fast && !codec->whole && codec->units_read * array->step < start + count)
+    scan_unit_row(codec);
   /* In step: the decoder is about to overwrite the row of units before this one. */
   if (writable && !codec->whole && array == &codec->arrays[0] && start >= array->step)
     take_eighth(codec, start / array->step - 1);
@@ -248,9 +273,72 @@ static JBLOCKARRAY decoder_rows(j_common_ptr common, jvirt_barray_ptr array, JDI
 
 /* ---- reading -------------------------------------------------------------------------------------------------- */
 
-/* Starts decompression into our arrays: one row of units at a time if the picture allows and `whole` does not forbid. */
-static void start_decoder(struct tgj_codec *codec, int whole) {
+/* Makes the lookups that the scan needs of component `i`. */
+static int make_tables(struct tgj_codec *codec, int i) {
   j_decompress_ptr decoder = &codec->decoder;
+  int dc = decoder->comp_info[i].dc_tbl_no, ac = decoder->comp_info[i].ac_tbl_no;
+  const JHUFF_TBL *of_dc = decoder->dc_huff_tbl_ptrs[dc], *of_ac = decoder->ac_huff_tbl_ptrs[ac];
+  int means = codec->want == WANT_MEANS || (codec->want == WANT_LUMA && i > 0);
+  return of_dc != NULL && of_ac != NULL &&
+         tgj_huffman_make(&codec->scan.dc[dc], TGJ_DC, of_dc->bits, of_dc->huffval) &&
+         tgj_huffman_make(&codec->scan.ac[ac], means ? TGJ_SKIP : TGJ_PAIR, of_ac->bits, of_ac->huffval);
+}
+
+/* Whether the picture is one that `scan` reads: one sequential scan of all components in their order. */
+static int start_scan(struct tgj_codec *codec) {
+  j_decompress_ptr decoder = &codec->decoder;
+  codec->units_read = 0;
+  if (codec->libjpeg_alone || jpeg_has_multiple_scans(decoder) || decoder->arith_code ||
+      decoder->progressive_mode || decoder->Ss != 0 || decoder->Se != 63 || decoder->Ah != 0 ||
+      decoder->Al != 0 || decoder->blocks_in_MCU > TGJ_UNIT_BLOCKS)
+    return 0;
+  for (int i = 0; i < decoder->num_components; i++)
+    if (decoder->cur_comp_info[i] != &decoder->comp_info[i] || !make_tables(codec, i)) return 0;
+  const uint8_t *next = codec->source.next_input_byte;
+  if (!tgj_scan_start(&codec->scan, next, next + codec->source.bytes_in_buffer, decoder->restart_interval))
+    fail(codec, TGJ_MEMORY, "no memory for the scan");
+  return 1;
+}
+
+/* Decodes the next row of units with `scan`. */
+static void scan_unit_row(struct tgj_codec *codec) {
+  j_decompress_ptr decoder = &codec->decoder;
+  JDIMENSION unit = codec->units_read++;
+  if (unit >= decoder->total_iMCU_rows) fail(codec, TGJ_MISMATCH, "more rows than the header says");
+  int alone = decoder->num_components == 1, count = 0;
+  struct tgj_scan_block blocks[TGJ_UNIT_BLOCKS];
+  for (int i = 0; i < decoder->num_components; i++) {
+    const jpeg_component_info *component = &decoder->comp_info[i];
+    struct jvirt_barray_control *array = &codec->arrays[i];
+    int means = codec->want == WANT_MEANS || (codec->want == WANT_LUMA && i > 0);
+    JDIMENSION first = unit * array->step;
+    /* A gray picture is coded block by block, without those below its edge (T.81, A.2.2). */
+    JDIMENSION down = array->step, across = alone ? 1 : (JDIMENSION)component->h_samp_factor;
+    if (alone && component->height_in_blocks - first < down) down = component->height_in_blocks - first;
+    (void)decoder_rows((j_common_ptr)decoder, array, first, array->step, TRUE);
+    for (JDIMENSION y = 0; y < down; y++)
+      for (JDIMENSION x = 0; x < across; x++) {
+        struct tgj_scan_block block = {.component = i,
+                                       .dc = component->dc_tbl_no,
+                                       .ac = component->ac_tbl_no,
+                                       .means = means,
+                                       .out = array->rows[(first + y) % array->kept] + x,
+                                       .step = across};
+        if (!alone) blocks[count++] = block;
+        else if (!tgj_scan_units(&codec->scan, &block, 1, component->width_in_blocks))
+          fail(codec, DOUBT, NULL);
+      }
+  }
+  if (!alone && !tgj_scan_units(&codec->scan, blocks, count, decoder->MCUs_per_row)) fail(codec, DOUBT, NULL);
+  /* libjpeg goes on to the end of the image where it reads the whole picture, and on the way it may meet another scan. */
+  if (codec->units_read == decoder->total_iMCU_rows && !tgj_scan_complete(&codec->scan, codec->whole))
+    fail(codec, DOUBT, NULL);
+}
+
+/* Starts decompression into our arrays: one row of units at a time if the picture allows and `whole` does not forbid. */
+static void start_decoder(struct tgj_codec *codec, int whole, enum want want) {
+  j_decompress_ptr decoder = &codec->decoder;
+  codec->want = want;
   codec->whole = whole || jpeg_has_multiple_scans(decoder);
   codec->started = 1;
   codec->arrays_used = 0;
@@ -260,12 +348,16 @@ static void start_decoder(struct tgj_codec *codec, int whole) {
   (void)jpeg_start_decompress(decoder);
   if (codec->arrays_used != decoder->num_components)
     fail(codec, TGJ_MISMATCH, "fewer coefficient arrays than components");
+  codec->fast = start_scan(codec);
+  /* For all that libjpeg knows, every row has been read. */
+  if (codec->fast) decoder->input_iMCU_row = decoder->total_iMCU_rows;
 }
 
 /* Decodes the coefficients of all scans. */
 static void consume_all(struct tgj_codec *codec) {
   j_decompress_ptr decoder = &codec->decoder;
-  for (;;) {
+  while (codec->fast && codec->units_read < decoder->total_iMCU_rows) scan_unit_row(codec);
+  while (!codec->fast) {
     int consumed = jpeg_consume_input(decoder);
     if (consumed == JPEG_REACHED_EOI) break;
     if (consumed == JPEG_SUSPENDED) fail(codec, TGJ_FAILED, "the decoder made no progress");
@@ -279,6 +371,10 @@ static void consume_all(struct tgj_codec *codec) {
 
 /* Decodes the coefficients of the next row of units. */
 static void consume_unit_row(struct tgj_codec *codec) {
+  if (codec->fast) {
+    scan_unit_row(codec);
+    return;
+  }
   for (;;) switch (jpeg_consume_input(&codec->decoder)) {
       case JPEG_ROW_COMPLETED:
       case JPEG_SCAN_COMPLETED: return;
@@ -301,18 +397,19 @@ static void finish_decoder(struct tgj_codec *codec) {
 /* Decodes the 1/8 image alone. */
 static void read_eighth(struct tgj_codec *codec) {
   codec->decoder.raw_data_out = TRUE;
-  start_decoder(codec, 0);
+  start_decoder(codec, 0, WANT_MEANS);
   if (codec->whole) consume_all(codec);
   else
     for (JDIMENSION row = 0; row < codec->decoder.total_iMCU_rows; row++) consume_unit_row(codec);
   finish_decoder(codec);
 }
 
-static void open_picture(struct tgj_codec *codec, const uint8_t *jpeg, size_t bytes,
-                         const struct tgj_header *header) {
+static void open_picture(struct tgj_codec *codec) {
   j_decompress_ptr decoder = &codec->decoder;
-  codec->source.next_input_byte = jpeg;
-  codec->source.bytes_in_buffer = bytes;
+  const struct tgj_header *header = &codec->header;
+  memset(&codec->report, 0, sizeof codec->report);
+  codec->source.next_input_byte = codec->jpeg;
+  codec->source.bytes_in_buffer = codec->jpeg_bytes;
   (void)jpeg_read_header(decoder, TRUE);
   J_COLOR_SPACE expected = header->components == 1 ? JCS_GRAYSCALE : JCS_YCbCr;
   if (decoder->image_width != header->width || decoder->image_height != header->height ||
@@ -334,7 +431,7 @@ static void decode_planes(struct tgj_codec *codec, int eighths, const struct tgj
   decoder->do_fancy_upsampling = FALSE;
   decoder->scale_num = (unsigned)eighths;
   decoder->scale_denom = 8;
-  start_decoder(codec, 0);
+  start_decoder(codec, 0, eighths == 1 ? WANT_MEANS : planes->components == 1 ? WANT_LUMA : WANT_ALL);
   for (int i = 0; i < decoder->num_components; i++) {
     jpeg_component_info *component = &decoder->comp_info[i];
     component->component_needed = i < planes->components;
@@ -372,7 +469,7 @@ static void decode_bgr(struct tgj_codec *codec, int eighths, uint8_t *data, size
   decoder->scale_num = (unsigned)eighths;
   decoder->scale_denom = 8;
   decoder->out_color_space = JCS_EXT_BGR;
-  start_decoder(codec, 0);
+  start_decoder(codec, 0, WANT_ALL);
   if (decoder->output_width != width || decoder->output_height != height)
     fail(codec, TGJ_MISMATCH, "the image has another size");
   start_output(codec);
@@ -512,7 +609,7 @@ static void transcode(struct tgj_codec *codec) {
   j_compress_ptr encoder = &codec->encoder;
   if (!codec->started) {
     codec->decoder.raw_data_out = TRUE;
-    start_decoder(codec, 0);
+    start_decoder(codec, 0, codec->recipe->gray ? WANT_LUMA : WANT_ALL);
     if (codec->whole) consume_all(codec);
   }
   codec->units_ready = 0;
@@ -607,7 +704,8 @@ static void encode_bgr(struct tgj_codec *codec, const uint8_t *data, size_t widt
 
 /* ---- the calls --------------------------------------------------------------------------------------------------- */
 
-/* Runs `body` where libjpeg may jump out of it. Locals of the caller are not changed inside, so none is clobbered. */
+/* Runs `body` where libjpeg may jump out of it, and once more from the header on if the scan was in doubt. Locals of the
+ * caller are not changed inside, so none is clobbered. */
 #define GUARDED(codec, body)                        \
   do {                                              \
     if (setjmp((codec)->jump) != 0) {               \
@@ -615,7 +713,9 @@ static void encode_bgr(struct tgj_codec *codec, const uint8_t *data, size_t widt
       jpeg_abort_compress(&(codec)->encoder);       \
       (codec)->started = 0;                         \
       (codec)->output_bytes = 0;                    \
-      return (codec)->failure;                      \
+      if ((codec)->failure != DOUBT) return (codec)->failure; \
+      (codec)->libjpeg_alone = 1;                   \
+      open_picture(codec);                          \
     }                                               \
     body;                                           \
     return TGJ_OK;                                  \
@@ -663,6 +763,7 @@ void tgj_free(struct tgj_codec *codec) {
   if (codec == NULL) return;
   jpeg_destroy_decompress(&codec->decoder); /* does nothing if it was never created */
   jpeg_destroy_compress(&codec->encoder);
+  tgj_scan_free(&codec->scan);
   free(codec->coefficients);
   free(codec->rows);
   free(codec->output);
@@ -678,16 +779,23 @@ const uint8_t *tgj_output(const struct tgj_codec *codec, size_t *bytes) {
   return codec->output;
 }
 
+void tgj_prefer_libjpeg(struct tgj_codec *codec, int alone) { codec->libjpeg_preferred = alone; }
+
+int tgj_was_libjpeg(const struct tgj_codec *codec) { return !codec->fast; }
+
 int tgj_open(struct tgj_codec *codec, const uint8_t *jpeg, size_t bytes,
              const struct tgj_header *header) {
-  memset(&codec->report, 0, sizeof codec->report);
   codec->output_bytes = 0;
   codec->started = 0;
   codec->eighth.data = NULL;
+  codec->jpeg = jpeg;
+  codec->jpeg_bytes = bytes;
+  codec->header = *header;
+  codec->libjpeg_alone = codec->libjpeg_preferred;
   GUARDED(codec, {
     jpeg_abort_decompress(&codec->decoder);
     jpeg_abort_compress(&codec->encoder);
-    open_picture(codec, jpeg, bytes, header);
+    open_picture(codec);
   });
 }
 
@@ -707,7 +815,7 @@ int tgj_load(struct tgj_codec *codec, struct tgj_eighth eighth) {
   codec->eighth = eighth;
   GUARDED(codec, {
     codec->decoder.raw_data_out = TRUE;
-    start_decoder(codec, 1);
+    start_decoder(codec, 1, WANT_ALL);
     consume_all(codec);
   });
 }

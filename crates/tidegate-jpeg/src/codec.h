@@ -74,6 +74,10 @@ int tgj_encode_planes(struct tgj_codec *, const struct tgj_header *, const struc
 int tgj_encode_bgr(struct tgj_codec *, const uint8_t *data, size_t width, size_t height,
                    int quality);
 
+/* Lets libjpeg alone read the frames from now on, or not, and says whether it read the last one; for tests. */
+void tgj_prefer_libjpeg(struct tgj_codec *, int alone);
+int tgj_was_libjpeg(const struct tgj_codec *);
+
 /* The kernel and its plain twin, for tests. */
 void tgj_requantise(int16_t block[64], const uint16_t multiplier[64], const uint16_t bias[64]);
 void tgj_requantise_plain(int16_t block[64], const uint16_t multiplier[64],

@@ -11,7 +11,7 @@ use crate::{
 /// A decoder and an encoder that keep their buffers from frame to frame.
 ///
 /// Whatever bytes it is given, it answers with a picture or an error and can be used again. Its memory is what
-/// the largest frame so far needed: about 0.2 MB at 1080p, 6 MB once coefficients were [loaded](Self::load).
+/// the largest frame so far needed: its bytes and about 0.4 MB at 1080p, 6 MB more once coefficients were [loaded](Self::load).
 pub struct Codec {
     raw: NonNull<ffi::Codec>,
 }
@@ -282,6 +282,20 @@ impl Codec {
         let code =
             unsafe { ffi::tgj_open(self.raw.as_ptr(), jpeg.as_ptr(), jpeg.len(), &expected) };
         self.read(code).map(|_| ())
+    }
+
+    /// Lets libjpeg alone read the frames from now on, or not.
+    #[cfg(test)]
+    pub(crate) fn prefer_libjpeg(&mut self, alone: bool) {
+        // SAFETY: sets a field.
+        unsafe { ffi::tgj_prefer_libjpeg(self.raw.as_ptr(), alone.into()) }
+    }
+
+    /// Whether libjpeg read the coefficients of the last frame.
+    #[cfg(test)]
+    pub(crate) fn was_libjpeg(&self) -> bool {
+        // SAFETY: reads a field.
+        unsafe { ffi::tgj_was_libjpeg(self.raw.as_ptr()) != 0 }
     }
 
     fn write_coefficients(

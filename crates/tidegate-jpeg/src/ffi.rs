@@ -104,6 +104,10 @@ unsafe extern "C" {
         quality: c_int,
     ) -> c_int;
     #[cfg(test)]
+    pub(crate) fn tgj_prefer_libjpeg(codec: *mut Codec, alone: c_int);
+    #[cfg(test)]
+    pub(crate) fn tgj_was_libjpeg(codec: *const Codec) -> c_int;
+    #[cfg(test)]
     pub(crate) fn tgj_requantise(block: *mut i16, multiplier: *const u16, bias: *const u16);
     #[cfg(test)]
     pub(crate) fn tgj_requantise_plain(block: *mut i16, multiplier: *const u16, bias: *const u16);

@@ -7,6 +7,9 @@
 //!                                 └─ read_eighth ─▶ the mean of every 8x8 block
 //! ```
 //!
+//! The usual frame, one baseline scan, goes through our own entropy decoder, `scan.c`; libjpeg's reads the others, and
+//! again whatever ours finds fault with.
+//!
 //! [`Header`] is read in Rust, before libjpeg sees a byte; [`Codec`] wraps `codec.c`, which is there because
 //! libjpeg reports errors by `longjmp`.
 //!

@@ -492,6 +492,101 @@ fn damaged_picture_data_is_an_error_and_the_codec_goes_on() {
     }
 }
 
+/// What every way of reading makes of a frame: bytes, samples and the 1/8 image, or the error.
+fn everything(codec: &mut Codec, jpeg: &[u8], head: &Header) -> Vec<Result<Vec<u8>, CodecError>> {
+    let mut all = Vec::new();
+    let (mut planes, mut eighth, mut out) = (Planes::default(), Vec::new(), Vec::new());
+    for gray in [false, true] {
+        let recipe = Recipe { gray, ..Recipe::default() };
+        all.push(codec.transcode(jpeg, head, &recipe, &mut out).map(|_| out.clone()));
+        for eighths in 1..=8 {
+            let read =
+                codec.decode_planes(jpeg, head, eighths, gray, &mut planes, Some(&mut eighth));
+            let samples = |planes: &Planes| {
+                let of = |i| {
+                    let (width, _, stride, data) = planes.plane(i);
+                    data.chunks(stride).flat_map(move |row| row[..width].to_vec())
+                };
+                (0..planes.components()).flat_map(of).chain(eighth.clone()).collect()
+            };
+            all.push(read.map(|_| samples(&planes)));
+        }
+    }
+    all.push(codec.read_eighth(jpeg, head, &mut eighth).map(|_| eighth.clone()));
+    let loaded = codec.load(jpeg, head, &mut eighth);
+    all.push(loaded.and_then(|c| c.write(&Recipe::default(), &mut out)).map(|_| out.clone()));
+    all
+}
+
+#[test]
+fn our_entropy_decoder_reads_what_that_of_libjpeg_reads() {
+    let mut random = Random(0x5eed_0002);
+    let (mut ours, mut plain) = (Codec::new(), Codec::new());
+    plain.prefer_libjpeg(true);
+    let mut frames = frames();
+    // Grain at every quality: all code lengths, and blocks that end without an end of block.
+    for quality in [20, 70, 95, 100] {
+        for (name, luma, chroma) in SAMPLINGS {
+            let mut planes = picture(75, 53, 3, sampling(luma, chroma));
+            for i in 0..3 {
+                let strength = 1 + random.below(255);
+                for sample in planes.plane_mut(i).3 {
+                    *sample = sample.wrapping_add(random.below(strength) as u8);
+                }
+            }
+            let jpeg = encode(&planes, quality);
+            frames.push((format!("{name} grain q{quality}"), planes, jpeg));
+        }
+    }
+    for (name, _, jpeg) in frames {
+        let head = header(&jpeg);
+        assert_eq!(
+            everything(&mut ours, &jpeg, &head),
+            everything(&mut plain, &jpeg, &head),
+            "{name}"
+        );
+        assert_eq!(ours.was_libjpeg(), name.ends_with("progressive"), "{name}");
+        assert!(plain.was_libjpeg());
+    }
+}
+
+#[test]
+fn our_entropy_decoder_judges_damage_as_that_of_libjpeg() {
+    let seed = std::process::id().into();
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    let limits = Limits { pixels_max: 1 << 16, ..Limits::default() };
+    let sources: Vec<Vec<u8>> = frames()
+        .into_iter()
+        .filter(|(name, ..)| !name.ends_with("progressive"))
+        .map(|(.., jpeg)| jpeg)
+        .collect();
+    let (mut ours, mut plain) = (Codec::new(), Codec::new());
+    plain.prefer_libjpeg(true);
+    let (mut by_scan, mut refused) = (0, 0);
+    for _ in 0..1_500 {
+        let mut jpeg = sources[random.below(sources.len())].clone();
+        let scan = jpeg.windows(2).position(|w| w == [0xff, 0xda]).unwrap();
+        for _ in 0..=random.below(2) {
+            // Mostly in the picture data, else in the tables.
+            let from = if random.below(4) > 0 { scan.min(jpeg.len() - 1) } else { 2 };
+            let at = from + random.below(jpeg.len() - from);
+            match random.below(4) {
+                0 => jpeg[at] = random.next() as u8,
+                1 => jpeg[at] ^= 1 << random.below(8),
+                2 => drop(jpeg.drain(at..(at + random.below(9)).min(jpeg.len() - 1))),
+                _ => jpeg.insert(at, [0xff, 0xd0, 0][random.below(3)]),
+            }
+        }
+        let Ok(head) = Header::read(&jpeg, &limits) else { continue };
+        let (a, b) = (everything(&mut ours, &jpeg, &head), everything(&mut plain, &jpeg, &head));
+        assert!(a == b, "{jpeg:02x?}");
+        by_scan += usize::from(!ours.was_libjpeg());
+        refused += usize::from(a[0].is_err());
+    }
+    assert!(by_scan > 100 && refused > 100, "{by_scan} read by ours, {refused} refused");
+}
+
 #[test]
 fn hostile_bytes_lead_to_a_picture_or_an_error() {
     let seed = std::process::id().into();
