@@ -19,6 +19,7 @@ use tidegate_sys::{
 
 use crate::{
     Audit, MTU,
+    awake::Awake,
     emulator::{self, Report, Request, Setup},
     namespace::{OwnedNamespace, unique_prefix},
 };
@@ -32,8 +33,9 @@ const REAL_TIME_PRIORITY: u8 = 10;
 /// How a lab runs.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Real-time priority for the emulator. Default true; without it figures from a busy machine
-    /// are worthless. If the kernel refuses, the lab runs without, and [`Lab::warning`] says so.
+    /// Real-time priority for the emulator, and no rest for idle processors. Default true; without it
+    /// figures from a busy or a virtual machine are worthless. If the kernel refuses the priority, the
+    /// lab runs without, and [`Lab::warning`] says so.
     pub real_time: bool,
     /// How long the emulator sleeps while packets are due all the time. Default 100 us: half the
     /// processor time of waking for each packet, and 50 us of delay on average. 0 wakes for each.
@@ -63,6 +65,8 @@ pub struct Lab {
     // namespaces go.
     emulator: Emulator,
     warning: Option<SchedError>,
+    /// Held for its end.
+    _awake: Option<Awake>,
     /// Held for its end, which removes the file.
     _control: Option<ControlFile>,
     nodes: Vec<Node>,
@@ -134,8 +138,10 @@ impl Lab {
             node.namespace.within(forward).and_then(|written| written).map_err(enter)?;
         }
         let control = options.control.as_deref().map(ControlFile::bind).transpose()?;
+        let awake = options.real_time.then(Awake::start).transpose();
+        let awake = awake.map_err(|source| LabError::Emulator { source })?;
         let (emulator, warning) = Emulator::start(scenario, options, devices, control.as_ref())?;
-        Ok(Self { emulator, warning, _control: control, nodes })
+        Ok(Self { emulator, warning, _awake: awake, _control: control, nodes })
     }
 
     /// The nodes, in the scenario's order.

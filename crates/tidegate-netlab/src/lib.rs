@@ -13,6 +13,8 @@
 //!
 //! Traps of emulating links on one machine:
 //! - Without real-time priority (`Options::real_time`) a busy machine delays packets by 100 ms and more.
+//! - A virtual machine's idle processors wake late, by tens of milliseconds where the host is busy
+//!   (also `Options::real_time`).
 //! - The kernel sees nothing of the medium's queue, so TCP's own queue limits give no back-pressure:
 //!   the queue of a scenario behaves as a router's, and its length is chosen on purpose.
 //! - The machine's default TCP congestion control decides what loss does to a TCP flow. Pin it per
@@ -25,6 +27,7 @@
 //! killed process leaves behind, [`sweep`] removes.
 
 mod audit;
+mod awake;
 pub mod control;
 mod emulator;
 mod lab;

