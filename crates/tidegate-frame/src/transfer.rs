@@ -68,7 +68,7 @@ pub struct Transfer {
     share: Option<(f64, Instant)>,
     period: Duration,
     captured_last: Option<Instant>,
-    encode: Duration,
+    encode: Spread,
     waiting: VecDeque<Waiting>,
     encoding: Option<Encoding>,
     flights: Flights,
@@ -107,6 +107,20 @@ struct Encoding {
     trial: bool,
     /// Size of the encoding that was taken back for this one.
     replaces_bytes: Option<u32>,
+}
+
+/// A smoothed time.
+#[derive(Clone, Copy, Debug)]
+struct Spread {
+    mean: Duration,
+    deviation: Duration,
+}
+
+impl Spread {
+    /// What it seldom exceeds.
+    fn usual_max(self) -> Duration {
+        self.mean + self.deviation * 2
+    }
 }
 
 /// Time for which the link's word about bytes on the way is believed.
@@ -151,7 +165,7 @@ impl Transfer {
             share: None,
             period: config.period_first,
             captured_last: None,
-            encode: config.encode_first,
+            encode: Spread { mean: config.encode_first, deviation: Duration::ZERO },
             waiting: VecDeque::new(),
             encoding: None,
             flights: Flights::default(),
@@ -395,7 +409,7 @@ impl Transfer {
     /// A bound that the path and the delivery alone use up is told as infeasible: no frame would ever get as
     /// far as the controller, which tells of all others.
     fn tell_if_hopeless(&mut self) {
-        let fixed = self.config.delivery + self.one_way + self.encode;
+        let fixed = self.config.delivery + self.one_way + self.encode.usual_max();
         if self.demand.bounds.latency() > fixed || self.ladder.rungs().is_empty() {
             return;
         }
@@ -537,7 +551,7 @@ impl Transfer {
             capacity: self.capacity.capacity(),
             outstanding_bytes: self.flights.outstanding_bytes() + self.foreign_bytes(now),
             one_way: self.one_way,
-            encode: self.encode,
+            encode: self.encode.usual_max(),
             delivery: self.config.delivery,
             period: self.period,
             share: self.share.filter(|(_, until)| now < *until).map(|(share, _)| share),
@@ -662,10 +676,14 @@ impl Transfer {
         self.commands.push_back(Command::Send { frame, deadline: encoding.deadline, header });
     }
 
-    /// Follows slow encodings at once and forgets them slowly.
+    /// Mean and twice the mean deviation, as of round trips (RFC 6298): one slow encoding is an accident, two are the rule.
     fn learn_encode_time(&mut self, took: Duration) {
         let took = took.min(Duration::from_secs(1));
-        self.encode = if took > self.encode { took } else { (self.encode * 7 + took) / 8 };
+        let Spread { mean, deviation } = self.encode;
+        self.encode = Spread {
+            mean: (mean * 7 + took) / 8,
+            deviation: (deviation * 3 + took.abs_diff(mean)) / 4,
+        };
     }
 
     fn acknowledged(

@@ -8,7 +8,8 @@
 //! the capacity seemed to carry them, say that others use the link too, and lower that limit.
 //!
 //! The aim is three quarters of the bound, and less while the capacity fluctuates, so that the 95th
-//! percentile and not the median keeps it.
+//! percentile and not the median keeps it. The aim is a margin and no bound: where it leaves nothing that is accurate
+//! enough, the smallest frame that is, is still sent if the bound itself leaves the time.
 
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ impl Default for BudgetConfig {
     }
 }
 
+/// Part of the bound that a frame may take whole where the aim leaves nothing.
+const STRAINED: f64 = 0.95;
 /// Frames over which unused bytes of the share are kept.
 const CREDIT_FRAMES: f64 = 4.0;
 /// Weight of a frame in the smoothed part of lost ones.
@@ -164,12 +167,26 @@ impl Controller for Budget {
             self.confident = true;
             return Choice::Rung { rung, bytes_max: now };
         }
-        if enough.clone().any(|(_, r)| r.bytes <= fresh && r.bytes * r.kept <= sustained) {
+        // No margin is left, neither of the time nor of the share.
+        let bound = s.bounds.latency().as_secs_f64() * STRAINED;
+        let strained =
+            rate * (bound - (overhead + s.elapsed).as_secs_f64()) - s.outstanding_bytes as f64;
+        let just_fits = |rung: &usize| {
+            let rung = &s.rungs[*rung];
+            rung.bytes <= strained && rung.bytes * rung.kept <= average / self.config.duty
+        };
+        let clear = enough.clone().any(|(_, r)| r.bytes <= fresh && r.bytes * r.kept <= sustained);
+        self.confident = false;
+        if let Some(rung) = least.filter(just_fits).filter(|_| !clear || s.outstanding_bytes == 0) {
+            self.spend(&s.rungs[rung]);
+            return Choice::Rung { rung, bytes_max: strained };
+        }
+        if clear {
             return Choice::Wait;
         }
-        self.confident = false;
         let best = s.rungs.iter().enumerate().filter(|(index, rung)| fits(*index, rung, now));
-        let by_latency = most_accurate(best);
+        let smallest = smallest(s.rungs.iter().enumerate()).filter(just_fits);
+        let by_latency = most_accurate(best).or(smallest);
         if let Some(rung) = by_latency {
             self.spend(&s.rungs[rung]);
         }
@@ -182,12 +199,12 @@ impl Controller for Budget {
             by_accuracy: least.map(|rung| {
                 let bytes = s.rungs[rung].bytes;
                 // The time that sending takes, or the period that the share allows, if that is longer.
-                let sending = bytes / rate;
-                let sharing = bytes * s.rungs[rung].kept / (sustained / s.period.as_secs_f64());
-                let seconds = (sending / aim.max(0.1)).max(sharing).min(3600.0);
-                (rung, overhead + Duration::from_secs_f64(seconds))
+                let sending = (overhead.as_secs_f64() + bytes / rate) / STRAINED;
+                let shared = sustained / self.config.duty / s.period.as_secs_f64();
+                let sharing = overhead.as_secs_f64() + bytes * s.rungs[rung].kept / shared;
+                (rung, Duration::from_secs_f64(sending.max(sharing).min(3600.0)))
             }),
-            bytes_max: now.max(0.0),
+            bytes_max: strained.max(0.0),
         })
     }
 }

@@ -37,7 +37,7 @@ impl Transfer {
         if missing / rate <= left {
             return;
         }
-        let bytes_max = rate * (left - self.encode.as_secs_f64()) * RESCUE_AIM;
+        let bytes_max = rate * (left - self.encode.usual_max().as_secs_f64()) * RESCUE_AIM;
         self.ladder.predict(flight.original_bytes);
         let bound = self.demand.bounds.accuracy();
         let rungs = self.ladder.rungs().iter().enumerate();

@@ -353,11 +353,13 @@ impl QueueBound {
         }
         let target = (path + self.rates.max() * self.queue_allowed.as_secs_f64()) as u64;
         let probing = departure.full && !queued;
+        // Before the first rate, a late ack is no reason to hold less than at the start.
+        let unknown = self.rates.max() == 0.0;
         let grown = match (probing, self.starting) {
             (true, true) => self.window + acked,
             (true, false) => self.window + acked / 4,
-            (false, true) => self.window,
-            (false, false) => 0,
+            (false, starting) if starting || unknown => self.window,
+            (false, _) => 0,
         };
         // Upward at most threefold in a round trip, downward at once.
         self.window = grown.max(target.min(self.window + 2 * acked)).max(self.window_min());
@@ -738,6 +740,28 @@ mod tests {
                 frame < 3 || (took < Duration::from_millis(27) && rate > 2_000_000.0),
                 "{note}"
             );
+        }
+    }
+
+    /// A few small packets, as of a handshake, one of them acknowledged late: then frames that fit the first window.
+    #[test]
+    fn an_ack_that_is_late_before_the_first_frame_does_not_slow_it() {
+        let mut bed = Bed::new(25_000_000.0, Duration::from_millis(10));
+        bed.waiting = Some(3 * MTU);
+        bed.run(Duration::from_millis(30), None);
+        bed.delay += Duration::from_millis(20);
+        bed.waiting = Some(2 * MTU);
+        bed.run(Duration::from_millis(60), None);
+        bed.delay -= Duration::from_millis(20);
+        for frame in 0..3 {
+            bed.waiting = Some(20 * MTU);
+            let began = bed.now;
+            while bed.waiting != Some(0) || bed.in_flight() > 0 {
+                bed.run(Duration::from_millis(1), None);
+            }
+            let took = bed.now - began;
+            assert!(took < Duration::from_millis(15), "frame {frame} took {took:?}");
+            bed.run(Duration::from_millis(200), None);
         }
     }
 
