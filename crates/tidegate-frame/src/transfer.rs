@@ -229,6 +229,11 @@ impl Transfer {
                     self.drop_frame(frame, DropReason::EncodeFailed);
                 }
             }
+            Input::NotSent { frame } => {
+                if self.flights.remove(frame).is_some() {
+                    self.drop_frame(frame, DropReason::QueueFull);
+                }
+            }
             Input::Started { frame } => {
                 let alone = self.flights.begin(now, frame);
                 if let Some(alone) = alone {

@@ -1,7 +1,7 @@
 //! What a camera and its edge node speak over: a link, or, for a camera that lives in the node itself, memory.
 //!
 //! Always true: both ends of a [`local`] carrier are bounded; a frame sent over it is whole at the other end
-//! at once and acknowledged by it.
+//! at once.
 
 use std::time::Duration;
 
@@ -31,7 +31,6 @@ pub enum Carrier {
 #[derive(Debug)]
 pub struct Local {
     out: mpsc::Sender<Incoming>,
-    own: mpsc::Sender<Incoming>,
     incoming: mpsc::Receiver<Incoming>,
 }
 
@@ -43,16 +42,14 @@ pub struct Down {
     pub why: String,
 }
 
-/// A frame on its way. Dropping it lets the frame go on.
-pub struct Sending(Option<FrameSending>);
-
-impl Sending {
-    /// Gives the frame up.
-    pub fn reset(&self) {
-        if let Some(sending) = &self.0 {
-            sending.reset();
-        }
-    }
+/// What came of handing a frame over.
+pub enum Sent {
+    /// It is on its way; dropping this lets it go on.
+    UnderWay(FrameSending),
+    /// It is whole at the other end, with the word that says so.
+    Whole(Ack),
+    /// It was not taken: too many are under way.
+    Refused,
 }
 
 /// Sends records with a body behind everything else.
@@ -80,10 +77,8 @@ impl Bulk {
 pub fn local() -> (Carrier, Carrier) {
     let (to_left, left) = mpsc::channel(LOCAL_MAX);
     let (to_right, right) = mpsc::channel(LOCAL_MAX);
-    let end = |out: &mpsc::Sender<_>, own: &mpsc::Sender<_>, incoming| {
-        Carrier::Local(Local { out: out.clone(), own: own.clone(), incoming })
-    };
-    (end(&to_right, &to_left, left), end(&to_left, &to_right, right))
+    let end = |out, incoming| Carrier::Local(Local { out, incoming });
+    (end(to_right, left), end(to_left, right))
 }
 
 fn gone<T>(_: mpsc::error::SendError<T>) -> Down {
@@ -140,14 +135,14 @@ impl Carrier {
     /// Sends a frame; a live one goes before those from the past, and is reset at its deadline.
     ///
     /// # Errors
-    /// The carrier is down. A link that has too many frames under way takes this one for reset.
+    /// The carrier is down.
     pub async fn send_frame(
         &self,
         header: FrameHeader,
         body: Bytes,
         deadline: Instant,
         live: bool,
-    ) -> Result<Sending, Down> {
+    ) -> Result<Sent, Down> {
         match self {
             Self::Link(link) => {
                 let priority = if live { Priority::Live } else { Priority::InOrder };
@@ -159,10 +154,10 @@ impl Carrier {
                     link.send_frame_until(header, body, priority, at)
                 };
                 match sent {
-                    Ok(sending) => Ok(Sending(Some(sending))),
+                    Ok(sending) => Ok(Sent::UnderWay(sending)),
                     Err(error @ (LinkError::Busy { .. } | LinkError::Length { .. })) => {
                         tracing::warn!(%error, "frame not sent");
-                        Ok(Sending(None))
+                        Ok(Sent::Refused)
                     }
                     Err(error) => Err(error.into()),
                 }
@@ -181,11 +176,7 @@ impl Carrier {
                 };
                 let frame = Incoming::Frame { header, body, first_at: now, last_at: now };
                 local.out.send(frame).await.map_err(gone)?;
-                // Our own end reads this; when it is that far behind, the transfer's grace settles the frame.
-                if local.own.try_send(Incoming::Ack(ack)).is_err() {
-                    tracing::debug!("acknowledgement shed: the camera is behind");
-                }
-                Ok(Sending(None))
+                Ok(Sent::Whole(ack))
             }
         }
     }
@@ -246,11 +237,10 @@ mod tests {
             sent: Duration::ZERO,
         };
         let body = Bytes::from_static(b"abc");
-        camera.send_frame(header, body, Instant::MAX, true).await.map(|_| ()).unwrap();
+        let sent = camera.send_frame(header, body, Instant::MAX, true).await.unwrap();
+        assert!(matches!(sent, Sent::Whole(Ack { complete: true, .. })));
         let Incoming::Frame { body, .. } = node.recv().await.unwrap() else { panic!("no frame") };
         assert_eq!(body, "abc");
-        let Incoming::Ack(ack) = camera.recv().await.unwrap() else { panic!("no ack") };
-        assert!(ack.complete);
         drop(node);
         assert!(camera.recv().await.is_err(), "the other end is gone");
     }

@@ -18,7 +18,7 @@
 //!
 //! Queues, all bounded, and what happens when one is full: lanes and bulk wait (back-pressure); frames under
 //! way are refused with [`LinkError::Busy`]; incoming records and frames wait, which slows the peer's lane or
-//! stream; incoming acks are shed, since a newer one follows or the frame's outcome is known already.
+//! stream; word of how far a frame has come is shed, since a newer one follows, but the last about it waits.
 //!
 //! Always true: both peers are authenticated before a link exists; what a peer sends never panics and never
 //! allocates beyond the limits; the tasks of a link end when its last handle is dropped or it goes down; a

@@ -72,15 +72,18 @@ impl TransferState {
         match std::mem::take(&mut self.pending) {
             Pending::Nothing => {}
             // The receiver now shows a frame that we cannot compare with: the next one counts as changed.
-            Pending::Unseen => {
-                if let Some(old) = self.reference.take() {
-                    self.spare = old;
-                }
-            }
+            Pending::Unseen => self.lost(),
             Pending::Seen => {
                 let old = self.reference.take().unwrap_or_else(|| std::mem::take(&mut self.spare));
                 self.reference = Some(std::mem::replace(&mut self.pending_image, old));
             }
+        }
+    }
+
+    /// Says that the frame last said to be sent did not arrive: the next one counts as changed.
+    pub fn lost(&mut self) {
+        if let Some(old) = self.reference.take() {
+            self.spare = old;
         }
     }
 

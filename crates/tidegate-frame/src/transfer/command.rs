@@ -44,6 +44,11 @@ pub enum Input {
         /// The frame.
         frame: Instant,
     },
+    /// The link did not take a frame: too many are under way.
+    NotSent {
+        /// The frame.
+        frame: Instant,
+    },
     /// The first byte of a frame was handed to the link.
     Started {
         /// The frame.

@@ -96,13 +96,15 @@ pub enum DropReason {
     EncodeFailed,
     /// The link is down.
     LinkDown,
-    /// Too many frames wait.
+    /// Too many frames wait, or are under way.
     QueueFull,
+    /// The camera's log wrapped before it was read.
+    LogWrapped,
 }
 
 impl DropReason {
     /// Every reason.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Overtaken,
         Self::Late,
         Self::Deadline,
@@ -111,6 +113,7 @@ impl DropReason {
         Self::EncodeFailed,
         Self::LinkDown,
         Self::QueueFull,
+        Self::LogWrapped,
     ];
 
     /// The word used in reports.
@@ -124,6 +127,7 @@ impl DropReason {
             Self::EncodeFailed => "encode failed",
             Self::LinkDown => "link down",
             Self::QueueFull => "queue full",
+            Self::LogWrapped => "log wrapped",
         }
     }
 }

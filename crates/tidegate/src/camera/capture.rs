@@ -144,7 +144,7 @@ impl CaptureCounts {
     }
 }
 
-fn encode_size(size: FrameSize) -> [u8; 4] {
+pub(super) fn encode_size(size: FrameSize) -> [u8; 4] {
     let ([a, b], [c, d]) = (size.width.to_le_bytes(), size.height.to_le_bytes());
     [a, b, c, d]
 }

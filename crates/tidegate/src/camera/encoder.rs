@@ -41,6 +41,7 @@ pub(super) struct Job {
 enum Work {
     Encode(Job),
     Sent(TransferId),
+    Lost(TransferId),
     Forget(TransferId),
 }
 
@@ -105,6 +106,12 @@ impl Encoder {
         let _ = self.give(Work::Sent(transfer));
     }
 
+    /// Says that the frame last sent for a transfer did not arrive: differencing compares with none.
+    pub(super) fn lost(&self, transfer: TransferId) {
+        // A lost hint: the engine gives up what is found unchanged against a picture that nobody has.
+        let _ = self.give(Work::Lost(transfer));
+    }
+
     /// Forgets what a transfer has sent.
     pub(super) fn forget(&self, transfer: TransferId) {
         let _ = self.give(Work::Forget(transfer));
@@ -131,6 +138,11 @@ fn run(limits: FrameLimits, jobs: &mpsc::Receiver<Work>, done: &async_mpsc::Send
             Work::Sent(transfer) => {
                 if let Some(state) = states.get_mut(&transfer) {
                     state.sent();
+                }
+            }
+            Work::Lost(transfer) => {
+                if let Some(state) = states.get_mut(&transfer) {
+                    state.lost();
                 }
             }
             Work::Forget(transfer) => {

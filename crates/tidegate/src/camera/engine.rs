@@ -4,34 +4,36 @@
 //!  captured, records, acks, encoded ──▶ Engine::handle_* ──▶ Transfer ──▶ Action ──▶ link, encoder, source
 //! ```
 //!
-//! A transfer reads the log through a cursor while it is behind (frames from the past, gaps that a broken
+//! A transfer (`running`) reads the log through a cursor while it is behind (frames from the past, gaps that a broken
 //! link left, and always with `every`), and takes frames as they are captured otherwise.
 //!
 //! Always true: a frame taken up by a transfer holds its log entry until it is over; what
 //! the link has broken off is forgotten with it, for the edge node asks again.
 
+mod running;
+
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
 use bytes::Bytes;
 use tidegate_frame::{
-    knob::KnobSetting,
     table::{TableSet, Wanted},
-    transfer::{Command, DropReason, Input, Report, SendHeader, Transfer, TransferConfig},
+    transfer::{Input, Transfer, TransferConfig},
 };
-use tidegate_log::{Entry, Log, ReadError, Reader};
-use tidegate_message::{Delivery, FrameSize, Instant};
+use tidegate_log::{Log, ReadError, Reader};
+use tidegate_message::Instant;
 use tidegate_wire::{
     Ack, EndReason, Event, EventCode, FetchOriginal, FrameHeader, Original, OriginalOutcome,
-    Record, StartTransfer, TransferEnded, TransferHints, TransferId, TransferStarted, Unchanged,
+    Record, StartTransfer, TransferEnded, TransferHints, TransferId, TransferStarted,
 };
 
+use self::running::Running;
 use super::{
     capture,
-    encoder::{Done, Job, Outcome},
+    encoder::{Done, Job},
 };
 
 /// Transfers that one camera serves at a time.
@@ -54,6 +56,8 @@ pub(super) enum Action {
     Encode(Job),
     /// The frame last encoded for a transfer was sent.
     Sent(TransferId),
+    /// The frame last sent for a transfer did not arrive.
+    Lost(TransferId),
     /// A transfer is gone.
     Forget(TransferId),
     /// Delay captures by this, once.
@@ -69,38 +73,6 @@ pub(super) struct Engine {
     transfers: BTreeMap<TransferId, Running>,
     actions: VecDeque<Action>,
     next: u32,
-}
-
-struct Running {
-    transfer: Transfer,
-    /// Where it reads the log while it is behind; none while it takes frames as they come.
-    cursor: Option<Reader>,
-    /// Frames captured before this are from the past.
-    began: Instant,
-    /// First capture time wanted.
-    from: Option<Instant>,
-    /// Capture time before which it ends.
-    to: Option<Instant>,
-    complete: bool,
-    frames: HashMap<Instant, Work>,
-    /// Sent, and neither whole at the other end nor given up.
-    in_flight: BTreeSet<Instant>,
-    /// Markers that wait for frames before them, so that the other end sees both in order.
-    markers: VecDeque<Instant>,
-}
-
-/// A frame from its capture until it is whole at the other end, marked or dropped.
-struct Work {
-    entry: Entry,
-    size: FrameSize,
-    encode_started: Option<Instant>,
-    encoded: Option<Encoded>,
-}
-
-struct Encoded {
-    body: Bytes,
-    size: FrameSize,
-    ended: Instant,
 }
 
 impl Engine {
@@ -124,7 +96,7 @@ impl Engine {
 
     /// When to call [`Engine::handle_timeout`] although nothing happened.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.transfers.values().filter_map(|running| running.transfer.poll_timeout()).min()
+        self.transfers.values().filter_map(|running| running.poll_timeout()).min()
     }
 
     /// Time has passed.
@@ -139,7 +111,7 @@ impl Engine {
                 Ok(None) => break,
                 Ok(Some(entry)) => {
                     let Some(size) = capture::size_of(&entry) else { continue };
-                    for running in self.transfers.values_mut().filter(|r| r.cursor.is_none()) {
+                    for running in self.transfers.values_mut().filter(|r| r.is_live()) {
                         running.take_up(now, entry.clone(), size, false);
                     }
                 }
@@ -160,11 +132,7 @@ impl Engine {
             Record::StartTransfer(start) => self.start(now, start),
             Record::UpdateTransfer(update) => {
                 if let Some(running) = self.transfers.get_mut(&update.transfer) {
-                    // Every frame from now on, in order: read from the log, one at a time.
-                    if update.demand.delivery == Delivery::Every && running.cursor.is_none() {
-                        running.cursor = Some(self.log.reader_next());
-                    }
-                    running.transfer.handle(now, Input::Demand(update.demand));
+                    running.handle_demand(now, update.demand, &self.log);
                 }
             }
             Record::StopTransfer(stop) => self.end(stop.transfer, EndReason::Stopped),
@@ -175,7 +143,7 @@ impl Engine {
                 let bytes_per_second = whole.map(|whole| whole / split);
                 let valid_for = share.valid_for;
                 for running in self.transfers.values_mut() {
-                    running.transfer.handle(now, Input::Share { bytes_per_second, valid_for });
+                    running.handle(now, Input::Share { bytes_per_second, valid_for });
                 }
                 if !share.shift.is_zero() {
                     self.actions.push_back(Action::Shift(share.shift));
@@ -190,24 +158,7 @@ impl Engine {
     /// The edge node's word about a frame.
     pub(super) fn handle_ack(&mut self, now: Instant, ack: &Ack) {
         if let Some(running) = self.transfers.get_mut(&ack.transfer) {
-            let bytes = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-            running.transfer.handle(
-                now,
-                Input::Ack {
-                    frame: ack.frame,
-                    received: bytes(ack.received),
-                    total: bytes(ack.total),
-                    first_at: ack.first_at,
-                    last_at: ack.last_at,
-                    complete: ack.complete,
-                },
-            );
-            if ack.complete {
-                running.frames.remove(&ack.frame);
-                running.over(ack.transfer, ack.frame, &mut self.actions);
-            }
-            // What the transfer wants reset must be reset before the frame is forgotten.
-            running.advance(now, ack.transfer, &mut self.actions);
+            running.handle_ack(now, ack, &mut self.actions);
         }
         // A frame that was reset may be sent again, smaller; the transfer says when it gives it up.
         if ack.complete {
@@ -226,36 +177,21 @@ impl Engine {
         in_flight: u64,
     ) {
         for running in self.transfers.values_mut() {
-            running.transfer.handle(now, Input::Path { rtt, rtt_min, in_flight });
+            running.handle(now, Input::Path { rtt, rtt_min, in_flight });
         }
     }
 
     /// The link took the first byte of a frame.
     pub(super) fn handle_started(&mut self, now: Instant, transfer: TransferId, frame: Instant) {
         if let Some(running) = self.transfers.get_mut(&transfer) {
-            running.transfer.handle(now, Input::Started { frame });
+            running.handle(now, Input::Started { frame });
         }
     }
 
     /// The encoder is done with a frame.
     pub(super) fn handle_encoded(&mut self, now: Instant, done: Done) {
         let Some(running) = self.transfers.get_mut(&done.transfer) else { return };
-        let Some(work) = running.frames.get_mut(&done.frame) else { return };
-        let (frame, took) = (done.frame, done.ended.since(done.started));
-        let input = match done.outcome {
-            Ok(Outcome::Encoded { body, size }) => {
-                work.encode_started.get_or_insert(done.started);
-                let bytes = u32::try_from(body.len()).unwrap_or(u32::MAX);
-                work.encoded = Some(Encoded { body, size, ended: done.ended });
-                Input::Encoded { frame, bytes, took }
-            }
-            Ok(Outcome::Unchanged { changed }) => Input::Unchanged { frame, changed, took },
-            Err(error) => {
-                tracing::warn!(%frame, %error, "frame could not be changed");
-                Input::EncodeFailed { frame }
-            }
-        };
-        running.transfer.handle(now, input);
+        running.handle_encoded(now, done);
         self.advance_all(now);
     }
 
@@ -267,7 +203,15 @@ impl Engine {
         frame: Instant,
     ) {
         if let Some(running) = self.transfers.get_mut(&transfer) {
-            running.transfer.handle(now, Input::EncodeFailed { frame });
+            running.handle(now, Input::EncodeFailed { frame });
+        }
+        self.advance_all(now);
+    }
+
+    /// The link could not take up a frame.
+    pub(super) fn handle_not_sent(&mut self, now: Instant, transfer: TransferId, frame: Instant) {
+        if let Some(running) = self.transfers.get_mut(&transfer) {
+            running.handle(now, Input::NotSent { frame });
         }
         self.advance_all(now);
     }
@@ -284,32 +228,8 @@ impl Engine {
         };
         let config = TransferConfig { wanted, ..self.config.clone() };
         self.next = self.next.wrapping_add(1);
-        let from = match (start.demand.delivery, start.from, start.resume_after) {
-            // What was not received of a gap is wanted only by who wants every frame or asked for the past.
-            (Delivery::Every, from, Some(after)) | (_, from @ Some(_), Some(after)) => {
-                Some((after + Duration::from_nanos(1)).max(from.unwrap_or(Instant::MIN)))
-            }
-            (Delivery::Every, None, None) => Some(now),
-            (_, from, _) => from,
-        };
-        let cursor = from.map(|from| self.log.reader_from(from));
-        let first = match &cursor {
-            Some(reader) => {
-                reader.missing_at_start().map_or(from.unwrap_or(now), |(_, until)| until)
-            }
-            None => now,
-        };
-        let running = Running {
-            transfer: Transfer::new(now, self.next, start.demand, config, self.tables.clone()),
-            cursor,
-            began: now,
-            from: start.from,
-            to: start.to,
-            complete: false,
-            frames: HashMap::new(),
-            in_flight: BTreeSet::new(),
-            markers: VecDeque::new(),
-        };
+        let machine = Transfer::new(now, self.next, start.demand, config, self.tables.clone());
+        let (running, first) = Running::new(now, &start, machine, &self.log, &mut self.actions);
         self.transfers.insert(transfer, running);
         self.actions.push_back(Action::Record(TransferStarted { transfer, first }.into()));
     }
@@ -323,7 +243,7 @@ impl Engine {
 
     fn end(&mut self, transfer: TransferId, reason: EndReason) {
         let Some(running) = self.transfers.remove(&transfer) else { return };
-        for &frame in running.frames.keys() {
+        for frame in running.frames() {
             self.actions.push_back(Action::Reset { transfer, frame });
             self.actions.push_back(Action::Over { transfer, frame });
         }
@@ -352,181 +272,13 @@ impl Engine {
         let mut complete = Vec::new();
         for (&id, running) in &mut self.transfers {
             running.advance(now, id, &mut self.actions);
-            if running.complete && running.is_idle() {
+            if running.is_over() {
                 complete.push(id);
             }
         }
         for id in complete {
             self.end(id, EndReason::Complete);
         }
-    }
-}
-
-impl Running {
-    fn take_up(&mut self, now: Instant, entry: Entry, size: FrameSize, from_log: bool) {
-        if self.complete || self.to.is_some_and(|to| entry.at >= to) {
-            self.complete = true;
-            return;
-        }
-        if self.from.is_some_and(|from| entry.at < from) {
-            return;
-        }
-        let at = entry.at;
-        let bytes = u32::try_from(entry.body.len()).unwrap_or(u32::MAX);
-        // Until a transfer of the newest frames has caught up, what it reads is all from the past to it.
-        let replayed =
-            from_log && (at < self.began || self.transfer.demand().delivery == Delivery::Latest);
-        self.frames.insert(at, Work { entry, size, encode_started: None, encoded: None });
-        self.transfer.handle(now, Input::Captured { at, bytes, size, replayed });
-    }
-
-    fn is_idle(&self) -> bool {
-        self.frames.is_empty() && self.in_flight.is_empty()
-    }
-
-    /// A frame that was sent is over: markers that waited for it may go.
-    fn over(&mut self, id: TransferId, frame: Instant, actions: &mut VecDeque<Action>) {
-        self.in_flight.remove(&frame);
-        while let Some(&at) = self.markers.front() {
-            if self.in_flight.first().is_some_and(|&earlier| earlier < at) {
-                return;
-            }
-            self.markers.pop_front();
-            actions.push_back(Action::Record(Unchanged { transfer: id, at }.into()));
-        }
-    }
-
-    /// Feeds what the log has while the transfer is behind, one frame at a time: frames travel on streams
-    /// of their own, and what is to arrive in order must not overtake.
-    fn pump(&mut self, now: Instant) {
-        while !self.complete && self.is_idle() && self.transfer.wants_replay() {
-            let Some(cursor) = &mut self.cursor else { return };
-            match cursor.next() {
-                Ok(Some(entry)) => {
-                    if let Some(size) = capture::size_of(&entry) {
-                        self.take_up(now, entry, size, true);
-                    }
-                }
-                Ok(None) => {
-                    self.complete = self.to.is_some_and(|to| now >= to);
-                    if self.transfer.demand().delivery == Delivery::Latest {
-                        self.cursor = None;
-                    }
-                    return;
-                }
-                Err(ReadError::Overtaken(overtaken)) => {
-                    tracing::warn!(
-                        missed = overtaken.missed(),
-                        "the camera log wrapped past a transfer"
-                    );
-                }
-                Err(error) => {
-                    tracing::error!(%error, "camera log not readable");
-                    return;
-                }
-            }
-        }
-    }
-
-    fn advance(&mut self, now: Instant, id: TransferId, actions: &mut VecDeque<Action>) {
-        loop {
-            self.pump(now);
-            let Some(command) = self.transfer.poll_command(now) else { return };
-            self.obey(now, id, command, actions);
-        }
-    }
-
-    fn obey(
-        &mut self,
-        now: Instant,
-        id: TransferId,
-        command: Command,
-        actions: &mut VecDeque<Action>,
-    ) {
-        match command {
-            Command::Encode { frame, setting, .. } => self.encode(now, id, frame, setting, actions),
-            Command::Send { frame, deadline, header } => {
-                self.send(now, id, frame, deadline, header, actions);
-            }
-            Command::SendUnchanged { frame } => {
-                self.frames.remove(&frame);
-                self.markers.push_back(frame);
-                self.over(id, frame, actions);
-            }
-            Command::Reset { frame } => actions.push_back(Action::Reset { transfer: id, frame }),
-            Command::Drop { frame, why } => {
-                self.frames.remove(&frame);
-                self.over(id, frame, actions);
-                actions.push_back(Action::Over { transfer: id, frame });
-                actions.push_back(Action::Record(dropped(id, frame, why).into()));
-            }
-            Command::Report(report) => {
-                let capacity = self.transfer.capacity().map(|c| c.bytes_per_second);
-                actions.push_back(Action::Record(event(id, now, &report, capacity).into()));
-            }
-        }
-    }
-
-    fn encode(
-        &mut self,
-        now: Instant,
-        id: TransferId,
-        frame: Instant,
-        setting: KnobSetting,
-        actions: &mut VecDeque<Action>,
-    ) {
-        let Some(work) = self.frames.get_mut(&frame) else {
-            return self.transfer.handle(now, Input::EncodeFailed { frame });
-        };
-        if setting.is_original() && setting.difference().is_none() {
-            // The log's own bytes travel; nothing is copied.
-            let body = work.entry.body.clone();
-            let bytes = u32::try_from(body.len()).unwrap_or(u32::MAX);
-            work.encode_started.get_or_insert(now);
-            work.encoded = Some(Encoded { body, size: work.size, ended: now });
-            return self
-                .transfer
-                .handle(now, Input::Encoded { frame, bytes, took: Duration::ZERO });
-        }
-        let jpeg = work.entry.body.clone();
-        actions.push_back(Action::Encode(Job { transfer: id, frame, jpeg, setting }));
-    }
-
-    fn send(
-        &mut self,
-        now: Instant,
-        id: TransferId,
-        frame: Instant,
-        deadline: Instant,
-        header: SendHeader,
-        actions: &mut VecDeque<Action>,
-    ) {
-        // The frame is kept until it is over: one that is reset may be taken back and encoded smaller.
-        let work = self.frames.get_mut(&frame);
-        let taken = work.and_then(|work| Some((work.encoded.take()?, work)));
-        let Some((encoded, Work { entry, encode_started, .. })) = taken else {
-            tracing::error!(%frame, "a frame was to be sent that is not encoded");
-            return;
-        };
-        let header = FrameHeader {
-            transfer: id,
-            at: frame,
-            bytes: encoded.body.len() as u64,
-            size: encoded.size,
-            original_bytes: entry.body.len() as u64,
-            row: header.row,
-            setting: header.setting.to_string(),
-            accuracy: header.accuracy,
-            accuracy_kept: header.accuracy_kept,
-            replayed: header.replayed,
-            encode_started: encode_started.unwrap_or(encoded.ended).since(frame),
-            encode_ended: encoded.ended.since(frame),
-            sent: now.since(frame),
-        };
-        let live = !header.replayed;
-        self.in_flight.insert(frame);
-        actions.push_back(Action::Frame { header, body: encoded.body, deadline, live });
-        actions.push_back(Action::Sent(id));
     }
 }
 
@@ -541,33 +293,5 @@ fn wanted(hints: &TransferHints) -> Result<Wanted, String> {
     Ok(Wanted { detector: some(&hints.detector), detector_input, scene: some(&hints.scene) })
 }
 
-fn dropped(transfer: TransferId, at: Instant, why: DropReason) -> Event {
-    let index = DropReason::ALL.iter().position(|&reason| reason == why).unwrap_or(0);
-    Event {
-        transfer,
-        at,
-        code: EventCode::FrameDropped,
-        text: why.to_string(),
-        numbers: vec![("why".into(), index as f64)],
-    }
-}
-
-fn event(transfer: TransferId, at: Instant, report: &Report, capacity: Option<f64>) -> Event {
-    let mut numbers = Vec::new();
-    let mut number = |name: &str, value: Option<f64>| {
-        numbers.extend(value.map(|value| (name.to_owned(), value)));
-    };
-    number("capacity_bytes_per_second", capacity);
-    let code = match report {
-        Report::Knobs { .. } => EventCode::KnobsChanged,
-        Report::Infeasible { latency_at_accuracy, accuracy_at_latency, .. } => {
-            number("latency_at_accuracy_ms", latency_at_accuracy.map(|l| l.as_secs_f64() * 1e3));
-            number("accuracy_at_latency", *accuracy_at_latency);
-            EventCode::Infeasible
-        }
-        Report::Feasible => EventCode::Feasible,
-        Report::ControllerFailed { .. } => EventCode::ControllerFailed,
-        Report::TableAssumed { .. } | Report::TableMissing { .. } => EventCode::TableMissing,
-    };
-    Event { transfer, at, code, text: report.to_string(), numbers }
-}
+#[cfg(test)]
+mod tests;

@@ -24,8 +24,9 @@ use super::{
     engine::{Action, Engine},
 };
 use crate::{
-    carrier::{Carrier, Down, Incoming, Sending},
+    carrier::{Carrier, Down, Incoming, Sent},
     clock,
+    link::FrameSending,
     source::SourceControl,
 };
 
@@ -51,7 +52,7 @@ struct Served<'camera> {
     engine: Engine,
     carrier: Carrier,
     encoder: Encoder,
-    sending: HashMap<(TransferId, Instant), Sending>,
+    sending: HashMap<(TransferId, Instant), FrameSending>,
     originals: tokio::task::JoinSet<()>,
 }
 
@@ -194,6 +195,7 @@ impl Served<'_> {
                     }
                 }
                 Action::Sent(transfer) => self.encoder.sent(transfer),
+                Action::Lost(transfer) => self.encoder.lost(transfer),
                 Action::Forget(transfer) => {
                     self.encoder.forget(transfer);
                     self.sending.retain(|(of, _), sending| {
@@ -222,9 +224,17 @@ impl Served<'_> {
         live: bool,
     ) -> Result<(), Down> {
         let (transfer, frame) = (header.transfer, header.at);
-        let sending = self.carrier.send_frame(header, body, deadline, live).await?;
-        self.engine.handle_started(clock::now(), transfer, frame);
-        self.sending.insert((transfer, frame), sending);
+        match self.carrier.send_frame(header, body, deadline, live).await? {
+            Sent::UnderWay(sending) => {
+                self.engine.handle_started(clock::now(), transfer, frame);
+                self.sending.insert((transfer, frame), sending);
+            }
+            Sent::Whole(ack) => {
+                self.engine.handle_started(clock::now(), transfer, frame);
+                self.engine.handle_ack(clock::now(), &ack);
+            }
+            Sent::Refused => self.engine.handle_not_sent(clock::now(), transfer, frame),
+        }
         Ok(())
     }
 }

@@ -248,13 +248,18 @@ impl Core {
                 let mut offset = self.offset.lock().expect("no holder of this lock panics");
                 offset.handle_pong(self.now(), pong);
             }
-            Record::Ack(ack) => self.handle_ack(ack),
+            // The last word about a frame: a transfer of every frame waits for it.
+            Record::Ack(ack) if self.outgoing.acked(&ack) => {
+                self.deliver(Incoming::Ack(ack)).await;
+            }
+            Record::Ack(_) => {}
             record => self.deliver(Incoming::Record(record)).await,
         }
         Ok(())
     }
 
-    pub(super) fn handle_ack(&self, ack: Ack) {
+    /// Takes word of how far a frame has come.
+    pub(super) fn handle_progress(&self, ack: Ack) {
         if self.outgoing.acked(&ack) {
             // Shed when full: see the module's doc.
             let _ = self.incoming.try_send(Incoming::Ack(ack));

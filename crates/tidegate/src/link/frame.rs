@@ -257,10 +257,11 @@ impl Outgoing {
     /// Takes note of an ack; false if nobody needs it.
     pub(super) fn acked(&self, ack: &Ack) -> bool {
         let mut frames = self.lock();
-        // The newest of that name: a frame may be sent again after a reset.
-        let Some(found) = frames.iter().rposition(|f| f.key == (ack.transfer, ack.frame)) else {
-            return false;
+        // A frame may be sent again, smaller, after a reset: its length tells the two apart.
+        let named = |frame: &Arc<Sending>| {
+            frame.key == (ack.transfer, ack.frame) && frame.total == ack.total
         };
+        let Some(found) = frames.iter().rposition(named) else { return false };
         let news = frames[found].acked(ack);
         if ack.is_final() {
             frames.remove(found);

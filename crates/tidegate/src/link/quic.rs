@@ -256,7 +256,7 @@ async fn accept_datagrams(core: Arc<Core>) {
             Err(error) => return broken(&core, error),
         };
         match Record::decode(&datagram) {
-            Ok(Some(Record::Ack(ack))) => core.handle_ack(ack),
+            Ok(Some(Record::Ack(ack))) => core.handle_progress(ack),
             Ok(None) => {}
             Ok(Some(record)) => {
                 let name = record.name();

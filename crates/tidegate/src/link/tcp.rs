@@ -385,7 +385,7 @@ impl Reader {
                 }
             }
             KIND_ACK => match Record::decode(&payload)? {
-                Some(Record::Ack(ack)) => self.core.handle_ack(ack),
+                Some(Record::Ack(ack)) => self.core.handle_progress(ack),
                 Some(record) => {
                     let name = record.name();
                     return Err(ProtocolError::Misplaced { name, on: "an ack chunk" });

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tidegate_client::{Event, Infeasible, MissedWhy, Outcome, Stages};
+use tidegate_client::{Event, Infeasible, Missed, MissedWhy, Outcome, Stages};
 use tidegate_frame::transfer::DropReason;
 use tidegate_message::Instant;
 use tidegate_wire::{
@@ -136,7 +136,8 @@ impl Serving {
         if let Err(error) = stream.append(at, arrival, &meta, body) {
             // A frame on a stream of its own may come after a newer one.
             tracing::debug!(camera = %self.camera.name, %at, error = %crate::error_chain(&error), "frame not kept");
-            return stream.tell_missed(at, MissedWhy::Overtaken);
+            let why = MissedWhy::Overtaken;
+            return stream.tell_missed(Missed { from: at, to: at, count: 1, why });
         }
         let Meta::Frame(header) = meta else { return };
         if stream.wants_verdicts() {
@@ -204,10 +205,15 @@ impl Serving {
             EventCode::FrameDropped => {
                 let reason = number("why").and_then(|index| DropReason::ALL.get(index as usize));
                 let (why, outcome) = missed(reason.copied());
-                if stream.wants_verdicts() {
+                let count = number("count").map_or(1, |count| count.max(0.0) as u64);
+                // A verdict is about one frame.
+                if count == 1 && stream.wants_verdicts() {
                     stream.tell_verdict(unsent(stream, event.transfer, event.at, outcome));
                 }
-                stream.tell_missed(event.at, why);
+                let seconds = number("seconds").unwrap_or(0.0);
+                let span = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+                let (from, to) = (event.at - span, event.at);
+                stream.tell_missed(Missed { from, to, count, why });
             }
             EventCode::ControllerFailed => stream.tell(Event::ControllerFailed(sentence)),
             EventCode::TableMissing | EventCode::Failed | EventCode::Other(_) => {
@@ -231,6 +237,7 @@ fn missed(reason: Option<DropReason>) -> (MissedWhy, Outcome) {
             (MissedWhy::Infeasible, Outcome::Withheld)
         }
         Some(DropReason::LinkDown) => (MissedWhy::LinkDown, Outcome::Lost),
+        Some(DropReason::LogWrapped) => (MissedWhy::LogWrapped, Outcome::Lost),
         Some(DropReason::Deadline) => (MissedWhy::Late, Outcome::Reset),
         Some(DropReason::Late) | None => (MissedWhy::Late, Outcome::Late),
     }

@@ -14,7 +14,7 @@ use std::sync::{
 };
 
 use bytes::{Bytes, BytesMut};
-use tidegate_client::{Event, KnobsChanged, Missed, MissedWhy, Verdict};
+use tidegate_client::{Event, KnobsChanged, Missed, Verdict};
 use tidegate_log::{AppendError, Log, LogConfig, LogError, LogWriter, Memory};
 use tidegate_message::{CameraName, Demand, Instant};
 use tidegate_wire::{EndReason, TransferHints, TransferId};
@@ -253,8 +253,8 @@ impl Stream {
         let _ = self.notices.send(Notice::Event(event));
     }
 
-    pub(super) fn tell_missed(&self, at: Instant, why: MissedWhy) {
-        let _ = self.notices.send(Notice::Missed(Missed { from: at, to: at, count: 1, why }));
+    pub(super) fn tell_missed(&self, missed: Missed) {
+        let _ = self.notices.send(Notice::Missed(missed));
     }
 
     pub(super) fn set_capacity(&self, bytes_per_second: u64) {

@@ -1,0 +1,432 @@
+//! One transfer of a camera: its state machine, what it reads of the log, and what it holds of each frame.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tidegate_frame::{
+    knob::KnobSetting,
+    transfer::{Command, DropReason, Input, Report, SendHeader, Transfer},
+};
+use tidegate_log::{Entry, Log, ReadError, Reader};
+use tidegate_message::{Delivery, Demand, FrameSize, Instant};
+use tidegate_wire::{Ack, Event, EventCode, FrameHeader, StartTransfer, TransferId, Unchanged};
+
+use super::Action;
+use crate::camera::{
+    capture,
+    encoder::{Done, Job, Outcome},
+};
+
+/// A transfer and its frames.
+pub(super) struct Running {
+    transfer: Transfer,
+    /// Where it reads the log while it is behind; none while it takes frames as they come.
+    cursor: Option<Reader>,
+    /// Frames captured before this are from the past.
+    began: Instant,
+    /// First capture time wanted.
+    from: Option<Instant>,
+    /// Capture time before which it ends.
+    to: Option<Instant>,
+    complete: bool,
+    frames: HashMap<Instant, Work>,
+    /// Sent, and neither whole at the other end nor given up.
+    in_flight: BTreeSet<Instant>,
+    /// Markers that wait for frames before them, so that the other end sees both in order.
+    markers: VecDeque<Marker>,
+    /// The frame sent last, unless it is known to be lost: differencing compares with it.
+    reference: Option<Instant>,
+}
+
+/// A frame that looks like `same_as`, which was sent.
+#[derive(Clone, Copy)]
+struct Marker {
+    at: Instant,
+    same_as: Instant,
+}
+
+/// A frame from its capture until it is whole at the other end, marked or dropped.
+struct Work {
+    entry: Entry,
+    size: FrameSize,
+    encode_started: Option<Instant>,
+    encoded: Option<Encoded>,
+}
+
+struct Encoded {
+    body: Bytes,
+    size: FrameSize,
+    ended: Instant,
+}
+
+impl Running {
+    /// A transfer as asked for at `now`; says where in the log it begins.
+    pub(super) fn new(
+        now: Instant,
+        start: &StartTransfer,
+        transfer: Transfer,
+        log: &Log,
+        actions: &mut VecDeque<Action>,
+    ) -> (Self, Instant) {
+        let after = start.resume_after.map(|after| after + Duration::from_nanos(1));
+        let from = match (start.demand.delivery, start.from, after) {
+            // What was not received of a gap is wanted only by who wants every frame or asked for the past.
+            (Delivery::Every, from, Some(after)) | (_, from @ Some(_), Some(after)) => {
+                Some(after.max(from.unwrap_or(Instant::MIN)))
+            }
+            (Delivery::Every, None, None) => Some(now),
+            (_, from, _) => from,
+        };
+        if let (None, Some(after)) = (from, after) {
+            let mut gap = log.reader_from(after);
+            // What the log itself has lost of the gap nobody can count.
+            let count = if gap.missing_at_start().is_some() { 0 } else { gap.behind() };
+            if let (Ok(Some(first)), Some(last)) = (gap.next(), log.last_at()) {
+                let lost = Lost { first: first.at, last, count, why: DropReason::LinkDown };
+                actions.push_back(lost.told(start.transfer));
+            }
+        }
+        let cursor = from.map(|from| log.reader_from(from));
+        let first = match &cursor {
+            Some(reader) => {
+                reader.missing_at_start().map_or(from.unwrap_or(now), |(_, until)| until)
+            }
+            None => now,
+        };
+        let running = Self {
+            transfer,
+            cursor,
+            began: now,
+            from: start.from,
+            to: start.to,
+            complete: false,
+            frames: HashMap::new(),
+            in_flight: BTreeSet::new(),
+            markers: VecDeque::new(),
+            reference: None,
+        };
+        (running, first)
+    }
+
+    /// Whether it takes frames as they are captured.
+    pub(super) fn is_live(&self) -> bool {
+        self.cursor.is_none()
+    }
+
+    /// Whether everything that was asked for is over.
+    pub(super) fn is_over(&self) -> bool {
+        self.complete && self.is_idle()
+    }
+
+    /// The frames it holds.
+    pub(super) fn frames(&self) -> impl Iterator<Item = Instant> {
+        self.frames.keys().copied()
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.transfer.poll_timeout()
+    }
+
+    pub(super) fn handle(&mut self, now: Instant, input: Input) {
+        self.transfer.handle(now, input);
+    }
+
+    /// The subscription was changed.
+    pub(super) fn handle_demand(&mut self, now: Instant, demand: Demand, log: &Log) {
+        // Every frame from now on, in order: read from the log, one at a time.
+        if demand.delivery == Delivery::Every && self.cursor.is_none() {
+            self.cursor = Some(log.reader_next());
+        }
+        self.transfer.handle(now, Input::Demand(demand));
+    }
+
+    /// The edge node's word about a frame.
+    pub(super) fn handle_ack(&mut self, now: Instant, ack: &Ack, actions: &mut VecDeque<Action>) {
+        let bytes = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        self.transfer.handle(
+            now,
+            Input::Ack {
+                frame: ack.frame,
+                received: bytes(ack.received),
+                total: bytes(ack.total),
+                first_at: ack.first_at,
+                last_at: ack.last_at,
+                complete: ack.complete,
+            },
+        );
+        if ack.complete {
+            self.frames.remove(&ack.frame);
+            self.over(ack.transfer, ack.frame, actions);
+        }
+        // What the transfer wants reset must be reset before the frame is forgotten.
+        self.advance(now, ack.transfer, actions);
+    }
+
+    /// The encoder is done with a frame.
+    pub(super) fn handle_encoded(&mut self, now: Instant, done: Done) {
+        let Some(work) = self.frames.get_mut(&done.frame) else { return };
+        let (frame, took) = (done.frame, done.ended.since(done.started));
+        let input = match done.outcome {
+            Ok(Outcome::Encoded { body, size }) => {
+                work.encode_started.get_or_insert(done.started);
+                let bytes = u32::try_from(body.len()).unwrap_or(u32::MAX);
+                work.encoded = Some(Encoded { body, size, ended: done.ended });
+                Input::Encoded { frame, bytes, took }
+            }
+            Ok(Outcome::Unchanged { changed }) => Input::Unchanged { frame, changed, took },
+            Err(error) => {
+                tracing::warn!(%frame, %error, "frame could not be changed");
+                Input::EncodeFailed { frame }
+            }
+        };
+        self.transfer.handle(now, input);
+    }
+
+    pub(super) fn take_up(&mut self, now: Instant, entry: Entry, size: FrameSize, from_log: bool) {
+        if self.complete || self.to.is_some_and(|to| entry.at >= to) {
+            self.complete = true;
+            return;
+        }
+        if self.from.is_some_and(|from| entry.at < from) {
+            return;
+        }
+        let at = entry.at;
+        let bytes = u32::try_from(entry.body.len()).unwrap_or(u32::MAX);
+        // Until a transfer of the newest frames has caught up, what it reads is all from the past to it.
+        let replayed =
+            from_log && (at < self.began || self.transfer.demand().delivery == Delivery::Latest);
+        self.frames.insert(at, Work { entry, size, encode_started: None, encoded: None });
+        self.transfer.handle(now, Input::Captured { at, bytes, size, replayed });
+    }
+
+    fn is_idle(&self) -> bool {
+        self.frames.is_empty() && self.in_flight.is_empty()
+    }
+
+    /// A frame that was sent is over: markers that waited for it may go.
+    fn over(&mut self, id: TransferId, frame: Instant, actions: &mut VecDeque<Action>) {
+        self.in_flight.remove(&frame);
+        while let Some(&Marker { at, .. }) = self.markers.front() {
+            if self.in_flight.first().is_some_and(|&earlier| earlier < at) {
+                return;
+            }
+            self.markers.pop_front();
+            actions.push_back(Action::Record(Unchanged { transfer: id, at }.into()));
+        }
+    }
+
+    /// A frame will not arrive: what was found to look like it has not been shown either.
+    fn lose(
+        &mut self,
+        id: TransferId,
+        frame: Instant,
+        why: DropReason,
+        actions: &mut VecDeque<Action>,
+    ) {
+        actions.push_back(Lost::one(frame, why).told(id));
+        if self.reference == Some(frame) {
+            self.reference = None;
+            actions.push_back(Action::Lost(id));
+        }
+        self.markers.retain(|marker| {
+            let shown = marker.same_as != frame;
+            if !shown {
+                actions.push_back(Lost::one(marker.at, why).told(id));
+            }
+            shown
+        });
+    }
+
+    /// Feeds what the log has while the transfer is behind, one frame at a time: frames travel on streams
+    /// of their own, and what is to arrive in order must not overtake.
+    fn pump(&mut self, now: Instant, id: TransferId, actions: &mut VecDeque<Action>) {
+        while !self.complete && self.is_idle() && self.transfer.wants_replay() {
+            let Some(cursor) = &mut self.cursor else { return };
+            match cursor.next() {
+                Ok(Some(entry)) => {
+                    if let Some(size) = capture::size_of(&entry) {
+                        self.take_up(now, entry, size, true);
+                    }
+                }
+                Ok(None) => {
+                    self.complete = self.to.is_some_and(|to| now >= to);
+                    if self.transfer.demand().delivery == Delivery::Latest {
+                        self.cursor = None;
+                    }
+                    return;
+                }
+                Err(ReadError::Overtaken(overtaken)) => {
+                    let ((first, until), count) = (overtaken.missed_time, overtaken.missed());
+                    let (first, last) = (first.max(self.from.unwrap_or(first)), until);
+                    let lost = Lost { first, last, count, why: DropReason::LogWrapped };
+                    actions.push_back(lost.told(id));
+                }
+                Err(error) => {
+                    tracing::error!(%error, "camera log not readable");
+                    return;
+                }
+            }
+        }
+    }
+
+    pub(super) fn advance(&mut self, now: Instant, id: TransferId, actions: &mut VecDeque<Action>) {
+        loop {
+            self.pump(now, id, actions);
+            let Some(command) = self.transfer.poll_command(now) else { return };
+            self.obey(now, id, command, actions);
+        }
+    }
+
+    fn obey(
+        &mut self,
+        now: Instant,
+        id: TransferId,
+        command: Command,
+        actions: &mut VecDeque<Action>,
+    ) {
+        match command {
+            Command::Encode { frame, setting, .. } => self.encode(now, id, frame, setting, actions),
+            Command::Send { frame, deadline, header } => {
+                self.send(now, id, frame, deadline, header, actions);
+            }
+            Command::SendUnchanged { frame } => {
+                self.frames.remove(&frame);
+                match self.reference {
+                    Some(same_as) => {
+                        self.markers.push_back(Marker { at: frame, same_as });
+                        self.over(id, frame, actions);
+                    }
+                    // The encoder compared before it heard that the picture was lost.
+                    None => actions.push_back(Lost::one(frame, DropReason::Deadline).told(id)),
+                }
+            }
+            Command::Reset { frame } => actions.push_back(Action::Reset { transfer: id, frame }),
+            Command::Drop { frame, why } => {
+                self.frames.remove(&frame);
+                self.lose(id, frame, why, actions);
+                self.over(id, frame, actions);
+                actions.push_back(Action::Over { transfer: id, frame });
+            }
+            Command::Report(report) => {
+                let capacity = self.transfer.capacity().map(|c| c.bytes_per_second);
+                actions.push_back(Action::Record(event(id, now, &report, capacity).into()));
+            }
+        }
+    }
+
+    fn encode(
+        &mut self,
+        now: Instant,
+        id: TransferId,
+        frame: Instant,
+        setting: KnobSetting,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let Some(work) = self.frames.get_mut(&frame) else {
+            return self.transfer.handle(now, Input::EncodeFailed { frame });
+        };
+        if setting.is_original() && setting.difference().is_none() {
+            // The log's own bytes travel; nothing is copied.
+            let body = work.entry.body.clone();
+            let bytes = u32::try_from(body.len()).unwrap_or(u32::MAX);
+            work.encode_started.get_or_insert(now);
+            work.encoded = Some(Encoded { body, size: work.size, ended: now });
+            return self
+                .transfer
+                .handle(now, Input::Encoded { frame, bytes, took: Duration::ZERO });
+        }
+        let jpeg = work.entry.body.clone();
+        actions.push_back(Action::Encode(Job { transfer: id, frame, jpeg, setting }));
+    }
+
+    fn send(
+        &mut self,
+        now: Instant,
+        id: TransferId,
+        frame: Instant,
+        deadline: Instant,
+        header: SendHeader,
+        actions: &mut VecDeque<Action>,
+    ) {
+        // The frame is kept until it is over: one that is reset may be taken back and encoded smaller.
+        let work = self.frames.get_mut(&frame);
+        let taken = work.and_then(|work| Some((work.encoded.take()?, work)));
+        let Some((encoded, Work { entry, encode_started, .. })) = taken else {
+            tracing::error!(%frame, "a frame was to be sent that is not encoded");
+            return;
+        };
+        let header = FrameHeader {
+            transfer: id,
+            at: frame,
+            bytes: encoded.body.len() as u64,
+            size: encoded.size,
+            original_bytes: entry.body.len() as u64,
+            row: header.row,
+            setting: header.setting.to_string(),
+            accuracy: header.accuracy,
+            accuracy_kept: header.accuracy_kept,
+            replayed: header.replayed,
+            encode_started: encode_started.unwrap_or(encoded.ended).since(frame),
+            encode_ended: encoded.ended.since(frame),
+            sent: now.since(frame),
+        };
+        let live = !header.replayed;
+        self.in_flight.insert(frame);
+        self.reference = Some(frame);
+        actions.push_back(Action::Frame { header, body: encoded.body, deadline, live });
+        actions.push_back(Action::Sent(id));
+    }
+}
+
+/// Frames that are not delivered.
+#[derive(Clone, Copy)]
+struct Lost {
+    /// Capture time of the first, at the earliest.
+    first: Instant,
+    /// Capture time of the last, at the latest.
+    last: Instant,
+    /// 0 if that is not known.
+    count: u64,
+    why: DropReason,
+}
+
+impl Lost {
+    fn one(at: Instant, why: DropReason) -> Self {
+        Self { first: at, last: at, count: 1, why }
+    }
+
+    fn told(self, transfer: TransferId) -> Action {
+        let Self { first, last, count, why } = self;
+        let index = DropReason::ALL.iter().position(|&reason| reason == why).unwrap_or(0);
+        let mut numbers = vec![("why".to_owned(), index as f64)];
+        if count != 1 {
+            numbers.push(("count".to_owned(), count as f64));
+            numbers.push(("seconds".to_owned(), last.since(first).as_secs_f64()));
+        }
+        let (code, text) = (EventCode::FrameDropped, why.to_string());
+        Action::Record(Event { transfer, at: last, code, text, numbers }.into())
+    }
+}
+
+fn event(transfer: TransferId, at: Instant, report: &Report, capacity: Option<f64>) -> Event {
+    let mut numbers = Vec::new();
+    let mut number = |name: &str, value: Option<f64>| {
+        numbers.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    number("capacity_bytes_per_second", capacity);
+    let code = match report {
+        Report::Knobs { .. } => EventCode::KnobsChanged,
+        Report::Infeasible { latency_at_accuracy, accuracy_at_latency, .. } => {
+            number("latency_at_accuracy_ms", latency_at_accuracy.map(|l| l.as_secs_f64() * 1e3));
+            number("accuracy_at_latency", *accuracy_at_latency);
+            EventCode::Infeasible
+        }
+        Report::Feasible => EventCode::Feasible,
+        Report::ControllerFailed { .. } => EventCode::ControllerFailed,
+        Report::TableAssumed { .. } | Report::TableMissing { .. } => EventCode::TableMissing,
+    };
+    Event { transfer, at, code, text: report.to_string(), numbers }
+}

@@ -1,0 +1,188 @@
+use tidegate_frame::transfer::DropReason;
+use tidegate_log::{LogConfig, LogWriter, Memory};
+use tidegate_message::{
+    AdaptationProfile, Bounds, ControllerKind, Delivery, Demand, FrameSize, WhenInfeasible,
+};
+use tidegate_wire::Unchanged;
+
+use super::*;
+use crate::camera::encoder::Outcome;
+
+const TRANSFER: TransferId = TransferId(1);
+
+/// An engine, its log, and a clock that stands where it is put.
+struct Rig {
+    engine: Engine,
+    writer: LogWriter,
+    now: Instant,
+}
+
+impl Rig {
+    fn new(log_bytes: u64) -> Self {
+        let (writer, log) = Log::create(LogConfig::bounded(log_bytes), Memory::new()).unwrap();
+        let tables = Arc::new(TableSet::builtin());
+        let engine = Engine::new(log, tables, TransferConfig::default());
+        Self { engine, writer, now: Instant::from_millis(1_000_000) }
+    }
+
+    fn start(&mut self, delivery: Delivery, from: Option<Instant>, resume_after: Option<Instant>) {
+        self.start_with(ControllerKind::Fixed, delivery, from, resume_after);
+    }
+
+    fn start_with(
+        &mut self,
+        controller: ControllerKind,
+        delivery: Delivery,
+        from: Option<Instant>,
+        resume_after: Option<Instant>,
+    ) {
+        let demand = Demand {
+            bounds: Bounds::new(Duration::from_millis(100), 0.5).unwrap(),
+            controller,
+            delivery,
+            when_infeasible: WhenInfeasible::KeepLatency,
+            profile: AdaptationProfile::Jpeg,
+        };
+        let hints = TransferHints::default();
+        let start =
+            StartTransfer { transfer: TRANSFER, demand, from, to: None, resume_after, hints };
+        self.engine.handle_record(self.now, start.into());
+    }
+
+    /// Captures a frame; the time is then 10 ms later.
+    fn capture(&mut self) -> Instant {
+        let (at, size) = (self.now, FrameSize { width: 640, height: 480 });
+        self.writer.append(at, &capture::encode_size(size), &[7; 10_000]).unwrap();
+        self.engine.handle_captured(self.now);
+        self.now = self.now + Duration::from_millis(10);
+        at
+    }
+
+    /// The encoder is done with the job that is asked for.
+    fn encoded(&mut self, outcome: Outcome) {
+        let actions = self.actions();
+        let job = actions.into_iter().find_map(|action| match action {
+            Action::Encode(job) => Some(job),
+            _ => None,
+        });
+        let Job { transfer, frame, .. } = job.expect("a frame is to be encoded");
+        let (started, ended, outcome) = (self.now, self.now, Ok(outcome));
+        self.engine.handle_encoded(self.now, Done { transfer, frame, started, ended, outcome });
+    }
+
+    fn ack(&mut self, frame: Instant) {
+        let (first_at, last_at) = (self.now, self.now);
+        let (received, total) = (10_000, 10_000);
+        let (complete, reset_seen) = (true, false);
+        let transfer = TRANSFER;
+        let ack = Ack { transfer, frame, received, total, first_at, last_at, complete, reset_seen };
+        self.engine.handle_ack(self.now, &ack);
+    }
+
+    fn actions(&mut self) -> Vec<Action> {
+        std::iter::from_fn(|| self.engine.poll_action()).collect()
+    }
+
+    /// The capture times of the frames that are to be sent.
+    fn sent(actions: &[Action]) -> Vec<Instant> {
+        let sent = actions.iter().filter_map(|action| match action {
+            Action::Frame { header, .. } => Some(header.at),
+            _ => None,
+        });
+        sent.collect()
+    }
+
+    /// What is told of frames: their markers, and those that are lost, with how many and why.
+    fn told(actions: &[Action]) -> Vec<String> {
+        let told = actions.iter().filter_map(|action| match action {
+            Action::Record(Record::Unchanged(Unchanged { at, .. })) => {
+                Some(format!("{at} unchanged"))
+            }
+            Action::Record(Record::Event(event)) if event.code == EventCode::FrameDropped => {
+                let count = event.numbers.iter().find(|(name, _)| name == "count");
+                let count = count.map_or(1.0, |&(_, count)| count);
+                Some(format!("{} lost {count} {}", event.at, event.text))
+            }
+            _ => None,
+        });
+        told.collect()
+    }
+}
+
+#[test]
+fn a_marker_whose_picture_is_lost_is_lost_with_it() {
+    for arrives in [true, false] {
+        let mut rig = Rig::new(1 << 20);
+        rig.start_with(ControllerKind::Budget, Delivery::Latest, None, None);
+        let shown = rig.capture();
+        let size = FrameSize { width: 640, height: 480 };
+        rig.encoded(Outcome::Encoded { body: Bytes::from(vec![7; 10_000]), size });
+        assert_eq!(Rig::sent(&rig.actions()), [shown]);
+        let same = rig.capture();
+        rig.encoded(Outcome::Unchanged { changed: 0.0 });
+        assert_eq!(Rig::told(&rig.actions()), Vec::<String>::new(), "it waits for its picture");
+        if arrives {
+            rig.ack(shown);
+            assert_eq!(Rig::told(&rig.actions()), [format!("{same} unchanged")]);
+        } else {
+            for _ in 0..20 {
+                rig.now = rig.now + Duration::from_millis(20);
+                rig.engine.handle_timeout(rig.now);
+            }
+            let actions = rig.actions();
+            let lost = [shown, same].map(|at| format!("{at} lost 1 {}", DropReason::Deadline));
+            assert_eq!(Rig::told(&actions), lost);
+            assert!(actions.iter().any(|action| matches!(action, Action::Lost(TRANSFER))));
+        }
+    }
+}
+
+#[test]
+fn what_a_broken_link_cost_the_newest_frames_is_told_when_it_is_back() {
+    let mut rig = Rig::new(1 << 20);
+    let received = rig.capture();
+    let captured: Vec<_> = (0..5).map(|_| rig.capture()).collect();
+    rig.start(Delivery::Latest, None, Some(received));
+    let actions = rig.actions();
+    assert_eq!(Rig::sent(&actions), Vec::<Instant>::new());
+    assert_eq!(Rig::told(&actions), [format!("{} lost 5 {}", captured[4], DropReason::LinkDown)]);
+    let mut rig = Rig::new(1 << 20);
+    let received = rig.capture();
+    let captured: Vec<_> = (0..5).map(|_| rig.capture()).collect();
+    rig.start(Delivery::Every, None, Some(received));
+    let mut sent = Vec::new();
+    while let [at] = Rig::sent(&rig.actions())[..] {
+        sent.push(at);
+        rig.ack(at);
+    }
+    assert_eq!(sent, captured, "every frame of the gap follows");
+}
+
+#[test]
+fn what_the_logs_wrap_took_from_a_reader_is_told() {
+    let mut rig = Rig::new(256 << 10);
+    let first = rig.capture();
+    rig.start(Delivery::Every, Some(first), None);
+    assert_eq!(Rig::sent(&rig.actions()), [first]);
+    let mut captured: Vec<_> = (0..100).map(|_| rig.capture()).collect();
+    rig.ack(first);
+    let actions = rig.actions();
+    let next = Rig::sent(&actions)[0];
+    captured.retain(|&at| at < next);
+    assert!(!captured.is_empty());
+    let told = Rig::told(&actions);
+    let count = captured.len();
+    assert_eq!(told, [format!("{next} lost {count} {}", DropReason::LogWrapped)]);
+}
+
+#[test]
+fn a_frame_that_the_link_does_not_take_is_told_and_the_next_one_sent() {
+    let mut rig = Rig::new(1 << 20);
+    rig.start(Delivery::Every, None, None);
+    let first = rig.capture();
+    assert_eq!(Rig::sent(&rig.actions()), [first]);
+    rig.engine.handle_not_sent(rig.now, TRANSFER, first);
+    assert_eq!(Rig::told(&rig.actions()), [format!("{first} lost 1 {}", DropReason::QueueFull)]);
+    let second = rig.capture();
+    assert_eq!(Rig::sent(&rig.actions()), [second]);
+}
