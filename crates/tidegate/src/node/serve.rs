@@ -130,7 +130,8 @@ impl Serving {
             // The camera took it back to send it smaller, but it had already come.
             return;
         }
-        self.node.shares().frame(&self.camera.name, &header, &arrival);
+        let source = || self.camera.announce().and_then(|announce| announce.size);
+        self.node.shares().frame(&self.camera.name, &header, &arrival, source);
         let at = header.at;
         let meta = Meta::Frame(header);
         if let Err(error) = stream.append(at, arrival, &meta, body) {
