@@ -103,7 +103,7 @@ impl Group<'_> {
             demand: demand(controller)?,
             subscribers: 1,
             length: Length::UntilSchedule(Duration::from_secs(self.seconds)),
-            pairs: if self.plan.quick { 12 } else { 40 },
+            pairs: if self.plan.quick { 24 } else { 40 },
         };
         let site = self.studio.site(clip, 1);
         let made = self.studio.run(&site, Some(self.scenario), &asked, tries(self.plan))?;

@@ -19,6 +19,7 @@
  * printed; rows are zeroed before the decoder writes them, so that no frame shows through a damaged later one.
  */
 #include "codec.h"
+#include "idct.h"
 #include "scan.h"
 
 #include <setjmp.h>
@@ -386,6 +387,7 @@ static void consume_unit_row(struct tgj_codec *codec) {
 static void start_output(struct tgj_codec *codec) {
   if (codec->whole) consume_all(codec);
   (void)jpeg_start_output(&codec->decoder, codec->decoder.input_scan_number);
+  tgj_use_own_idct(&codec->decoder);
 }
 
 static void finish_decoder(struct tgj_codec *codec) {

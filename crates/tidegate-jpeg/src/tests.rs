@@ -1,6 +1,8 @@
 //! The codec against every kind of frame, and against broken ones. Test pictures are made here.
 
-use turbojpeg::{Compressor, Image, PixelFormat, Transform, Transformer, raw};
+use turbojpeg::{
+    Compressor, Decompressor, Image, PixelFormat, ScalingFactor, Transform, Transformer, raw,
+};
 
 use super::{header::Coding, *};
 
@@ -547,6 +549,37 @@ fn our_entropy_decoder_reads_what_that_of_libjpeg_reads() {
         );
         assert_eq!(ours.was_libjpeg(), name.ends_with("progressive"), "{name}");
         assert!(plain.was_libjpeg());
+    }
+}
+
+#[test]
+fn five_eighths_are_those_of_libjpeg_but_for_rounding() {
+    let mut random = Random(0x5eed_0003);
+    for quality in [5, 50, 90, 100] {
+        let mut planes = picture(203, 77, 1, sampling((1, 1), (1, 1)));
+        for sample in planes.plane_mut(0).3 {
+            *sample = sample.wrapping_add(random.below(1 + 2 * quality as usize) as u8);
+        }
+        let jpeg = encode(&planes, quality);
+        let ours = decode(&jpeg, 5, true);
+        let (width, height, stride, data) = ours.plane(0);
+        let mut theirs = Image {
+            pixels: vec![0; width * height],
+            width,
+            pitch: width,
+            height,
+            format: PixelFormat::GRAY,
+        };
+        let mut decompressor = Decompressor::new().unwrap();
+        decompressor.set_scaling_factor(ScalingFactor::new(5, 8)).unwrap();
+        decompressor.decompress(&jpeg, theirs.as_deref_mut()).unwrap();
+        let rows = data.chunks(stride).zip(theirs.pixels.chunks(width));
+        let off: Vec<u8> = rows
+            .flat_map(|(a, b)| a[..width].iter().zip(b).map(|(&a, &b)| a.abs_diff(b)))
+            .collect();
+        let far = off.iter().filter(|&&off| off > 1).count();
+        let apart = off.iter().filter(|&&off| off > 0).count();
+        assert!(far == 0 && apart * 10 < off.len(), "q{quality}: {far}, {apart} of {}", off.len());
     }
 }
 
