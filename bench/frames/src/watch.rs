@@ -120,6 +120,7 @@ async fn run(
             let request = SubscribeRequest {
                 camera: name.parse()?,
                 from: None,
+                from_epoch: None,
                 to: None,
                 demand: asked.demand,
                 detector: None,

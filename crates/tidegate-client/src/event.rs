@@ -33,8 +33,11 @@ pub enum Event {
 /// One delivered frame.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frame {
-    /// Unique and increasing within one camera.
+    /// Unique and increasing within one epoch of a camera.
     pub captured_at: Instant,
+    /// Names the start of the camera's clock that `captured_at` counts from. A camera that restarts has
+    /// another one, and its capture times may then be earlier than those before. Epochs have no order.
+    pub epoch: u64,
     /// Size of the delivered image.
     pub size: FrameSize,
     /// Bytes of the original.
@@ -83,6 +86,8 @@ impl Stages {
 pub struct Unchanged {
     /// When it was captured.
     pub captured_at: Instant,
+    /// The epoch of `captured_at` and `same_as`, as in [`Frame`].
+    pub epoch: u64,
     /// The delivered frame that still shows the scene.
     pub same_as: Instant,
     /// From the past or a filled gap.

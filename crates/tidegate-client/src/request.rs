@@ -16,6 +16,9 @@ pub struct SubscribeRequest {
     pub camera: CameraName,
     /// Frames captured at or after this; from now on if none.
     pub from: Option<Instant>,
+    /// The epoch that `from` counts in, for who goes on behind a frame that it has: if the camera has begun
+    /// another one since, all of that one comes. None: `from` is meant by the camera's clock of now.
+    pub from_epoch: Option<u64>,
     /// Frames captured before this; for ever if none.
     pub to: Option<Instant>,
     /// What every frame must keep.
@@ -41,7 +44,15 @@ impl SubscribeRequest {
             profile: AdaptationProfile::default(),
         };
         let camera = camera.parse()?;
-        Ok(Self { camera, from: None, to: None, demand, detector: None, scene: None })
+        Ok(Self {
+            camera,
+            from: None,
+            from_epoch: None,
+            to: None,
+            demand,
+            detector: None,
+            scene: None,
+        })
     }
 
     /// Checks what holds between the fields.

@@ -27,7 +27,8 @@ use crate::{
 /// [`max_reconnects`](crate::ConnectOptions::max_reconnects) tries in a row; the application sees
 /// [`Event::CameraOffline`] and [`Event::CameraOnline`] around it. A frame or marker that was delivered is
 /// never delivered again. A subscription that asked for the past or for `every` frame resumes behind the
-/// last one that it had; another resumes with the newest.
+/// last one that it had, or with the first one of a camera that has restarted meanwhile; another resumes
+/// with the newest.
 ///
 /// The stream works only while it is polled: an application that does not read holds no more than the
 /// connection's window, and the node drops or delays frames as the delivery says.
@@ -50,7 +51,7 @@ impl Subscription {
             request,
             shared: shared.clone(),
             wire: Some(wire),
-            last: Instant::MIN,
+            last: None,
             tries: 0,
             ended: false,
         };
@@ -129,8 +130,8 @@ struct Run {
     shared: Arc<Mutex<Started>>,
     /// The call; none while the connection is broken.
     wire: Option<Wire>,
-    /// Capture time of the last frame or marker that the application has.
-    last: Instant,
+    /// The last frame or marker that the application has: its epoch and its capture time.
+    last: Option<(u64, Instant)>,
     /// Tries since the last event.
     tries: u32,
     ended: bool,
@@ -177,15 +178,20 @@ impl Run {
 
     /// The event unless it repeats one, with the time until now in its delivery stage.
     fn once(&mut self, mut event: Event) -> Option<Event> {
-        let (captured_at, stages, handed_at) = match &mut event {
-            Event::Frame(frame) => (frame.captured_at, &mut frame.stages, frame.handed_at),
-            Event::Unchanged(marker) => (marker.captured_at, &mut marker.stages, marker.handed_at),
+        let (epoch, captured_at, stages, handed_at) = match &mut event {
+            Event::Frame(frame) => {
+                (frame.epoch, frame.captured_at, &mut frame.stages, frame.handed_at)
+            }
+            Event::Unchanged(marker) => {
+                (marker.epoch, marker.captured_at, &mut marker.stages, marker.handed_at)
+            }
             _ => return Some(event),
         };
-        if captured_at <= self.last {
+        // The times of a camera that has restarted cannot be compared with those before.
+        if self.last.is_some_and(|(of, last)| of == epoch && captured_at <= last) {
             return None;
         }
-        self.last = captured_at;
+        self.last = Some((epoch, captured_at));
         stages.delivery = stages.delivery.saturating_add(wall_clock().since(handed_at));
         Some(event)
     }
@@ -208,13 +214,12 @@ impl Run {
     }
 
     async fn resume(&mut self) -> Result<(), ApiError> {
-        let seen = self.last > Instant::MIN;
         let demand = lock(&self.shared).demand;
         let behind = self.request.from.is_some() || demand.delivery == Delivery::Every;
-        let from = match seen {
-            true if behind => Some(self.last + Duration::from_nanos(1)),
-            true => None,
-            false => self.request.from,
+        let (from, from_epoch) = match self.last {
+            Some((epoch, last)) if behind => (Some(last + Duration::from_nanos(1)), Some(epoch)),
+            Some(_) => (None, None),
+            None => (self.request.from, self.request.from_epoch),
         };
         if let (Some(from), Some(to)) = (from, self.request.to)
             && to <= from
@@ -225,7 +230,7 @@ impl Run {
                 "the connection broke behind the last frame of the range",
             ));
         }
-        let request = SubscribeRequest { from, demand, ..self.request.clone() };
+        let request = SubscribeRequest { from, from_epoch, demand, ..self.request.clone() };
         let options = self.client.options();
         let tries = self.tries;
         let remaining = crate::ConnectOptions {

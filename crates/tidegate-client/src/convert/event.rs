@@ -15,6 +15,7 @@ impl From<Event> for wire::Event {
             Event::Frame(frame) => Self::Frame(frame.into()),
             Event::Unchanged(unchanged) => Self::Unchanged(proto::Unchanged {
                 captured_at: unchanged.captured_at.as_nanos(),
+                epoch: unchanged.epoch,
                 same_as: unchanged.same_as.as_nanos(),
                 replayed: unchanged.replayed,
                 stages: Some(unchanged.stages.into()),
@@ -62,6 +63,7 @@ impl TryFrom<wire::Event> for Event {
             wire::Event::Frame(frame) => Self::Frame(frame.try_into()?),
             wire::Event::Unchanged(unchanged) => Self::Unchanged(Unchanged {
                 captured_at: Instant::from_nanos(unchanged.captured_at),
+                epoch: unchanged.epoch,
                 same_as: Instant::from_nanos(unchanged.same_as),
                 replayed: unchanged.replayed,
                 stages: unchanged.stages.unwrap_or_default().into(),
@@ -97,6 +99,7 @@ impl From<Frame> for proto::Frame {
     fn from(frame: Frame) -> Self {
         Self {
             captured_at: frame.captured_at.as_nanos(),
+            epoch: frame.epoch,
             size: Some(frame.size.into()),
             original_bytes: frame.original_bytes,
             knobs: text(&frame.knobs),
@@ -116,6 +119,7 @@ impl TryFrom<proto::Frame> for Frame {
     fn try_from(frame: proto::Frame) -> Result<Self, ApiError> {
         Ok(Self {
             captured_at: Instant::from_nanos(frame.captured_at),
+            epoch: frame.epoch,
             size: frame.size.ok_or_else(|| lacks("Frame", "size"))?.try_into()?,
             original_bytes: frame.original_bytes,
             knobs: frame.knobs.into(),

@@ -74,6 +74,7 @@ impl From<SubscribeRequest> for proto::SubscribeRequest {
         Self {
             camera: request.camera.to_string(),
             from: request.from.map(Instant::as_nanos),
+            from_epoch: request.from_epoch,
             to: request.to.map(Instant::as_nanos),
             demand: Some(request.demand.into()),
             detector: request.detector.unwrap_or_default(),
@@ -95,6 +96,7 @@ impl TryFrom<proto::SubscribeRequest> for SubscribeRequest {
         let checked = Self {
             camera: request.camera.parse()?,
             from: request.from.map(Instant::from_nanos),
+            from_epoch: request.from_epoch,
             to: request.to.map(Instant::from_nanos),
             demand: demand.try_into()?,
             detector: given(request.detector),

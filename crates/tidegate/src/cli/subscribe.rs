@@ -160,6 +160,7 @@ fn requests(args: &SubscribeArgs) -> Result<Vec<SubscribeRequest>, ApiError> {
         let request = SubscribeRequest {
             camera: camera.clone(),
             from: args.from.map(|from| from.resolve(now)),
+            from_epoch: None,
             to: args.to.map(|to| to.resolve(now)),
             demand,
             detector: args.detector.clone(),

@@ -71,6 +71,7 @@ pub(super) fn run(
             let request = SubscribeRequest {
                 camera,
                 from: None,
+                from_epoch: None,
                 to: None,
                 demand,
                 detector: None,

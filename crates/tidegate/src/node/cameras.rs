@@ -23,7 +23,7 @@ use tidegate_wire::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use super::stream::Stream;
+use super::{entry::Life, stream::Stream};
 
 /// Records on their way to one camera; more than this and its link has stalled.
 pub(super) const RECORDS_MAX: usize = 256;
@@ -43,7 +43,7 @@ pub(super) struct Camera {
 #[derive(Default)]
 struct State {
     owner: Option<NodeId>,
-    epoch: u64,
+    life: Life,
     announce: Option<CameraAnnounce>,
     link: Option<Attached>,
     clock_offset: Option<(i64, Duration)>,
@@ -68,6 +68,8 @@ enum Question {
 /// What the task that serves a link is handed.
 pub(super) struct Attachment {
     pub(super) id: u64,
+    /// The camera's life that it serves.
+    pub(super) life: Life,
     pub(super) records: mpsc::Receiver<Record>,
 }
 
@@ -130,19 +132,21 @@ impl Cameras {
         }
         state.owner = Some(owner);
         state.announce = Some(announce);
-        let restarted = state.epoch != 0 && state.epoch != epoch;
-        state.epoch = epoch;
+        let restarted = state.life.ordinal != 0 && state.life.epoch != epoch;
+        if state.life.ordinal == 0 || restarted {
+            state.life = Life { ordinal: state.life.ordinal + 1, epoch };
+        }
+        let life = state.life;
         state.questions.clear();
         let id = next();
         let streams: Vec<Arc<Stream>> = state.streams.values().cloned().collect();
         state.link = Some(Attached { id, records: sender, transport });
         drop(state);
         for stream in streams {
-            stream.set_epoch(epoch);
-            camera.resume(&stream, restarted);
+            camera.resume(&stream, life);
             stream.tell(Event::CameraOnline);
         }
-        Ok((camera, Attachment { id, records }))
+        Ok((camera, Attachment { id, life, records }))
     }
 
     /// Whether a node of that key may be the camera of that name.
@@ -188,6 +192,11 @@ impl Camera {
         for stream in streams {
             stream.tell(Event::CameraOffline(why.into()));
         }
+    }
+
+    /// The life that its newest link serves or served.
+    pub(super) fn life(&self) -> Life {
+        self.state().life
     }
 
     pub(super) fn is_online(&self) -> bool {
@@ -284,15 +293,16 @@ impl Camera {
         log: LogConfig,
     ) -> Result<Arc<Stream>, ApiError> {
         let transfer = TransferId(next());
-        let stream = Stream::new(self.name.clone(), transfer, demand, hints, range, log).map_err(
-            |error| ApiError::new(Code::LIMIT_REACHED, "no stream log").caused_by(error),
-        )?;
+        let stream =
+            Stream::new(self.name.clone(), self.life(), transfer, demand, hints, range, log)
+                .map_err(|error| {
+                    ApiError::new(Code::LIMIT_REACHED, "no stream log").caused_by(error)
+                })?;
         let stream = Arc::new(stream);
         stream.sessions.store(1, Ordering::Release);
-        stream.set_epoch(self.state().epoch);
         // The stream is known before the camera is asked: its first frame may be quicker than we are.
         self.state().streams.insert(transfer, stream.clone());
-        if let Err(error) = self.tell(start(&stream, None)) {
+        if let Err(error) = self.tell(start(&stream, range.0, None)) {
             self.state().streams.remove(&transfer);
             return Err(error);
         }
@@ -320,11 +330,16 @@ impl Camera {
     /// Asks for a stream again over a new link.
     ///
     /// A camera node that has restarted holds only frames of its new life: all of them are news, whatever its
-    /// clock says now.
-    fn resume(&self, stream: &Stream, restarted: bool) {
-        let after = if restarted { Some(Instant::MIN) } else { stream.newest() };
+    /// clock says now. A `from` that was reached by its old clock is behind it by its new one, too.
+    fn resume(&self, stream: &Stream, life: Life) {
+        let from = stream.range.0;
+        let (from, after) = match (stream.life() == life, stream.newest()) {
+            (true, newest) => (from, newest),
+            (false, None) => (from, Some(Instant::MIN)),
+            (false, Some(_)) => (from.map(|_| Instant::MIN), Some(Instant::MIN)),
+        };
         // If the new link breaks at once, the next one asks again.
-        let _ = self.tell(start(stream, after));
+        let _ = self.tell(start(stream, from, after));
     }
 
     /// Asks for an untouched frame; the answer comes on the receiver, which closes if the link breaks.
@@ -378,14 +393,16 @@ fn taken(name: &CameraName) -> ApiError {
     ApiError::new(Code::CAMERA_TAKEN, text)
 }
 
-fn start(stream: &Stream, newest: Option<Instant>) -> StartTransfer {
-    let (from, to) = stream.range;
+fn start(stream: &Stream, from: Option<Instant>, resume_after: Option<Instant>) -> StartTransfer {
     StartTransfer {
         transfer: stream.transfer,
         demand: stream.demand(),
         from,
-        to,
-        resume_after: newest,
+        to: stream.range.1,
+        resume_after,
         hints: stream.hints.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;

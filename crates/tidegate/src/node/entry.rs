@@ -1,7 +1,7 @@
 //! What a stream log holds of one frame: its header, its times, its bytes.
 //!
-//! The meta part of a log entry is the frame's record as it travelled, preceded by three receive times, so
-//! that a log can be read by whoever reads the link.
+//! The meta part of a log entry is the frame's record as it travelled, preceded by its arrival, so that a log
+//! can be read by whoever reads the link.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,9 +11,20 @@ use tidegate_log::Entry;
 use tidegate_message::Instant;
 use tidegate_wire::{FrameHeader, Record, Unchanged};
 
-/// When a frame came, by the edge node's clock.
+/// One life of a camera's clock, from one start to the next; a later one is greater.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Life {
+    /// Counts the lives that this node has seen of the camera, from 1.
+    pub(super) ordinal: u64,
+    /// What the camera calls it.
+    pub(super) epoch: u64,
+}
+
+/// When a frame came, by the edge node's clock, and by which of its camera's clocks it was captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
+    /// The life that its capture time counts in.
+    pub(super) life: Life,
     /// First byte.
     pub(super) first_at: Instant,
     /// Last byte.
@@ -31,12 +42,14 @@ pub(super) enum Meta {
     Unchanged(Unchanged),
 }
 
-/// Bytes of the three receive times in front of the record.
-const TIMES_BYTES: usize = 24;
+/// Bytes of the arrival in front of the record.
+const ARRIVAL_BYTES: usize = 40;
 
 /// Writes the meta part of an entry into `out`, which is cleared first.
 pub(super) fn encode(out: &mut BytesMut, arrival: Arrival, meta: &Meta) {
     out.clear();
+    out.put_u64_le(arrival.life.ordinal);
+    out.put_u64_le(arrival.life.epoch);
     out.put_i64_le(arrival.first_at.as_nanos());
     out.put_i64_le(arrival.last_at.as_nanos());
     out.put_i64_le(arrival.offset_nanos);
@@ -49,10 +62,11 @@ pub(super) fn encode(out: &mut BytesMut, arrival: Arrival, meta: &Meta) {
 /// Reads the meta part of an entry; `None` only if this program did not write it.
 pub(super) fn decode(entry: &Entry) -> Option<(Arrival, Meta)> {
     let mut bytes = &entry.meta[..];
-    if bytes.len() < TIMES_BYTES {
+    if bytes.len() < ARRIVAL_BYTES {
         return None;
     }
     let arrival = Arrival {
+        life: Life { ordinal: bytes.get_u64_le(), epoch: bytes.get_u64_le() },
         first_at: Instant::from_nanos(bytes.get_i64_le()),
         last_at: Instant::from_nanos(bytes.get_i64_le()),
         offset_nanos: bytes.get_i64_le(),
@@ -122,6 +136,7 @@ mod tests {
     #[test]
     fn meta_survives_the_log() {
         let arrival = Arrival {
+            life: Life { ordinal: 2, epoch: 77 },
             first_at: Instant::from_millis(1_012),
             last_at: Instant::from_millis(1_030),
             offset_nanos: -5,
@@ -143,8 +158,12 @@ mod tests {
     #[test]
     fn stages_add_up_to_the_latency() {
         let ms = Instant::from_millis;
-        let arrival =
-            Arrival { first_at: ms(1_512), last_at: ms(1_530), offset_nanos: 500_000_000 };
+        let arrival = Arrival {
+            life: Life::default(),
+            first_at: ms(1_512),
+            last_at: ms(1_530),
+            offset_nanos: 500_000_000,
+        };
         let stages = stages(&header(), &arrival, ms(1_533));
         assert_eq!(stages.network, Duration::from_millis(21));
         assert_eq!(stages.total(), Duration::from_millis(33));

@@ -101,11 +101,12 @@ impl Frames for NodeState {
     async fn subscribe(
         &self,
         identity: &Identity,
-        request: SubscribeRequest,
+        mut request: SubscribeRequest,
     ) -> Result<Subscription, ApiError> {
         may_watch(identity)?;
         request.check()?;
         let camera = self.cameras.named(&request.camera)?;
+        let forgotten = forget_earlier_epoch(&mut request, camera.life().epoch);
         let or = |asked: &Option<String>, usual: &str| asked.as_deref().unwrap_or(usual).to_owned();
         let hints = TransferHints {
             detector: or(&request.detector, &self.hints.detector),
@@ -126,7 +127,8 @@ impl Frames for NodeState {
             switch,
             stop: self.stop.child_token(),
         };
-        let wanted = Wanted { from: request.from, to: request.to, demand: request.demand };
+        let wanted =
+            Wanted { from: request.from, to: request.to, forgotten, demand: request.demand };
         let session = Session::new(
             stream,
             wanted,
@@ -370,6 +372,14 @@ fn may_publish(identity: &Identity, camera: &CameraName) -> Result<(), ApiError>
     }
 }
 
+/// Lets a request that goes on behind a frame of an earlier epoch begin with the first of the present one.
+/// Returns where it would have gone on.
+fn forget_earlier_epoch(request: &mut SubscribeRequest, epoch: u64) -> Option<Instant> {
+    let from = request.from.filter(|_| request.from_epoch.is_some_and(|of| of != epoch))?;
+    request.from = Some(Instant::MIN);
+    Some(from)
+}
+
 fn unknown(id: SubscriptionId) -> ApiError {
     let text = format!("you have no subscription {id}; it may have ended");
     ApiError::new(Code::SUBSCRIPTION_UNKNOWN, text)
@@ -389,5 +399,23 @@ async fn answered<T>(
             Code::CAMERA_OFFLINE,
             format!("camera {} did not answer within {} s", camera.name, ANSWER_MAX.as_secs()),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_in_an_epoch_that_is_over_begins_with_the_present_one() {
+        let at = Instant::from_millis(1001);
+        for (from_epoch, from, forgotten) in
+            [(None, at, None), (Some(72), at, None), (Some(71), Instant::MIN, Some(at))]
+        {
+            let request = SubscribeRequest::new("cam1", Duration::from_secs(1), 0.5).unwrap();
+            let mut request = SubscribeRequest { from: Some(at), from_epoch, ..request };
+            assert_eq!(forget_earlier_epoch(&mut request, 72), forgotten, "{from_epoch:?}");
+            assert_eq!(request.from, Some(from), "{from_epoch:?}");
+        }
     }
 }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     NodeState,
     cameras::{Attachment, Camera},
-    entry::{self, Arrival, Meta, shared},
+    entry::{self, Arrival, Life, Meta, shared},
     session::verdict,
     stream::Stream,
 };
@@ -54,7 +54,8 @@ pub(super) async fn serve_attached(
     stop: &CancellationToken,
 ) {
     tracing::info!(camera = %camera.name, transport = carrier.transport(), "camera online");
-    let serving = Serving { node: node.clone(), camera: camera.clone(), carrier };
+    let life = attachment.life;
+    let serving = Serving { node: node.clone(), camera: camera.clone(), life, carrier };
     let ended = serving.run(&mut attachment, stop).await;
     let why = match ended {
         Ok(()) => "the node stops, or the camera has a newer link".to_owned(),
@@ -68,6 +69,8 @@ pub(super) async fn serve_attached(
 struct Serving {
     node: Arc<NodeState>,
     camera: Arc<Camera>,
+    /// What comes over this link was captured in this one.
+    life: Life,
     carrier: Carrier,
 }
 
@@ -121,7 +124,7 @@ impl Serving {
 
     fn arrival(&self, first_at: Instant, last_at: Instant) -> Arrival {
         let offset_nanos = self.camera.clock_offset().map_or(0, |(offset, _)| offset);
-        Arrival { first_at, last_at, offset_nanos }
+        Arrival { life: self.life, first_at, last_at, offset_nanos }
     }
 
     fn frame(&self, header: FrameHeader, arrival: Arrival, body: &Bytes) {

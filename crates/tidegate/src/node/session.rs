@@ -23,7 +23,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    entry::{self, Arrival, Meta, shared},
+    entry::{self, Arrival, Life, Meta, shared},
     stream::{Notice, Stream, Subscribed},
 };
 use crate::clock;
@@ -45,6 +45,9 @@ pub(super) struct Wanted {
     pub(super) from: Option<Instant>,
     /// Capture time before which it ends; `None` never.
     pub(super) to: Option<Instant>,
+    /// Where a subscription left off in an earlier life of the camera; what that one captured after it is
+    /// gone.
+    pub(super) forgotten: Option<Instant>,
     /// What every frame must keep; the stream may keep more than that.
     pub(super) demand: Demand,
 }
@@ -63,7 +66,10 @@ pub(super) struct Session {
     changed: watch::Receiver<u64>,
     notices: broadcast::Receiver<Notice>,
     setting: Option<Arc<str>>,
-    last_frame: Option<Instant>,
+    /// The last frame that was handed over, which markers refer to.
+    last_frame: Option<(Life, Instant)>,
+    /// The last entry that was taken up, handed over or not.
+    position: Option<(Life, Instant)>,
     /// Frames captured before this count from sending: they were the past when the session began.
     began: Instant,
     reason: Option<Arc<str>>,
@@ -102,6 +108,7 @@ impl Session {
             notices,
             setting: None,
             last_frame: None,
+            position: None,
             began: clock::now(),
             reason: None,
             pending: infeasible,
@@ -119,6 +126,10 @@ impl Session {
     }
 
     async fn serve(&mut self) -> Result<EndReason, Gone> {
+        if let Some(at) = self.wanted.forgotten {
+            let why = MissedWhy::LinkDown;
+            self.missed(Missed { from: at, to: at, count: 0, why }).await?;
+        }
         if let Some((from, until)) = self.reader.missing_at_start() {
             self.missed(wrapped(from, until, 0)).await?;
         }
@@ -155,15 +166,19 @@ impl Session {
         }
     }
 
-    /// Goes on with another demand and the stream that suits it, after the newest frame that was handed over.
+    /// Goes on with another demand and the stream that suits it, after the entry that was taken up last.
     fn switch(&mut self, stream: Arc<Stream>, demand: Demand) {
         self.wanted.demand = demand;
         if Arc::ptr_eq(&stream, &self.stream) {
             return;
         }
         let Subscribed { log, generation, changed, notices, infeasible } = stream.subscribe();
-        self.reader = match self.last_frame {
-            Some(last) => log.reader_from(last + Duration::from_nanos(1)),
+        self.reader = match self.position {
+            Some((life, last)) if life == stream.life() => {
+                log.reader_from(last + Duration::from_nanos(1))
+            }
+            // The times of two lives cannot be compared: what was taken up is skipped one by one.
+            Some(_) => log.reader_from(Instant::MIN),
             None => log.reader_next(),
         };
         self.generation = generation;
@@ -187,6 +202,10 @@ impl Session {
             if generation != self.generation {
                 self.generation = generation;
                 self.reader = log.reader_from(Instant::MIN);
+                // Reached by the camera's old clock, it is behind the new one, whatever that says.
+                if self.position.is_some() {
+                    self.wanted.from = None;
+                }
             }
             match self.reader.next() {
                 Ok(None) => return Ok(ControlFlow::Continue(())),
@@ -215,10 +234,16 @@ impl Session {
             tracing::error!(camera = %self.stream.camera, at = %entry.at, "stream log entry not readable");
             return Ok(());
         };
+        let position = (arrival.life, entry.at);
+        if self.position.is_some_and(|last| position <= last) {
+            return Ok(());
+        }
+        self.position = Some(position);
         match meta {
             Meta::Frame(header) => self.hand_over_frame(&entry, &arrival, header).await,
             Meta::Unchanged(marker) => {
-                let Some(same_as) = self.last_frame else { return Ok(()) };
+                let same_as = self.last_frame.filter(|&(life, _)| life == arrival.life);
+                let Some((_, same_as)) = same_as else { return Ok(()) };
                 let replayed = entry.at < self.began && self.wanted.from.is_some();
                 let handed_at = clock::now();
                 let stages = tidegate_client::Stages {
@@ -227,8 +252,14 @@ impl Session {
                     ..Default::default()
                 };
                 self.counts.delivered.fetch_add(1, Ordering::Relaxed);
-                let event =
-                    Unchanged { captured_at: entry.at, same_as, replayed, stages, handed_at };
+                let event = Unchanged {
+                    captured_at: entry.at,
+                    epoch: arrival.life.epoch,
+                    same_as,
+                    replayed,
+                    stages,
+                    handed_at,
+                };
                 self.send(Event::Unchanged(event)).await
             }
         }
@@ -270,11 +301,12 @@ impl Session {
             _ => shared(&header.setting),
         };
         self.setting = Some(knobs.clone());
-        self.last_frame = Some(entry.at);
+        self.last_frame = Some((arrival.life, entry.at));
         self.counts.delivered.fetch_add(1, Ordering::Relaxed);
         self.tell_verdict(&header, stages, if late { Outcome::Late } else { Outcome::Kept });
         permit.send(Event::Frame(Frame {
             captured_at: entry.at,
+            epoch: arrival.life.epoch,
             size: header.size,
             original_bytes: header.original_bytes,
             knobs,
@@ -372,3 +404,6 @@ pub(super) fn verdict(
         reason,
     }
 }
+
+#[cfg(test)]
+mod tests;

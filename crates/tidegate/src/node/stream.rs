@@ -20,7 +20,7 @@ use tidegate_message::{CameraName, Demand, Instant};
 use tidegate_wire::{EndReason, TransferHints, TransferId};
 use tokio::sync::{broadcast, watch};
 
-use super::entry::{self, Arrival, Meta};
+use super::entry::{self, Arrival, Life, Meta};
 
 /// Notices and verdicts kept for a slow reader; older ones are dropped.
 const NOTICES_MAX: usize = 256;
@@ -47,9 +47,8 @@ struct Tail {
     writer: LogWriter,
     /// Grows when the log is replaced because the camera's clock began anew.
     generation: u64,
-    /// The camera node's life that the next frame comes from, and the one the newest came from.
-    epoch: u64,
-    epoch_newest: u64,
+    /// The camera's life that the newest entry comes from; before the first, the one it was asked of.
+    life: Life,
     setting: Option<Arc<str>>,
     reason: Option<Arc<str>>,
     ended: Option<EndReason>,
@@ -80,6 +79,7 @@ pub(super) struct Subscribed {
 impl Stream {
     pub(super) fn new(
         camera: CameraName,
+        life: Life,
         transfer: TransferId,
         demand: Demand,
         hints: TransferHints,
@@ -97,8 +97,7 @@ impl Stream {
                 log,
                 writer,
                 generation: 0,
-                epoch: 0,
-                epoch_newest: 0,
+                life,
                 setting: None,
                 reason: None,
                 ended: None,
@@ -126,18 +125,14 @@ impl Stream {
         self.tail.lock().expect("no panic while a frame is appended")
     }
 
-    /// Says which life of the camera node the next frames come from.
-    pub(super) fn set_epoch(&self, epoch: u64) {
-        self.tail().epoch = epoch;
-    }
-
     /// Appends a frame or marker that arrived whole.
     ///
     /// If the camera node has restarted with an earlier clock, the log begins anew: sessions go on with the
     /// new one instead of waiting until its clock has caught up.
     ///
     /// # Errors
-    /// [`AppendFailed`]; a timestamp that is not later than the last of the same life is refused.
+    /// [`AppendFailed`]; a timestamp that is not later than the last of the same life is refused, and so is
+    /// what a link left over from an earlier life brings.
     pub(super) fn append(
         &self,
         at: Instant,
@@ -146,15 +141,18 @@ impl Stream {
         body: &Bytes,
     ) -> Result<(), AppendFailed> {
         let mut tail = self.tail();
-        let began_anew = tail.epoch != tail.epoch_newest
-            && tail.log.last_at().is_some_and(|newest| at <= newest);
+        if arrival.life < tail.life {
+            return Err(AppendFailed::EarlierLife);
+        }
+        let began_anew =
+            arrival.life > tail.life && tail.log.last_at().is_some_and(|newest| at <= newest);
         if began_anew {
             let (writer, log) = Log::create(tail.log_config.clone(), Memory::new())?;
             tail.writer = writer;
             tail.log = log;
             tail.generation += 1;
         }
-        tail.epoch_newest = tail.epoch;
+        tail.life = arrival.life;
         let Tail { writer, meta: encoded, .. } = &mut *tail;
         entry::encode(encoded, arrival, meta);
         writer.append(at, encoded, body)?;
@@ -167,6 +165,11 @@ impl Stream {
     pub(super) fn holds(&self, at: Instant) -> bool {
         let log = self.tail().log.clone();
         log.last_at() == Some(at) || log.entry_at(at).is_ok_and(|entry| entry.is_some())
+    }
+
+    /// The camera's life that the newest entry comes from; before the first, the one it was asked of.
+    pub(super) fn life(&self) -> Life {
+        self.tail().life
     }
 
     /// Capture time of the newest entry, which a resumed transfer continues after.
@@ -275,6 +278,8 @@ impl Stream {
 pub(super) enum AppendFailed {
     #[error("the stream log refused the frame")]
     Append(#[from] AppendError),
+    #[error("it was captured before the camera restarted")]
+    EarlierLife,
     #[error("the stream log could not begin anew")]
     Begin(#[from] LogError),
 }

@@ -69,8 +69,13 @@ fn camera_info(camera: &str) -> CameraInfo {
 }
 
 fn frame(millis: i64, jpeg: Bytes) -> Event {
+    frame_of(1, millis, jpeg)
+}
+
+fn frame_of(epoch: u64, millis: i64, jpeg: Bytes) -> Event {
     Event::Frame(Frame {
         captured_at: Instant::from_millis(millis),
+        epoch,
         size: "960x540".parse().unwrap(),
         original_bytes: 9,
         knobs: "scale=1/2".into(),
@@ -560,6 +565,38 @@ async fn a_subscription_outlives_the_server_and_repeats_no_frame() {
     let last = subscription.next().await.unwrap().unwrap();
     assert_eq!(last, Event::Ended(EndReason::Complete));
     assert!(subscription.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_camera_with_a_clock_set_back_is_followed_over_broken_connections() {
+    let mut site = Site::start().await;
+    let options = ConnectOptions { backoff: Duration::from_millis(5), ..ConnectOptions::default() };
+    let client = Client::connect_with(&site.endpoint(), site.credentials(), options).await.unwrap();
+    let every = SubscribeRequest {
+        demand: Demand { delivery: tidegate_message::Delivery::Every, ..request().demand },
+        ..request()
+    };
+    let mut subscription = client.subscribe(every).await.unwrap();
+    let session = site.session().await;
+    let jpeg = Bytes::from_static(b"\xff\xd8");
+    for (epoch, millis) in [(1, 1000), (2, 5)] {
+        session.events.send(frame_of(epoch, millis, jpeg.clone())).await.unwrap();
+        let event = subscription.next().await.unwrap().unwrap();
+        let Event::Frame(frame) = event else { panic!("{event:?}") };
+        assert_eq!((frame.epoch, frame.captured_at), (epoch, Instant::from_millis(millis)));
+    }
+    let (event, restarted) = tokio::join!(subscription.next(), site.restart());
+    site = restarted;
+    assert!(matches!(event, Some(Ok(Event::CameraOffline(_)))), "{event:?}");
+    assert_eq!(subscription.next().await.unwrap().unwrap(), Event::CameraOnline);
+    let session = site.session().await;
+    assert_eq!(session.request.from, Some(Instant::from_nanos(5_000_001)));
+    assert_eq!(session.request.from_epoch, Some(2), "by the clock of the last frame");
+    // Repeated, and so dropped; then the first frame of a third life.
+    session.events.send(frame_of(2, 5, jpeg.clone())).await.unwrap();
+    let (sent, next) = tokio::join!(session.events.send(frame_of(3, 5, jpeg)), subscription.next());
+    sent.unwrap();
+    assert!(matches!(next, Some(Ok(Event::Frame(ref frame))) if frame.epoch == 3), "{next:?}");
 }
 
 #[tokio::test]

@@ -190,6 +190,7 @@ mod tests {
     fn frame(millis: u64, replayed: bool) -> Event {
         Event::Frame(Frame {
             captured_at: Instant::from_millis(1000),
+            epoch: 1,
             size: "960x540".parse().unwrap(),
             original_bytes: 410_000,
             knobs: "scale=1/2 quality=60".into(),

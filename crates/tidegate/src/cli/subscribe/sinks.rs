@@ -177,6 +177,7 @@ mod tests {
     fn frame(at: i64) -> Event {
         Event::Frame(Frame {
             captured_at: Instant::from_nanos(at),
+            epoch: 1,
             size: "960x540".parse().unwrap(),
             original_bytes: 410_000,
             knobs: "scale=1/2, quality=60".into(),
@@ -194,6 +195,7 @@ mod tests {
         let camera: CameraName = "cam1".parse().unwrap();
         let unchanged = Event::Unchanged(Unchanged {
             captured_at: Instant::from_nanos(6),
+            epoch: 1,
             same_as: Instant::from_nanos(5),
             replayed: false,
             stages: Stages::default(),

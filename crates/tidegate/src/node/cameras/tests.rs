@@ -1,0 +1,83 @@
+//! What a camera is asked, with the test as its link.
+
+use tidegate_client::SubscribeRequest;
+use tidegate_message::Delivery;
+
+use super::*;
+use crate::node::entry::{Arrival, Meta};
+
+const OWNER: NodeId = NodeId([1; 32]);
+
+fn ms(millis: i64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+fn announce() -> CameraAnnounce {
+    CameraAnnounce {
+        name: "cam1".parse().unwrap(),
+        size: None,
+        frames_per_second: 0.0,
+        source: String::new(),
+    }
+}
+
+fn demand(delivery: Delivery) -> Demand {
+    let request = SubscribeRequest::new("cam1", Duration::from_secs(2), 0.5).unwrap();
+    Demand { delivery, ..request.demand }
+}
+
+fn attach(cameras: &Cameras, epoch: u64) -> (Arc<Camera>, Attachment) {
+    cameras.attach(announce(), OWNER, epoch, "test".to_owned()).unwrap()
+}
+
+fn start_stream(camera: &Camera, from: Option<Instant>) -> Arc<Stream> {
+    let log = LogConfig { bytes_max: 1 << 16, segment_bytes: 1 << 12 };
+    let demand = demand(Delivery::Every);
+    camera.start_stream(demand, TransferHints::default(), (from, None), log).unwrap()
+}
+
+/// The next transfer that is asked for.
+fn started(link: &mut Attachment) -> StartTransfer {
+    match link.records.try_recv() {
+        Ok(Record::StartTransfer(start)) => start,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn append(stream: &Stream, life: Life, at: Instant) {
+    let arrival = Arrival { life, first_at: at, last_at: at, offset_nanos: 0 };
+    let marker = tidegate_wire::Unchanged { transfer: stream.transfer, at };
+    stream.append(at, arrival, &Meta::Unchanged(marker), &Bytes::new()).unwrap();
+}
+
+#[test]
+fn a_restarted_camera_is_asked_for_all_of_its_new_life() {
+    let cameras = Cameras::default();
+    let (camera, mut link) = attach(&cameras, 71);
+    let stream = start_stream(&camera, Some(ms(500)));
+    assert_eq!(started(&mut link).from, Some(ms(500)));
+    append(&stream, link.life, ms(1000));
+
+    let (_, mut same) = attach(&cameras, 71);
+    assert_eq!(same.life, link.life);
+    let start = started(&mut same);
+    assert_eq!((start.from, start.resume_after), (Some(ms(500)), Some(ms(1000))));
+
+    // The new link breaks before anything came over it: the next one asks for all, too.
+    for _ in 0..2 {
+        let (_, mut restarted) = attach(&cameras, 72);
+        assert!(restarted.life > link.life);
+        let start = started(&mut restarted);
+        assert_eq!((start.from, start.resume_after), (Some(Instant::MIN), Some(Instant::MIN)));
+    }
+}
+
+#[test]
+fn a_beginning_that_is_not_reached_yet_is_kept_by_a_restarted_camera() {
+    let cameras = Cameras::default();
+    let (camera, mut link) = attach(&cameras, 71);
+    start_stream(&camera, Some(ms(500)));
+    started(&mut link);
+    let (_, mut restarted) = attach(&cameras, 72);
+    assert_eq!(started(&mut restarted).from, Some(ms(500)));
+}

@@ -1,0 +1,171 @@
+//! Sessions over streams that the test fills itself.
+
+use bytes::Bytes;
+use tidegate_client::SubscribeRequest;
+use tidegate_log::LogConfig;
+use tidegate_message::FrameSize;
+use tidegate_wire::{FrameHeader, TransferHints, TransferId};
+use tokio::task::JoinHandle;
+
+use super::*;
+
+const FIRST: Life = Life { ordinal: 1, epoch: 71 };
+const SECOND: Life = Life { ordinal: 2, epoch: 72 };
+
+fn ms(millis: i64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+fn every() -> Demand {
+    let request = SubscribeRequest::new("cam1", Duration::from_secs(60), 0.5).unwrap();
+    Demand { delivery: Delivery::Every, ..request.demand }
+}
+
+fn stream(range: (Option<Instant>, Option<Instant>)) -> Arc<Stream> {
+    let (camera, hints) = ("cam1".parse().unwrap(), TransferHints::default());
+    let log = LogConfig { bytes_max: 1 << 16, segment_bytes: 1 << 12 };
+    Arc::new(Stream::new(camera, FIRST, TransferId(3), every(), hints, range, log).unwrap())
+}
+
+fn append(stream: &Stream, life: Life, at: Instant) {
+    let now = clock::now();
+    // Its camera's clock may say anything: what counts is when it came.
+    let offset_nanos = now.nanos_since(at);
+    let arrival = Arrival { life, first_at: now, last_at: now, offset_nanos };
+    let header = FrameHeader {
+        transfer: stream.transfer,
+        at,
+        bytes: 4,
+        size: FrameSize { width: 1, height: 1 },
+        original_bytes: 4,
+        row: 0,
+        setting: "original".into(),
+        accuracy: 1.0,
+        accuracy_kept: true,
+        replayed: false,
+        encode_started: Duration::ZERO,
+        encode_ended: Duration::ZERO,
+        sent: Duration::ZERO,
+    };
+    stream.append(at, arrival, &Meta::Frame(header), &Bytes::from_static(b"jpeg")).unwrap();
+}
+
+fn unchanged(stream: &Stream, life: Life, at: Instant) {
+    let now = clock::now();
+    let arrival = Arrival { life, first_at: now, last_at: now, offset_nanos: 0 };
+    let marker = tidegate_wire::Unchanged { transfer: stream.transfer, at };
+    stream.append(at, arrival, &Meta::Unchanged(marker), &Bytes::new()).unwrap();
+}
+
+/// A running session and what it tells.
+struct Rig {
+    events: mpsc::Receiver<Event>,
+    switch: mpsc::Sender<(Arc<Stream>, Demand)>,
+    task: JoinHandle<()>,
+}
+
+impl Rig {
+    fn new(stream: &Arc<Stream>, from: Option<Instant>) -> Self {
+        Self::wanting(stream, Wanted { from, to: None, forgotten: None, demand: every() })
+    }
+
+    fn wanting(stream: &Arc<Stream>, wanted: Wanted) -> Self {
+        let (out, events) = mpsc::channel(1);
+        let (switch, switched) = mpsc::channel(1);
+        let session = Session::new(
+            stream.clone(),
+            wanted,
+            out,
+            broadcast::Sender::new(1),
+            Arc::default(),
+            CancellationToken::new(),
+            switched,
+        );
+        Self { events, switch, task: tokio::spawn(session.run()) }
+    }
+
+    /// The next event; none if the session has nothing to tell.
+    async fn next(&mut self) -> Option<Event> {
+        tokio::time::timeout(Duration::from_secs(5), self.events.recv()).await.ok().flatten()
+    }
+
+    /// Epoch and capture time of the next frame or marker.
+    async fn taken(&mut self) -> (u64, Instant) {
+        match self.next().await {
+            Some(Event::Frame(frame)) => (frame.epoch, frame.captured_at),
+            Some(Event::Unchanged(marker)) => (marker.epoch, marker.captured_at),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_camera_whose_clock_was_set_back_is_followed_at_once() {
+    let stream = stream((Some(ms(500)), None));
+    let mut session = Rig::new(&stream, Some(ms(500)));
+    append(&stream, FIRST, ms(1000));
+    assert_eq!(session.taken().await, (71, ms(1000)));
+    // Earlier than `from`, too: that was reached by the old clock.
+    append(&stream, SECOND, ms(10));
+    assert_eq!(session.taken().await, (72, ms(10)));
+    append(&stream, SECOND, ms(20));
+    assert_eq!(session.taken().await, (72, ms(20)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_life_still_brings_is_not_kept() {
+    let stream = stream((None, None));
+    append(&stream, SECOND, ms(10));
+    let now = clock::now();
+    let arrival = Arrival { life: FIRST, first_at: now, last_at: now, offset_nanos: 0 };
+    let marker = tidegate_wire::Unchanged { transfer: stream.transfer, at: ms(1000) };
+    let late = stream.append(ms(1000), arrival, &Meta::Unchanged(marker), &Bytes::new());
+    assert!(matches!(late, Err(super::super::stream::AppendFailed::EarlierLife)), "{late:?}");
+    assert_eq!(stream.newest(), Some(ms(10)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_marker_refers_to_no_frame_of_an_earlier_life() {
+    let stream = stream((None, None));
+    let mut session = Rig::new(&stream, Some(ms(0)));
+    append(&stream, FIRST, ms(1000));
+    assert_eq!(session.taken().await, (71, ms(1000)));
+    unchanged(&stream, SECOND, ms(10));
+    append(&stream, SECOND, ms(20));
+    assert_eq!(session.taken().await, (72, ms(20)), "not the marker at 10");
+    unchanged(&stream, SECOND, ms(30));
+    assert_eq!(session.taken().await, (72, ms(30)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_moves_to_a_stream_of_a_later_life_without_gap_or_duplicate() {
+    let (old, new) = (stream((None, None)), stream((None, None)));
+    let mut session = Rig::new(&old, Some(ms(0)));
+    append(&old, FIRST, ms(1000));
+    assert_eq!(session.taken().await, (71, ms(1000)));
+    append(&new, FIRST, ms(1000));
+    append(&new, FIRST, ms(1100));
+    append(&new, SECOND, ms(1200));
+    session.switch.send((new.clone(), every())).await.unwrap();
+    assert_eq!(session.taken().await, (71, ms(1100)));
+    assert_eq!(session.taken().await, (72, ms(1200)));
+    assert_eq!(session.next().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_life_that_is_over_did_not_deliver_is_told() {
+    let stream = stream((Some(Instant::MIN), None));
+    append(&stream, SECOND, ms(10));
+    let forgotten = Some(ms(1001));
+    let wanted = Wanted { from: Some(Instant::MIN), to: None, forgotten, demand: every() };
+    let mut session = Rig::wanting(&stream, wanted);
+    let missed = Missed { from: ms(1001), to: ms(1001), count: 0, why: MissedWhy::LinkDown };
+    assert_eq!(session.next().await, Some(Event::Missed(missed)));
+    assert_eq!(session.taken().await, (72, ms(10)));
+}
