@@ -23,6 +23,10 @@ use crate::{
 
 /// The events of one subscription, as a stream that ends after [`Event::Ended`] or an error.
 ///
+/// What the camera does not serve is known only after the first round trip to it, and so is an error of the
+/// stream: [`Code::LIMIT_REACHED`] if it has as many transfers as it serves, [`Code::TABLE_MISSING`] if it
+/// cannot make out which table is meant.
+///
 /// When the connection breaks, the subscription is made anew, up to
 /// [`max_reconnects`](crate::ConnectOptions::max_reconnects) tries in a row; the application sees
 /// [`Event::CameraOffline`] and [`Event::CameraOnline`] around it. A frame or marker that was delivered is

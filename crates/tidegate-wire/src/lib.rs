@@ -34,7 +34,8 @@ pub use record::{
 };
 pub use transfer::{
     Ack, EndReason, Event, EventCode, FrameHeader, Share, StartTransfer, StopTransfer,
-    TransferEnded, TransferHints, TransferId, TransferStarted, Unchanged, UpdateTransfer,
+    TransferEnded, TransferHints, TransferId, TransferRefused, TransferStarted, Unchanged,
+    UpdateTransfer,
 };
 
 #[cfg(test)]

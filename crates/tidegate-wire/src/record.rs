@@ -9,7 +9,7 @@ use crate::{
     limits::{BULK_BYTES_MAX, RECORD_BYTES_MAX},
     transfer::{
         Ack, Event, FrameHeader, Share, StartTransfer, StopTransfer, TransferEnded,
-        TransferStarted, Unchanged, UpdateTransfer,
+        TransferRefused, TransferStarted, Unchanged, UpdateTransfer,
     },
 };
 
@@ -220,6 +220,8 @@ records! {
     66 Control CameraInfoRequest,
     /// Answers that.
     67 Control CameraInfo,
+    /// Says why a transfer is not served.
+    144 Control TransferRefused,
 }
 
 impl Record {

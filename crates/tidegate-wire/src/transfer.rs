@@ -4,7 +4,8 @@ use std::{fmt, time::Duration};
 
 use bytes::BytesMut;
 use tidegate_message::{
-    AdaptationProfile, Bounds, ControllerKind, Delivery, Demand, FrameSize, Instant, WhenInfeasible,
+    AdaptationProfile, Bounds, Code, ControllerKind, Delivery, Demand, FrameSize, Instant,
+    WhenInfeasible,
 };
 
 use crate::{
@@ -71,6 +72,29 @@ pub struct TransferStarted {
     pub first: Instant,
 }
 
+/// Why a transfer is not served; [`TransferEnded`] with [`EndReason::Failed`] follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransferRefused {
+    /// The transfer.
+    pub transfer: TransferId,
+    /// A [`Code`] as text; a newer peer may send one that this version does not know.
+    pub code: String,
+    /// Why, and the way out.
+    pub text: String,
+}
+
+impl TransferRefused {
+    /// A refusal of the given code.
+    pub fn new(transfer: TransferId, code: Code, text: impl Into<String>) -> Self {
+        Self { transfer, code: code.as_str().to_owned(), text: text.into() }
+    }
+
+    /// The code, if this version knows it.
+    pub fn code(&self) -> Option<Code> {
+        Code::named(&self.code)
+    }
+}
+
 /// A transfer is over; nothing of it follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferEnded {
@@ -89,7 +113,7 @@ pub enum EndReason {
     Complete,
     /// The camera's source has ended or failed.
     SourceEnded,
-    /// It could not be started or went wrong; an [`Event`] said why.
+    /// It could not be started or went wrong; a [`TransferRefused`] or an [`Event`] said why.
     Failed,
 }
 
@@ -237,6 +261,7 @@ fields!(Demand { bounds, controller, delivery, when_infeasible, profile });
 fields!(UpdateTransfer { transfer, demand });
 fields!(StopTransfer { transfer });
 fields!(TransferStarted { transfer, first });
+fields!(TransferRefused { transfer, code, text });
 fields!(TransferEnded { transfer, reason });
 fields!(Share { bytes_per_second, shift, valid_for });
 fields!(Unchanged { transfer, at });

@@ -112,7 +112,7 @@ pub trait Frames: Send + Sync + 'static {
 /// A subscription that runs.
 ///
 /// Dropping `events` ends it as Unsubscribe would: the client is gone. The stream is over when the sender is
-/// dropped, after [`Event::Ended`].
+/// dropped, after [`Event::Ended`] or the failure that ended it.
 #[derive(Debug)]
 pub struct Subscription {
     /// Its name, never used twice while the node runs.
@@ -120,5 +120,5 @@ pub struct Subscription {
     /// What is asked of every frame.
     pub demand: Demand,
     /// What happens, in order; a channel of [`EVENTS_BUFFERED`].
-    pub events: mpsc::Receiver<Event>,
+    pub events: mpsc::Receiver<Result<Event, ApiError>>,
 }

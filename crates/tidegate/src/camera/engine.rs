@@ -24,10 +24,11 @@ use tidegate_frame::{
     transfer::{Input, Transfer, TransferConfig},
 };
 use tidegate_log::{Log, ReadError, Reader};
-use tidegate_message::Instant;
+use tidegate_message::{Code, Instant};
 use tidegate_wire::{
     Ack, EndReason, Event, EventCode, FetchOriginal, FrameHeader, Original, OriginalOutcome,
-    Record, StartTransfer, TransferEnded, TransferHints, TransferId, TransferStarted,
+    Record, StartTransfer, TransferEnded, TransferHints, TransferId, TransferRefused,
+    TransferStarted,
 };
 
 use self::running::Running;
@@ -220,11 +221,11 @@ impl Engine {
         let transfer = start.transfer;
         if self.transfers.len() >= TRANSFERS_MAX {
             let text = format!("this camera already serves its limit of {TRANSFERS_MAX} transfers");
-            return self.refuse(now, transfer, text);
+            return self.refuse(transfer, Code::LIMIT_REACHED, text);
         }
         let wanted = match wanted(&start.hints) {
             Ok(wanted) => wanted,
-            Err(text) => return self.refuse(now, transfer, text),
+            Err(text) => return self.refuse(transfer, Code::TABLE_MISSING, text),
         };
         let config = TransferConfig { wanted, ..self.config.clone() };
         self.next = self.next.wrapping_add(1);
@@ -234,9 +235,9 @@ impl Engine {
         self.actions.push_back(Action::Record(TransferStarted { transfer, first }.into()));
     }
 
-    fn refuse(&mut self, at: Instant, transfer: TransferId, text: String) {
-        let event = Event { transfer, at, code: EventCode::Failed, text, numbers: Vec::new() };
-        self.actions.push_back(Action::Record(event.into()));
+    fn refuse(&mut self, transfer: TransferId, code: Code, text: String) {
+        let refused = TransferRefused::new(transfer, code, text);
+        self.actions.push_back(Action::Record(refused.into()));
         let ended = TransferEnded { transfer, reason: EndReason::Failed };
         self.actions.push_back(Action::Record(ended.into()));
     }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tidegate_client::{Event, Infeasible, Missed, MissedWhy, Outcome, Stages};
 use tidegate_frame::transfer::DropReason;
-use tidegate_message::Instant;
+use tidegate_message::{Code, Instant};
 use tidegate_wire::{
     CameraAnnounce, EventCode, FrameHeader, NodeId, Original, Record, TransferId, Unchanged,
 };
@@ -159,6 +159,14 @@ impl Serving {
             Record::Event(event) => {
                 if let Some(stream) = self.camera.stream(event.transfer) {
                     self.event(&stream, &event);
+                }
+            }
+            Record::TransferRefused(refused) => {
+                if let Some(stream) = self.camera.stream(refused.transfer) {
+                    // A code of a newer camera: the sentence says what it is about.
+                    let code = refused.code().unwrap_or(Code::INTERNAL);
+                    tracing::info!(camera = %self.camera.name, %code, text = refused.text, "transfer refused");
+                    stream.refuse(code, shared(&refused.text));
                 }
             }
             Record::TransferEnded(ended) => {

@@ -15,10 +15,10 @@ use std::{
 };
 
 use tidegate_client::{
-    EndReason, Event, Frame, KnobsChanged, Missed, MissedWhy, Outcome, Unchanged, Verdict,
+    ApiError, EndReason, Event, Frame, KnobsChanged, Missed, MissedWhy, Outcome, Unchanged, Verdict,
 };
 use tidegate_log::{Entry, ReadError, Reader};
-use tidegate_message::{Delivery, Demand, Instant};
+use tidegate_message::{Code, Delivery, Demand, Instant};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -56,7 +56,7 @@ pub(super) struct Session {
     stream: Arc<Stream>,
     counts: Arc<Counts>,
     wanted: Wanted,
-    out: mpsc::Sender<Event>,
+    out: mpsc::Sender<Result<Event, ApiError>>,
     verdicts: broadcast::Sender<Arc<Verdict>>,
     stop: CancellationToken,
     /// Streams to go on with, when the demand has changed.
@@ -76,14 +76,19 @@ pub(super) struct Session {
     pending: Option<Event>,
 }
 
-/// The application hung up, or the session was told to stop.
-struct Gone(EndReason);
+/// Why a session ends before its range is complete.
+enum Gone {
+    /// The application hung up, or the session was told to stop.
+    Told(EndReason),
+    /// The camera does not serve it.
+    Failed(ApiError),
+}
 
 impl Session {
     pub(super) fn new(
         stream: Arc<Stream>,
         wanted: Wanted,
-        out: mpsc::Sender<Event>,
+        out: mpsc::Sender<Result<Event, ApiError>>,
         verdicts: broadcast::Sender<Arc<Verdict>>,
         counts: Arc<Counts>,
         stop: CancellationToken,
@@ -117,11 +122,12 @@ impl Session {
 
     /// Serves until the range is complete, the application hangs up, or the session is stopped.
     pub(super) async fn run(mut self) {
-        let reason = match self.serve().await {
-            Ok(reason) | Err(Gone(reason)) => reason,
+        let last = match self.serve().await {
+            Ok(reason) | Err(Gone::Told(reason)) => Ok(Event::Ended(reason)),
+            Err(Gone::Failed(error)) => Err(error),
         };
         // Nobody may be there to read it; one who is slow still gets it.
-        let told = self.out.send(Event::Ended(reason));
+        let told = self.out.send(last);
         let _ = tokio::time::timeout(ENDED_MAX, told).await;
     }
 
@@ -143,19 +149,20 @@ impl Session {
                 return Ok(reason);
             }
             if let Some(reason) = ended {
-                return Ok(match reason {
-                    tidegate_wire::EndReason::SourceEnded
-                    | tidegate_wire::EndReason::Stopped
-                    | tidegate_wire::EndReason::Failed => EndReason::CameraUnregistered,
-                    tidegate_wire::EndReason::Complete => EndReason::Complete,
-                });
+                return match reason {
+                    tidegate_wire::EndReason::SourceEnded | tidegate_wire::EndReason::Stopped => {
+                        Ok(EndReason::CameraUnregistered)
+                    }
+                    tidegate_wire::EndReason::Complete => Ok(EndReason::Complete),
+                    tidegate_wire::EndReason::Failed => Err(Gone::Failed(self.failure())),
+                };
             }
             // A camera that was told the end says when it has sent all; a shared stream has no end of its own.
             let own_end = self.stream.range.1.is_some();
             let past_end = self.wanted.to.filter(|_| !own_end).map(|to| self.wait_past(to));
             tokio::select! {
-                () = self.stop.cancelled() => return Err(Gone(EndReason::Unsubscribed)),
-                () = self.out.closed() => return Err(Gone(EndReason::Unsubscribed)),
+                () = self.stop.cancelled() => return Err(Gone::Told(EndReason::Unsubscribed)),
+                () = self.out.closed() => return Err(Gone::Told(EndReason::Unsubscribed)),
                 _ = self.changed.changed() => {}
                 notice = self.notices.recv() => self.pass_on(notice).await?,
                 Some((stream, demand)) = self.switched.recv() => self.switch(stream, demand),
@@ -164,6 +171,13 @@ impl Session {
                 }
             }
         }
+    }
+
+    fn failure(&self) -> ApiError {
+        self.stream.refused().unwrap_or_else(|| {
+            let text = format!("camera {} gave the transfer up without a word", self.stream.camera);
+            ApiError::new(Code::INTERNAL, text)
+        })
     }
 
     /// Goes on with another demand and the stream that suits it, after the entry that was taken up last.
@@ -273,8 +287,8 @@ impl Session {
     ) -> Result<(), Gone> {
         // Wait for room before looking at the clock: the bound must hold when the application gets it.
         let permit = tokio::select! {
-            permit = self.out.clone().reserve_owned() => permit.map_err(|_| Gone(EndReason::Unsubscribed))?,
-            () = self.stop.cancelled() => return Err(Gone(EndReason::Unsubscribed)),
+            permit = self.out.clone().reserve_owned() => permit.map_err(|_| Gone::Told(EndReason::Unsubscribed))?,
+            () = self.stop.cancelled() => return Err(Gone::Told(EndReason::Unsubscribed)),
         };
         // What the log already held when the session began is the past to this subscriber.
         let from_log = self.wanted.from.is_some() && arrival.last_at < self.began;
@@ -304,7 +318,7 @@ impl Session {
         self.last_frame = Some((arrival.life, entry.at));
         self.counts.delivered.fetch_add(1, Ordering::Relaxed);
         self.tell_verdict(&header, stages, if late { Outcome::Late } else { Outcome::Kept });
-        permit.send(Event::Frame(Frame {
+        permit.send(Ok(Event::Frame(Frame {
             captured_at: entry.at,
             epoch: arrival.life.epoch,
             size: header.size,
@@ -316,7 +330,7 @@ impl Session {
             stages,
             handed_at,
             jpeg: entry.body.clone(),
-        }));
+        })));
         Ok(())
     }
 
@@ -355,7 +369,7 @@ impl Session {
                 tracing::debug!(camera = %self.stream.camera, count, "slow subscriber missed notices");
                 Ok(())
             }
-            Err(broadcast::error::RecvError::Closed) => Err(Gone(EndReason::Shutdown)),
+            Err(broadcast::error::RecvError::Closed) => Err(Gone::Told(EndReason::Shutdown)),
         }
     }
 
@@ -366,8 +380,8 @@ impl Session {
 
     async fn send(&mut self, event: Event) -> Result<(), Gone> {
         tokio::select! {
-            sent = self.out.send(event) => sent.map_err(|_| Gone(EndReason::Unsubscribed)),
-            () = self.stop.cancelled() => Err(Gone(EndReason::Unsubscribed)),
+            sent = self.out.send(Ok(event)) => sent.map_err(|_| Gone::Told(EndReason::Unsubscribed)),
+            () = self.stop.cancelled() => Err(Gone::Told(EndReason::Unsubscribed)),
         }
     }
 }

@@ -14,9 +14,9 @@ use std::sync::{
 };
 
 use bytes::{Bytes, BytesMut};
-use tidegate_client::{Event, KnobsChanged, Missed, Verdict};
+use tidegate_client::{ApiError, Event, KnobsChanged, Missed, Verdict};
 use tidegate_log::{AppendError, Log, LogConfig, LogError, LogWriter, Memory};
-use tidegate_message::{CameraName, Demand, Instant};
+use tidegate_message::{CameraName, Code, Demand, Instant};
 use tidegate_wire::{EndReason, TransferHints, TransferId};
 use tokio::sync::{broadcast, watch};
 
@@ -52,6 +52,7 @@ struct Tail {
     setting: Option<Arc<str>>,
     reason: Option<Arc<str>>,
     ended: Option<EndReason>,
+    refused: Option<(Code, Arc<str>)>,
     infeasible: Option<Event>,
     meta: BytesMut,
     log_config: LogConfig,
@@ -101,6 +102,7 @@ impl Stream {
                 setting: None,
                 reason: None,
                 ended: None,
+                refused: None,
                 infeasible: None,
                 meta: BytesMut::with_capacity(256),
                 log_config,
@@ -180,6 +182,18 @@ impl Stream {
     /// Capture time of the oldest entry.
     pub(super) fn oldest(&self) -> Option<Instant> {
         self.tail().log.first().ok().flatten().map(|entry| entry.at)
+    }
+
+    /// The camera does not serve it; it ends at once.
+    pub(super) fn refuse(&self, code: Code, sentence: Arc<str>) {
+        self.tail().refused.get_or_insert((code, sentence));
+        self.end(EndReason::Failed);
+    }
+
+    /// Why the camera does not serve it, if it said so.
+    pub(super) fn refused(&self) -> Option<ApiError> {
+        let tail = self.tail();
+        tail.refused.as_ref().map(|(code, sentence)| ApiError::new(*code, sentence.as_ref()))
     }
 
     pub(super) fn end(&self, reason: EndReason) {

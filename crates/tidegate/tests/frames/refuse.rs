@@ -141,3 +141,35 @@ async fn a_cameras_certificate_opens_nothing_but_its_own_door() {
         tidegate_client::Registration { camera: own, size: None, frames_per_second: None };
     stolen.register(registration).await.expect("its own name is its own");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transfer_above_the_cameras_limit_is_refused_with_its_sentence() {
+    const TRANSFERS_MAX: u64 = 64;
+    let world = World::new().await;
+    let client = world.client().await;
+    let _camera = world.camera("cam1", "scene:street?size=320x180&fps=2&people=0&seed=1");
+    world.wait_for_camera(&client, "cam1").await;
+    let mut served = Vec::new();
+    let mut refused = None;
+    for stricter in 0..=TRANSFERS_MAX {
+        // Each stricter than all before, so that none of their transfers serves it.
+        let latency = Duration::from_secs(10) - Duration::from_millis(100 * stricter);
+        let request = SubscribeRequest::new("cam1", latency, 0.5).unwrap();
+        let subscription = client.subscribe(request).await.expect("a subscription");
+        served.extend(refused.replace(subscription));
+    }
+    let mut refused = refused.expect("the last one");
+    let ended = async {
+        loop {
+            match refused.next().await.expect("a reason") {
+                Ok(Event::Ended(reason)) => panic!("ended: {reason}"),
+                Ok(_) => {}
+                Err(error) => return error,
+            }
+        }
+    };
+    let error = timeout(Duration::from_secs(20), ended).await.expect("word of it");
+    assert_eq!(error.code(), Code::LIMIT_REACHED, "{error}");
+    assert!(error.message().contains("limit of 64 transfers"), "{error}");
+    delivers(&mut served[0]).await;
+}

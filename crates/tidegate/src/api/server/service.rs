@@ -151,10 +151,11 @@ impl wire::Frames for Service {
         let subscription = self.frames.subscribe(&identity, request).await?;
         let started = Started { id: subscription.id, demand: subscription.demand };
         let started = event::Event::Started(started.into());
-        let events =
-            until(subscription.events, self.stop.clone(), Some(Event::Ended(EndReason::Shutdown)));
-        let events = stream::once(async { started }).chain(events.map(Into::into));
-        let answers = events.map(|event| Ok(proto::SubscribeResponse { event: Some(event) }));
+        let last = Some(Ok(Event::Ended(EndReason::Shutdown)));
+        let events = until(subscription.events, self.stop.clone(), last)
+            .map(|event| event.map(Into::into).map_err(Status::from));
+        let events = stream::once(async { Ok(started) }).chain(events);
+        let answers = events.map(|event| Ok(proto::SubscribeResponse { event: Some(event?) }));
         Ok(Response::new(answers.boxed()))
     }
 

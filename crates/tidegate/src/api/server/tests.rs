@@ -28,7 +28,7 @@ use crate::{
 struct Session {
     identity: Identity,
     request: SubscribeRequest,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<Result<Event, ApiError>>,
 }
 
 /// A node with the camera `cam1`.
@@ -328,7 +328,7 @@ async fn every_call_reaches_the_node_and_back() {
     assert_eq!(session.identity.name, "application");
     assert_eq!(session.request, request());
     let jpeg = Bytes::from(vec![7; 300_000]);
-    session.events.send(frame(5, jpeg.clone())).await.unwrap();
+    session.events.send(Ok(frame(5, jpeg.clone()))).await.unwrap();
     let Event::Frame(got) = subscription.next().await.unwrap().unwrap() else { panic!("no frame") };
     assert_eq!(
         (got.captured_at, &got.jpeg, &*got.knobs),
@@ -493,13 +493,13 @@ async fn a_subscriber_that_does_not_read_holds_little_and_delays_nobody() {
     let (counted, slow_jpeg) = (handed.clone(), jpeg.clone());
     let pushing = tokio::spawn(async move {
         for millis in 1..=FRAMES {
-            slow_session.events.send(frame(millis, slow_jpeg.clone())).await.unwrap();
+            slow_session.events.send(Ok(frame(millis, slow_jpeg.clone()))).await.unwrap();
             counted.fetch_add(1, Ordering::Relaxed);
         }
     });
     let feeding = async {
         for millis in 1..=FRAMES {
-            fast_session.events.send(frame(millis, jpeg.clone())).await.unwrap();
+            fast_session.events.send(Ok(frame(millis, jpeg.clone()))).await.unwrap();
         }
         drop(fast_session);
     };
@@ -525,6 +525,19 @@ async fn dropping_a_subscription_ends_its_session() {
 }
 
 #[tokio::test]
+async fn a_subscription_that_is_refused_ends_with_code_and_sentence() {
+    let mut site = Site::start().await;
+    let mut subscription = site.client().await.subscribe(request()).await.unwrap();
+    let session = site.session().await;
+    let refused = ApiError::new(Code::LIMIT_REACHED, "this camera serves 64 transfers");
+    session.events.send(Err(refused)).await.unwrap();
+    let error = subscription.next().await.unwrap().unwrap_err();
+    assert_eq!(error.code(), Code::LIMIT_REACHED);
+    assert_eq!(error.message(), "this camera serves 64 transfers");
+    assert!(subscription.next().await.is_none());
+}
+
+#[tokio::test]
 async fn a_subscription_outlives_the_server_and_repeats_no_frame() {
     let mut site = Site::start().await;
     let options = ConnectOptions { backoff: Duration::from_millis(5), ..ConnectOptions::default() };
@@ -536,7 +549,7 @@ async fn a_subscription_outlives_the_server_and_repeats_no_frame() {
     let mut subscription = client.subscribe(every).await.unwrap();
     let session = site.session().await;
     let jpeg = Bytes::from_static(b"\xff\xd8");
-    session.events.send(frame(5, jpeg.clone())).await.unwrap();
+    session.events.send(Ok(frame(5, jpeg.clone()))).await.unwrap();
     let event = subscription.next().await.unwrap().unwrap();
     assert!(matches!(event, Event::Frame(_)), "{event:?}");
     let changes = Changes { accuracy: Some(0.9), ..Changes::default() };
@@ -554,14 +567,14 @@ async fn a_subscription_outlives_the_server_and_repeats_no_frame() {
     assert_eq!(session.request.from, Some(Instant::from_nanos(5_000_001)), "behind the last frame");
     assert_eq!(session.request.demand.bounds.accuracy(), 0.9, "as it was changed");
     // A node that repeats a frame all the same.
-    session.events.send(frame(5, jpeg.clone())).await.unwrap();
-    let (sent, next) = tokio::join!(session.events.send(frame(6, jpeg)), subscription.next());
+    session.events.send(Ok(frame(5, jpeg.clone()))).await.unwrap();
+    let (sent, next) = tokio::join!(session.events.send(Ok(frame(6, jpeg))), subscription.next());
     sent.unwrap();
     assert!(
         matches!(next, Some(Ok(Event::Frame(ref frame))) if frame.captured_at == Instant::from_millis(6)),
         "{next:?}"
     );
-    session.events.send(Event::Ended(EndReason::Complete)).await.unwrap();
+    session.events.send(Ok(Event::Ended(EndReason::Complete))).await.unwrap();
     let last = subscription.next().await.unwrap().unwrap();
     assert_eq!(last, Event::Ended(EndReason::Complete));
     assert!(subscription.next().await.is_none());
@@ -580,7 +593,7 @@ async fn a_camera_with_a_clock_set_back_is_followed_over_broken_connections() {
     let session = site.session().await;
     let jpeg = Bytes::from_static(b"\xff\xd8");
     for (epoch, millis) in [(1, 1000), (2, 5)] {
-        session.events.send(frame_of(epoch, millis, jpeg.clone())).await.unwrap();
+        session.events.send(Ok(frame_of(epoch, millis, jpeg.clone()))).await.unwrap();
         let event = subscription.next().await.unwrap().unwrap();
         let Event::Frame(frame) = event else { panic!("{event:?}") };
         assert_eq!((frame.epoch, frame.captured_at), (epoch, Instant::from_millis(millis)));
@@ -593,8 +606,9 @@ async fn a_camera_with_a_clock_set_back_is_followed_over_broken_connections() {
     assert_eq!(session.request.from, Some(Instant::from_nanos(5_000_001)));
     assert_eq!(session.request.from_epoch, Some(2), "by the clock of the last frame");
     // Repeated, and so dropped; then the first frame of a third life.
-    session.events.send(frame_of(2, 5, jpeg.clone())).await.unwrap();
-    let (sent, next) = tokio::join!(session.events.send(frame_of(3, 5, jpeg)), subscription.next());
+    session.events.send(Ok(frame_of(2, 5, jpeg.clone()))).await.unwrap();
+    let (sent, next) =
+        tokio::join!(session.events.send(Ok(frame_of(3, 5, jpeg))), subscription.next());
     sent.unwrap();
     assert!(matches!(next, Some(Ok(Event::Frame(ref frame))) if frame.epoch == 3), "{next:?}");
 }

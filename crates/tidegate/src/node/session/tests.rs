@@ -59,7 +59,7 @@ fn unchanged(stream: &Stream, life: Life, at: Instant) {
 
 /// A running session and what it tells.
 struct Rig {
-    events: mpsc::Receiver<Event>,
+    events: mpsc::Receiver<Result<Event, ApiError>>,
     switch: mpsc::Sender<(Arc<Stream>, Demand)>,
     task: JoinHandle<()>,
 }
@@ -86,6 +86,10 @@ impl Rig {
 
     /// The next event; none if the session has nothing to tell.
     async fn next(&mut self) -> Option<Event> {
+        self.told().await.map(|told| told.expect("the subscription holds"))
+    }
+
+    async fn told(&mut self) -> Option<Result<Event, ApiError>> {
         tokio::time::timeout(Duration::from_secs(5), self.events.recv()).await.ok().flatten()
     }
 
@@ -168,4 +172,15 @@ async fn what_a_life_that_is_over_did_not_deliver_is_told() {
     let missed = Missed { from: ms(1001), to: ms(1001), count: 0, why: MissedWhy::LinkDown };
     assert_eq!(session.next().await, Some(Event::Missed(missed)));
     assert_eq!(session.taken().await, (72, ms(10)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_reaches_the_subscriber_with_its_code_and_sentence() {
+    let stream = stream((None, None));
+    let mut session = Rig::new(&stream, None);
+    stream.refuse(Code::LIMIT_REACHED, "this camera serves 64 transfers".into());
+    let Some(Err(error)) = session.told().await else { panic!("no failure") };
+    assert_eq!(error.code(), Code::LIMIT_REACHED);
+    assert_eq!(error.message(), "this camera serves 64 transfers");
+    assert!(session.told().await.is_none(), "nothing follows");
 }
