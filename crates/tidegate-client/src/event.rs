@@ -101,9 +101,9 @@ pub struct Unchanged {
 /// Frames that were captured and are not delivered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Missed {
-    /// Capture time of the first.
+    /// None of them was captured before this.
     pub from: Instant,
-    /// Capture time of the last.
+    /// None of them was captured after this.
     pub to: Instant,
     /// How many; 0 if that is not known.
     pub count: u64,
@@ -120,7 +120,8 @@ pub enum MissedWhy {
     Late,
     /// The log wrapped before the subscriber read it.
     LogWrapped,
-    /// The subscriber did not read.
+    /// The subscriber did not read. Counts also those that were missed for another reason, where it was too
+    /// slow to be told which.
     SlowSubscriber,
     /// The link to the camera was down.
     LinkDown,

@@ -26,9 +26,8 @@ use tidegate_frame::{
 use tidegate_log::{Log, ReadError, Reader};
 use tidegate_message::{Code, Instant};
 use tidegate_wire::{
-    Ack, EndReason, Event, EventCode, FetchOriginal, FrameHeader, Original, OriginalOutcome,
-    Record, StartTransfer, TransferEnded, TransferHints, TransferId, TransferRefused,
-    TransferStarted,
+    Ack, EndReason, FetchOriginal, FrameHeader, Original, OriginalOutcome, Record, StartTransfer,
+    TransferEnded, TransferHints, TransferId, TransferRefused, TransferStarted,
 };
 
 use self::running::Running;

@@ -27,6 +27,8 @@ use super::{entry::Life, stream::Stream};
 
 /// Records on their way to one camera; more than this and its link has stalled.
 pub(super) const RECORDS_MAX: usize = 256;
+/// Longest wait for a camera node's answer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// Every camera by name.
 #[derive(Default)]
@@ -342,31 +344,31 @@ impl Camera {
         let _ = self.tell(start(stream, from, after));
     }
 
-    /// Asks for an untouched frame; the answer comes on the receiver, which closes if the link breaks.
+    /// Asks for an untouched frame.
+    ///
+    /// # Errors
+    /// [`Code::CAMERA_OFFLINE`] if no link reaches the camera.
     pub(super) fn ask_original(
         &self,
         at: Instant,
-    ) -> Result<oneshot::Receiver<(Original, Bytes)>, ApiError> {
+    ) -> Result<Asked<'_, (Original, Bytes)>, ApiError> {
         let (sender, answer) = oneshot::channel();
-        let request = next();
-        self.state().questions.insert(request, Question::Original(sender));
-        if let Err(error) = self.tell(FetchOriginal { request, at }) {
-            self.state().questions.remove(&request);
-            return Err(error);
-        }
-        Ok(answer)
+        let asked = Asked { camera: self, request: next(), answer };
+        self.state().questions.insert(asked.request, Question::Original(sender));
+        self.tell(FetchOriginal { request: asked.request, at })?;
+        Ok(asked)
     }
 
     /// Asks what the camera is and has.
-    pub(super) fn ask_info(&self) -> Result<oneshot::Receiver<CameraInfo>, ApiError> {
+    ///
+    /// # Errors
+    /// [`Code::CAMERA_OFFLINE`] if no link reaches the camera.
+    pub(super) fn ask_info(&self) -> Result<Asked<'_, CameraInfo>, ApiError> {
         let (sender, answer) = oneshot::channel();
-        let request = next();
-        self.state().questions.insert(request, Question::Info(sender));
-        if let Err(error) = self.tell(CameraInfoRequest { request }) {
-            self.state().questions.remove(&request);
-            return Err(error);
-        }
-        Ok(answer)
+        let asked = Asked { camera: self, request: next(), answer };
+        self.state().questions.insert(asked.request, Question::Info(sender));
+        self.tell(CameraInfoRequest { request: asked.request })?;
+        Ok(asked)
     }
 
     /// Hands an answer to whoever asked; an answer that nobody waits for any more is dropped.
@@ -383,6 +385,36 @@ impl Camera {
         if let Some(Question::Info(asker)) = question {
             let _ = asker.send(info);
         }
+    }
+}
+
+/// A question to a camera. Dropping it forgets the question, whoever hangs up.
+pub(super) struct Asked<'camera, T> {
+    camera: &'camera Camera,
+    request: u64,
+    /// Closes if the link breaks.
+    answer: oneshot::Receiver<T>,
+}
+
+impl<T> Asked<'_, T> {
+    /// The camera's answer.
+    ///
+    /// # Errors
+    /// [`Code::CAMERA_OFFLINE`] if the link breaks, or nothing comes within [`ANSWER_MAX`].
+    pub(super) async fn answer(mut self) -> Result<T, ApiError> {
+        let name = &self.camera.name;
+        let why = match tokio::time::timeout(ANSWER_MAX, &mut self.answer).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(_)) => format!("the link to camera {name} broke before it answered"),
+            Err(_) => format!("camera {name} did not answer within {} s", ANSWER_MAX.as_secs()),
+        };
+        Err(ApiError::new(Code::CAMERA_OFFLINE, why))
+    }
+}
+
+impl<T> Drop for Asked<'_, T> {
+    fn drop(&mut self) {
+        self.camera.state().questions.remove(&self.request);
     }
 }
 

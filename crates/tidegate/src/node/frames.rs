@@ -1,11 +1,8 @@
 //! What an edge node does for the clients of its API.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
 use async_trait::async_trait;
@@ -29,8 +26,6 @@ use crate::api::{
 };
 use crate::pki::Kind;
 
-/// Longest wait for a camera node's answer.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Changes of demand that a session has not taken up yet; one more is refused.
 const SWITCHES_MAX: usize = 8;
 /// Verdicts that wait for a reader; more are dropped.
@@ -211,8 +206,7 @@ impl Frames for NodeState {
     ) -> Result<Original, ApiError> {
         may_watch(identity)?;
         let camera = self.cameras.named(camera)?;
-        let answer = camera.ask_original(captured_at)?;
-        let (original, jpeg) = answered(&camera, answer).await?;
+        let (original, jpeg) = camera.ask_original(captured_at)?.answer().await?;
         match original.outcome {
             OriginalOutcome::Found { .. } => Ok(Original { captured_at: original.at, jpeg }),
             OriginalOutcome::Missing { oldest, newest } => {
@@ -292,8 +286,8 @@ impl NodeState {
                 .map(|(offset_nanos, uncertainty)| ClockOffset { offset_nanos, uncertainty }),
         };
         // A camera that does not answer is still listed, with what is known of it.
-        let Ok(answer) = camera.ask_info() else { return info };
-        if let Ok(told) = answered(camera, answer).await {
+        let Ok(asked) = camera.ask_info() else { return info };
+        if let Ok(told) = asked.answer().await {
             info.size = told.camera.size.or(info.size);
             info.frames_per_second = told.camera.frames_per_second;
             info.frame_bytes = told.bytes.checked_div(told.frames).unwrap_or(0);
@@ -385,25 +379,10 @@ fn unknown(id: SubscriptionId) -> ApiError {
     ApiError::new(Code::SUBSCRIPTION_UNKNOWN, text)
 }
 
-async fn answered<T>(
-    camera: &Camera,
-    answer: tokio::sync::oneshot::Receiver<T>,
-) -> Result<T, ApiError> {
-    match tokio::time::timeout(ANSWER_MAX, answer).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(_)) => Err(ApiError::new(
-            Code::CAMERA_OFFLINE,
-            format!("the link to camera {} broke before it answered", camera.name),
-        )),
-        Err(_) => Err(ApiError::new(
-            Code::CAMERA_OFFLINE,
-            format!("camera {} did not answer within {} s", camera.name, ANSWER_MAX.as_secs()),
-        )),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -17,9 +17,15 @@ use std::{
 use tidegate_client::{
     ApiError, EndReason, Event, Frame, KnobsChanged, Missed, MissedWhy, Outcome, Unchanged, Verdict,
 };
-use tidegate_log::{Entry, ReadError, Reader};
+use tidegate_log::{Entry, Log, ReadError, Reader};
 use tidegate_message::{Code, Delivery, Demand, Instant};
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{
+    broadcast::{
+        self,
+        error::{RecvError, TryRecvError},
+    },
+    mpsc, watch,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -65,6 +71,12 @@ pub(super) struct Session {
     generation: u64,
     changed: watch::Receiver<u64>,
     notices: broadcast::Receiver<Notice>,
+    /// Frames of the stream that were told as missed and whose notices were read, or began before us.
+    missed_read: u64,
+    /// Capture time of the last of them.
+    missed_at: Instant,
+    /// Notices were dropped because we were too slow, and it is not told yet what they said.
+    lagged: bool,
     setting: Option<Arc<str>>,
     /// The last frame that was handed over, which markers refer to.
     last_frame: Option<(Life, Instant)>,
@@ -94,7 +106,9 @@ impl Session {
         stop: CancellationToken,
         switched: mpsc::Receiver<(Arc<Stream>, Demand)>,
     ) -> Self {
-        let Subscribed { log, generation, changed, notices, infeasible } = stream.subscribe();
+        let Subscribed { log, generation, changed, notices, missed, infeasible } =
+            stream.subscribe();
+        let began = clock::now();
         let reader = match wanted.from {
             Some(from) => log.reader_from(from),
             None => log.reader_next(),
@@ -111,10 +125,13 @@ impl Session {
             generation,
             changed,
             notices,
+            missed_read: missed,
+            missed_at: wanted.from.unwrap_or(began),
+            lagged: false,
             setting: None,
             last_frame: None,
             position: None,
-            began: clock::now(),
+            began,
             reason: None,
             pending: infeasible,
         }
@@ -149,6 +166,7 @@ impl Session {
                 return Ok(reason);
             }
             if let Some(reason) = ended {
+                self.read_notices().await?;
                 return match reason {
                     tidegate_wire::EndReason::SourceEnded | tidegate_wire::EndReason::Stopped => {
                         Ok(EndReason::CameraUnregistered)
@@ -165,7 +183,7 @@ impl Session {
                 () = self.out.closed() => return Err(Gone::Told(EndReason::Unsubscribed)),
                 _ = self.changed.changed() => {}
                 notice = self.notices.recv() => self.pass_on(notice).await?,
-                Some((stream, demand)) = self.switched.recv() => self.switch(stream, demand),
+                Some((stream, demand)) = self.switched.recv() => self.switch(stream, demand).await?,
                 () = tokio::time::sleep(past_end.unwrap_or(Duration::MAX)), if past_end.is_some() => {
                     return Ok(EndReason::Complete);
                 }
@@ -181,12 +199,14 @@ impl Session {
     }
 
     /// Goes on with another demand and the stream that suits it, after the entry that was taken up last.
-    fn switch(&mut self, stream: Arc<Stream>, demand: Demand) {
+    async fn switch(&mut self, stream: Arc<Stream>, demand: Demand) -> Result<(), Gone> {
         self.wanted.demand = demand;
         if Arc::ptr_eq(&stream, &self.stream) {
-            return;
+            return Ok(());
         }
-        let Subscribed { log, generation, changed, notices, infeasible } = stream.subscribe();
+        self.read_notices().await?;
+        let Subscribed { log, generation, changed, notices, missed, infeasible } =
+            stream.subscribe();
         self.reader = match self.position {
             Some((life, last)) if life == stream.life() => {
                 log.reader_from(last + Duration::from_nanos(1))
@@ -198,8 +218,10 @@ impl Session {
         self.generation = generation;
         self.changed = changed;
         self.notices = notices;
+        self.missed_read = missed;
         self.pending = infeasible;
         self.stream = stream;
+        Ok(())
     }
 
     /// How long until no frame before `to` can still come within its bound.
@@ -209,19 +231,29 @@ impl Session {
         (to + grace).since(clock::now())
     }
 
+    /// Goes on with a log that has taken the place of the one that was read to its end.
+    async fn begin_anew(&mut self, log: Log, generation: u64) -> Result<(), Gone> {
+        let read = std::mem::replace(&mut self.generation, generation);
+        self.reader = log.reader_from(Instant::MIN);
+        // Reached by the camera's old clock, it is behind the new one, whatever that says.
+        if self.position.is_some() {
+            self.wanted.from = None;
+        }
+        for missed in self.stream.replaced_between(read, generation) {
+            self.missed(missed).await?;
+        }
+        Ok(())
+    }
+
     /// Hands over all that the log has.
     async fn drain(&mut self) -> Result<ControlFlow<EndReason>, Gone> {
         loop {
+            // Looked at before the read: nothing is appended to a log that has been replaced.
             let (log, generation) = self.stream.log();
-            if generation != self.generation {
-                self.generation = generation;
-                self.reader = log.reader_from(Instant::MIN);
-                // Reached by the camera's old clock, it is behind the new one, whatever that says.
-                if self.position.is_some() {
-                    self.wanted.from = None;
-                }
-            }
             match self.reader.next() {
+                Ok(None) if generation != self.generation => {
+                    self.begin_anew(log, generation).await?;
+                }
                 Ok(None) => return Ok(ControlFlow::Continue(())),
                 Ok(Some(entry)) => {
                     if self.wanted.to.is_some_and(|to| entry.at >= to) {
@@ -348,29 +380,61 @@ impl Session {
         let _ = self.verdicts.send(Arc::new(verdict));
     }
 
-    async fn pass_on(
-        &mut self,
-        notice: Result<Notice, broadcast::error::RecvError>,
-    ) -> Result<(), Gone> {
+    async fn pass_on(&mut self, notice: Result<Notice, RecvError>) -> Result<(), Gone> {
         match notice {
             Ok(Notice::Event(event)) => {
                 if let Event::KnobsChanged(KnobsChanged { reason, .. }) = &event {
                     self.reason = Some(reason.clone());
                 }
-                self.send(event).await
+                self.send(event).await?;
             }
-            Ok(Notice::Missed(missed)) => {
+            Ok(Notice::Missed(missed, before)) => {
+                self.tell_unread(before, missed.from).await?;
+                self.missed_read = before + missed.count;
+                self.missed_at = missed.to;
                 let wanted = self.wanted.from.is_none_or(|from| missed.to >= from)
                     && self.wanted.to.is_none_or(|to| missed.from < to);
-                if wanted { self.missed(missed).await } else { Ok(()) }
+                if wanted {
+                    self.missed(missed).await?;
+                }
             }
             // Notices that were dropped because this subscriber is slow; its frames are in the log.
-            Err(broadcast::error::RecvError::Lagged(count)) => {
+            Err(RecvError::Lagged(count)) => {
                 tracing::debug!(camera = %self.stream.camera, count, "slow subscriber missed notices");
-                Ok(())
+                self.lagged = true;
             }
-            Err(broadcast::error::RecvError::Closed) => Err(Gone::Told(EndReason::Shutdown)),
+            Err(RecvError::Closed) => return Err(Gone::Told(EndReason::Shutdown)),
         }
+        let read = if self.lagged { self.stream.missed_if_read(&self.notices) } else { None };
+        if let Some(told) = read {
+            self.lagged = false;
+            let newest = self.stream.newest().unwrap_or(self.missed_at);
+            self.tell_unread(told, newest).await?;
+        }
+        Ok(())
+    }
+
+    /// Passes on all notices that wait.
+    async fn read_notices(&mut self) -> Result<(), Gone> {
+        loop {
+            let notice = match self.notices.try_recv() {
+                Ok(notice) => Ok(notice),
+                Err(TryRecvError::Lagged(count)) => Err(RecvError::Lagged(count)),
+                Err(TryRecvError::Empty | TryRecvError::Closed) => return Ok(()),
+            };
+            self.pass_on(notice).await?;
+        }
+    }
+
+    /// Tells the frames whose notices were dropped: of the stream's first `told`, those not read of.
+    async fn tell_unread(&mut self, told: u64, until: Instant) -> Result<(), Gone> {
+        let count = told.saturating_sub(self.missed_read);
+        if count == 0 {
+            return Ok(());
+        }
+        self.missed_read = told;
+        let from = self.missed_at.min(until);
+        self.missed(Missed { from, to: until, count, why: MissedWhy::SlowSubscriber }).await
     }
 
     async fn missed(&mut self, missed: Missed) -> Result<(), Gone> {

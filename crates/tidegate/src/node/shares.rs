@@ -138,6 +138,7 @@ mod tests {
     use tidegate_wire::TransferId;
 
     use super::*;
+    use crate::node::entry::Life;
 
     fn shares_after(frames: impl Iterator<Item = Instant>) -> Shares {
         let mut shares = Shares::new(Arc::new(TableSet::builtin()));
@@ -160,7 +161,12 @@ mod tests {
                 sent: Duration::ZERO,
             };
             let took = Duration::from_millis(20);
-            let arrival = Arrival { first_at: at, last_at: at + took, offset_nanos: 0 };
+            let arrival = Arrival {
+                first_at: at,
+                last_at: at + took,
+                offset_nanos: 0,
+                life: Life { ordinal: 1, epoch: 1 },
+            };
             shares.frame(&camera, &header, &arrival, || Some(size));
         }
         shares

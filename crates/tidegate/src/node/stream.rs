@@ -6,15 +6,19 @@
 //! ```
 //!
 //! Always true: appending never waits for a session; what a session has not read stays in the log until
-//! the wrap, and a notice that a session was too slow for is dropped, never the frames.
+//! the wrap or, if the log begins anew, as long as a session reads it; a notice that a session was too slow
+//! for is dropped and counted.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
 use bytes::{Bytes, BytesMut};
-use tidegate_client::{ApiError, Event, KnobsChanged, Missed, Verdict};
+use tidegate_client::{ApiError, Event, KnobsChanged, Missed, MissedWhy, Verdict};
 use tidegate_log::{AppendError, Log, LogConfig, LogError, LogWriter, Memory};
 use tidegate_message::{CameraName, Code, Demand, Instant};
 use tidegate_wire::{EndReason, TransferHints, TransferId};
@@ -24,6 +28,8 @@ use super::entry::{self, Arrival, Life, Meta};
 
 /// Notices and verdicts kept for a slow reader; older ones are dropped.
 const NOTICES_MAX: usize = 256;
+/// Replaced logs whose entries can still be counted.
+const REPLACED_MAX: usize = 8;
 
 /// One adapted stream of one camera.
 pub(super) struct Stream {
@@ -54,8 +60,22 @@ struct Tail {
     ended: Option<EndReason>,
     refused: Option<(Code, Arc<str>)>,
     infeasible: Option<Event>,
+    /// Frames told as missed.
+    missed: u64,
+    /// Capture time of the first entry of the log.
+    began_at: Option<Instant>,
+    /// Logs that were replaced, newest last.
+    replaced: VecDeque<Replaced>,
     meta: BytesMut,
     log_config: LogConfig,
+}
+
+/// A log that has made room for that of a later life.
+struct Replaced {
+    generation: u64,
+    /// Capture times of its first and its last entry.
+    times: (Instant, Instant),
+    entries: u64,
 }
 
 /// What a stream tells its sessions beside frames.
@@ -63,8 +83,8 @@ struct Tail {
 pub(super) enum Notice {
     /// Passed on as it is.
     Event(Event),
-    /// A frame that the camera did not deliver.
-    Missed(Missed),
+    /// A frame that the camera did not deliver, and how many were told before it.
+    Missed(Missed, u64),
 }
 
 /// What a session needs to read a stream.
@@ -73,6 +93,8 @@ pub(super) struct Subscribed {
     pub(super) generation: u64,
     pub(super) changed: watch::Receiver<u64>,
     pub(super) notices: broadcast::Receiver<Notice>,
+    /// Frames told as missed so far.
+    pub(super) missed: u64,
     /// The stream's infeasibility, if it stands.
     pub(super) infeasible: Option<Event>,
 }
@@ -104,6 +126,9 @@ impl Stream {
                 ended: None,
                 refused: None,
                 infeasible: None,
+                missed: 0,
+                began_at: None,
+                replaced: VecDeque::new(),
                 meta: BytesMut::with_capacity(256),
                 log_config,
             }),
@@ -129,8 +154,8 @@ impl Stream {
 
     /// Appends a frame or marker that arrived whole.
     ///
-    /// If the camera node has restarted with an earlier clock, the log begins anew: sessions go on with the
-    /// new one instead of waiting until its clock has caught up.
+    /// If the camera node has restarted with an earlier clock, the log begins anew: sessions read the old one
+    /// to its end and go on with the new one, instead of waiting until its clock has caught up.
     ///
     /// # Errors
     /// [`AppendFailed`]; a timestamp that is not later than the last of the same life is refused, and so is
@@ -146,9 +171,15 @@ impl Stream {
         if arrival.life < tail.life {
             return Err(AppendFailed::EarlierLife);
         }
-        let began_anew =
-            arrival.life > tail.life && tail.log.last_at().is_some_and(|newest| at <= newest);
-        if began_anew {
+        let newest = tail.log.last_at().filter(|_| arrival.life > tail.life);
+        let began_anew = newest.filter(|&newest| at <= newest);
+        if let Some(newest) = began_anew {
+            let times = (tail.began_at.take().unwrap_or(newest), newest);
+            let (generation, entries) = (tail.generation, tail.log.end().0);
+            if tail.replaced.len() == REPLACED_MAX {
+                tail.replaced.pop_front();
+            }
+            tail.replaced.push_back(Replaced { generation, times, entries });
             let (writer, log) = Log::create(tail.log_config.clone(), Memory::new())?;
             tail.writer = writer;
             tail.log = log;
@@ -158,6 +189,7 @@ impl Stream {
         let Tail { writer, meta: encoded, .. } = &mut *tail;
         entry::encode(encoded, arrival, meta);
         writer.append(at, encoded, body)?;
+        tail.began_at.get_or_insert(at);
         drop(tail);
         self.wake();
         Ok(())
@@ -218,6 +250,7 @@ impl Stream {
             generation: tail.generation,
             changed: self.changed.subscribe(),
             notices: self.notices.subscribe(),
+            missed: tail.missed,
             infeasible: tail.infeasible.clone(),
         }
     }
@@ -271,7 +304,33 @@ impl Stream {
     }
 
     pub(super) fn tell_missed(&self, missed: Missed) {
-        let _ = self.notices.send(Notice::Missed(missed));
+        let mut tail = self.tail();
+        let before = tail.missed;
+        tail.missed += missed.count;
+        let _ = self.notices.send(Notice::Missed(missed, before));
+    }
+
+    /// How many frames were told as missed, if `notices` holds no word of them any more.
+    pub(super) fn missed_if_read(&self, notices: &broadcast::Receiver<Notice>) -> Option<u64> {
+        // Under the lock, so that nothing is told between the look and the count.
+        let tail = self.tail();
+        notices.is_empty().then_some(tail.missed)
+    }
+
+    /// What the logs held that came after that of generation `read` and before that of `next`.
+    pub(super) fn replaced_between(&self, read: u64, next: u64) -> Vec<Missed> {
+        let tail = self.tail();
+        let mut expected = read + 1;
+        let between = tail.replaced.iter().filter(|log| (read + 1..next).contains(&log.generation));
+        between
+            .map(|log| {
+                // Not known where logs before this one were forgotten.
+                let count = if log.generation == expected { log.entries } else { 0 };
+                expected = log.generation + 1;
+                let (from, to) = log.times;
+                Missed { from, to, count, why: MissedWhy::SlowSubscriber }
+            })
+            .collect()
     }
 
     pub(super) fn set_capacity(&self, bytes_per_second: u64) {

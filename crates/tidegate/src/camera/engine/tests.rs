@@ -3,7 +3,7 @@ use tidegate_log::{LogConfig, LogWriter, Memory};
 use tidegate_message::{
     AdaptationProfile, Bounds, ControllerKind, Delivery, Demand, FrameSize, WhenInfeasible,
 };
-use tidegate_wire::Unchanged;
+use tidegate_wire::{EventCode, Unchanged};
 
 use super::*;
 use crate::camera::encoder::Outcome;

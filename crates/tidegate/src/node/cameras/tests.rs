@@ -81,3 +81,20 @@ fn a_beginning_that_is_not_reached_yet_is_kept_by_a_restarted_camera() {
     let (_, mut restarted) = attach(&cameras, 72);
     assert_eq!(started(&mut restarted).from, Some(ms(500)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_nobody_waits_for_any_more_is_forgotten() {
+    let cameras = Cameras::default();
+    let (camera, link) = attach(&cameras, 71);
+    let error = camera.ask_info().unwrap().answer().await.unwrap_err();
+    assert_eq!(error.code(), Code::CAMERA_OFFLINE);
+    assert!(error.message().contains("did not answer within 5 s"), "{error}");
+    assert!(camera.state().questions.is_empty(), "after the time-out");
+    let asked = camera.ask_original(ms(5)).unwrap();
+    assert_eq!(camera.state().questions.len(), 1);
+    drop(asked);
+    assert!(camera.state().questions.is_empty(), "after the asker hung up");
+    drop(link);
+    camera.ask_info().map(|_| ()).unwrap_err();
+    assert!(camera.state().questions.is_empty(), "where no link took it");
+}

@@ -16,6 +16,10 @@ fn ms(millis: i64) -> Instant {
     Instant::from_millis(millis)
 }
 
+fn late(at: Instant) -> Missed {
+    Missed { from: at, to: at, count: 1, why: MissedWhy::Late }
+}
+
 fn every() -> Demand {
     let request = SubscribeRequest::new("cam1", Duration::from_secs(60), 0.5).unwrap();
     Demand { delivery: Delivery::Every, ..request.demand }
@@ -183,4 +187,86 @@ async fn a_refusal_reaches_the_subscriber_with_its_code_and_sentence() {
     assert_eq!(error.code(), Code::LIMIT_REACHED);
     assert_eq!(error.message(), "this camera serves 64 transfers");
     assert!(session.told().await.is_none(), "nothing follows");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_unread_when_the_log_began_anew_is_still_delivered() {
+    let stream = stream((None, None));
+    let mut session = Rig::new(&stream, Some(ms(0)));
+    for at in [1000, 1100, 1200, 1300] {
+        append(&stream, FIRST, ms(at));
+    }
+    append(&stream, SECOND, ms(10));
+    for expected in [(71, 1000), (71, 1100), (71, 1200), (71, 1300), (72, 10)] {
+        assert_eq!(session.taken().await, (expected.0, ms(expected.1)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_came_and_went_unread_is_told_as_missed() {
+    let stream = stream((None, None));
+    let mut session = Rig::new(&stream, Some(ms(0)));
+    append(&stream, FIRST, ms(1000));
+    assert_eq!(session.taken().await, (71, ms(1000)));
+    // The session runs only while the test waits: it sees nothing of these before the last.
+    append(&stream, SECOND, ms(500));
+    append(&stream, SECOND, ms(600));
+    append(&stream, Life { ordinal: 3, epoch: 73 }, ms(10));
+    let why = MissedWhy::SlowSubscriber;
+    let missed = Missed { from: ms(500), to: ms(600), count: 2, why };
+    assert_eq!(session.next().await, Some(Event::Missed(missed)));
+    assert_eq!(session.taken().await, (73, ms(10)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn frames_whose_notices_were_dropped_are_counted() {
+    let stream = stream((None, None));
+    let mut session = Rig::new(&stream, Some(ms(0)));
+    append(&stream, FIRST, ms(1));
+    assert_eq!(session.taken().await, (71, ms(1)));
+    // Far more than are kept for a session that does not read, with others between.
+    for at in 1..=1000 {
+        stream.tell_missed(late(ms(at)));
+        stream.tell(Event::Feasible);
+    }
+    let (mut unread, mut read) = (0, 0);
+    while let Some(event) = session.next().await {
+        match event {
+            Event::Missed(missed) if missed.why == MissedWhy::SlowSubscriber => {
+                assert_eq!(missed.from, ms(0));
+                unread += missed.count;
+            }
+            Event::Missed(missed) => read += missed.count,
+            Event::Feasible => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(unread + read, 1000);
+    assert!(unread >= 800 && read >= 100, "{unread} dropped, {read} told one by one");
+    // None is left over for the next one.
+    stream.tell_missed(late(ms(2000)));
+    let missed = Missed { from: ms(2000), to: ms(2000), count: 1, why: MissedWhy::Late };
+    assert_eq!(session.next().await, Some(Event::Missed(missed)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_notices_are_counted_although_none_follows() {
+    let stream = stream((None, None));
+    let mut session = Rig::new(&stream, Some(ms(0)));
+    append(&stream, FIRST, ms(1));
+    assert_eq!(session.taken().await, (71, ms(1)));
+    for at in 2..=11 {
+        stream.tell_missed(late(ms(at)));
+    }
+    for _ in 0..1000 {
+        stream.tell(Event::Feasible);
+    }
+    let mut unread = 0;
+    while let Some(event) = session.next().await {
+        if let Event::Missed(missed) = event {
+            assert_eq!(missed.why, MissedWhy::SlowSubscriber);
+            unread += missed.count;
+        }
+    }
+    assert_eq!(unread, 10);
 }
