@@ -31,7 +31,12 @@ use tidegate_message::Code;
 use tidegate_wire::{BootId, CameraAnnounce, Features, Record, Refused, TransferHints, Welcome};
 use tokio_util::sync::CancellationToken;
 
-use self::{cameras::Cameras, frames::Live, hosted::Hosted, shares::Shares};
+use self::{
+    cameras::{Cameras, Owner},
+    frames::Live,
+    hosted::Hosted,
+    shares::Shares,
+};
 use crate::{
     api::{self, ApiError, ServerConfig, ServerError, SubscriptionId},
     camera::{self, CameraOptions},
@@ -243,12 +248,13 @@ async fn welcome(
         features: Features::KNOWN,
         now: clock::now(),
     };
-    if let Err(error) = node.cameras.may_attach(&announce.name, peer.node) {
+    let owner = Owner::new(&peer, &announce.name);
+    if let Err(error) = node.cameras.may_attach(&announce.name, owner) {
         return turn_away(&carrier, error).await;
     }
     carrier.send(welcome.into()).await.map_err(|Down { why }| refuse(Code::LINK_DOWN, why))?;
     let stop = node.stop.clone();
-    let served = serve::serve(node, carrier, announce, peer.node, hello.epoch, &stop).await;
+    let served = serve::serve(node, carrier, announce, owner, hello.epoch, &stop).await;
     link.close(0, "the node stops, or a newer link has taken over");
     served
 }

@@ -1,7 +1,7 @@
 //! The cameras that a node knows, their streams, and the questions it has asked them.
 //!
-//! Always true: a camera name belongs to the first node key that registered it until it is unregistered; a
-//! stream lives while a session reads it; records for a camera go through one bounded channel to the task that
+//! Always true: a camera name belongs to the first node key that registered it until it is unregistered, but
+//! the key of a certificate of that camera takes it from one that only registered it; a stream lives while a session reads it; records for a camera go through one bounded channel to the task that
 //! serves its link, and a full channel is a link that is down.
 
 use std::{
@@ -24,6 +24,7 @@ use tidegate_wire::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::{entry::Life, stream::Stream};
+use crate::pki::{Kind, PeerIdentity};
 
 /// Records on their way to one camera; more than this and its link has stalled.
 pub(super) const RECORDS_MAX: usize = 256;
@@ -44,13 +45,35 @@ pub(super) struct Camera {
 
 #[derive(Default)]
 struct State {
-    owner: Option<NodeId>,
+    owner: Option<Owner>,
     life: Life,
     announce: Option<CameraAnnounce>,
     link: Option<Attached>,
     clock_offset: Option<(i64, Duration)>,
     streams: BTreeMap<TransferId, Arc<Stream>>,
     questions: HashMap<u64, Question>,
+}
+
+/// Who holds a camera's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owner {
+    /// Its key.
+    pub(super) node: NodeId,
+    /// Whether its certificate is that camera's. An application's lets it publish under any name that no
+    /// such certificate has claimed.
+    pub(super) certified: bool,
+}
+
+impl Owner {
+    pub(super) fn new(identity: &PeerIdentity, camera: &CameraName) -> Self {
+        let certified = identity.kind == Kind::Camera && identity.name == camera.as_str();
+        Self { node: identity.node, certified }
+    }
+
+    /// Whether it may hold the name although `holder` does.
+    fn may_replace(self, holder: Self) -> bool {
+        self.node == holder.node || (self.certified && !holder.certified)
+    }
 }
 
 /// The link that reaches a camera now.
@@ -113,11 +136,11 @@ impl Cameras {
     /// A second link of the same node key replaces the first: the first is dead and not yet noticed.
     ///
     /// # Errors
-    /// [`Code::CAMERA_TAKEN`] if another node key holds the name.
+    /// [`Code::CAMERA_TAKEN`] if another holds the name.
     pub(super) fn attach(
         &self,
         announce: CameraAnnounce,
-        owner: NodeId,
+        owner: Owner,
         epoch: u64,
         transport: String,
     ) -> Result<(Arc<Camera>, Attachment), ApiError> {
@@ -129,7 +152,7 @@ impl Cameras {
             .clone();
         let (sender, records) = mpsc::channel(RECORDS_MAX);
         let mut state = camera.state();
-        if state.owner.is_some_and(|holder| holder != owner) {
+        if state.owner.is_some_and(|holder| !owner.may_replace(holder)) {
             return Err(taken(&camera.name));
         }
         state.owner = Some(owner);
@@ -151,13 +174,15 @@ impl Cameras {
         Ok((camera, Attachment { id, life, records }))
     }
 
-    /// Whether a node of that key may be the camera of that name.
+    /// Whether `owner` may be the camera of that name.
     ///
     /// # Errors
-    /// [`Code::CAMERA_TAKEN`] if another node key holds the name.
-    pub(super) fn may_attach(&self, name: &CameraName, owner: NodeId) -> Result<(), ApiError> {
+    /// [`Code::CAMERA_TAKEN`] if another holds the name.
+    pub(super) fn may_attach(&self, name: &CameraName, owner: Owner) -> Result<(), ApiError> {
         match self.map().get(name) {
-            Some(camera) if camera.state().owner.is_some_and(|holder| holder != owner) => {
+            Some(camera)
+                if camera.state().owner.is_some_and(|holder| !owner.may_replace(holder)) =>
+            {
                 Err(taken(name))
             }
             _ => Ok(()),

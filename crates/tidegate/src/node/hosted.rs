@@ -1,7 +1,8 @@
 //! Hosted cameras: frames published over the API by programs that run no camera node.
 //!
 //! A hosted camera is a camera like any other, with its log and its transfers in this process and a carrier
-//! in memory instead of a link.
+//! in memory instead of a link. It lasts until it is unregistered or a camera node whose certificate carries its
+//! name connects.
 
 use std::{
     collections::HashMap,
@@ -14,7 +15,7 @@ use tidegate_message::{CameraName, Code, Instant};
 use tidegate_wire::NodeId;
 use tokio_util::sync::CancellationToken;
 
-use super::{NodeState, serve};
+use super::{NodeState, cameras::Owner, serve};
 use crate::{
     api::Identity,
     camera::{self, CameraOptions, Intake},
@@ -72,10 +73,11 @@ impl Hosted {
         };
         let (camera, intake) = camera::build(options, None)?;
         let (camera_end, node_end) = carrier::local();
+        let owner = Owner::new(identity, &name);
         // Attached before we answer, so that a name that is another's is refused here and now.
         let transport = node_end.transport().to_owned();
         let (attached, attachment) =
-            node.cameras.attach(camera.announced(), identity.node, camera.epoch, transport)?;
+            node.cameras.attach(camera.announced(), owner, camera.epoch, transport)?;
         let stop = node.stop.child_token();
         let hosted =
             HostedCamera { owner: identity.node, intake: Mutex::new(intake), stop: stop.clone() };
@@ -98,6 +100,14 @@ impl Hosted {
     /// Whether a camera of that name is hosted here.
     pub(super) fn holds(&self, name: &CameraName) -> bool {
         self.map().contains_key(name)
+    }
+
+    /// Ends a hosted camera whose name another link has taken over; its publisher is told that it is gone.
+    pub(super) fn displace(&self, name: &CameraName) {
+        if let Some(hosted) = self.map().remove(name) {
+            tracing::warn!(camera = %name, "the camera's own node replaces who published under its name");
+            hosted.stop.cancel();
+        }
     }
 
     /// Takes a hosted camera back.

@@ -7,13 +7,13 @@ use tidegate_client::{Event, Infeasible, Missed, MissedWhy, Outcome, Stages};
 use tidegate_frame::transfer::DropReason;
 use tidegate_message::{Code, Instant};
 use tidegate_wire::{
-    CameraAnnounce, EventCode, FrameHeader, NodeId, Original, Record, TransferId, Unchanged,
+    CameraAnnounce, EventCode, FrameHeader, Original, Record, TransferId, Unchanged,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     NodeState,
-    cameras::{Attachment, Camera},
+    cameras::{Attachment, Camera, Owner},
     entry::{self, Arrival, Life, Meta, shared},
     session::verdict,
     stream::Stream,
@@ -30,17 +30,19 @@ const TICK: Duration = Duration::from_millis(500);
 /// Serves a camera's link until it breaks.
 ///
 /// # Errors
-/// The camera is refused: another node key holds its name.
+/// The camera is refused: another holds its name.
 pub(super) async fn serve(
     node: Arc<NodeState>,
     carrier: Carrier,
     announce: CameraAnnounce,
-    owner: NodeId,
+    owner: Owner,
     epoch: u64,
     stop: &CancellationToken,
 ) -> Result<(), ApiError> {
     let transport = carrier.transport().to_owned();
     let (camera, attachment) = node.cameras.attach(announce, owner, epoch, transport)?;
+    // Its own node has come: what was published here under its name ends.
+    node.hosted.displace(&camera.name);
     serve_attached(node, carrier, camera, attachment, stop).await;
     Ok(())
 }

@@ -8,7 +8,9 @@ use tidegate::{
     link::Transport,
     pki::{self, InitRequest},
 };
-use tidegate_client::{Changes, Code, Event, Instant, SubscribeRequest, Subscription};
+use tidegate_client::{
+    Changes, Code, ControllerKind, Event, Instant, SubscribeRequest, Subscription,
+};
 use tokio::time::timeout;
 
 use crate::world::World;
@@ -154,7 +156,8 @@ async fn a_transfer_above_the_cameras_limit_is_refused_with_its_sentence() {
     for stricter in 0..=TRANSFERS_MAX {
         // Each stricter than all before, so that none of their transfers serves it.
         let latency = Duration::from_secs(10) - Duration::from_millis(100 * stricter);
-        let request = SubscribeRequest::new("cam1", latency, 0.5).unwrap();
+        let mut request = SubscribeRequest::new("cam1", latency, 0.5).unwrap();
+        request.demand.controller = ControllerKind::Fixed; // nothing to encode
         let subscription = client.subscribe(request).await.expect("a subscription");
         served.extend(refused.replace(subscription));
     }
@@ -172,4 +175,35 @@ async fn a_transfer_above_the_cameras_limit_is_refused_with_its_sentence() {
     assert_eq!(error.code(), Code::LIMIT_REACHED, "{error}");
     assert!(error.message().contains("limit of 64 transfers"), "{error}");
     delivers(&mut served[0]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_camera_node_takes_its_name_from_an_application_that_registered_it() {
+    let world = World::new().await;
+    let squatter = world.client_as("other").await;
+    let name: tidegate_client::CameraName = "cam1".parse().unwrap();
+    let registration =
+        tidegate_client::Registration { camera: name.clone(), size: None, frames_per_second: None };
+    squatter.register(registration.clone()).await.expect("a name that nobody has used");
+    let client = world.client().await;
+    let mut subscription = client.subscribe(request("cam1")).await.expect("a subscription");
+
+    let camera = world.camera("cam1", SCENE);
+    delivers(&mut subscription).await;
+    assert_eq!(client.camera(&name).await.unwrap().transport, "quic");
+    let mut publisher = squatter.publish(name.clone()).await.expect("a call");
+    let refused = publisher.publish(None, bytes::Bytes::from_static(b"\xff\xd8")).await;
+    assert_eq!(refused.unwrap_err().code(), Code::CAMERA_UNKNOWN);
+    let again = squatter.register(registration.clone()).await;
+    assert_eq!(again.unwrap_err().code(), Code::CAMERA_TAKEN);
+    // Nor while it is away.
+    camera.stop().await;
+    let away = async {
+        while client.camera(&name).await.expect("the camera's info").online {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), away).await.expect("it goes offline");
+    let again = squatter.register(registration).await;
+    assert_eq!(again.unwrap_err().code(), Code::CAMERA_TAKEN);
 }

@@ -6,7 +6,7 @@ use tidegate_message::Delivery;
 use super::*;
 use crate::node::entry::{Arrival, Meta};
 
-const OWNER: NodeId = NodeId([1; 32]);
+const OWNER: Owner = Owner { node: NodeId([1; 32]), certified: true };
 
 fn ms(millis: i64) -> Instant {
     Instant::from_millis(millis)
@@ -97,4 +97,25 @@ async fn a_question_that_nobody_waits_for_any_more_is_forgotten() {
     drop(link);
     camera.ask_info().map(|_| ()).unwrap_err();
     assert!(camera.state().questions.is_empty(), "where no link took it");
+}
+
+#[test]
+fn a_cameras_own_certificate_takes_its_name_from_who_only_registered_it() {
+    let owner = |key, certified| Owner { node: NodeId([key; 32]), certified };
+    for (holder, newcomer, replaces) in [
+        (owner(1, false), owner(1, false), true),
+        (owner(1, false), owner(2, false), false),
+        (owner(1, false), owner(2, true), true),
+        (owner(1, true), owner(2, false), false),
+        (owner(1, true), owner(2, true), false),
+        (owner(1, true), owner(1, true), true),
+    ] {
+        let cameras = Cameras::default();
+        cameras.attach(announce(), holder, 71, "test".to_owned()).unwrap();
+        let may = cameras.may_attach(&announce().name, newcomer);
+        let attached = cameras.attach(announce(), newcomer, 72, "test".to_owned());
+        let case = format!("{newcomer:?} after {holder:?}");
+        assert_eq!(may.is_ok(), replaces, "{case}");
+        assert_eq!(attached.map(|_| ()).map_err(|e| e.code()), may.map_err(|e| e.code()), "{case}");
+    }
 }
