@@ -17,6 +17,7 @@ mod serve;
 mod session;
 mod shares;
 mod stream;
+mod verdict;
 
 use std::{
     collections::HashMap,

@@ -23,7 +23,7 @@ use tidegate_wire::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use super::{entry::Life, stream::Stream};
+use super::{entry::Life, stream::Stream, verdict::Verdicts};
 use crate::pki::{Kind, PeerIdentity};
 
 /// Records on their way to one camera; more than this and its link has stalled.
@@ -40,6 +40,8 @@ pub(super) struct Cameras {
 /// One camera, reachable or not.
 pub(super) struct Camera {
     pub(super) name: CameraName,
+    /// On the frames of all its streams, those that are yet to begin as well.
+    pub(super) verdicts: Verdicts,
     state: Mutex<State>,
 }
 
@@ -148,7 +150,9 @@ impl Cameras {
         let camera = self
             .map()
             .entry(name.clone())
-            .or_insert_with(|| Arc::new(Camera { name, state: Mutex::default() }))
+            .or_insert_with(|| {
+                Arc::new(Camera { name, verdicts: Verdicts::default(), state: Mutex::default() })
+            })
             .clone();
         let (sender, records) = mpsc::channel(RECORDS_MAX);
         let mut state = camera.state();

@@ -18,6 +18,7 @@ use super::{
     cameras::Camera,
     session::{Counts, Session, Wanted},
     stream::Stream,
+    verdict::Verdicts,
 };
 use crate::api::{
     ApiError, CameraInfo, Changes, ClockOffset, EVENTS_BUFFERED, FeedbackOf, Frames, Identity,
@@ -38,7 +39,7 @@ pub(super) struct Live {
     stream: Arc<Stream>,
     demand: Demand,
     counts: Arc<Counts>,
-    verdicts: broadcast::Sender<Arc<Verdict>>,
+    verdicts: Arc<Verdicts>,
     /// Takes the session over to another demand and stream.
     switch: mpsc::Sender<(Arc<Stream>, Demand)>,
     stop: CancellationToken,
@@ -118,7 +119,7 @@ impl Frames for NodeState {
             stream: stream.clone(),
             demand: request.demand,
             counts: Arc::default(),
-            verdicts: broadcast::Sender::new(VERDICTS_MAX),
+            verdicts: Arc::default(),
             switch,
             stop: self.stop.child_token(),
         };
@@ -230,33 +231,28 @@ impl Frames for NodeState {
     ) -> Result<mpsc::Receiver<Verdict>, ApiError> {
         may_watch(identity)?;
         let (sender, receiver) = mpsc::channel(VERDICTS_MAX);
-        let sources = match &of {
+        let mut verdicts = match &of {
             FeedbackOf::Subscription(id) => {
-                vec![self.with_subscription(identity, *id, |live| live.verdicts.subscribe())?]
+                self.with_subscription(identity, *id, |live| live.verdicts.subscribe())?
             }
-            FeedbackOf::Camera(name) => {
-                let streams = self.cameras.named(name)?.streams();
-                streams.iter().map(|stream| stream.verdicts()).collect()
-            }
+            FeedbackOf::Camera(name) => self.cameras.named(name)?.verdicts.subscribe(),
         };
-        for mut verdicts in sources {
-            let (sender, stop) = (sender.clone(), self.stop.clone());
-            self.tasks.spawn("feedback", async move {
-                loop {
-                    let verdict = tokio::select! {
-                        verdict = verdicts.recv() => verdict,
-                        () = stop.cancelled() => return,
-                        () = sender.closed() => return,
-                    };
-                    match verdict {
-                        // A reader that is too slow loses verdicts, not frames.
-                        Ok(verdict) => _ = sender.try_send((*verdict).clone()),
-                        Err(broadcast::error::RecvError::Lagged(_)) => {}
-                        Err(broadcast::error::RecvError::Closed) => return,
-                    }
+        let stop = self.stop.clone();
+        self.tasks.spawn("feedback", async move {
+            loop {
+                let verdict = tokio::select! {
+                    verdict = verdicts.recv() => verdict,
+                    () = stop.cancelled() => return,
+                    () = sender.closed() => return,
+                };
+                match verdict {
+                    // A reader that is too slow loses verdicts, not frames.
+                    Ok(verdict) => _ = sender.try_send((*verdict).clone()),
+                    Err(broadcast::error::RecvError::Lagged(_)) => {}
+                    Err(broadcast::error::RecvError::Closed) => return,
                 }
-            });
-        }
+            }
+        });
         Ok(receiver)
     }
 }

@@ -3,20 +3,18 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tidegate_client::{Event, Infeasible, Missed, MissedWhy, Outcome, Stages};
+use tidegate_client::{Event, Infeasible, Missed, MissedWhy, Outcome};
 use tidegate_frame::transfer::DropReason;
 use tidegate_message::{Code, Instant};
-use tidegate_wire::{
-    CameraAnnounce, EventCode, FrameHeader, Original, Record, TransferId, Unchanged,
-};
+use tidegate_wire::{CameraAnnounce, EventCode, FrameHeader, Original, Record, Unchanged};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     NodeState,
     cameras::{Attachment, Camera, Owner},
     entry::{self, Arrival, Life, Meta, shared},
-    session::verdict,
     stream::Stream,
+    verdict,
 };
 use crate::{
     api::ApiError,
@@ -146,12 +144,12 @@ impl Serving {
             return stream.tell_missed(Missed { from: at, to: at, count: 1, why });
         }
         let Meta::Frame(header) = meta else { return };
-        if stream.wants_verdicts() {
+        self.camera.verdicts.tell(|| {
             let stages = entry::stages(&header, &arrival, clock::now());
             let bound = stream.demand().bounds.latency();
             let outcome = if stages.total() > bound { Outcome::Late } else { Outcome::Kept };
-            stream.tell_verdict(verdict(&stream, &header, stages, outcome, bound, stream.reason()));
-        }
+            verdict::sent(&stream, &header, stages, outcome, bound, stream.reason())
+        });
         stream.tell_setting(at, &header.setting);
     }
 
@@ -189,9 +187,7 @@ impl Serving {
         let Some(stream) = self.camera.stream(marker.transfer) else { return };
         let now = clock::now();
         let arrival = self.arrival(now, now);
-        if stream.wants_verdicts() {
-            stream.tell_verdict(unsent(&stream, marker.transfer, marker.at, Outcome::Unchanged));
-        }
+        self.tell_unsent(&stream, marker.at, Outcome::Unchanged);
         if let Err(error) =
             stream.append(marker.at, arrival, &Meta::Unchanged(marker), &Bytes::new())
         {
@@ -218,11 +214,11 @@ impl Serving {
             EventCode::KnobsChanged => stream.set_reason(sentence),
             EventCode::FrameDropped => {
                 let reason = number("why").and_then(|index| DropReason::ALL.get(index as usize));
-                let (why, outcome) = missed(reason.copied());
+                let (why, outcome) = verdict::missed(reason.copied());
                 let count = number("count").map_or(1, |count| count.max(0.0) as u64);
                 // A verdict is about one frame.
-                if count == 1 && stream.wants_verdicts() {
-                    stream.tell_verdict(unsent(stream, event.transfer, event.at, outcome));
+                if count == 1 {
+                    self.tell_unsent(stream, event.at, outcome);
                 }
                 let seconds = number("seconds").unwrap_or(0.0);
                 let span = Duration::try_from_secs_f64(seconds).unwrap_or_default();
@@ -236,48 +232,12 @@ impl Serving {
         }
     }
 
+    fn tell_unsent(&self, stream: &Stream, at: Instant, outcome: Outcome) {
+        let bound = || stream.demand().bounds.latency();
+        self.camera.verdicts.tell(|| verdict::unsent(stream, at, outcome, bound()));
+    }
+
     fn original(&self, original: Original, body: Bytes) {
         self.camera.answer_original(original, body);
-    }
-}
-
-/// Why a frame was missed, from the camera's reason; one that a newer camera names is taken as late.
-fn missed(reason: Option<DropReason>) -> (MissedWhy, Outcome) {
-    match reason {
-        Some(DropReason::Overtaken | DropReason::QueueFull) => {
-            (MissedWhy::Overtaken, Outcome::Overtaken)
-        }
-        Some(DropReason::Infeasible | DropReason::Paused | DropReason::EncodeFailed) => {
-            (MissedWhy::Infeasible, Outcome::Withheld)
-        }
-        Some(DropReason::LinkDown) => (MissedWhy::LinkDown, Outcome::Lost),
-        Some(DropReason::LogWrapped) => (MissedWhy::LogWrapped, Outcome::Lost),
-        Some(DropReason::Deadline) => (MissedWhy::Late, Outcome::Reset),
-        Some(DropReason::Late) | None => (MissedWhy::Late, Outcome::Late),
-    }
-}
-
-/// The verdict on a frame that was not sent whole.
-fn unsent(
-    stream: &Stream,
-    transfer: TransferId,
-    at: Instant,
-    outcome: Outcome,
-) -> tidegate_client::Verdict {
-    tidegate_client::Verdict {
-        camera: stream.camera.clone(),
-        transfer: transfer.0,
-        captured_at: at,
-        outcome,
-        sent_bytes: 0,
-        original_bytes: 0,
-        knobs: shared(""),
-        row: None,
-        accuracy: 0.0,
-        accuracy_kept: false,
-        stages: Stages::default(),
-        bound: stream.demand().bounds.latency(),
-        capacity_bytes_per_second: stream.capacity(),
-        reason: None,
     }
 }

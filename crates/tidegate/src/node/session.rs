@@ -15,7 +15,7 @@ use std::{
 };
 
 use tidegate_client::{
-    ApiError, EndReason, Event, Frame, KnobsChanged, Missed, MissedWhy, Outcome, Unchanged, Verdict,
+    ApiError, EndReason, Event, Frame, KnobsChanged, Missed, MissedWhy, Outcome, Unchanged,
 };
 use tidegate_log::{Entry, Log, ReadError, Reader};
 use tidegate_message::{Code, Delivery, Demand, Instant};
@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     entry::{self, Arrival, Life, Meta, shared},
     stream::{Notice, Stream, Subscribed},
+    verdict::{self, Verdicts},
 };
 use crate::clock;
 
@@ -63,7 +64,7 @@ pub(super) struct Session {
     counts: Arc<Counts>,
     wanted: Wanted,
     out: mpsc::Sender<Result<Event, ApiError>>,
-    verdicts: broadcast::Sender<Arc<Verdict>>,
+    verdicts: Arc<Verdicts>,
     stop: CancellationToken,
     /// Streams to go on with, when the demand has changed.
     switched: mpsc::Receiver<(Arc<Stream>, Demand)>,
@@ -101,7 +102,7 @@ impl Session {
         stream: Arc<Stream>,
         wanted: Wanted,
         out: mpsc::Sender<Result<Event, ApiError>>,
-        verdicts: broadcast::Sender<Arc<Verdict>>,
+        verdicts: Arc<Verdicts>,
         counts: Arc<Counts>,
         stop: CancellationToken,
         switched: mpsc::Receiver<(Arc<Stream>, Demand)>,
@@ -298,6 +299,7 @@ impl Session {
                     ..Default::default()
                 };
                 self.counts.delivered.fetch_add(1, Ordering::Relaxed);
+                self.tell_unsent(entry.at, Outcome::Unchanged);
                 let event = Unchanged {
                     captured_at: entry.at,
                     epoch: arrival.life.epoch,
@@ -340,7 +342,7 @@ impl Session {
                 MissedWhy::SlowSubscriber
             };
             self.tell_verdict(&header, stages, Outcome::Late);
-            return self.missed(Missed { from: entry.at, to: entry.at, count: 1, why }).await;
+            return self.tell_missed(Missed { from: entry.at, to: entry.at, count: 1, why }).await;
         }
         let knobs = match &self.setting {
             Some(setting) if **setting == *header.setting => setting.clone(),
@@ -372,12 +374,9 @@ impl Session {
         stages: tidegate_client::Stages,
         outcome: Outcome,
     ) {
-        if self.verdicts.receiver_count() == 0 {
-            return;
-        }
         let bound = self.wanted.demand.bounds.latency();
-        let verdict = verdict(&self.stream, header, stages, outcome, bound, self.reason.take());
-        let _ = self.verdicts.send(Arc::new(verdict));
+        let (stream, reason) = (&self.stream, &mut self.reason);
+        self.verdicts.tell(|| verdict::sent(stream, header, stages, outcome, bound, reason.take()));
     }
 
     async fn pass_on(&mut self, notice: Result<Notice, RecvError>) -> Result<(), Gone> {
@@ -437,7 +436,21 @@ impl Session {
         self.missed(Missed { from, to: until, count, why: MissedWhy::SlowSubscriber }).await
     }
 
+    fn tell_unsent(&self, at: Instant, outcome: Outcome) {
+        let bound = self.wanted.demand.bounds.latency();
+        self.verdicts.tell(|| verdict::unsent(&self.stream, at, outcome, bound));
+    }
+
+    /// Frames of which nothing came.
     async fn missed(&mut self, missed: Missed) -> Result<(), Gone> {
+        // A verdict is about one frame.
+        if missed.count == 1 {
+            self.tell_unsent(missed.to, verdict::outcome(missed.why));
+        }
+        self.tell_missed(missed).await
+    }
+
+    async fn tell_missed(&mut self, missed: Missed) -> Result<(), Gone> {
         self.counts.missed.fetch_add(missed.count, Ordering::Relaxed);
         self.send(Event::Missed(missed)).await
     }
@@ -454,33 +467,6 @@ impl Session {
 fn wrapped(from: Instant, until: Instant, count: u64) -> Missed {
     let to = (until - Duration::from_nanos(1)).max(from);
     Missed { from, to, count, why: MissedWhy::LogWrapped }
-}
-
-/// What became of one frame of `stream`.
-pub(super) fn verdict(
-    stream: &Stream,
-    header: &tidegate_wire::FrameHeader,
-    stages: tidegate_client::Stages,
-    outcome: Outcome,
-    bound: Duration,
-    reason: Option<Arc<str>>,
-) -> Verdict {
-    Verdict {
-        camera: stream.camera.clone(),
-        transfer: stream.transfer.0,
-        captured_at: header.at,
-        outcome,
-        sent_bytes: header.bytes,
-        original_bytes: header.original_bytes,
-        knobs: shared(&header.setting),
-        row: (header.setting != "original").then_some(header.row),
-        accuracy: header.accuracy,
-        accuracy_kept: header.accuracy_kept,
-        stages,
-        bound,
-        capacity_bytes_per_second: stream.capacity(),
-        reason,
-    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use tidegate_client::{ApiError, Event, KnobsChanged, Missed, MissedWhy, Verdict};
+use tidegate_client::{ApiError, Event, KnobsChanged, Missed, MissedWhy};
 use tidegate_log::{AppendError, Log, LogConfig, LogError, LogWriter, Memory};
 use tidegate_message::{CameraName, Code, Demand, Instant};
 use tidegate_wire::{EndReason, TransferHints, TransferId};
@@ -26,7 +26,7 @@ use tokio::sync::{broadcast, watch};
 
 use super::entry::{self, Arrival, Life, Meta};
 
-/// Notices and verdicts kept for a slow reader; older ones are dropped.
+/// Notices kept for a slow reader; older ones are dropped.
 const NOTICES_MAX: usize = 256;
 /// Replaced logs whose entries can still be counted.
 const REPLACED_MAX: usize = 8;
@@ -43,7 +43,6 @@ pub(super) struct Stream {
     /// Counts appends and ends; sessions wait on it.
     changed: watch::Sender<u64>,
     notices: broadcast::Sender<Notice>,
-    verdicts: broadcast::Sender<Arc<Verdict>>,
     pub(super) sessions: AtomicUsize,
     capacity_bytes_per_second: AtomicU64,
 }
@@ -134,7 +133,6 @@ impl Stream {
             }),
             changed: watch::Sender::new(0),
             notices: broadcast::Sender::new(NOTICES_MAX),
-            verdicts: broadcast::Sender::new(NOTICES_MAX),
             sessions: AtomicUsize::new(0),
             capacity_bytes_per_second: AtomicU64::new(0),
         })
@@ -253,22 +251,6 @@ impl Stream {
             missed: tail.missed,
             infeasible: tail.infeasible.clone(),
         }
-    }
-
-    pub(super) fn verdicts(&self) -> broadcast::Receiver<Arc<Verdict>> {
-        self.verdicts.subscribe()
-    }
-
-    /// Tells whoever listens; nobody listening is no failure.
-    pub(super) fn tell_verdict(&self, verdict: Verdict) {
-        if self.verdicts.receiver_count() > 0 {
-            let _ = self.verdicts.send(Arc::new(verdict));
-        }
-    }
-
-    /// Whether anybody listens to verdicts.
-    pub(super) fn wants_verdicts(&self) -> bool {
-        self.verdicts.receiver_count() > 0
     }
 
     /// Why the next setting differs from the last, in one sentence.

@@ -186,21 +186,26 @@ async fn feedback_says_what_became_of_each_frame() {
     let client = world.client().await;
     let _camera = world.camera("cam1", SCENE);
     world.wait_for_camera(&client, "cam1").await;
+    // That of the camera is asked for before anybody wants its frames.
+    let of = FeedbackOf::Camera("cam1".parse().unwrap());
+    let of_camera = client.feedback(of).await.expect("feedback");
     let mut subscription = client.subscribe(request("cam1")).await.expect("a subscription");
     let of = FeedbackOf::Subscription(subscription.id());
-    let mut feedback = client.feedback(of).await.expect("feedback");
+    let of_subscription = client.feedback(of).await.expect("feedback");
     let frame = frames(&mut subscription, 5).await.pop().expect("five frames");
-    let verdict = loop {
-        let next = timeout(Duration::from_secs(10), feedback.next()).await.expect("a verdict");
-        let verdict = next.expect("feedback goes on").expect("a verdict");
-        if verdict.captured_at == frame.captured_at {
-            break verdict;
-        }
-    };
-    assert_eq!(verdict.outcome, Outcome::Kept);
-    assert_eq!(verdict.sent_bytes, frame.jpeg.len() as u64);
-    assert_eq!(*verdict.knobs, *frame.knobs);
-    assert_eq!(verdict.bound, Duration::from_secs(2));
+    for mut feedback in [of_camera, of_subscription] {
+        let verdict = loop {
+            let next = timeout(Duration::from_secs(10), feedback.next()).await.expect("a verdict");
+            let verdict = next.expect("feedback goes on").expect("a verdict");
+            if verdict.captured_at == frame.captured_at {
+                break verdict;
+            }
+        };
+        assert_eq!(verdict.outcome, Outcome::Kept);
+        assert_eq!(verdict.sent_bytes, frame.jpeg.len() as u64);
+        assert_eq!(*verdict.knobs, *frame.knobs);
+        assert_eq!(verdict.bound, Duration::from_secs(2));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -65,6 +65,7 @@ fn unchanged(stream: &Stream, life: Life, at: Instant) {
 struct Rig {
     events: mpsc::Receiver<Result<Event, ApiError>>,
     switch: mpsc::Sender<(Arc<Stream>, Demand)>,
+    verdicts: Arc<Verdicts>,
     task: JoinHandle<()>,
 }
 
@@ -76,16 +77,17 @@ impl Rig {
     fn wanting(stream: &Arc<Stream>, wanted: Wanted) -> Self {
         let (out, events) = mpsc::channel(1);
         let (switch, switched) = mpsc::channel(1);
+        let verdicts = Arc::<Verdicts>::default();
         let session = Session::new(
             stream.clone(),
             wanted,
             out,
-            broadcast::Sender::new(1),
+            verdicts.clone(),
             Arc::default(),
             CancellationToken::new(),
             switched,
         );
-        Self { events, switch, task: tokio::spawn(session.run()) }
+        Self { events, switch, verdicts, task: tokio::spawn(session.run()) }
     }
 
     /// The next event; none if the session has nothing to tell.
@@ -269,4 +271,22 @@ async fn dropped_notices_are_counted_although_none_follows() {
         }
     }
     assert_eq!(unread, 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriptions_feedback_tells_markers_and_what_never_came() {
+    let stream = stream((None, None));
+    let mut session = Rig::new(&stream, Some(ms(0)));
+    let mut verdicts = session.verdicts.subscribe();
+    append(&stream, FIRST, ms(1));
+    assert_eq!(session.taken().await, (71, ms(1)));
+    unchanged(&stream, FIRST, ms(2));
+    assert_eq!(session.taken().await, (71, ms(2)));
+    stream.tell_missed(late(ms(3)));
+    assert!(matches!(session.next().await, Some(Event::Missed(_))));
+    let mut told = || verdicts.try_recv().map(|verdict| (verdict.captured_at, verdict.outcome));
+    assert_eq!(told(), Ok((ms(1), Outcome::Kept)));
+    assert_eq!(told(), Ok((ms(2), Outcome::Unchanged)));
+    assert_eq!(told(), Ok((ms(3), Outcome::Late)));
+    assert_eq!(told(), Err(TryRecvError::Empty));
 }
