@@ -273,19 +273,20 @@ impl Camera {
         self.state().clock_offset
     }
 
-    /// Joins a running live stream whose frames keep what `demand` asks and whose log reaches back to
-    /// `from`, if there is one. The caller leaves it again with [`Camera::leave`].
+    /// Joins a running live stream other than `own` whose frames keep what `demand` asks and whose log
+    /// reaches back to `from`, if there is one. The caller leaves it again with [`Camera::leave`].
     pub(super) fn join(
         &self,
         demand: &Demand,
         hints: &TransferHints,
         from: Option<Instant>,
+        own: Option<&Stream>,
     ) -> Option<Arc<Stream>> {
         let state = self.state();
         let fits = |stream: &&Arc<Stream>| {
             let running = stream.demand();
-            stream.range == (None, None)
-                && stream.ended().is_none()
+            stream.is_open()
+                && own.is_none_or(|own| own.transfer != stream.transfer)
                 && stream.hints == *hints
                 && running.bounds.imply(demand.bounds)
                 && Demand { bounds: demand.bounds, ..running } == *demand
@@ -294,6 +295,9 @@ impl Camera {
                 && from.is_none_or(|from| stream.oldest().is_some_and(|oldest| oldest <= from))
         };
         let stream = state.streams.values().find(fits).cloned()?;
+        if from.is_some() {
+            stream.fill_gaps();
+        }
         // Under the lock, so that nobody stops it between the look and the count.
         stream.sessions.fetch_add(1, Ordering::AcqRel);
         Some(stream)
@@ -363,8 +367,11 @@ impl Camera {
     /// A camera node that has restarted holds only frames of its new life: all of them are news, whatever its
     /// clock says now. A `from` that was reached by its old clock is behind it by its new one, too.
     fn resume(&self, stream: &Stream, life: Life) {
-        let from = stream.range.0;
-        let (from, after) = match (stream.life() == life, stream.newest()) {
+        let newest = stream.newest();
+        // A live stream that a session from the past reads goes on behind what it has, as one from the past.
+        let joined = newest.filter(|_| stream.fills_gaps()).map(|_| Instant::MIN);
+        let from = stream.range.0.or(joined);
+        let (from, after) = match (stream.life() == life, newest) {
             (true, newest) => (from, newest),
             (false, None) => (from, Some(Instant::MIN)),
             (false, Some(_)) => (from.map(|_| Instant::MIN), Some(Instant::MIN)),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tidegate_log::LogConfig;
 use tidegate_message::{CameraName, Code, Demand, Instant};
 use tidegate_wire::{OriginalOutcome, TransferHints};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -113,6 +113,7 @@ impl Frames for NodeState {
         let id = SubscriptionId(NEXT_SUBSCRIPTION.fetch_add(1, Ordering::Relaxed));
         let (events, receiver) = mpsc::channel(EVENTS_BUFFERED);
         let (switch, switched) = mpsc::channel(SWITCHES_MAX);
+        let (caught_up, reached) = oneshot::channel();
         let live = Live {
             identity: identity.name.clone(),
             camera,
@@ -134,10 +135,22 @@ impl Frames for NodeState {
             live.stop.clone(),
             switched,
         );
+        let session = if request.from.is_some() { session.telling(caught_up) } else { session };
         self.subscriptions().insert(id, live);
         let node = self.this();
         self.tasks.spawn("session", async move {
-            session.run().await;
+            let mut running = std::pin::pin!(session.run());
+            let share = async {
+                // It never sends if it begins in the present, or ends in the past.
+                if let Ok(at) = reached.await {
+                    node.share(id, at);
+                }
+            };
+            // The session runs on while it waits to be moved.
+            tokio::select! {
+                () = &mut running => {}
+                () = share => running.await,
+            }
             node.forget(id);
         });
         Ok(Subscription { id, demand: request.demand, events: receiver })
@@ -149,45 +162,12 @@ impl Frames for NodeState {
         id: SubscriptionId,
         changes: Changes,
     ) -> Result<Demand, ApiError> {
-        let (camera, stream, demand) = self.with_subscription(identity, id, |live| {
-            (live.camera.clone(), live.stream.clone(), live.demand)
-        })?;
-        let demand = changes.apply(demand)?;
-        let next = match camera.update_if_alone(&stream, demand) {
-            Some(told) => {
-                told?;
-                stream.clone()
+        loop {
+            // A subscription that was moved to another stream meanwhile is looked at again.
+            if let Some(demand) = self.try_update(identity, id, changes)? {
+                return Ok(demand);
             }
-            // Others keep what they asked for; this subscription moves to a stream that suits it.
-            None => {
-                let hints = stream.hints.clone();
-                match camera.join(&demand, &hints, None) {
-                    Some(other) => other,
-                    None => {
-                        camera.start_stream(demand, hints, (None, None), self.stream_log.clone())?
-                    }
-                }
-            }
-        };
-        let moved = !Arc::ptr_eq(&next, &stream);
-        // From here on nothing waits, so that no half of a move is left behind by a caller who hangs up.
-        let mut subscriptions = self.subscriptions();
-        let live = subscriptions.get_mut(&id).filter(|live| Arc::ptr_eq(&live.stream, &stream));
-        let taken_up = live.is_some_and(|live| {
-            let sent = live.switch.try_send((next.clone(), demand)).is_ok();
-            if sent {
-                live.demand = demand;
-                live.stream = next.clone();
-            }
-            sent
-        });
-        drop(subscriptions);
-        match (taken_up, moved) {
-            (true, true) => _ = camera.leave(&stream),
-            (false, true) => _ = camera.leave(&next),
-            (_, false) => {}
         }
-        if taken_up { Ok(demand) } else { Err(unknown(id)) }
     }
 
     async fn unsubscribe(
@@ -295,6 +275,76 @@ impl NodeState {
         info
     }
 
+    /// Changes the demand of a subscription; none if it was moved to another stream meanwhile.
+    fn try_update(
+        &self,
+        identity: &Identity,
+        id: SubscriptionId,
+        changes: Changes,
+    ) -> Result<Option<Demand>, ApiError> {
+        let (camera, stream, demand) = self.with_subscription(identity, id, |live| {
+            (live.camera.clone(), live.stream.clone(), live.demand)
+        })?;
+        let demand = changes.apply(demand)?;
+        let next = match camera.update_if_alone(&stream, demand) {
+            Some(told) => {
+                told?;
+                stream.clone()
+            }
+            // Others keep what they asked for; this subscription moves to a stream that suits it.
+            None => {
+                let hints = stream.hints.clone();
+                match camera.join(&demand, &hints, None, None) {
+                    Some(other) => other,
+                    None => {
+                        camera.start_stream(demand, hints, (None, None), self.stream_log.clone())?
+                    }
+                }
+            }
+        };
+        let moved = !Arc::ptr_eq(&next, &stream);
+        // From here on nothing waits, so that no half of a move is left behind by a caller who hangs up.
+        let mut subscriptions = self.subscriptions();
+        let live = subscriptions.get_mut(&id);
+        let overtaken = live.as_ref().is_some_and(|live| !Arc::ptr_eq(&live.stream, &stream));
+        let taken_up = live.filter(|_| !overtaken).is_some_and(|live| {
+            let sent = live.switch.try_send((next.clone(), demand)).is_ok();
+            if sent {
+                live.demand = demand;
+                live.stream = next.clone();
+            }
+            sent
+        });
+        drop(subscriptions);
+        match (taken_up, moved) {
+            (true, true) => _ = camera.leave(&stream),
+            (false, true) => _ = camera.leave(&next),
+            (_, false) => {}
+        }
+        match (taken_up, overtaken) {
+            (true, _) => Ok(Some(demand)),
+            (false, true) => Ok(None),
+            (false, false) => Err(unknown(id)),
+        }
+    }
+
+    /// Moves a subscription that has caught up with the present, and has reached the capture time `at`, from
+    /// the stream of its own to one that others read, if there is one whose log reaches back to it.
+    fn share(&self, id: SubscriptionId, at: Instant) {
+        // Held throughout, so that no two subscriptions move to each other's stream.
+        let mut subscriptions = self.subscriptions();
+        let Some(live) = subscriptions.get_mut(&id) else { return };
+        let own = live.stream.clone();
+        let shared = live.camera.join(&live.demand, &own.hints, Some(at), Some(&own));
+        let Some(shared) = shared else { return };
+        if live.switch.try_send((shared.clone(), live.demand)).is_ok() {
+            live.stream = shared;
+            live.camera.leave(&own);
+        } else {
+            live.camera.leave(&shared);
+        }
+    }
+
     /// A stream that serves the request: one that runs, or a new one.
     fn stream_for(
         &self,
@@ -302,7 +352,7 @@ impl NodeState {
         request: &SubscribeRequest,
         hints: TransferHints,
     ) -> Result<Arc<Stream>, ApiError> {
-        if let Some(stream) = camera.join(&request.demand, &hints, request.from) {
+        if let Some(stream) = camera.join(&request.demand, &hints, request.from, None) {
             return Ok(stream);
         }
         let log: LogConfig = self.stream_log.clone();

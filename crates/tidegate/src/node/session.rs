@@ -19,12 +19,13 @@ use tidegate_client::{
 };
 use tidegate_log::{Entry, Log, ReadError, Reader};
 use tidegate_message::{Code, Delivery, Demand, Instant};
+use tidegate_wire::FrameHeader;
 use tokio::sync::{
     broadcast::{
         self,
         error::{RecvError, TryRecvError},
     },
-    mpsc, watch,
+    mpsc, oneshot, watch,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -81,6 +82,10 @@ pub(super) struct Session {
     setting: Option<Arc<str>>,
     /// The last frame that was handed over, which markers refer to.
     last_frame: Option<(Life, Instant)>,
+    /// Whether it began in the past.
+    from_past: bool,
+    /// Told when the stream, which began in the past, has caught up: a capture time that was reached.
+    caught_up: Option<oneshot::Sender<Instant>>,
     /// The last entry that was taken up, handed over or not.
     position: Option<(Life, Instant)>,
     /// Frames captured before this count from sending: they were the past when the session began.
@@ -131,11 +136,18 @@ impl Session {
             lagged: false,
             setting: None,
             last_frame: None,
+            from_past: wanted.from.is_some(),
+            caught_up: None,
             position: None,
             began,
             reason: None,
             pending: infeasible,
         }
+    }
+
+    /// The session, which tells once that a stream from the past has caught up.
+    pub(super) fn telling(self, caught_up: oneshot::Sender<Instant>) -> Self {
+        Self { caught_up: Some(caught_up), ..self }
     }
 
     /// Serves until the range is complete, the application hangs up, or the session is stopped.
@@ -286,6 +298,11 @@ impl Session {
             return Ok(());
         }
         self.position = Some(position);
+        if let Meta::Frame(header) = &meta
+            && let Some(failed) = self.present_or_past(header, entry.at)
+        {
+            return self.missed(failed).await;
+        }
         match meta {
             Meta::Frame(header) => self.hand_over_frame(&entry, &arrival, header).await,
             Meta::Unchanged(marker) => {
@@ -313,11 +330,26 @@ impl Session {
         }
     }
 
+    /// Notes that the stream has caught up if the frame is of the present; one from the past is missed where
+    /// only the present is wanted, as of a stream that it shares with a session from the past.
+    fn present_or_past(&mut self, header: &FrameHeader, at: Instant) -> Option<Missed> {
+        if !header.replayed {
+            if let Some(caught_up) = self.caught_up.take() {
+                // Nobody waits for it any more where the node stops.
+                let _ = caught_up.send(at);
+            }
+            return None;
+        }
+        let wanted = self.from_past || self.wanted.demand.delivery == Delivery::Every;
+        let why = MissedWhy::LinkDown;
+        (!wanted).then_some(Missed { from: at, to: at, count: 1, why })
+    }
+
     async fn hand_over_frame(
         &mut self,
         entry: &Entry,
         arrival: &Arrival,
-        mut header: tidegate_wire::FrameHeader,
+        mut header: FrameHeader,
     ) -> Result<(), Gone> {
         // Wait for room before looking at the clock: the bound must hold when the application gets it.
         let permit = tokio::select! {
@@ -370,7 +402,7 @@ impl Session {
 
     fn tell_verdict(
         &mut self,
-        header: &tidegate_wire::FrameHeader,
+        header: &FrameHeader,
         stages: tidegate_client::Stages,
         outcome: Outcome,
     ) {

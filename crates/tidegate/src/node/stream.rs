@@ -13,7 +13,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -36,7 +36,7 @@ pub(super) struct Stream {
     pub(super) camera: CameraName,
     pub(super) transfer: TransferId,
     pub(super) hints: TransferHints,
-    /// First and last capture time wanted, if it is no open-ended live stream.
+    /// First and last capture time that were asked for; no first one means from then on.
     pub(super) range: (Option<Instant>, Option<Instant>),
     demand: Mutex<Demand>,
     tail: Mutex<Tail>,
@@ -44,6 +44,10 @@ pub(super) struct Stream {
     changed: watch::Sender<u64>,
     notices: broadcast::Sender<Notice>,
     pub(super) sessions: AtomicUsize,
+    /// Whether it has caught up with the present.
+    live: AtomicBool,
+    /// Whether a session that asked for the past reads it, and so wants what a broken link left out.
+    fills_gaps: AtomicBool,
     capacity_bytes_per_second: AtomicU64,
 }
 
@@ -134,6 +138,8 @@ impl Stream {
             changed: watch::Sender::new(0),
             notices: broadcast::Sender::new(NOTICES_MAX),
             sessions: AtomicUsize::new(0),
+            live: AtomicBool::new(range.0.is_none()),
+            fills_gaps: AtomicBool::new(range.0.is_some()),
             capacity_bytes_per_second: AtomicU64::new(0),
         })
     }
@@ -184,6 +190,9 @@ impl Stream {
             tail.generation += 1;
         }
         tail.life = arrival.life;
+        if matches!(meta, Meta::Frame(header) if !header.replayed) {
+            self.live.store(true, Ordering::Release);
+        }
         let Tail { writer, meta: encoded, .. } = &mut *tail;
         entry::encode(encoded, arrival, meta);
         writer.append(at, encoded, body)?;
@@ -191,6 +200,20 @@ impl Stream {
         drop(tail);
         self.wake();
         Ok(())
+    }
+
+    /// Whether it delivers the present from now on and without an end, so that others may read it, too.
+    pub(super) fn is_open(&self) -> bool {
+        self.live.load(Ordering::Acquire) && self.range.1.is_none() && self.ended().is_none()
+    }
+
+    pub(super) fn fills_gaps(&self) -> bool {
+        self.fills_gaps.load(Ordering::Acquire)
+    }
+
+    /// Asks from now on for what a broken link leaves out.
+    pub(super) fn fill_gaps(&self) {
+        self.fills_gaps.store(true, Ordering::Release);
     }
 
     /// Whether the frame captured at `at` was kept before.

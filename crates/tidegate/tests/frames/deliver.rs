@@ -87,6 +87,55 @@ async fn past_runs_into_future_without_gap_or_duplicate() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscriptions_from_the_past_share_a_transfer_once_they_have_caught_up() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let _camera = world.camera("cam1", SCENE);
+    world.wait_for_camera(&client, "cam1").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let name = "cam1".parse().unwrap();
+    let mut present = request("cam1");
+    present.demand.delivery = Delivery::Every;
+    let mut past = present.clone();
+    past.from = Some(Instant::EPOCH);
+    // The first finds nothing to share; the second comes when the first has caught up; the third catches up
+    // with both.
+    let mut first = client.subscribe(past.clone()).await.expect("a subscription");
+    let mut all = vec![next_frame(&mut first).await];
+    while all[all.len() - 1].replayed {
+        all.push(next_frame(&mut first).await);
+    }
+    let mut second = client.subscribe(present).await.expect("a subscription");
+    next_frame(&mut second).await;
+    assert_eq!(client.camera(&name).await.expect("the camera's info").transfers, 1);
+    let mut third = client.subscribe(past).await.expect("a subscription");
+    let mut frames = Vec::new();
+    let shared = async {
+        loop {
+            frames.push(next_frame(&mut third).await);
+            let info = client.camera(&name).await.expect("the camera's info");
+            if !frames[frames.len() - 1].replayed && info.transfers == 1 {
+                assert_eq!(info.subscriptions, 3);
+                return;
+            }
+        }
+    };
+    timeout(Duration::from_secs(20), shared).await.expect("it shares their transfer");
+    for _ in 0..10 {
+        frames.push(next_frame(&mut third).await);
+    }
+    assert!(increasing(&frames) && frames[0].replayed);
+    while all.len() < frames.len() {
+        all.push(next_frame(&mut first).await);
+    }
+    let times = |frames: &[Frame]| -> Vec<Instant> {
+        frames.iter().map(|frame| frame.captured_at).collect()
+    };
+    assert_eq!(times(&frames), times(&all)[..frames.len()], "every frame, and each once");
+    next_frame(&mut second).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_range_of_the_past_is_delivered_and_ends() {
     let world = World::new().await;
     let client = world.client().await;

@@ -119,3 +119,26 @@ fn a_cameras_own_certificate_takes_its_name_from_who_only_registered_it() {
         assert_eq!(attached.map(|_| ()).map_err(|e| e.code()), may.map_err(|e| e.code()), "{case}");
     }
 }
+
+#[test]
+fn a_live_stream_that_a_session_from_the_past_has_joined_fills_gaps() {
+    let cameras = Cameras::default();
+    let (camera, mut link) = attach(&cameras, 71);
+    let stream = start_stream(&camera, None);
+    started(&mut link);
+    append(&stream, link.life, ms(1000));
+    let join = |from, own: Option<&Stream>| {
+        let joined = camera.join(&stream.demand(), &stream.hints, from, own);
+        joined.map(|joined| joined.transfer)
+    };
+    assert_eq!(join(None, None), Some(stream.transfer));
+    let (_, mut link) = attach(&cameras, 71);
+    assert_eq!(started(&mut link).from, None, "nobody wants the past");
+
+    assert_eq!(join(Some(ms(999)), None), None, "its log begins later");
+    assert_eq!(join(Some(ms(1000)), Some(&stream)), None, "it is the own one");
+    assert_eq!(join(Some(ms(1000)), None), Some(stream.transfer));
+    let (_, mut link) = attach(&cameras, 71);
+    let start = started(&mut link);
+    assert_eq!((start.from, start.resume_after), (Some(Instant::MIN), Some(ms(1000))));
+}

@@ -32,6 +32,10 @@ fn stream(range: (Option<Instant>, Option<Instant>)) -> Arc<Stream> {
 }
 
 fn append(stream: &Stream, life: Life, at: Instant) {
+    append_as(stream, life, at, false);
+}
+
+fn append_as(stream: &Stream, life: Life, at: Instant, replayed: bool) {
     let now = clock::now();
     // Its camera's clock may say anything: what counts is when it came.
     let offset_nanos = now.nanos_since(at);
@@ -46,7 +50,7 @@ fn append(stream: &Stream, life: Life, at: Instant) {
         setting: "original".into(),
         accuracy: 1.0,
         accuracy_kept: true,
-        replayed: false,
+        replayed,
         encode_started: Duration::ZERO,
         encode_ended: Duration::ZERO,
         sent: Duration::ZERO,
@@ -66,6 +70,8 @@ struct Rig {
     events: mpsc::Receiver<Result<Event, ApiError>>,
     switch: mpsc::Sender<(Arc<Stream>, Demand)>,
     verdicts: Arc<Verdicts>,
+    /// Resolves when it has caught up.
+    reached: oneshot::Receiver<Instant>,
     task: JoinHandle<()>,
 }
 
@@ -78,6 +84,7 @@ impl Rig {
         let (out, events) = mpsc::channel(1);
         let (switch, switched) = mpsc::channel(1);
         let verdicts = Arc::<Verdicts>::default();
+        let (caught_up, reached) = oneshot::channel();
         let session = Session::new(
             stream.clone(),
             wanted,
@@ -86,8 +93,9 @@ impl Rig {
             Arc::default(),
             CancellationToken::new(),
             switched,
-        );
-        Self { events, switch, verdicts, task: tokio::spawn(session.run()) }
+        )
+        .telling(caught_up);
+        Self { events, switch, verdicts, reached, task: tokio::spawn(session.run()) }
     }
 
     /// The next event; none if the session has nothing to tell.
@@ -289,4 +297,35 @@ async fn a_subscriptions_feedback_tells_markers_and_what_never_came() {
     assert_eq!(told(), Ok((ms(2), Outcome::Unchanged)));
     assert_eq!(told(), Ok((ms(3), Outcome::Late)));
     assert_eq!(told(), Err(TryRecvError::Empty));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_from_the_past_is_open_to_others_once_it_has_caught_up() {
+    let stream = stream((Some(ms(0)), None));
+    let mut session = Rig::new(&stream, Some(ms(0)));
+    append_as(&stream, FIRST, ms(1), true);
+    session.taken().await;
+    assert!(!stream.is_open());
+    assert!(session.reached.try_recv().is_err(), "it is still behind");
+    append(&stream, FIRST, ms(2));
+    session.taken().await;
+    assert!(stream.is_open());
+    assert_eq!(session.reached.try_recv(), Ok(ms(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_fills_a_gap_for_one_session_is_no_news_to_one_of_the_present() {
+    let stream = stream((Some(ms(0)), None));
+    let latest = Demand { delivery: Delivery::Latest, ..every() };
+    let wanted = Wanted { from: None, to: None, forgotten: None, demand: latest };
+    let mut present = Rig::wanting(&stream, wanted);
+    let mut past = Rig::wanting(&stream, Wanted { from: Some(ms(0)), ..wanted });
+    assert_eq!(present.next().await, None);
+    append_as(&stream, FIRST, ms(1), true);
+    append(&stream, FIRST, ms(2));
+    assert_eq!(past.taken().await, (71, ms(1)));
+    assert_eq!(past.taken().await, (71, ms(2)));
+    let missed = Missed { from: ms(1), to: ms(1), count: 1, why: MissedWhy::LinkDown };
+    assert_eq!(present.next().await, Some(Event::Missed(missed)));
+    assert_eq!(present.taken().await, (71, ms(2)));
 }
