@@ -39,6 +39,9 @@ use crate::clock;
 /// Longest wait for a subscriber to take the last event.
 const ENDED_MAX: Duration = Duration::from_secs(5);
 
+/// Markers in a row that are looked through for the picture they refer to.
+const STILL_MAX: usize = 100_000;
+
 /// What a session counts; read by Unsubscribe.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -306,8 +309,13 @@ impl Session {
         match meta {
             Meta::Frame(header) => self.hand_over_frame(&entry, &arrival, header).await,
             Meta::Unchanged(marker) => {
-                let same_as = self.last_frame.filter(|&(life, _)| life == arrival.life);
-                let Some((_, same_as)) = same_as else { return Ok(()) };
+                let shown = |last: Option<(Life, Instant)>| {
+                    last.filter(|&(life, _)| life == arrival.life).map(|(_, at)| at)
+                };
+                if shown(self.last_frame).is_none() {
+                    self.show_picture_before(entry.at, arrival.life).await?;
+                }
+                let Some(same_as) = shown(self.last_frame) else { return Ok(()) };
                 let replayed = entry.at < self.began && self.wanted.from.is_some();
                 let handed_at = clock::now();
                 let stages = tidegate_client::Stages {
@@ -345,6 +353,29 @@ impl Session {
         (!wanted).then_some(Missed { from: at, to: at, count: 1, why })
     }
 
+    /// Hands over the picture that a marker at `at` refers to: this session began when the scene was still already.
+    async fn show_picture_before(&mut self, at: Instant, life: Life) -> Result<(), Gone> {
+        let (log, _) = self.stream.log();
+        let mut before = at;
+        for _ in 0..STILL_MAX {
+            let found = log.nearest_before(before - Duration::from_nanos(1)).ok().flatten();
+            let Some((entry, (arrival, meta))) =
+                found.and_then(|entry| Some((entry.clone(), entry::decode(&entry)?)))
+            else {
+                return Ok(());
+            };
+            if arrival.life != life {
+                return Ok(());
+            }
+            before = entry.at;
+            if let Meta::Frame(header) = meta {
+                let header = FrameHeader { replayed: true, ..header };
+                return self.hand_over_frame(&entry, &arrival, header).await;
+            }
+        }
+        Ok(())
+    }
+
     async fn hand_over_frame(
         &mut self,
         entry: &Entry,
@@ -357,7 +388,8 @@ impl Session {
             () = self.stop.cancelled() => return Err(Gone::Told(EndReason::Unsubscribed)),
         };
         // What the log already held when the session began is the past to this subscriber.
-        let from_log = self.wanted.from.is_some() && arrival.last_at < self.began;
+        let past = self.wanted.from.is_some() || header.replayed;
+        let from_log = past && arrival.last_at < self.began;
         header.replayed |= from_log;
         let handed_at = clock::now();
         let mut stages = entry::stages(&header, arrival, handed_at);

@@ -6,7 +6,7 @@ use futures::StreamExt;
 use tidegate_client::{Delivery, Event, Frame, Instant, SubscribeRequest, Subscription};
 use tokio::time::{sleep, timeout};
 
-use crate::world::World;
+use crate::world::{World, captured};
 
 const SCENE: &str = "scene:street?size=320x240&fps=10&people=3&seed=1";
 
@@ -66,7 +66,7 @@ async fn every_frame_of_a_broken_link_is_delivered_afterwards() {
     let _camera = world.camera("cam1", SCENE);
     world.wait_for_camera(&client, "cam1").await;
     let mut subscription = client.subscribe(request("cam1", Delivery::Every)).await.unwrap();
-    let mut last = frame(&mut subscription).await.captured_at;
+    let mut seen = vec![frame(&mut subscription).await.captured_at];
     // The edge node restarts; the camera captures on, and the client subscribes again by itself.
     world.stop_node().await;
     sleep(Duration::from_secs(2)).await;
@@ -74,18 +74,16 @@ async fn every_frame_of_a_broken_link_is_delivered_afterwards() {
     let restarted = tidegate::clock::now();
     let (mut filled, mut live) = (0, 0);
     while live < 5 {
-        let frame = frame(&mut subscription).await;
-        assert!(frame.captured_at > last, "in order and none twice");
-        let gap = frame.captured_at.since(last);
-        assert!(gap < Duration::from_millis(190), "a gap of {gap:?} after {last}");
-        last = frame.captured_at;
-        if frame.captured_at < restarted {
+        let at = frame(&mut subscription).await.captured_at;
+        seen.push(at);
+        if at < restarted {
             filled += 1;
         } else {
             live += 1;
         }
     }
-    assert!(filled >= 15, "{filled} frames of the two seconds without a node");
+    assert!(filled >= 5, "{filled} frames of the two seconds without a node");
+    assert_eq!(seen, captured(&client, "cam1", &seen).await, "in order, none twice, none missing");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
+use futures::StreamExt;
 use tempfile::TempDir;
 use tidegate::{
     camera::{self, CameraError, CameraOptions, DialOptions},
@@ -9,7 +10,7 @@ use tidegate::{
     node::{Node, NodeOptions},
     pki::{self, InitRequest},
 };
-use tidegate_client::{Client, Credentials};
+use tidegate_client::{Client, Credentials, Delivery, Event, Instant, SubscribeRequest};
 use tidegate_frame::{knob::FrameLimits, transfer::TransferConfig};
 use tidegate_log::LogConfig;
 use tidegate_wire::TransferHints;
@@ -162,4 +163,24 @@ fn options(name: &str) -> CameraOptions {
 
 fn link_config() -> LinkConfig {
     LinkConfig::default()
+}
+
+/// What the camera's log has from the first to the last of these, by a subscription of its own into the past.
+pub(crate) async fn captured(client: &Client, camera: &str, seen: &[Instant]) -> Vec<Instant> {
+    let (first, last) = (seen[0], seen[seen.len() - 1]);
+    let mut request = SubscribeRequest::new(camera, Duration::from_secs(2), 0.5).unwrap();
+    request.demand.delivery = Delivery::Every;
+    request.from = Some(first);
+    request.to = Some(last + Duration::from_nanos(1));
+    let mut subscription = client.subscribe(request).await.expect("a subscription");
+    let mut captured = Vec::new();
+    let all = async {
+        while let Some(event) = subscription.next().await {
+            if let Event::Frame(frame) = event.expect("the subscription holds") {
+                captured.push(frame.captured_at);
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), all).await.expect("the past comes to its end");
+    captured
 }

@@ -282,6 +282,25 @@ async fn dropped_notices_are_counted_although_none_follows() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_comes_while_nothing_moves_is_shown_the_picture_first() {
+    let stream = stream((None, None));
+    append(&stream, FIRST, ms(1));
+    unchanged(&stream, FIRST, ms(2));
+    let mut session = Rig::new(&stream, None);
+    assert_eq!(session.next().await, None);
+    for at in [3, 4] {
+        unchanged(&stream, FIRST, ms(at));
+    }
+    let Some(Event::Frame(shown)) = session.next().await else { panic!("no picture") };
+    assert_eq!((shown.captured_at, shown.replayed), (ms(1), true));
+    assert_eq!(shown.stages.delivery, Duration::ZERO);
+    for at in [3, 4] {
+        let Some(Event::Unchanged(marker)) = session.next().await else { panic!("no marker") };
+        assert_eq!((marker.captured_at, marker.same_as), (ms(at), ms(1)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_subscriptions_feedback_tells_markers_and_what_never_came() {
     let stream = stream((None, None));
     let mut session = Rig::new(&stream, Some(ms(0)));
