@@ -4,7 +4,7 @@ use std::{fs, thread, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use bench_harness::{Figure, Report, Target};
-use tidegate_sys::clock::monotonic_nanos;
+use tidegate_sys::clock::{monotonic_nanos, process_cpu_nanos};
 
 use crate::{
     Plan,
@@ -75,21 +75,11 @@ pub fn idle(plan: &Plan, studio: &Studio, report: &mut Report) -> anyhow::Result
     Ok(())
 }
 
-/// Processor time of a process and its threads, in seconds, to a hundredth.
+/// Processor time of a process and its threads, in seconds.
 fn cpu_seconds(process: u32) -> anyhow::Result<f64> {
-    // USER_HZ, which Linux has kept at 100 for every program to rely on.
-    const TICKS_PER_SECOND: f64 = 100.0;
-    let path = format!("/proc/{process}/stat");
-    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-    // The name stands in brackets and may hold anything; behind it, user and system time are the 12th and 13th.
-    let (_, columns) = text.rsplit_once(')').with_context(|| format!("{path} has no name"))?;
-    let ticks: Vec<&str> = columns.split_whitespace().skip(11).take(2).collect();
-    ensure!(ticks.len() == 2, "{path} is too short");
-    let mut sum = 0.0;
-    for column in ticks {
-        sum += column.parse::<f64>().with_context(|| format!("reading {path}"))?;
-    }
-    Ok(sum / TICKS_PER_SECOND)
+    let nanos = process_cpu_nanos(process)
+        .with_context(|| format!("reading the processor time of process {process}"))?;
+    Ok(nanos as f64 / 1e9)
 }
 
 fn resident_bytes(process: u32) -> anyhow::Result<f64> {

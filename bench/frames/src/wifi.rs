@@ -111,7 +111,7 @@ impl Bench<'_> {
     ) -> anyhow::Result<(Score, f64)> {
         let pairs = match (measure, self.plan.quick) {
             (false, _) => 0,
-            (true, true) => 8,
+            (true, true) => 16,
             (true, false) => 20,
         };
         let asked = Asked {

@@ -167,17 +167,18 @@ impl Controller for Budget {
             self.confident = true;
             return Choice::Rung { rung, bytes_max: now };
         }
-        // No margin is left, neither of the time nor of the share.
-        let bound = s.bounds.latency().as_secs_f64() * STRAINED;
-        let strained =
-            rate * (bound - (overhead + s.elapsed).as_secs_f64()) - s.outstanding_bytes as f64;
-        let just_fits = |rung: &usize| {
-            let rung = &s.rungs[*rung];
-            rung.bytes <= strained && rung.bytes * rung.kept <= average / self.config.duty
+        // Without a margin, neither of the time nor of the share: for a frame just captured, and as things are.
+        let bound = s.bounds.latency().as_secs_f64() * STRAINED - overhead.as_secs_f64();
+        let strained = rate * (bound - s.elapsed.as_secs_f64()) - s.outstanding_bytes as f64;
+        let just_fits = |rung: usize, budget: f64, average: f64| {
+            let rung = &s.rungs[rung];
+            rung.bytes <= budget && rung.bytes * rung.kept <= average / self.config.duty
         };
-        let clear = enough.clone().any(|(_, r)| r.bytes <= fresh && r.bytes * r.kept <= sustained);
+        let clear = least.is_some_and(|rung| just_fits(rung, rate * bound, sustained));
         self.confident = false;
-        if let Some(rung) = least.filter(just_fits).filter(|_| !clear || s.outstanding_bytes == 0) {
+        if let Some(rung) = least.filter(|&rung| just_fits(rung, strained, average))
+            && (!clear || s.outstanding_bytes == 0)
+        {
             self.spend(&s.rungs[rung]);
             return Choice::Rung { rung, bytes_max: strained };
         }
@@ -185,7 +186,8 @@ impl Controller for Budget {
             return Choice::Wait;
         }
         let best = s.rungs.iter().enumerate().filter(|(index, rung)| fits(*index, rung, now));
-        let smallest = smallest(s.rungs.iter().enumerate()).filter(just_fits);
+        let smallest =
+            smallest(s.rungs.iter().enumerate()).filter(|&rung| just_fits(rung, strained, average));
         let by_latency = most_accurate(best).or(smallest);
         if let Some(rung) = by_latency {
             self.spend(&s.rungs[rung]);
