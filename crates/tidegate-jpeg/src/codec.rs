@@ -78,7 +78,7 @@ impl Codec {
     /// A codec without buffers.
     ///
     /// # Panics
-    /// When there is no memory for a few kilobytes.
+    /// When there is no memory for a few hundred kilobytes.
     pub fn new() -> Self {
         // SAFETY: takes nothing; null means that there is no memory.
         let raw = unsafe { ffi::tgj_new() };

@@ -27,10 +27,15 @@ pub(crate) struct Awake {
 
 impl Awake {
     /// Starts a thread for each processor of this one. Where the kernel does not say which there are, or refuses their
-    /// priority, there are none: they would stand in the way.
+    /// priority, there are none: they would stand in the way. Nor where a quota grants less than all processors: they would
+    /// use it up.
     pub(crate) fn start() -> io::Result<Self> {
         let mut awake = Self { over: Arc::default(), threads: Vec::new() };
-        for processor in sched::processors().unwrap_or_default() {
+        let processors = sched::processors().unwrap_or_default();
+        if thread::available_parallelism()?.get() < processors.len() {
+            return Ok(awake);
+        }
+        for processor in processors {
             let over = Arc::clone(&awake.over);
             let thread = thread::Builder::new().name(format!("awake-{processor}"));
             awake.threads.push(thread.spawn(move || {

@@ -175,16 +175,17 @@ impl Controller for Budget {
             rung.bytes <= budget && rung.bytes * rung.kept <= average / self.config.duty
         };
         let clear = least.is_some_and(|rung| just_fits(rung, rate * bound, sustained));
-        self.confident = false;
         if let Some(rung) = least.filter(|&rung| just_fits(rung, strained, average))
             && (!clear || s.outstanding_bytes == 0)
         {
+            self.confident = false;
             self.spend(&s.rungs[rung]);
             return Choice::Rung { rung, bytes_max: strained };
         }
         if clear {
             return Choice::Wait;
         }
+        self.confident = false;
         let best = s.rungs.iter().enumerate().filter(|(index, rung)| fits(*index, rung, now));
         let smallest =
             smallest(s.rungs.iter().enumerate()).filter(|&rung| just_fits(rung, strained, average));

@@ -102,7 +102,7 @@ impl Encoder {
 
     /// Says that the frame last encoded for a transfer was sent: differencing compares with it from now on.
     pub(super) fn sent(&self, transfer: TransferId) {
-        // A lost hint makes differencing compare with an older frame: more is sent, nothing is lost.
+        // There is room: the queue holds more than all transfers have at once.
         let _ = self.give(Work::Sent(transfer));
     }
 

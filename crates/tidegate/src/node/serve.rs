@@ -13,7 +13,7 @@ use super::{
     NodeState,
     cameras::{Attachment, Camera, Owner},
     entry::{self, Arrival, Life, Meta, shared},
-    stream::Stream,
+    stream::{AppendFailed, Stream},
     verdict,
 };
 use crate::{
@@ -138,10 +138,7 @@ impl Serving {
         let at = header.at;
         let meta = Meta::Frame(header);
         if let Err(error) = stream.append(at, arrival, &meta, body) {
-            // A frame on a stream of its own may come after a newer one.
-            tracing::debug!(camera = %self.camera.name, %at, error = %crate::error_chain(&error), "frame not kept");
-            let why = MissedWhy::Overtaken;
-            return stream.tell_missed(Missed { from: at, to: at, count: 1, why });
+            return self.not_kept(&stream, at, &error);
         }
         let Meta::Frame(header) = meta else { return };
         self.camera.verdicts.tell(|| {
@@ -187,12 +184,18 @@ impl Serving {
         let Some(stream) = self.camera.stream(marker.transfer) else { return };
         let now = clock::now();
         let arrival = self.arrival(now, now);
-        self.tell_unsent(&stream, marker.at, Outcome::Unchanged);
-        if let Err(error) =
-            stream.append(marker.at, arrival, &Meta::Unchanged(marker), &Bytes::new())
-        {
-            tracing::warn!(camera = %self.camera.name, at = %marker.at, error = %crate::error_chain(&error), "marker not kept");
+        let at = marker.at;
+        match stream.append(at, arrival, &Meta::Unchanged(marker), &Bytes::new()) {
+            Ok(()) => self.tell_unsent(&stream, at, Outcome::Unchanged),
+            Err(error) => self.not_kept(&stream, at, &error),
         }
+    }
+
+    /// A frame or marker came after a newer one: each travels for itself.
+    fn not_kept(&self, stream: &Stream, at: Instant, error: &AppendFailed) {
+        tracing::debug!(camera = %self.camera.name, %at, error = %crate::error_chain(error), "frame not kept");
+        self.tell_unsent(stream, at, Outcome::Overtaken);
+        stream.tell_missed(Missed { from: at, to: at, count: 1, why: MissedWhy::Overtaken });
     }
 
     fn event(&self, stream: &Stream, event: &tidegate_wire::Event) {

@@ -39,9 +39,6 @@ use crate::clock;
 /// Longest wait for a subscriber to take the last event.
 const ENDED_MAX: Duration = Duration::from_secs(5);
 
-/// Markers in a row that are looked through for the picture they refer to.
-const STILL_MAX: usize = 100_000;
-
 /// What a session counts; read by Unsubscribe.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -83,7 +80,7 @@ pub(super) struct Session {
     /// Notices were dropped because we were too slow, and it is not told yet what they said.
     lagged: bool,
     setting: Option<Arc<str>>,
-    /// The last frame that was handed over, which markers refer to.
+    /// The last frame of the stream, if it was handed over: markers refer to it.
     last_frame: Option<(Life, Instant)>,
     /// Whether it began in the past.
     from_past: bool,
@@ -237,6 +234,8 @@ impl Session {
         self.missed_read = missed;
         self.pending = infeasible;
         self.stream = stream;
+        // Its markers refer to frames of its own.
+        self.last_frame = None;
         Ok(())
     }
 
@@ -280,6 +279,7 @@ impl Session {
                     }
                 }
                 Err(ReadError::Overtaken(overtaken)) => {
+                    self.last_frame = None;
                     let (from, until) = overtaken.missed_time;
                     self.missed(wrapped(from, until, overtaken.missed())).await?;
                 }
@@ -304,6 +304,7 @@ impl Session {
         if let Meta::Frame(header) = &meta
             && let Some(failed) = self.present_or_past(header, entry.at)
         {
+            self.last_frame = None;
             return self.missed(failed).await;
         }
         match meta {
@@ -315,7 +316,10 @@ impl Session {
                 if shown(self.last_frame).is_none() {
                     self.show_picture_before(entry.at, arrival.life).await?;
                 }
-                let Some(same_as) = shown(self.last_frame) else { return Ok(()) };
+                let Some(same_as) = shown(self.last_frame) else {
+                    let (from, to, why) = (entry.at, entry.at, MissedWhy::LogWrapped);
+                    return self.missed(Missed { from, to, count: 1, why }).await;
+                };
                 let replayed = entry.at < self.began && self.wanted.from.is_some();
                 let handed_at = clock::now();
                 let stages = tidegate_client::Stages {
@@ -353,25 +357,16 @@ impl Session {
         (!wanted).then_some(Missed { from: at, to: at, count: 1, why })
     }
 
-    /// Hands over the picture that a marker at `at` refers to: this session began when the scene was still already.
+    /// Hands over the picture that a marker at `at` refers to, to a subscriber who has not got it: this session began when the
+    /// scene was still already, or the picture was late.
     async fn show_picture_before(&mut self, at: Instant, life: Life) -> Result<(), Gone> {
-        let (log, _) = self.stream.log();
-        let mut before = at;
-        for _ in 0..STILL_MAX {
-            let found = log.nearest_before(before - Duration::from_nanos(1)).ok().flatten();
-            let Some((entry, (arrival, meta))) =
-                found.and_then(|entry| Some((entry.clone(), entry::decode(&entry)?)))
-            else {
-                return Ok(());
-            };
-            if arrival.life != life {
-                return Ok(());
-            }
-            before = entry.at;
-            if let Meta::Frame(header) = meta {
-                let header = FrameHeader { replayed: true, ..header };
-                return self.hand_over_frame(&entry, &arrival, header).await;
-            }
+        let picture = self.stream.picture().filter(|picture| picture.at < at);
+        if let Some(entry) = picture
+            && let Some((arrival, Meta::Frame(header))) = entry::decode(&entry)
+            && arrival.life == life
+        {
+            let header = FrameHeader { replayed: true, ..header };
+            self.hand_over_frame(&entry, &arrival, header).await?;
         }
         Ok(())
     }
@@ -400,6 +395,7 @@ impl Session {
         let late = stages.total() > demand.bounds.latency();
         if late && demand.delivery == Delivery::Latest && !header.replayed {
             drop(permit);
+            self.last_frame = None;
             let why = if stages.total() - stages.delivery > demand.bounds.latency() {
                 MissedWhy::Late
             } else {
@@ -453,7 +449,7 @@ impl Session {
             }
             Ok(Notice::Missed(missed, before)) => {
                 self.tell_unread(before, missed.from).await?;
-                self.missed_read = before + missed.count;
+                self.missed_read = before.saturating_add(missed.count);
                 self.missed_at = missed.to;
                 let wanted = self.wanted.from.is_none_or(|from| missed.to >= from)
                     && self.wanted.to.is_none_or(|to| missed.from < to);

@@ -19,8 +19,8 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use tidegate_client::{ApiError, Event, KnobsChanged, Missed, MissedWhy};
-use tidegate_log::{AppendError, Log, LogConfig, LogError, LogWriter, Memory};
-use tidegate_message::{CameraName, Code, Demand, Instant};
+use tidegate_log::{AppendError, Entry, Log, LogConfig, LogError, LogWriter, Memory};
+use tidegate_message::{CameraName, Code, Demand, Instant, Position};
 use tidegate_wire::{EndReason, TransferHints, TransferId};
 use tokio::sync::{broadcast, watch};
 
@@ -58,6 +58,8 @@ struct Tail {
     generation: u64,
     /// The camera's life that the newest entry comes from; before the first, the one it was asked of.
     life: Life,
+    /// Where the newest frame is that is no marker.
+    picture: Option<Position>,
     setting: Option<Arc<str>>,
     reason: Option<Arc<str>>,
     ended: Option<EndReason>,
@@ -124,6 +126,7 @@ impl Stream {
                 writer,
                 generation: 0,
                 life,
+                picture: None,
                 setting: None,
                 reason: None,
                 ended: None,
@@ -188,6 +191,7 @@ impl Stream {
             tail.writer = writer;
             tail.log = log;
             tail.generation += 1;
+            tail.picture = None;
         }
         tail.life = arrival.life;
         if matches!(meta, Meta::Frame(header) if !header.replayed) {
@@ -195,11 +199,20 @@ impl Stream {
         }
         let Tail { writer, meta: encoded, .. } = &mut *tail;
         entry::encode(encoded, arrival, meta);
-        writer.append(at, encoded, body)?;
+        let position = writer.append(at, encoded, body)?;
+        if matches!(meta, Meta::Frame(_)) {
+            tail.picture = Some(position);
+        }
         tail.began_at.get_or_insert(at);
         drop(tail);
         self.wake();
         Ok(())
+    }
+
+    /// The newest frame that is no marker, unless the wrap took it.
+    pub(super) fn picture(&self) -> Option<Entry> {
+        let tail = self.tail();
+        tail.picture.and_then(|position| tail.log.entry(position).ok().flatten())
     }
 
     /// Whether it delivers the present from now on and without an end, so that others may read it, too.
@@ -311,7 +324,7 @@ impl Stream {
     pub(super) fn tell_missed(&self, missed: Missed) {
         let mut tail = self.tail();
         let before = tail.missed;
-        tail.missed += missed.count;
+        tail.missed = tail.missed.saturating_add(missed.count);
         let _ = self.notices.send(Notice::Missed(missed, before));
     }
 

@@ -165,10 +165,11 @@ fn link_config() -> LinkConfig {
     LinkConfig::default()
 }
 
-/// What the camera's log has from the first to the last of these, by a subscription of its own into the past.
+/// What the camera's log has from the first to the last of these. Asked for with another bound, so that no transfer that
+/// runs already is shared, which may have lost something.
 pub(crate) async fn captured(client: &Client, camera: &str, seen: &[Instant]) -> Vec<Instant> {
     let (first, last) = (seen[0], seen[seen.len() - 1]);
-    let mut request = SubscribeRequest::new(camera, Duration::from_secs(2), 0.5).unwrap();
+    let mut request = SubscribeRequest::new(camera, Duration::from_secs(1), 0.5).unwrap();
     request.demand.delivery = Delivery::Every;
     request.from = Some(first);
     request.to = Some(last + Duration::from_nanos(1));

@@ -12,7 +12,7 @@ use futures::StreamExt;
 use tempfile::TempDir;
 use tidegate::pki::{self, InitRequest, NODE_SERVER_NAME};
 use tidegate_client::{
-    Client, Credentials, Delivery, Event, Frame, Instant, SubscribeRequest, Subscription,
+    Bounds, Client, Credentials, Delivery, Event, Frame, Instant, SubscribeRequest, Subscription,
 };
 use tidegate_netlab::{Lab, LabError, Options};
 use tidegate_sim::medium::Scenario;
@@ -184,11 +184,13 @@ impl App {
         self.client.subscribe(request).await.expect("a subscription")
     }
 
-    /// What the camera's log has from the first to the last of these, by a subscription of its own into the past.
+    /// What the camera's log has from the first to the last of these. Asked for with another bound, so that no transfer that
+    /// runs already is shared, which may have lost something.
     pub(crate) async fn captured(&self, seen: &[Instant]) -> Vec<Instant> {
         let (first, last) = (seen[0], seen[seen.len() - 1]);
         let past = |request: &mut SubscribeRequest| {
             request.demand.delivery = Delivery::Every;
+            request.demand.bounds = Bounds::new(Duration::from_secs(1), 0.5).expect("bounds");
             request.from = Some(first);
             request.to = Some(last + Duration::from_nanos(1));
         };

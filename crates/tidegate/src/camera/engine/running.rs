@@ -90,12 +90,12 @@ impl Running {
             }
         }
         let cursor = from.map(|from| log.reader_from(from));
-        let first = match &cursor {
-            Some(reader) => {
-                reader.missing_at_start().map_or(from.unwrap_or(now), |(_, until)| until)
-            }
-            None => now,
-        };
+        let wrapped = cursor.as_ref().and_then(Reader::missing_at_start);
+        if let Some((first, last)) = wrapped {
+            let lost = Lost { first, last, count: 0, why: DropReason::LogWrapped };
+            actions.push_back(lost.told(start.transfer));
+        }
+        let first = wrapped.map_or(from.unwrap_or(now), |(_, until)| until);
         let running = Self {
             transfer,
             cursor,
@@ -358,6 +358,9 @@ impl Running {
             tracing::error!(%frame, "a frame was to be sent that is not encoded");
             return;
         };
+        let setting = header.setting;
+        // The encoder has not seen what travels as it was captured, and cannot compare with it.
+        let seen = !setting.is_original() || setting.difference().is_some();
         let header = FrameHeader {
             transfer: id,
             at: frame,
@@ -365,7 +368,7 @@ impl Running {
             size: encoded.size,
             original_bytes: entry.body.len() as u64,
             row: header.row,
-            setting: header.setting.to_string(),
+            setting: setting.to_string(),
             accuracy: header.accuracy,
             accuracy_kept: header.accuracy_kept,
             replayed: header.replayed,
@@ -377,7 +380,7 @@ impl Running {
         self.in_flight.insert(frame);
         self.reference = Some(frame);
         actions.push_back(Action::Frame { header, body: encoded.body, deadline, live });
-        actions.push_back(Action::Sent(id));
+        actions.push_back(if seen { Action::Sent(id) } else { Action::Lost(id) });
     }
 }
 

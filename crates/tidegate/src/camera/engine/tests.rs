@@ -173,6 +173,9 @@ fn what_the_logs_wrap_took_from_a_reader_is_told() {
     let told = Rig::told(&actions);
     let count = captured.len();
     assert_eq!(told, [format!("{next} lost {count} {}", DropReason::LogWrapped)]);
+    rig.start(Delivery::Every, Some(first), None);
+    let told = Rig::told(&rig.actions());
+    assert!(told.len() == 1 && told[0].contains("lost 0 log wrapped"), "{told:?}");
 }
 
 #[test]

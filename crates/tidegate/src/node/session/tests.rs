@@ -36,9 +36,14 @@ fn append(stream: &Stream, life: Life, at: Instant) {
 }
 
 fn append_as(stream: &Stream, life: Life, at: Instant, replayed: bool) {
+    append_captured(stream, life, at, replayed, Duration::ZERO);
+}
+
+/// A frame that was captured `before` it came.
+fn append_captured(stream: &Stream, life: Life, at: Instant, replayed: bool, before: Duration) {
     let now = clock::now();
     // Its camera's clock may say anything: what counts is when it came.
-    let offset_nanos = now.nanos_since(at);
+    let offset_nanos = now.nanos_since(at) - before.as_nanos() as i64;
     let arrival = Arrival { life, first_at: now, last_at: now, offset_nanos };
     let header = FrameHeader {
         transfer: stream.transfer,
@@ -156,7 +161,9 @@ async fn a_marker_refers_to_no_frame_of_an_earlier_life() {
     assert_eq!(session.taken().await, (71, ms(1000)));
     unchanged(&stream, SECOND, ms(10));
     append(&stream, SECOND, ms(20));
-    assert_eq!(session.taken().await, (72, ms(20)), "not the marker at 10");
+    let wrapped = Missed { why: MissedWhy::LogWrapped, ..late(ms(10)) };
+    assert_eq!(session.next().await, Some(Event::Missed(wrapped)), "not the marker at 10");
+    assert_eq!(session.taken().await, (72, ms(20)));
     unchanged(&stream, SECOND, ms(30));
     assert_eq!(session.taken().await, (72, ms(30)));
 }
@@ -298,6 +305,24 @@ async fn who_comes_while_nothing_moves_is_shown_the_picture_first() {
         let Some(Event::Unchanged(marker)) = session.next().await else { panic!("no marker") };
         assert_eq!((marker.captured_at, marker.same_as), (ms(at), ms(1)));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_marker_that_refers_to_a_late_frame_brings_it_first() {
+    let stream = stream((None, None));
+    let demand = Demand { delivery: Delivery::Latest, ..every() };
+    let mut session =
+        Rig::wanting(&stream, Wanted { from: None, to: None, forgotten: None, demand });
+    assert_eq!(session.next().await, None);
+    append(&stream, FIRST, ms(1));
+    assert_eq!(session.taken().await, (71, ms(1)));
+    append_captured(&stream, FIRST, ms(2), false, Duration::from_secs(100));
+    assert_eq!(session.next().await, Some(Event::Missed(late(ms(2)))));
+    unchanged(&stream, FIRST, ms(3));
+    let Some(Event::Frame(shown)) = session.next().await else { panic!("no picture") };
+    assert_eq!((shown.captured_at, shown.replayed), (ms(2), true));
+    let Some(Event::Unchanged(marker)) = session.next().await else { panic!("no marker") };
+    assert_eq!((marker.captured_at, marker.same_as), (ms(3), ms(2)));
 }
 
 #[tokio::test(start_paused = true)]
