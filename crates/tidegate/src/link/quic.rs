@@ -401,8 +401,9 @@ impl Reader {
         match self.frame_body(&header, &mut receipt).await {
             Ok(body) => {
                 let (first_at, last_at) = (receipt.first_at(), receipt.last_at());
-                core.send_final(receipt.complete()).await;
+                // Handed over first: who sends the next frame once this one is acknowledged has them in order.
                 core.deliver(Incoming::Frame { header, body, first_at, last_at }).await;
+                core.send_final(receipt.complete()).await;
                 Ok(())
             }
             Err(Stop::Reset) => {

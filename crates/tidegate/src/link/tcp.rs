@@ -479,9 +479,9 @@ impl Reader {
                     let bytes = receipt.received();
                     return Err(ProtocolError::Length { bytes, expected: header.bytes });
                 }
-                self.core.send_final(receipt.complete()).await;
                 let frame = Incoming::Frame { header, body: bytes, first_at, last_at };
                 self.core.deliver(frame).await;
+                self.core.send_final(receipt.complete()).await;
             }
             Some(What::Bulk(record)) => {
                 self.core.deliver(Incoming::Bulk { record, body: bytes }).await;
