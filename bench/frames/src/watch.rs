@@ -117,15 +117,7 @@ async fn run(
     let mut subscriptions = Vec::new();
     for name in names {
         for _ in 0..asked.subscribers {
-            let request = SubscribeRequest {
-                camera: name.parse()?,
-                from: None,
-                from_epoch: None,
-                to: None,
-                demand: asked.demand,
-                detector: None,
-                scene: None,
-            };
+            let request = SubscribeRequest::with_demand(name.parse()?, asked.demand);
             subscriptions.push(client.subscribe(request).await?);
         }
     }

@@ -43,16 +43,12 @@ impl SubscribeRequest {
             when_infeasible: WhenInfeasible::default(),
             profile: AdaptationProfile::default(),
         };
-        let camera = camera.parse()?;
-        Ok(Self {
-            camera,
-            from: None,
-            from_epoch: None,
-            to: None,
-            demand,
-            detector: None,
-            scene: None,
-        })
+        Ok(Self::with_demand(camera.parse()?, demand))
+    }
+
+    /// Frames from now on that keep `demand`.
+    pub fn with_demand(camera: CameraName, demand: Demand) -> Self {
+        Self { camera, from: None, from_epoch: None, to: None, demand, detector: None, scene: None }
     }
 
     /// Checks what holds between the fields.

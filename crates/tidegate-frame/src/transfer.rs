@@ -22,6 +22,7 @@
 
 mod command;
 mod config;
+mod encode_time;
 mod flight;
 mod ladder;
 mod report;
@@ -45,6 +46,7 @@ use crate::{
 
 pub use command::{Command, Input, SendHeader};
 pub use config::TransferConfig;
+use encode_time::EncodeTime;
 use flight::{Flight, Flights};
 use ladder::Ladder;
 use report::Reasons;
@@ -68,7 +70,7 @@ pub struct Transfer {
     share: Option<(f64, Instant)>,
     period: Duration,
     captured_last: Option<Instant>,
-    encode: Spread,
+    encode: EncodeTime,
     waiting: VecDeque<Waiting>,
     encoding: Option<Encoding>,
     flights: Flights,
@@ -107,20 +109,6 @@ struct Encoding {
     trial: bool,
     /// Size of the encoding that was taken back for this one.
     replaces_bytes: Option<u32>,
-}
-
-/// A smoothed time.
-#[derive(Clone, Copy, Debug)]
-struct Spread {
-    mean: Duration,
-    deviation: Duration,
-}
-
-impl Spread {
-    /// What it seldom exceeds.
-    fn usual_max(self) -> Duration {
-        self.mean + self.deviation * 2
-    }
 }
 
 /// Time for which the link's word about bytes on the way is believed.
@@ -165,7 +153,7 @@ impl Transfer {
             share: None,
             period: config.period_first,
             captured_last: None,
-            encode: Spread { mean: config.encode_first, deviation: Duration::ZERO },
+            encode: EncodeTime::new(config.encode_first),
             waiting: VecDeque::new(),
             encoding: None,
             flights: Flights::default(),
@@ -214,7 +202,7 @@ impl Transfer {
             Input::Encoded { frame, bytes, took } => self.encoded(now, frame, bytes, took),
             Input::Unchanged { frame, took, .. } => {
                 if let Some(encoding) = self.encoding.take_if(|e| e.of.frame == frame) {
-                    self.learn_encode_time(encoding.took + took);
+                    self.encode.learn(encoding.took + took);
                     self.out_last = Some(frame);
                     self.commands.push_back(Command::SendUnchanged { frame });
                 }
@@ -595,7 +583,7 @@ impl Transfer {
     fn encoded(&mut self, now: Instant, frame: Instant, bytes: u32, took: Duration) {
         let Some(mut encoding) = self.encoding.take_if(|e| e.of.frame == frame) else { return };
         encoding.took += took;
-        self.learn_encode_time(took);
+        self.encode.learn(took);
         let known = encoding.ladder == self.ladder_number;
         if known {
             self.ladder.observe(encoding.rung, encoding.of.bytes, bytes);
@@ -679,16 +667,6 @@ impl Transfer {
         });
         (self.sent_last, self.out_last) = (Some(now), Some(frame));
         self.commands.push_back(Command::Send { frame, deadline: encoding.deadline, header });
-    }
-
-    /// Mean and twice the mean deviation, as of round trips (RFC 6298): one slow encoding is an accident, two are the rule.
-    fn learn_encode_time(&mut self, took: Duration) {
-        let took = took.min(Duration::from_secs(1));
-        let Spread { mean, deviation } = self.encode;
-        self.encode = Spread {
-            mean: (mean * 7 + took) / 8,
-            deviation: (deviation * 3 + took.abs_diff(mean)) / 4,
-        };
     }
 
     fn acknowledged(

@@ -9,6 +9,7 @@
 
 use std::{
     hint, io,
+    num::NonZero,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -32,7 +33,8 @@ impl Awake {
     pub(crate) fn start() -> io::Result<Self> {
         let mut awake = Self { over: Arc::default(), threads: Vec::new() };
         let processors = sched::processors().unwrap_or_default();
-        if thread::available_parallelism()?.get() < processors.len() {
+        let granted = thread::available_parallelism().map_or(0, NonZero::get);
+        if granted < processors.len() {
             return Ok(awake);
         }
         for processor in processors {
@@ -60,5 +62,32 @@ impl Drop for Awake {
             // It cannot panic, and has nothing to say.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_processor_is_held_and_then_let_go() {
+        // No other test of this program starts any.
+        let held = || {
+            let tasks = std::fs::read_dir("/proc/self/task").expect("proc is mounted");
+            let names = tasks
+                .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+            names.filter(|name| name.starts_with("awake-")).count()
+        };
+        let processors = sched::processors().expect("the kernel says").len();
+        let awake = Awake::start().expect("threads start");
+        if awake.threads.is_empty() {
+            println!("skipped: a quota grants less than all processors");
+            return;
+        }
+        while held() < processors {
+            thread::yield_now(); // a thread names itself when it first runs
+        }
+        drop(awake);
+        assert_eq!(held(), 0);
     }
 }

@@ -205,6 +205,27 @@ pub struct FrameHeader {
     pub sent: Duration,
 }
 
+impl FrameHeader {
+    /// Of a live frame of `bytes` that travels as it was captured and took no time on the way here.
+    pub fn untouched(transfer: TransferId, at: Instant, size: FrameSize, bytes: u64) -> Self {
+        Self {
+            transfer,
+            at,
+            bytes,
+            size,
+            original_bytes: bytes,
+            row: 0,
+            setting: "original".into(),
+            accuracy: 1.0,
+            accuracy_kept: true,
+            replayed: false,
+            encode_started: Duration::ZERO,
+            encode_ended: Duration::ZERO,
+            sent: Duration::ZERO,
+        }
+    }
+}
+
 /// What a receiver has of one frame; newer ones replace older ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {

@@ -221,21 +221,12 @@ mod tests {
     #[tokio::test]
     async fn a_local_frame_is_whole_and_acknowledged_at_once() {
         let (mut camera, mut node) = local();
-        let header = FrameHeader {
-            transfer: TransferId(1),
-            at: Instant::from_millis(5),
-            bytes: 3,
-            size: FrameSize { width: 1, height: 1 },
-            original_bytes: 3,
-            row: 0,
-            setting: "original".into(),
-            accuracy: 1.0,
-            accuracy_kept: true,
-            replayed: false,
-            encode_started: Duration::ZERO,
-            encode_ended: Duration::ZERO,
-            sent: Duration::ZERO,
-        };
+        let header = FrameHeader::untouched(
+            TransferId(1),
+            Instant::from_millis(5),
+            FrameSize { width: 1, height: 1 },
+            3,
+        );
         let body = Bytes::from_static(b"abc");
         let sent = camera.send_frame(header, body, Instant::MAX, true).await.unwrap();
         assert!(matches!(sent, Sent::Whole(Ack { complete: true, .. })));

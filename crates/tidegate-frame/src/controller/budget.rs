@@ -211,3 +211,53 @@ impl Controller for Budget {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tidegate_message::Bounds;
+
+    use super::*;
+    use crate::{capacity::Capacity, knob::KnobSetting};
+
+    #[test]
+    fn frames_lost_again_and_again_lower_the_limit_although_others_waited_meanwhile() {
+        let rung = |bytes, accuracy| Rung {
+            row: 0,
+            setting: KnobSetting::ORIGINAL,
+            bytes,
+            accuracy,
+            kept: 1.0,
+        };
+        let rungs = [rung(20_000.0, 0.96), rung(60_000.0, 0.98)];
+        let period = Duration::from_millis(200);
+        let situation = |outstanding_bytes| Situation {
+            rungs: &rungs,
+            current: None,
+            bounds: Bounds::new(Duration::from_millis(100), 0.95).unwrap(),
+            elapsed: Duration::ZERO,
+            capacity: Some(Capacity { bytes_per_second: 2_500_000.0, deviation: 0.0 }),
+            outstanding_bytes,
+            one_way: Duration::from_millis(1),
+            encode: Duration::from_millis(5),
+            delivery: Duration::from_millis(2),
+            period,
+            share: None,
+        };
+        let mut budget = Budget::new(BudgetConfig::default());
+        let mut now = Instant::from_millis(0);
+        let mut large = Vec::new();
+        for _ in 0..40 {
+            let choice = budget.choose(now, &situation(0));
+            let Choice::Rung { rung, .. } = choice else { panic!("{choice:?}") };
+            large.push(rung == 1);
+            // The next frame waits behind it, and then it is lost.
+            let waits = budget.choose(now, &situation(10_000_000));
+            assert!(matches!(waits, Choice::Wait), "{waits:?}");
+            let lost = Duration::from_millis(100);
+            budget.observe(now, &Observation::Lost { waited: lost, expected: lost });
+            now = now + period;
+        }
+        assert!(large[..2].iter().all(|&large| large), "the capacity seems to carry it");
+        assert!(large[30..].iter().filter(|&&large| large).count() < 5, "{large:?}");
+    }
+}

@@ -60,21 +60,12 @@ impl Probe {
     /// # Errors
     /// [`ProbeError::Link`] and [`ProbeError::Lost`].
     pub async fn measure(&self, bytes: usize) -> Result<Duration, ProbeError> {
-        let header = FrameHeader {
-            transfer: NO_TRANSFER,
-            at: clock::now(),
-            bytes: bytes as u64,
-            size: FrameSize { width: 1, height: 1 },
-            original_bytes: bytes as u64,
-            row: 0,
-            setting: "original".into(),
-            accuracy: 1.0,
-            accuracy_kept: true,
-            replayed: false,
-            encode_started: Duration::ZERO,
-            encode_ended: Duration::ZERO,
-            sent: Duration::ZERO,
-        };
+        let header = FrameHeader::untouched(
+            NO_TRANSFER,
+            clock::now(),
+            FrameSize { width: 1, height: 1 },
+            bytes as u64,
+        );
         let started = Instant::now();
         let sending = self.link.send_frame(header, Bytes::from(vec![0; bytes]), Priority::Live)?;
         match sending.done().await {

@@ -158,13 +158,11 @@ fn requests(args: &SubscribeArgs) -> Result<Vec<SubscribeRequest>, ApiError> {
     };
     let request = |camera: &CameraName| {
         let request = SubscribeRequest {
-            camera: camera.clone(),
             from: args.from.map(|from| from.resolve(now)),
-            from_epoch: None,
             to: args.to.map(|to| to.resolve(now)),
-            demand,
             detector: args.detector.clone(),
             scene: args.scene.clone(),
+            ..SubscribeRequest::with_demand(camera.clone(), demand)
         };
         request.check().map(|()| request)
     };

@@ -67,16 +67,7 @@ pub(super) fn run(
         let (seen, events) = mpsc::channel(256);
         let mut tasks = tokio::task::JoinSet::new();
         for (index, name) in names.iter().enumerate() {
-            let camera: CameraName = name.parse()?;
-            let request = SubscribeRequest {
-                camera,
-                from: None,
-                from_epoch: None,
-                to: None,
-                demand,
-                detector: None,
-                scene: None,
-            };
+            let request = SubscribeRequest::with_demand(name.parse()?, demand);
             let (client, seen) = (client.clone(), seen.clone());
             tasks.spawn(async move { follow(client, request, index, seen).await });
         }

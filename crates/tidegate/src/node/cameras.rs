@@ -1,8 +1,9 @@
 //! The cameras that a node knows, their streams, and the questions it has asked them.
 //!
 //! Always true: a camera name belongs to the first node key that registered it until it is unregistered, but
-//! the key of a certificate of that camera takes it from one that only registered it; a stream lives while a session reads it; records for a camera go through one bounded channel to the task that
-//! serves its link, and a full channel is a link that is down.
+//! the key of a certificate of that camera takes it from one that only registered it; a stream lives while a
+//! session reads it; records for a camera go through one bounded channel to the task that serves its link, and
+//! a full channel is a link that is down.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,7 +22,10 @@ use tidegate_wire::{
     CameraAnnounce, CameraInfo, CameraInfoRequest, FetchOriginal, NodeId, Original, Record,
     StartTransfer, StopTransfer, TransferHints, TransferId, UpdateTransfer,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{
+    mpsc::{self, error::TrySendError},
+    oneshot,
+};
 
 use super::{entry::Life, stream::Stream, verdict::Verdicts};
 use crate::pki::{Kind, PeerIdentity};
@@ -344,22 +348,31 @@ impl Camera {
         Ok(stream)
     }
 
-    /// Changes what a stream must keep, if one session alone reads it; none if others do.
+    /// Changes what a stream must keep, if one session alone reads it; says whether it did.
     ///
-    /// The stream has the new demand even if the camera is offline, for when it is back.
+    /// A camera that is offline is asked for the new demand when it is back.
+    ///
+    /// # Errors
+    /// [`Code::LIMIT_REACHED`] if its link has stalled; nothing has changed then.
     pub(super) fn update_if_alone(
         &self,
         stream: &Stream,
         demand: Demand,
-    ) -> Option<Result<(), ApiError>> {
+    ) -> Result<bool, ApiError> {
         // Under the lock, so that nobody joins between the look and the change.
         let state = self.state();
         if stream.sessions.load(Ordering::Acquire) > 1 {
-            return None;
+            return Ok(false);
+        }
+        let update = UpdateTransfer { transfer: stream.transfer, demand };
+        if let Some(link) = &state.link
+            && let Err(TrySendError::Full(_)) = link.records.try_send(update.into())
+        {
+            let text = format!("{RECORDS_MAX} records wait for camera {}: try again", self.name);
+            return Err(ApiError::new(Code::LIMIT_REACHED, text));
         }
         stream.set_demand(demand);
-        drop(state);
-        Some(self.tell(UpdateTransfer { transfer: stream.transfer, demand }))
+        Ok(true)
     }
 
     /// Asks for a stream again over a new link.

@@ -10,7 +10,11 @@ use bytes::Bytes;
 use tidegate_log::LogConfig;
 use tidegate_message::{CameraName, Code, Demand, Instant};
 use tidegate_wire::{OriginalOutcome, TransferHints};
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{
+    broadcast,
+    mpsc::{self, error::TrySendError},
+    oneshot,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -18,7 +22,7 @@ use super::{
     cameras::Camera,
     session::{Counts, Session, Wanted},
     stream::Stream,
-    verdict::Verdicts,
+    verdict::{VERDICTS_MAX, Verdicts},
 };
 use crate::api::{
     ApiError, CameraInfo, Changes, ClockOffset, EVENTS_BUFFERED, FeedbackOf, Frames, Identity,
@@ -29,8 +33,6 @@ use crate::pki::Kind;
 
 /// Changes of demand that a session has not taken up yet; one more is refused.
 const SWITCHES_MAX: usize = 8;
-/// Verdicts that wait for a reader; more are dropped.
-const VERDICTS_MAX: usize = 256;
 
 /// A running subscription, from the node's side.
 pub(super) struct Live {
@@ -282,23 +284,28 @@ impl NodeState {
         id: SubscriptionId,
         changes: Changes,
     ) -> Result<Option<Demand>, ApiError> {
-        let (camera, stream, demand) = self.with_subscription(identity, id, |live| {
-            (live.camera.clone(), live.stream.clone(), live.demand)
+        let (camera, stream, demand, room) = self.with_subscription(identity, id, |live| {
+            let room = live.switch.clone().try_reserve_owned();
+            (live.camera.clone(), live.stream.clone(), live.demand, room)
+        })?;
+        // Before anything changes, so that an update that cannot be taken up has no effect.
+        let room = room.map_err(|error| match error {
+            TrySendError::Full(_) => {
+                let text = format!("{SWITCHES_MAX} updates wait for this subscription to be read");
+                ApiError::new(Code::LIMIT_REACHED, text)
+            }
+            TrySendError::Closed(_) => unknown(id),
         })?;
         let demand = changes.apply(demand)?;
-        let next = match camera.update_if_alone(&stream, demand) {
-            Some(told) => {
-                told?;
-                stream.clone()
-            }
+        let next = if camera.update_if_alone(&stream, demand)? {
+            stream.clone()
+        } else {
             // Others keep what they asked for; this subscription moves to a stream that suits it.
-            None => {
-                let hints = stream.hints.clone();
-                match camera.join(&demand, &hints, None, None) {
-                    Some(other) => other,
-                    None => {
-                        camera.start_stream(demand, hints, (None, None), self.stream_log.clone())?
-                    }
+            let hints = stream.hints.clone();
+            match camera.join(&demand, &hints, None, None) {
+                Some(other) => other,
+                None => {
+                    camera.start_stream(demand, hints, (None, None), self.stream_log.clone())?
                 }
             }
         };
@@ -308,12 +315,10 @@ impl NodeState {
         let live = subscriptions.get_mut(&id);
         let overtaken = live.as_ref().is_some_and(|live| !Arc::ptr_eq(&live.stream, &stream));
         let taken_up = live.filter(|_| !overtaken).is_some_and(|live| {
-            let sent = live.switch.try_send((next.clone(), demand)).is_ok();
-            if sent {
-                live.demand = demand;
-                live.stream = next.clone();
-            }
-            sent
+            room.send((next.clone(), demand));
+            live.demand = demand;
+            live.stream = next.clone();
+            true
         });
         drop(subscriptions);
         match (taken_up, moved) {

@@ -146,19 +146,8 @@ mod tests {
         let size = FrameSize { width: 1920, height: 1080 };
         for at in frames {
             let header = FrameHeader {
-                transfer: TransferId(1),
-                at,
-                bytes: 50_000,
-                size,
                 original_bytes: 400_000,
-                row: 0,
-                setting: "q50".into(),
-                accuracy: 1.0,
-                accuracy_kept: true,
-                replayed: false,
-                encode_started: Duration::ZERO,
-                encode_ended: Duration::ZERO,
-                sent: Duration::ZERO,
+                ..FrameHeader::untouched(TransferId(1), at, size, 50_000)
             };
             let took = Duration::from_millis(20);
             let arrival = Arrival {

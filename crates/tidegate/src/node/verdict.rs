@@ -13,8 +13,8 @@ use tokio::sync::broadcast;
 
 use super::{entry::shared, stream::Stream};
 
-/// Verdicts kept for a slow reader; older ones are dropped, frames never.
-const VERDICTS_MAX: usize = 256;
+/// Verdicts kept for a slow reader; more are dropped, frames never.
+pub(super) const VERDICTS_MAX: usize = 256;
 
 /// Where verdicts go; nobody listening is no failure.
 pub(super) struct Verdicts(broadcast::Sender<Arc<Verdict>>);

@@ -1,9 +1,12 @@
+use std::time::Duration;
+
 use bytes::Bytes;
 use tidegate::link::{Incoming, LinkError, Outcome, Priority, Transport};
 use tidegate_message::{Bounds, Code, Demand, FrameSize, Instant};
 use tidegate_wire::*;
+use tokio::time::timeout;
 
-use crate::support::{Site, body, header, next, next_frame};
+use crate::support::{PATIENCE, Site, body, header, next, next_frame};
 
 const BOTH: [Transport; 2] = [Transport::Quic, Transport::Tcp];
 
@@ -22,6 +25,42 @@ async fn frames_of_all_sizes_arrive_whole() {
             assert!(received == sent, "{bytes} bytes over {transport:?}");
             assert_eq!(sending.done().await, Outcome::Sent);
             assert_eq!(sending.progress().received, bytes as u64);
+        }
+    }
+}
+
+/// What a sender that waits for each acknowledgement relies on: it has its frames handed over in order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frame_is_acknowledged_only_when_it_was_handed_over() {
+    const MANY: i64 = 2000;
+    let site = Site::new();
+    for transport in BOTH {
+        let (camera, edge, _listener) = site.pair(transport).await;
+        // The camera reads its acks; the edge node reads nothing, and what it may hold is bounded.
+        let reading = async { while camera.recv().await.is_ok() {} };
+        let sending = async {
+            let mut acknowledged = 0;
+            let last = loop {
+                assert!(
+                    acknowledged < MANY,
+                    "all are acknowledged over {transport:?}, none is read"
+                );
+                let frame = header(acknowledged, 1);
+                let sending = camera.send_frame(frame, body(1, 1), Priority::InOrder).unwrap();
+                if timeout(Duration::from_millis(500), sending.done()).await.is_err() {
+                    break sending;
+                }
+                acknowledged += 1;
+            };
+            for millis in 0..=acknowledged {
+                assert_eq!(next_frame(&edge).await.0.at.as_nanos(), millis * 1_000_000);
+            }
+            assert_eq!(timeout(PATIENCE, last.done()).await, Ok(Outcome::Sent));
+            acknowledged
+        };
+        tokio::select! {
+            () = reading => panic!("the link ended over {transport:?}"),
+            acknowledged = sending => assert!(acknowledged >= 256, "{acknowledged} over {transport:?}"),
         }
     }
 }

@@ -142,3 +142,20 @@ fn a_live_stream_that_a_session_from_the_past_has_joined_fills_gaps() {
     let start = started(&mut link);
     assert_eq!((start.from, start.resume_after), (Some(Instant::MIN), Some(ms(1000))));
 }
+
+#[test]
+fn an_update_is_kept_for_a_camera_that_is_offline_and_has_no_effect_where_it_fails() {
+    let cameras = Cameras::default();
+    let (camera, mut link) = attach(&cameras, 71);
+    let stream = start_stream(&camera, None);
+    started(&mut link);
+    let latest = demand(Delivery::Latest);
+    while camera.tell(UpdateTransfer { transfer: stream.transfer, demand: latest }).is_ok() {}
+    let error = camera.update_if_alone(&stream, latest).unwrap_err();
+    assert_eq!(error.code(), Code::LIMIT_REACHED);
+    assert_eq!(stream.demand(), demand(Delivery::Every), "nothing has changed");
+    drop(link);
+    assert!(camera.update_if_alone(&stream, latest).unwrap());
+    let (_, mut back) = attach(&cameras, 71);
+    assert_eq!(started(&mut back).demand, latest);
+}

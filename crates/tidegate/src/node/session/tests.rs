@@ -46,19 +46,8 @@ fn append_captured(stream: &Stream, life: Life, at: Instant, replayed: bool, bef
     let offset_nanos = now.nanos_since(at) - before.as_nanos() as i64;
     let arrival = Arrival { life, first_at: now, last_at: now, offset_nanos };
     let header = FrameHeader {
-        transfer: stream.transfer,
-        at,
-        bytes: 4,
-        size: FrameSize { width: 1, height: 1 },
-        original_bytes: 4,
-        row: 0,
-        setting: "original".into(),
-        accuracy: 1.0,
-        accuracy_kept: true,
         replayed,
-        encode_started: Duration::ZERO,
-        encode_ended: Duration::ZERO,
-        sent: Duration::ZERO,
+        ..FrameHeader::untouched(stream.transfer, at, FrameSize { width: 1, height: 1 }, 4)
     };
     stream.append(at, arrival, &Meta::Frame(header), &Bytes::from_static(b"jpeg")).unwrap();
 }
