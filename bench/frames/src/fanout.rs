@@ -20,7 +20,7 @@ const SUBSCRIBERS: [usize; 2] = [1, 8];
 /// # Errors
 /// A run failed. A NATS server that cannot be had leaves its column empty.
 pub fn fanout(plan: &Plan, studio: &Studio, report: &mut Report) -> anyhow::Result<()> {
-    let length = Duration::from_secs(if plan.quick { 4 } else { 20 });
+    let length = Duration::from_secs(if plan.quick { 4 } else { 10 });
     let mut ours = SUBSCRIBERS.map(|_| Vec::new());
     let mut theirs = SUBSCRIBERS.map(|_| Vec::new());
     let mut remarks = Remarks::default();

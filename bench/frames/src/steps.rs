@@ -35,8 +35,8 @@ struct Outcome {
 /// There is no lab to be had here, or a run failed.
 pub fn steps(plan: &Plan, studio: &Studio, report: &mut Report) -> anyhow::Result<()> {
     let scenario = Scenario::load(&plan.root.join(SCENARIO))?;
-    // The quick bench sees one step down and one up of `budget` alone.
-    let seconds = if plan.quick { 24 } else { 49 };
+    // A step down and one up in each run; the quick bench sees `budget` alone.
+    let seconds = if plan.quick { 24 } else { 29 };
     let controllers = match plan.quick {
         true => vec![ControllerKind::Budget],
         false => vec![
