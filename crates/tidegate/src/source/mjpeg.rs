@@ -65,6 +65,11 @@ impl Splitter {
         }
     }
 
+    /// A splitter of bytes that are all there, which are not copied.
+    pub fn of(bytes: Vec<u8>, frame_bytes_max: usize) -> Self {
+        Self { buffer: Bytes::from(bytes).into(), ..Self::new(frame_bytes_max) }
+    }
+
     /// Adds bytes as they were read.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
@@ -123,8 +128,7 @@ impl Splitter {
     }
 
     fn find_start(&mut self) -> Step {
-        let start =
-            self.buffer.windows(3).position(|w| w[0] == 0xff && w[1] == SOI && w[2] == 0xff);
+        let start = memchr::memmem::find(&self.buffer, &[0xff, SOI, 0xff]);
         // Without a start, its first two bytes may still be the last two here.
         let skip = start.unwrap_or(self.buffer.len().saturating_sub(2));
         let _ = self.buffer.split_to(skip);
@@ -179,7 +183,7 @@ impl Splitter {
                 }
                 _ => {
                     let rest = &self.buffer[self.looked..];
-                    let run = rest.iter().position(|&byte| byte == 0xff);
+                    let run = memchr::memchr(0xff, rest);
                     self.looked += run.unwrap_or(rest.len());
                 }
             }

@@ -206,14 +206,14 @@ async fn read_jpeg(path: &PathBuf) -> Result<Picture, SourceError> {
         return Err(not_jpeg(SplitError::TooLarge { bytes_max }));
     }
     let bytes = tokio::fs::read(path).await.map_err(read)?;
-    let mut splitter = Splitter::new(bytes_max);
-    splitter.push(&bytes);
+    let length = bytes.len();
+    let mut splitter = Splitter::of(bytes, bytes_max);
     match splitter.next_image() {
         Some(Ok(jpeg)) => Ok(Picture { jpeg, truth: None }),
         Some(Err(reason)) => Err(not_jpeg(reason)),
         None => {
-            let bytes = bytes.len();
-            Err(not_jpeg(splitter.finish().err().unwrap_or(SplitError::Truncated { bytes })))
+            let cut = SplitError::Truncated { bytes: length };
+            Err(not_jpeg(splitter.finish().err().unwrap_or(cut)))
         }
     }
 }
