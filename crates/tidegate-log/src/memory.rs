@@ -97,6 +97,15 @@ impl Storage for Memory {
         writer.buffer(range).map_err(|error| refused(segment, "write", error))
     }
 
+    fn prepare(&mut self, segment: SegmentId, range: Range<usize>) {
+        let Ok(writer) = self.writer(segment, "prepare") else { return };
+        let untouched = range.start.max(writer.taken_bytes())..range.end;
+        if !untouched.is_empty() {
+            // Where the kernel refuses, the write faults.
+            let _ = writer.prefault(untouched);
+        }
+    }
+
     fn publish(&mut self, segment: SegmentId, end: usize) -> Result<(), StorageError> {
         let writer = self.writer(segment, "publish")?;
         writer.publish(end).map_err(|error| refused(segment, "publish", error))
@@ -182,6 +191,19 @@ mod tests {
         assert_eq!(memory.bytes_held(), 64, "pinned by {clone:?}");
         drop(clone);
         assert_eq!(memory.bytes_held(), 0);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri knows no madvise")]
+    fn what_is_prepared_is_taken_before_it_is_written() {
+        let mut memory = Memory::new();
+        let (id, _segment) = memory.create(1 << 20).unwrap();
+        memory.prepare(id, 0..10_000);
+        let taken = memory.bytes_held();
+        assert!(taken >= 10_000, "{taken}");
+        memory.write_at(id, 0, &[7; 10_000]).unwrap();
+        memory.prepare(id, 0..2 << 20);
+        assert_eq!(memory.bytes_held(), taken, "what lies beyond the segment is no part of it");
     }
 
     #[test]

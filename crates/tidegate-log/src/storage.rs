@@ -46,6 +46,10 @@ pub trait Storage: Send + 'static {
         range: Range<usize>,
     ) -> Result<&mut [u8], StorageError>;
 
+    /// Gets ready for `range`, above what is published, to be written, so that writing it is quicker. A hint: a
+    /// storage that has nothing to get ready, or cannot, does nothing.
+    fn prepare(&mut self, _segment: SegmentId, _range: Range<usize>) {}
+
     /// Makes the bytes below `end` readable and final.
     ///
     /// # Errors

@@ -120,6 +120,18 @@ impl<S: Storage> LogWriter<S> {
         reservation.commit(at)
     }
 
+    /// Gets ready for an entry of up to `bytes`, meta and body together, which is then appended sooner.
+    ///
+    /// Its memory is taken now; to be called when there is time for that. It does nothing where such an entry
+    /// will begin a segment.
+    pub fn prepare(&mut self, bytes: usize) {
+        if let Some(active) = self.active
+            && self.fits(&active, bytes)
+        {
+            self.storage.prepare(active.id, active.used..active.used + bytes);
+        }
+    }
+
     /// Asks the storage to make what was appended outlive the process. Entries before the returned
     /// position do; in memory that is never more than the oldest kept.
     ///
@@ -175,11 +187,8 @@ impl<S: Storage> LogWriter<S> {
         if bytes > bytes_max {
             return Err(AppendError::TooLarge { bytes, bytes_max });
         }
-        let fits = |active: &Active| {
-            bytes <= bytes_max - active.used && active.slots_used < active.slots_max
-        };
         let active = match self.active {
-            Some(active) if fits(&active) => active,
+            Some(active) if self.fits(&active, bytes) => active,
             _ => self.start_segment()?,
         };
         let checked = "an entry is no larger than a segment, which is below 4 GiB";
@@ -189,6 +198,11 @@ impl<S: Storage> LogWriter<S> {
             meta_bytes: u32::try_from(meta_bytes).expect(checked),
             body_bytes: u32::try_from(body_bytes).expect(checked),
         })
+    }
+
+    /// Whether a segment that is being filled has room for one more entry of `bytes`.
+    fn fits(&self, active: &Active, bytes: usize) -> bool {
+        bytes <= self.entry_bytes_max() - active.used && active.slots_used < active.slots_max
     }
 
     /// Makes a written entry readable.

@@ -68,6 +68,9 @@ pub struct CameraOptions {
     pub transfer: TransferConfig,
 }
 
+/// How long after a frame, if no other has come, the log is made ready for the next: the frame in hand goes first.
+pub(crate) const PREPARE_AFTER: Duration = Duration::from_millis(2);
+
 /// Where a camera's frames go in.
 pub(crate) struct Intake(Capture);
 
@@ -82,6 +85,11 @@ impl Intake {
         jpeg: &Bytes,
     ) -> Result<Instant, CaptureError> {
         self.0.frame(at, jpeg)
+    }
+
+    /// Gets ready for the next frame, when there is time.
+    pub(crate) fn prepare(&mut self) {
+        self.0.prepare();
     }
 }
 
@@ -221,15 +229,24 @@ pub async fn run(
     let mut source = Source::open(spec).await?;
     let (camera, mut intake) = build(options, Some(source.control()))?;
     let capturing = async {
-        while let Some(next) = source.next().await {
+        let mut unprepared = false;
+        loop {
+            let wait = if unprepared { PREPARE_AFTER } else { Duration::MAX };
+            let Ok(next) = tokio::time::timeout(wait, source.next()).await else {
+                intake.prepare();
+                unprepared = false;
+                continue;
+            };
             match next {
-                Ok(frame) => {
+                None => break,
+                Some(Ok(frame)) => {
                     // A frame that cannot be carried is one frame less, no reason to stop.
                     if let Err(error) = intake.frame(None, &frame.picture.jpeg) {
                         tracing::warn!(error = %error, code = %error.code(), "frame refused");
                     }
+                    unprepared = true;
                 }
-                Err(error) => tracing::warn!(%error, "the source has a fault"),
+                Some(Err(error)) => tracing::warn!(%error, "the source has a fault"),
             }
         }
         camera.counts.captured.load(Ordering::Relaxed)

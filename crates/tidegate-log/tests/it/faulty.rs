@@ -99,6 +99,10 @@ impl Storage for Faulty {
         self.memory.buffer(segment, range)
     }
 
+    fn prepare(&mut self, segment: SegmentId, range: Range<usize>) {
+        self.memory.prepare(segment, range);
+    }
+
     fn publish(&mut self, segment: SegmentId, end: usize) -> Result<(), StorageError> {
         self.check(segment, Call::Publish)?;
         self.memory.publish(segment, end)

@@ -16,6 +16,8 @@ enum Step {
     AppendLate { by: i64 },
     /// Reserve room and do not use it.
     Abandon { body: Body },
+    /// Get ready for an entry.
+    Prepare { body: Body },
     /// Hold the entry at this place among the kept, in thousandths.
     Pin { place: u64 },
     /// Let go of the entry held longest.
@@ -48,6 +50,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(gap, meta, body, reserve)| Step::Append { gap, meta, body, reserve }),
         1 => (0..5_i64).prop_map(|by| Step::AppendLate { by }),
         1 => body().prop_map(|body| Step::Abandon { body }),
+        2 => body().prop_map(|body| Step::Prepare { body }),
         2 => (0..1000_u64).prop_map(|place| Step::Pin { place }),
         2 => Just(Step::Unpin),
         3 => (0..20_usize).prop_map(|entries| Step::Read { entries }),
@@ -130,6 +133,7 @@ impl Checked {
                     Err(error) => self.assert_pinned(&error),
                 }
             }
+            Step::Prepare { body } => self.writer.prepare(self.body_bytes(body, 1)),
             Step::Pin { place } => {
                 let (first, end) = (self.first(), self.all.len());
                 if first < end {

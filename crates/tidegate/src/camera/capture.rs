@@ -122,6 +122,12 @@ impl Capture {
         appended
     }
 
+    /// Gets the log ready for the next frame, when there is time.
+    pub(super) fn prepare(&mut self) {
+        let last = self.counts.bytes.load(Ordering::Relaxed);
+        self.writer.prepare(usize::try_from(last + last / 4).unwrap_or(0));
+    }
+
     fn append(&mut self, at: Option<Instant>, jpeg: &Bytes) -> Result<Instant, CaptureError> {
         let info = inspect(jpeg, &self.limits)?;
         let at = match at {
