@@ -33,6 +33,7 @@ pub fn link_config(config: &Config) -> LinkConfig {
         // Three signs of life within the time after which a silent peer counts as gone.
         keep_alive: (config.link.idle_timeout / 3).min(Duration::from_secs(1)),
         connect_timeout: config.link.connect_timeout,
+        quic_head_start: config.link.quic_head_start,
         tcp_congestion: config.link.tcp_congestion.clone(),
         // Two for each of a camera's transfers: one on the way and the next.
         frames_max: 128,

@@ -201,6 +201,9 @@ config! {
         edge: String = "127.0.0.1:7443".to_owned(),
         /// `auto`, `quic` or `tcp`. Default `auto`: TCP only where QUIC does not get through.
         transport: Transport = Transport::Auto,
+        /// With `auto`, how long QUIC is tried before TCP is tried as well. Default `300ms`: more than three round trips of
+        /// the slowest path on which QUIC is wanted.
+        quic_head_start: Duration = Duration::from_millis(300),
         /// Longest queue a link may build at its bottleneck, in time. Default `10ms`: a tenth of the
         /// usual latency bound.
         queue_allowed: Duration = Duration::from_millis(10),
@@ -298,6 +301,11 @@ impl Config {
                 "link.connect_timeout",
                 (Duration::from_millis(100)..=seconds(60)).contains(&link.connect_timeout),
                 "from 100ms to 1min",
+            ),
+            (
+                "link.quic_head_start",
+                (Duration::from_millis(10)..=seconds(10)).contains(&link.quic_head_start),
+                "from 10ms to 10s",
             ),
             (
                 "link.reconnect_backoff_max",
