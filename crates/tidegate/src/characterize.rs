@@ -358,3 +358,6 @@ pub enum CharacterizeError {
         source: std::io::Error,
     },
 }
+
+#[cfg(test)]
+mod tests;

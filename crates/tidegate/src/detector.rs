@@ -473,4 +473,6 @@ fn after_colon(words: &str) -> String {
 }
 
 #[cfg(test)]
+pub(crate) mod fake;
+#[cfg(test)]
 mod tests;

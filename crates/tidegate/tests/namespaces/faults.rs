@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use tidegate_client::{Delivery, Instant};
+use futures::StreamExt;
+use tidegate_client::{Delivery, Event, Instant, Subscription};
 use tidegate_sim::medium::Change;
 
-use crate::site::{App, Site, frame};
+use crate::site::{App, Site, Subscriber, frame, within};
 
 fn change(text: &str) -> Change {
     text.parse().expect("a change")
@@ -50,6 +51,69 @@ fn a_killed_edge_node_loses_no_frame_of_a_subscriber_that_wants_every() {
         }
         assert_eq!(seen, app.captured(&seen).await);
     });
+}
+
+#[test]
+fn a_subscriber_that_is_killed_or_stopped_disturbs_nobody() {
+    let Some(site) = Site::up() else { return };
+    site.app(async |app: App| frame(&mut app.subscribe(|_| {}).await).await);
+    let subscriber = site.start_subscriber("killed");
+    site.app(async |app: App| {
+        saved(&subscriber, 3).await;
+        let mut healthy = app.subscribe(|_| {}).await;
+        subscriptions(&app, 2).await;
+        drop(subscriber);
+        undisturbed(&mut healthy, 20).await;
+        subscriptions(&app, 1).await;
+    });
+    // Started again, it stands still for five seconds in the middle.
+    let subscriber = site.start_subscriber("stopped");
+    site.app(async |app: App| {
+        saved(&subscriber, 3).await;
+        let mut healthy = app.subscribe(|_| {}).await;
+        subscriber.signal("STOP");
+        undisturbed(&mut healthy, 50).await;
+        let before = subscriber.frames();
+        subscriber.signal("CONT");
+        saved(&subscriber, before + 10).await;
+        subscriptions(&app, 2).await;
+    });
+}
+
+/// Waits until a subscriber has saved that many frames.
+async fn saved(subscriber: &Subscriber, count: usize) {
+    let enough = async {
+        while subscriber.frames() < count {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    within(60, enough).await;
+}
+
+/// Waits until the node serves that many subscriptions of the camera.
+async fn subscriptions(app: &App, count: u32) {
+    let name = "cam1".parse().expect("a camera name");
+    let seen = async {
+        while app.client.camera(&name).await.expect("the camera's info").subscriptions != count {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    within(60, seen).await;
+}
+
+/// Takes that many frames and finds each in time, and none missed.
+async fn undisturbed(subscription: &mut Subscription, count: usize) {
+    let mut taken = 0;
+    while taken < count {
+        match within(60, subscription.next()).await.expect("it goes on").expect("it holds") {
+            Event::Frame(frame) => {
+                assert!(frame.stages.total() <= Duration::from_secs(2), "{:?}", frame.stages);
+                taken += 1;
+            }
+            Event::Missed(missed) => panic!("{missed:?}"),
+            _ => {}
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     future::Future,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -104,6 +104,15 @@ impl Site {
         self.camera = Some(self.start("cam1", &["camera", "--name", "cam1", "--source", SOURCE]));
     }
 
+    /// Starts `tidegate subscribe` where the application is, which saves what it gets.
+    pub(crate) fn start_subscriber(&self, name: &str) -> Subscriber {
+        let saved = self.folder.path().join(name);
+        let folder = saved.to_str().expect("a folder of plain letters");
+        let arguments = ["subscribe", "cam1", "--latency", "2s", "--accuracy", "0.5"];
+        let process = self.start("app", &[&arguments[..], &["--save", folder]].concat());
+        Subscriber { process: Some(process), saved: saved.join("cam1") }
+    }
+
     pub(crate) fn kill_node(&mut self) {
         kill(self.node.take());
     }
@@ -126,10 +135,36 @@ impl Site {
     }
 }
 
+/// A process that subscribes; ends when dropped.
+pub(crate) struct Subscriber {
+    process: Option<Child>,
+    saved: PathBuf,
+}
+
+impl Subscriber {
+    /// How many frames it has saved.
+    pub(crate) fn frames(&self) -> usize {
+        fs::read_dir(&self.saved).map_or(0, Iterator::count)
+    }
+
+    /// Stops the process where it stands (`STOP`), or lets it go on (`CONT`).
+    pub(crate) fn signal(&self, signal: &str) {
+        let id = self.process.as_ref().expect("a running process").id().to_string();
+        let told = Command::new("kill").args(["-s", signal, &id]).status();
+        assert!(told.expect("a `kill` program").success());
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        kill(self.process.take());
+    }
+}
+
 impl Drop for Site {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            for node in ["edge", "cam1"] {
+            for node in ["edge", "cam1", "app"] {
                 let log = fs::read_to_string(self.folder.path().join(format!("{node}.log")));
                 eprintln!("--- {node}\n{}", log.unwrap_or_default());
             }
