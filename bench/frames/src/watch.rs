@@ -264,6 +264,7 @@ fn remark(event: &Event) -> Option<(String, u64)> {
         }
         Event::CameraOffline(why) => Some((format!("camera offline: {why}"), 1)),
         Event::ControllerFailed(how) => Some((format!("controller failed: {how}"), 1)),
+        Event::AccuracyAssumed(how) => Some((how.to_string(), 1)),
         _ => None,
     }
 }

@@ -26,6 +26,9 @@ pub enum Event {
     KnobsChanged(KnobsChanged),
     /// The controller failed; frames travel as captured from now on. The sentence says how.
     ControllerFailed(Arc<str>),
+    /// The accuracies of the frames are a default's, or none is known: no table was made for this camera and
+    /// detector. The sentence says what is used.
+    AccuracyAssumed(Arc<str>),
     /// Nothing follows.
     Ended(EndReason),
 }

@@ -28,7 +28,8 @@ pub struct StartTransfer {
     pub from: Option<Instant>,
     /// Last capture time wanted; `None` means until stopped.
     pub to: Option<Instant>,
-    /// Continue a transfer that a link failure cut: frames captured after this instant were not received.
+    /// Continue a transfer that a link failure cut, or another that its subscriber leaves: frames captured after this
+    /// instant were not received.
     pub resume_after: Option<Instant>,
     /// What the characterization table should be chosen by.
     pub hints: TransferHints,

@@ -52,20 +52,31 @@ pub enum Sent {
     Refused,
 }
 
-/// Sends records with a body behind everything else.
-pub enum Bulk {
+/// Sends over a carrier beside whoever receives from it.
+pub enum Sender {
     /// Over a link.
     Link(Link),
     /// Within this process.
     Local(mpsc::Sender<Incoming>),
 }
 
-impl Bulk {
-    /// Sends a record with its body; waits while others are ahead.
+impl Sender {
+    /// Sends a record without a body, in order within its class.
     ///
     /// # Errors
     /// The carrier is down.
-    pub async fn send(&self, record: Record, body: Bytes) -> Result<(), Down> {
+    pub async fn send(&self, record: Record) -> Result<(), Down> {
+        match self {
+            Self::Link(link) => Ok(link.send(record).await?),
+            Self::Local(out) => out.send(Incoming::Record(record)).await.map_err(gone),
+        }
+    }
+
+    /// Sends a record with its body, behind everything else; waits while others are ahead.
+    ///
+    /// # Errors
+    /// The carrier is down.
+    pub async fn send_bulk(&self, record: Record, body: Bytes) -> Result<(), Down> {
         match self {
             Self::Link(link) => Ok(link.send_bulk(record, body).await?),
             Self::Local(out) => out.send(Incoming::Bulk { record, body }).await.map_err(gone),
@@ -124,11 +135,11 @@ impl Carrier {
         }
     }
 
-    /// A way to send what has time, from another task: it may wait long behind frames.
-    pub fn bulk(&self) -> Bulk {
+    /// A way to send beside whoever receives: neither then waits for the other.
+    pub fn sender(&self) -> Sender {
         match self {
-            Self::Link(link) => Bulk::Link(link.clone()),
-            Self::Local(local) => Bulk::Local(local.out.clone()),
+            Self::Link(link) => Sender::Link(link.clone()),
+            Self::Local(local) => Sender::Local(local.out.clone()),
         }
     }
 

@@ -115,6 +115,28 @@ pub(crate) struct NodeState {
 }
 
 impl NodeState {
+    fn new(
+        hosted_options: CameraOptions,
+        stream_log: LogConfig,
+        hints: TransferHints,
+        tables: Arc<TableSet>,
+        tasks: Tasks,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            cameras: Cameras::default(),
+            subscriptions: Mutex::default(),
+            hosted: Hosted::default(),
+            hosted_options,
+            stream_log,
+            hints,
+            shares: Mutex::new(Shares::new(tables)),
+            tasks,
+            stop,
+            this: this.clone(),
+        })
+    }
+
     fn this(&self) -> Arc<Self> {
         self.this.upgrade().expect("a node's state is only used from within its Arc")
     }
@@ -171,19 +193,9 @@ impl Node {
     /// [`NodeError`] if the API fails as a whole.
     pub async fn serve(self, stop: CancellationToken) -> Result<(), NodeError> {
         let (tasks, owner) = tasks::tasks();
-        let state = Arc::new_cyclic(|this| NodeState {
-            cameras: Cameras::default(),
-            subscriptions: Mutex::default(),
-            hosted: Hosted::default(),
-            hosted_options: self.options.hosted.clone(),
-            stream_log: self.options.stream_log.clone(),
-            hints: self.options.hints.clone(),
-            shares: Mutex::new(Shares::new(self.tables)),
-            tasks,
-            stop: stop.clone(),
-            this: this.clone(),
-        });
-        let accepting = accept(self.listener, state.clone(), self.options.credentials.clone());
+        let NodeOptions { hosted, stream_log, hints, credentials, .. } = self.options;
+        let state = NodeState::new(hosted, stream_log, hints, self.tables, tasks, stop.clone());
+        let accepting = accept(self.listener, state.clone(), credentials);
         let (served, (), ()) = tokio::join!(
             self.server.serve(state, stop.clone()),
             async {
@@ -286,3 +298,6 @@ async fn turn_away(carrier: &Carrier, error: ApiError) -> Result<(), ApiError> {
     tokio::time::sleep(Duration::from_millis(200)).await;
     Err(error)
 }
+
+#[cfg(test)]
+mod tests;

@@ -46,6 +46,9 @@ impl From<Event> for wire::Event {
             Event::ControllerFailed(sentence) => {
                 Self::ControllerFailed(proto::ControllerFailed { sentence: text(&sentence) })
             }
+            Event::AccuracyAssumed(sentence) => {
+                Self::AccuracyAssumed(proto::AccuracyAssumed { sentence: text(&sentence) })
+            }
             Event::Ended(reason) => {
                 Self::Ended(proto::Ended { reason: Reason::from(reason).into() })
             }
@@ -90,6 +93,7 @@ impl TryFrom<wire::Event> for Event {
                 reason: change.reason.into(),
             }),
             wire::Event::ControllerFailed(failed) => Self::ControllerFailed(failed.sentence.into()),
+            wire::Event::AccuracyAssumed(assumed) => Self::AccuracyAssumed(assumed.sentence.into()),
             wire::Event::Ended(ended) => Self::Ended(ended.reason().try_into()?),
         })
     }

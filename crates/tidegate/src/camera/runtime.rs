@@ -181,10 +181,10 @@ impl Served<'_> {
                         tracing::warn!(at = %original.at, "too many originals asked for at once");
                         continue;
                     }
-                    let bulk = self.carrier.bulk();
+                    let sender = self.carrier.sender();
                     self.originals.spawn(async move {
                         // A link that is down is noticed by the loop.
-                        let _ = bulk.send(original.into(), body).await;
+                        let _ = sender.send_bulk(original.into(), body).await;
                     });
                 }
                 Action::Encode(job) => {

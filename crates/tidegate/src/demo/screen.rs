@@ -41,7 +41,9 @@ impl Screen {
             Seen::Event(Event::KnobsChanged(change), _) => change.reason.to_string(),
             Seen::Event(Event::Infeasible(infeasible), _) => infeasible.sentence.to_string(),
             Seen::Event(Event::CameraOffline(why), _) => format!("offline: {why}"),
-            Seen::Event(Event::ControllerFailed(why), _) => why.to_string(),
+            Seen::Event(Event::ControllerFailed(why) | Event::AccuracyAssumed(why), _) => {
+                why.to_string()
+            }
             Seen::Failed(error) => error.chain(),
             Seen::Event(..) => return,
         };

@@ -27,7 +27,11 @@ use tokio::sync::{
     oneshot,
 };
 
-use super::{entry::Life, stream::Stream, verdict::Verdicts};
+use super::{
+    entry::Life,
+    stream::{Reads, Stream},
+    verdict::Verdicts,
+};
 use crate::pki::{Kind, PeerIdentity};
 
 /// Records on their way to one camera; more than this and its link has stalled.
@@ -278,12 +282,14 @@ impl Camera {
     }
 
     /// Joins a running live stream other than `own` whose frames keep what `demand` asks and whose log
-    /// reaches back to `from`, if there is one. The caller leaves it again with [`Camera::leave`].
+    /// reaches back to `from`, if there is one. The caller leaves it again with [`Camera::leave`] and the same
+    /// `reads`.
     pub(super) fn join(
         &self,
         demand: &Demand,
         hints: &TransferHints,
         from: Option<Instant>,
+        reads: Reads,
         own: Option<&Stream>,
     ) -> Option<Arc<Stream>> {
         let state = self.state();
@@ -294,23 +300,19 @@ impl Camera {
                 && stream.hints == *hints
                 && running.bounds.imply(demand.bounds)
                 && Demand { bounds: demand.bounds, ..running } == *demand
-                // A stream whose log begins earlier holds all of the past that was asked for, but for
-                // frames that newer ones overtook.
+                // The log of a stream of every frame that begins earlier holds all of the past that was asked for.
                 && from.is_none_or(|from| stream.oldest().is_some_and(|oldest| oldest <= from))
         };
         let stream = state.streams.values().find(fits).cloned()?;
-        if from.is_some() {
-            stream.fill_gaps();
-        }
         // Under the lock, so that nobody stops it between the look and the count.
-        stream.sessions.fetch_add(1, Ordering::AcqRel);
+        stream.enter(reads);
         Some(stream)
     }
 
     /// Leaves a stream; the last one to leave stops it. Returns whether it was the last.
-    pub(super) fn leave(&self, stream: &Stream) -> bool {
+    pub(super) fn leave(&self, stream: &Stream, reads: Reads) -> bool {
         let mut state = self.state();
-        if stream.sessions.fetch_sub(1, Ordering::AcqRel) > 1 {
+        if !stream.exit(reads) {
             return false;
         }
         state.streams.remove(&stream.transfer);
@@ -322,6 +324,9 @@ impl Camera {
 
     /// Starts a stream of its own for `demand`, joined once.
     ///
+    /// Frames captured later than `after`, in that life, belong to it although they are of the past, like those that a
+    /// broken link left out: who moves here from another stream has not got them.
+    ///
     /// # Errors
     /// [`Code::CAMERA_OFFLINE`] if no link reaches the camera.
     pub(super) fn start_stream(
@@ -329,20 +334,26 @@ impl Camera {
         demand: Demand,
         hints: TransferHints,
         range: (Option<Instant>, Option<Instant>),
+        after: Option<(Life, Instant)>,
+        reads: Reads,
         log: LogConfig,
     ) -> Result<Arc<Stream>, ApiError> {
-        let transfer = TransferId(next());
-        let stream =
-            Stream::new(self.name.clone(), self.life(), transfer, demand, hints, range, log)
-                .map_err(|error| {
-                    ApiError::new(Code::LIMIT_REACHED, "no stream log").caused_by(error)
-                })?;
+        let (transfer, life) = (TransferId(next()), self.life());
+        let stream = Stream::new(self.name.clone(), life, transfer, demand, hints, range, log)
+            .map_err(|error| {
+                ApiError::new(Code::LIMIT_REACHED, "no stream log").caused_by(error)
+            })?;
         let stream = Arc::new(stream);
-        stream.sessions.store(1, Ordering::Release);
+        stream.enter(reads);
+        if let Some((life, after)) = after {
+            stream.begin_after(life, after);
+        }
         // The stream is known before the camera is asked: its first frame may be quicker than we are.
         self.state().streams.insert(transfer, stream.clone());
-        if let Err(error) = self.tell(start(&stream, range.0, None)) {
+        if let Err(error) = self.tell(start(&stream, life)) {
             self.state().streams.remove(&transfer);
+            // Somebody may have joined it meanwhile.
+            stream.refuse(error.code(), error.message().into());
             return Err(error);
         }
         Ok(stream)
@@ -361,7 +372,7 @@ impl Camera {
     ) -> Result<bool, ApiError> {
         // Under the lock, so that nobody joins between the look and the change.
         let state = self.state();
-        if stream.sessions.load(Ordering::Acquire) > 1 {
+        if stream.sessions() > 1 {
             return Ok(false);
         }
         let update = UpdateTransfer { transfer: stream.transfer, demand };
@@ -376,21 +387,10 @@ impl Camera {
     }
 
     /// Asks for a stream again over a new link.
-    ///
-    /// A camera node that has restarted holds only frames of its new life: all of them are news, whatever its
-    /// clock says now. A `from` that was reached by its old clock is behind it by its new one, too.
     fn resume(&self, stream: &Stream, life: Life) {
-        let newest = stream.newest();
-        // A live stream that a session from the past reads goes on behind what it has, as one from the past.
-        let joined = newest.filter(|_| stream.fills_gaps()).map(|_| Instant::MIN);
-        let from = stream.range.0.or(joined);
-        let (from, after) = match (stream.life() == life, newest) {
-            (true, newest) => (from, newest),
-            (false, None) => (from, Some(Instant::MIN)),
-            (false, Some(_)) => (from.map(|_| Instant::MIN), Some(Instant::MIN)),
-        };
+        stream.asked_again();
         // If the new link breaks at once, the next one asks again.
-        let _ = self.tell(start(stream, from, after));
+        let _ = self.tell(start(stream, life));
     }
 
     /// Asks for an untouched frame.
@@ -474,15 +474,24 @@ fn taken(name: &CameraName) -> ApiError {
     ApiError::new(Code::CAMERA_TAKEN, text)
 }
 
-fn start(stream: &Stream, from: Option<Instant>, resume_after: Option<Instant>) -> StartTransfer {
-    StartTransfer {
-        transfer: stream.transfer,
-        demand: stream.demand(),
-        from,
-        to: stream.range.1,
-        resume_after,
-        hints: stream.hints.clone(),
-    }
+/// Asks for a stream, or for what follows of one that has come some way, in this life of its camera.
+///
+/// A camera node that has restarted holds only frames of its new life: all of them are news, whatever its clock says now.
+/// A first capture time that was reached by its old clock is behind it by its new one, too.
+fn start(stream: &Stream, life: Life) -> StartTransfer {
+    let (first, to) = stream.range;
+    let (from, resume_after) = match stream.reached() {
+        (of, None) => (first, (of != life).then_some(Instant::MIN)),
+        (of, Some(reached)) => {
+            let same = of == life;
+            // Who asked for the past wants what lies between, of a live stream, too.
+            let filled = || first.filter(|_| same).unwrap_or(Instant::MIN);
+            let from = stream.fills_gaps().then(filled);
+            (from, Some(if same { reached } else { Instant::MIN }))
+        }
+    };
+    let (transfer, demand, hints) = (stream.transfer, stream.demand(), stream.hints.clone());
+    StartTransfer { transfer, demand, from, to, resume_after, hints }
 }
 
 #[cfg(test)]

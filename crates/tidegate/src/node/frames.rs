@@ -8,7 +8,7 @@ use std::sync::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use tidegate_log::LogConfig;
-use tidegate_message::{CameraName, Code, Demand, Instant};
+use tidegate_message::{CameraName, Code, Delivery, Demand, Instant};
 use tidegate_wire::{OriginalOutcome, TransferHints};
 use tokio::sync::{
     broadcast,
@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     NodeState,
     cameras::Camera,
-    session::{Counts, Session, Wanted},
-    stream::Stream,
+    session::{Counts, Session, Switch, Wanted},
+    stream::{Reads, Stream},
     verdict::{VERDICTS_MAX, Verdicts},
 };
 use crate::api::{
@@ -39,11 +39,12 @@ pub(super) struct Live {
     identity: String,
     camera: Arc<Camera>,
     stream: Arc<Stream>,
+    reads: Reads,
     demand: Demand,
     counts: Arc<Counts>,
     verdicts: Arc<Verdicts>,
     /// Takes the session over to another demand and stream.
-    switch: mpsc::Sender<(Arc<Stream>, Demand)>,
+    switch: mpsc::Sender<Switch>,
     stop: CancellationToken,
 }
 
@@ -111,15 +112,17 @@ impl Frames for NodeState {
             scene: or(&request.scene, &self.hints.scene),
             ..self.hints.clone()
         };
-        let stream = self.stream_for(&camera, &request, hints)?;
+        let reads = if request.from.is_some() { Reads::Past } else { Reads::Present };
+        let stream = self.stream_for(&camera, &request, reads, hints)?;
         let id = SubscriptionId(NEXT_SUBSCRIPTION.fetch_add(1, Ordering::Relaxed));
         let (events, receiver) = mpsc::channel(EVENTS_BUFFERED);
-        let (switch, switched) = mpsc::channel(SWITCHES_MAX);
+        let (switch, switches) = mpsc::channel(SWITCHES_MAX);
         let (caught_up, reached) = oneshot::channel();
         let live = Live {
             identity: identity.name.clone(),
             camera,
             stream: stream.clone(),
+            reads,
             demand: request.demand,
             counts: Arc::default(),
             verdicts: Arc::default(),
@@ -135,9 +138,9 @@ impl Frames for NodeState {
             live.verdicts.clone(),
             live.counts.clone(),
             live.stop.clone(),
-            switched,
+            switches,
         );
-        let session = if request.from.is_some() { session.telling(caught_up) } else { session };
+        let session = if reads == Reads::Past { session.telling(caught_up) } else { session };
         self.subscriptions().insert(id, live);
         let node = self.this();
         self.tasks.spawn("session", async move {
@@ -256,7 +259,7 @@ impl NodeState {
             transfers: u32::try_from(streams.len()).unwrap_or(u32::MAX),
             subscriptions: streams
                 .iter()
-                .map(|s| u32::try_from(s.sessions.load(Ordering::Acquire)).unwrap_or(u32::MAX))
+                .map(|stream| u32::try_from(stream.sessions()).unwrap_or(u32::MAX))
                 .fold(0, u32::saturating_add),
             transport: camera.transport(),
             clock_offset: camera
@@ -284,10 +287,11 @@ impl NodeState {
         id: SubscriptionId,
         changes: Changes,
     ) -> Result<Option<Demand>, ApiError> {
-        let (camera, stream, demand, room) = self.with_subscription(identity, id, |live| {
-            let room = live.switch.clone().try_reserve_owned();
-            (live.camera.clone(), live.stream.clone(), live.demand, room)
-        })?;
+        let (camera, stream, reads, demand, room) =
+            self.with_subscription(identity, id, |live| {
+                let room = live.switch.clone().try_reserve_owned();
+                (live.camera.clone(), live.stream.clone(), live.reads, live.demand, room)
+            })?;
         // Before anything changes, so that an update that cannot be taken up has no effect.
         let room = room.map_err(|error| match error {
             TrySendError::Full(_) => {
@@ -302,10 +306,19 @@ impl NodeState {
         } else {
             // Others keep what they asked for; this subscription moves to a stream that suits it.
             let hints = stream.hints.clone();
-            match camera.join(&demand, &hints, None, None) {
+            let complete = demand.delivery == Delivery::Every || reads == Reads::Past;
+            // What is still under way to the old one is for the new one to bring.
+            let (life, reached) = stream.reached();
+            let after = reached.filter(|_| complete).map(|reached| (life, reached));
+            // Who wants all of the past joins only who wants every frame: others may have left some out.
+            let joins = reads == Reads::Present || demand.delivery == Delivery::Every;
+            let joined = joins
+                .then(|| camera.join(&demand, &hints, after.map(|(_, after)| after), reads, None));
+            match joined.flatten() {
                 Some(other) => other,
                 None => {
-                    camera.start_stream(demand, hints, (None, None), self.stream_log.clone())?
+                    let log = self.stream_log.clone();
+                    camera.start_stream(demand, hints, (None, None), after, reads, log)?
                 }
             }
         };
@@ -315,15 +328,18 @@ impl NodeState {
         let live = subscriptions.get_mut(&id);
         let overtaken = live.as_ref().is_some_and(|live| !Arc::ptr_eq(&live.stream, &stream));
         let taken_up = live.filter(|_| !overtaken).is_some_and(|live| {
-            room.send((next.clone(), demand));
+            room.send(match moved {
+                true => Switch::stream(next.clone(), demand),
+                false => Switch::demand(demand),
+            });
             live.demand = demand;
             live.stream = next.clone();
             true
         });
         drop(subscriptions);
         match (taken_up, moved) {
-            (true, true) => _ = camera.leave(&stream),
-            (false, true) => _ = camera.leave(&next),
+            (true, true) => _ = camera.leave(&stream, reads),
+            (false, true) => _ = camera.leave(&next, reads),
             (_, false) => {}
         }
         match (taken_up, overtaken) {
@@ -340,13 +356,13 @@ impl NodeState {
         let mut subscriptions = self.subscriptions();
         let Some(live) = subscriptions.get_mut(&id) else { return };
         let own = live.stream.clone();
-        let shared = live.camera.join(&live.demand, &own.hints, Some(at), Some(&own));
+        let shared = live.camera.join(&live.demand, &own.hints, Some(at), live.reads, Some(&own));
         let Some(shared) = shared else { return };
-        if live.switch.try_send((shared.clone(), live.demand)).is_ok() {
+        if live.switch.try_send(Switch::stream(shared.clone(), live.demand)).is_ok() {
             live.stream = shared;
-            live.camera.leave(&own);
+            live.camera.leave(&own, live.reads);
         } else {
-            live.camera.leave(&shared);
+            live.camera.leave(&shared, live.reads);
         }
     }
 
@@ -355,14 +371,18 @@ impl NodeState {
         &self,
         camera: &Camera,
         request: &SubscribeRequest,
+        reads: Reads,
         hints: TransferHints,
     ) -> Result<Arc<Stream>, ApiError> {
-        if let Some(stream) = camera.join(&request.demand, &hints, request.from, None) {
+        // One that wants the newest frames alone may have left out some of the past.
+        let joins = reads == Reads::Present || request.demand.delivery == Delivery::Every;
+        let join = || camera.join(&request.demand, &hints, request.from, reads, None);
+        if let Some(stream) = joins.then(join).flatten() {
             return Ok(stream);
         }
         let log: LogConfig = self.stream_log.clone();
         let range = (request.from, if request.from.is_some() { request.to } else { None });
-        camera.start_stream(request.demand, hints, range, log)
+        camera.start_stream(request.demand, hints, range, None, reads, log)
     }
 
     fn with_subscription<T>(
@@ -381,7 +401,7 @@ impl NodeState {
     fn forget(&self, id: SubscriptionId) -> Option<UnsubscribeStatus> {
         let live = self.subscriptions().remove(&id)?;
         live.stop.cancel();
-        let last = live.camera.leave(&live.stream);
+        let last = live.camera.leave(&live.stream, live.reads);
         let transfer = if last { TransferState::Stopped } else { TransferState::Continues };
         Some(UnsubscribeStatus {
             transfer,

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     api::ApiError,
+    camera::PREPARE_AFTER,
     carrier::{Carrier, Down, Incoming},
     clock,
 };
@@ -66,6 +67,12 @@ pub(super) async fn serve_attached(
     node.shares().left(&camera.name);
 }
 
+fn ticks() -> tokio::time::Interval {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    ticks
+}
+
 struct Serving {
     node: Arc<NodeState>,
     camera: Arc<Camera>,
@@ -80,33 +87,63 @@ impl Serving {
         attachment: &mut Attachment,
         stop: &CancellationToken,
     ) -> Result<(), Down> {
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                incoming = self.carrier.recv() => self.receive(incoming?),
-                record = attachment.records.recv() => match record {
-                    Some(record) => self.carrier.send(record).await?,
-                    // A newer link of the same camera has taken over.
-                    None => return Ok(()),
-                },
-                _ = tick.tick() => {
-                    self.camera.set_clock_offset(self.carrier.clock_offset());
-                    let share = self.node.shares().take(&self.camera.name);
-                    if let Some(share) = share {
-                        self.carrier.send(share.into()).await?;
+        // Beside each other, so that a full way out never stops the way in: a camera in this process may wait for us to
+        // receive before it receives.
+        let out = self.carrier.sender();
+        let (node, camera) = (self.node.clone(), self.camera.clone());
+        let sending = async {
+            let mut tick = ticks();
+            loop {
+                tokio::select! {
+                    record = attachment.records.recv() => match record {
+                        Some(record) => out.send(record).await?,
+                        // A newer link of the same camera has taken over.
+                        None => return Ok(()),
+                    },
+                    _ = tick.tick() => {
+                        let share = node.shares().take(&camera.name);
+                        if let Some(share) = share {
+                            out.send(share.into()).await?;
+                        }
                     }
                 }
             }
+        };
+        let receiving = async {
+            let mut tick = ticks();
+            // The streams that have got a frame, and its length.
+            let mut fed: Vec<(Arc<Stream>, usize)> = Vec::new();
+            loop {
+                tokio::select! {
+                    incoming = self.carrier.recv() => {
+                        if let Some((stream, bytes)) = self.receive(incoming?) {
+                            fed.retain(|(other, _)| !Arc::ptr_eq(other, &stream));
+                            fed.push((stream, bytes));
+                        }
+                    }
+                    _ = tick.tick() => self.camera.set_clock_offset(self.carrier.clock_offset()),
+                    () = tokio::time::sleep(PREPARE_AFTER), if !fed.is_empty() => {
+                        for (stream, bytes) in fed.drain(..) {
+                            stream.prepare(bytes);
+                        }
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => Ok(()),
+            ended = sending => ended,
+            ended = receiving => ended,
         }
     }
 
-    fn receive(&mut self, incoming: Incoming) {
+    /// Takes what comes; for a frame that is kept, gives its stream and its length.
+    fn receive(&mut self, incoming: Incoming) -> Option<(Arc<Stream>, usize)> {
         match incoming {
             Incoming::Frame { header, body, first_at, last_at } => {
                 let arrival = self.arrival(first_at, last_at);
-                self.frame(header, arrival, &body);
+                let kept = self.frame(header, arrival, &body);
+                return kept.map(|stream| (stream, body.len()));
             }
             Incoming::Record(record) => self.record(record),
             Incoming::Bulk { record: Record::Original(original), body } => {
@@ -120,6 +157,7 @@ impl Serving {
             }
             Incoming::Ack(_) => {}
         }
+        None
     }
 
     fn arrival(&self, first_at: Instant, last_at: Instant) -> Arrival {
@@ -127,20 +165,22 @@ impl Serving {
         Arrival { life: self.life, first_at, last_at, offset_nanos }
     }
 
-    fn frame(&self, header: FrameHeader, arrival: Arrival, body: &Bytes) {
-        let Some(stream) = self.camera.stream(header.transfer) else { return };
+    /// Keeps a frame in its stream, which is returned.
+    fn frame(&self, header: FrameHeader, arrival: Arrival, body: &Bytes) -> Option<Arc<Stream>> {
+        let stream = self.camera.stream(header.transfer)?;
         if stream.holds(header.at) {
             // The camera took it back to send it smaller, but it had already come.
-            return;
+            return None;
         }
         let source = || self.camera.announce().and_then(|announce| announce.size);
         self.node.shares().frame(&self.camera.name, &header, &arrival, source);
         let at = header.at;
         let meta = Meta::Frame(header);
         if let Err(error) = stream.append(at, arrival, &meta, body) {
-            return self.not_kept(&stream, at, &error);
+            self.not_kept(&stream, at, &error);
+            return None;
         }
-        let Meta::Frame(header) = meta else { return };
+        let Meta::Frame(header) = meta else { return None };
         self.camera.verdicts.tell(|| {
             let stages = entry::stages(&header, &arrival, clock::now());
             let bound = stream.demand().bounds.latency();
@@ -148,6 +188,7 @@ impl Serving {
             verdict::sent(&stream, &header, stages, outcome, bound, stream.reason())
         });
         stream.tell_setting(at, &header.setting);
+        Some(stream)
     }
 
     fn record(&self, record: Record) {
@@ -171,10 +212,13 @@ impl Serving {
                     stream.end(ended.reason);
                 }
             }
-            Record::TransferStarted(started) => tracing::debug!(
-                camera = %self.camera.name, transfer = %started.transfer, first = %started.first,
-                "transfer started"
-            ),
+            Record::TransferStarted(started) => {
+                let (transfer, first) = (started.transfer, started.first);
+                tracing::debug!(camera = %self.camera.name, %transfer, %first, "transfer started");
+                if let Some(stream) = self.camera.stream(transfer) {
+                    stream.began(self.life, first);
+                }
+            }
             Record::CameraInfo(info) => self.camera.answer_info(info),
             other => tracing::debug!(record = other.name(), "record not meant for a node"),
         }
@@ -229,7 +273,8 @@ impl Serving {
                 stream.tell_missed(Missed { from, to, count, why });
             }
             EventCode::ControllerFailed => stream.tell(Event::ControllerFailed(sentence)),
-            EventCode::TableMissing | EventCode::Failed | EventCode::Other(_) => {
+            EventCode::TableMissing => stream.tell(Event::AccuracyAssumed(sentence)),
+            EventCode::Failed | EventCode::Other(_) => {
                 tracing::info!(camera = %self.camera.name, text = event.text, "camera reports");
             }
         }

@@ -3,7 +3,7 @@
 //! Always true: a session holds a position and at most the entry it hands over, so a subscriber that does not
 //! read costs no memory but the log's and disturbs nobody; a live frame is handed over only while its latency
 //! bound is still kept (`latest`), or in order and late if need be (`every`); whatever is not handed over
-//! is told as missed.
+//! is told as missed, but for what was under way to a `latest` session when it moved to another stream.
 
 use std::{
     ops::ControlFlow,
@@ -67,8 +67,7 @@ pub(super) struct Session {
     out: mpsc::Sender<Result<Event, ApiError>>,
     verdicts: Arc<Verdicts>,
     stop: CancellationToken,
-    /// Streams to go on with, when the demand has changed.
-    switched: mpsc::Receiver<(Arc<Stream>, Demand)>,
+    switches: mpsc::Receiver<Switch>,
     reader: Reader,
     generation: u64,
     changed: watch::Receiver<u64>,
@@ -91,7 +90,38 @@ pub(super) struct Session {
     /// Frames captured before this count from sending: they were the past when the session began.
     began: Instant,
     reason: Option<Arc<str>>,
-    pending: Option<Event>,
+    /// What the stream told before this session read it, and still holds.
+    pending: Vec<Event>,
+}
+
+/// What a running session is told to go on with.
+pub(super) struct Switch {
+    /// What its frames must keep from now on.
+    demand: Demand,
+    /// Another stream, which suits that.
+    to: Option<Next>,
+}
+
+/// A stream that a session is about to read, from when it was told to: nothing of it is missed meanwhile.
+struct Next {
+    stream: Arc<Stream>,
+    subscribed: Subscribed,
+    /// For a session that has taken up nothing yet.
+    reader: Reader,
+}
+
+impl Switch {
+    /// The same stream under another demand.
+    pub(super) const fn demand(demand: Demand) -> Self {
+        Self { demand, to: None }
+    }
+
+    /// Another stream.
+    pub(super) fn stream(stream: Arc<Stream>, demand: Demand) -> Self {
+        let subscribed = stream.subscribe();
+        let reader = subscribed.log.reader_next();
+        Self { demand, to: Some(Next { stream, subscribed, reader }) }
+    }
 }
 
 /// Why a session ends before its range is complete.
@@ -110,9 +140,9 @@ impl Session {
         verdicts: Arc<Verdicts>,
         counts: Arc<Counts>,
         stop: CancellationToken,
-        switched: mpsc::Receiver<(Arc<Stream>, Demand)>,
+        switches: mpsc::Receiver<Switch>,
     ) -> Self {
-        let Subscribed { log, generation, changed, notices, missed, infeasible } =
+        let Subscribed { log, life: _, generation, changed, notices, missed, standing } =
             stream.subscribe();
         let began = clock::now();
         let reader = match wanted.from {
@@ -126,7 +156,7 @@ impl Session {
             out,
             verdicts,
             stop,
-            switched,
+            switches,
             reader,
             generation,
             changed,
@@ -141,7 +171,7 @@ impl Session {
             position: None,
             began,
             reason: None,
-            pending: infeasible,
+            pending: standing,
         }
     }
 
@@ -170,13 +200,19 @@ impl Session {
             self.missed(wrapped(from, until, 0)).await?;
         }
         loop {
-            if let Some(event) = self.pending.take() {
+            for event in std::mem::take(&mut self.pending) {
                 self.send(event).await?;
             }
             self.changed.borrow_and_update();
             let ended = self.stream.ended();
-            if let ControlFlow::Break(reason) = self.drain().await? {
+            if let ControlFlow::Break(reason) = self.drain(None).await? {
                 return Ok(reason);
+            }
+            if let Ok(switch) = self.switches.try_recv() {
+                if let ControlFlow::Break(reason) = self.switch(switch).await? {
+                    return Ok(reason);
+                }
+                continue;
             }
             if let Some(reason) = ended {
                 self.read_notices().await?;
@@ -196,7 +232,11 @@ impl Session {
                 () = self.out.closed() => return Err(Gone::Told(EndReason::Unsubscribed)),
                 _ = self.changed.changed() => {}
                 notice = self.notices.recv() => self.pass_on(notice).await?,
-                Some((stream, demand)) = self.switched.recv() => self.switch(stream, demand).await?,
+                Some(switch) = self.switches.recv() => {
+                    if let ControlFlow::Break(reason) = self.switch(switch).await? {
+                        return Ok(reason);
+                    }
+                }
                 () = tokio::time::sleep(past_end.unwrap_or(Duration::MAX)), if past_end.is_some() => {
                     return Ok(EndReason::Complete);
                 }
@@ -211,32 +251,46 @@ impl Session {
         })
     }
 
-    /// Goes on with another demand and the stream that suits it, after the entry that was taken up last.
-    async fn switch(&mut self, stream: Arc<Stream>, demand: Demand) -> Result<(), Gone> {
+    /// Goes on with another demand and the stream that suits it, after all that the old one holds by now.
+    async fn switch(&mut self, switch: Switch) -> Result<ControlFlow<EndReason>, Gone> {
+        let Switch { demand, to } = switch;
         self.wanted.demand = demand;
-        if Arc::ptr_eq(&stream, &self.stream) {
-            return Ok(());
+        let Some(Next { stream, subscribed, reader }) = to else {
+            return Ok(ControlFlow::Continue(()));
+        };
+        // Not what comes meanwhile: a subscriber who is slow would never move.
+        let held = match self.stream.reached() {
+            (life, Some(newest)) => Some((life, newest)),
+            (_, None) => None,
+        };
+        if let Some(held) = held
+            && let ControlFlow::Break(reason) = self.drain(Some(held)).await?
+        {
+            return Ok(ControlFlow::Break(reason));
         }
         self.read_notices().await?;
-        let Subscribed { log, generation, changed, notices, missed, infeasible } =
-            stream.subscribe();
-        self.reader = match self.position {
-            Some((life, last)) if life == stream.life() => {
-                log.reader_from(last + Duration::from_nanos(1))
+        let Subscribed { log, life, generation, changed, notices, missed, standing } = subscribed;
+        self.reader = match self.position.or(held) {
+            Some((of, last)) if of == life => {
+                let reader = log.reader_from(last + Duration::from_nanos(1));
+                if let Some((from, until)) = reader.missing_at_start() {
+                    self.missed(wrapped(from, until, 0)).await?;
+                }
+                reader
             }
             // The times of two lives cannot be compared: what was taken up is skipped one by one.
             Some(_) => log.reader_from(Instant::MIN),
-            None => log.reader_next(),
+            None => reader,
         };
         self.generation = generation;
         self.changed = changed;
         self.notices = notices;
         self.missed_read = missed;
-        self.pending = infeasible;
+        self.pending = standing;
         self.stream = stream;
         // Its markers refer to frames of its own.
         self.last_frame = None;
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 
     /// How long until no frame before `to` can still come within its bound.
@@ -260,9 +314,19 @@ impl Session {
         Ok(())
     }
 
-    /// Hands over all that the log has.
-    async fn drain(&mut self) -> Result<ControlFlow<EndReason>, Gone> {
+    /// Hands over all that the log has, until there is a switch; or all up to the entry captured at `until`.
+    async fn drain(
+        &mut self,
+        until: Option<(Life, Instant)>,
+    ) -> Result<ControlFlow<EndReason>, Gone> {
         loop {
+            let enough = match until {
+                Some(until) => self.position.is_some_and(|position| position >= until),
+                None => !self.switches.is_empty(),
+            };
+            if enough {
+                return Ok(ControlFlow::Continue(()));
+            }
             // Looked at before the read: nothing is appended to a log that has been replaced.
             let (log, generation) = self.stream.log();
             match self.reader.next() {

@@ -15,6 +15,7 @@ use std::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
@@ -43,11 +44,11 @@ pub(super) struct Stream {
     /// Counts appends and ends; sessions wait on it.
     changed: watch::Sender<u64>,
     notices: broadcast::Sender<Notice>,
-    pub(super) sessions: AtomicUsize,
+    sessions: AtomicUsize,
+    /// Those of them that asked for the past.
+    from_past: AtomicUsize,
     /// Whether it has caught up with the present.
     live: AtomicBool,
-    /// Whether a session that asked for the past reads it, and so wants what a broken link left out.
-    fills_gaps: AtomicBool,
     capacity_bytes_per_second: AtomicU64,
 }
 
@@ -65,10 +66,14 @@ struct Tail {
     ended: Option<EndReason>,
     refused: Option<(Code, Arc<str>)>,
     infeasible: Option<Event>,
+    /// That no accuracy was measured, if so.
+    assumed: Option<Event>,
     /// Frames told as missed.
     missed: u64,
     /// Capture time of the first entry of the log.
     began_at: Option<Instant>,
+    /// Before the first entry: what was captured up to then is no part of the stream.
+    after: Option<(Life, Instant)>,
     /// Logs that were replaced, newest last.
     replaced: VecDeque<Replaced>,
     meta: BytesMut,
@@ -83,6 +88,15 @@ struct Replaced {
     entries: u64,
 }
 
+/// What a session reads a stream for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reads {
+    /// What comes from now on.
+    Present,
+    /// What was captured from some time in the past on, gaps of the link included.
+    Past,
+}
+
 /// What a stream tells its sessions beside frames.
 #[derive(Clone, Debug)]
 pub(super) enum Notice {
@@ -95,13 +109,15 @@ pub(super) enum Notice {
 /// What a session needs to read a stream.
 pub(super) struct Subscribed {
     pub(super) log: Log,
+    /// The camera's life that its newest entry comes from.
+    pub(super) life: Life,
     pub(super) generation: u64,
     pub(super) changed: watch::Receiver<u64>,
     pub(super) notices: broadcast::Receiver<Notice>,
     /// Frames told as missed so far.
     pub(super) missed: u64,
-    /// The stream's infeasibility, if it stands.
-    pub(super) infeasible: Option<Event>,
+    /// What was told and still holds: that accuracies are assumed, that the bounds are infeasible.
+    pub(super) standing: Vec<Event>,
 }
 
 impl Stream {
@@ -132,8 +148,10 @@ impl Stream {
                 ended: None,
                 refused: None,
                 infeasible: None,
+                assumed: None,
                 missed: 0,
                 began_at: None,
+                after: None,
                 replaced: VecDeque::new(),
                 meta: BytesMut::with_capacity(256),
                 log_config,
@@ -141,8 +159,8 @@ impl Stream {
             changed: watch::Sender::new(0),
             notices: broadcast::Sender::new(NOTICES_MAX),
             sessions: AtomicUsize::new(0),
+            from_past: AtomicUsize::new(0),
             live: AtomicBool::new(range.0.is_none()),
-            fills_gaps: AtomicBool::new(range.0.is_some()),
             capacity_bytes_per_second: AtomicU64::new(0),
         })
     }
@@ -152,7 +170,17 @@ impl Stream {
     }
 
     pub(super) fn set_demand(&self, demand: Demand) {
-        *self.demand.lock().expect("no panic while a demand is copied") = demand;
+        let mut current = self.demand.lock().expect("no panic while a demand is copied");
+        if current.profile != demand.profile {
+            // Another table: the camera says so if its accuracies are assumed, too.
+            self.tail().assumed = None;
+        }
+        *current = demand;
+    }
+
+    /// The camera is asked again: it says again what it has to say of its table.
+    pub(super) fn asked_again(&self) {
+        self.tail().assumed = None;
     }
 
     fn tail(&self) -> MutexGuard<'_, Tail> {
@@ -209,6 +237,13 @@ impl Stream {
         Ok(())
     }
 
+    /// Gets the log ready for a frame of about `bytes`, when there is time.
+    pub(super) fn prepare(&self, bytes: usize) {
+        let mut tail = self.tail();
+        let bytes = tail.meta.len() + bytes + bytes / 4;
+        tail.writer.prepare(bytes);
+    }
+
     /// The newest frame that is no marker, unless the wrap took it.
     pub(super) fn picture(&self) -> Option<Entry> {
         let tail = self.tail();
@@ -220,13 +255,30 @@ impl Stream {
         self.live.load(Ordering::Acquire) && self.range.1.is_none() && self.ended().is_none()
     }
 
-    pub(super) fn fills_gaps(&self) -> bool {
-        self.fills_gaps.load(Ordering::Acquire)
+    /// Counts a session in.
+    pub(super) fn enter(&self, reads: Reads) {
+        self.sessions.fetch_add(1, Ordering::AcqRel);
+        if reads == Reads::Past {
+            self.from_past.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
-    /// Asks from now on for what a broken link leaves out.
-    pub(super) fn fill_gaps(&self) {
-        self.fills_gaps.store(true, Ordering::Release);
+    /// Counts a session out; true if it was the last.
+    pub(super) fn exit(&self, reads: Reads) -> bool {
+        if reads == Reads::Past {
+            self.from_past.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.sessions.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// How many sessions read it.
+    pub(super) fn sessions(&self) -> usize {
+        self.sessions.load(Ordering::Acquire)
+    }
+
+    /// Whether a session that asked for the past reads it, and so wants what a broken link leaves out.
+    pub(super) fn fills_gaps(&self) -> bool {
+        self.from_past.load(Ordering::Acquire) > 0
     }
 
     /// Whether the frame captured at `at` was kept before.
@@ -235,14 +287,34 @@ impl Stream {
         log.last_at() == Some(at) || log.entry_at(at).is_ok_and(|entry| entry.is_some())
     }
 
-    /// The camera's life that the newest entry comes from; before the first, the one it was asked of.
-    pub(super) fn life(&self) -> Life {
-        self.tail().life
-    }
-
-    /// Capture time of the newest entry, which a resumed transfer continues after.
+    /// Capture time of the newest entry.
     pub(super) fn newest(&self) -> Option<Instant> {
         self.tail().log.last_at()
+    }
+
+    /// How far the stream has come, and in which life of its camera: up to its newest entry, or before the first
+    /// one up to where it begins, if that is known.
+    pub(super) fn reached(&self) -> (Life, Option<Instant>) {
+        let tail = self.tail();
+        match (tail.log.last_at(), tail.after) {
+            (None, Some((life, after))) => (life, Some(after)),
+            (newest, _) => (tail.life, newest),
+        }
+    }
+
+    /// Lets the stream begin with what was captured later than `after`, in the past if need be: it is not open to others
+    /// before it has caught up.
+    pub(super) fn begin_after(&self, life: Life, after: Instant) {
+        self.tail().after = Some((life, after));
+        self.live.store(false, Ordering::Release);
+    }
+
+    /// The camera has begun to serve it with the frame captured at `first`, or the next.
+    pub(super) fn began(&self, life: Life, first: Instant) {
+        // What begins at a time that was asked for begins there again.
+        if self.range.0.is_none() {
+            self.tail().after.get_or_insert((life, first - Duration::from_nanos(1)));
+        }
     }
 
     /// Capture time of the oldest entry.
@@ -281,11 +353,12 @@ impl Stream {
         let tail = self.tail();
         Subscribed {
             log: tail.log.clone(),
+            life: tail.life,
             generation: tail.generation,
             changed: self.changed.subscribe(),
             notices: self.notices.subscribe(),
             missed: tail.missed,
-            infeasible: tail.infeasible.clone(),
+            standing: [&tail.assumed, &tail.infeasible].into_iter().flatten().cloned().collect(),
         }
     }
 
@@ -313,9 +386,12 @@ impl Stream {
     }
 
     pub(super) fn tell(&self, event: Event) {
+        // Under the lock, so that who subscribes meanwhile is told once.
+        let mut tail = self.tail();
         match &event {
-            Event::Infeasible(_) => self.tail().infeasible = Some(event.clone()),
-            Event::Feasible => self.tail().infeasible = None,
+            Event::Infeasible(_) => tail.infeasible = Some(event.clone()),
+            Event::Feasible => tail.infeasible = None,
+            Event::AccuracyAssumed(_) => tail.assumed = Some(event.clone()),
             _ => {}
         }
         let _ = self.notices.send(Notice::Event(event));

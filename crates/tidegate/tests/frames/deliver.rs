@@ -1,6 +1,9 @@
 //! What reaches the application.
 
-use std::time::Duration;
+use std::{
+    net::{Ipv6Addr, SocketAddr, UdpSocket},
+    time::Duration,
+};
 
 use futures::StreamExt;
 use tidegate::link::Transport;
@@ -48,7 +51,20 @@ fn increasing(frames: &[Frame]) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn live_frames_arrive_over_quic_and_tcp() {
-    let world = World::new().await;
+    deliver_over_both(World::new().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn live_frames_arrive_over_ipv6() {
+    let address = Ipv6Addr::LOCALHOST.into();
+    if let Err(error) = UdpSocket::bind(SocketAddr::new(address, 0)) {
+        println!("skipped: no IPv6 here: {error}");
+        return;
+    }
+    deliver_over_both(World::on(address).await).await;
+}
+
+async fn deliver_over_both(world: World) {
     let client = world.client().await;
     for (name, transport) in [("cam1", Transport::Quic), ("cam2", Transport::Tcp)] {
         let camera = world.camera_with(name, SCENE, transport, world.path());
@@ -223,6 +239,27 @@ async fn an_update_changes_one_subscription_alone() {
     next_frame(&mut kept).await;
     assert_eq!(client.camera(&name).await.unwrap().transfers, 2);
     assert_eq!(kept.demand().bounds.latency(), Duration::from_secs(2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_of_a_subscription_to_every_frame_loses_none() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let _camera = world.camera("cam1", "scene:street?size=320x240&fps=30&people=3&seed=1");
+    world.wait_for_camera(&client, "cam1").await;
+    let mut wanted = request("cam1");
+    wanted.demand.delivery = Delivery::Every;
+    // With somebody else on its stream, the one that changes moves to another.
+    let _kept = client.subscribe(wanted.clone()).await.expect("a subscription");
+    for round in 0..5 {
+        let mut changed = client.subscribe(wanted.clone()).await.expect("a subscription");
+        let mut seen = frames(&mut changed, 5).await;
+        let changes = Changes { latency: Some(Duration::from_millis(500)), ..Changes::default() };
+        changed.update(changes).await.expect("an update");
+        seen.extend(frames(&mut changed, 15).await);
+        let seen: Vec<_> = seen.iter().map(|frame| frame.captured_at).collect();
+        assert_eq!(seen, captured(&client, "cam1", &seen).await, "round {round}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

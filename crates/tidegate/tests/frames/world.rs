@@ -1,6 +1,10 @@
 //! An edge node, cameras and applications on loopback, in one process but over real sockets.
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::Path,
+    time::Duration,
+};
 
 use futures::StreamExt;
 use tempfile::TempDir;
@@ -36,6 +40,11 @@ pub(crate) struct CameraNode {
 
 impl World {
     pub(crate) async fn new() -> Self {
+        Self::on(Ipv4Addr::LOCALHOST.into()).await
+    }
+
+    /// A world whose edge node listens on `address`.
+    pub(crate) async fn on(address: IpAddr) -> Self {
         let folder = tempfile::tempdir().expect("a folder for certificates");
         let request = InitRequest {
             cameras: CAMERAS.map(str::to_owned).to_vec(),
@@ -43,7 +52,7 @@ impl World {
             ..InitRequest::default()
         };
         pki::init(folder.path(), &request).expect("certificates");
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let any = SocketAddr::new(address, 0);
         let mut world = Self { folder, api: any, link: any, node: None };
         world.start_node().await;
         world

@@ -25,6 +25,8 @@ pub(super) struct Line {
     lost: u64,
     last: Option<Frame>,
     last_bytes: u64,
+    /// No table was made for it.
+    assumed: bool,
     /// What an operator should know most: a fault, or the reason of the last change.
     reason: String,
 }
@@ -40,6 +42,7 @@ impl Line {
             lost: 0,
             last: None,
             last_bytes: 0,
+            assumed: false,
             reason: "waiting for the first frame".to_owned(),
         }
     }
@@ -69,9 +72,17 @@ impl Line {
             Event::Infeasible(infeasible) => self.reason = plain(&infeasible.sentence),
             Event::Feasible => self.reason = "both bounds can be kept again".to_owned(),
             Event::CameraOffline(sentence) => self.reason = format!("offline: {}", plain(sentence)),
-            Event::CameraOnline => self.reason = "back".to_owned(),
+            Event::CameraOnline => {
+                // It says again if it has no table.
+                self.assumed = false;
+                self.reason = "back".to_owned();
+            }
             Event::KnobsChanged(change) => self.reason = plain(&change.reason),
             Event::ControllerFailed(sentence) => self.reason = plain(sentence),
+            Event::AccuracyAssumed(sentence) => {
+                self.assumed = true;
+                self.reason = plain(sentence);
+            }
             Event::Ended(reason) => self.reason = format!("ended: {reason}"),
         }
     }
@@ -114,9 +125,10 @@ impl Line {
             text.push_str(&format!("replayed {}  ", self.replayed));
         }
         if let Some(frame) = &self.last {
+            let assumed = if self.assumed { " assumed" } else { "" };
             let kept = if frame.accuracy_kept { "" } else { " below its bound" };
             text.push_str(&format!(
-                "{} of {}  {}  {}  accuracy {:.3}{kept}  ",
+                "{} of {}  {}  {}  accuracy {:.3}{assumed}{kept}  ",
                 rounded(self.last_bytes),
                 rounded(frame.original_bytes),
                 frame.size,
@@ -227,6 +239,15 @@ mod tests {
             "cam1  bound 100ms  p50 50.0 ms  p95 120.0 ms  delivered 60.0 % of 5  61 kB of 410 kB  960x540  \
              scale=1/2 quality=60  accuracy 0.961  20 Mbit/s\u{fffd}[2J carry 64 kB in time"
         );
+    }
+
+    #[test]
+    fn an_accuracy_that_was_not_measured_is_marked() {
+        let mut line = line();
+        line.event(&Event::AccuracyAssumed("accuracy is assumed from a default table".into()));
+        assert!(line.text().ends_with("  accuracy is assumed from a default table"));
+        line.event(&frame(40, false));
+        assert!(line.text().ends_with("  accuracy 0.961 assumed"), "{}", line.text());
     }
 
     #[test]

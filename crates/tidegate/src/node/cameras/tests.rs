@@ -31,9 +31,19 @@ fn attach(cameras: &Cameras, epoch: u64) -> (Arc<Camera>, Attachment) {
 }
 
 fn start_stream(camera: &Camera, from: Option<Instant>) -> Arc<Stream> {
+    let reads = if from.is_some() { Reads::Past } else { Reads::Present };
+    start_stream_after(camera, from, None, reads)
+}
+
+fn start_stream_after(
+    camera: &Camera,
+    from: Option<Instant>,
+    after: Option<(Life, Instant)>,
+    reads: Reads,
+) -> Arc<Stream> {
     let log = LogConfig { bytes_max: 1 << 16, segment_bytes: 1 << 12 };
     let demand = demand(Delivery::Every);
-    camera.start_stream(demand, TransferHints::default(), (from, None), log).unwrap()
+    camera.start_stream(demand, TransferHints::default(), (from, None), after, reads, log).unwrap()
 }
 
 /// The next transfer that is asked for.
@@ -121,14 +131,15 @@ fn a_cameras_own_certificate_takes_its_name_from_who_only_registered_it() {
 }
 
 #[test]
-fn a_live_stream_that_a_session_from_the_past_has_joined_fills_gaps() {
+fn a_live_stream_fills_gaps_as_long_as_a_session_from_the_past_reads_it() {
     let cameras = Cameras::default();
     let (camera, mut link) = attach(&cameras, 71);
     let stream = start_stream(&camera, None);
     started(&mut link);
     append(&stream, link.life, ms(1000));
-    let join = |from, own: Option<&Stream>| {
-        let joined = camera.join(&stream.demand(), &stream.hints, from, own);
+    let join = |from: Option<Instant>, own: Option<&Stream>| {
+        let reads = if from.is_some() { Reads::Past } else { Reads::Present };
+        let joined = camera.join(&stream.demand(), &stream.hints, from, reads, own);
         joined.map(|joined| joined.transfer)
     };
     assert_eq!(join(None, None), Some(stream.transfer));
@@ -141,6 +152,49 @@ fn a_live_stream_that_a_session_from_the_past_has_joined_fills_gaps() {
     let (_, mut link) = attach(&cameras, 71);
     let start = started(&mut link);
     assert_eq!((start.from, start.resume_after), (Some(Instant::MIN), Some(ms(1000))));
+
+    assert!(!camera.leave(&stream, Reads::Past), "others read it");
+    let (_, mut link) = attach(&cameras, 71);
+    assert_eq!(started(&mut link).from, None, "nobody wants the past any more");
+}
+
+#[test]
+fn a_stream_that_a_session_moves_to_begins_where_the_old_one_ends() {
+    let cameras = Cameras::default();
+    let (camera, mut link) = attach(&cameras, 71);
+    for (reads, from) in [(Reads::Present, None), (Reads::Past, Some(Instant::MIN))] {
+        let stream = start_stream_after(&camera, None, Some((link.life, ms(1000))), reads);
+        let start = started(&mut link);
+        assert_eq!((start.from, start.resume_after), (from, Some(ms(1000))), "{reads:?}");
+        assert!(!stream.is_open(), "it has not caught up");
+        // The link breaks before a frame came.
+        let (_, mut again) = attach(&cameras, 71);
+        let start = started(&mut again);
+        assert_eq!((start.from, start.resume_after), (from, Some(ms(1000))), "{reads:?}");
+        camera.leave(&stream, reads);
+        link = again;
+        link.records.try_recv().expect("the stream is stopped");
+    }
+    // The old stream has nothing of the camera's second life, in which all frames are news.
+    let (camera, mut restarted) = attach(&cameras, 72);
+    start_stream_after(&camera, None, Some((link.life, ms(1000))), Reads::Present);
+    assert_eq!(started(&mut restarted).resume_after, Some(Instant::MIN));
+}
+
+#[test]
+fn a_stream_whose_link_breaks_before_its_first_frame_goes_on_where_it_began() {
+    let cameras = Cameras::default();
+    let (camera, mut link) = attach(&cameras, 71);
+    let stream = start_stream(&camera, None);
+    assert_eq!(started(&mut link).resume_after, None);
+    stream.began(link.life, ms(1000));
+    let (_, mut again) = attach(&cameras, 71);
+    let resumed = started(&mut again).resume_after;
+    assert_eq!(
+        resumed,
+        Some(ms(1000) - Duration::from_nanos(1)),
+        "the first frame was not received"
+    );
 }
 
 #[test]

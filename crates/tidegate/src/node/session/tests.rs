@@ -62,7 +62,7 @@ fn unchanged(stream: &Stream, life: Life, at: Instant) {
 /// A running session and what it tells.
 struct Rig {
     events: mpsc::Receiver<Result<Event, ApiError>>,
-    switch: mpsc::Sender<(Arc<Stream>, Demand)>,
+    switch: mpsc::Sender<Switch>,
     verdicts: Arc<Verdicts>,
     /// Resolves when it has caught up.
     reached: oneshot::Receiver<Instant>,
@@ -76,7 +76,7 @@ impl Rig {
 
     fn wanting(stream: &Arc<Stream>, wanted: Wanted) -> Self {
         let (out, events) = mpsc::channel(1);
-        let (switch, switched) = mpsc::channel(1);
+        let (switch, switches) = mpsc::channel(1);
         let verdicts = Arc::<Verdicts>::default();
         let (caught_up, reached) = oneshot::channel();
         let session = Session::new(
@@ -86,7 +86,7 @@ impl Rig {
             verdicts.clone(),
             Arc::default(),
             CancellationToken::new(),
-            switched,
+            switches,
         )
         .telling(caught_up);
         Self { events, switch, verdicts, reached, task: tokio::spawn(session.run()) }
@@ -166,10 +166,27 @@ async fn a_session_moves_to_a_stream_of_a_later_life_without_gap_or_duplicate() 
     append(&new, FIRST, ms(1000));
     append(&new, FIRST, ms(1100));
     append(&new, SECOND, ms(1200));
-    session.switch.send((new.clone(), every())).await.unwrap();
+    session.switch.send(Switch::stream(new.clone(), every())).await.unwrap();
     assert_eq!(session.taken().await, (71, ms(1100)));
     assert_eq!(session.taken().await, (72, ms(1200)));
     assert_eq!(session.next().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_old_stream_holds_is_handed_over_before_a_session_moves() {
+    // Which of the frame and the move it learns of first is chance.
+    for _ in 0..20 {
+        let (old, new) = (stream((None, None)), stream((None, None)));
+        let mut session = Rig::new(&old, Some(ms(0)));
+        append(&old, FIRST, ms(1000));
+        assert_eq!(session.taken().await, (71, ms(1000)));
+        assert_eq!(session.next().await, None, "it waits");
+        append(&old, FIRST, ms(1100));
+        append(&new, FIRST, ms(1200));
+        session.switch.try_send(Switch::stream(new.clone(), every())).unwrap();
+        assert_eq!(session.taken().await, (71, ms(1100)));
+        assert_eq!(session.taken().await, (71, ms(1200)));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,6 +199,17 @@ async fn what_a_life_that_is_over_did_not_deliver_is_told() {
     let missed = Missed { from: ms(1001), to: ms(1001), count: 0, why: MissedWhy::LinkDown };
     assert_eq!(session.next().await, Some(Event::Missed(missed)));
     assert_eq!(session.taken().await, (72, ms(10)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_accuracies_are_assumed_is_told_to_who_comes_later_too() {
+    let stream = stream((None, None));
+    let mut first = Rig::new(&stream, None);
+    assert_eq!(first.next().await, None);
+    let assumed = Event::AccuracyAssumed("a default table".into());
+    stream.tell(assumed.clone());
+    assert_eq!(first.next().await, Some(assumed.clone()));
+    assert_eq!(Rig::new(&stream, None).next().await, Some(assumed));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,240 @@
+//! A node without sockets: the test is its camera and its application.
+
+use bytes::Bytes;
+use tidegate_client::{Changes, Event, SubscribeRequest};
+use tidegate_frame::{knob::FrameLimits, transfer::TransferConfig};
+use tidegate_message::{Delivery, FrameSize, Instant};
+use tidegate_wire::{CameraInfoRequest, FrameHeader, NodeId, StartTransfer};
+
+use super::{
+    cameras::{Attachment, Camera},
+    entry::{Arrival, Life, Meta},
+    stream::Stream,
+    *,
+};
+use crate::{
+    api::{Frames, Identity, Subscription},
+    carrier,
+};
+
+const OWNER: Owner = Owner { node: NodeId([1; 32]), certified: true };
+
+struct Rig {
+    node: Arc<NodeState>,
+    camera: Arc<Camera>,
+    link: Attachment,
+    application: Identity,
+}
+
+fn ms(millis: i64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+fn announce() -> CameraAnnounce {
+    CameraAnnounce {
+        name: "cam1".parse().unwrap(),
+        size: None,
+        frames_per_second: 0.0,
+        source: String::new(),
+    }
+}
+
+impl Rig {
+    fn new() -> Self {
+        let log = LogConfig { bytes_max: 1 << 20, segment_bytes: 1 << 16 };
+        let hosted = CameraOptions {
+            name: "hosted".parse().unwrap(),
+            size: None,
+            frames_per_second: 0.0,
+            source: String::new(),
+            log: log.clone(),
+            limits: FrameLimits::default(),
+            future_max: Duration::from_secs(1),
+            tables: None,
+            transfer: TransferConfig::default(),
+        };
+        let (tasks, owner) = tasks::tasks();
+        tokio::spawn(owner.run(std::future::pending(), GRACE));
+        let (hints, tables) = (TransferHints::default(), Arc::new(TableSet::builtin()));
+        let node = NodeState::new(hosted, log, hints, tables, tasks, CancellationToken::new());
+        let (camera, link) = node.cameras.attach(announce(), OWNER, 71, "test".to_owned()).unwrap();
+        let application = Identity {
+            kind: Kind::Application,
+            name: "application".to_owned(),
+            node: NodeId([2; 32]),
+        };
+        Self { node, camera, link, application }
+    }
+
+    async fn subscribe(&self, delivery: Delivery, from: Option<Instant>) -> Subscription {
+        let mut request = SubscribeRequest::new("cam1", Duration::from_secs(60), 0.5).unwrap();
+        request.demand.delivery = delivery;
+        request.from = from;
+        self.node.subscribe(&self.application, request).await.unwrap()
+    }
+
+    /// Lowers the latency bound, so that the subscription moves if it is not alone.
+    async fn update(&self, subscription: &Subscription) {
+        let changes = Changes { latency: Some(Duration::from_secs(30)), ..Changes::default() };
+        self.node.update(&self.application, subscription.id, changes).await.unwrap();
+    }
+
+    /// The next transfer that the camera is asked for.
+    fn started(&mut self) -> StartTransfer {
+        loop {
+            let record = self.link.records.try_recv().expect("a transfer is asked for");
+            if let Record::StartTransfer(start) = record {
+                return start;
+            }
+        }
+    }
+
+    fn stream(&self, start: &StartTransfer) -> Arc<Stream> {
+        self.camera.stream(start.transfer).unwrap()
+    }
+
+    fn append(&self, start: &StartTransfer, millis: i64, replayed: bool) {
+        append(&self.stream(start), self.link.life, ms(millis), replayed);
+    }
+}
+
+fn append(stream: &Stream, life: Life, at: Instant, replayed: bool) {
+    let now = clock::now();
+    let arrival = Arrival { life, first_at: now, last_at: now, offset_nanos: now.nanos_since(at) };
+    let header = FrameHeader {
+        replayed,
+        ..FrameHeader::untouched(stream.transfer, at, FrameSize { width: 1, height: 1 }, 4)
+    };
+    stream.append(at, arrival, &Meta::Frame(header), &Bytes::from_static(b"jpeg")).unwrap();
+}
+
+/// The capture times of the next frames, in milliseconds.
+async fn frames(subscription: &mut Subscription, count: usize) -> Vec<i64> {
+    let mut times = Vec::new();
+    while times.len() < count {
+        let next = tokio::time::timeout(Duration::from_secs(5), subscription.events.recv());
+        match next.await.expect("a frame").expect("it goes on").expect("it holds") {
+            Event::Frame(frame) => times.push(frame.captured_at.as_nanos() / 1_000_000),
+            Event::Missed(missed) => panic!("{missed:?}"),
+            _ => {}
+        }
+    }
+    times
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_wants_every_frame_moves_to_a_new_stream_without_losing_one() {
+    let mut rig = Rig::new();
+    let _other = rig.subscribe(Delivery::Every, None).await;
+    let old = rig.started();
+    let mut moved = rig.subscribe(Delivery::Every, None).await;
+    rig.append(&old, 1000, false);
+    rig.append(&old, 1100, false);
+    rig.update(&moved).await;
+    let new = rig.started();
+    assert_eq!((new.from, new.resume_after), (None, Some(ms(1100))));
+    // What was under way comes to both.
+    rig.append(&old, 1200, false);
+    rig.append(&new, 1200, true);
+    rig.append(&new, 1300, false);
+    assert_eq!(frames(&mut moved, 4).await, [1000, 1100, 1200, 1300]);
+    assert_eq!(rig.camera.streams().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_wants_every_frame_joins_only_a_stream_that_reaches_back() {
+    let mut rig = Rig::new();
+    let _other = rig.subscribe(Delivery::Every, None).await;
+    let old = rig.started();
+    let mut moved =
+        [rig.subscribe(Delivery::Every, None).await, rig.subscribe(Delivery::Every, None).await];
+    rig.append(&old, 1000, false);
+    rig.update(&moved[0]).await;
+    let new = rig.started();
+    rig.append(&new, 1200, false);
+    // The new stream begins behind what the second has got.
+    rig.update(&moved[1]).await;
+    let own = rig.started();
+    assert_eq!(own.resume_after, Some(ms(1000)));
+    rig.append(&own, 1100, true);
+    assert_eq!(frames(&mut moved[1], 2).await, [1000, 1100]);
+    assert_eq!(frames(&mut moved[0], 2).await, [1000, 1200]);
+    // By now it reaches back, as seen from a third.
+    let mut third = rig.subscribe(Delivery::Every, None).await;
+    rig.append(&old, 1300, false);
+    rig.append(&new, 1300, false);
+    rig.append(&new, 1400, false);
+    rig.update(&third).await;
+    assert_eq!(frames(&mut third, 2).await, [1300, 1400]);
+    assert_eq!(rig.camera.streams().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_wants_the_newest_frames_alone_is_not_shown_old_ones_by_a_move() {
+    let mut rig = Rig::new();
+    let _other = rig.subscribe(Delivery::Latest, None).await;
+    let old = rig.started();
+    let mut moved = rig.subscribe(Delivery::Latest, None).await;
+    rig.append(&old, 1000, false);
+    rig.update(&moved).await;
+    let new = rig.started();
+    assert_eq!((new.from, new.resume_after), (None, None));
+    rig.append(&new, 1200, false);
+    assert_eq!(frames(&mut moved, 2).await, [1000, 1200]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asked_for_the_past_takes_nothing_for_it_that_others_left_out() {
+    let mut rig = Rig::new();
+    let _present = rig.subscribe(Delivery::Latest, None).await;
+    let present = rig.started();
+    rig.append(&present, 1000, false);
+    rig.append(&present, 1200, false);
+    let mut past = rig.subscribe(Delivery::Latest, Some(ms(1000))).await;
+    let own = rig.started();
+    assert_eq!(own.from, Some(ms(1000)));
+    for at in [1000, 1100, 1200] {
+        rig.append(&own, at, true);
+    }
+    rig.append(&own, 1300, false);
+    rig.append(&present, 1300, false);
+    assert_eq!(frames(&mut past, 4).await, [1000, 1100, 1200, 1300]);
+    // In the present it reads what others read.
+    rig.append(&present, 1400, false);
+    assert_eq!(frames(&mut past, 1).await, [1400]);
+    assert_eq!(rig.camera.streams().len(), 1);
+}
+
+/// A camera in this process that sends more than its carrier holds before it takes what it is told.
+#[tokio::test]
+async fn a_full_way_out_does_not_stop_the_way_in() {
+    const MANY: usize = 200;
+    let Rig { node, camera, link, .. } = Rig::new();
+    let (mut camera_end, node_end) = carrier::local();
+    let question = || CameraInfoRequest { request: 7 };
+    for _ in 0..MANY {
+        camera.tell(question()).unwrap();
+    }
+    let stop = CancellationToken::new();
+    let serving = tokio::spawn({
+        let stop = stop.clone();
+        async move { serve::serve_attached(node, node_end, camera, link, &stop).await }
+    });
+    let exchange = async {
+        for _ in 0..MANY {
+            camera_end.send(question().into()).await.unwrap();
+        }
+        let mut told = 0;
+        while told < MANY {
+            if let Incoming::Record(Record::CameraInfoRequest(_)) = camera_end.recv().await.unwrap()
+            {
+                told += 1;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), exchange)
+        .await
+        .expect("neither waits for the other");
+    stop.cancel();
+    serving.await.unwrap();
+}
