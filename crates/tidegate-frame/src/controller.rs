@@ -165,3 +165,21 @@ fn most_accurate<'a>(rungs: impl Iterator<Item = (usize, &'a Rung)>) -> Option<u
 fn smallest<'a>(rungs: impl Iterator<Item = (usize, &'a Rung)>) -> Option<usize> {
     rungs.min_by(|(_, a), (_, b)| a.bytes.total_cmp(&b.bytes)).map(|(index, _)| index)
 }
+
+/// Nothing is under way or known, five frames a second are wanted within 100 ms and 0.95.
+#[cfg(test)]
+fn quiet(rungs: &[Rung]) -> Situation<'_> {
+    Situation {
+        rungs,
+        current: None,
+        bounds: Bounds::new(Duration::from_millis(100), 0.95).expect("bounds within their ranges"),
+        elapsed: Duration::ZERO,
+        capacity: None,
+        outstanding_bytes: 0,
+        one_way: Duration::ZERO,
+        encode: Duration::ZERO,
+        delivery: Duration::ZERO,
+        period: Duration::from_millis(200),
+        share: None,
+    }
+}

@@ -129,10 +129,7 @@ impl Carrier {
     /// # Errors
     /// The carrier is down.
     pub async fn send(&self, record: Record) -> Result<(), Down> {
-        match self {
-            Self::Link(link) => Ok(link.send(record).await?),
-            Self::Local(local) => local.out.send(Incoming::Record(record)).await.map_err(gone),
-        }
+        self.sender().send(record).await
     }
 
     /// A way to send beside whoever receives: neither then waits for the other.

@@ -214,9 +214,7 @@ impl Controller for Budget {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_message::Bounds;
-
-    use super::*;
+    use super::{super::quiet, *};
     use crate::{capacity::Capacity, knob::KnobSetting};
 
     #[test]
@@ -229,19 +227,13 @@ mod tests {
             kept: 1.0,
         };
         let rungs = [rung(20_000.0, 0.96), rung(60_000.0, 0.98)];
-        let period = Duration::from_millis(200);
         let situation = |outstanding_bytes| Situation {
-            rungs: &rungs,
-            current: None,
-            bounds: Bounds::new(Duration::from_millis(100), 0.95).unwrap(),
-            elapsed: Duration::ZERO,
             capacity: Some(Capacity { bytes_per_second: 2_500_000.0, deviation: 0.0 }),
             outstanding_bytes,
             one_way: Duration::from_millis(1),
             encode: Duration::from_millis(5),
             delivery: Duration::from_millis(2),
-            period,
-            share: None,
+            ..quiet(&rungs)
         };
         let mut budget = Budget::new(BudgetConfig::default());
         let mut now = Instant::from_millis(0);
@@ -255,7 +247,7 @@ mod tests {
             assert!(matches!(waits, Choice::Wait), "{waits:?}");
             let lost = Duration::from_millis(100);
             budget.observe(now, &Observation::Lost { waited: lost, expected: lost });
-            now = now + period;
+            now = now + situation(0).period;
         }
         assert!(large[..2].iter().all(|&large| large), "the capacity seems to carry it");
         assert!(large[30..].iter().filter(|&&large| large).count() < 5, "{large:?}");

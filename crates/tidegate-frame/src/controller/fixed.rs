@@ -19,23 +19,19 @@ impl Controller for Fixed {
     fn observe(&mut self, _now: Instant, _observation: &Observation) {}
 
     fn choose(&mut self, _now: Instant, situation: &Situation<'_>) -> Choice {
-        let size = |rung: &Rung| (rung.setting.is_original(), rung.bytes);
+        let by_size = |a: &Rung, b: &Rung| {
+            let original = a.setting.is_original().cmp(&b.setting.is_original());
+            original.then(a.bytes.total_cmp(&b.bytes))
+        };
         let rungs = situation.rungs.iter().enumerate();
-        let largest = rungs.max_by(|(_, a), (_, b)| {
-            let ((a_original, a_bytes), (b_original, b_bytes)) = (size(a), size(b));
-            a_original.cmp(&b_original).then(a_bytes.total_cmp(&b_bytes))
-        });
+        let largest = rungs.max_by(|(_, a), (_, b)| by_size(a, b));
         Choice::Rung { rung: largest.map_or(0, |(index, _)| index), bytes_max: f64::INFINITY }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use tidegate_message::Bounds;
-
-    use super::*;
+    use super::{super::quiet, *};
     use crate::knob::KnobSetting;
 
     #[test]
@@ -47,22 +43,7 @@ mod tests {
             accuracy,
             kept: 1.0,
         };
-        let chosen = |rungs: &[Rung]| {
-            let situation = Situation {
-                rungs,
-                current: None,
-                bounds: Bounds::new(Duration::from_millis(100), 0.95).unwrap(),
-                elapsed: Duration::ZERO,
-                capacity: None,
-                outstanding_bytes: 0,
-                one_way: Duration::ZERO,
-                encode: Duration::ZERO,
-                delivery: Duration::ZERO,
-                period: Duration::from_millis(200),
-                share: None,
-            };
-            Fixed.choose(Instant::from_millis(0), &situation)
-        };
+        let chosen = |rungs: &[Rung]| Fixed.choose(Instant::from_millis(0), &quiet(rungs));
         let is = |choice: Choice, wanted: usize| matches!(choice, Choice::Rung { rung, .. } if rung == wanted);
         let [half, whole, large] =
             [rung("1/2 q90", 110e3, 1.001), rung("original", 477e3, 1.0), rung("q90", 600e3, 1.0)];

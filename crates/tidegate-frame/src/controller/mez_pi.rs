@@ -228,7 +228,7 @@ impl Controller for MezPi {
 mod tests {
     use tidegate_message::Bounds;
 
-    use super::*;
+    use super::{super::quiet, *};
     use crate::knob::KnobSetting;
 
     const TARGET: Duration = Duration::from_millis(100);
@@ -248,19 +248,7 @@ mod tests {
     /// Tells one latency for each of the seconds and gives what is chosen after the last.
     fn choice(controller: &mut MezPi, begin: Instant, latencies_ms: &[u64]) -> Choice {
         let rungs = rungs();
-        let situation = Situation {
-            rungs: &rungs,
-            current: None,
-            bounds: Bounds::new(TARGET, 0.95).unwrap(),
-            elapsed: Duration::ZERO,
-            capacity: None,
-            outstanding_bytes: 0,
-            one_way: Duration::ZERO,
-            encode: Duration::ZERO,
-            delivery: Duration::ZERO,
-            period: Duration::from_millis(200),
-            share: None,
-        };
+        let situation = Situation { bounds: Bounds::new(TARGET, 0.95).unwrap(), ..quiet(&rungs) };
         let mut now = begin;
         let mut last = controller.choose(now, &situation);
         for latency in latencies_ms {

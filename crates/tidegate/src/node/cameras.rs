@@ -29,7 +29,7 @@ use tokio::sync::{
 
 use super::{
     entry::Life,
-    stream::{Reads, Stream},
+    stream::{Begin, Reads, Stream},
     verdict::Verdicts,
 };
 use crate::pki::{Kind, PeerIdentity};
@@ -324,20 +324,16 @@ impl Camera {
 
     /// Starts a stream of its own for `demand`, joined once.
     ///
-    /// Frames captured later than `after`, in that life, belong to it although they are of the past, like those that a
-    /// broken link left out: who moves here from another stream has not got them.
-    ///
     /// # Errors
     /// [`Code::CAMERA_OFFLINE`] if no link reaches the camera.
     pub(super) fn start_stream(
         &self,
         demand: Demand,
         hints: TransferHints,
-        range: (Option<Instant>, Option<Instant>),
-        after: Option<(Life, Instant)>,
-        reads: Reads,
+        begin: Begin,
         log: LogConfig,
     ) -> Result<Arc<Stream>, ApiError> {
+        let Begin { range, after, reads } = begin;
         let (transfer, life) = (TransferId(next()), self.life());
         let stream = Stream::new(self.name.clone(), life, transfer, demand, hints, range, log)
             .map_err(|error| {
@@ -375,14 +371,16 @@ impl Camera {
         if stream.sessions() > 1 {
             return Ok(false);
         }
-        let update = UpdateTransfer { transfer: stream.transfer, demand };
-        if let Some(link) = &state.link
-            && let Err(TrySendError::Full(_)) = link.records.try_send(update.into())
-        {
+        let room = state.link.as_ref().map(|link| link.records.try_reserve());
+        if let Some(Err(TrySendError::Full(()))) = room {
             let text = format!("{RECORDS_MAX} records wait for camera {}: try again", self.name);
             return Err(ApiError::new(Code::LIMIT_REACHED, text));
         }
+        // Before the camera is told, whose answer may be quicker than we are.
         stream.set_demand(demand);
+        if let Some(Ok(room)) = room {
+            room.send(UpdateTransfer { transfer: stream.transfer, demand }.into());
+        }
         Ok(true)
     }
 

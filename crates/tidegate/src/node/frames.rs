@@ -7,7 +7,6 @@ use std::sync::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tidegate_log::LogConfig;
 use tidegate_message::{CameraName, Code, Delivery, Demand, Instant};
 use tidegate_wire::{OriginalOutcome, TransferHints};
 use tokio::sync::{
@@ -21,7 +20,7 @@ use super::{
     NodeState,
     cameras::Camera,
     session::{Counts, Session, Switch, Wanted},
-    stream::{Reads, Stream},
+    stream::{Begin, Reads, Stream},
     verdict::{VERDICTS_MAX, Verdicts},
 };
 use crate::api::{
@@ -112,8 +111,12 @@ impl Frames for NodeState {
             scene: or(&request.scene, &self.hints.scene),
             ..self.hints.clone()
         };
-        let reads = if request.from.is_some() { Reads::Past } else { Reads::Present };
-        let stream = self.stream_for(&camera, &request, reads, hints)?;
+        let (reads, to) = match request.from {
+            Some(_) => (Reads::Past, request.to),
+            None => (Reads::Present, None),
+        };
+        let begin = Begin { range: (request.from, to), after: None, reads };
+        let stream = self.stream_for(&camera, request.demand, hints, begin)?;
         let id = SubscriptionId(NEXT_SUBSCRIPTION.fetch_add(1, Ordering::Relaxed));
         let (events, receiver) = mpsc::channel(EVENTS_BUFFERED);
         let (switch, switches) = mpsc::channel(SWITCHES_MAX);
@@ -305,22 +308,12 @@ impl NodeState {
             stream.clone()
         } else {
             // Others keep what they asked for; this subscription moves to a stream that suits it.
-            let hints = stream.hints.clone();
             let complete = demand.delivery == Delivery::Every || reads == Reads::Past;
             // What is still under way to the old one is for the new one to bring.
             let (life, reached) = stream.reached();
             let after = reached.filter(|_| complete).map(|reached| (life, reached));
-            // Who wants all of the past joins only who wants every frame: others may have left some out.
-            let joins = reads == Reads::Present || demand.delivery == Delivery::Every;
-            let joined = joins
-                .then(|| camera.join(&demand, &hints, after.map(|(_, after)| after), reads, None));
-            match joined.flatten() {
-                Some(other) => other,
-                None => {
-                    let log = self.stream_log.clone();
-                    camera.start_stream(demand, hints, (None, None), after, reads, log)?
-                }
-            }
+            let begin = Begin { range: (None, None), after, reads };
+            self.stream_for(&camera, demand, stream.hints.clone(), begin)?
         };
         let moved = !Arc::ptr_eq(&next, &stream);
         // From here on nothing waits, so that no half of a move is left behind by a caller who hangs up.
@@ -366,23 +359,22 @@ impl NodeState {
         }
     }
 
-    /// A stream that serves the request: one that runs, or a new one.
+    /// A stream that serves the demand: one that runs, or a new one.
     fn stream_for(
         &self,
         camera: &Camera,
-        request: &SubscribeRequest,
-        reads: Reads,
+        demand: Demand,
         hints: TransferHints,
+        begin: Begin,
     ) -> Result<Arc<Stream>, ApiError> {
-        // One that wants the newest frames alone may have left out some of the past.
-        let joins = reads == Reads::Present || request.demand.delivery == Delivery::Every;
-        let join = || camera.join(&request.demand, &hints, request.from, reads, None);
-        if let Some(stream) = joins.then(join).flatten() {
-            return Ok(stream);
+        // What others read may lack some of the past if they want the newest frames alone.
+        let whole = begin.reads == Reads::Present || demand.delivery == Delivery::Every;
+        let reaches = begin.range.0.or(begin.after.map(|(_, after)| after));
+        let join = || camera.join(&demand, &hints, reaches, begin.reads, None);
+        match whole.then(join).flatten() {
+            Some(stream) => Ok(stream),
+            None => camera.start_stream(demand, hints, begin, self.stream_log.clone()),
         }
-        let log: LogConfig = self.stream_log.clone();
-        let range = (request.from, if request.from.is_some() { request.to } else { None });
-        camera.start_stream(request.demand, hints, range, None, reads, log)
     }
 
     fn with_subscription<T>(

@@ -97,6 +97,18 @@ pub(super) enum Reads {
     Past,
 }
 
+/// Where a session begins to read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begin {
+    /// First and last capture time wanted of a stream of its own; no first one means from now on.
+    pub(super) range: (Option<Instant>, Option<Instant>),
+    /// How far another stream has brought it, in which life of the camera: what was captured later belongs to the new
+    /// one, although it is of the past, like what a broken link left out.
+    pub(super) after: Option<(Life, Instant)>,
+    /// What it reads for.
+    pub(super) reads: Reads,
+}
+
 /// What a stream tells its sessions beside frames.
 #[derive(Clone, Debug)]
 pub(super) enum Notice {

@@ -17,7 +17,7 @@ use crate::{
     carrier,
 };
 
-const OWNER: Owner = Owner { node: NodeId([1; 32]), certified: true };
+pub(super) const OWNER: Owner = Owner { node: NodeId([1; 32]), certified: true };
 
 struct Rig {
     node: Arc<NodeState>,
@@ -26,11 +26,11 @@ struct Rig {
     application: Identity,
 }
 
-fn ms(millis: i64) -> Instant {
+pub(super) fn ms(millis: i64) -> Instant {
     Instant::from_millis(millis)
 }
 
-fn announce() -> CameraAnnounce {
+pub(super) fn announce() -> CameraAnnounce {
     CameraAnnounce {
         name: "cam1".parse().unwrap(),
         size: None,
@@ -94,13 +94,16 @@ impl Rig {
     }
 
     fn append(&self, start: &StartTransfer, millis: i64, replayed: bool) {
-        append(&self.stream(start), self.link.life, ms(millis), replayed);
+        append(&self.stream(start), self.link.life, ms(millis), replayed, Duration::ZERO);
     }
 }
 
-fn append(stream: &Stream, life: Life, at: Instant, replayed: bool) {
+/// A frame that has come just now, captured `before` that by the node's clock.
+pub(super) fn append(stream: &Stream, life: Life, at: Instant, replayed: bool, before: Duration) {
     let now = clock::now();
-    let arrival = Arrival { life, first_at: now, last_at: now, offset_nanos: now.nanos_since(at) };
+    // Its camera's clock may say anything: what counts is when it came.
+    let offset_nanos = now.nanos_since(at) - before.as_nanos() as i64;
+    let arrival = Arrival { life, first_at: now, last_at: now, offset_nanos };
     let header = FrameHeader {
         replayed,
         ..FrameHeader::untouched(stream.transfer, at, FrameSize { width: 1, height: 1 }, 4)

@@ -4,22 +4,10 @@ use tidegate_client::SubscribeRequest;
 use tidegate_message::Delivery;
 
 use super::*;
-use crate::node::entry::{Arrival, Meta};
-
-const OWNER: Owner = Owner { node: NodeId([1; 32]), certified: true };
-
-fn ms(millis: i64) -> Instant {
-    Instant::from_millis(millis)
-}
-
-fn announce() -> CameraAnnounce {
-    CameraAnnounce {
-        name: "cam1".parse().unwrap(),
-        size: None,
-        frames_per_second: 0.0,
-        source: String::new(),
-    }
-}
+use crate::node::{
+    entry::{Arrival, Meta},
+    tests::{OWNER, announce, ms},
+};
 
 fn demand(delivery: Delivery) -> Demand {
     let request = SubscribeRequest::new("cam1", Duration::from_secs(2), 0.5).unwrap();
@@ -43,7 +31,8 @@ fn start_stream_after(
 ) -> Arc<Stream> {
     let log = LogConfig { bytes_max: 1 << 16, segment_bytes: 1 << 12 };
     let demand = demand(Delivery::Every);
-    camera.start_stream(demand, TransferHints::default(), (from, None), after, reads, log).unwrap()
+    let begin = Begin { range: (from, None), after, reads };
+    camera.start_stream(demand, TransferHints::default(), begin, log).unwrap()
 }
 
 /// The next transfer that is asked for.

@@ -3,18 +3,14 @@
 use bytes::Bytes;
 use tidegate_client::SubscribeRequest;
 use tidegate_log::LogConfig;
-use tidegate_message::FrameSize;
-use tidegate_wire::{FrameHeader, TransferHints, TransferId};
+use tidegate_wire::{TransferHints, TransferId};
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::node::tests::{append as append_captured, ms};
 
 const FIRST: Life = Life { ordinal: 1, epoch: 71 };
 const SECOND: Life = Life { ordinal: 2, epoch: 72 };
-
-fn ms(millis: i64) -> Instant {
-    Instant::from_millis(millis)
-}
 
 fn late(at: Instant) -> Missed {
     Missed { from: at, to: at, count: 1, why: MissedWhy::Late }
@@ -37,19 +33,6 @@ fn append(stream: &Stream, life: Life, at: Instant) {
 
 fn append_as(stream: &Stream, life: Life, at: Instant, replayed: bool) {
     append_captured(stream, life, at, replayed, Duration::ZERO);
-}
-
-/// A frame that was captured `before` it came.
-fn append_captured(stream: &Stream, life: Life, at: Instant, replayed: bool, before: Duration) {
-    let now = clock::now();
-    // Its camera's clock may say anything: what counts is when it came.
-    let offset_nanos = now.nanos_since(at) - before.as_nanos() as i64;
-    let arrival = Arrival { life, first_at: now, last_at: now, offset_nanos };
-    let header = FrameHeader {
-        replayed,
-        ..FrameHeader::untouched(stream.transfer, at, FrameSize { width: 1, height: 1 }, 4)
-    };
-    stream.append(at, arrival, &Meta::Frame(header), &Bytes::from_static(b"jpeg")).unwrap();
 }
 
 fn unchanged(stream: &Stream, life: Life, at: Instant) {
