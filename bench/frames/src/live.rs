@@ -124,6 +124,7 @@ impl Studio {
             sources: vec![clip.source(true); cameras],
             tables: self.tables.as_deref(),
             camera_log: if cameras == 1 { "512MiB" } else { "256MiB" },
+            frame: "8MB",
             app_at_edge: false,
         }
     }

@@ -40,8 +40,10 @@ pub struct SiteConfig<'a> {
     pub sources: Vec<String>,
     /// Folder of characterization tables, if not the built-in ones.
     pub tables: Option<&'a Path>,
-    /// Bound of each camera's log.
+    /// Bound of each camera's log, at least 16 times that of a frame.
     pub camera_log: &'a str,
+    /// Bound of a frame.
+    pub frame: &'a str,
     /// Whether the application runs on the edge node itself even where the scenario has a node for it.
     pub app_at_edge: bool,
 }
@@ -217,8 +219,9 @@ fn config_text(config: &SiteConfig<'_>, data: &Path, api: &str, link: &str) -> S
         "[node]\nname = \"{EDGE}\"\ndata_dir = {data:?}\napi_listen = \"{api}\"\n\n\
          [link]\nlisten = \"{link}\"\nedge = \"{link}\"\n\n\
          [log]\ncamera_bytes = \"{}\"\nstream_bytes = \"64MiB\"\n\n\
-         [frames]\nframe_bytes_max = \"8MB\"\n{}",
+         [frames]\nframe_bytes_max = \"{}\"\n{}",
         config.camera_log,
+        config.frame,
         tables.unwrap_or_default(),
     )
 }

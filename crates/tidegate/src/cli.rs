@@ -87,7 +87,13 @@ pub enum Command {
 /// Runs the program and returns its exit status.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match &cli.command {
+        // One source and one link are less than a processor's work, and waking a second thread for each step of it
+        // costs more than the step. Its encoder has a thread of its own.
+        Command::Camera(_) => tokio::runtime::Builder::new_current_thread().enable_all().build(),
+        _ => tokio::runtime::Builder::new_multi_thread().enable_all().build(),
+    };
+    let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
             let failure = ApiError::new(Code::INTERNAL, "the runtime cannot be started");

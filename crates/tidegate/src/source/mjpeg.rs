@@ -181,11 +181,7 @@ impl Splitter {
                     self.state = State::Marker;
                     return Step::On;
                 }
-                _ => {
-                    let rest = &self.buffer[self.looked..];
-                    let run = memchr::memchr(0xff, rest);
-                    self.looked += run.unwrap_or(rest.len());
-                }
+                _ => self.looked += 1 + plain_run(&self.buffer[self.looked + 1..]),
             }
         }
         Step::NeedMore
@@ -202,6 +198,26 @@ impl Splitter {
         (self.looked, self.state) = (0, State::Between);
         error
     }
+}
+
+/// How many of these bytes of coded data can be passed over at once: none of them starts a marker. It may be fewer than
+/// there are.
+fn plain_run(bytes: &[u8]) -> usize {
+    const BLOCK: usize = 64;
+    // Coded data has a stuffed 0xff every 256 bytes or so. Blocks are passed with those in them, which is four times as
+    // fast as stopping at each.
+    let next = bytes.get(1..).unwrap_or(&[]);
+    let blocks = bytes.chunks_exact(BLOCK).zip(next.chunks_exact(BLOCK));
+    let plain = blocks.take_while(|(block, next)| {
+        let markers = block
+            .iter()
+            .zip(*next)
+            .fold(0, |any, (&byte, &next)| any | (u8::from(byte == 0xff) & u8::from(next != 0)));
+        markers == 0
+    });
+    let passed = plain.count() * BLOCK;
+    let rest = &bytes[passed..];
+    passed + memchr::memchr(0xff, rest).unwrap_or(rest.len())
 }
 
 /// Why bytes that began like an image are none.

@@ -1,6 +1,11 @@
 //! Pictures on request: what stands behind each kind of source.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use super::{
     Picture, Rate, SourceError, SourceSpec, SplitError, Splitter,
@@ -197,23 +202,40 @@ async fn jpeg_files(folder: PathBuf) -> Result<Vec<PathBuf>, SourceError> {
 }
 
 /// Reads a file that must hold one JPEG image. Bytes behind the image are left out.
-async fn read_jpeg(path: &PathBuf) -> Result<Picture, SourceError> {
-    let not_jpeg = |reason| SourceError::NotJpeg { path: path.clone(), reason };
+async fn read_jpeg(path: &Path) -> Result<Picture, SourceError> {
+    let path = path.to_owned();
+    // One task for all of it: each step that blocks would wake two threads.
+    joined(tokio::task::spawn_blocking(move || read_jpeg_blocking(path)).await)
+}
+
+fn read_jpeg_blocking(path: PathBuf) -> Result<Picture, SourceError> {
     let bytes_max = SourceSpec::FRAME_BYTES_MAX;
-    let read = |source| SourceError::Read { path: path.clone(), source };
-    // Looked at before it is read: a huge file must not fill the memory.
-    if tokio::fs::metadata(path).await.map_err(read)?.len() > bytes_max as u64 {
-        return Err(not_jpeg(SplitError::TooLarge { bytes_max }));
-    }
-    let bytes = tokio::fs::read(path).await.map_err(read)?;
+    let read = (|| {
+        let mut file = File::open(&path)?;
+        // Looked at before it is read: a huge file must not fill the memory.
+        let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+        if length > bytes_max {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; length];
+        file.read_exact(&mut bytes)?;
+        io::Result::Ok(Some(bytes))
+    })();
+    let bytes = match read {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => {
+            return Err(SourceError::NotJpeg { path, reason: SplitError::TooLarge { bytes_max } });
+        }
+        Err(source) => return Err(SourceError::Read { path, source }),
+    };
     let length = bytes.len();
     let mut splitter = Splitter::of(bytes, bytes_max);
     match splitter.next_image() {
         Some(Ok(jpeg)) => Ok(Picture { jpeg, truth: None }),
-        Some(Err(reason)) => Err(not_jpeg(reason)),
+        Some(Err(reason)) => Err(SourceError::NotJpeg { path, reason }),
         None => {
             let cut = SplitError::Truncated { bytes: length };
-            Err(not_jpeg(splitter.finish().err().unwrap_or(cut)))
+            Err(SourceError::NotJpeg { path, reason: splitter.finish().err().unwrap_or(cut) })
         }
     }
 }
