@@ -35,7 +35,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_message::{Delivery, Demand, FrameSize, Instant, WhenInfeasible};
+use tidegate_message::{ControllerKind, Delivery, Demand, FrameSize, Instant, WhenInfeasible};
 
 use crate::{
     capacity::{Capacity, Estimator, Progress},
@@ -437,6 +437,10 @@ impl Transfer {
     }
 
     fn decide(&mut self, now: Instant, of: Waiting) -> Plan {
+        if self.ladder.take_back() {
+            self.ladder_number = self.ladder_number.wrapping_add(1);
+            self.current = None;
+        }
         self.ladder.predict(of.bytes);
         let choice = self.choose(now, of);
         let base = if of.replayed { now } else { of.frame };
@@ -519,6 +523,11 @@ impl Transfer {
             (WhenInfeasible::Pause, ..) => Plan::Drop(DropReason::Paused),
             _ => Plan::Drop(DropReason::Infeasible),
         }
+    }
+
+    /// Whether anything but the deadline decides about a frame.
+    fn is_controlled(&self) -> bool {
+        self.controller.kind() != ControllerKind::Fixed
     }
 
     fn trial_due(&self, now: Instant) -> bool {
@@ -606,7 +615,12 @@ impl Transfer {
             return self.begin(Encoding { rung, encodes, accuracy_kept, ..encoding });
         }
         let end = self.projected_end(now, bytes);
-        if !encoding.trial && self.droppable() && end > encoding.deadline {
+        // Without control nothing is foreseen; and under any controller something has to travel now and then, or better times
+        // would go unnoticed.
+        let sent_anyway = encoding.trial
+            || !self.is_controlled()
+            || (self.flights.is_empty() && self.trial_due(now));
+        if !sent_anyway && self.droppable() && end > encoding.deadline {
             let waited = now.since(encoding.base);
             self.observe(now, &Observation::Lost { waited, expected: end.since(encoding.base) });
             return self.drop_frame(frame, DropReason::Late);

@@ -1,4 +1,4 @@
-//! No control: frames travel as they were captured.
+//! No control: frames travel as they were captured, each until it is whole or its deadline.
 
 use tidegate_message::{ControllerKind, Instant};
 

@@ -13,8 +13,10 @@ use crate::{
     table::{Origin, Row, Table, TableSet},
 };
 
-/// Failures in a row after which a setting is given up.
+/// Failures in a row after which a setting is set aside.
 const FAILURES_MAX: u8 = 3;
+/// Frames after which a setting that was set aside is tried again: it may be that the frames were damaged.
+const ASIDE_FRAMES: u32 = 100;
 /// Weight of a frame that came out larger than predicted: missing a deadline costs more than caution.
 const WEIGHT_LARGER: f64 = 0.6;
 /// Weight of a frame that came out smaller than predicted.
@@ -29,11 +31,15 @@ pub(super) struct Ladder {
     pub(super) assumed: bool,
     rungs: Vec<Rung>,
     live: Vec<Live>,
+    /// Rungs whose settings failed, and the frames until they are tried again.
+    aside: Vec<(Rung, Live, u32)>,
     /// Actual over predicted, of whatever rung.
     factor: f64,
 }
 
 struct Live {
+    /// Its place among all rungs.
+    order: usize,
     /// Part of the original's bytes.
     ratio: f64,
     factor: Option<f64>,
@@ -50,6 +56,7 @@ impl Ladder {
             assumed: false,
             rungs: Vec::new(),
             live: Vec::new(),
+            aside: Vec::new(),
             factor: 1.0,
         }
     }
@@ -88,6 +95,7 @@ impl Ladder {
     fn push(&mut self, table: &Table, row: &Row) {
         let exact = row.setting.is_original() && row.label.is_empty();
         self.live.push(Live {
+            order: self.live.len(),
             ratio: if exact { 1.0 } else { row.bytes / table.original_bytes },
             factor: None,
             exact,
@@ -105,7 +113,8 @@ impl Ladder {
     /// The unmodified frame is always to be had, whatever the table left out.
     fn push_original(&mut self) {
         let row = self.rungs.iter().map(|rung| rung.row + 1).max().unwrap_or(0);
-        self.live.push(Live { ratio: 1.0, factor: None, exact: true, failures: 0 });
+        let order = self.live.len();
+        self.live.push(Live { order, ratio: 1.0, factor: None, exact: true, failures: 0 });
         let setting = KnobSetting::ORIGINAL;
         self.rungs.push(Rung { row, setting, bytes: 0.0, accuracy: 1.0, kept: 1.0 });
     }
@@ -150,15 +159,60 @@ impl Ladder {
         self.factor = towards(self.factor);
     }
 
-    /// A rung's setting could not be carried out; says whether it was given up for that.
+    /// A frame is about to be changed: takes back the rungs that were aside for long enough. Says whether there were any.
+    pub(super) fn take_back(&mut self) -> bool {
+        self.aside.iter_mut().for_each(|(_, _, frames)| *frames -= 1);
+        let before = self.rungs.len();
+        while let Some(index) = self.aside.iter().position(|&(_, _, frames)| frames == 0) {
+            let (rung, live, _) = self.aside.swap_remove(index);
+            let place = self.live.partition_point(|other| other.order < live.order);
+            self.rungs.insert(place, rung);
+            self.live.insert(place, Live { failures: 0, ..live });
+        }
+        self.rungs.len() > before
+    }
+
+    /// A rung's setting could not be carried out; says whether it was set aside for that.
     pub(super) fn failed(&mut self, rung: usize) -> bool {
         let Some(live) = self.live.get_mut(rung) else { return false };
         live.failures += 1;
-        let give_up = live.failures >= FAILURES_MAX && self.rungs.len() > 1;
-        if give_up {
-            self.live.remove(rung);
-            self.rungs.remove(rung);
+        let set_aside = live.failures >= FAILURES_MAX && self.rungs.len() > 1;
+        if set_aside {
+            self.aside.push((self.rungs.remove(rung), self.live.remove(rung), ASIDE_FRAMES));
         }
-        give_up
+        set_aside
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tidegate_message::{Bounds, Delivery, WhenInfeasible};
+
+    use super::*;
+
+    #[test]
+    fn a_setting_that_failed_is_tried_again_in_its_old_place() {
+        let size = FrameSize { width: 1920, height: 1080 };
+        let demand = Demand {
+            bounds: Bounds::new(Duration::from_millis(100), 0.95).unwrap(),
+            controller: ControllerKind::Budget,
+            delivery: Delivery::Latest,
+            when_infeasible: WhenInfeasible::KeepLatency,
+            profile: AdaptationProfile::Jpeg,
+        };
+        let config = TransferConfig::default();
+        let (mut ladder, _) = Ladder::find(&TableSet::builtin(), size, &demand, &config);
+        let rows = |ladder: &Ladder| ladder.rungs().iter().map(|rung| rung.row).collect::<Vec<_>>();
+        let all = rows(&ladder);
+        // A burst of damaged frames sets several aside.
+        for _ in 0..3 {
+            assert!(!ladder.failed(1) && !ladder.failed(1) && ladder.failed(1));
+        }
+        assert_eq!(ladder.rungs().len(), all.len() - 3);
+        let waited = (1..).find(|_| ladder.take_back());
+        assert_eq!((waited, rows(&ladder)), (Some(ASIDE_FRAMES), all));
+        assert!(!ladder.take_back());
     }
 }

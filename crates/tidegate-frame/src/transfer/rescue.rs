@@ -16,7 +16,8 @@ impl Transfer {
     /// This is what a sudden drop of the capacity costs: not the frame, only its quality. One frame is
     /// taken back at most once, and only if nothing else is on the way and nothing newer was sent.
     pub(super) fn rescue(&mut self, now: Instant) {
-        let rescuable = self.config.rescue && self.droppable() && self.encoding.is_none();
+        let wanted = self.config.rescue && self.is_controlled();
+        let rescuable = wanted && self.droppable() && self.encoding.is_none();
         let Some(flight) = self.flights.alone().copied().filter(|_| rescuable) else { return };
         let (Some(capacity), Some(started)) = (self.capacity.capacity(), flight.started) else {
             return;

@@ -457,6 +457,40 @@ fn unchanged_frames_are_said_to_be_and_failed_ones_are_dropped() {
 }
 
 #[test]
+fn no_controller_stays_silent_after_a_bad_time() {
+    use ControllerKind::{Aimd, Budget, Fixed, MezPi};
+    for controller in [Budget, MezPi, Aimd, Fixed] {
+        let mut rig = Rig::new(Demand { controller, ..demand() }, 200.0);
+        let sent = |rig: &mut Rig, frames: usize| (0..frames).filter_map(|_| rig.frame()).count();
+        assert!(sent(&mut rig, 20) > 15, "{controller:?}");
+        rig.bytes_per_second = 2.0 * MEGABIT;
+        sent(&mut rig, 10);
+        rig.bytes_per_second = 200.0 * MEGABIT;
+        // Half a second until the next is tried, and what it tells.
+        sent(&mut rig, 4);
+        assert!(sent(&mut rig, 10) > 0, "{controller:?} sends nothing any more");
+    }
+}
+
+#[test]
+fn without_control_a_frame_is_sent_as_captured_although_it_will_be_late() {
+    let mut rig = Rig::new(Demand { controller: ControllerKind::Fixed, ..demand() }, 40.0);
+    assert!(rig.frame().is_some(), "80 ms: that is known from now on");
+    rig.original_bytes *= 2;
+    for _ in 0..5 {
+        let frame = rig.capture();
+        let Some(Command::Encode { setting, .. }) = rig.next() else { panic!("not encoded") };
+        rig.encode(frame, setting);
+        let Some(Command::Send { header, .. }) = rig.next() else { panic!("not sent") };
+        assert!(header.setting.is_original());
+        rig.transfer.handle(rig.now, Input::Started { frame });
+        rig.now = rig.now + ms(200);
+        assert_eq!(rig.next(), Some(Command::Reset { frame }));
+        while rig.next().is_some() {}
+    }
+}
+
+#[test]
 fn a_setting_that_keeps_failing_is_given_up() {
     let mut rig = Rig::new(demand(), 200.0);
     let mut tried = Vec::new();
