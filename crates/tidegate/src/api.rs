@@ -15,6 +15,8 @@
 pub mod server;
 pub mod types;
 
+use std::sync::{Arc, atomic::AtomicBool};
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use tidegate_message::{CameraName, Demand, Instant};
@@ -121,4 +123,6 @@ pub struct Subscription {
     pub demand: Demand,
     /// What happens, in order; a channel of [`EVENTS_BUFFERED`].
     pub events: mpsc::Receiver<Result<Event, ApiError>>,
+    /// Set while an event is waited for, so that one that is sent then is taken at once.
+    pub awaited: Arc<AtomicBool>,
 }

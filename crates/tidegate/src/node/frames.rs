@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use async_trait::async_trait;
@@ -119,6 +119,7 @@ impl Frames for NodeState {
         let stream = self.stream_for(&camera, request.demand, hints, begin)?;
         let id = SubscriptionId(NEXT_SUBSCRIPTION.fetch_add(1, Ordering::Relaxed));
         let (events, receiver) = mpsc::channel(EVENTS_BUFFERED);
+        let awaited = Arc::<AtomicBool>::default();
         let (switch, switches) = mpsc::channel(SWITCHES_MAX);
         let (caught_up, reached) = oneshot::channel();
         let live = Live {
@@ -137,7 +138,7 @@ impl Frames for NodeState {
         let session = Session::new(
             stream,
             wanted,
-            events,
+            (events, awaited.clone()),
             live.verdicts.clone(),
             live.counts.clone(),
             live.stop.clone(),
@@ -161,7 +162,7 @@ impl Frames for NodeState {
             }
             node.forget(id);
         });
-        Ok(Subscription { id, demand: request.demand, events: receiver })
+        Ok(Subscription { id, demand: request.demand, events: receiver, awaited })
     }
 
     async fn update(

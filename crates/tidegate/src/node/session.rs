@@ -1,7 +1,8 @@
 //! A session: one Subscribe call, reading one stream's log at its own pace.
 //!
-//! Always true: a session holds a position and at most the entry it hands over, so a subscriber that does not
-//! read costs no memory but the log's and disturbs nobody; a live frame is handed over only while its latency
+//! Always true: a session holds a position and at most the entry it hands over, of which it keeps a copy where the subscriber
+//! does not wait for it: so one that does not read costs two frames of memory, and keeps none of the log from being used again;
+//! a live frame is handed over only while its latency
 //! bound is still kept (`latest`), or in order and late if need be (`every`); whatever is not handed over
 //! is told as missed, but for what was under way to a `latest` session when it moved to another stream.
 
@@ -9,11 +10,12 @@ use std::{
     ops::ControlFlow,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use bytes::Bytes;
 use tidegate_client::{
     ApiError, EndReason, Event, Frame, KnobsChanged, Missed, MissedWhy, Outcome, Unchanged,
 };
@@ -65,6 +67,8 @@ pub(super) struct Session {
     counts: Arc<Counts>,
     wanted: Wanted,
     out: mpsc::Sender<Result<Event, ApiError>>,
+    /// Set while the other end of `out` waits.
+    awaited: Arc<AtomicBool>,
     verdicts: Arc<Verdicts>,
     stop: CancellationToken,
     switches: mpsc::Receiver<Switch>,
@@ -136,7 +140,7 @@ impl Session {
     pub(super) fn new(
         stream: Arc<Stream>,
         wanted: Wanted,
-        out: mpsc::Sender<Result<Event, ApiError>>,
+        (out, awaited): (mpsc::Sender<Result<Event, ApiError>>, Arc<AtomicBool>),
         verdicts: Arc<Verdicts>,
         counts: Arc<Counts>,
         stop: CancellationToken,
@@ -154,6 +158,7 @@ impl Session {
             counts,
             wanted,
             out,
+            awaited,
             verdicts,
             stop,
             switches,
@@ -360,31 +365,36 @@ impl Session {
             tracing::error!(camera = %self.stream.camera, at = %entry.at, "stream log entry not readable");
             return Ok(());
         };
-        let position = (arrival.life, entry.at);
+        // What pins the log is let go before anything is waited for.
+        let Entry { at, meta: header, body, .. } = entry;
+        drop(header);
+        let position = (arrival.life, at);
         if self.position.is_some_and(|last| position <= last) {
             return Ok(());
         }
         self.position = Some(position);
         if let Meta::Frame(header) = &meta
-            && let Some(failed) = self.present_or_past(header, entry.at)
+            && let Some(failed) = self.present_or_past(header, at)
         {
+            drop(body);
             self.last_frame = None;
             return self.missed(failed).await;
         }
         match meta {
-            Meta::Frame(header) => self.hand_over_frame(&entry, &arrival, header).await,
+            Meta::Frame(header) => self.hand_over_frame(at, body, &arrival, header).await,
             Meta::Unchanged(marker) => {
+                drop(body);
                 let shown = |last: Option<(Life, Instant)>| {
                     last.filter(|&(life, _)| life == arrival.life).map(|(_, at)| at)
                 };
                 if shown(self.last_frame).is_none() {
-                    self.show_picture_before(entry.at, arrival.life).await?;
+                    self.show_picture_before(at, arrival.life).await?;
                 }
                 let Some(same_as) = shown(self.last_frame) else {
-                    let (from, to, why) = (entry.at, entry.at, MissedWhy::LogWrapped);
+                    let (from, to, why) = (at, at, MissedWhy::LogWrapped);
                     return self.missed(Missed { from, to, count: 1, why }).await;
                 };
-                let replayed = entry.at < self.began && self.wanted.from.is_some();
+                let replayed = at < self.began && self.wanted.from.is_some();
                 let handed_at = clock::now();
                 let stages = tidegate_client::Stages {
                     network: arrival.last_at.since(arrival.local(marker.at)),
@@ -392,9 +402,9 @@ impl Session {
                     ..Default::default()
                 };
                 self.counts.delivered.fetch_add(1, Ordering::Relaxed);
-                self.tell_unsent(entry.at, Outcome::Unchanged);
+                self.tell_unsent(at, Outcome::Unchanged);
                 let event = Unchanged {
-                    captured_at: entry.at,
+                    captured_at: at,
                     epoch: arrival.life.epoch,
                     same_as,
                     replayed,
@@ -430,17 +440,21 @@ impl Session {
             && arrival.life == life
         {
             let header = FrameHeader { replayed: true, ..header };
-            self.hand_over_frame(&entry, &arrival, header).await?;
+            self.hand_over_frame(entry.at, entry.body, &arrival, header).await?;
         }
         Ok(())
     }
 
     async fn hand_over_frame(
         &mut self,
-        entry: &Entry,
+        at: Instant,
+        mut jpeg: Bytes,
         arrival: &Arrival,
         mut header: FrameHeader,
     ) -> Result<(), Gone> {
+        if !self.awaited.load(Ordering::Relaxed) {
+            jpeg = Bytes::copy_from_slice(&jpeg);
+        }
         // Wait for room before looking at the clock: the bound must hold when the application gets it.
         let permit = tokio::select! {
             permit = self.out.clone().reserve_owned() => permit.map_err(|_| Gone::Told(EndReason::Unsubscribed))?,
@@ -466,18 +480,18 @@ impl Session {
                 MissedWhy::SlowSubscriber
             };
             self.tell_verdict(&header, stages, Outcome::Late);
-            return self.tell_missed(Missed { from: entry.at, to: entry.at, count: 1, why }).await;
+            return self.tell_missed(Missed { from: at, to: at, count: 1, why }).await;
         }
         let knobs = match &self.setting {
             Some(setting) if **setting == *header.setting => setting.clone(),
             _ => shared(&header.setting),
         };
         self.setting = Some(knobs.clone());
-        self.last_frame = Some((arrival.life, entry.at));
+        self.last_frame = Some((arrival.life, at));
         self.counts.delivered.fetch_add(1, Ordering::Relaxed);
         self.tell_verdict(&header, stages, if late { Outcome::Late } else { Outcome::Kept });
         permit.send(Ok(Event::Frame(Frame {
-            captured_at: entry.at,
+            captured_at: at,
             epoch: arrival.life.epoch,
             size: header.size,
             original_bytes: header.original_bytes,
@@ -487,7 +501,7 @@ impl Session {
             replayed: header.replayed,
             stages,
             handed_at,
-            jpeg: entry.body.clone(),
+            jpeg,
         })));
         Ok(())
     }

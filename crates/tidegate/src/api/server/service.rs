@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use futures::stream::{self, BoxStream, StreamExt};
@@ -152,7 +152,7 @@ impl wire::Frames for Service {
         let started = Started { id: subscription.id, demand: subscription.demand };
         let started = event::Event::Started(started.into());
         let last = Some(Ok(Event::Ended(EndReason::Shutdown)));
-        let events = until(subscription.events, self.stop.clone(), last)
+        let events = until(subscription.events, subscription.awaited, self.stop.clone(), last)
             .map(|event| event.map(Into::into).map_err(Status::from));
         let events = stream::once(async { Ok(started) }).chain(events);
         let answers = events.map(|event| Ok(proto::SubscribeResponse { event: Some(event?) }));
@@ -201,7 +201,7 @@ impl wire::Frames for Service {
         let identity = identity(&request)?;
         let of = FeedbackOf::try_from(request.into_inner())?;
         let verdicts = self.frames.feedback(&identity, of).await?;
-        let verdicts = until(verdicts, self.stop.clone(), None);
+        let verdicts = until(verdicts, Arc::default(), self.stop.clone(), None);
         let answers =
             verdicts.map(|verdict| Ok(proto::FeedbackResponse { verdict: Some(verdict.into()) }));
         Ok(Response::new(answers.boxed()))
@@ -277,21 +277,26 @@ fn too_large(status: Status) -> Status {
     }
 }
 
-/// What `values` brings, and after `stop` only `last`.
+/// What `values` brings, and after `stop` only `last`. `awaited` is set while one is waited for.
 fn until<T: Send + 'static>(
     values: mpsc::Receiver<T>,
+    awaited: Arc<AtomicBool>,
     stop: CancellationToken,
     last: Option<T>,
 ) -> impl stream::Stream<Item = T> + Send + 'static {
     stream::unfold(Some((values, last)), move |state| {
-        let stop = stop.clone();
+        let (stop, awaited) = (stop.clone(), awaited.clone());
         async move {
             let (mut values, last) = state?;
-            tokio::select! {
+            // A hint, beside what the channel itself makes sure of.
+            awaited.store(true, Ordering::Relaxed);
+            let next = tokio::select! {
                 biased;
                 () = stop.cancelled() => last.map(|last| (last, None)),
                 value = values.recv() => value.map(|value| (value, Some((values, last)))),
-            }
+            };
+            awaited.store(false, Ordering::Relaxed);
+            next
         }
     })
 }

@@ -78,7 +78,7 @@ fn frame_of(epoch: u64, millis: i64, jpeg: Bytes) -> Event {
         epoch,
         size: "960x540".parse().unwrap(),
         original_bytes: 9,
-        knobs: "scale=1/2".into(),
+        knobs: "1/2".into(),
         accuracy: 0.97,
         accuracy_kept: true,
         replayed: false,
@@ -96,7 +96,7 @@ fn verdict() -> Verdict {
         outcome: Outcome::Reset,
         sent_bytes: 1000,
         original_bytes: 2000,
-        knobs: "scale=1/2".into(),
+        knobs: "1/2".into(),
         row: Some(0),
         accuracy: 0.96,
         accuracy_kept: true,
@@ -167,7 +167,7 @@ impl Frames for Node {
         self.demands.lock().unwrap().insert(id, demand);
         let session = Session { identity: identity.clone(), request, events: sender };
         self.sessions.send(session).map_err(|_| ApiError::new(Code::INTERNAL, "no test"))?;
-        Ok(Subscription { id, demand, events })
+        Ok(Subscription { id, demand, events, awaited: Arc::default() })
     }
 
     async fn update(
@@ -330,10 +330,7 @@ async fn every_call_reaches_the_node_and_back() {
     let jpeg = Bytes::from(vec![7; 300_000]);
     session.events.send(Ok(frame(5, jpeg.clone()))).await.unwrap();
     let Event::Frame(got) = subscription.next().await.unwrap().unwrap() else { panic!("no frame") };
-    assert_eq!(
-        (got.captured_at, &got.jpeg, &*got.knobs),
-        (Instant::from_millis(5), &jpeg, "scale=1/2")
-    );
+    assert_eq!((got.captured_at, &got.jpeg, &*got.knobs), (Instant::from_millis(5), &jpeg, "1/2"));
     assert_eq!(got.stages.encode, Duration::from_millis(6));
     assert!(got.stages.delivery > Duration::ZERO, "what passed since 1970 is delivery");
 

@@ -65,7 +65,7 @@ impl Rig {
         let session = Session::new(
             stream.clone(),
             wanted,
-            out,
+            (out, Arc::default()),
             verdicts.clone(),
             Arc::default(),
             CancellationToken::new(),
@@ -372,4 +372,32 @@ async fn what_fills_a_gap_for_one_session_is_no_news_to_one_of_the_present() {
     let missed = Missed { from: ms(1), to: ms(1), count: 1, why: MissedWhy::LinkDown };
     assert_eq!(present.next().await, Some(Event::Missed(missed)));
     assert_eq!(present.taken().await, (71, ms(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn subscribers_that_stand_still_keep_nothing_of_the_log() {
+    let stream = stream((None, None));
+    let mut stuck = Vec::new();
+    // Entries of about 100 bytes in segments of 4 KiB: each comes to a stand in another one.
+    for number in 0..40 {
+        for frame in 0..50 {
+            append(&stream, FIRST, ms(number * 1000 + frame));
+            if frame == 0 {
+                stuck.push(Rig::new(&stream, Some(ms(number * 1000))));
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    // What is first in the channel was sent before it was awaited; the rest of the log has wrapped.
+    for mut session in stuck.into_iter().take(20) {
+        session.taken().await;
+        let wrapped = loop {
+            match session.next().await {
+                Some(Event::Missed(missed)) => break missed,
+                Some(Event::Frame(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(wrapped.why, MissedWhy::LogWrapped);
+    }
 }
