@@ -31,10 +31,10 @@ bench: bench-frames ## every bench, whole
 bench-frames: setup ## camera frames: every figure, five runs; needs root for the emulated links
 	scripts/bench-frames $(ARGS)
 
-bench-frames-quick: setup ## the same figures on shorter runs, under two minutes
+bench-frames-quick: setup ## the same figures on shorter runs, about three minutes
 	scripts/bench-frames --quick $(ARGS)
 
-fuzz: setup ## every decoder, FUZZ_SECONDS each (default 60)
+fuzz: setup ## every fuzz target, FUZZ_SECONDS each (default 60)
 	scripts/fuzz $(ARGS)
 
 docs: setup ## the API of every crate, and the book where mdbook is installed

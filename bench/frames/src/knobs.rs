@@ -55,27 +55,6 @@ pub struct KnobRow {
     pub peer_bytes: Vec<usize>,
 }
 
-impl KnobRow {
-    /// Median of our times over the median of the peer's; `None` without a peer.
-    pub fn ratio(&self) -> Option<f64> {
-        let peer = quantile(&self.peer_ms, 0.5)?;
-        Some(quantile(&self.ours_ms, 0.5)? / peer)
-    }
-
-    /// The 95th percentile of our times in milliseconds.
-    pub fn p95_ms(&self) -> Option<f64> {
-        quantile(&self.ours_ms, 0.95)
-    }
-}
-
-/// The value below which the fraction `q` of `values` lies; `None` if there are none.
-pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let last = sorted.len().checked_sub(1)?;
-    Some(sorted[(q * last as f64).round() as usize])
-}
-
 /// Runs the bench once.
 ///
 /// # Errors

@@ -73,6 +73,11 @@ pub enum Input {
         /// When the first byte of a recent frame arrived, by the edge's clock.
         arrived: Instant,
     },
+    /// A frame of a camera came that says nothing of the capacity.
+    Heard {
+        /// The camera.
+        camera: CameraName,
+    },
     /// The camera's last transfer ended.
     Left {
         /// The camera.
@@ -124,7 +129,12 @@ impl Coordinator {
         Self { config, members: BTreeMap::new(), renew_at, allotments: VecDeque::new() }
     }
 
-    /// Tells what happened. A report of a camera that never joined is ignored.
+    /// Whether that camera has joined, and was not forgotten for its silence since.
+    pub fn is_member(&self, camera: &CameraName) -> bool {
+        self.members.contains_key(camera)
+    }
+
+    /// Tells what happened. Words of a camera that is no [member](Coordinator::is_member) are ignored.
     pub fn handle(&mut self, now: Instant, input: Input) {
         match input {
             Input::Joined { camera, mut qualities } => {
@@ -146,6 +156,11 @@ impl Coordinator {
                 let before = member.measured.map(|measured| measured.bytes_per_second);
                 let bytes_per_second = before.map_or(bytes_per_second, smooth);
                 member.measured = Some(Measured { bytes_per_second, period, arrived });
+            }
+            Input::Heard { camera } => {
+                if let Some(member) = self.members.get_mut(&camera) {
+                    member.heard = now;
+                }
             }
             Input::Left { camera } => {
                 if self.members.remove(&camera).is_some() {

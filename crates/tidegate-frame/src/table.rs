@@ -297,11 +297,12 @@ impl TableSet {
         self.tables.push(table);
     }
 
-    /// Adds every file of a folder that ends in `.table`, in the order of their names; gives how many.
+    /// Adds every file of a folder that ends in `.table`, in the order of their names. One that cannot be used is left out and
+    /// told of.
     ///
     /// # Errors
-    /// As [`Table::load`]; nothing is added then.
-    pub fn load_folder(&mut self, folder: &Path) -> Result<usize, TableError> {
+    /// [`TableError::Io`] if the folder itself cannot be read.
+    pub fn load_folder(&mut self, folder: &Path) -> Result<Loaded, TableError> {
         let io = |source| TableError::Io { path: folder.to_owned(), source };
         let mut paths = Vec::new();
         for entry in fs::read_dir(folder).map_err(io)? {
@@ -311,10 +312,17 @@ impl TableSet {
             }
         }
         paths.sort();
-        let tables = paths.iter().map(|path| Table::load(path)).collect::<Result<Vec<_>, _>>()?;
-        let count = tables.len();
-        tables.into_iter().for_each(|table| self.insert(table));
-        Ok(count)
+        let mut loaded = Loaded::default();
+        for path in paths {
+            match Table::load(&path) {
+                Ok(table) => {
+                    self.insert(table);
+                    loaded.count += 1;
+                }
+                Err(error) => loaded.refused.push(error),
+            }
+        }
+        Ok(loaded)
     }
 
     /// Every table.
@@ -330,7 +338,8 @@ impl TableSet {
     /// The table that suits best: of that profile, made for what is wanted before others, measured before
     /// published before assumed, and of those the one whose source size is nearest.
     ///
-    /// A table for another named detector or scene is never given; one for `any` is.
+    /// Where a detector or scene is named, a table for another is never given, one for `any` is; where none is named, all
+    /// suit alike.
     pub fn nearest(
         &self,
         profile: AdaptationProfile,
@@ -338,9 +347,9 @@ impl TableSet {
         wanted: &Wanted,
     ) -> Option<&Table> {
         let suits = |have: &str, want: Option<&str>| match want {
-            _ if have == "any" => Some(1),
-            Some(want) => (have == want).then_some(0),
             None => Some(0),
+            Some(want) if have == want => Some(0),
+            Some(_) => (have == "any").then_some(1),
         };
         let candidates = self.tables.iter().filter(|table| table.key.profile == profile);
         let ranked = candidates.filter_map(|table| {
@@ -360,6 +369,15 @@ impl TableSet {
 fn distance(a: FrameSize, b: FrameSize) -> f64 {
     let pixels = |size: FrameSize| f64::from(size.width) * f64::from(size.height);
     (pixels(a).max(1.0) / pixels(b).max(1.0)).ln().abs()
+}
+
+/// What came of a folder of tables.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// How many were added.
+    pub count: usize,
+    /// Why the others were not, by the names of their files.
+    pub refused: Vec<TableError>,
 }
 
 /// Why a table cannot be used.

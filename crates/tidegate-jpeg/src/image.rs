@@ -103,11 +103,6 @@ impl Planes {
         self.sampling
     }
 
-    /// The quantization tables that the source of these planes had; encoding with kept quality uses them.
-    pub fn copy_tables(&mut self, from: &Self) {
-        self.tables = from.tables;
-    }
-
     /// Width, height and stride of a plane and its rows, `stride` bytes each.
     pub fn plane(&self, index: usize) -> (usize, usize, usize, &[u8]) {
         let p = &self.planes[..self.components][index];

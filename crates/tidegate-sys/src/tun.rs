@@ -281,7 +281,7 @@ mod tests {
                 drop(tun);
                 assert!(!exists());
             }
-            Err(error) => println!("skipped, needs root and {TUN_PATH}: {error}"),
+            Err(error) => println!("skipped: {TUN_PATH} needs root: {error}"),
         }
     }
 }

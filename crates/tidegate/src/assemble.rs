@@ -15,15 +15,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     camera::{self, CameraOptions, DialOptions},
-    config::Config,
+    config::{Config, ENTRY_META_BYTES_MAX},
     link::LinkConfig,
     node::{Node, NodeOptions},
     pki::{self, Credentials},
     source::SourceSpec,
 };
-
-/// Bytes of an entry beside its frame: the header of a stream log's entry is the longest.
-const META_BYTES_MAX: u64 = 64 << 10;
 
 /// Settings of node links.
 pub fn link_config(config: &Config) -> LinkConfig {
@@ -44,7 +41,7 @@ pub fn link_config(config: &Config) -> LinkConfig {
 /// A log of at most `bytes_max` bytes whose segments hold the largest frame that is accepted.
 fn log_config(bytes_max: u64, frame_bytes_max: u64) -> LogConfig {
     let usual = LogConfig::bounded(bytes_max);
-    let segment_bytes = usual.segment_bytes.max(frame_bytes_max + META_BYTES_MAX);
+    let segment_bytes = usual.segment_bytes.max(frame_bytes_max + ENTRY_META_BYTES_MAX);
     LogConfig { segment_bytes, ..usual }
 }
 
@@ -115,6 +112,7 @@ pub async fn node(config: &Config, stop: CancellationToken) -> Result<(), ApiErr
             scene: frames.scene.as_ref().map(CameraName::to_string).unwrap_or_default(),
             table: String::new(),
         },
+        shared_medium: config.link.shared_medium,
     };
     let failed = |error: crate::node::NodeError| {
         let code = error.code();

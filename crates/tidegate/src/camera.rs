@@ -23,7 +23,7 @@ use bytes::Bytes;
 use tidegate_client::ApiError;
 use tidegate_frame::{
     knob::FrameLimits,
-    table::{TableError, TableSet},
+    table::{Loaded, TableError, TableSet},
     transfer::TransferConfig,
 };
 use tidegate_log::{Log, LogConfig, LogError, Memory};
@@ -133,6 +133,8 @@ pub enum CameraError {
         tries: u32,
         /// What the last try said.
         why: String,
+        /// Its code.
+        code: Code,
     },
 }
 
@@ -145,10 +147,8 @@ impl CameraError {
             Self::Source(_) => Code::CONFIG_INVALID,
             Self::SourceEnded { .. } => Code::CAMERA_OFFLINE,
             Self::Refused { code, .. } => code.unwrap_or(Code::IDENTITY_REFUSED),
-            Self::Link(LinkError::Refused { .. } | LinkError::Credentials(_)) => {
-                Code::IDENTITY_REFUSED
-            }
-            Self::Link(_) | Self::Unreachable { .. } => Code::LINK_DOWN,
+            Self::Link(error) => error.code(),
+            Self::Unreachable { code, .. } => *code,
         }
     }
 }
@@ -186,14 +186,19 @@ pub(crate) fn build(
     Ok((camera, Intake(capture)))
 }
 
-/// The tables that come with the program, and those of `folder` if there is one.
+/// The tables that come with the program, and those of `folder` if there is one. A file of it that cannot be used is logged, with
+/// its line, and left out: what is wrong with one table stops no node.
 ///
 /// # Errors
-/// [`TableError`], which names the file and the line.
+/// [`TableError`] if the folder cannot be read.
 pub(crate) fn tables(folder: Option<&Path>) -> Result<TableSet, TableError> {
     let mut tables = TableSet::builtin();
-    if let Some(folder) = folder.filter(|folder| folder.is_dir()) {
-        let count = tables.load_folder(folder)?;
+    if let Some(folder) = folder {
+        let Loaded { count, refused } = tables.load_folder(folder)?;
+        for error in refused {
+            let (code, error) = (Code::TABLE_INVALID, crate::error_chain(&error));
+            tracing::error!(%code, error, "characterization table left out");
+        }
         tracing::info!(count, folder = %folder.display(), "characterization tables read");
     }
     Ok(tables)
@@ -272,13 +277,13 @@ async fn stay_connected(
             () = stop.cancelled() => return Ok(()),
             dialled = connect(camera, options) => dialled,
         };
-        let why = match dialled {
+        let (code, why) = match dialled {
             Ok(carrier) => {
                 tracing::info!(edge = %options.edge, transport = carrier.transport(), "connected");
                 connected = Some(clock::now());
                 match camera.serve(carrier, stop).await {
                     Ok(()) => return Ok(()),
-                    Err(Down { why }) => why,
+                    Err(Down { why }) => (Code::LINK_DOWN, why),
                 }
             }
             Err(
@@ -287,7 +292,7 @@ async fn stay_connected(
             ) => {
                 return Err(error);
             }
-            Err(error) => crate::error_chain(&error),
+            Err(error) => (error.code(), crate::error_chain(&error)),
         };
         // A link that held for a while has earned a quick second try.
         if connected.is_some_and(|at| clock::now().since(at) > options.retry_max) {
@@ -295,9 +300,9 @@ async fn stay_connected(
         }
         tries += 1;
         if options.reconnects_max.is_some_and(|most| tries > most) {
-            return Err(CameraError::Unreachable { edge: options.edge, tries, why });
+            return Err(CameraError::Unreachable { edge: options.edge, tries, why, code });
         }
-        tracing::warn!(edge = %options.edge, why, wait_ms = wait.as_millis(), "not connected");
+        tracing::warn!(edge = %options.edge, %code, why, wait_ms = wait.as_millis(), "not connected");
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             () = tokio::time::sleep(wait) => {}
@@ -307,16 +312,16 @@ async fn stay_connected(
 }
 
 async fn connect(camera: &Camera, options: &DialOptions) -> Result<Carrier, CameraError> {
-    let link = introduce(camera.announced(), options, camera.epoch).await?;
+    let link = introduce(Some(camera.announced()), options, camera.epoch).await?;
     Ok(Carrier::Link(link))
 }
 
-/// Dials, and says who we are.
+/// Dials, and says who we are, and which camera we offer, if any.
 ///
 /// # Errors
 /// [`CameraError`]: not reached, or not accepted.
 pub(crate) async fn introduce(
-    announce: CameraAnnounce,
+    announce: Option<CameraAnnounce>,
     options: &DialOptions,
     epoch: u64,
 ) -> Result<Link, CameraError> {
@@ -325,7 +330,8 @@ pub(crate) async fn introduce(
             .await?;
     let mut carrier = Carrier::Link(link.clone());
     let hello = hello(announce, options.credentials.identity().node, epoch);
-    let lost = |Down { why }| CameraError::Unreachable { edge: options.edge, tries: 1, why };
+    let (edge, tries, code) = (options.edge, 1, Code::LINK_DOWN);
+    let lost = |Down { why }| CameraError::Unreachable { edge, tries, why, code };
     carrier.send(hello.into()).await.map_err(lost)?;
     let silent = || lost(Down { why: "it did not answer our introduction".to_owned() });
     let answer = tokio::time::timeout(WELCOME_MAX, carrier.recv()).await.map_err(|_| silent())?;
@@ -339,10 +345,9 @@ pub(crate) async fn introduce(
 }
 
 /// How a camera introduces itself.
-pub(crate) fn hello(announce: CameraAnnounce, node: NodeId, epoch: u64) -> Hello {
+pub(crate) fn hello(camera: Option<CameraAnnounce>, node: NodeId, epoch: u64) -> Hello {
     // Without a boot id every start counts as one of a machine not seen before.
     let boot = BootId(tidegate_sys::clock::boot_id().unwrap_or_default());
-    let camera = Some(announce);
     Hello { node, epoch, boot, role: Role::Camera, features: Features::KNOWN, camera }
 }
 

@@ -33,6 +33,8 @@ pub const FILE: &str = "tidegate.toml";
 pub const FILE_SYSTEM: &str = "/etc/tidegate/tidegate.toml";
 /// The variable that names another file.
 pub const FILE_VARIABLE: &str = "TIDEGATE_CONFIG";
+/// Most bytes of a log's entry beside its frame: the header of a stream log's entry is the longest.
+pub const ENTRY_META_BYTES_MAX: u64 = 64 << 10;
 
 macro_rules! config {
     ($(
@@ -217,6 +219,9 @@ config! {
         reconnect_backoff_max: Duration = Duration::from_secs(5),
         /// Congestion control of TCP links, such as `bbr` or `cubic`. Default none: the system's.
         tcp_congestion: Option<String> = None,
+        /// Whether an edge node's cameras share one medium, such as the Wi-Fi of its access point: each is then told what it
+        /// may use. `false` where each has a link of its own. Default true.
+        shared_medium: bool = true,
     }
 }
 
@@ -271,6 +276,9 @@ impl Config {
         let frame_bytes = frames.frame_bytes_max.0;
         // Room for what stands beside the frame in its message.
         let frame_bytes_most = MESSAGE_BYTES_MAX as u64 - (1 << 20);
+        // A log has at least four segments, each with room for the largest frame.
+        const LOG_BOUND: &str = "at least 4 times frames.frame_bytes_max and 64KiB each";
+        let log_bytes_min = 4 * (frame_bytes + ENTRY_META_BYTES_MAX);
         let seconds = Duration::from_secs;
         for (name, kept, bound) in [
             (
@@ -280,13 +288,8 @@ impl Config {
             ),
             ("frames.frame_pixels_max", frames.frame_pixels_max >= 64, "at least 64"),
             ("frames.future_tolerance", frames.future_tolerance <= seconds(3600), "at most 1h"),
-            // A log keeps at least its last few frames; segments are a sixteenth of it.
-            (
-                "log.camera_bytes",
-                log.camera_bytes.0 >= 16 * frame_bytes.min(8 << 20),
-                "16 times frames.frame_bytes_max, or 128MiB if that is less",
-            ),
-            ("log.stream_bytes", log.stream_bytes.0 >= 1 << 20, "at least 1MiB"),
+            ("log.camera_bytes", log.camera_bytes.0 >= log_bytes_min, LOG_BOUND),
+            ("log.stream_bytes", log.stream_bytes.0 >= log_bytes_min, LOG_BOUND),
             (
                 "link.queue_allowed",
                 (Duration::from_millis(1)..=seconds(1)).contains(&link.queue_allowed),

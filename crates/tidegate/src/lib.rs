@@ -1,4 +1,4 @@
-//! The program on every node: camera, edge and cloud.
+//! The program on every node.
 
 pub mod api;
 pub mod assemble;

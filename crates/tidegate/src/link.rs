@@ -27,7 +27,7 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tidegate_message::Instant;
+use tidegate_message::{Code, Instant};
 use tidegate_wire::{Ack, DecodeError, FrameHeader, Record};
 
 use crate::{
@@ -196,11 +196,6 @@ impl Link {
         &self.handle.core.peer
     }
 
-    /// The peer's address.
-    pub fn peer_address(&self) -> SocketAddr {
-        self.handle.core.peer_address
-    }
-
     /// Sends a record of the control or critical class, in order within its class. Waits while the lane is
     /// full.
     ///
@@ -211,12 +206,6 @@ impl Link {
     /// The record is queued whole or not at all.
     pub async fn send(&self, record: impl Into<Record>) -> Result<(), LinkError> {
         self.handle.core.send(&record.into()).await
-    }
-
-    /// Tells the peer what we have of a frame; best effort, a newer one replaces it. The link does this by
-    /// itself for frames that it receives.
-    pub fn ack(&self, ack: Ack) {
-        self.handle.core.send_progress(ack);
     }
 
     /// Starts sending a frame on a stream of its own and returns at once.
@@ -425,4 +414,14 @@ pub enum LinkError {
     /// The operating system refused a socket or an option.
     #[error("cannot set up a socket")]
     Socket(#[source] io::Error),
+}
+
+impl LinkError {
+    /// The stable code.
+    pub const fn code(&self) -> Code {
+        match self {
+            Self::Refused { .. } | Self::Credentials(_) => Code::IDENTITY_REFUSED,
+            _ => Code::LINK_DOWN,
+        }
+    }
 }

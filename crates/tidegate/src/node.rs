@@ -70,6 +70,8 @@ pub struct NodeOptions {
     pub hosted: CameraOptions,
     /// What a subscription that names no detector or scene is taken to mean.
     pub hints: TransferHints,
+    /// Whether all cameras share one medium; then each is told what it may use.
+    pub shared_medium: bool,
 }
 
 /// Why a node cannot run.
@@ -119,7 +121,7 @@ impl NodeState {
         hosted_options: CameraOptions,
         stream_log: LogConfig,
         hints: TransferHints,
-        tables: Arc<TableSet>,
+        shares: Shares,
         tasks: Tasks,
         stop: CancellationToken,
     ) -> Arc<Self> {
@@ -130,7 +132,7 @@ impl NodeState {
             hosted_options,
             stream_log,
             hints,
-            shares: Mutex::new(Shares::new(tables)),
+            shares: Mutex::new(shares),
             tasks,
             stop,
             this: this.clone(),
@@ -193,8 +195,10 @@ impl Node {
     /// [`NodeError`] if the API fails as a whole.
     pub async fn serve(self, stop: CancellationToken) -> Result<(), NodeError> {
         let (tasks, owner) = tasks::tasks();
-        let NodeOptions { hosted, stream_log, hints, credentials, .. } = self.options;
-        let state = NodeState::new(hosted, stream_log, hints, self.tables, tasks, stop.clone());
+        let NodeOptions { hosted, stream_log, hints, credentials, shared_medium, .. } =
+            self.options;
+        let shares = Shares::new(clock::now(), self.tables, shared_medium);
+        let state = NodeState::new(hosted, stream_log, hints, shares, tasks, stop.clone());
         let accepting = accept(self.listener, state.clone(), credentials);
         let (served, (), ()) = tokio::join!(
             self.server.serve(state, stop.clone()),
@@ -225,7 +229,8 @@ async fn accept(mut listener: Listener, state: Arc<NodeState>, credentials: Cred
         state.tasks.spawn("camera link", async move {
             let peer = link.peer().clone();
             if let Err(error) = welcome(node, link, &own, epoch).await {
-                tracing::warn!(%peer, error = error.chain(), "camera not served");
+                let code = error.code();
+                tracing::warn!(%peer, %code, error = error.chain(), "camera not served");
             }
         });
     }
@@ -249,8 +254,7 @@ async fn welcome(
         Ok(Err(Down { why })) => return Err(refuse(Code::LINK_DOWN, why)),
         Err(_) => return Err(refuse(Code::LINK_PROTOCOL, "it did not introduce itself".into())),
     };
-    let checked = introduced(&peer, hello.camera);
-    let announce = match checked {
+    let announce = match introduced(&peer, hello.camera) {
         Ok(announce) => announce,
         Err(error) => return turn_away(&carrier, error).await,
     };
@@ -261,32 +265,48 @@ async fn welcome(
         features: Features::KNOWN,
         now: clock::now(),
     };
+    let down = |Down { why }| refuse(Code::LINK_DOWN, why);
+    let stop = node.stop.clone();
+    let Some(announce) = announce else {
+        carrier.send(welcome.into()).await.map_err(down)?;
+        return probed(carrier, &stop).await;
+    };
     let owner = Owner::new(&peer, &announce.name);
     if let Err(error) = node.cameras.may_attach(&announce.name, owner) {
         return turn_away(&carrier, error).await;
     }
-    carrier.send(welcome.into()).await.map_err(|Down { why }| refuse(Code::LINK_DOWN, why))?;
-    let stop = node.stop.clone();
+    carrier.send(welcome.into()).await.map_err(down)?;
     let served = serve::serve(node, carrier, announce, owner, hello.epoch, &stop).await;
     link.close(0, "the node stops, or a newer link has taken over");
     served
 }
 
-/// The camera that a peer says it is, if its certificate lets it.
+/// Serves a link that offers no camera until it closes: `characterize --link` measures with frames of no transfer, which the
+/// link itself acknowledges.
+async fn probed(mut carrier: Carrier, stop: &CancellationToken) -> Result<(), ApiError> {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            incoming = carrier.recv() => if incoming.is_err() { return Ok(()) },
+        }
+    }
+}
+
+/// The camera that a peer says it is, if its certificate lets it; none if it offers none.
 fn introduced(
     peer: &crate::pki::PeerIdentity,
     announce: Option<CameraAnnounce>,
-) -> Result<CameraAnnounce, ApiError> {
+) -> Result<Option<CameraAnnounce>, ApiError> {
     let refuse = |text: String| Err(ApiError::new(Code::IDENTITY_REFUSED, text));
     if peer.kind != Kind::Camera {
         return refuse(format!("the certificate of {peer} is not a camera's"));
     }
     match announce {
-        Some(announce) if announce.name.as_str() == peer.name => Ok(announce),
+        Some(announce) if announce.name.as_str() == peer.name => Ok(Some(announce)),
         Some(announce) => {
             refuse(format!("the certificate of {peer} does not let it be camera {}", announce.name))
         }
-        None => refuse(format!("{peer} did not say which camera it is")),
+        None => Ok(None),
     }
 }
 

@@ -390,6 +390,15 @@ pub enum SourceError {
         #[source]
         source: io::Error,
     },
+    /// One picture of a folder cannot be read; the others are.
+    #[error("cannot read {path}")]
+    Picture {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// There is nothing to play.
     #[error("{path} holds no {wanted}")]
     Empty {
@@ -474,7 +483,7 @@ pub enum SourceError {
 impl SourceError {
     /// Whether the supply that gave it will give nothing more.
     const fn is_final(&self) -> bool {
-        !matches!(self, Self::NotJpeg { .. } | Self::Damaged { .. })
+        !matches!(self, Self::NotJpeg { .. } | Self::Damaged { .. } | Self::Picture { .. })
     }
 }
 

@@ -23,7 +23,7 @@ fn lab(text: &str, options: &Options) -> Option<Lab> {
     match Lab::up(&scenario(text), options) {
         Ok(lab) => Some(lab),
         Err(error @ LabError::NeedsRoot { .. }) => {
-            eprintln!("SKIPPED, NOT TESTED: {error}");
+            eprintln!("skipped: {error}");
             None
         }
         Err(error) => panic!("{error}"),
@@ -70,7 +70,7 @@ fn a_failed_start_leaves_nothing() {
     match Lab::up(&scenario(TWO), &options) {
         Err(LabError::Control { .. }) => {}
         Err(error @ LabError::NeedsRoot { .. }) => {
-            return eprintln!("SKIPPED, NOT TESTED: {error}");
+            return eprintln!("skipped: {error}");
         }
         other => panic!("{other:?}"),
     }

@@ -164,7 +164,7 @@ pub(super) fn size_of(entry: &Entry) -> Option<FrameSize> {
     entry.meta[..].try_into().ok().map(decode_size)
 }
 
-/// The log's frame rate over its newest `frames` entries, 0 if there are fewer than two.
+/// The log's frame rate over its newest entries, 0 if there are fewer than two.
 pub(super) fn frames_per_second(log: &Log) -> f64 {
     const FRAMES: u64 = 16;
     let end = log.end();

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tidegate_message::{CameraName, FrameSize};
-use tidegate_wire::{CameraAnnounce, FrameHeader, TransferId};
+use tidegate_message::FrameSize;
+use tidegate_wire::{FrameHeader, TransferId};
 
 use crate::{
     camera::{self, CameraError, DialOptions},
@@ -40,19 +40,13 @@ pub enum ProbeError {
 }
 
 impl Probe {
-    /// Connects as the camera called `name`. A camera node of that name loses its link meanwhile, and dials again.
+    /// Connects with a camera's certificate and offers no camera: that camera's own node goes on undisturbed.
     ///
     /// # Errors
     /// [`ProbeError::Connect`].
-    pub async fn connect(name: CameraName, options: &DialOptions) -> Result<Self, ProbeError> {
-        let announce = CameraAnnounce {
-            name,
-            size: None,
-            frames_per_second: 0.0,
-            source: "a probe of the link".into(),
-        };
+    pub async fn connect(options: &DialOptions) -> Result<Self, ProbeError> {
         let epoch = u64::try_from(clock::now().as_nanos()).unwrap_or(1);
-        Ok(Self { link: camera::introduce(announce, options, epoch).await? })
+        Ok(Self { link: camera::introduce(None, options, epoch).await? })
     }
 
     /// Sends a frame of that many bytes; returns the time from its first byte to its last byte's arrival.

@@ -76,7 +76,7 @@ async fn a_table_says_what_each_setting_costs_and_is_worth() {
 
     // What a camera will read is what was measured.
     let mut set = TableSet::new();
-    assert_eq!(set.load_folder(rig.folder.path()).unwrap(), 1);
+    assert_eq!(set.load_folder(rig.folder.path()).unwrap().count, 1);
     let wanted = Wanted { detector: Some("fake".to_owned()), ..Wanted::default() };
     let read = set.nearest(AdaptationProfile::Jpeg, table.key.source, &wanted).unwrap();
     assert_eq!((read.key.clone(), read.origin), (table.key.clone(), Origin::Measured));

@@ -76,7 +76,8 @@ pub struct CharacterizeArgs {
     /// Scene class that the table is for
     #[arg(long)]
     pub scene: Option<CameraName>,
-    /// Where to write the table; the picture goes beside it as SVG [default: tidegate.table]
+    /// Where to write the table; the picture goes beside it as SVG [default: tidegate.table, in
+    /// frames.tables_dir if that is set]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Measure latency over frame size from here to the edge node, with this camera's certificate, and fit the line
@@ -91,7 +92,8 @@ pub struct CharacterizeArgs {
 /// Arguments of `tidegate demo`.
 #[derive(Args, Clone, Debug)]
 pub struct DemoArgs {
-    /// The clip the cameras show [default: the shared clip if there is one, else a generated scene]
+    /// The clip the cameras show [default: that of the folder TIDEGATE_DATA, or ../shared/data, if
+    /// there is one, else a generated scene]
     #[arg(long, value_name = "FILE")]
     pub clip: Option<PathBuf>,
     /// How many cameras

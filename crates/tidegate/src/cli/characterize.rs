@@ -53,7 +53,7 @@ async fn link(config: &Config, camera: CameraName, edge: Option<&str>) -> Result
             .caused_by(crate::error_chain(error))
     };
     let dial = assemble::dial_options(config, &camera, edge).await?;
-    let probe = Probe::connect(camera, &dial).await.map_err(|error| failed(&error))?;
+    let probe = Probe::connect(&dial).await.map_err(|error| failed(&error))?;
     let measured = characterize::run_link(LINK_REPEATS, async |bytes| probe.measure(bytes).await);
     let report = measured.await.map_err(|error| failed(&error))?;
     print(&format!(

@@ -28,7 +28,7 @@ fn what_is_printed_loads_to_the_same() {
     let printed = config.to_string();
     assert!(printed.contains("name = \"north\" # site.toml:2\n"), "{printed}");
     let mut again = parse(&printed).unwrap();
-    assert_eq!(again.origins.0.len(), 26, "every setting but the two that are not set");
+    assert_eq!(again.origins.0.len(), 27, "every setting but the two that are not set");
     again.origins = config.origins.clone();
     assert_eq!(again, config);
 }
@@ -88,6 +88,18 @@ fn mistakes_name_file_line_and_way_out() {
         (
             "[frames]\nframe_bytes_max = \"1GiB\"\n",
             "site.toml:2: frames.frame_bytes_max must be from 1KiB to 63MiB",
+        ),
+        (
+            "[log]\nstream_bytes = \"32MB\"\n",
+            "site.toml:2: log.stream_bytes must be at least 4 times frames.frame_bytes_max and 64KiB each",
+        ),
+        (
+            "[log]\ncamera_bytes = \"32MB\"\n",
+            "site.toml:2: log.camera_bytes must be at least 4 times frames.frame_bytes_max and 64KiB each",
+        ),
+        (
+            "[link]\nshared_medium = \"no\"\n",
+            "site.toml:2: link.shared_medium: true or false is needed",
         ),
     ] {
         assert_eq!(parse(text).unwrap_err().to_string(), expected);

@@ -69,6 +69,16 @@ impl Value for u32 {
     }
 }
 
+impl Value for bool {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| "true or false is needed".to_owned())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+}
+
 impl Value for f64 {
     fn read(text: &str) -> Result<Self, String> {
         let number: Option<Self> = text.parse().ok();

@@ -19,6 +19,8 @@ const LOG_EVERY: u64 = 10;
 pub(super) struct Screen {
     bounds: Bounds,
     reasons: Vec<String>,
+    /// Frames of each camera that never came.
+    missed: Vec<u64>,
     names: Vec<String>,
     terminal: bool,
     drawn_lines: usize,
@@ -29,14 +31,18 @@ impl Screen {
         Self {
             bounds,
             reasons: vec![String::new(); names.len()],
+            missed: vec![0; names.len()],
             names: names.to_vec(),
             terminal: std::io::stdout().is_terminal(),
             drawn_lines: 0,
         }
     }
 
-    /// Remembers the newest reason of each camera.
+    /// Counts what is missed and remembers the newest reason of each camera.
     pub(super) fn seen(&mut self, index: usize, seen: &Seen) {
+        if let Seen::Event(Event::Missed(missed), _) = seen {
+            self.missed[index] += missed.count.max(1);
+        }
         let text = match seen {
             Seen::Event(Event::KnobsChanged(change), _) => change.reason.to_string(),
             Seen::Event(Event::Infeasible(infeasible), _) => infeasible.sentence.to_string(),
@@ -58,13 +64,13 @@ impl Screen {
             return;
         }
         let mut text = format!(
-            "{seconds:>3} s  bound {:.0} ms, accuracy {:.2}\n{:<8}{:>8}{:>8}{:>8}{:>9}  {:<22}{:>9}  {}\n",
+            "{seconds:>3} s  bound {:.0} ms, accuracy {:.2}\n{:<8}{:>8}{:>8}{:>11}{:>9}  {:<22}{:>9}  {}\n",
             self.bounds.latency().as_secs_f64() * 1e3,
             self.bounds.accuracy(),
             "camera",
             "p50 ms",
             "p95 ms",
-            "frames",
+            "delivered",
             "KB",
             "knobs",
             "accuracy",
@@ -88,15 +94,18 @@ impl Screen {
         let recent = &samples[samples.len().saturating_sub(RECENT)..];
         let latencies = || recent.iter().filter(|s| !s.unchanged).map(|s| s.latency_ms);
         let ms = |q| quantile(latencies(), q).map_or("–".to_owned(), |ms| format!("{ms:.1}"));
+        let bound_ms = self.bounds.latency().as_secs_f64() * 1e3;
+        let in_time = samples.iter().filter(|s| s.unchanged || s.latency_ms <= bound_ms).count();
+        let all = samples.len() as u64 + self.missed[index];
         let last = recent.iter().rev().find(|s| !s.unchanged);
         let why: String =
             self.reasons[index].chars().take(if self.terminal { 60 } else { 160 }).collect();
         format!(
-            "{:<8}{:>8}{:>8}{:>8}{:>9}  {:<22}{:>9}  {}\n",
+            "{:<8}{:>8}{:>8}{:>11}{:>9}  {:<22}{:>9}  {}\n",
             self.names[index],
             ms(0.5),
             ms(0.95),
-            samples.len(),
+            format!("{in_time}/{all}"),
             last.map_or("–".to_owned(), |s| format!("{:.1}", s.bytes as f64 / 1e3)),
             last.map_or("–", |s| s.setting.as_str()),
             last.map_or("–".to_owned(), |s| format!("{:.3}", s.accuracy)),

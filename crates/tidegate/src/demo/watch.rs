@@ -14,8 +14,8 @@ use crate::{clock, detector::Pair, pki::NODE_SERVER_NAME, report::Sample};
 
 /// Longest wait for the node and its cameras to come up.
 const READY_MAX: Duration = Duration::from_secs(30);
-/// Frames whose bytes are kept for the detector, a camera.
-const KEEP_EVERY: usize = 5;
+/// Most frames of a camera whose bytes are kept for the detector: evenly over the run, however long.
+const KEPT_MAX: usize = 256;
 
 /// What was watched.
 pub(super) struct All {
@@ -29,6 +29,8 @@ pub(super) struct Watched {
     pub(super) name: String,
     pub(super) samples: Vec<Sample>,
     kept: Vec<Kept>,
+    /// Of so many frames one is kept.
+    keep_every: usize,
 }
 
 /// A delivered frame that is kept for the detector.
@@ -159,10 +161,7 @@ async fn watch(
     tokio::pin!(end);
     let mut screen = Screen::new(names, demand.bounds);
     let mut redraw = time::interval(Duration::from_secs(1));
-    let mut watched: Vec<Watched> = names
-        .iter()
-        .map(|name| Watched { name: name.clone(), samples: Vec::new(), kept: Vec::new() })
-        .collect();
+    let mut watched: Vec<Watched> = names.iter().map(|name| Watched::new(name)).collect();
     loop {
         tokio::select! {
             biased;
@@ -182,12 +181,28 @@ async fn watch(
 }
 
 impl Watched {
+    fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), samples: Vec::new(), kept: Vec::new(), keep_every: 5 }
+    }
+
+    fn keep(&mut self, kept: Kept) {
+        if self.kept.len() == KEPT_MAX {
+            let mut index = 0;
+            self.kept.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+            self.keep_every *= 2;
+        }
+        self.kept.push(kept);
+    }
+
     fn take(&mut self, event: Event, at: Instant, began: Instant) {
         let seconds = |instant: Instant| instant.nanos_since(began) as f64 / 1e9;
         let sample = match event {
             Event::Frame(frame) if frame.captured_at >= began && !frame.replayed => {
-                if self.samples.len().is_multiple_of(KEEP_EVERY) {
-                    self.kept.push(Kept {
+                if self.samples.len().is_multiple_of(self.keep_every) {
+                    self.keep(Kept {
                         captured_at: frame.captured_at,
                         promised: frame.accuracy,
                         setting: frame.knobs.to_string(),
@@ -241,6 +256,8 @@ pub(super) fn fetch(
                         promised: kept.promised,
                         setting: kept.setting.clone(),
                     }),
+                    // After a long run the camera's log has only the newest.
+                    Err(error) if error.code() == Code::FRAME_MISSING => {}
                     // A camera that has died fails the verdict by itself; the others' frames still count.
                     Err(error) => {
                         lost.insert(&camera.name, error.chain());

@@ -46,12 +46,8 @@ fn candidates(given: Option<&Path>, variable: impl Fn(&str) -> Option<PathBuf>) 
     }
     let cache =
         variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
-    let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workers/detector/.venv");
-    let venvs = [
-        variable("TIDEGATE_WORKER_VENV"),
-        Some(checkout),
-        cache.map(|cache| cache.join("tidegate/worker-venv")),
-    ];
+    let venvs =
+        [variable("TIDEGATE_WORKER_VENV"), cache.map(|cache| cache.join("tidegate/worker-venv"))];
     venvs.into_iter().flatten().map(|venv| venv.join("bin/python")).collect()
 }
 

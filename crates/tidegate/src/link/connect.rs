@@ -378,7 +378,10 @@ async fn admit(
     match time::timeout(limit, answer).await {
         // Waits while nobody accepts; fails only when the listener is gone.
         Ok(Ok(link)) => drop(links.send(link).await),
-        Ok(Err(error)) => tracing::warn!(%address, reason = chain(&error), "peer refused"),
+        Ok(Err(error)) => {
+            let code = error.code();
+            tracing::warn!(%address, %code, reason = chain(&error), "peer refused");
+        }
         Err(_) => tracing::warn!(%address, "peer refused: handshake took too long"),
     }
 }

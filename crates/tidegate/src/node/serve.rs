@@ -64,7 +64,7 @@ pub(super) async fn serve_attached(
     };
     tracing::info!(camera = %camera.name, why, "camera offline");
     camera.detach(attachment.id, &why);
-    node.shares().left(&camera.name);
+    node.shares().left(clock::now(), &camera.name);
 }
 
 fn ticks() -> tokio::time::Interval {
@@ -101,7 +101,7 @@ impl Serving {
                         None => return Ok(()),
                     },
                     _ = tick.tick() => {
-                        let share = node.shares().take(&camera.name);
+                        let share = node.shares().take(clock::now(), &camera.name);
                         if let Some(share) = share {
                             out.send(share.into()).await?;
                         }
@@ -173,7 +173,7 @@ impl Serving {
             return None;
         }
         let source = || self.camera.announce().and_then(|announce| announce.size);
-        self.node.shares().frame(&self.camera.name, &header, &arrival, source);
+        self.node.shares().frame(clock::now(), &self.camera.name, &header, &arrival, source);
         let at = header.at;
         let meta = Meta::Frame(header);
         if let Err(error) = stream.append(at, arrival, &meta, body) {

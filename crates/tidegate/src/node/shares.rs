@@ -1,8 +1,8 @@
 //! Shares of a medium that several cameras use: what the coordinator decides, told to each camera in turn.
 //!
 //! Every camera of a node is taken to be on one medium, which is right for an edge node behind one access
-//! point and harmless elsewhere: a camera that sees ten times the capacity gets ten times the bytes for the
-//! same airtime.
+//! point: a camera that sees ten times the capacity gets ten times the bytes for the same airtime. Cameras
+//! that have links of their own need no shares: there is none then (`link.shared_medium`).
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,7 +18,6 @@ use tidegate_message::{AdaptationProfile, CameraName, FrameSize, Instant};
 use tidegate_wire::{FrameHeader, Share};
 
 use super::entry::Arrival;
-use crate::clock;
 
 /// Frames shorter than this say little about the capacity: their burst fits in one turn on the air.
 const SAMPLE_BYTES_MIN: u64 = 16 << 10;
@@ -28,7 +27,8 @@ const PACKET_BYTES: u64 = 1200;
 const PERIODS: usize = 8;
 
 pub(super) struct Shares {
-    coordinator: Coordinator,
+    /// None where every camera has a link of its own.
+    coordinator: Option<Coordinator>,
     tables: Arc<TableSet>,
     seen: HashMap<CameraName, Seen>,
     told: HashMap<CameraName, Share>,
@@ -41,9 +41,10 @@ struct Seen {
 }
 
 impl Shares {
-    pub(super) fn new(tables: Arc<TableSet>) -> Self {
+    pub(super) fn new(now: Instant, tables: Arc<TableSet>, shared_medium: bool) -> Self {
+        let coordinator = || Coordinator::new(now, CoordinatorConfig::default());
         Self {
-            coordinator: Coordinator::new(clock::now(), CoordinatorConfig::default()),
+            coordinator: shared_medium.then(coordinator),
             tables,
             seen: HashMap::new(),
             told: HashMap::new(),
@@ -53,20 +54,22 @@ impl Shares {
     /// A frame of a camera has come whole; `source` says the size of its originals.
     pub(super) fn frame(
         &mut self,
+        now: Instant,
         camera: &CameraName,
         header: &FrameHeader,
         arrival: &Arrival,
         source: impl FnOnce() -> Option<FrameSize>,
     ) {
-        let now = clock::now();
         // Frames from the past come in bursts that say nothing of the camera's cadence.
-        if header.replayed {
+        let Some(coordinator) = self.coordinator.as_mut().filter(|_| !header.replayed) else {
             return;
-        }
-        let Some(seen) = self.seen.get_mut(camera) else {
+        };
+        // Once silent for long, it begins anew.
+        let known = self.seen.get_mut(camera).filter(|_| coordinator.is_member(camera));
+        let Some(seen) = known else {
             let size = source().unwrap_or(header.size);
-            let qualities = self.qualities(size, header.original_bytes);
-            self.coordinator.handle(now, Input::Joined { camera: camera.clone(), qualities });
+            let qualities = qualities(&self.tables, size, header.original_bytes);
+            coordinator.handle(now, Input::Joined { camera: camera.clone(), qualities });
             let periods = VecDeque::with_capacity(PERIODS);
             let seen = Seen { last: header.at, periods };
             self.seen.insert(camera.clone(), seen);
@@ -80,44 +83,31 @@ impl Shares {
         seen.last = header.at;
         let period = seen.periods.iter().min().copied().unwrap_or_default();
         let took = arrival.last_at.since(arrival.first_at).as_secs_f64();
-        if header.bytes < SAMPLE_BYTES_MIN || took <= 0.0 {
-            return;
-        }
-        self.coordinator.handle(
+        let camera = camera.clone();
+        coordinator.handle(
             now,
-            Input::Report {
-                camera: camera.clone(),
-                bytes_per_second: (header.bytes - PACKET_BYTES) as f64 / took,
-                period,
-                arrived: arrival.first_at,
+            if header.bytes < SAMPLE_BYTES_MIN || took <= 0.0 {
+                Input::Heard { camera }
+            } else {
+                let bytes_per_second = (header.bytes - PACKET_BYTES) as f64 / took;
+                Input::Report { camera, bytes_per_second, period, arrived: arrival.first_at }
             },
         );
     }
 
-    /// What its frames could be, by the table that the camera most likely uses, at the size of its originals.
-    fn qualities(&self, size: FrameSize, original_bytes: u64) -> Vec<Quality> {
-        let profile = AdaptationProfile::Jpeg;
-        let Some(table) = self.tables.nearest(profile, size, &Wanted::default()) else {
-            return Vec::new();
-        };
-        let scale = original_bytes as f64 / table.original_bytes;
-        let front = table.front();
-        front
-            .iter()
-            .map(|row| Quality { bytes: row.bytes * scale, accuracy: row.accuracy })
-            .collect()
-    }
-
     /// A camera is gone.
-    pub(super) fn left(&mut self, camera: &CameraName) {
+    pub(super) fn left(&mut self, now: Instant, camera: &CameraName) {
         self.seen.remove(camera);
         self.told.remove(camera);
-        self.coordinator.handle(clock::now(), Input::Left { camera: camera.clone() });
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.handle(now, Input::Left { camera: camera.clone() });
+        }
     }
 
     /// What a camera is to be told now, if anything.
-    pub(super) fn take(&mut self, camera: &CameraName) -> Option<Share> {
-        while let Some(allotment) = self.coordinator.poll(clock::now()) {
+    pub(super) fn take(&mut self, now: Instant, camera: &CameraName) -> Option<Share> {
+        let coordinator = self.coordinator.as_mut()?;
+        while let Some(allotment) = coordinator.poll(now) {
             let Allotment { camera, bytes_per_second, shift, valid_for } = allotment;
             let told = self.told.entry(camera).or_insert(Share {
                 bytes_per_second: 0,
@@ -133,6 +123,15 @@ impl Shares {
     }
 }
 
+/// What a camera's frames could be, by the table that it most likely uses, at the size of its originals.
+fn qualities(tables: &TableSet, size: FrameSize, original_bytes: u64) -> Vec<Quality> {
+    let profile = AdaptationProfile::Jpeg;
+    let Some(table) = tables.nearest(profile, size, &Wanted::default()) else { return Vec::new() };
+    let scale = original_bytes as f64 / table.original_bytes;
+    let front = table.front();
+    front.iter().map(|row| Quality { bytes: row.bytes * scale, accuracy: row.accuracy }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use tidegate_wire::TransferId;
@@ -140,32 +139,72 @@ mod tests {
     use super::*;
     use crate::node::entry::Life;
 
+    const SIZE: FrameSize = FrameSize { width: 1920, height: 1080 };
+
+    fn at(millis: i64) -> Instant {
+        Instant::from_millis(1_000_000 + millis)
+    }
+
+    fn camera(number: usize) -> CameraName {
+        format!("cam{number}").parse().unwrap()
+    }
+
+    fn none_seen(shared_medium: bool) -> Shares {
+        Shares::new(at(0), Arc::new(TableSet::builtin()), shared_medium)
+    }
+
+    fn frame(shares: &mut Shares, camera: &CameraName, at: Instant) {
+        let header = FrameHeader {
+            original_bytes: 400_000,
+            ..FrameHeader::untouched(TransferId(1), at, SIZE, 50_000)
+        };
+        let last_at = at + Duration::from_millis(20);
+        let life = Life { ordinal: 1, epoch: 1 };
+        let arrival = Arrival { first_at: at, last_at, offset_nanos: 0, life };
+        shares.frame(last_at, camera, &header, &arrival, || Some(SIZE));
+    }
+
     fn shares_after(frames: impl Iterator<Item = Instant>) -> Shares {
-        let mut shares = Shares::new(Arc::new(TableSet::builtin()));
-        let camera: CameraName = "cam1".parse().unwrap();
-        let size = FrameSize { width: 1920, height: 1080 };
-        for at in frames {
-            let header = FrameHeader {
-                original_bytes: 400_000,
-                ..FrameHeader::untouched(TransferId(1), at, size, 50_000)
-            };
-            let took = Duration::from_millis(20);
-            let arrival = Arrival {
-                first_at: at,
-                last_at: at + took,
-                offset_nanos: 0,
-                life: Life { ordinal: 1, epoch: 1 },
-            };
-            shares.frame(&camera, &header, &arrival, || Some(size));
-        }
+        let mut shares = none_seen(true);
+        frames.for_each(|at| frame(&mut shares, &camera(1), at));
         shares
+    }
+
+    /// Whether each of two cameras is told a limit that holds, after both sent from `from` to `to`.
+    fn limits(shares: &mut Shares, from: i64, to: i64) -> [bool; 2] {
+        let mut limited = [false; 2];
+        for millis in (from..to).step_by(200) {
+            for (limited, number) in limited.iter_mut().zip(1..) {
+                frame(shares, &camera(number), at(millis));
+                if let Some(share) = shares.take(at(millis + 20), &camera(number)) {
+                    *limited = share.bytes_per_second > 0;
+                }
+            }
+        }
+        limited
+    }
+
+    #[test]
+    fn a_camera_that_was_silent_for_long_shares_again() {
+        let mut shares = none_seen(true);
+        assert_eq!(limits(&mut shares, 0, 4000), [true, true]);
+        // The first goes on alone, and is told so.
+        for millis in (4000..14_000).step_by(200) {
+            frame(&mut shares, &camera(1), at(millis));
+            shares.take(at(millis + 20), &camera(1));
+        }
+        assert!(!shares.coordinator.as_ref().unwrap().is_member(&camera(2)));
+        assert_eq!(limits(&mut shares, 14_000, 18_000), [true, true]);
+    }
+
+    #[test]
+    fn cameras_with_links_of_their_own_are_not_limited() {
+        assert_eq!(limits(&mut none_seen(false), 0, 4000), [false, false]);
     }
 
     #[test]
     fn a_camera_that_slows_down_is_believed_and_a_dropped_frame_changes_nothing() {
-        let at = |millis: i64| Instant::from_millis(1_000_000 + millis);
-        let camera: CameraName = "cam1".parse().unwrap();
-        let shortest = |shares: &Shares| *shares.seen[&camera].periods.iter().min().unwrap();
+        let shortest = |shares: &Shares| *shares.seen[&camera(1)].periods.iter().min().unwrap();
         let fast = (0..20).map(|n| at(n * 33));
         let one_dropped = fast.clone().filter(|&frame| frame != at(330));
         assert_eq!(shortest(&shares_after(one_dropped)), Duration::from_millis(33));

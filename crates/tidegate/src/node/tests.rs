@@ -55,8 +55,9 @@ impl Rig {
         };
         let (tasks, owner) = tasks::tasks();
         tokio::spawn(owner.run(std::future::pending(), GRACE));
-        let (hints, tables) = (TransferHints::default(), Arc::new(TableSet::builtin()));
-        let node = NodeState::new(hosted, log, hints, tables, tasks, CancellationToken::new());
+        let shares = Shares::new(clock::now(), Arc::new(TableSet::builtin()), true);
+        let (hints, stop) = (TransferHints::default(), CancellationToken::new());
+        let node = NodeState::new(hosted, log, hints, shares, tasks, stop);
         let (camera, link) = node.cameras.attach(announce(), OWNER, 71, "test".to_owned()).unwrap();
         let application = Identity {
             kind: Kind::Application,

@@ -226,7 +226,7 @@ fn read_jpeg_blocking(path: PathBuf) -> Result<Picture, SourceError> {
         Ok(None) => {
             return Err(SourceError::NotJpeg { path, reason: SplitError::TooLarge { bytes_max } });
         }
-        Err(source) => return Err(SourceError::Read { path, source }),
+        Err(source) => return Err(SourceError::Picture { path, source }),
     };
     let length = bytes.len();
     let mut splitter = Splitter::of(bytes, bytes_max);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
+use tidegate::{characterize::Probe, link::Transport};
 use tidegate_client::{Delivery, Event, Frame, Instant, SubscribeRequest, Subscription};
 use tokio::time::{sleep, timeout};
 
@@ -124,4 +125,30 @@ async fn a_subscriber_that_does_not_read_delays_nobody() {
         assert!(frame.stages.total() <= Duration::from_secs(2));
     }
     drop(stuck);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_probe_of_the_link_disturbs_no_camera() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let _camera = world.camera("cam1", SCENE);
+    world.wait_for_camera(&client, "cam1").await;
+    let mut subscription =
+        client.subscribe(request("cam1", Delivery::Every)).await.expect("a subscription");
+    let first = frame(&mut subscription).await;
+    for transport in [Transport::Quic, Transport::Tcp] {
+        let dial = world.dial("cam1", transport, world.path());
+        let probe = Probe::connect(&dial).await.expect("a probe beside the camera");
+        for bytes in [10_000, 1_000_000] {
+            probe.measure(bytes).await.expect("a frame of no transfer is acknowledged");
+        }
+    }
+    for _ in 0..20 {
+        let frame = next(&mut subscription, |event| match event {
+            Event::Frame(frame) => Some(frame),
+            Event::CameraOffline(why) => panic!("the camera lost its link: {why}"),
+            _ => None,
+        });
+        assert_eq!(frame.await.epoch, first.epoch);
+    }
 }

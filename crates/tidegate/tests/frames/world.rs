@@ -72,6 +72,7 @@ impl World {
             stream_log: LogConfig { bytes_max: 64 << 20, segment_bytes: 8 << 20 },
             hosted: options("hosted"),
             hints: TransferHints::default(),
+            shared_medium: true,
         };
         let node = Node::bind(options).await.expect("a node");
         (self.api, self.link) = (node.api_address(), node.link_address());
@@ -99,19 +100,24 @@ impl World {
         transport: Transport,
         pki: &Path,
     ) -> CameraNode {
-        let dial = DialOptions {
+        let dial = self.dial(name, transport, pki);
+        let stop = CancellationToken::new();
+        let (stopped, options) = (stop.clone(), options(name));
+        let source = source.parse().expect("a source");
+        let task = tokio::spawn(async move { camera::run(options, &source, dial, stopped).await });
+        CameraNode { task, stop }
+    }
+
+    /// How a camera reaches the edge node, with its certificate in `pki`.
+    pub(crate) fn dial(&self, name: &str, transport: Transport, pki: &Path) -> DialOptions {
+        DialOptions {
             edge: self.link,
             transport,
             credentials: pki::load(pki, name).expect("the camera's certificate"),
             link: link_config(),
             reconnects_max: None,
             retry_max: Duration::from_secs(1),
-        };
-        let stop = CancellationToken::new();
-        let (stopped, options) = (stop.clone(), options(name));
-        let source = source.parse().expect("a source");
-        let task = tokio::spawn(async move { camera::run(options, &source, dial, stopped).await });
-        CameraNode { task, stop }
+        }
     }
 
     pub(crate) async fn client(&self) -> Client {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use tidegate_client::{Delivery, Event, Instant, Subscription};
+use tidegate_client::{Code, Delivery, Event, Instant, Subscription, exit_status};
 use tidegate_sim::medium::Change;
 
 use crate::site::{App, Site, Subscriber, frame, within};
@@ -14,12 +14,32 @@ fn change(text: &str) -> Change {
 
 #[test]
 fn a_killed_camera_comes_back_to_its_subscriber() {
-    let Some(mut site) = Site::up() else { return };
-    let last = site.app(async |app: App| frame(&mut app.subscribe(|_| {}).await).await.captured_at);
-    site.kill_camera();
-    site.start_camera();
-    let next = site.app(async |app: App| frame(&mut app.subscribe(|_| {}).await).await.captured_at);
-    assert!(next > last);
+    let Some(site) = Site::up() else { return };
+    site.app(async |app: App| {
+        let mut subscription = app.subscribe(|_| {}).await;
+        let last = frame(&mut subscription).await;
+        site.kill_camera();
+        site.start_camera();
+        let mut next = frame(&mut subscription).await;
+        while next.epoch == last.epoch {
+            next = frame(&mut subscription).await;
+        }
+        assert!(next.captured_at > last.captured_at);
+    });
+}
+
+#[test]
+fn a_camera_of_another_authority_is_told_so_and_disturbs_nobody() {
+    let Some(site) = Site::up() else { return };
+    site.app(async |app: App| {
+        let mut healthy = app.subscribe(|_| {}).await;
+        frame(&mut healthy).await;
+        let (status, said) = site.stranger();
+        assert_eq!(status, Some(exit_status(Code::IDENTITY_REFUSED).into()), "{said}");
+        assert!(said.contains("code: auth.identity.refused"), "{said}");
+        undisturbed(&mut healthy, 20).await;
+        assert_eq!(app.client.cameras().await.expect("the list").len(), 1);
+    });
 }
 
 #[test]

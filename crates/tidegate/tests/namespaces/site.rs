@@ -5,6 +5,7 @@ use std::{
     future::Future,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -47,7 +48,7 @@ pub(crate) struct Site {
     pub(crate) lab: Lab,
     folder: TempDir,
     node: Option<Child>,
-    camera: Option<Child>,
+    camera: Mutex<Option<Child>>,
 }
 
 impl Site {
@@ -73,18 +74,18 @@ impl Site {
             folder.path().join("data")
         );
         fs::write(folder.path().join("tidegate.toml"), config).expect("a configuration");
-        let mut site = Self { lab, folder, node: None, camera: None };
+        let mut site = Self { lab, folder, node: None, camera: Mutex::new(None) };
         site.start_node();
         site.start_camera();
         Some(site)
     }
 
     fn start(&self, node: &str, arguments: &[&str]) -> Child {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.folder.path().join(format!("{node}.log")))
-            .expect("a log");
+        self.start_logging(node, &self.folder.path().join(format!("{node}.log")), arguments)
+    }
+
+    fn start_logging(&self, node: &str, log: &Path, arguments: &[&str]) -> Child {
+        let log = File::options().create(true).append(true).open(log).expect("a log");
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command
             .arg("--config")
@@ -100,8 +101,28 @@ impl Site {
         self.node = Some(self.start("edge", &["node"]));
     }
 
-    pub(crate) fn start_camera(&mut self) {
-        self.camera = Some(self.start("cam1", &["camera", "--name", "cam1", "--source", SOURCE]));
+    pub(crate) fn start_camera(&self) {
+        let camera = self.start("cam1", &["camera", "--name", "cam1", "--source", SOURCE]);
+        *self.camera() = Some(camera);
+    }
+
+    /// Runs a camera node whose certificate comes from another authority until it gives up; returns its exit status and what it
+    /// said.
+    pub(crate) fn stranger(&self) -> (Option<i32>, String) {
+        let folder = self.folder.path().join("elsewhere");
+        let request = InitRequest { cameras: vec!["stranger".into()], ..InitRequest::default() };
+        pki::init(&folder.join("pki"), &request).expect("certificates");
+        let folder = format!("node.data_dir={}", folder.display());
+        let settings = ["--set", &folder, "--set", "link.max_reconnects=1"];
+        let camera = ["camera", "--name", "stranger", "--source", SOURCE];
+        let log = self.folder.path().join("stranger.log");
+        let mut process = self.start_logging("cam1", &log, &[&settings[..], &camera].concat());
+        let status = process.wait().expect("its end");
+        (status.code(), fs::read_to_string(&log).expect("its log"))
+    }
+
+    fn camera(&self) -> MutexGuard<'_, Option<Child>> {
+        self.camera.lock().expect("no panic while a camera is started")
     }
 
     /// Starts `tidegate subscribe` where the application is, which saves what it gets.
@@ -117,8 +138,8 @@ impl Site {
         kill(self.node.take());
     }
 
-    pub(crate) fn kill_camera(&mut self) {
-        kill(self.camera.take());
+    pub(crate) fn kill_camera(&self) {
+        kill(self.camera().take());
     }
 
     /// Runs an application inside its namespace.
@@ -169,7 +190,7 @@ impl Drop for Site {
                 eprintln!("--- {node}\n{}", log.unwrap_or_default());
             }
         }
-        kill(self.camera.take());
+        kill(self.camera().take());
         kill(self.node.take());
     }
 }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use socket2::SockRef;
+use tidegate_message::Code;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
@@ -81,7 +82,11 @@ async fn admit(
         Ok(Ok(connection)) => drop(connected.send(Ok(connection)).await),
         Ok(Err(error)) => {
             let cause = std::error::Error::source(&error).map(ToString::to_string);
-            tracing::warn!(%peer, %error, cause, "a connection to the API was refused");
+            let code = match error {
+                Refused::Socket(_) => Code::LINK_DOWN,
+                Refused::Tls(_) | Refused::Identity(_) => Code::IDENTITY_REFUSED,
+            };
+            tracing::warn!(%peer, %code, %error, cause, "a connection to the API was refused");
         }
         Err(_) => tracing::warn!(%peer, max = ?HANDSHAKE_MAX, "a TLS handshake took too long"),
     }

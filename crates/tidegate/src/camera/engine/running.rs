@@ -20,6 +20,10 @@ use crate::camera::{
     encoder::{Done, Job, Outcome},
 };
 
+/// Time after a transfer's end within which what was captured before it has come: then it is over also where no later frame
+/// comes.
+const CAPTURED_BY: Duration = Duration::from_secs(1);
+
 /// A transfer and its frames.
 pub(super) struct Running {
     transfer: Transfer,
@@ -31,6 +35,8 @@ pub(super) struct Running {
     from: Option<Instant>,
     /// Capture time before which it ends.
     to: Option<Instant>,
+    /// When to look whether that was the end.
+    ends: Option<Instant>,
     complete: bool,
     frames: HashMap<Instant, Work>,
     /// Sent, and neither whole at the other end nor given up.
@@ -102,6 +108,7 @@ impl Running {
             began: now,
             from: start.from,
             to: start.to,
+            ends: start.to.map(|to| to + CAPTURED_BY),
             complete: false,
             frames: HashMap::new(),
             in_flight: BTreeSet::new(),
@@ -127,7 +134,7 @@ impl Running {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.transfer.poll_timeout()
+        self.transfer.poll_timeout().into_iter().chain(self.ends).min()
     }
 
     pub(super) fn handle(&mut self, now: Instant, input: Input) {
@@ -273,6 +280,10 @@ impl Running {
     }
 
     pub(super) fn advance(&mut self, now: Instant, id: TransferId, actions: &mut VecDeque<Action>) {
+        if self.ends.take_if(|ends| *ends <= now).is_some() {
+            // What it is behind it still reads.
+            self.complete |= self.cursor.is_none();
+        }
         loop {
             self.pump(now, id, actions);
             let Some(command) = self.transfer.poll_command(now) else { return };

@@ -15,6 +15,8 @@ struct Rig {
     engine: Engine,
     writer: LogWriter,
     now: Instant,
+    /// Where transfers end.
+    to: Option<Instant>,
 }
 
 impl Rig {
@@ -22,7 +24,7 @@ impl Rig {
         let (writer, log) = Log::create(LogConfig::bounded(log_bytes), Memory::new()).unwrap();
         let tables = Arc::new(TableSet::builtin());
         let engine = Engine::new(log, tables, TransferConfig::default());
-        Self { engine, writer, now: Instant::from_millis(1_000_000) }
+        Self { engine, writer, now: Instant::from_millis(1_000_000), to: None }
     }
 
     fn start(&mut self, delivery: Delivery, from: Option<Instant>, resume_after: Option<Instant>) {
@@ -43,9 +45,8 @@ impl Rig {
             when_infeasible: WhenInfeasible::KeepLatency,
             profile: AdaptationProfile::Jpeg,
         };
-        let hints = TransferHints::default();
-        let start =
-            StartTransfer { transfer: TRANSFER, demand, from, to: None, resume_after, hints };
+        let (to, hints) = (self.to, TransferHints::default());
+        let start = StartTransfer { transfer: TRANSFER, demand, from, to, resume_after, hints };
         self.engine.handle_record(self.now, start.into());
     }
 
@@ -176,6 +177,29 @@ fn what_the_logs_wrap_took_from_a_reader_is_told() {
     rig.start(Delivery::Every, Some(first), None);
     let told = Rig::told(&rig.actions());
     assert!(told.len() == 1 && told[0].contains("lost 0 log wrapped"), "{told:?}");
+}
+
+#[test]
+fn a_transfer_ends_at_its_end_also_if_no_later_frame_comes() {
+    for delivery in [Delivery::Latest, Delivery::Every] {
+        let mut rig = Rig::new(1 << 20);
+        let first = rig.capture();
+        rig.to = Some(rig.now + Duration::from_secs(5));
+        rig.start(delivery, Some(first), None);
+        rig.ack(first);
+        let ended = |actions: &[Action]| {
+            let ended =
+                |action: &Action| matches!(action, Action::Record(Record::TransferEnded(_)));
+            actions.iter().any(ended)
+        };
+        let mut now = rig.now;
+        while !ended(&rig.actions()) {
+            now = rig.engine.poll_timeout().expect("it looks again").max(now);
+            assert!(now <= rig.to.unwrap() + Duration::from_secs(2), "{delivery:?}: it never ends");
+            rig.engine.handle_timeout(now);
+        }
+        assert!(now >= rig.to.unwrap(), "{delivery:?}: it ended early");
+    }
 }
 
 #[test]

@@ -205,7 +205,7 @@ mod tests {
             epoch: 1,
             size: "960x540".parse().unwrap(),
             original_bytes: 410_000,
-            knobs: "scale=1/2 quality=60".into(),
+            knobs: "1/2 q60".into(),
             accuracy: 0.9612,
             accuracy_kept: true,
             replayed,
@@ -231,13 +231,13 @@ mod tests {
         line.event(&Event::KnobsChanged(KnobsChanged {
             captured_at: Instant::EPOCH,
             from: "original".into(),
-            to: "scale=1/2 quality=60".into(),
+            to: "1/2 q60".into(),
             reason: "20 Mbit/s\x1b[2J carry 64 kB in time".into(),
         }));
         assert_eq!(
             line.text(),
             "cam1  bound 100ms  p50 50.0 ms  p95 120.0 ms  delivered 60.0 % of 5  61 kB of 410 kB  960x540  \
-             scale=1/2 quality=60  accuracy 0.961  20 Mbit/s\u{fffd}[2J carry 64 kB in time"
+             1/2 q60  accuracy 0.961  20 Mbit/s\u{fffd}[2J carry 64 kB in time"
         );
     }
 
@@ -276,7 +276,7 @@ mod tests {
             outcome: Outcome::Kept,
             sent_bytes: 61_000,
             original_bytes: 410_000,
-            knobs: "scale=1/2 quality=60".into(),
+            knobs: "1/2 q60".into(),
             row: Some(14),
             accuracy: 0.962,
             accuracy_kept: true,
@@ -291,7 +291,7 @@ mod tests {
         });
         assert_eq!(
             text,
-            "cam1 12.250000000 kept: 61 kB of 410 kB, scale=1/2 quality=60 (row 14), accuracy 0.962, capture 0.0 \
+            "cam1 12.250000000 kept: 61 kB of 410 kB, 1/2 q60 (row 14), accuracy 0.962, capture 0.0 \
              + encode 6.2 + queue 0.0 + network 30.0 + delivery 0.0 = 36.2 of 100 ms, 2.30 MB/s; capacity fell"
         );
     }

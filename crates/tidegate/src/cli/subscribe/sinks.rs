@@ -180,7 +180,7 @@ mod tests {
             epoch: 1,
             size: "960x540".parse().unwrap(),
             original_bytes: 410_000,
-            knobs: "scale=1/2, quality=60".into(),
+            knobs: "1/2, q60".into(),
             accuracy: 0.9612,
             accuracy_kept: true,
             replayed: false,
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(
             row(&frame(5)),
             "cam1,5,frame,false,30.500,100.000,true,0.000,0.000,0.000,30.500,0.000,4,410000,960,540,\
-             scale=1/2; quality=60,0.9612,true,,\n"
+             1/2; q60,0.9612,true,,\n"
         );
         assert_eq!(row(&missed), "cam1,7,missed,,,,,,,,,,,,,,,,,3,the deadline passed\n");
         let columns = COLUMNS.matches(',').count();
