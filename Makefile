@@ -31,7 +31,7 @@ bench: bench-frames ## every bench, whole
 bench-frames: setup ## camera frames: every figure, five runs; needs root for the emulated links
 	scripts/bench-frames $(ARGS)
 
-bench-frames-quick: setup ## the same figures on shorter runs, about three minutes
+bench-frames-quick: setup ## the same figures on shorter runs, three and a half minutes
 	scripts/bench-frames --quick $(ARGS)
 
 fuzz: setup ## every fuzz target, FUZZ_SECONDS each (default 60)

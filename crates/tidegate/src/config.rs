@@ -288,6 +288,12 @@ impl Config {
             ),
             ("frames.frame_pixels_max", frames.frame_pixels_max >= 64, "at least 64"),
             ("frames.future_tolerance", frames.future_tolerance <= seconds(3600), "at most 1h"),
+            // A camera's log keeps more than its last few frames.
+            (
+                "log.camera_bytes",
+                log.camera_bytes.0 >= 16 * frame_bytes.min(8 << 20),
+                "at least 16 times frames.frame_bytes_max, or 128MiB if that is less",
+            ),
             ("log.camera_bytes", log.camera_bytes.0 >= log_bytes_min, LOG_BOUND),
             ("log.stream_bytes", log.stream_bytes.0 >= log_bytes_min, LOG_BOUND),
             (

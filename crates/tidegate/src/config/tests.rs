@@ -95,7 +95,11 @@ fn mistakes_name_file_line_and_way_out() {
         ),
         (
             "[log]\ncamera_bytes = \"32MB\"\n",
-            "site.toml:2: log.camera_bytes must be at least 4 times frames.frame_bytes_max and 64KiB each",
+            "site.toml:2: log.camera_bytes must be at least 16 times frames.frame_bytes_max, or 128MiB if that is less",
+        ),
+        (
+            "[frames]\nframe_bytes_max = \"60MB\"\n[log]\nstream_bytes = \"1GiB\"\ncamera_bytes = \"128MiB\"\n",
+            "site.toml:5: log.camera_bytes must be at least 4 times frames.frame_bytes_max and 64KiB each",
         ),
         (
             "[link]\nshared_medium = \"no\"\n",
