@@ -69,6 +69,8 @@ const RULES: &[Rule] = &[
     rule("tidegate-wire", Layer::Core, &["bytes", "thiserror", "tracing"], &[]),
     rule("tidegate-log", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-sys"]),
     rule("tidegate-frame", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-jpeg"]),
+    // The packets of MQTT are the broker's nouns.
+    rule("tidegate-broker", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-wire"]),
     rule("tidegate-sys", Layer::Rim, &["bytes", "libc", "memmap2", "thiserror"], &[]),
     rule("tidegate-jpeg", Layer::Rim, &["cc", "thiserror", "turbojpeg-sys"], &[]),
     rule("tidegate-client", Layer::Shell, &[], &[]),

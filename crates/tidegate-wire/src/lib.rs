@@ -23,6 +23,7 @@ mod record;
 mod transfer;
 
 pub mod limits;
+pub mod mqtt;
 
 pub use code::DecodeError;
 pub use hello::{

@@ -1,0 +1,1 @@
+//! Which subscriptions match a topic.

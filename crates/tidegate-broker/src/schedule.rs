@@ -1,0 +1,1 @@
+//! When a large message starts.
