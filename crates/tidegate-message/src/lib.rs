@@ -3,6 +3,7 @@
 //! Always true: nothing here does I/O or reads a clock; every type is cheap to clone; every value
 //! that entered through a checked constructor keeps its bound.
 
+mod access;
 mod bounds;
 mod camera;
 mod code;
@@ -10,6 +11,9 @@ mod instant;
 mod payload;
 mod position;
 
+pub use access::{
+    Action, AllowAll, Authorize, Decision, Identity, IdentityKind, Proof, Refusal, Target,
+};
 pub use bounds::{
     AdaptationProfile, Bounds, BoundsError, ControllerKind, Delivery, Demand, UnknownWord,
     WhenInfeasible,
