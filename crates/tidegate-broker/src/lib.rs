@@ -1,5 +1,46 @@
 //! MQTT sessions, routes, queues and schedules, without I/O.
+//!
+//! ```text
+//!  bytes ─▶ Broker::receive ─▶ admission ─▶ route ─▶ outbox (small and not behind: copied once)
+//!                                             │        └────────▶ Broker::transmit ─▶ bytes
+//!                                             ├─▶ queue of references ─▶ schedule ──┘
+//!                                             └─▶ other shards (Output::Peer)
+//! ```
+//!
+//! A node has one [`Shared`] and, for each core of the processor, one [`Broker`]: a shard. A session lives on the shard
+//! that its client identifier names ([`Shared::shard_of`]), and so does its connection.
+//!
+//! Always true: a payload is held once, however many subscribers wait for it; the bytes held for payloads never exceed
+//! [`BrokerConfig::payload_bytes_max`]; messages of one publisher and topic leave in the order in which they came;
+//! acknowledgements overtake what has not begun to leave; a message in flight is never dropped; whatever a peer sends ends
+//! at most its own connection.
 
+pub mod admission;
+mod broker;
+pub mod budget;
+pub mod config;
+mod connection;
 pub mod index;
+mod inflight;
+pub mod message;
+mod outbox;
+mod queue;
 pub mod retained;
+mod routes;
 pub mod schedule;
+mod session;
+mod shared;
+mod slab;
+mod timers;
+
+pub use admission::{Admission, Batch, Draft, Verdict};
+pub use broker::{
+    Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Output, Peer, Refused, SessionReport,
+    Statistics, WRITE_BYTES_MAX,
+};
+pub use budget::Budget;
+pub use config::{BrokerConfig, Overflow, SessionConfig, TopicConfig};
+pub use message::{Body, Incoming, Message};
+pub use outbox::SLICES_MAX;
+pub use session::{Dropped, SessionKey};
+pub use shared::Shared;

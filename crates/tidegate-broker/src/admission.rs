@@ -1,0 +1,56 @@
+//! The hook between decoding and routing: operators and rules live here.
+
+use std::{fmt, sync::Arc};
+
+use tidegate_message::{Identity, Instant, Payload};
+use tidegate_wire::mqtt::QoS;
+
+/// Messages that come from messages may come from messages again, this often.
+pub const HOPS_MAX: u8 = 8;
+
+/// Decides about the messages of one publisher, in the order in which they came.
+pub trait Admission: fmt::Debug {
+    /// Looks at `batch`: may change each draft and its verdict, and add what it emits.
+    fn admit(&mut self, now: Instant, identity: &Identity, batch: &mut Batch);
+}
+
+/// What was read at once from one publisher.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// In order.
+    pub drafts: Vec<Draft>,
+    /// Published after the batch, in the node's name. Their hops must exceed those of the draft they came from; beyond
+    /// [`HOPS_MAX`] they are dropped and counted.
+    pub emitted: Vec<Draft>,
+}
+
+/// A message before it is routed.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// Topic name, valid.
+    pub topic: Arc<str>,
+    /// Payload.
+    pub payload: Payload,
+    /// Properties that are forwarded unaltered, encoded.
+    pub forwarded: Vec<u8>,
+    /// Quality of service.
+    pub qos: QoS,
+    /// Whether it is to be retained.
+    pub retain: bool,
+    /// When it loses its worth, if ever.
+    pub expires: Option<Instant>,
+    /// Messages that it descends from.
+    pub hops: u8,
+    /// What is done with it.
+    pub verdict: Verdict,
+}
+
+/// What is done with a draft.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verdict {
+    /// Routed as it is now, replaced or not; acknowledged.
+    #[default]
+    Pass,
+    /// Not routed; acknowledged all the same, since its publisher did its part.
+    Drop,
+}

@@ -1,0 +1,425 @@
+//! One shard: sessions and connections, told what happens and asked what leaves.
+
+mod connect;
+mod deliver;
+mod due;
+mod publish;
+mod receive;
+mod subscribe;
+mod transmit;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use tidegate_message::{Instant, topic_matches};
+use tidegate_wire::mqtt::{Auth, Disconnect, Packet, ReasonCode, Version};
+
+pub use self::{
+    connect::{ConnectRequest, Refused},
+    receive::CONTROL_BYTES_MAX,
+    transmit::WRITE_BYTES_MAX,
+};
+use crate::{
+    admission::{Admission, Batch},
+    connection::Connection,
+    message::Message,
+    outbox::Buffers,
+    routes::Route,
+    session::{Dropped, Session, SessionKey},
+    shared::Shared,
+    slab::{Key, Slab},
+    timers::{Timer, Timers},
+};
+
+/// Names a connection of one shard; never used again.
+pub type ConnectionKey = Key;
+
+/// One shard of a node.
+#[derive(Debug)]
+pub struct Broker {
+    shared: Arc<Shared>,
+    shard: usize,
+    sessions: Slab<Session>,
+    by_client: HashMap<Arc<str>, Key>,
+    connections: Slab<Connection>,
+    buffers: Buffers,
+    dirty: VecDeque<Key>,
+    outputs: VecDeque<Output>,
+    /// By shard, what goes there.
+    peers: Vec<Vec<Peer>>,
+    timers: Timers,
+    /// Routes of topics of late, by hash.
+    routes: Vec<Option<Arc<Route>>>,
+    admission: Option<Box<dyn Admission>>,
+    batch: Batch,
+    /// What is owed for the drafts of `batch`, in order.
+    pending: Vec<publish::Pending>,
+    /// A packet without subscriber-specific parts, encoded once for many subscribers.
+    scratch: Vec<u8>,
+    statistics: Statistics,
+    /// Part of assigned client identifiers, so that those of two shards and starts differ.
+    seed: u64,
+    assigned: u64,
+}
+
+/// What the shell is to do, beside flushing.
+#[derive(Debug)]
+pub enum Output {
+    /// Flush, then close the connection; the shell must tell [`Broker::closed`].
+    Close(ConnectionKey),
+    /// Read nothing more from it, for now.
+    Pause(ConnectionKey),
+    /// Read from it again.
+    Resume(ConnectionKey),
+    /// A step of an authentication that began after CONNECT; the shell answers with [`Broker::authenticated`].
+    Auth(ConnectionKey, Box<Auth>),
+}
+
+/// What one shard tells another.
+#[derive(Debug)]
+pub enum Peer {
+    /// A message for subscribers there.
+    #[doc(hidden)]
+    Message(Arc<Message>, RouteHandle),
+    /// A message for one member of a shared subscription there.
+    #[doc(hidden)]
+    Member(Arc<Message>, RouteHandle, usize, usize),
+    /// The connection of that session is not to be read from.
+    Pause(SessionKey),
+    /// One reason less not to read from it.
+    Resume(SessionKey),
+}
+
+/// A route between shards; nobody else looks into it.
+#[derive(Clone, Debug)]
+pub struct RouteHandle(Arc<Route>);
+
+/// Counts of a shard, or of a node. Messages are PUBLISH packets; bytes are of their payloads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Connections now.
+    pub connections: u64,
+    /// Most connections at a time.
+    pub connections_peak: u64,
+    /// Sessions now, with and without connection.
+    pub sessions: u64,
+    /// Connections that were accepted.
+    pub connects: u64,
+    /// Sessions that ended by their expiry.
+    pub expired_sessions: u64,
+    /// Messages received.
+    pub received: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Messages handed to subscribers' connections.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Packets of all kinds received.
+    pub packets_received: u64,
+    /// Packets of all kinds that were sent.
+    pub packets_sent: u64,
+    /// Messages that were refused: not allowed, no room.
+    pub refused: u64,
+    /// Messages that did not reach a subscriber.
+    pub dropped: Dropped,
+    /// Messages of operators that came from too many messages.
+    pub hops_exceeded: u64,
+    /// Subscribers that were disconnected because their queue was full.
+    pub overflow_disconnects: u64,
+    /// Large messages that had to wait for the schedule.
+    pub withheld: u64,
+}
+
+impl Statistics {
+    pub(crate) fn plus(mut self, other: &Self) -> Self {
+        self.connections += other.connections;
+        self.connections_peak += other.connections_peak;
+        self.sessions += other.sessions;
+        self.connects += other.connects;
+        self.expired_sessions += other.expired_sessions;
+        self.received += other.received;
+        self.received_bytes += other.received_bytes;
+        self.sent += other.sent;
+        self.sent_bytes += other.sent_bytes;
+        self.packets_received += other.packets_received;
+        self.packets_sent += other.packets_sent;
+        self.refused += other.refused;
+        self.dropped.add(other.dropped);
+        self.hops_exceeded += other.hops_exceeded;
+        self.overflow_disconnects += other.overflow_disconnects;
+        self.withheld += other.withheld;
+        self
+    }
+}
+
+/// What a session holds, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionReport {
+    /// The client's name.
+    pub client_id: Arc<str>,
+    /// Its user.
+    pub user: Arc<str>,
+    /// Whether it is connected.
+    pub connected: bool,
+    /// Subscriptions.
+    pub subscriptions: usize,
+    /// Messages that wait.
+    pub queued: usize,
+    /// Their bytes, each message counted whole.
+    pub queued_bytes: u64,
+    /// Messages in flight.
+    pub inflight: usize,
+    /// Bytes of messages kept for another try.
+    pub inflight_bytes: u64,
+    /// Messages that did not reach it.
+    pub dropped: Dropped,
+}
+
+/// Topics whose routes a shard remembers; a power of two.
+const ROUTES: usize = 1024;
+
+impl Broker {
+    /// The shard number `shard` of the node; `seed` makes the names that it gives to clients its own.
+    pub fn new(shared: Arc<Shared>, shard: usize, seed: u64, now: Instant) -> Self {
+        assert!(shard < shared.shards(), "a shard of the node");
+        let mut timers = Timers::default();
+        if !shared.config().sys_interval.is_zero() {
+            timers.set(now, Timer::Sys);
+        }
+        Self {
+            shard,
+            sessions: Slab::default(),
+            by_client: HashMap::new(),
+            connections: Slab::default(),
+            buffers: Buffers::default(),
+            dirty: VecDeque::new(),
+            outputs: VecDeque::new(),
+            peers: (0..shared.shards()).map(|_| Vec::new()).collect(),
+            timers,
+            routes: vec![None; ROUTES],
+            admission: None,
+            batch: Batch::default(),
+            pending: Vec::new(),
+            scratch: Vec::new(),
+            statistics: Statistics::default(),
+            seed,
+            assigned: 0,
+            shared,
+        }
+    }
+
+    /// Puts operators before routing; none takes them away.
+    pub fn set_admission(&mut self, admission: Option<Box<dyn Admission>>) {
+        self.admission = admission;
+    }
+
+    /// What all shards share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// A connection that has something to send and may; ask until there is none.
+    #[inline]
+    pub fn poll_dirty(&mut self) -> Option<ConnectionKey> {
+        loop {
+            let key = self.dirty.pop_front()?;
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.is_dirty = false;
+                return Some(key);
+            }
+        }
+    }
+
+    /// Something for the shell to do.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// What goes to another shard, appended to `batch`; false if there is nothing.
+    pub fn poll_peers(&mut self, shard: usize, batch: &mut Vec<Peer>) -> bool {
+        batch.append(&mut self.peers[shard]);
+        !batch.is_empty()
+    }
+
+    /// What another shard told.
+    pub fn handle_peers(&mut self, now: Instant, batch: impl IntoIterator<Item = Peer>) {
+        for peer in batch {
+            match peer {
+                Peer::Message(message, RouteHandle(route)) => self.deliver_held(now, &route, message),
+                Peer::Member(message, RouteHandle(route), group, member) => {
+                    self.deliver_member(now, &route, group, member, &message);
+                }
+                Peer::Pause(session) => self.pause(session),
+                Peer::Resume(session) => self.resume(session),
+            }
+        }
+    }
+
+    /// When [`Broker::handle_timeout`] is to be called, if ever.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Counts of this shard.
+    pub fn statistics(&self) -> Statistics {
+        Statistics {
+            connections: self.connections.len() as u64,
+            sessions: self.sessions.len() as u64,
+            ..self.statistics
+        }
+    }
+
+    /// What each session holds, those that hold most first, at most `limit`.
+    pub fn sessions(&self, limit: usize) -> Vec<SessionReport> {
+        let mut reports: Vec<SessionReport> = self
+            .sessions
+            .iter()
+            .map(|(_, session)| SessionReport {
+                client_id: session.client_id.clone(),
+                user: session.identity.name.clone(),
+                connected: session.connection.is_some(),
+                subscriptions: session.subscriptions.len(),
+                queued: session.queue.len(),
+                queued_bytes: session.queue.bytes(),
+                inflight: session.inflight.len(),
+                inflight_bytes: session.inflight.kept_bytes(),
+                dropped: session.dropped,
+            })
+            .collect();
+        reports.sort_by(|a, b| {
+            (b.queued_bytes + b.inflight_bytes).cmp(&(a.queued_bytes + a.inflight_bytes))
+        });
+        reports.truncate(limit);
+        reports
+    }
+
+    fn mark_dirty(&mut self, key: Key) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            mark_dirty(key, connection, &mut self.dirty);
+        }
+    }
+
+    /// Ends a connection from this side: tells why where the version can, then closes once that has left.
+    fn disconnect(&mut self, key: Key, reason: ReasonCode, text: Option<&str>) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.is_closing {
+            return;
+        }
+        connection.is_closing = true;
+        if connection.version == Version::V5 {
+            let told = connection.problem_information;
+            let packet = Disconnect {
+                reason,
+                reason_string: text.filter(|_| told).map(str::to_owned),
+                ..Disconnect::default()
+            };
+            let out = connection.outbox.control(&mut self.buffers);
+            Packet::Disconnect(packet)
+                .encode(Version::V5, out)
+                .expect("our reasons are short texts");
+            self.statistics.packets_sent += 1;
+        }
+        mark_dirty(key, connection, &mut self.dirty);
+        self.outputs.push_back(Output::Close(key));
+    }
+
+    /// Ends the connection of the client, if it has one here, because somebody said so.
+    pub fn kick(&mut self, client_id: &str) -> bool {
+        let session = self.by_client.get(client_id).and_then(|key| self.sessions.get(*key));
+        let Some(key) = session.and_then(|session| session.connection) else { return false };
+        self.disconnect(key, ReasonCode::ADMINISTRATIVE_ACTION, None);
+        true
+    }
+
+    /// Ends all connections because the node stops.
+    pub fn shut_down(&mut self) {
+        let keys: Vec<Key> = self.connections.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.disconnect(key, ReasonCode::SERVER_SHUTTING_DOWN, None);
+        }
+    }
+
+    fn pause(&mut self, session: SessionKey) {
+        if let Some(session) = self.sessions.get_mut(session.key()) {
+            session.blocked_by += 1;
+            if let (1, Some(connection)) = (session.blocked_by, session.connection) {
+                self.outputs.push_back(Output::Pause(connection));
+            }
+        }
+    }
+
+    fn resume(&mut self, session: SessionKey) {
+        if let Some(session) = self.sessions.get_mut(session.key()) {
+            session.blocked_by = session.blocked_by.saturating_sub(1);
+            if let (0, Some(connection)) = (session.blocked_by, session.connection) {
+                self.outputs.push_back(Output::Resume(connection));
+            }
+        }
+    }
+
+    /// Sends a pause or its end to the shard of `session`.
+    fn tell_publisher(&mut self, session: SessionKey, pause: bool) {
+        if session.shard() == self.shard {
+            if pause { self.pause(session) } else { self.resume(session) }
+        } else {
+            let peer = if pause { Peer::Pause(session) } else { Peer::Resume(session) };
+            self.peers[session.shard()].push(peer);
+        }
+    }
+
+    fn session_key(&self, key: Key) -> SessionKey {
+        SessionKey::new(self.shard as u8, key)
+    }
+
+    /// Where messages of `topic` go: as remembered, if nothing changed.
+    fn route(&mut self, topic: &str) -> Arc<Route> {
+        let generation = self.shared.generation();
+        let slot = hash(topic) & (ROUTES - 1);
+        let known = self.routes[slot].as_ref().filter(|route| *route.topic == *topic);
+        if let Some(route) = known
+            && route.generation == generation
+        {
+            return route.clone();
+        }
+        let topic: Arc<str> = known.map_or_else(|| topic.into(), |route| route.topic.clone());
+        let shared = &self.shared;
+        let route = shared.routes().route(
+            &topic,
+            shared.shards(),
+            generation,
+            &shared.config().topics,
+        );
+        let route = Arc::new(route);
+        self.routes[slot] = Some(route.clone());
+        route
+    }
+
+    /// Whether a subscription of `session` to the query topic would be QoS 1 or more.
+    fn answers_queries(&self, session: &Session) -> bool {
+        let topic = &self.shared.config().query_topic;
+        session.subscriptions.iter().any(|(filter, options)| {
+            options.qos > tidegate_wire::mqtt::QoS::AtMostOnce
+                && crate::routes::shared(filter).is_none()
+                && topic_matches(filter, topic)
+        })
+    }
+}
+
+/// Puts a connection among those to be flushed, unless it is there or blocked.
+fn mark_dirty(key: Key, connection: &mut Connection, dirty: &mut VecDeque<Key>) {
+    if !connection.is_dirty && !connection.is_blocked {
+        connection.is_dirty = true;
+        dirty.push_back(key);
+    }
+}
+
+/// FNV-1a: where a topic's route is remembered. Topics that collide only cost a lookup each.
+fn hash(topic: &str) -> usize {
+    let hash = topic.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    (hash ^ hash >> 32) as usize
+}

@@ -1,0 +1,415 @@
+//! Connections begin, take over and end (MQTT 5, sections 3.1, 3.2, 3.14 and 4.1).
+
+use std::{sync::Arc, time::Duration};
+
+use tidegate_message::{Identity, Instant, check_topic_name};
+use tidegate_wire::mqtt::{
+    Auth, Connack, ConnackProperties, Connect, Disconnect, PACKET_BYTES_MAX, Packet, ReasonCode,
+    Version,
+};
+
+use super::{Broker, ConnectionKey, Output, mark_dirty};
+use crate::{
+    config::SessionConfig,
+    connection::{AliasesOut, Connection, WillMessage},
+    inflight::Inflight,
+    message::{Body, Incoming},
+    queue::Queue,
+    schedule::Schedule,
+    session::{Session, SessionState},
+    slab::Key,
+    timers::Timer,
+};
+
+/// A client that has shown who it is.
+#[derive(Debug)]
+pub struct ConnectRequest {
+    /// Its CONNECT.
+    pub connect: Connect,
+    /// Who it is; the client name in it is replaced where this server assigns one.
+    pub identity: Identity,
+    /// The settings of its listener and user.
+    pub config: Arc<SessionConfig>,
+    /// The last step of an authentication exchange, to be sent with CONNACK.
+    pub authentication_data: Option<Vec<u8>>,
+}
+
+/// Why a connection was not accepted, and the CONNACK that says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Why.
+    pub reason: ReasonCode,
+    /// What to send before closing.
+    pub connack: Vec<u8>,
+}
+
+impl Refused {
+    /// The refusal of a client of that version.
+    pub fn new(version: Version, reason: ReasonCode, text: &str) -> Self {
+        let properties = ConnackProperties {
+            reason_string: (!text.is_empty()).then(|| text.to_owned()),
+            ..ConnackProperties::default()
+        };
+        let packet = Connack { session_present: false, reason, properties };
+        let mut connack = Vec::new();
+        Packet::Connack(Box::new(packet))
+            .encode(version, &mut connack)
+            .expect("our reasons are short texts");
+        Self { reason, connack }
+    }
+}
+
+impl Broker {
+    /// Accepts a connection and answers it; its session is taken over or made.
+    ///
+    /// # Errors
+    /// [`Refused`], which the shell sends before it closes.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        request: ConnectRequest,
+    ) -> Result<ConnectionKey, Refused> {
+        let ConnectRequest { mut connect, mut identity, config, authentication_data } = request;
+        let version = connect.version;
+        let refuse = |reason, text: &str| Err(Refused::new(version, reason, text));
+        let shared = self.shared.clone();
+        let limits = shared.config();
+        let mut properties = ConnackProperties::default();
+        if connect.client_id.is_empty() {
+            // MQTT-3.1.3-8 of 3.1.1; 3.1 always wants a name.
+            if version == Version::V3 || (version == Version::V4 && !connect.clean_start) {
+                return refuse(ReasonCode::CLIENT_IDENTIFIER_NOT_VALID, "");
+            }
+            connect.client_id = self.assign_client_id();
+            identity.client = connect.client_id.as_str().into();
+            properties.assigned_client_id = Some(connect.client_id.clone());
+        }
+        let will = match connect.will.take() {
+            None => None,
+            Some(will) => {
+                if let Err(error) = check_topic_name(&will.topic, limits.topic_levels_max) {
+                    return refuse(ReasonCode::TOPIC_NAME_INVALID, &error.to_string());
+                }
+                let topic = Arc::from(&*will.topic);
+                let message = Incoming {
+                    topic: &topic,
+                    payload: Body::Read(&will.payload),
+                    forwarded: &will.forwarded,
+                    qos: will.qos,
+                    retain: will.retain,
+                    expires: None,
+                    received: now,
+                    publisher: None,
+                };
+                let Some(message) = message.hold(shared.budget()) else {
+                    return refuse(ReasonCode::QUOTA_EXCEEDED, "no memory is left for the will");
+                };
+                let delay = Duration::from_secs(u64::from(will.delay));
+                Some(Box::new(WillMessage { message, delay, expiry: will.message_expiry }))
+            }
+        };
+        let expiry = session_expiry(&connect, limits.session_expiry_max, &mut properties);
+        let client_id: Arc<str> = connect.client_id.as_str().into();
+        let mut session_present = false;
+        if let Some(&former) = self.by_client.get(&client_id) {
+            self.take_over(now, former, connect.clean_start);
+            // It may have ended with its connection.
+            session_present = self.by_client.contains_key(&client_id);
+            if session_present && connect.clean_start {
+                self.end_session(now, former);
+                session_present = false;
+            }
+        }
+        let session = match self.by_client.get(&client_id) {
+            Some(&key) => key,
+            None if self.sessions.len() >= limits.sessions_max => {
+                return refuse(ReasonCode::QUOTA_EXCEEDED, "the server has as many sessions as it may");
+            }
+            None => self.begin_session(&client_id, identity.clone(), config.clone(), version),
+        };
+        let keep_alive = match (connect.keep_alive, limits.keep_alive_max) {
+            (asked, 0) => asked,
+            (asked, max) if version == Version::V5 && (asked == 0 || asked > max) => {
+                properties.server_keep_alive = Some(max);
+                max
+            }
+            (asked, _) => asked,
+        };
+        let asked = &connect.properties;
+        let connection = Connection {
+            session: Some(session),
+            version,
+            will,
+            keep_alive,
+            last_heard: now,
+            packet_bytes_max: asked.maximum_packet_size.unwrap_or(PACKET_BYTES_MAX),
+            receive_maximum: asked
+                .receive_maximum
+                .map_or(u16::MAX, u16::from)
+                .min(limits.inflight_max),
+            problem_information: asked.request_problem_information.unwrap_or(true),
+            authentication_method: asked.authentication_method.clone(),
+            keeps_retain: connect.bridge,
+            aliases_in: Vec::new(),
+            aliases_out: AliasesOut::new(asked.topic_alias_maximum.min(limits.topic_alias_out_max)),
+            outbox: Default::default(),
+            schedule: Schedule::new(config.policy.clone()),
+            link: Default::default(),
+            is_dirty: false,
+            is_blocked: false,
+            is_closing: false,
+            wakes_at: None,
+            query: None,
+            recent: Vec::new(),
+            receiving: None,
+            resend: Default::default(),
+            unacknowledged: 0,
+        };
+        let key = self.connections.insert(connection);
+        self.statistics.connects += 1;
+        self.statistics.connections_peak =
+            self.statistics.connections_peak.max(self.connections.len() as u64);
+        if keep_alive > 0 {
+            self.timers.set(now + silence(keep_alive), Timer::Silence(key));
+        }
+        properties.receive_maximum = std::num::NonZeroU16::new(limits.receive_maximum);
+        properties.topic_alias_maximum = limits.topic_alias_max;
+        properties.maximum_packet_size =
+            (limits.packet_bytes_max < PACKET_BYTES_MAX).then_some(limits.packet_bytes_max);
+        properties.authentication_method = asked.authentication_method.clone();
+        properties.authentication_data = authentication_data;
+        let connack = Connack { session_present, reason: ReasonCode::SUCCESS, properties };
+        let connection = self.connections.get_mut(key).expect("just entered");
+        Packet::Connack(Box::new(connack))
+            .encode(version, connection.outbox.control(&mut self.buffers))
+            .expect("what we say is short");
+        self.statistics.packets_sent += 1;
+        let session = self.sessions.get_mut(session).expect("found or made");
+        session.version = version;
+        session.identity = identity;
+        session.config = config;
+        session.expiry = expiry;
+        session.connection = Some(key);
+        session.ends_at = None;
+        session.will = None; // MQTT-3.1.3-9
+        session.state.connected.store(true, std::sync::atomic::Ordering::Relaxed);
+        connection.resend = session.inflight.entries().map(|entry| entry.id).collect();
+        mark_dirty(key, connection, &mut self.dirty);
+        if session.blocked_by > 0 {
+            self.outputs.push_back(Output::Pause(key));
+        }
+        self.begin_queries(now, key);
+        Ok(key)
+    }
+
+    /// The connection is gone: closed by the peer, or by the shell after [`Output::Close`].
+    pub fn closed(&mut self, now: Instant, key: ConnectionKey) {
+        self.let_go(now, key, false);
+        if let Some(mut connection) = self.connections.remove(key) {
+            connection.outbox.clear(&mut self.buffers);
+        }
+    }
+
+    /// The answer to a step of an authentication that was handed out as [`Output::Auth`].
+    pub fn authenticated(&mut self, key: ConnectionKey, answer: Result<Auth, ReasonCode>) {
+        match answer {
+            Ok(auth) => {
+                let Some(connection) = self.connections.get_mut(key) else { return };
+                let out = connection.outbox.control(&mut self.buffers);
+                if Packet::Auth(auth).encode(connection.version, out).is_ok() {
+                    self.statistics.packets_sent += 1;
+                }
+                self.mark_dirty(key);
+            }
+            Err(reason) => self.disconnect(key, reason, None),
+        }
+    }
+
+    /// A client's DISCONNECT.
+    pub(super) fn leave(&mut self, now: Instant, key: Key, packet: &Disconnect) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if packet.reason != ReasonCode::DISCONNECT_WITH_WILL {
+            connection.will = None; // MQTT-3.14.4-3
+        }
+        if let (Some(session), Some(seconds)) = (connection.session, packet.session_expiry) {
+            let session = self.sessions.get_mut(session).expect("a connection's session is there");
+            // MQTT-3.14.2-2: what was 0 stays 0.
+            if session.expiry == Some(Duration::ZERO) && seconds > 0 {
+                let text = "the session's expiry cannot be raised from 0";
+                return self.disconnect(key, ReasonCode::PROTOCOL_ERROR, Some(text));
+            }
+            session.expiry = bounded(seconds, self.shared.config().session_expiry_max);
+        }
+        connection.is_closing = true;
+        self.let_go(now, key, false);
+        self.outputs.push_back(Output::Close(key));
+    }
+
+    /// Another connection comes for the session of this one.
+    fn take_over(&mut self, now: Instant, session: Key, clean_start: bool) {
+        let connection = self.sessions.get(session).and_then(|session| session.connection);
+        if let Some(key) = connection {
+            self.disconnect(key, ReasonCode::SESSION_TAKEN_OVER, None);
+            self.let_go(now, key, !clean_start);
+        }
+    }
+
+    /// Parts a connection from its session, which goes on as long as it may.
+    fn let_go(&mut self, now: Instant, key: Key, resumed: bool) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(session_key) = connection.session.take() else { return };
+        let will = connection.will.take();
+        connection.receiving = None;
+        let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
+        session.connection = None;
+        session.state.connected.store(false, std::sync::atomic::Ordering::Relaxed);
+        if !session.is_kept() {
+            if let Some(will) = will {
+                self.publish_will(now, session_key, &will);
+            }
+            self.end_session(now, session_key);
+            return;
+        }
+        session.inflight.keep_resendable();
+        if let Some(expiry) = session.expiry {
+            let ends_at = now + expiry;
+            session.ends_at = Some(ends_at);
+            self.timers.set(ends_at, Timer::SessionEnd(session_key));
+        }
+        match will {
+            // Whoever resumes a session in time spares its will (MQTT-3.1.3-9).
+            Some(will) if !will.delay.is_zero() => {
+                if !resumed {
+                    let at = now + will.delay;
+                    session.will = Some((will, at));
+                    self.timers.set(at, Timer::Will(session_key));
+                }
+            }
+            Some(will) => self.publish_will(now, session_key, &will),
+            None => {}
+        }
+    }
+
+    pub(super) fn publish_will(&mut self, now: Instant, session: Key, will: &WillMessage) {
+        let Some(session_key) = self.sessions.get(session).map(|_| self.session_key(session)) else {
+            return;
+        };
+        let expires = will.expiry.map(|seconds| now + Duration::from_secs(u64::from(seconds)));
+        let message = Incoming {
+            expires,
+            received: now,
+            publisher: Some(session_key),
+            ..will.message.as_incoming()
+        };
+        let identity = &self.sessions.get(session).expect("looked up above").identity;
+        let may = self.shared.authorize().decide(
+            identity,
+            tidegate_message::Action::Publish,
+            tidegate_message::Target::Topic(message.topic),
+        );
+        if may.allow {
+            self.publish_internal(now, message);
+        } else {
+            tracing::debug!(client = %identity.client, topic = %message.topic, rule = %may.rule, "will not allowed");
+            self.statistics.refused += 1;
+        }
+    }
+
+    fn begin_session(
+        &mut self,
+        client_id: &Arc<str>,
+        identity: Identity,
+        config: Arc<SessionConfig>,
+        version: Version,
+    ) -> Key {
+        let key = self.sessions.insert(Session {
+            client_id: client_id.clone(),
+            identity,
+            config,
+            version,
+            expiry: Some(Duration::ZERO),
+            connection: None,
+            subscriptions: Default::default(),
+            retained: Default::default(),
+            queue: Queue::default(),
+            inflight: Inflight::default(),
+            received: Vec::new(),
+            state: Arc::new(SessionState::default()),
+            will: None,
+            ends_at: None,
+            dropped: Default::default(),
+            blocks: Vec::new(),
+            blocked_by: 0,
+        });
+        self.by_client.insert(client_id.clone(), key);
+        key
+    }
+
+    /// Forgets a session that has no connection; its will, if it still waits, is published (MQTT-3.1.2-8).
+    pub(super) fn end_session(&mut self, now: Instant, key: Key) {
+        let will = self.sessions.get_mut(key).and_then(|session| session.will.take());
+        if let Some((will, _)) = will {
+            self.publish_will(now, key, &will);
+        }
+        let session_key = self.session_key(key);
+        let Some(session) = self.sessions.remove(key) else { return };
+        self.by_client.remove(&session.client_id);
+        if !session.subscriptions.is_empty() {
+            let mut routes = self.shared.routes_mut();
+            for filter in session.subscriptions.keys() {
+                routes.remove(filter, session_key);
+            }
+        }
+        for publisher in session.blocks {
+            self.tell_publisher(publisher, false);
+        }
+    }
+
+    fn assign_client_id(&mut self) -> String {
+        loop {
+            self.assigned += 1;
+            let name = format!("auto-{:016x}-{:x}-{}", self.seed, self.shard, self.assigned);
+            if self.shared.shard_of(&name) == self.shard {
+                return name;
+            }
+        }
+    }
+}
+
+/// One and a half times the keep alive (MQTT-3.1.2-22).
+pub(super) fn silence(keep_alive: u16) -> Duration {
+    Duration::from_millis(u64::from(keep_alive) * 1500)
+}
+
+/// How long the session outlives its connection, and whether the client is to be told that it is shorter than it asked.
+fn session_expiry(
+    connect: &Connect,
+    max: Duration,
+    properties: &mut ConnackProperties,
+) -> Option<Duration> {
+    if connect.version != Version::V5 {
+        return if connect.clean_start { Some(Duration::ZERO) } else { forever(max) };
+    }
+    let asked = connect.properties.session_expiry.unwrap_or(0);
+    let given = bounded(asked, max);
+    if given != unbounded(asked) {
+        let seconds = given.map_or(u32::MAX, |given| u32::try_from(given.as_secs()).unwrap_or(u32::MAX));
+        properties.session_expiry = Some(seconds);
+    }
+    given
+}
+
+fn unbounded(seconds: u32) -> Option<Duration> {
+    (seconds != u32::MAX).then(|| Duration::from_secs(u64::from(seconds)))
+}
+
+fn forever(max: Duration) -> Option<Duration> {
+    (max != Duration::MAX).then_some(max)
+}
+
+fn bounded(seconds: u32, max: Duration) -> Option<Duration> {
+    match unbounded(seconds) {
+        Some(asked) => Some(asked.min(max)),
+        None => forever(max),
+    }
+}

@@ -1,0 +1,549 @@
+//! From a message to its subscribers.
+
+use std::{sync::Arc, time::Duration};
+
+use tidegate_message::{Action, Instant, Target as Asked};
+use tidegate_wire::mqtt::{PublishHead, QoS, ReasonCode, Version};
+
+use super::{Broker, Peer, RouteHandle, mark_dirty};
+use crate::{
+    budget::Charge,
+    config::Overflow,
+    connection::Connection,
+    message::{Body, Incoming, Message, seconds_left},
+    queue::{Ids, Queued},
+    routes::{Route, Target},
+    schedule::Policy,
+    session::Session,
+    slab::Key,
+};
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Handed to those who subscribe, each under the policy of its queue.
+    Matched,
+    /// Nobody subscribes.
+    Unmatched,
+    /// Nobody got it, since there is no memory to hold it for those who must wait.
+    Refused,
+}
+
+/// Small packets that wait in an output at most: while the kernel takes bytes, and while it does not.
+const OUTBOX_BYTES: usize = 64 << 10;
+const OUTBOX_BYTES_BLOCKED: usize = 16 << 10;
+/// Sessions that are asked to give memory back for one message.
+const RECLAIMS_MAX: usize = 8;
+
+/// A packet that is the same for many subscribers, in `Broker::scratch`.
+#[derive(Default)]
+struct Encoded {
+    /// For whom it is: MQTT 5 or before, and with which retain flag.
+    of: Option<(bool, bool)>,
+    count: usize,
+}
+
+impl Broker {
+    /// Hands a message to all who subscribe to it.
+    #[inline]
+    pub(super) fn publish(
+        &mut self,
+        now: Instant,
+        route: &Arc<Route>,
+        message: Incoming<'_>,
+        charge: Option<Charge>,
+    ) -> Outcome {
+        let mut held = charge.map(|charge| message.hold_charged(charge));
+        if message.retain && !self.retain(&message, &mut held) {
+            return Outcome::Refused;
+        }
+        if route.is_empty() {
+            return Outcome::Unmatched;
+        }
+        if message.qos > QoS::AtMostOnce && held.is_none() && !self.has_room(&message) {
+            // Room may have been made.
+            held = self.hold(&message);
+            if held.is_none() && self.somebody_must_wait(route, &message) {
+                return Outcome::Refused;
+            }
+        }
+        self.deliver_here(now, route, &message, &mut held);
+        for group in 0..route.group_count() {
+            let at = route.turn(group);
+            let member = route.member(group, at);
+            let shard = member.session.shard();
+            if shard == self.shard {
+                self.deliver(now, route, member, &message, &mut held, &mut Encoded::default());
+            } else if let Some(held) = self.held(&message, &mut held) {
+                let peer = Peer::Member(held, RouteHandle(route.clone()), group, at);
+                self.peers[shard].push(peer);
+            }
+        }
+        for shard in (0..self.shared.shards()).filter(|shard| *shard != self.shard) {
+            if !route.on(shard).is_empty()
+                && let Some(held) = self.held(&message, &mut held)
+            {
+                self.peers[shard].push(Peer::Message(held, RouteHandle(route.clone())));
+            }
+        }
+        Outcome::Matched
+    }
+
+    /// A message from another shard.
+    pub(super) fn deliver_held(&mut self, now: Instant, route: &Route, message: Arc<Message>) {
+        let copy = message.clone();
+        self.deliver_here(now, route, &copy.as_incoming(), &mut Some(message));
+    }
+
+    /// A message from another shard for one member of a shared subscription.
+    pub(super) fn deliver_member(
+        &mut self,
+        now: Instant,
+        route: &Route,
+        group: usize,
+        member: usize,
+        message: &Arc<Message>,
+    ) {
+        let target = route.member(group, member);
+        let mut held = Some(message.clone());
+        let incoming = message.as_incoming();
+        self.deliver(now, route, target, &incoming, &mut held, &mut Encoded::default());
+    }
+
+    #[inline]
+    fn deliver_here(
+        &mut self,
+        now: Instant,
+        route: &Route,
+        message: &Incoming<'_>,
+        held: &mut Option<Arc<Message>>,
+    ) {
+        let targets = route.on(self.shard);
+        let mut encoded = Encoded { of: None, count: targets.len() };
+        for target in targets {
+            self.deliver(now, route, target, message, held, &mut encoded);
+        }
+    }
+
+    fn retain(&mut self, message: &Incoming<'_>, held: &mut Option<Arc<Message>>) -> bool {
+        if message.payload.is_empty() {
+            return self.shared.retain(message.topic, None);
+        }
+        let kept = self.held(message, held);
+        kept.is_some_and(|kept| self.shared.retain(message.topic, Some(kept)))
+    }
+
+    /// The message, held; none and counted if there is no room for it.
+    fn held(
+        &mut self,
+        message: &Incoming<'_>,
+        held: &mut Option<Arc<Message>>,
+    ) -> Option<Arc<Message>> {
+        if held.is_none() {
+            *held = self.hold(message);
+        }
+        held.clone()
+    }
+
+    fn hold(&mut self, message: &Incoming<'_>) -> Option<Arc<Message>> {
+        self.charge(message.charge_bytes()).map(|charge| message.hold_charged(charge))
+    }
+
+    fn has_room(&self, message: &Incoming<'_>) -> bool {
+        let budget = self.shared.budget();
+        budget.used().saturating_add(message.charge_bytes()) <= budget.limit()
+    }
+
+    /// Takes bytes from the node's budget; if there are none, those sessions of this shard that hold most give some
+    /// back, as their policies allow.
+    pub(super) fn charge(&mut self, bytes: u64) -> Option<Charge> {
+        let budget = self.shared.budget().clone();
+        for _ in 0..RECLAIMS_MAX {
+            if let Some(charge) = budget.charge(bytes) {
+                return Some(charge);
+            }
+            if bytes > budget.limit() || !self.reclaim(bytes) {
+                return None;
+            }
+        }
+        budget.charge(bytes)
+    }
+
+    /// Makes the session that holds most give `bytes` back, or end; false if none can.
+    fn reclaim(&mut self, bytes: u64) -> bool {
+        let can = |session: &Session| {
+            session.queue.bytes() > 0
+                && (droppable(session, QoS::AtMostOnce)
+                    || droppable(session, QoS::AtLeastOnce)
+                    || (session.connection.is_some() && !session.is_kept()))
+        };
+        let most = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| can(session))
+            .max_by_key(|(_, session)| session.queue.bytes())
+            .map(|(key, _)| key);
+        let Some(key) = most else { return false };
+        let session = self.sessions.get_mut(key).expect("just found");
+        let mut freed = 0;
+        while freed < bytes {
+            let qos12 = droppable(session, QoS::AtLeastOnce);
+            let qos0 = droppable(session, QoS::AtMostOnce);
+            let may_go = |qos| if qos == QoS::AtMostOnce { qos0 } else { qos12 };
+            let Some(dropped) = session.queue.drop_oldest(may_go) else { break };
+            freed += dropped.message.charged();
+            session.dropped.budget_full += 1;
+            self.statistics.dropped.budget_full += 1;
+        }
+        if freed == 0 {
+            let connection = session.connection;
+            session.queue = Default::default();
+            self.statistics.overflow_disconnects += 1;
+            if let Some(connection) = connection {
+                tracing::warn!(client = %session.client_id, "disconnected: it holds most of the node's memory");
+                let text = "the node's memory is full, and most of it waits for this client";
+                self.disconnect(connection, ReasonCode::QUOTA_EXCEEDED, Some(text));
+            }
+        }
+        true
+    }
+
+    /// Whether a subscriber cannot be handed the message at once.
+    fn somebody_must_wait(&self, route: &Route, message: &Incoming<'_>) -> bool {
+        if route.group_count() > 0 || (0..self.shared.shards()).any(|shard| {
+            shard != self.shard && !route.on(shard).is_empty()
+        }) {
+            return true;
+        }
+        route.on(self.shard).iter().any(|target| {
+            let Some(session) = self.sessions.get(target.session.key()) else { return false };
+            let connection = session.connection.and_then(|key| self.connections.get(key));
+            let Some(connection) = connection else { return true };
+            let copy_max = self.shared.config().copy_bytes_max;
+            session.is_kept() || !goes_at_once(connection, session, route, message, copy_max)
+        })
+    }
+
+    /// Hands a message to one subscriber: into its output, or into its queue.
+    #[inline]
+    fn deliver(
+        &mut self,
+        now: Instant,
+        route: &Route,
+        target: &Target,
+        message: &Incoming<'_>,
+        held: &mut Option<Arc<Message>>,
+        encoded: &mut Encoded,
+    ) {
+        let key = target.session.key();
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let most = if message.publisher == Some(target.session) {
+            match target.own {
+                Some(qos) => qos,
+                None => return, // MQTT-3.8.3-3
+            }
+        } else {
+            target.qos
+        };
+        let authorize = self.shared.authorize();
+        if !authorize.receives_all() {
+            let decide = || {
+                let asked = Asked::Topic(message.topic);
+                authorize.decide(&session.identity, Action::Receive, asked).allow
+            };
+            if !target.is_allowed(decide) {
+                return;
+            }
+        }
+        let qos = message.qos.min(most);
+        let retain = message.retain && target.retain_as_published;
+        let config = self.shared.config();
+        let connection = session.connection.and_then(|key| self.connections.get_mut(key));
+        let Some(connection) = connection else {
+            if qos > QoS::AtMostOnce {
+                self.queue(now, key, route, target, message, held, qos, retain);
+            }
+            return;
+        };
+        let is_open = qos == QoS::AtMostOnce
+            || may_begin(connection, session, message.payload.len(), false, config.inflight_bytes_max);
+        if !is_open || !goes_at_once(connection, session, route, message, config.copy_bytes_max) {
+            self.queue(now, key, route, target, message, held, qos, retain);
+            return;
+        }
+        let kept = if qos > QoS::AtMostOnce && session.is_kept() {
+            if held.is_none() {
+                *held = message.hold(self.shared.budget());
+            }
+            let Some(held) = held else {
+                session.dropped.budget_full += 1;
+                self.statistics.dropped.budget_full += 1;
+                return;
+            };
+            let ids = Ids::of(&target.ids);
+            Some(Box::new(Queued::new(held.clone(), qos, retain, ids, now)))
+        } else {
+            None
+        };
+        let version = connection.version;
+        let is_same = encoded.count > 1
+            && qos == QoS::AtMostOnce
+            && target.ids.is_empty()
+            && connection.aliases_out.max == 0;
+        let of = (version == Version::V5, retain);
+        if is_same && encoded.of == Some(of) && self.scratch.len() <= connection.packet_bytes_max as usize
+        {
+            connection.outbox.data(&mut self.buffers).extend_from_slice(&self.scratch);
+        } else {
+            let outgoing = Outgoing { message, qos, retain, dup: false, ids: &target.ids };
+            let size = outgoing.packet_bytes(connection, now);
+            if size > connection.packet_bytes_max as usize {
+                session.dropped.too_large += 1; // MQTT-3.1.2-25
+                self.statistics.dropped.too_large += 1;
+                return;
+            }
+            let packet_id = (qos > QoS::AtMostOnce).then(|| {
+                connection.unacknowledged += 1;
+                session.inflight.begin(qos, message.payload.len(), false, kept)
+            });
+            if is_same {
+                self.scratch.clear();
+                outgoing.encode_head(connection, now, packet_id, &mut self.scratch);
+                append(&message.payload, &mut self.scratch);
+                encoded.of = Some(of);
+                connection.outbox.data(&mut self.buffers).extend_from_slice(&self.scratch);
+            } else {
+                let mut out = std::mem::take(connection.outbox.data(&mut self.buffers));
+                outgoing.encode_head(connection, now, packet_id, &mut out);
+                append(&message.payload, &mut out);
+                *connection.outbox.data(&mut self.buffers) = out;
+            }
+        }
+        self.statistics.sent += 1;
+        self.statistics.packets_sent += 1;
+        self.statistics.sent_bytes += message.payload.len() as u64;
+        let at = session.connection.expect("looked up above");
+        mark_dirty(at, connection, &mut self.dirty);
+    }
+
+    /// Lets a message wait for one subscriber, under the policy of its queue.
+    #[expect(clippy::too_many_arguments, reason = "all of one delivery, known where it is called")]
+    #[cold]
+    fn queue(
+        &mut self,
+        now: Instant,
+        key: Key,
+        route: &Route,
+        target: &Target,
+        message: &Incoming<'_>,
+        held: &mut Option<Arc<Message>>,
+        qos: QoS,
+        retain: bool,
+    ) {
+        let Some(held) = self.held(message, held) else {
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.dropped.budget_full += 1;
+            }
+            self.statistics.dropped.budget_full += 1;
+            return;
+        };
+        let queued = Queued::new(held, qos, retain, Ids::of(&target.ids), now);
+        self.enqueue(key, queued, Some(route));
+    }
+
+    /// Puts a message into a session's queue, under the policy that holds there.
+    pub(super) fn enqueue(&mut self, key: Key, queued: Queued, route: Option<&Route>) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let config = session.config.clone();
+        let usual = if queued.qos == QoS::AtMostOnce { config.overflow_qos0 } else { config.overflow };
+        let overflow = route.and_then(|route| route.overflow).unwrap_or(usual);
+        let is_large = is_large(queued.payload_bytes(), route, session);
+        let publisher = queued.message.publisher;
+        let mut queued = queued;
+        if overflow == Overflow::Latest {
+            match session.queue.replace(queued) {
+                Some(new) => queued = new,
+                None => {
+                    session.dropped.conflated += 1;
+                    self.statistics.dropped.conflated += 1;
+                    return;
+                }
+            }
+        }
+        let bytes = queued.message.charged();
+        while session.queue.bytes() + bytes > config.queue_bytes_max
+            || session.queue.len() >= config.queue_messages_max
+        {
+            let qos0 = overflow_drops(config.overflow_qos0, route);
+            let qos12 = overflow_drops(config.overflow, route);
+            let gone = match overflow {
+                Overflow::DropOldest | Overflow::Latest => session
+                    .queue
+                    .drop_oldest(|qos| if qos == QoS::AtMostOnce { qos0 } else { qos12 })
+                    .is_some(),
+                Overflow::DropNewest => false,
+                Overflow::Disconnect => {
+                    if let Some(connection) = session.connection {
+                        tracing::warn!(client = %session.client_id, bytes = session.queue.bytes(), messages = session.queue.len(),
+                            "disconnected: its queue is full");
+                        self.statistics.overflow_disconnects += 1;
+                        session.dropped.queue_full += 1;
+                        self.statistics.dropped.queue_full += 1;
+                        let text = "too many messages wait for this client";
+                        self.disconnect(connection, ReasonCode::QUOTA_EXCEEDED, Some(text));
+                        return;
+                    }
+                    false
+                }
+                Overflow::BlockPublisher => {
+                    let blocks = publisher.filter(|publisher| !session.blocks.contains(publisher));
+                    if let Some(publisher) = blocks {
+                        session.blocks.push(publisher);
+                        self.tell_publisher(publisher, true);
+                    }
+                    break;
+                }
+            };
+            session.dropped.queue_full += 1;
+            self.statistics.dropped.queue_full += 1;
+            if !gone {
+                return;
+            }
+        }
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        session.queue.push(queued, is_large);
+        let behind = session.queue.bytes() > config.queue_bytes_max / 2;
+        session.state.behind.store(behind, std::sync::atomic::Ordering::Relaxed);
+        if let Some(at) = session.connection {
+            self.mark_dirty(at);
+        }
+    }
+}
+
+fn overflow_drops(usual: Overflow, route: Option<&Route>) -> bool {
+    let overflow = route.and_then(|route| route.overflow).unwrap_or(usual);
+    matches!(overflow, Overflow::DropOldest | Overflow::DropNewest | Overflow::Latest)
+}
+
+/// Whether waiting messages of that QoS may be dropped.
+fn droppable(session: &Session, qos: QoS) -> bool {
+    let config = &session.config;
+    let usual = if qos == QoS::AtMostOnce { config.overflow_qos0 } else { config.overflow };
+    overflow_drops(usual, None)
+}
+
+/// Whether a payload is in the large class.
+pub(super) fn is_large(bytes: usize, route: Option<&Route>, session: &Session) -> bool {
+    let usual = session.config.large_bytes;
+    session.config.policy != Policy::None
+        && bytes > route.and_then(|route| route.large_bytes).unwrap_or(usual) as usize
+}
+
+/// Whether a message may be copied into the output now: it is small, and nothing waits that it must not overtake.
+#[inline]
+fn goes_at_once(
+    connection: &Connection,
+    session: &Session,
+    route: &Route,
+    message: &Incoming<'_>,
+    copy_bytes_max: usize,
+) -> bool {
+    let bytes = message.payload.len();
+    let room = if connection.is_blocked { OUTBOX_BYTES_BLOCKED } else { OUTBOX_BYTES };
+    bytes <= copy_bytes_max
+        && !connection.is_closing
+        && connection.outbox.data_bytes() + bytes <= room
+        && session.queue.may_pass(message.topic)
+        && connection.resend.is_empty()
+        && !is_large(bytes, Some(route), session)
+}
+
+/// Whether another QoS 1 or 2 message may be in flight (section 4.9, and our own window of bytes). Large ones leave half of
+/// the places to small ones.
+pub(super) fn may_begin(
+    connection: &Connection,
+    session: &Session,
+    bytes: usize,
+    is_large: bool,
+    bytes_max: u64,
+) -> bool {
+    let places = connection.receive_maximum;
+    let inflight = &session.inflight;
+    let link = &connection.link;
+    let path = link.delivery_rate.saturating_mul(link.rtt.as_micros() as u64) / 500_000;
+    connection.unacknowledged < places
+        && (!is_large || inflight.large() < usize::from(places / 2).max(1))
+        && (inflight.bytes() == 0 || inflight.bytes() + bytes as u64 <= bytes_max.max(path))
+}
+
+/// A message as one subscriber is sent it.
+pub(super) struct Outgoing<'a> {
+    pub(super) message: &'a Incoming<'a>,
+    pub(super) qos: QoS,
+    pub(super) retain: bool,
+    pub(super) dup: bool,
+    pub(super) ids: &'a [u32],
+}
+
+impl Outgoing<'_> {
+    fn head(&self, now: Instant) -> PublishHead<'_> {
+        PublishHead {
+            dup: self.dup,
+            qos: self.qos,
+            retain: self.retain,
+            topic: self.message.topic,
+            packet_id: None,
+            topic_alias: None,
+            message_expiry: seconds_left(self.message.expires, now),
+            subscription_ids: self.ids,
+            forwarded: self.message.forwarded,
+            payload_bytes: self.message.payload.len(),
+        }
+    }
+
+    /// Length of the whole packet, at most: as if its topic had to be written out.
+    pub(super) fn packet_bytes(&self, connection: &Connection, now: Instant) -> usize {
+        let alias_bytes = if connection.aliases_out.max > 0 { 3 } else { 0 };
+        let packet_id = (self.qos > QoS::AtMostOnce).then_some(std::num::NonZeroU16::MIN);
+        PublishHead { packet_id, ..self.head(now) }.packet_bytes(connection.version) + alias_bytes
+    }
+
+    /// Appends the packet up to its payload.
+    #[inline]
+    pub(super) fn encode_head(
+        &self,
+        connection: &mut Connection,
+        now: Instant,
+        packet_id: Option<std::num::NonZeroU16>,
+        out: &mut Vec<u8>,
+    ) {
+        let mut head = PublishHead { packet_id, ..self.head(now) };
+        if let Some((alias, known)) = connection.aliases_out.of(self.message.topic) {
+            head.topic_alias = Some(alias);
+            if known {
+                head.topic = "";
+            }
+        }
+        head.encode(connection.version, out);
+    }
+}
+
+/// Appends a payload.
+#[inline]
+pub(super) fn append(body: &Body<'_>, out: &mut Vec<u8>) {
+    match body {
+        Body::Read(bytes) => out.extend_from_slice(bytes),
+        Body::Held(payload) => {
+            for segment in payload.segments() {
+                out.extend_from_slice(segment);
+            }
+        }
+    }
+}
+
+/// How long after `bytes` unsent ones another look is worth it.
+pub(super) fn drain_time(bytes: u64, rate: u64) -> Duration {
+    let micros = if rate == 0 { 5_000 } else { bytes.saturating_mul(1_000_000) / rate };
+    Duration::from_micros(micros.clamp(1_000, 20_000))
+}
+

@@ -1,0 +1,112 @@
+//! What is due at a time: silence, expiry, wills, `$SYS`.
+
+use std::sync::Arc;
+
+use tidegate_message::Instant;
+use tidegate_wire::mqtt::{QoS, ReasonCode};
+
+use super::{Broker, Statistics, connect::silence};
+use crate::{
+    message::{Body, Incoming},
+    slab::Key,
+    timers::Timer,
+};
+
+impl Broker {
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(timer) = self.timers.due(now) {
+            match timer {
+                Timer::Silence(key) => self.silent(now, key),
+                Timer::Wake(key) => self.woken(now, key),
+                Timer::SessionEnd(key) => {
+                    let ends = self.sessions.get(key).and_then(|session| session.ends_at);
+                    if ends.is_some_and(|at| at <= now) {
+                        self.statistics.expired_sessions += 1;
+                        self.end_session(now, key);
+                    }
+                }
+                Timer::Will(key) => {
+                    let Some(session) = self.sessions.get_mut(key) else { continue };
+                    if let Some((will, _)) = session.will.take_if(|(_, at)| *at <= now) {
+                        self.publish_will(now, key, &will);
+                    }
+                }
+                Timer::Sys => {
+                    self.shared.report(self.shard, self.statistics());
+                    if self.shard == 0 {
+                        self.publish_sys(now);
+                    }
+                    self.timers.set(now + self.shared.config().sys_interval, Timer::Sys);
+                }
+            }
+        }
+    }
+
+    fn silent(&mut self, now: Instant, key: Key) {
+        let Some(connection) = self.connections.get(key) else { return };
+        let ends = connection.last_heard + silence(connection.keep_alive);
+        if ends > now {
+            self.timers.set(ends, Timer::Silence(key));
+        } else {
+            self.disconnect(key, ReasonCode::KEEP_ALIVE_TIMEOUT, None);
+        }
+    }
+
+    /// The topics that Mosquitto's users read.
+    fn publish_sys(&mut self, now: Instant) {
+        let shared = self.shared.clone();
+        let Statistics {
+            connections,
+            connections_peak,
+            sessions,
+            received,
+            received_bytes,
+            sent,
+            sent_bytes,
+            packets_received,
+            packets_sent,
+            expired_sessions,
+            dropped,
+            ..
+        } = shared.statistics();
+        let budget = shared.budget();
+        let version = concat!("tidegate version ", env!("CARGO_PKG_VERSION"));
+        for (topic, value) in [
+            ("version", version.to_owned()),
+            ("uptime", format!("{} seconds", now.since(shared.began()).as_secs())),
+            ("clients/total", sessions.to_string()),
+            ("clients/connected", connections.to_string()),
+            ("clients/active", connections.to_string()),
+            ("clients/disconnected", sessions.saturating_sub(connections).to_string()),
+            ("clients/inactive", sessions.saturating_sub(connections).to_string()),
+            ("clients/maximum", connections_peak.to_string()),
+            ("clients/expired", expired_sessions.to_string()),
+            ("messages/received", packets_received.to_string()),
+            ("messages/sent", packets_sent.to_string()),
+            ("publish/messages/received", received.to_string()),
+            ("publish/messages/sent", sent.to_string()),
+            ("publish/messages/dropped", dropped.total().to_string()),
+            ("publish/bytes/received", received_bytes.to_string()),
+            ("publish/bytes/sent", sent_bytes.to_string()),
+            ("subscriptions/count", shared.subscriptions().to_string()),
+            ("retained messages/count", shared.retained_count().to_string()),
+            ("store/messages/bytes", budget.used().to_string()),
+            ("heap/current", budget.used().to_string()),
+            ("heap/maximum", budget.peak().to_string()),
+        ] {
+            let topic: Arc<str> = format!("$SYS/broker/{topic}").into();
+            let message = Incoming {
+                topic: &topic,
+                payload: Body::Read(value.as_bytes()),
+                forwarded: &[],
+                qos: QoS::AtMostOnce,
+                retain: true,
+                expires: None,
+                received: now,
+                publisher: None,
+            };
+            self.publish_internal(now, message);
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! Messages from publishers (MQTT 5, section 3.3 and 4.3).
+
+use std::{sync::Arc, time::Duration};
+
+use tidegate_message::{Action, Instant, Payload, Target, check_topic_name};
+use tidegate_wire::mqtt::{AckKind, PacketId, Publish, QoS, ReasonCode, Version};
+
+use super::{Broker, deliver::Outcome};
+use crate::{
+    admission::{Draft, HOPS_MAX, Verdict},
+    budget::Charge,
+    connection::{RECENT_MAX, Receiving, Recent},
+    message::{Body, Incoming},
+    routes::Route,
+    slab::Key,
+};
+
+/// Why a connection must end.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) reason: ReasonCode,
+    pub(super) text: String,
+}
+
+impl Fault {
+    pub(super) fn new(reason: ReasonCode, text: impl Into<String>) -> Self {
+        Self { reason, text: text.into() }
+    }
+}
+
+/// A message of a client and what it is owed for it.
+#[derive(Debug)]
+pub(super) struct Pending {
+    qos: QoS,
+    packet_id: Option<PacketId>,
+    charge: Option<Charge>,
+}
+
+impl Broker {
+    /// A PUBLISH that was read whole.
+    #[inline]
+    pub(super) fn received_publish(
+        &mut self,
+        now: Instant,
+        key: Key,
+        publish: &Publish<'_>,
+    ) -> Result<(), Fault> {
+        let aliased;
+        let topic = if publish.properties.topic_alias.is_some() {
+            aliased = self.topic_of(key, publish)?;
+            &*aliased
+        } else {
+            publish.topic
+        };
+        let mut forwarded = Vec::new();
+        let properties = &publish.properties;
+        let forwarded: &[u8] = if properties.all_forwarded {
+            properties.raw
+        } else {
+            properties.forwarded(&mut forwarded);
+            &forwarded
+        };
+        let arrival = Arrival {
+            qos: publish.qos,
+            retain: publish.retain,
+            packet_id: publish.packet_id,
+            payload: Body::Read(publish.payload),
+            forwarded,
+            message_expiry: properties.message_expiry,
+            charge: None,
+        };
+        self.arrived(now, key, topic, arrival)
+    }
+
+    /// A large PUBLISH whose last byte has come.
+    pub(super) fn received_whole(
+        &mut self,
+        now: Instant,
+        key: Key,
+        mut received: Receiving,
+    ) -> Result<(), Fault> {
+        let Some(charge) = received.charge.take() else {
+            self.statistics.received += 1;
+            return self.refuse(key, received.qos, received.packet_id, ReasonCode::QUOTA_EXCEEDED);
+        };
+        let payload = received.payload();
+        let topic = received.topic.clone();
+        let arrival = Arrival {
+            qos: received.qos,
+            retain: received.retain,
+            packet_id: received.packet_id,
+            payload: Body::Held(&payload),
+            forwarded: &received.forwarded,
+            message_expiry: received.message_expiry,
+            charge: Some(charge),
+        };
+        self.arrived(now, key, &topic, arrival)
+    }
+
+    /// The topic of a PUBLISH, with aliases resolved and noted (section 3.3.2.3.4).
+    pub(super) fn topic_of(&mut self, key: Key, publish: &Publish<'_>) -> Result<Arc<str>, Fault> {
+        let max = self.shared.config().topic_alias_max;
+        let connection = self.connections.get_mut(key).expect("it is being received from");
+        let Some(alias) = publish.properties.topic_alias else { return Ok(publish.topic.into()) };
+        let alias = alias.get();
+        if alias > max {
+            let text = format!("topic alias {alias} exceeds the maximum of {max}");
+            return Err(Fault::new(ReasonCode::TOPIC_ALIAS_INVALID, text));
+        }
+        let at = usize::from(alias) - 1;
+        let known = connection.aliases_in.get(at).cloned().flatten();
+        if publish.topic.is_empty() {
+            return known.ok_or_else(|| {
+                let text = format!("topic alias {alias} was not defined on this connection");
+                Fault::new(ReasonCode::PROTOCOL_ERROR, text)
+            });
+        }
+        if let Some(known) = known.filter(|known| **known == *publish.topic) {
+            return Ok(known);
+        }
+        let topic: Arc<str> = publish.topic.into();
+        if connection.aliases_in.len() <= at {
+            connection.aliases_in.resize(at + 1, None);
+        }
+        connection.aliases_in[at] = Some(topic.clone());
+        Ok(topic)
+    }
+
+    #[inline]
+    fn arrived(
+        &mut self,
+        now: Instant,
+        key: Key,
+        topic: &str,
+        arrival: Arrival<'_>,
+    ) -> Result<(), Fault> {
+        self.statistics.received += 1;
+        self.statistics.received_bytes += arrival.payload.len() as u64;
+        if let (QoS::ExactlyOnce, Some(id)) = (arrival.qos, arrival.packet_id) {
+            let connection = self.connections.get(key).expect("it is being received from");
+            let session = connection.session.expect("checked before");
+            let session = self.sessions.get(session).expect("a connection's session is there");
+            if session.is_received(id) {
+                self.acknowledge(key, AckKind::Pubrec, id, ReasonCode::SUCCESS); // MQTT-4.3.3-10
+                return Ok(());
+            }
+            let max = self.shared.config().receive_maximum;
+            if session.received.len() >= usize::from(max) {
+                let text = format!("more than {max} messages of QoS 2 wait for their release");
+                return Err(Fault::new(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED, text));
+            }
+        }
+        let Some(route) = self.allowed_route(key, topic)? else {
+            self.statistics.refused += 1;
+            return self.refuse(key, arrival.qos, arrival.packet_id, ReasonCode::NOT_AUTHORIZED);
+        };
+        let seconds = |seconds: u32| now + Duration::from_secs(u64::from(seconds));
+        let expires = arrival.message_expiry.map(seconds);
+        if self.admission.is_some() {
+            let payload = match arrival.payload {
+                Body::Read(bytes) => Payload::from(bytes.to_vec()),
+                Body::Held(payload) => payload.clone(),
+            };
+            self.batch.drafts.push(Draft {
+                topic: route.topic.clone(),
+                payload,
+                forwarded: arrival.forwarded.to_vec(),
+                qos: arrival.qos,
+                retain: arrival.retain,
+                expires,
+                hops: 0,
+                verdict: Verdict::Pass,
+            });
+            let Arrival { qos, packet_id, charge, .. } = arrival;
+            self.pending.push(Pending { qos, packet_id, charge });
+            return Ok(());
+        }
+        let session = self.connections.get(key).and_then(|connection| connection.session);
+        let message = Incoming {
+            topic: &route.topic,
+            payload: arrival.payload,
+            forwarded: arrival.forwarded,
+            qos: arrival.qos,
+            retain: arrival.retain,
+            expires,
+            received: now,
+            publisher: session.map(|session| self.session_key(session)),
+        };
+        let outcome = self.publish(now, &route, message, arrival.charge);
+        self.acknowledge_publish(key, arrival.qos, arrival.packet_id, outcome)
+    }
+
+    /// Passes what was read at once through the operators, then on.
+    pub(super) fn admit(&mut self, now: Instant, key: Key) {
+        if self.batch.drafts.is_empty() {
+            return;
+        }
+        let Some(mut admission) = self.admission.take() else { return };
+        let session = self.connections.get(key).and_then(|connection| connection.session);
+        if let Some(identity) =
+            session.and_then(|session| self.sessions.get(session)).map(|s| s.identity.clone())
+        {
+            admission.admit(now, &identity, &mut self.batch);
+        }
+        self.admission = Some(admission);
+        let publisher = session.map(|session| self.session_key(session));
+        let drafts = std::mem::take(&mut self.batch.drafts);
+        let emitted = std::mem::take(&mut self.batch.emitted);
+        let pending = std::mem::take(&mut self.pending);
+        for (draft, owed) in drafts.iter().zip(pending) {
+            let outcome = match draft.verdict {
+                Verdict::Drop => Outcome::Matched,
+                Verdict::Pass => self.publish_draft(now, draft, publisher, owed.charge),
+            };
+            if let Err(fault) = self.acknowledge_publish(key, owed.qos, owed.packet_id, outcome) {
+                self.disconnect(key, fault.reason, Some(&fault.text));
+            }
+        }
+        for draft in &emitted {
+            if draft.hops == 0 || draft.hops > HOPS_MAX {
+                self.statistics.hops_exceeded += 1;
+            } else if draft.verdict == Verdict::Pass {
+                self.publish_draft(now, draft, None, None);
+            }
+        }
+    }
+
+    fn publish_draft(
+        &mut self,
+        now: Instant,
+        draft: &Draft,
+        publisher: Option<crate::session::SessionKey>,
+        charge: Option<Charge>,
+    ) -> Outcome {
+        let route = self.route(&draft.topic);
+        let message = Incoming {
+            topic: &route.topic,
+            payload: Body::Held(&draft.payload),
+            forwarded: &draft.forwarded,
+            qos: draft.qos,
+            retain: draft.retain,
+            expires: draft.expires,
+            received: now,
+            publisher,
+        };
+        self.publish(now, &route, message, charge)
+    }
+
+    /// A message of the node's own: a will, `$SYS`, what a bridge brought.
+    pub fn publish_internal(&mut self, now: Instant, message: Incoming<'_>) -> bool {
+        let route = self.route(message.topic);
+        self.publish(now, &route, message, None) != Outcome::Refused
+    }
+
+    fn acknowledge_publish(
+        &mut self,
+        key: Key,
+        qos: QoS,
+        packet_id: Option<PacketId>,
+        outcome: Outcome,
+    ) -> Result<(), Fault> {
+        let reason = match outcome {
+            Outcome::Refused => {
+                self.statistics.refused += 1;
+                return self.refuse(key, qos, packet_id, ReasonCode::QUOTA_EXCEEDED);
+            }
+            Outcome::Matched => ReasonCode::SUCCESS,
+            Outcome::Unmatched => ReasonCode::NO_MATCHING_SUBSCRIBERS,
+        };
+        let Some(id) = packet_id else { return Ok(()) };
+        match qos {
+            QoS::AtMostOnce => {}
+            QoS::AtLeastOnce => self.acknowledge(key, AckKind::Puback, id, reason),
+            QoS::ExactlyOnce => {
+                let connection = self.connections.get(key).expect("it is being received from");
+                if let Some(session) = connection.session
+                    && let Some(session) = self.sessions.get_mut(session)
+                {
+                    session.received.push(id);
+                }
+                self.acknowledge(key, AckKind::Pubrec, id, reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells a publisher that its message was not accepted, as its version can.
+    fn refuse(
+        &mut self,
+        key: Key,
+        qos: QoS,
+        packet_id: Option<PacketId>,
+        reason: ReasonCode,
+    ) -> Result<(), Fault> {
+        let Some(id) = packet_id else { return Ok(()) };
+        let connection = self.connections.get(key).expect("it is being received from");
+        let version = connection.version;
+        // Before MQTT 5 an acknowledgement cannot say no. What is not allowed is acknowledged (MQTT-3.3.5-2 of 3.1.1); what
+        // was not accepted must not be, so the connection ends and the publisher may try again.
+        if version != Version::V5 && reason != ReasonCode::NOT_AUTHORIZED {
+            return Err(Fault::new(reason, "the message was not accepted"));
+        }
+        let kind = if qos == QoS::AtLeastOnce { AckKind::Puback } else { AckKind::Pubrec };
+        if version != Version::V5 && qos == QoS::ExactlyOnce {
+            let session = connection.session.expect("checked before");
+            let session = self.sessions.get_mut(session).expect("a connection's session is there");
+            session.received.push(id);
+        }
+        self.acknowledge(key, kind, id, reason);
+        Ok(())
+    }
+
+    /// Where messages of `topic` go; none if the publisher may not send there.
+    #[inline]
+    fn allowed_route(&mut self, key: Key, topic: &str) -> Result<Option<Arc<Route>>, Fault> {
+        let generation = self.shared.generation();
+        let connection = self.connections.get_mut(key).expect("it is being received from");
+        let recent = &mut connection.recent;
+        let at = recent
+            .iter()
+            .position(|r| r.route.generation == generation && *r.route.topic == *topic);
+        if let Some(at) = at {
+            recent.swap(0, at);
+            let first = &recent[0];
+            return Ok(first.allowed.then(|| first.route.clone()));
+        }
+        self.look_up(key, topic)
+    }
+
+    #[cold]
+    fn look_up(&mut self, key: Key, topic: &str) -> Result<Option<Arc<Route>>, Fault> {
+        let levels_max = self.shared.config().topic_levels_max;
+        check_topic_name(topic, levels_max)
+            .map_err(|error| Fault::new(ReasonCode::TOPIC_NAME_INVALID, error.to_string()))?;
+        let route = self.route(topic);
+        let connection = self.connections.get_mut(key).expect("it is being received from");
+        let session = connection.session.expect("checked before");
+        let session = self.sessions.get(session).expect("a connection's session is there");
+        // `$SYS` is the server's own (section 4.7.2).
+        let allowed = !topic.starts_with("$SYS/") && {
+            let target = Target::Topic(topic);
+            let decision =
+                self.shared.authorize().decide(&session.identity, Action::Publish, target);
+            if !decision.allow {
+                tracing::debug!(client = %session.client_id, topic, rule = %decision.rule, "publish not allowed");
+            }
+            decision.allow
+        };
+        let recent = &mut connection.recent;
+        recent.retain(|recent| *recent.route.topic != *topic);
+        recent.truncate(RECENT_MAX - 1);
+        recent.insert(0, Recent { route: route.clone(), allowed });
+        Ok(allowed.then_some(route))
+    }
+}
+
+/// What came with a PUBLISH, its topic aside.
+struct Arrival<'a> {
+    qos: QoS,
+    retain: bool,
+    packet_id: Option<PacketId>,
+    payload: Body<'a>,
+    forwarded: &'a [u8],
+    message_expiry: Option<u32>,
+    charge: Option<Charge>,
+}

@@ -1,0 +1,264 @@
+//! Bytes of one connection, packet by packet.
+
+use tidegate_message::Instant;
+use tidegate_wire::mqtt::{
+    Ack, AckKind, DecodeError, FixedHeader, Packet, PacketId, Publish, ReasonCode, Version,
+    encode_ack,
+};
+
+use super::{Broker, ConnectionKey, Output, mark_dirty, publish::Fault};
+use crate::{
+    connection::Receiving,
+    inflight::Awaits,
+    message::{charge_bytes, MESSAGE_OVERHEAD_BYTES},
+    slab::Key,
+};
+
+/// A PUBLISH longer than this is received into segments instead of being waited for.
+const STREAMED_BYTES: usize = 64 << 10;
+/// Longest packet other than PUBLISH: a SUBSCRIBE of some thousand filters.
+pub const CONTROL_BYTES_MAX: usize = 256 << 10;
+
+const PUBLISH: u8 = 3;
+
+impl Broker {
+    /// Takes whole packets, and what it can use of a large PUBLISH, from the front of `input`; how many bytes that was. The
+    /// caller keeps the rest and puts what comes next behind it; that is never more than [`CONTROL_BYTES_MAX`] bytes.
+    pub fn receive(&mut self, now: Instant, key: ConnectionKey, input: &[u8]) -> usize {
+        let mut taken = 0;
+        match self.connections.get_mut(key) {
+            Some(connection) => connection.last_heard = now,
+            None => return input.len(),
+        }
+        while taken < input.len() {
+            match self.step(now, key, &input[taken..]) {
+                Ok(0) => break,
+                Ok(count) => taken += count,
+                Err(fault) => {
+                    tracing::debug!(connection = key.slot, reason = %fault.reason, text = %fault.text, "connection ended");
+                    self.disconnect(key, fault.reason, Some(&fault.text));
+                    taken = input.len();
+                }
+            }
+        }
+        if self.admission.is_some() {
+            self.admit(now, key);
+        }
+        taken
+    }
+
+    /// Takes one packet or part of a large one; 0 if more input is needed.
+    fn step(&mut self, now: Instant, key: Key, input: &[u8]) -> Result<usize, Fault> {
+        let Some(connection) = self.connections.get_mut(key) else { return Ok(input.len()) };
+        if connection.is_closing || connection.session.is_none() {
+            return Ok(input.len());
+        }
+        let version = connection.version;
+        if let Some(receiving) = &mut connection.receiving {
+            let count = receiving.take(input);
+            if receiving.left == 0 {
+                let received = connection.receiving.take().expect("looked at above");
+                self.received_whole(now, key, *received)?;
+            }
+            return Ok(count);
+        }
+        let packet_bytes_max = self.shared.config().packet_bytes_max as usize;
+        let Some(header) = FixedHeader::decode(input, packet_bytes_max)? else { return Ok(0) };
+        let (first, packet_bytes) = (header.first, header.packet_bytes());
+        let Some(body) = input.get(header.header_bytes..packet_bytes) else {
+            if header.packet_type() != PUBLISH {
+                return if packet_bytes > CONTROL_BYTES_MAX {
+                    Err(Fault::new(
+                        ReasonCode::PACKET_TOO_LARGE,
+                        format!("packet of {packet_bytes} bytes exceeds {CONTROL_BYTES_MAX}"),
+                    ))
+                } else {
+                    Ok(0)
+                };
+            }
+            if packet_bytes <= STREAMED_BYTES {
+                return Ok(0);
+            }
+            let prefix = &input[header.header_bytes..];
+            let head = Publish::decode_head(version, first, prefix, header.body_bytes)?;
+            let Some((publish, head_bytes)) = head else { return Ok(0) };
+            self.begin_receiving(key, &publish, header.body_bytes - head_bytes)?;
+            self.statistics.packets_received += 1;
+            return Ok(header.header_bytes + head_bytes);
+        };
+        self.statistics.packets_received += 1;
+        if header.packet_type() == PUBLISH {
+            let known = connection.recent.first().map_or("", |recent| &*recent.route.topic);
+            let publish = Publish::decode_known(version, first, body, known)?;
+            self.received_publish(now, key, &publish)?;
+            return Ok(packet_bytes);
+        }
+        let packet = Packet::decode(version, first, body)?;
+        if self.admission.is_some() {
+            // What was published before goes before.
+            self.admit(now, key);
+        }
+        self.received_packet(now, key, packet)?;
+        Ok(packet_bytes)
+    }
+
+    fn begin_receiving(
+        &mut self,
+        key: Key,
+        publish: &Publish<'_>,
+        payload_bytes: usize,
+    ) -> Result<(), Fault> {
+        let topic = self.topic_of(key, publish)?;
+        let mut forwarded = Vec::new();
+        publish.properties.forwarded(&mut forwarded);
+        let bytes = charge_bytes(payload_bytes, forwarded.len()) - MESSAGE_OVERHEAD_BYTES;
+        let charge = self.charge(bytes);
+        let connection = self.connections.get_mut(key).expect("it is being received from");
+        connection.receiving = Some(Box::new(Receiving {
+            topic,
+            qos: publish.qos,
+            retain: publish.retain,
+            packet_id: publish.packet_id,
+            forwarded,
+            message_expiry: publish.properties.message_expiry,
+            charge,
+            segments: Vec::new(),
+            segment: Default::default(),
+            left: payload_bytes,
+        }));
+        Ok(())
+    }
+
+    fn received_packet(&mut self, now: Instant, key: Key, packet: Packet<'_>) -> Result<(), Fault> {
+        match packet {
+            Packet::Puback(ack) => self.ended(now, key, &ack, Awaits::Puback),
+            Packet::Pubrec(ack) => self.accepted(now, key, &ack),
+            Packet::Pubrel(ack) => {
+                self.released(key, &ack);
+                Ok(())
+            }
+            Packet::Pubcomp(ack) => self.ended(now, key, &ack, Awaits::Pubcomp),
+            Packet::Subscribe(packet) => self.subscribe(now, key, packet),
+            Packet::Unsubscribe(packet) => self.unsubscribe(key, packet),
+            Packet::Pingreq => {
+                self.answer(key, |version, out| {
+                    Packet::Pingresp.encode(version, out).expect("two bytes");
+                });
+                Ok(())
+            }
+            Packet::Disconnect(packet) => {
+                self.leave(now, key, &packet);
+                Ok(())
+            }
+            Packet::Auth(auth) => {
+                let connection = self.connections.get(key).expect("it is being received from");
+                if connection.authentication_method.is_none()
+                    || auth.method != connection.authentication_method
+                {
+                    // MQTT-4.12.1-1, MQTT-4.12.0-7
+                    return Err(Fault::new(
+                        ReasonCode::PROTOCOL_ERROR,
+                        "AUTH must name the authentication method of CONNECT",
+                    ));
+                }
+                self.outputs.push_back(Output::Auth(key, Box::new(auth)));
+                Ok(())
+            }
+            Packet::Publish(_) => unreachable!("taken before"),
+            Packet::Connect(_) => Err(Fault::new(
+                ReasonCode::PROTOCOL_ERROR,
+                "a second CONNECT on one connection (MQTT-3.1.0-2)",
+            )),
+            Packet::Connack(_)
+            | Packet::Suback(_)
+            | Packet::Unsuback(_)
+            | Packet::Pingresp => Err(Fault::new(
+                ReasonCode::PROTOCOL_ERROR,
+                "a packet that only a server may send",
+            )),
+        }
+    }
+
+    /// PUBACK and PUBCOMP: the exchange has ended.
+    fn ended(
+        &mut self,
+        now: Instant,
+        key: Key,
+        ack: &Ack,
+        awaits: Awaits,
+    ) -> Result<(), Fault> {
+        let connection = self.connections.get_mut(key).expect("it is being received from");
+        let session = connection.session.expect("checked before");
+        let session = self.sessions.get_mut(session).expect("a connection's session is there");
+        if !session.inflight.end(ack.packet_id, awaits) {
+            // Nothing is to be done about it; the specification names no answer to either.
+            tracing::debug!(client = %session.client_id, id = ack.packet_id, "acknowledges what is not in flight");
+            return Ok(());
+        }
+        connection.unacknowledged = connection.unacknowledged.saturating_sub(1);
+        if connection.query.is_some_and(|query| query.id == ack.packet_id) {
+            let query = connection.query.take().expect("looked at above");
+            if let Some(left) = query.left {
+                connection.schedule.answered(now, now.since(left));
+            }
+        }
+        if !session.queue.is_empty() || !connection.resend.is_empty() {
+            mark_dirty(key, connection, &mut self.dirty);
+        }
+        Ok(())
+    }
+
+    /// PUBREC: the subscriber has the message, or does not want it.
+    fn accepted(&mut self, now: Instant, key: Key, ack: &Ack) -> Result<(), Fault> {
+        let connection = self.connections.get_mut(key).expect("it is being received from");
+        let session = connection.session.expect("checked before");
+        if ack.reason.is_failure() {
+            return self.ended(now, key, ack, Awaits::Pubrec); // MQTT-4.9.0-2
+        }
+        let session = self.sessions.get_mut(session).expect("a connection's session is there");
+        let found = session.inflight.release(ack.packet_id);
+        let reason = if found { ReasonCode::SUCCESS } else { ReasonCode::PACKET_IDENTIFIER_NOT_FOUND };
+        self.acknowledge(key, AckKind::Pubrel, ack.packet_id, reason);
+        Ok(())
+    }
+
+    /// PUBREL: the publisher has let go of a packet identifier.
+    fn released(&mut self, key: Key, ack: &Ack) {
+        let connection = self.connections.get(key).expect("it is being received from");
+        let session = connection.session.expect("checked before");
+        let session = self.sessions.get_mut(session).expect("a connection's session is there");
+        let at = session.received.iter().position(|id| *id == ack.packet_id);
+        if let Some(at) = at {
+            session.received.remove(at);
+        }
+        let reason =
+            if at.is_some() { ReasonCode::SUCCESS } else { ReasonCode::PACKET_IDENTIFIER_NOT_FOUND };
+        self.acknowledge(key, AckKind::Pubcomp, ack.packet_id, reason);
+    }
+
+    #[inline]
+    pub(super) fn acknowledge(
+        &mut self,
+        key: Key,
+        kind: AckKind,
+        packet_id: PacketId,
+        reason: ReasonCode,
+    ) {
+        self.answer(key, |version, out| encode_ack(version, kind, packet_id, reason, out));
+    }
+
+    /// Appends one packet that overtakes all that has not begun.
+    #[inline]
+    pub(super) fn answer(&mut self, key: Key, encode: impl FnOnce(Version, &mut Vec<u8>)) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        encode(connection.version, connection.outbox.control(&mut self.buffers));
+        self.statistics.packets_sent += 1;
+        mark_dirty(key, connection, &mut self.dirty);
+    }
+}
+
+impl From<DecodeError> for Fault {
+    fn from(error: DecodeError) -> Self {
+        Self { reason: error.reason(), text: error.to_string() }
+    }
+}

@@ -1,0 +1,133 @@
+//! Subscriptions (MQTT 5, sections 3.8 to 3.11).
+
+use tidegate_message::{Action, Instant, Target, check_topic_filter, split_shared};
+use tidegate_wire::mqtt::{
+    Packet, QoS, ReasonCode, RetainHandling, Suback, Subscribe, SubscribeFilter, Unsubscribe,
+    Version,
+};
+
+use super::{Broker, publish::Fault};
+use crate::{
+    session::{RetainedScan, SubscriptionOptions},
+    slab::Key,
+};
+
+impl Broker {
+    pub(super) fn subscribe(
+        &mut self,
+        now: Instant,
+        key: Key,
+        packet: Subscribe,
+    ) -> Result<(), Fault> {
+        let id = packet.subscription_id.unwrap_or(0);
+        let filters = packet.filters.iter();
+        let reasons = filters.map(|filter| self.subscribe_one(now, key, filter, id)).collect();
+        let answer = Suback {
+            packet_id: packet.packet_id,
+            reason_string: None,
+            user_properties: Vec::new(),
+            reasons,
+        };
+        self.answer(key, |version, out| {
+            Packet::Suback(answer).encode(version, out).expect("a byte for each filter received");
+        });
+        self.begin_queries(now, key);
+        Ok(())
+    }
+
+    fn subscribe_one(
+        &mut self,
+        now: Instant,
+        key: Key,
+        asked: &SubscribeFilter,
+        id: u32,
+    ) -> ReasonCode {
+        let connection = self.connections.get(key).expect("it is being received from");
+        let session_key = connection.session.expect("checked before");
+        let own = self.session_key(session_key);
+        let version = connection.version;
+        let keeps_retain = connection.keeps_retain;
+        let limits = self.shared.config();
+        let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
+        let filter = &*asked.filter;
+        let shared = match split_shared(filter) {
+            Ok(shared) => shared,
+            Err(_) => return ReasonCode::TOPIC_FILTER_INVALID,
+        };
+        let inner = shared.as_ref().map_or(filter, |shared| shared.filter);
+        if let Err(error) = check_topic_filter(inner, limits.topic_levels_max) {
+            tracing::debug!(client = %session.client_id, filter, %error, "filter refused");
+            return ReasonCode::TOPIC_FILTER_INVALID;
+        }
+        let decision = self.shared.authorize().decide(
+            &session.identity,
+            Action::Subscribe,
+            Target::Filter(inner),
+        );
+        if !decision.allow {
+            tracing::debug!(client = %session.client_id, filter, rule = %decision.rule, "subscribe not allowed");
+            return ReasonCode::NOT_AUTHORIZED;
+        }
+        let is_known = session.subscriptions.contains_key(filter);
+        if !is_known && session.subscriptions.len() >= limits.subscriptions_max {
+            return ReasonCode::QUOTA_EXCEEDED;
+        }
+        let options = SubscriptionOptions {
+            qos: asked.maximum_qos,
+            no_local: asked.no_local || keeps_retain,
+            retain_as_published: asked.retain_as_published || keeps_retain,
+            id,
+        };
+        session.subscriptions.insert(filter.into(), options);
+        let is_new = self.shared.routes_mut().insert(filter, own, options, &session.state);
+        let wanted = match asked.retain_handling {
+            RetainHandling::Send => true,
+            RetainHandling::SendIfNew => is_new,
+            RetainHandling::DoNotSend => false,
+        };
+        if wanted && shared.is_none() && self.shared.retained_count() > 0 {
+            session.retained.push_back(RetainedScan {
+                filter: inner.into(),
+                cursor: None,
+                options,
+                since: now,
+            });
+        }
+        debug_assert!(version == Version::V5 || id == 0);
+        match options.qos {
+            QoS::AtMostOnce => ReasonCode::SUCCESS,
+            QoS::AtLeastOnce => ReasonCode::GRANTED_QOS_1,
+            QoS::ExactlyOnce => ReasonCode::GRANTED_QOS_2,
+        }
+    }
+
+    pub(super) fn unsubscribe(&mut self, key: Key, packet: Unsubscribe) -> Result<(), Fault> {
+        let connection = self.connections.get(key).expect("it is being received from");
+        let session_key = connection.session.expect("checked before");
+        let own = self.session_key(session_key);
+        let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
+        let mut reasons = Vec::with_capacity(packet.filters.len());
+        for filter in &packet.filters {
+            let found = session.subscriptions.remove(&**filter).is_some();
+            if found {
+                self.shared.routes_mut().remove(filter, own);
+                session.retained.retain(|scan| *scan.filter != **filter);
+            }
+            reasons.push(if found {
+                ReasonCode::SUCCESS
+            } else {
+                ReasonCode::NO_SUBSCRIPTION_EXISTED
+            });
+        }
+        let answer = Suback {
+            packet_id: packet.packet_id,
+            reason_string: None,
+            user_properties: Vec::new(),
+            reasons,
+        };
+        self.answer(key, |version, out| {
+            Packet::Unsuback(answer).encode(version, out).expect("a byte for each filter received");
+        });
+        Ok(())
+    }
+}

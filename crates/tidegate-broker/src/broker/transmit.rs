@@ -1,0 +1,393 @@
+//! What leaves next on one connection.
+
+use std::{io::IoSlice, sync::atomic::Ordering};
+
+use tidegate_message::Instant;
+use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode, encode_ack};
+
+use super::{
+    Broker, ConnectionKey,
+    deliver::{Outgoing, append, drain_time, is_large, may_begin},
+    mark_dirty,
+};
+use crate::{
+    connection::{Connection, Query},
+    inflight::Awaits,
+    message::Body,
+    outbox::SLICES_MAX,
+    queue::Queued,
+    schedule::{Backlog, Class, LinkState, Next, Policy, Waiting},
+    slab::Key,
+    timers::Timer,
+};
+
+/// Most bytes of one write: what the kernel may hold unsent (TCP_NOTSENT_LOWAT). A longer write would put more there than
+/// the schedule can take back.
+pub const WRITE_BYTES_MAX: usize = 16 << 10;
+
+/// Retained messages that are looked at in one go.
+const RETAINED_STEP: usize = 512;
+/// Messages that wait before more retained ones are looked up.
+const RETAINED_QUEUE: usize = 64;
+
+enum Step {
+    More,
+    Enough,
+}
+
+impl Broker {
+    /// Whether the shell should read the kernel's view of the connection before it asks what leaves.
+    pub fn wants_link(&self, key: ConnectionKey) -> bool {
+        self.connections.get(key).is_some_and(|connection| {
+            let session = connection.session.and_then(|key| self.sessions.get(key));
+            !connection.outbox.is_sending()
+                && session.is_some_and(|session| session.queue.has_large())
+        })
+    }
+
+    /// What the kernel knows of the connection.
+    pub fn set_link(&mut self, key: ConnectionKey, link: LinkState) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.link = link;
+        }
+    }
+
+    /// What leaves now, at most [`WRITE_BYTES_MAX`] bytes; the caller writes it and tells [`Broker::transmitted`].
+    pub fn transmit<'a>(
+        &'a mut self,
+        now: Instant,
+        key: ConnectionKey,
+        slices: &mut [IoSlice<'a>; SLICES_MAX],
+    ) -> usize {
+        self.fetch_retained(key);
+        while let Step::More = self.prepare(now, key) {}
+        let Some(connection) = self.connections.get(key) else { return 0 };
+        connection.outbox.slices(WRITE_BYTES_MAX, slices)
+    }
+
+    /// `bytes` of what was handed out were written; `blocked` if the kernel takes no more for now.
+    pub fn transmitted(&mut self, now: Instant, key: ConnectionKey, bytes: usize, blocked: bool) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.outbox.advance(bytes, &mut self.buffers);
+        connection.is_blocked = blocked;
+        if let Some(query) = &mut connection.query
+            && query.left.is_none()
+            && query.ends_at <= connection.outbox.written()
+        {
+            query.left = Some(now);
+            connection.schedule.query_sent(now);
+        }
+    }
+
+    /// The kernel takes bytes again.
+    pub fn writable(&mut self, key: ConnectionKey) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.is_blocked = false;
+        let session = connection.session.and_then(|key| self.sessions.get(key));
+        let waits = session.is_some_and(|s| !s.queue.is_empty() || !s.retained.is_empty());
+        if waits || !connection.outbox.is_empty() || !connection.resend.is_empty() {
+            mark_dirty(key, connection, &mut self.dirty);
+        }
+    }
+
+    /// Whether anything is left to be written on a connection.
+    pub fn is_flushed(&self, key: ConnectionKey) -> bool {
+        self.connections.get(key).is_none_or(|connection| connection.outbox.is_empty())
+    }
+
+    /// Moves one message from the queue into the output, if there is room and it may leave.
+    fn prepare(&mut self, now: Instant, key: Key) -> Step {
+        let Some(connection) = self.connections.get_mut(key) else { return Step::Enough };
+        if connection.outbox.is_sending()
+            || connection.outbox.data_bytes() >= WRITE_BYTES_MAX
+            || connection.is_closing
+        {
+            return Step::Enough;
+        }
+        let Some(session_key) = connection.session else { return Step::Enough };
+        if let Some(&id) = connection.resend.front() {
+            return self.send_again(now, key, session_key, id);
+        }
+        let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
+        if session.queue.is_empty() {
+            return Step::Enough;
+        }
+        let bytes_max = self.shared.config().inflight_bytes_max;
+        let may_leave = |queued: &Queued, class: Class| {
+            queued.qos == QoS::AtMostOnce
+                || may_begin(connection, session, queued.payload_bytes(), class == Class::Large, bytes_max)
+        };
+        let small = session.queue.small().filter(|queued| may_leave(queued, Class::Small));
+        let large = session.queue.large().filter(|queued| may_leave(queued, Class::Large));
+        let next = if session.config.policy == Policy::None {
+            if small.is_some() { Next::Small } else { Next::Wait(None) }
+        } else if large.is_none() {
+            if small.is_some() { Next::Small } else { Next::Wait(None) }
+        } else {
+            let bytes = |queued: &Queued| queued.payload_bytes() as u64;
+            let backlog = Backlog {
+                small_bytes: small.map_or(0, |queued| bytes(queued).max(1)),
+                large: large.map(|queued| Waiting { bytes: bytes(queued), since: queued.since }),
+            };
+            connection.schedule.next(now, backlog, connection.link)
+        };
+        match next {
+            Next::Small => self.begin(now, key, session_key, Class::Small),
+            // Small packets that wait in the output go first.
+            Next::Large if connection.outbox.data_bytes() > 0 => Step::Enough,
+            Next::Large => self.begin(now, key, session_key, Class::Large),
+            Next::Wait(at) => {
+                if large.is_some() && connection.outbox.data_bytes() == 0 {
+                    let link = connection.link;
+                    let drained = (link.unsent_bytes > 0)
+                        .then(|| now + drain_time(link.unsent_bytes, link.delivery_rate));
+                    let at = match (at, drained) {
+                        (Some(at), Some(drained)) => Some(at.min(drained)),
+                        (at, drained) => at.or(drained),
+                    };
+                    if let Some(at) = at {
+                        self.wake_at(key, at);
+                    }
+                }
+                Step::Enough
+            }
+        }
+    }
+
+    /// Looks at a connection again at that time.
+    pub(super) fn wake_at(&mut self, key: Key, at: Instant) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.wakes_at.is_none_or(|set| at < set) {
+            connection.wakes_at = Some(at);
+            self.timers.set(at, Timer::Wake(key));
+        }
+    }
+
+    /// Begins the first message of a class.
+    fn begin(&mut self, now: Instant, key: Key, session_key: Key, class: Class) -> Step {
+        let copy_bytes_max = self.shared.config().copy_bytes_max;
+        let connection = self.connections.get_mut(key).expect("looked up by the caller");
+        let session = self.sessions.get_mut(session_key).expect("looked up by the caller");
+        let first = match class {
+            Class::Small => session.queue.small(),
+            Class::Large => session.queue.large(),
+        };
+        let copied = first.is_some_and(|queued| queued.payload_bytes() <= copy_bytes_max);
+        if !copied && connection.outbox.data_bytes() > 0 {
+            return Step::Enough;
+        }
+        let queued = match class {
+            Class::Small => session.queue.pop_small(),
+            Class::Large => session.queue.pop_large(),
+        };
+        let queued = queued.expect("the caller saw it");
+        let behind = session.queue.bytes() > session.config.queue_bytes_max / 2;
+        session.state.behind.store(behind, Ordering::Relaxed);
+        let released =
+            if behind { Vec::new() } else { std::mem::take(&mut session.blocks) };
+        let bytes = queued.payload_bytes();
+        if queued.message.is_expired(now) {
+            session.dropped.expired += 1;
+            self.statistics.dropped.expired += 1;
+        } else {
+            let incoming = queued.message.as_incoming();
+            let outgoing = Outgoing {
+                message: &incoming,
+                qos: queued.qos,
+                retain: queued.retain,
+                dup: false,
+                ids: queued.ids.as_slice(),
+            };
+            if outgoing.packet_bytes(connection, now) > connection.packet_bytes_max as usize {
+                session.dropped.too_large += 1; // MQTT-3.1.2-25
+                self.statistics.dropped.too_large += 1;
+            } else {
+                let packet_id = (queued.qos > QoS::AtMostOnce).then(|| {
+                    connection.unacknowledged += 1;
+                    let kept = session.is_kept().then(|| Box::new(queued.clone()));
+                    session.inflight.begin(queued.qos, bytes, class == Class::Large, kept)
+                });
+                write_message(connection, &mut self.buffers, &outgoing, &queued, now, packet_id, copied);
+                if session.config.policy != Policy::None {
+                    let before = connection.schedule.withheld().messages;
+                    connection.schedule.started(now, class, bytes as u64);
+                    self.statistics.withheld += connection.schedule.withheld().messages - before;
+                }
+                self.statistics.sent += 1;
+                self.statistics.packets_sent += 1;
+                self.statistics.sent_bytes += bytes as u64;
+            }
+        }
+        for publisher in released {
+            self.tell_publisher(publisher, false);
+        }
+        Step::More
+    }
+
+    /// Repeats an exchange that a former connection did not end (MQTT-4.4.0-1).
+    fn send_again(&mut self, now: Instant, key: Key, session_key: Key, id: PacketId) -> Step {
+        let copy_bytes_max = self.shared.config().copy_bytes_max;
+        let connection = self.connections.get_mut(key).expect("looked up by the caller");
+        let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
+        let Some(entry) = session.inflight.entries().find(|entry| entry.id == id) else {
+            connection.resend.pop_front();
+            return Step::More;
+        };
+        if connection.unacknowledged >= connection.receive_maximum {
+            return Step::Enough;
+        }
+        match (&entry.kept, entry.awaits) {
+            (_, Awaits::Pubcomp) => {
+                let out = connection.outbox.control(&mut self.buffers);
+                encode_ack(connection.version, AckKind::Pubrel, id, ReasonCode::SUCCESS, out);
+                self.statistics.packets_sent += 1;
+            }
+            (Some(queued), _) => {
+                let copied = queued.payload_bytes() <= copy_bytes_max;
+                if !copied && connection.outbox.data_bytes() > 0 {
+                    return Step::Enough;
+                }
+                let incoming = queued.message.as_incoming();
+                let outgoing = Outgoing {
+                    message: &incoming,
+                    qos: queued.qos,
+                    retain: queued.retain,
+                    dup: true,
+                    ids: queued.ids.as_slice(),
+                };
+                write_message(connection, &mut self.buffers, &outgoing, queued, now, Some(id), copied);
+                self.statistics.sent += 1;
+                self.statistics.packets_sent += 1;
+                self.statistics.sent_bytes += queued.payload_bytes() as u64;
+            }
+            (None, _) => {}
+        }
+        connection.unacknowledged += 1;
+        connection.resend.pop_front();
+        Step::More
+    }
+
+    /// Looks up more of the retained messages that new subscriptions are owed, once those before have left.
+    fn fetch_retained(&mut self, key: Key) {
+        let Some(connection) = self.connections.get(key) else { return };
+        let Some(session_key) = connection.session else { return };
+        loop {
+            let Some(session) = self.sessions.get_mut(session_key) else { return };
+            if session.retained.is_empty() || session.queue.len() >= RETAINED_QUEUE {
+                return;
+            }
+            let Some(mut scan) = session.retained.pop_front() else { return };
+            let own = self.session_key(session_key);
+            let mut found = Vec::new();
+            scan.cursor = self.shared.retained().matches_from(
+                &scan.filter,
+                scan.cursor.take(),
+                RETAINED_STEP,
+                |_, message| {
+                    if !(scan.options.no_local && message.publisher == Some(own)) {
+                        found.push(message.clone());
+                    }
+                },
+            );
+            let now = scan.since;
+            for message in found {
+                let qos = message.qos.min(scan.options.qos);
+                let id = [scan.options.id];
+                let ids = crate::queue::Ids::of(if scan.options.id == 0 { &[] } else { &id });
+                self.enqueue(session_key, Queued::new(message, qos, true, ids, now), None);
+            }
+            let Some(session) = self.sessions.get_mut(session_key) else { return };
+            if scan.cursor.is_some() {
+                session.retained.push_front(scan);
+            }
+        }
+    }
+
+    /// Sets the first latency query of a connection whose policy wants them, if its session answers them.
+    pub(super) fn begin_queries(&mut self, now: Instant, key: Key) {
+        let Some(connection) = self.connections.get(key) else { return };
+        if connection.schedule.policy().paper().is_none() {
+            return;
+        }
+        let session = connection.session.and_then(|key| self.sessions.get(key));
+        if session.is_some_and(|session| self.answers_queries(session)) {
+            let at = connection.schedule.query_at().unwrap_or(now);
+            self.wake_at(key, at.max(now));
+        }
+    }
+
+    /// A timer for this connection.
+    pub(super) fn woken(&mut self, now: Instant, key: Key) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.wakes_at.is_some_and(|at| at > now) {
+            return;
+        }
+        connection.wakes_at = None;
+        mark_dirty(key, connection, &mut self.dirty);
+        if connection.schedule.query_at().is_none() {
+            return;
+        }
+        let session_key = connection.session;
+        let answers = session_key
+            .and_then(|key| self.sessions.get(key))
+            .is_some_and(|session| self.answers_queries(session));
+        if !answers {
+            return;
+        }
+        let connection = self.connections.get_mut(key).expect("looked up above");
+        if connection.schedule.query_due(now)
+            && connection.query.is_none()
+            && connection.unacknowledged < connection.receive_maximum
+        {
+            let bytes = connection.schedule.policy().paper().map_or(0, |paper| paper.query_bytes);
+            let session = session_key.expect("it answers");
+            let session = self.sessions.get_mut(session).expect("a connection's session is there");
+            let id = session.inflight.begin(QoS::AtLeastOnce, bytes as usize, false, None);
+            connection.unacknowledged += 1;
+            let head = PublishHead {
+                dup: false,
+                qos: QoS::AtLeastOnce,
+                retain: false,
+                topic: &self.shared.config().query_topic,
+                packet_id: Some(id),
+                topic_alias: None,
+                message_expiry: None,
+                subscription_ids: &[],
+                forwarded: &[],
+                payload_bytes: bytes as usize,
+            };
+            let out = connection.outbox.data(&mut self.buffers);
+            head.encode(connection.version, out);
+            out.resize(out.len() + bytes as usize, 0);
+            let ends_at = connection.outbox.written() + connection.outbox.ahead();
+            connection.query = Some(Query { id, ends_at, left: None });
+            self.statistics.packets_sent += 1;
+        }
+        let at = connection.schedule.query_at().filter(|at| *at > now);
+        if let Some(at) = at {
+            self.wake_at(key, at);
+        }
+    }
+}
+
+/// Puts a message into the output: copied, or by reference where nothing small waits.
+fn write_message(
+    connection: &mut Connection,
+    buffers: &mut crate::outbox::Buffers,
+    outgoing: &Outgoing<'_>,
+    queued: &Queued,
+    now: Instant,
+    packet_id: Option<PacketId>,
+    copied: bool,
+) {
+    if copied {
+        let mut out = std::mem::take(connection.outbox.data(buffers));
+        outgoing.encode_head(connection, now, packet_id, &mut out);
+        append(&Body::Held(&queued.message.payload), &mut out);
+        *connection.outbox.data(buffers) = out;
+    } else {
+        let mut head = Vec::new();
+        outgoing.encode_head(connection, now, packet_id, &mut head);
+        connection.outbox.send(head, queued.message.clone());
+    }
+}

@@ -1,0 +1,111 @@
+//! Bytes that a node may hold for payloads.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+/// A hard bound on bytes, shared by all shards of a node.
+///
+/// Always true: the sum of all live [`Charge`]s is at most the limit.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    state: Arc<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    limit: u64,
+    used: AtomicU64,
+    peak: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// Bytes taken from a budget; given back when dropped.
+#[derive(Debug)]
+pub struct Charge {
+    bytes: u64,
+    state: Arc<State>,
+}
+
+impl Budget {
+    /// A budget of `limit` bytes.
+    pub fn new(limit: u64) -> Self {
+        let state = State {
+            limit,
+            used: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        };
+        Self { state: Arc::new(state) }
+    }
+
+    /// Takes `bytes`, or nothing if that would exceed the limit, which is counted.
+    pub fn charge(&self, bytes: u64) -> Option<Charge> {
+        let state = &self.state;
+        let taken = state.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
+            used.checked_add(bytes).filter(|sum| *sum <= state.limit)
+        });
+        match taken {
+            Ok(before) => {
+                state.peak.fetch_max(before + bytes, Ordering::Relaxed);
+                Some(Charge { bytes, state: state.clone() })
+            }
+            Err(_) => {
+                state.refused.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// The limit in bytes.
+    pub fn limit(&self) -> u64 {
+        self.state.limit
+    }
+
+    /// Bytes held now.
+    pub fn used(&self) -> u64 {
+        self.state.used.load(Ordering::Acquire)
+    }
+
+    /// Most bytes held at any time.
+    pub fn peak(&self) -> u64 {
+        self.state.peak.load(Ordering::Relaxed)
+    }
+
+    /// How often a charge was refused.
+    pub fn refused(&self) -> u64 {
+        self.state.refused.load(Ordering::Relaxed)
+    }
+}
+
+impl Charge {
+    /// How many bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.state.used.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_of_charges_stays_within_the_limit() {
+        let budget = Budget::new(100);
+        let first = budget.charge(60).unwrap();
+        assert!(budget.charge(41).is_none());
+        let second = budget.charge(40).unwrap();
+        drop(first);
+        assert_eq!((budget.used(), budget.peak(), budget.refused()), (40, 100, 1));
+        assert!(budget.charge(u64::MAX).is_none());
+        drop(second);
+        assert_eq!(budget.used(), 0);
+    }
+}

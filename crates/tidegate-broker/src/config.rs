@@ -1,0 +1,169 @@
+//! Settings of a broker.
+
+use std::{str::FromStr, sync::Arc, time::Duration};
+
+use crate::schedule::Policy;
+
+/// Settings of all shards of a node.
+#[derive(Clone, Debug)]
+pub struct BrokerConfig {
+    /// Bytes of payloads that the node holds at most: queued, in flight, retained and being received. Default 256 MiB.
+    pub payload_bytes_max: u64,
+    /// Largest packet that is accepted, in bytes. Default 256 MiB less a byte, the protocol's own limit.
+    pub packet_bytes_max: u32,
+    /// Longest time that a session outlives its connection; what clients ask beyond it is cut, and they are told.
+    /// Default seven days.
+    pub session_expiry_max: Duration,
+    /// Sessions, with and without a connection. Default 1,000,000.
+    pub sessions_max: usize,
+    /// Subscriptions of one session. Default 100,000.
+    pub subscriptions_max: usize,
+    /// Retained messages. Default 1,000,000.
+    pub retained_max: usize,
+    /// QoS 1 and 2 messages in flight to one subscriber, where it does not ask for fewer. Default 1,024.
+    pub inflight_max: u16,
+    /// Bytes of QoS 1 and 2 messages in flight to one subscriber, unless its path holds more. Default 4 MiB; one message
+    /// may always be in flight.
+    pub inflight_bytes_max: u64,
+    /// QoS 2 messages of one publisher that wait for their release. Default 1,024.
+    pub receive_maximum: u16,
+    /// Topic aliases that a publisher may define. Default 64.
+    pub topic_alias_max: u16,
+    /// Topic aliases defined towards a subscriber that takes them. Default 64.
+    pub topic_alias_out_max: u16,
+    /// Levels of a topic or filter. Default 128.
+    pub topic_levels_max: usize,
+    /// Longest keep alive in seconds, and the one of clients that want none; 0 lets them. Default 0.
+    pub keep_alive_max: u16,
+    /// Payloads up to this are copied into the subscriber's output, larger ones go by reference. Default 4 KiB.
+    pub copy_bytes_max: usize,
+    /// The settings of sessions whose listener and user say nothing else.
+    pub session: SessionConfig,
+    /// Exceptions by topic, first match decides.
+    pub topics: Vec<TopicConfig>,
+    /// How often `$SYS` is published; zero for never. Default 10 s.
+    pub sys_interval: Duration,
+    /// The topic of latency queries, for the paper's policies. Default `latency`.
+    pub query_topic: Arc<str>,
+}
+
+/// Settings of a session, by listener, by user, or for all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionConfig {
+    /// Bytes of the messages that wait for one subscriber. Default 32 MiB.
+    pub queue_bytes_max: u64,
+    /// Messages that wait for one subscriber. Default 100,000.
+    pub queue_messages_max: usize,
+    /// What happens to QoS 0 messages beyond that. Default [`Overflow::DropOldest`].
+    pub overflow_qos0: Overflow,
+    /// What happens to QoS 1 and 2 messages beyond that. Default [`Overflow::Disconnect`].
+    pub overflow: Overflow,
+    /// When large messages start. Default `deadline`.
+    pub policy: Policy,
+    /// Payloads over this are large, in bytes (threshold_s of the paper). Default 10,000.
+    pub large_bytes: u32,
+}
+
+/// Exceptions for topics.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopicConfig {
+    /// Which topics.
+    pub filter: String,
+    /// Another size threshold.
+    pub large_bytes: Option<u32>,
+    /// Another overflow, for every QoS.
+    pub overflow: Option<Overflow>,
+}
+
+/// What happens to a message for a subscriber whose queue is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Overflow {
+    /// The oldest waiting messages go, until it fits.
+    DropOldest,
+    /// The new message goes.
+    DropNewest,
+    /// Of each topic only the newest message waits.
+    Latest,
+    /// The subscriber is disconnected, its session and what waits are kept.
+    Disconnect,
+    /// Its publishers are not read from until half of what waits is gone.
+    BlockPublisher,
+}
+
+impl Default for BrokerConfig {
+    fn default() -> Self {
+        Self {
+            payload_bytes_max: 256 << 20,
+            packet_bytes_max: tidegate_wire::mqtt::PACKET_BYTES_MAX,
+            session_expiry_max: Duration::from_secs(7 * 24 * 3600),
+            sessions_max: 1_000_000,
+            subscriptions_max: 100_000,
+            retained_max: 1_000_000,
+            inflight_max: 1024,
+            inflight_bytes_max: 4 << 20,
+            receive_maximum: 1024,
+            topic_alias_max: 64,
+            topic_alias_out_max: 64,
+            topic_levels_max: 128,
+            keep_alive_max: 0,
+            copy_bytes_max: 4 << 10,
+            session: SessionConfig::default(),
+            topics: Vec::new(),
+            sys_interval: Duration::from_secs(10),
+            query_topic: "latency".into(),
+        }
+    }
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        Self {
+            queue_bytes_max: 32 << 20,
+            queue_messages_max: 100_000,
+            overflow_qos0: Overflow::DropOldest,
+            overflow: Overflow::Disconnect,
+            policy: Policy::default(),
+            large_bytes: 10_000,
+        }
+    }
+}
+
+impl Overflow {
+    const WORDS: [(&str, Self); 5] = [
+        ("drop-oldest", Self::DropOldest),
+        ("drop-newest", Self::DropNewest),
+        ("latest", Self::Latest),
+        ("disconnect", Self::Disconnect),
+        ("block-publisher", Self::BlockPublisher),
+    ];
+
+    /// Its word in configuration.
+    pub fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|(_, overflow)| *overflow == self).expect("each has its word").0
+    }
+}
+
+impl FromStr for Overflow {
+    type Err = UnknownOverflow;
+
+    fn from_str(text: &str) -> Result<Self, UnknownOverflow> {
+        if text == "spill" {
+            return Err(UnknownOverflow::Spill);
+        }
+        let found = Self::WORDS.iter().find(|(word, _)| *word == text);
+        found.map(|(_, overflow)| *overflow).ok_or_else(|| UnknownOverflow::Word(text.to_owned()))
+    }
+}
+
+/// Why a word names no overflow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownOverflow {
+    /// Not one of them.
+    #[error(
+        "{0:?} is no overflow policy; choose drop-oldest, drop-newest, latest, disconnect or block-publisher"
+    )]
+    Word(String),
+    /// Not yet.
+    #[error("spill needs the durable log, which this version does not have; choose disconnect")]
+    Spill,
+}

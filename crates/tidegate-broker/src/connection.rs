@@ -1,0 +1,180 @@
+//! What a session has while a client is connected.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    num::NonZeroU16,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::BytesMut;
+use tidegate_message::{Instant, Payload};
+use tidegate_wire::mqtt::{PacketId, QoS, Version};
+
+use crate::{
+    budget::Charge,
+    message::Message,
+    outbox::Outbox,
+    routes::Route,
+    schedule::{LinkState, Schedule},
+    slab::Key,
+};
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// Its session; none once another connection has taken that over.
+    pub(crate) session: Option<Key>,
+    pub(crate) version: Version,
+    pub(crate) will: Option<Box<WillMessage>>,
+    /// Seconds of silence that are allowed; 0 for any.
+    pub(crate) keep_alive: u16,
+    pub(crate) last_heard: Instant,
+    /// Largest packet that the client takes.
+    pub(crate) packet_bytes_max: u32,
+    /// QoS 1 and 2 messages in flight that the client takes.
+    pub(crate) receive_maximum: u16,
+    /// Whether acknowledgements may carry a reason string.
+    pub(crate) problem_information: bool,
+    /// The one it began with, which another exchange must name (MQTT-4.12.1-1).
+    pub(crate) authentication_method: Option<String>,
+    /// A bridge of Mosquitto's kind: messages keep their retain flag.
+    pub(crate) keeps_retain: bool,
+    /// Topics by the client's alias.
+    pub(crate) aliases_in: Vec<Option<Arc<str>>>,
+    pub(crate) aliases_out: AliasesOut,
+    pub(crate) outbox: Outbox,
+    pub(crate) schedule: Schedule,
+    pub(crate) link: LinkState,
+    /// In the list of connections to be flushed.
+    pub(crate) is_dirty: bool,
+    /// The kernel takes nothing more for now.
+    pub(crate) is_blocked: bool,
+    /// Ends when what waits has left; nothing more is read or delivered.
+    pub(crate) is_closing: bool,
+    /// When its large message or query is to be looked at again.
+    pub(crate) wakes_at: Option<Instant>,
+    /// The latency query under way.
+    pub(crate) query: Option<Query>,
+    /// Topics that it published to of late, the last first.
+    pub(crate) recent: Vec<Recent>,
+    /// A large PUBLISH that is being received.
+    pub(crate) receiving: Option<Box<Receiving>>,
+    /// Exchanges of former connections that are yet to be sent again.
+    pub(crate) resend: VecDeque<PacketId>,
+    /// QoS 1 and 2 messages sent on this connection and not acknowledged: what Receive Maximum bounds (section 4.9).
+    pub(crate) unacknowledged: u16,
+}
+
+/// A will that is held.
+#[derive(Debug)]
+pub(crate) struct WillMessage {
+    pub(crate) message: Arc<Message>,
+    pub(crate) delay: Duration,
+    /// Message Expiry Interval in seconds.
+    pub(crate) expiry: Option<u32>,
+}
+
+/// A topic of a publisher.
+#[derive(Debug)]
+pub(crate) struct Recent {
+    pub(crate) route: Arc<Route>,
+    pub(crate) allowed: bool,
+}
+
+/// Topics that a publisher's connection remembers.
+pub(crate) const RECENT_MAX: usize = 8;
+
+/// A query of the paper's policies: a QoS 1 message whose acknowledgement gives a round trip.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Query {
+    pub(crate) id: PacketId,
+    /// What the connection has written when the query has left.
+    pub(crate) ends_at: u64,
+    pub(crate) left: Option<Instant>,
+}
+
+/// Aliases that this server defined.
+#[derive(Debug, Default)]
+pub(crate) struct AliasesOut {
+    pub(crate) max: u16,
+    known: HashMap<Arc<str>, NonZeroU16>,
+}
+
+impl AliasesOut {
+    pub(crate) fn new(max: u16) -> Self {
+        Self { max, known: HashMap::new() }
+    }
+
+    /// The alias for `topic` and whether the client knows it already. The first topics get one each; none are taken back.
+    pub(crate) fn of(&mut self, topic: &Arc<str>) -> Option<(NonZeroU16, bool)> {
+        if self.max == 0 {
+            return None;
+        }
+        if let Some(alias) = self.known.get(topic) {
+            return Some((*alias, true));
+        }
+        if self.known.len() >= usize::from(self.max) {
+            return None;
+        }
+        let alias = NonZeroU16::new(u16::try_from(self.known.len() + 1).ok()?)?;
+        self.known.insert(topic.clone(), alias);
+        Some((alias, false))
+    }
+}
+
+/// A PUBLISH whose payload arrives in segments.
+#[derive(Debug)]
+pub(crate) struct Receiving {
+    pub(crate) topic: Arc<str>,
+    pub(crate) qos: QoS,
+    pub(crate) retain: bool,
+    pub(crate) dup: bool,
+    pub(crate) packet_id: Option<PacketId>,
+    pub(crate) forwarded: Vec<u8>,
+    pub(crate) message_expiry: Option<u32>,
+    /// None if the budget had no room: the payload is read and forgotten.
+    pub(crate) charge: Option<Charge>,
+    pub(crate) segments: Vec<bytes::Bytes>,
+    pub(crate) segment: BytesMut,
+    /// Bytes of the payload that have not arrived.
+    pub(crate) left: usize,
+}
+
+/// Bytes of a segment of a large payload.
+pub(crate) const SEGMENT_BYTES: usize = 64 << 10;
+
+impl Receiving {
+    /// Takes what it needs of `input`; how much that was.
+    pub(crate) fn take(&mut self, input: &[u8]) -> usize {
+        let taken = input.len().min(self.left);
+        self.left -= taken;
+        if self.charge.is_none() {
+            return taken;
+        }
+        let mut rest = &input[..taken];
+        while !rest.is_empty() {
+            if self.segment.len() == self.segment.capacity() {
+                self.seal();
+                let bytes = (rest.len() + self.left).min(SEGMENT_BYTES);
+                self.segment = BytesMut::with_capacity(bytes);
+            }
+            let room = self.segment.capacity() - self.segment.len();
+            let (part, after) = rest.split_at(rest.len().min(room));
+            self.segment.extend_from_slice(part);
+            rest = after;
+        }
+        taken
+    }
+
+    fn seal(&mut self) {
+        if !self.segment.is_empty() {
+            self.segments.push(std::mem::take(&mut self.segment).freeze());
+        }
+    }
+
+    /// The payload, once all of it is there.
+    pub(crate) fn payload(&mut self) -> Payload {
+        self.seal();
+        Payload::from_segments(std::mem::take(&mut self.segments))
+    }
+}

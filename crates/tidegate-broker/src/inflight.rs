@@ -1,0 +1,178 @@
+//! QoS 1 and 2 messages on their way to one subscriber (MQTT 5, section 4.3 and 4.4).
+
+use std::{collections::VecDeque, num::NonZeroU16};
+
+use tidegate_wire::mqtt::{PacketId, QoS};
+
+use crate::queue::Queued;
+
+/// What a message in flight waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaits {
+    Puback,
+    Pubrec,
+    Pubcomp,
+}
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) id: PacketId,
+    pub(crate) awaits: Awaits,
+    /// The message, where it must be sent again to the next connection.
+    pub(crate) kept: Option<Box<Queued>>,
+    bytes: u64,
+    is_large: bool,
+}
+
+/// The exchanges, in the order in which they began.
+#[derive(Debug, Default)]
+pub(crate) struct Inflight {
+    entries: VecDeque<Entry>,
+    last_id: u16,
+    bytes: u64,
+    kept_bytes: u64,
+    large: usize,
+}
+
+/// Identifiers that lie this close behind the oldest in use are looked up one by one.
+const CLOSE: u16 = 4096;
+
+impl Inflight {
+    /// Exchanges that have not ended.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Payload bytes that are on their way.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes of messages that are kept for another try.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.kept_bytes
+    }
+
+    /// Large messages among them.
+    pub(crate) fn large(&self) -> usize {
+        self.large
+    }
+
+    /// Begins an exchange.
+    pub(crate) fn begin(
+        &mut self,
+        qos: QoS,
+        bytes: usize,
+        is_large: bool,
+        kept: Option<Box<Queued>>,
+    ) -> PacketId {
+        let id = self.next_id();
+        let bytes = bytes as u64;
+        self.bytes += bytes;
+        self.kept_bytes += kept.as_ref().map_or(0, |queued| queued.message.charged());
+        self.large += usize::from(is_large);
+        let awaits = if qos == QoS::AtLeastOnce { Awaits::Puback } else { Awaits::Pubrec };
+        self.entries.push_back(Entry { id, awaits, kept, bytes, is_large });
+        id
+    }
+
+    fn next_id(&mut self) -> PacketId {
+        loop {
+            self.last_id = self.last_id.checked_add(1).unwrap_or(1);
+            let id = NonZeroU16::new(self.last_id).expect("counts from 1");
+            // Identifiers are given in a circle, so that the oldest in use is the first that can be met again.
+            let close = self
+                .entries
+                .front()
+                .is_some_and(|oldest| oldest.id.get().wrapping_sub(id.get()) < CLOSE);
+            if !close || !self.entries.iter().any(|entry| entry.id == id) {
+                return id;
+            }
+        }
+    }
+
+    fn position(&self, id: PacketId, awaits: Awaits) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.id == id && entry.awaits == awaits)
+    }
+
+    /// Whether `id` is in use.
+    pub(crate) fn contains(&self, id: PacketId) -> bool {
+        self.entries.iter().any(|entry| entry.id == id)
+    }
+
+    /// Ends an exchange that awaited this; false if there is none.
+    pub(crate) fn end(&mut self, id: PacketId, awaits: Awaits) -> bool {
+        let Some(at) = self.position(id, awaits) else { return false };
+        let entry = self.entries.remove(at).expect("found");
+        self.forget(&entry);
+        true
+    }
+
+    fn forget(&mut self, entry: &Entry) {
+        self.bytes -= entry.bytes;
+        self.kept_bytes -= entry.kept.as_ref().map_or(0, |queued| queued.message.charged());
+        self.large -= usize::from(entry.is_large);
+    }
+
+    /// A QoS 2 message was accepted: from here on only its identifier matters. False if there is no such exchange.
+    pub(crate) fn release(&mut self, id: PacketId) -> bool {
+        if let Some(at) = self.position(id, Awaits::Pubrec) {
+            let entry = &mut self.entries[at];
+            entry.awaits = Awaits::Pubcomp;
+            self.bytes -= entry.bytes;
+            self.kept_bytes -= entry.kept.as_ref().map_or(0, |queued| queued.message.charged());
+            self.large -= usize::from(entry.is_large);
+            (entry.bytes, entry.is_large, entry.kept) = (0, false, None);
+            return true;
+        }
+        // PUBREC may come twice.
+        self.position(id, Awaits::Pubcomp).is_some()
+    }
+
+    /// What is sent again to a new connection, in order (section 4.4).
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter()
+    }
+
+    /// Forgets what cannot be sent again.
+    pub(crate) fn keep_resendable(&mut self) {
+        let entries = std::mem::take(&mut self.entries);
+        for entry in entries {
+            if entry.kept.is_some() || entry.awaits == Awaits::Pubcomp {
+                self.entries.push_back(entry);
+            } else {
+                self.forget(&entry);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identifier_in_use_is_not_given_again() {
+        let mut inflight = Inflight::default();
+        let first = inflight.begin(QoS::AtLeastOnce, 1, false, None);
+        let second = inflight.begin(QoS::AtLeastOnce, 1, false, None);
+        for _ in 0..70_000 {
+            let id = inflight.begin(QoS::AtLeastOnce, 1, false, None);
+            assert!(id != first && id != second);
+            assert!(inflight.end(id, Awaits::Puback));
+        }
+        assert_eq!((inflight.len(), inflight.bytes()), (2, 2));
+    }
+
+    #[test]
+    fn qos_2_takes_two_steps() {
+        let mut inflight = Inflight::default();
+        let id = inflight.begin(QoS::ExactlyOnce, 9, true, None);
+        assert!(!inflight.end(id, Awaits::Puback));
+        assert!(inflight.release(id));
+        assert!(inflight.release(id)); // PUBREC again
+        assert_eq!((inflight.bytes(), inflight.large(), inflight.len()), (0, 0, 1));
+        assert!(inflight.end(id, Awaits::Pubcomp));
+        assert!(!inflight.end(id, Awaits::Pubcomp));
+    }
+}

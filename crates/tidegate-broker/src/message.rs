@@ -1,0 +1,152 @@
+//! A message that is held: once, however many subscribers wait for it.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tidegate_message::{Instant, Payload};
+use tidegate_wire::mqtt::QoS;
+
+use crate::{
+    budget::{Budget, Charge},
+    session::SessionKey,
+};
+
+/// What a held message costs beside its payload and properties, in bytes: itself, its counts, its place in a queue.
+pub const MESSAGE_OVERHEAD_BYTES: u64 = 160;
+
+/// A message that is held by reference in queues, in flight or retained.
+#[derive(Debug)]
+pub struct Message {
+    /// Topic name.
+    pub topic: Arc<str>,
+    /// Payload.
+    pub payload: Payload,
+    /// Properties that are forwarded unaltered, encoded as in PUBLISH without their length.
+    pub forwarded: Bytes,
+    /// Quality of service that it was published with.
+    pub qos: QoS,
+    /// Whether it was published to be retained.
+    pub retain: bool,
+    /// When it loses its worth, if ever.
+    pub expires: Option<Instant>,
+    /// When this node received it.
+    pub received: Instant,
+    /// Who published it; none for the node itself.
+    pub publisher: Option<SessionKey>,
+    charge: Charge,
+}
+
+/// A message on its way in: borrowed from what was read, and held only if somebody has to wait for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming<'a> {
+    /// Topic name, shared.
+    pub topic: &'a Arc<str>,
+    /// Payload.
+    pub payload: Body<'a>,
+    /// Properties that are forwarded unaltered.
+    pub forwarded: &'a [u8],
+    /// Quality of service.
+    pub qos: QoS,
+    /// Whether it is to be retained.
+    pub retain: bool,
+    /// When it loses its worth, if ever.
+    pub expires: Option<Instant>,
+    /// When it was received.
+    pub received: Instant,
+    /// Who published it.
+    pub publisher: Option<SessionKey>,
+}
+
+/// A payload: bytes that were just read, or a payload that is held already.
+#[derive(Clone, Copy, Debug)]
+pub enum Body<'a> {
+    /// In the read buffer.
+    Read(&'a [u8]),
+    /// Received into memory of its own, already charged.
+    Held(&'a Payload),
+}
+
+impl Body<'_> {
+    /// Bytes of the payload.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Read(bytes) => bytes.len(),
+            Self::Held(payload) => payload.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Incoming<'_> {
+    /// Bytes that holding it takes from the budget.
+    pub fn charge_bytes(&self) -> u64 {
+        charge_bytes(self.payload.len(), self.forwarded.len())
+    }
+
+    /// Holds it; `None` if the budget has no room.
+    pub fn hold(&self, budget: &Budget) -> Option<Arc<Message>> {
+        let charge = budget.charge(self.charge_bytes())?;
+        Some(self.hold_charged(charge))
+    }
+
+    /// Holds it under a charge taken before.
+    pub fn hold_charged(&self, charge: Charge) -> Arc<Message> {
+        let payload = match self.payload {
+            Body::Read(bytes) => Payload::from(Bytes::copy_from_slice(bytes)),
+            Body::Held(payload) => payload.clone(),
+        };
+        Arc::new(Message {
+            topic: self.topic.clone(),
+            payload,
+            forwarded: Bytes::copy_from_slice(self.forwarded),
+            qos: self.qos,
+            retain: self.retain,
+            expires: self.expires,
+            received: self.received,
+            publisher: self.publisher,
+            charge,
+        })
+    }
+}
+
+/// Bytes that a message with such a payload and properties takes from the budget.
+pub fn charge_bytes(payload: usize, forwarded: usize) -> u64 {
+    (payload + forwarded) as u64 + MESSAGE_OVERHEAD_BYTES
+}
+
+impl Message {
+    /// The message as if it had just come in.
+    pub fn as_incoming(&self) -> Incoming<'_> {
+        Incoming {
+            topic: &self.topic,
+            payload: Body::Held(&self.payload),
+            forwarded: &self.forwarded,
+            qos: self.qos,
+            retain: self.retain,
+            expires: self.expires,
+            received: self.received,
+            publisher: self.publisher,
+        }
+    }
+
+    /// Bytes that it takes from the budget.
+    pub fn charged(&self) -> u64 {
+        self.charge.bytes()
+    }
+
+    /// Whether it has lost its worth.
+    pub fn is_expired(&self, now: Instant) -> bool {
+        self.expires.is_some_and(|at| at <= now)
+    }
+}
+
+/// Message Expiry Interval that is left, in whole seconds, rounded up (MQTT 5, 3.3.2.3.3).
+pub(crate) fn seconds_left(expires: Option<Instant>, now: Instant) -> Option<u32> {
+    let left = expires?.since(now);
+    let seconds = left.as_secs() + u64::from(left > Duration::from_secs(left.as_secs()));
+    Some(u32::try_from(seconds).unwrap_or(u32::MAX))
+}

@@ -1,0 +1,279 @@
+//! Bytes on their way into one connection.
+//!
+//! ```text
+//!  what a begun packet still lacks ▶ acknowledgements ▶ small packets, copied ▶ one large packet, by reference
+//! ```
+//!
+//! Always true: a packet that was begun is finished before another begins; acknowledgements overtake everything that has
+//! not begun.
+
+use std::{io::IoSlice, sync::Arc};
+
+use crate::message::Message;
+
+/// Buffers that are used again; a connection holds one only while something waits in it.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    free: Vec<Vec<u8>>,
+}
+
+/// Buffers that are kept for the next use, and the largest that is.
+const KEPT: usize = 256;
+const KEPT_BYTES: usize = 128 << 10;
+
+impl Buffers {
+    fn take(&mut self) -> Vec<u8> {
+        self.free.pop().unwrap_or_else(|| Vec::with_capacity(4 << 10))
+    }
+
+    fn put(&mut self, mut buffer: Vec<u8>) {
+        if self.free.len() < KEPT && buffer.capacity() <= KEPT_BYTES {
+            buffer.clear();
+            self.free.push(buffer);
+        }
+    }
+}
+
+/// Most slices that are handed out at once.
+pub const SLICES_MAX: usize = 8;
+
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    /// Acknowledgements and other answers.
+    control: Vec<u8>,
+    control_sent: usize,
+    /// Small packets.
+    data: Vec<u8>,
+    data_sent: usize,
+    /// End of the packet in `data` that `data_sent` lies in, or `data_sent` itself between two.
+    boundary: usize,
+    sending: Option<Sending>,
+    /// Bytes that ever left.
+    written: u64,
+}
+
+/// A packet whose payload goes by reference.
+#[derive(Debug)]
+struct Sending {
+    head: Vec<u8>,
+    message: Arc<Message>,
+    sent: usize,
+    bytes: usize,
+}
+
+impl Outbox {
+    /// Bytes of small packets that wait.
+    pub(crate) fn data_bytes(&self) -> usize {
+        self.data.len() - self.data_sent
+    }
+
+    /// Bytes of answers that wait.
+    pub(crate) fn control_bytes(&self) -> usize {
+        self.control.len() - self.control_sent
+    }
+
+    /// Whether a packet goes by reference now.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.sending.is_some()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sending.is_none() && self.data_bytes() == 0 && self.control_bytes() == 0
+    }
+
+    /// Bytes that left since the connection began.
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Bytes that must leave before a packet that is appended now has left.
+    pub(crate) fn ahead(&self) -> u64 {
+        let sending = self.sending.as_ref().map_or(0, |sending| sending.bytes - sending.sent);
+        (self.data_bytes() + self.control_bytes() + sending) as u64
+    }
+
+    /// Where answers are appended, whole packets only.
+    #[inline]
+    pub(crate) fn control(&mut self, buffers: &mut Buffers) -> &mut Vec<u8> {
+        if self.control.capacity() == 0 {
+            self.control = buffers.take();
+        }
+        &mut self.control
+    }
+
+    /// Where small packets are appended, whole packets only.
+    #[inline]
+    pub(crate) fn data(&mut self, buffers: &mut Buffers) -> &mut Vec<u8> {
+        if self.data.capacity() == 0 {
+            self.data = buffers.take();
+        }
+        &mut self.data
+    }
+
+    /// Sends `message` by reference, behind `head`. Only where no small packet waits.
+    pub(crate) fn send(&mut self, head: Vec<u8>, message: Arc<Message>) {
+        debug_assert!(self.data_bytes() == 0 && self.sending.is_none());
+        let bytes = head.len() + message.payload.len();
+        self.sending = Some(Sending { head, message, sent: 0, bytes });
+    }
+
+    /// What leaves next, at most `limit` bytes; how many slices it takes.
+    pub(crate) fn slices<'a>(&'a self, limit: usize, out: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
+        let mut filling = Filling { out, count: 0, left: limit };
+        let control = &self.control[self.control_sent..];
+        let data = &self.data[self.data_sent..];
+        match &self.sending {
+            Some(sending) => {
+                // Small packets that came after it began wait behind it.
+                if sending.sent == 0 {
+                    filling.add(control);
+                    sending.add_to(&mut filling);
+                } else {
+                    sending.add_to(&mut filling);
+                    filling.add(control);
+                }
+                filling.add(data);
+            }
+            None => {
+                let (begun, rest) = data.split_at(self.boundary - self.data_sent);
+                filling.add(begun);
+                filling.add(control);
+                filling.add(rest);
+            }
+        }
+        filling.count
+    }
+
+    /// `count` bytes of what [`Outbox::slices`] gave have left. True if that finished a packet sent by reference.
+    pub(crate) fn advance(&mut self, mut count: usize, buffers: &mut Buffers) -> bool {
+        self.written += count as u64;
+        let mut finished = false;
+        match self.sending.as_mut().map(|sending| sending.sent) {
+            Some(0) => {
+                self.advance_control(&mut count, buffers);
+                finished = self.advance_sending(&mut count);
+            }
+            Some(_) => {
+                finished = self.advance_sending(&mut count);
+                if finished {
+                    self.advance_control(&mut count, buffers);
+                }
+            }
+            None => {
+                let begun = count.min(self.boundary - self.data_sent);
+                self.data_sent += begun;
+                count -= begun;
+                self.advance_control(&mut count, buffers);
+            }
+        }
+        self.advance_data(count, buffers);
+        finished
+    }
+
+    fn advance_control(&mut self, count: &mut usize, buffers: &mut Buffers) {
+        let sent = (*count).min(self.control_bytes());
+        self.control_sent += sent;
+        *count -= sent;
+        if self.control_sent == self.control.len() && self.control_sent > 0 {
+            buffers.put(std::mem::take(&mut self.control));
+            self.control_sent = 0;
+        }
+    }
+
+    fn advance_sending(&mut self, count: &mut usize) -> bool {
+        let Some(sending) = &mut self.sending else { return false };
+        let sent = (*count).min(sending.bytes - sending.sent);
+        sending.sent += sent;
+        *count -= sent;
+        let finished = sending.sent == sending.bytes;
+        if finished {
+            self.sending = None;
+        }
+        finished
+    }
+
+    fn advance_data(&mut self, count: usize, buffers: &mut Buffers) {
+        self.data_sent += count;
+        debug_assert!(self.data_sent <= self.data.len());
+        if self.data_sent == self.data.len() {
+            if self.data_sent > 0 {
+                buffers.put(std::mem::take(&mut self.data));
+            }
+            (self.data_sent, self.boundary) = (0, 0);
+            return;
+        }
+        while self.boundary < self.data_sent {
+            self.boundary += packet_bytes(&self.data[self.boundary..]);
+        }
+        // What left is forgotten once it is most of the buffer.
+        if self.data_sent > self.data.len() / 2 {
+            self.data.drain(..self.data_sent);
+            self.boundary -= self.data_sent;
+            self.data_sent = 0;
+        }
+    }
+
+    /// Gives its buffers back.
+    pub(crate) fn clear(&mut self, buffers: &mut Buffers) {
+        for buffer in [std::mem::take(&mut self.control), std::mem::take(&mut self.data)] {
+            if buffer.capacity() > 0 {
+                buffers.put(buffer);
+            }
+        }
+        *self = Self { written: self.written, ..Self::default() };
+    }
+}
+
+impl Sending {
+    fn add_to<'a>(&'a self, filling: &mut Filling<'_, 'a>) {
+        let mut skip = self.sent;
+        for part in std::iter::once(&self.head[..])
+            .chain(self.message.payload.segments().iter().map(|segment| &segment[..]))
+        {
+            if skip >= part.len() {
+                skip -= part.len();
+                continue;
+            }
+            if !filling.add(&part[skip..]) {
+                return;
+            }
+            skip = 0;
+        }
+    }
+}
+
+struct Filling<'o, 'a> {
+    out: &'o mut [IoSlice<'a>; SLICES_MAX],
+    count: usize,
+    left: usize,
+}
+
+impl<'a> Filling<'_, 'a> {
+    /// False once nothing more fits. The part that is cut off leads the next time.
+    fn add(&mut self, bytes: &'a [u8]) -> bool {
+        let bytes = &bytes[..bytes.len().min(self.left)];
+        if bytes.is_empty() {
+            return self.left > 0;
+        }
+        if self.count == SLICES_MAX {
+            self.left = 0;
+            return false;
+        }
+        self.out[self.count] = IoSlice::new(bytes);
+        self.count += 1;
+        self.left -= bytes.len();
+        self.left > 0
+    }
+}
+
+/// Length of the packet that `bytes` begin with; our own packets, so that it is always whole.
+fn packet_bytes(bytes: &[u8]) -> usize {
+    let (mut length, mut at) = (0, 1);
+    loop {
+        length |= usize::from(bytes[at] & 0x7f) << (7 * (at - 1));
+        at += 1;
+        if bytes[at - 1] & 0x80 == 0 {
+            return at + length;
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Messages that wait for one subscriber: references, in two classes by size.
+//!
+//! Always true: messages of one topic leave in the order in which they came. A topic that has a large message waiting is
+//! in the large class until that class has none of it left, and a large message does not start before the small ones of
+//! its topic that came earlier.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use tidegate_message::Instant;
+use tidegate_wire::mqtt::QoS;
+
+use crate::message::Message;
+
+/// A message and how it goes to this subscriber.
+#[derive(Clone, Debug)]
+pub(crate) struct Queued {
+    pub(crate) message: Arc<Message>,
+    pub(crate) qos: QoS,
+    pub(crate) retain: bool,
+    /// Subscription identifiers, MQTT 5.
+    pub(crate) ids: Ids,
+    /// When it began to wait.
+    pub(crate) since: Instant,
+    sequence: u64,
+    /// Of a large message: the last small one of its topic that was there before it.
+    after: u64,
+}
+
+/// Subscription identifiers of one delivery.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Ids {
+    #[default]
+    None,
+    One([u32; 1]),
+    Many(Arc<[u32]>),
+}
+
+impl Ids {
+    pub(crate) fn of(ids: &[u32]) -> Self {
+        match ids {
+            [] => Self::None,
+            [one] => Self::One([*one]),
+            many => Self::Many(many.into()),
+        }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u32] {
+        match self {
+            Self::None => &[],
+            Self::One(one) => one,
+            Self::Many(many) => many,
+        }
+    }
+}
+
+impl Queued {
+    pub(crate) fn new(
+        message: Arc<Message>,
+        qos: QoS,
+        retain: bool,
+        ids: Ids,
+        since: Instant,
+    ) -> Self {
+        Self { message, qos, retain, ids, since, sequence: 0, after: 0 }
+    }
+
+    pub(crate) fn payload_bytes(&self) -> usize {
+        self.message.payload.len()
+    }
+}
+
+/// The two classes.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    small: VecDeque<Queued>,
+    large: VecDeque<Queued>,
+    /// Topics with messages in the large class, and how many.
+    large_topics: HashMap<Arc<str>, usize>,
+    /// Where of each topic the newest waits, by sequence; kept once `latest` is asked for.
+    latest: HashMap<Arc<str>, u64>,
+    bytes: u64,
+    /// Of the last that came; counts from 1.
+    sequence: u64,
+    qos0: usize,
+}
+
+impl Queue {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.small.is_empty() && self.large.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.small.len() + self.large.len()
+    }
+
+    /// Bytes of all messages that wait, each counted whole.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether a small message of `topic` may go at once, before what waits.
+    pub(crate) fn may_pass(&self, topic: &str) -> bool {
+        self.small.is_empty()
+            && (self.large.is_empty() || !self.large_topics.contains_key(topic))
+    }
+
+    pub(crate) fn push(&mut self, mut queued: Queued, is_large: bool) {
+        self.sequence += 1;
+        queued.sequence = self.sequence;
+        self.bytes += queued.message.charged();
+        self.qos0 += usize::from(queued.qos == QoS::AtMostOnce);
+        let topic = &queued.message.topic;
+        if is_large || (!self.large.is_empty() && self.large_topics.contains_key(topic)) {
+            if let Some(count) = self.large_topics.get_mut(topic) {
+                *count += 1;
+            } else {
+                let before = self.small.iter().rev().find(|small| small.message.topic == *topic);
+                queued.after = before.map_or(0, |small| small.sequence);
+                self.large_topics.insert(topic.clone(), 1);
+            }
+            self.large.push_back(queued);
+        } else {
+            self.small.push_back(queued);
+        }
+    }
+
+    /// Puts `queued` in the place of the waiting message of its topic; gives it back if none waits.
+    pub(crate) fn replace(&mut self, queued: Queued) -> Option<Queued> {
+        let topic = &queued.message.topic;
+        let waiting = self.latest.get(topic).and_then(|sequence| {
+            [&mut self.small, &mut self.large].into_iter().find_map(|class| {
+                let at = class.binary_search_by_key(sequence, |queued| queued.sequence).ok()?;
+                Some(&mut class[at])
+            })
+        });
+        let Some(waiting) = waiting else {
+            // It is about to be pushed with the next sequence.
+            self.latest.insert(topic.clone(), self.sequence + 1);
+            return Some(queued);
+        };
+        self.bytes = self.bytes - waiting.message.charged() + queued.message.charged();
+        self.qos0 -= usize::from(waiting.qos == QoS::AtMostOnce);
+        self.qos0 += usize::from(queued.qos == QoS::AtMostOnce);
+        let (sequence, after) = (waiting.sequence, waiting.after);
+        *waiting = Queued { sequence, after, ..queued };
+        None
+    }
+
+    pub(crate) fn small(&self) -> Option<&Queued> {
+        self.small.front()
+    }
+
+    /// The next large message, unless small ones of its topic go before it.
+    pub(crate) fn large(&self) -> Option<&Queued> {
+        let large = self.large.front()?;
+        let waits = self.small.front().is_some_and(|small| small.sequence <= large.after);
+        (!waits).then_some(large)
+    }
+
+    pub(crate) fn has_large(&self) -> bool {
+        !self.large.is_empty()
+    }
+
+    pub(crate) fn pop_small(&mut self) -> Option<Queued> {
+        let queued = self.small.pop_front()?;
+        self.left(&queued);
+        Some(queued)
+    }
+
+    pub(crate) fn pop_large(&mut self) -> Option<Queued> {
+        let queued = self.large.pop_front()?;
+        self.left_large(&queued);
+        Some(queued)
+    }
+
+    fn left(&mut self, queued: &Queued) {
+        self.bytes -= queued.message.charged();
+        self.qos0 -= usize::from(queued.qos == QoS::AtMostOnce);
+        if !self.latest.is_empty()
+            && self.latest.get(&queued.message.topic) == Some(&queued.sequence)
+        {
+            self.latest.remove(&queued.message.topic);
+        }
+    }
+
+    fn left_large(&mut self, queued: &Queued) {
+        let topic = &queued.message.topic;
+        let count = self.large_topics.get_mut(topic).expect("counted when pushed");
+        *count -= 1;
+        if *count == 0 {
+            self.large_topics.remove(topic);
+        }
+        self.left(queued);
+    }
+
+    /// Takes out the oldest message that `may_go`.
+    pub(crate) fn drop_oldest(&mut self, may_go: impl Fn(QoS) -> bool) -> Option<Queued> {
+        if !may_go(QoS::AtLeastOnce) && self.qos0 == 0 {
+            return None;
+        }
+        let position = |class: &VecDeque<Queued>| class.iter().position(|queued| may_go(queued.qos));
+        let small = position(&self.small);
+        let large = position(&self.large);
+        let from_large = match (small, large) {
+            (Some(small), Some(large)) => self.large[large].sequence < self.small[small].sequence,
+            (None, Some(_)) => true,
+            (Some(_), None) => false,
+            (None, None) => return None,
+        };
+        if from_large {
+            let queued = self.large.remove(large?)?;
+            self.left_large(&queued);
+            Some(queued)
+        } else {
+            let queued = self.small.remove(small?)?;
+            self.left(&queued);
+            Some(queued)
+        }
+    }
+
+    /// Keeps what `keep` says; returns how many went.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&Queued) -> bool) -> usize {
+        let before = self.len();
+        let (small, large) = (std::mem::take(&mut self.small), std::mem::take(&mut self.large));
+        let mut stay = |class: VecDeque<Queued>, is_large: bool| {
+            let mut kept = VecDeque::new();
+            for queued in class {
+                if keep(&queued) {
+                    kept.push_back(queued);
+                } else if is_large {
+                    self.left_large(&queued);
+                } else {
+                    self.left(&queued);
+                }
+            }
+            kept
+        };
+        let (small, large) = (stay(small, false), stay(large, true));
+        (self.small, self.large) = (small, large);
+        before - self.len()
+    }
+}

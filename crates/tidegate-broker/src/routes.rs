@@ -1,0 +1,260 @@
+//! Who is sent the messages of a topic, on all shards of a node.
+//!
+//! The table is shared: a subscription that was acknowledged holds for the next message of every publisher, whatever
+//! shard reads it. Publishers do not look into the table for each message: they keep the [`Route`] of their topic, which
+//! holds until a counter says that a subscription or a rule has changed.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicUsize, Ordering},
+    },
+};
+
+use tidegate_message::{Shared, split_shared, topic_matches};
+use tidegate_wire::mqtt::QoS;
+
+use crate::{
+    config::{Overflow, TopicConfig},
+    index::Index,
+    session::{SessionKey, SessionState, SubscriptionOptions},
+};
+
+/// All subscriptions of a node.
+#[derive(Debug, Default)]
+pub(crate) struct Routes {
+    plain: Index<SessionKey, SubscriptionOptions>,
+    shared: Index<u32, ()>,
+    groups: Vec<Option<Group>>,
+    group_ids: HashMap<Box<str>, u32>,
+    free_groups: Vec<u32>,
+    members: usize,
+}
+
+/// A shared subscription (MQTT 5, section 4.8.2): each message goes to one member.
+#[derive(Debug)]
+struct Group {
+    /// As it is subscribed to, with `$share/NAME/`.
+    name: Box<str>,
+    members: Vec<Member>,
+    turn: Arc<AtomicUsize>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    session: SessionKey,
+    options: SubscriptionOptions,
+    state: Arc<SessionState>,
+}
+
+/// Where the messages of one topic go, as long as nothing changes.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub(crate) topic: Arc<str>,
+    /// Of the subscriptions and rules that it was made from.
+    pub(crate) generation: u64,
+    /// By shard.
+    targets: Box<[Box<[Target]>]>,
+    groups: Box<[Turns]>,
+    pub(crate) overflow: Option<Overflow>,
+    pub(crate) large_bytes: Option<u32>,
+}
+
+/// One subscriber of a topic: all its subscriptions that match, as one.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) session: SessionKey,
+    /// Most that messages of others come with; none if there is nothing for it.
+    pub(crate) qos: QoS,
+    /// The same for messages of its own, none if all of its subscriptions are without its own.
+    pub(crate) own: Option<QoS>,
+    pub(crate) retain_as_published: bool,
+    pub(crate) ids: Box<[u32]>,
+    allowed: AtomicU8,
+}
+
+/// The members of a shared subscription and whose turn it is.
+#[derive(Debug)]
+struct Turns {
+    members: Box<[Target]>,
+    states: Box<[Arc<SessionState>]>,
+    turn: Arc<AtomicUsize>,
+}
+
+const UNKNOWN: u8 = 0;
+const ALLOWED: u8 = 1;
+const DENIED: u8 = 2;
+
+impl Routes {
+    /// Enters a subscription; true if there was none of that filter.
+    pub(crate) fn insert(
+        &mut self,
+        filter: &str,
+        session: SessionKey,
+        options: SubscriptionOptions,
+        state: &Arc<SessionState>,
+    ) -> bool {
+        let Some(shared) = shared(filter) else {
+            return self.plain.insert(filter, session, options).is_none();
+        };
+        let id = match self.group_ids.get(filter) {
+            Some(id) => *id,
+            None => {
+                let group = Group { name: filter.into(), members: Vec::new(), turn: Arc::default() };
+                let id = self.free_groups.pop().unwrap_or_else(|| {
+                    self.groups.push(None);
+                    u32::try_from(self.groups.len() - 1).expect("fewer groups than subscriptions")
+                });
+                self.groups[id as usize] = Some(group);
+                self.group_ids.insert(filter.into(), id);
+                self.shared.insert(shared.filter, id, ());
+                id
+            }
+        };
+        let group = self.groups[id as usize].as_mut().expect("entered with its name");
+        let member = Member { session, options, state: state.clone() };
+        match group.members.iter_mut().find(|member| member.session == session) {
+            Some(former) => {
+                *former = member;
+                false
+            }
+            None => {
+                group.members.push(member);
+                self.members += 1;
+                true
+            }
+        }
+    }
+
+    /// Takes a subscription out; false if there was none.
+    pub(crate) fn remove(&mut self, filter: &str, session: SessionKey) -> bool {
+        let Some(shared) = shared(filter) else {
+            return self.plain.remove(filter, session).is_some();
+        };
+        let Some(&id) = self.group_ids.get(filter) else { return false };
+        let group = self.groups[id as usize].as_mut().expect("entered with its name");
+        let before = group.members.len();
+        group.members.retain(|member| member.session != session);
+        let removed = group.members.len() < before;
+        self.members -= usize::from(removed);
+        if group.members.is_empty() {
+            let name = std::mem::take(&mut group.name);
+            self.groups[id as usize] = None;
+            self.group_ids.remove(&name);
+            self.free_groups.push(id);
+            self.shared.remove(shared.filter, id);
+        }
+        removed
+    }
+
+    /// Subscriptions, each member of a shared one counted.
+    pub(crate) fn len(&self) -> usize {
+        self.plain.len() + self.members
+    }
+
+    /// Where messages of `topic` go.
+    pub(crate) fn route(
+        &self,
+        topic: &Arc<str>,
+        shards: usize,
+        generation: u64,
+        exceptions: &[TopicConfig],
+    ) -> Route {
+        let mut found: Vec<(SessionKey, SubscriptionOptions)> = Vec::new();
+        self.plain.matches(topic, |session, options| found.push((session, options)));
+        found.sort_by_key(|(session, _)| *session);
+        let mut targets: Vec<Vec<Target>> = (0..shards).map(|_| Vec::new()).collect();
+        for same in found.chunk_by(|a, b| a.0 == b.0) {
+            targets[same[0].0.shard()].push(Target::of(same));
+        }
+        let mut groups = Vec::new();
+        self.shared.matches(topic, |id, ()| {
+            let group = self.groups[id as usize].as_ref().expect("in the index while it is");
+            groups.push(Turns {
+                members: group.members.iter().map(|m| Target::of(&[(m.session, m.options)])).collect(),
+                states: group.members.iter().map(|member| member.state.clone()).collect(),
+                turn: group.turn.clone(),
+            });
+        });
+        let exception = exceptions.iter().find(|topics| topic_matches(&topics.filter, topic));
+        Route {
+            topic: topic.clone(),
+            generation,
+            targets: targets.into_iter().map(Vec::into_boxed_slice).collect(),
+            groups: groups.into(),
+            overflow: exception.and_then(|exception| exception.overflow),
+            large_bytes: exception.and_then(|exception| exception.large_bytes),
+        }
+    }
+}
+
+impl Route {
+    /// Subscribers on one shard, shared subscriptions aside.
+    #[inline]
+    pub(crate) fn on(&self, shard: usize) -> &[Target] {
+        &self.targets[shard]
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.groups.is_empty() && self.targets.iter().all(|targets| targets.is_empty())
+    }
+
+    /// How many shared subscriptions match.
+    pub(crate) fn group_count(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// The member of a shared subscription whose turn it is: the next that is connected and not behind, or else the next
+    /// that is connected, or else the next.
+    pub(crate) fn turn(&self, group: usize) -> usize {
+        let group = &self.groups[group];
+        let start = group.turn.fetch_add(1, Ordering::Relaxed);
+        let count = group.states.len();
+        let around = || (0..count).map(|step| start.wrapping_add(step) % count);
+        around()
+            .find(|at| group.states[*at].is_ready())
+            .or_else(|| around().find(|at| group.states[*at].connected.load(Ordering::Relaxed)))
+            .unwrap_or(start % count)
+    }
+
+    pub(crate) fn member(&self, group: usize, member: usize) -> &Target {
+        &self.groups[group].members[member]
+    }
+}
+
+impl Target {
+    /// All matching subscriptions of one session (MQTT-3.3.4-2, MQTT-3.3.4-4).
+    fn of(same: &[(SessionKey, SubscriptionOptions)]) -> Self {
+        let highest = |of: &mut dyn Iterator<Item = &SubscriptionOptions>| of.map(|o| o.qos).max();
+        let options = || same.iter().map(|(_, options)| options);
+        Self {
+            session: same[0].0,
+            qos: highest(&mut options()).expect("at least one matched"),
+            own: highest(&mut options().filter(|options| !options.no_local)),
+            retain_as_published: options().any(|options| options.retain_as_published),
+            ids: options().map(|options| options.id).filter(|id| *id != 0).collect(),
+            allowed: AtomicU8::new(UNKNOWN),
+        }
+    }
+
+    /// Whether rules let it have messages of the topic; `decide` is asked once for each route.
+    pub(crate) fn is_allowed(&self, decide: impl FnOnce() -> bool) -> bool {
+        match self.allowed.load(Ordering::Relaxed) {
+            UNKNOWN => {
+                let allowed = decide();
+                self.allowed.store(if allowed { ALLOWED } else { DENIED }, Ordering::Relaxed);
+                allowed
+            }
+            known => known == ALLOWED,
+        }
+    }
+}
+
+/// The parts of a valid shared filter.
+pub(crate) fn shared(filter: &str) -> Option<Shared<'_>> {
+    if !filter.starts_with("$share/") {
+        return None;
+    }
+    split_shared(filter).expect("filters are checked before they are entered")
+}

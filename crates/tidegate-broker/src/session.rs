@@ -1,0 +1,173 @@
+//! What a client has at the broker, with and without a connection.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tidegate_message::{Identity, Instant};
+use tidegate_wire::mqtt::{PacketId, QoS, Version};
+
+use crate::{
+    config::SessionConfig,
+    connection::WillMessage,
+    inflight::Inflight,
+    queue::Queue,
+    retained::Cursor,
+    slab::{Key, USES},
+};
+
+/// Names a session on a node: its shard, its slot there, and which use of the slot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionKey(u64);
+
+impl SessionKey {
+    pub(crate) fn new(shard: u8, key: Key) -> Self {
+        debug_assert!(key.use_count < USES);
+        Self(u64::from(shard) << 56 | u64::from(key.use_count) << 32 | u64::from(key.slot))
+    }
+
+    /// The shard that it lives on.
+    pub fn shard(self) -> usize {
+        (self.0 >> 56) as usize
+    }
+
+    pub(crate) fn key(self) -> Key {
+        Key { slot: self.0 as u32, use_count: (self.0 >> 32) as u32 & (USES - 1) }
+    }
+}
+
+impl fmt::Debug for SessionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = self.key();
+        write!(f, "{}.{}.{}", self.shard(), key.slot, key.use_count)
+    }
+}
+
+/// What of a subscription matters to each message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubscriptionOptions {
+    /// Most that messages come with.
+    pub qos: QoS,
+    /// Whether the client's own messages do not come back.
+    pub no_local: bool,
+    /// Whether messages keep their retain flag.
+    pub retain_as_published: bool,
+    /// Subscription Identifier; 0 for none.
+    pub id: u32,
+}
+
+/// Retained messages that a new subscription is still owed.
+#[derive(Debug)]
+pub(crate) struct RetainedScan {
+    pub(crate) filter: Box<str>,
+    pub(crate) cursor: Option<Cursor>,
+    pub(crate) options: SubscriptionOptions,
+    pub(crate) since: Instant,
+}
+
+/// What other shards see of a session.
+#[derive(Debug, Default)]
+pub(crate) struct SessionState {
+    /// Whether it has a connection.
+    pub(crate) connected: AtomicBool,
+    /// Whether its queue is over half full; then a shared subscription looks for somebody else.
+    pub(crate) behind: AtomicBool,
+}
+
+impl SessionState {
+    pub(crate) fn is_ready(&self) -> bool {
+        self.connected.load(Ordering::Relaxed) && !self.behind.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) client_id: Arc<str>,
+    pub(crate) identity: Identity,
+    pub(crate) config: Arc<SessionConfig>,
+    pub(crate) version: Version,
+    /// How long it outlives its connection; none for ever.
+    pub(crate) expiry: Option<Duration>,
+    pub(crate) connection: Option<Key>,
+    pub(crate) subscriptions: HashMap<Box<str>, SubscriptionOptions>,
+    pub(crate) retained: VecDeque<RetainedScan>,
+    pub(crate) queue: Queue,
+    pub(crate) inflight: Inflight,
+    /// QoS 2 packet identifiers that were received and not released.
+    pub(crate) received: Vec<PacketId>,
+    pub(crate) state: Arc<SessionState>,
+    /// A will that waits for its delay, and when that ends.
+    pub(crate) will: Option<(Box<WillMessage>, Instant)>,
+    /// When it ends, if nobody comes.
+    pub(crate) ends_at: Option<Instant>,
+    pub(crate) dropped: Dropped,
+    /// Publishers that are not read from because this session's queue is full.
+    pub(crate) blocks: Vec<SessionKey>,
+    /// Connections of this session that other sessions' queues block: how many of those.
+    pub(crate) blocked_by: u32,
+}
+
+/// Messages that did not reach a subscriber, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// The oldest or newest, because the subscriber's queue was full.
+    pub queue_full: u64,
+    /// A newer one of the topic came, under `latest`.
+    pub conflated: u64,
+    /// The node's budget for payloads was full.
+    pub budget_full: u64,
+    /// Expired before it could be sent.
+    pub expired: u64,
+    /// Larger than the subscriber takes.
+    pub too_large: u64,
+}
+
+impl Dropped {
+    /// All together.
+    pub fn total(&self) -> u64 {
+        self.queue_full + self.conflated + self.budget_full + self.expired + self.too_large
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        self.queue_full += other.queue_full;
+        self.conflated += other.conflated;
+        self.budget_full += other.budget_full;
+        self.expired += other.expired;
+        self.too_large += other.too_large;
+    }
+}
+
+impl Session {
+    /// Whether messages must be kept until acknowledged: only where the session outlives its connection.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.expiry != Some(Duration::ZERO)
+    }
+
+    pub(crate) fn is_received(&self, id: PacketId) -> bool {
+        self.received.contains(&id)
+    }
+
+    /// Bytes that wait or are in flight.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.queue.bytes() + self.inflight.kept_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_keep_their_parts() {
+        let key = Key { slot: u32::MAX - 1, use_count: USES - 1 };
+        let session = SessionKey::new(255, key);
+        assert_eq!((session.shard(), session.key()), (255, key));
+        assert_eq!(size_of::<SubscriptionOptions>(), 8);
+    }
+}

@@ -1,0 +1,163 @@
+//! What all shards of a node see.
+
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    sync::{
+        Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use tidegate_message::{Authorize, Instant};
+
+use crate::{
+    broker::Statistics,
+    budget::Budget,
+    config::BrokerConfig,
+    message::Message,
+    retained::Retained,
+    routes::Routes,
+};
+
+/// The state of a node that its shards share.
+#[derive(Debug)]
+pub struct Shared {
+    config: BrokerConfig,
+    shards: usize,
+    authorize: Arc<dyn Authorize>,
+    budget: Budget,
+    routes: RwLock<Routes>,
+    /// Counts changes of `routes`.
+    changes: AtomicU64,
+    retained: Mutex<Retained<Arc<Message>>>,
+    retained_count: AtomicUsize,
+    hasher: RandomState,
+    statistics: Mutex<Vec<Statistics>>,
+    began: Instant,
+}
+
+impl Shared {
+    /// The state of a node of `shards` shards, of which there is at least one and at most 255.
+    ///
+    /// # Panics
+    /// If there are more or none.
+    pub fn new(
+        config: BrokerConfig,
+        shards: usize,
+        authorize: Arc<dyn Authorize>,
+        now: Instant,
+    ) -> Arc<Self> {
+        assert!((1..=255).contains(&shards), "a node has 1 to 255 shards");
+        let budget = Budget::new(config.payload_bytes_max);
+        Arc::new(Self {
+            config,
+            shards,
+            authorize,
+            budget,
+            routes: RwLock::default(),
+            changes: AtomicU64::new(1),
+            retained: Mutex::new(Retained::new()),
+            retained_count: AtomicUsize::new(0),
+            hasher: RandomState::new(),
+            statistics: Mutex::new(vec![Statistics::default(); shards]),
+            began: now,
+        })
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &BrokerConfig {
+        &self.config
+    }
+
+    /// How many shards.
+    pub fn shards(&self) -> usize {
+        self.shards
+    }
+
+    /// The budget for payloads.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// The rules.
+    pub fn authorize(&self) -> &dyn Authorize {
+        &*self.authorize
+    }
+
+    /// The shard on which the session of a client lives.
+    pub fn shard_of(&self, client_id: &str) -> usize {
+        if self.shards == 1 {
+            return 0;
+        }
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(client_id.as_bytes());
+        (hasher.finish() % self.shards as u64) as usize
+    }
+
+    /// Subscriptions of the node.
+    pub fn subscriptions(&self) -> usize {
+        self.routes().len()
+    }
+
+    /// Retained messages of the node.
+    pub fn retained_count(&self) -> usize {
+        self.retained_count.load(Ordering::Relaxed)
+    }
+
+    /// When the node began.
+    pub fn began(&self) -> Instant {
+        self.began
+    }
+
+    /// What all shards counted, as of their last report.
+    pub fn statistics(&self) -> Statistics {
+        let all = self.statistics.lock().expect("no panic while it is held");
+        all.iter().fold(Statistics::default(), |sum, one| sum.plus(one))
+    }
+
+    pub(crate) fn report(&self, shard: usize, statistics: Statistics) {
+        self.statistics.lock().expect("no panic while it is held")[shard] = statistics;
+    }
+
+    /// Changes whenever a route may no longer hold.
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.changes.load(Ordering::Acquire).wrapping_add(self.authorize.generation() << 40)
+    }
+
+    pub(crate) fn routes(&self) -> RwLockReadGuard<'_, Routes> {
+        self.routes.read().expect("no panic while routes change")
+    }
+
+    /// The routes, to be changed; counts as a change.
+    pub(crate) fn routes_mut(&self) -> RwLockWriteGuard<'_, Routes> {
+        let routes = self.routes.write().expect("no panic while routes change");
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        routes
+    }
+
+    pub(crate) fn retained(&self) -> MutexGuard<'_, Retained<Arc<Message>>> {
+        self.retained.lock().expect("no panic while retained messages change")
+    }
+
+    /// Retains a message; false if there are too many topics. Without one, forgets the topic's.
+    pub(crate) fn retain(&self, topic: &str, message: Option<Arc<Message>>) -> bool {
+        let mut retained = self.retained();
+        let taken = match message {
+            Some(message) => {
+                let full = retained.len() >= self.config.retained_max;
+                let taken = !full || retained.get(topic).is_some();
+                if taken {
+                    retained.insert(topic, message);
+                }
+                taken
+            }
+            None => {
+                retained.remove(topic);
+                true
+            }
+        };
+        self.retained_count.store(retained.len(), Ordering::Relaxed);
+        taken
+    }
+}
