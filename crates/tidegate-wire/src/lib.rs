@@ -1,4 +1,4 @@
-//! Records of the node link, encoded and decoded without I/O.
+//! Records of the node link, encoded and decoded without I/O; packets of MQTT are in [`mqtt`].
 //!
 //! ```text
 //!  Record ──encode──▶ kind (u8) · fields, little endian ──carrier──▶ decode ──▶ Record
