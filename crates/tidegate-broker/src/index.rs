@@ -1,34 +1,36 @@
 //! Which subscriptions match a topic.
 //!
 //! ```text
-//!   site/7/+          root -- site -- 7 -- +   {key: value, ..}
-//!   site/7/door/#                     '-- door -- #   {key: value, ..}
+//!   site/7/door      a table by text: site/7/door {key: value, ..}
+//!
+//!   site/7/+         a trie:  root -- site -- 7 -- +   {key: value, ..}
+//!   site/7/door/#                             '-- door -- #   {key: value, ..}
 //! ```
 //!
-//! A trie with a node for each level of each filter. The text of a level is kept once and stands
-//! as a number everywhere else, so one hash map from (node, level) to node holds all edges but
-//! those to `+` and `#`, which are fields of the node.
+//! A filter without wildcards matches the topic of the same text and no other, so one look-up finds
+//! it; in most systems nearly all filters are such. The others are a trie with a node for each
+//! level. The text of a level is kept once and stands as a number everywhere else, so one table from
+//! (node, level) to node holds all edges but those to `+` and `#`, which are fields of the node.
 //!
-//! Cost: a topic of L levels looks up L texts and then visits nodes, each once. A node has at most
-//! two children that go on, the level's own and `+`, and one that ends, `#`; so at depth d a match
-//! visits at most `min(2^d, filters that reach that deep)` nodes that go on, whatever the filters.
-//! It walks up again by the parents: no recursion, no stack. The maps are hashed with a secret, so
-//! a client cannot choose texts that collide.
+//! Cost: a topic of L levels looks up itself and L texts and then visits nodes, each once. A node
+//! has at most two children that go on, the level's own and `+`, and one that ends, `#`; so at depth
+//! d a match visits at most `min(2^d, filters with wildcards that reach that deep)` nodes that go
+//! on, whatever the filters. It walks up again by the parents: no recursion, no stack. The tables
+//! are hashed with a secret, so a client cannot choose texts that collide.
 //!
-//! Always true: every node but the root leads to a subscription; every level kept is on an edge.
-//! Numbers of nodes and levels are used again. The tables keep their room when subscriptions go,
-//! and grow as a whole: one insert in a million may take as long as copying the edges.
+//! Always true: every node but the root leads to a subscription; every level kept is on an edge;
+//! every text of the first table has a subscriber. Numbers of nodes and levels are used again. The
+//! tables keep their room when subscriptions go.
 
 mod hash;
 mod subscribers;
+mod table;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use self::{hash::Seeded, subscribers::Subscribers, table::Table};
 
-use self::{hash::Seeded, subscribers::Subscribers};
-
-/// Subscriptions by filter: a trie of levels.
+/// Subscriptions by filter.
 ///
 /// `K` is a subscriber and `V` its options; both are best small. A subscriber has one value under
 /// a filter, and any number of filters. Filters are valid by
@@ -43,14 +45,18 @@ use self::{hash::Seeded, subscribers::Subscribers};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Index<K, V> {
+    /// Subscribers by filter, of filters without wildcards.
+    exact: Table<Box<str>, Subscribers<K, V>>,
+    exact_text_bytes: usize,
+    /// The trie of the other filters.
     nodes: Vec<Node<K, V>>,
     /// Nodes to use again.
     nodes_free: Vec<u32>,
     /// Children by (parent, level), wildcards aside.
-    edges: HashMap<(u32, u32), u32, Seeded>,
+    edges: Table<(u32, u32), u32>,
     levels: Levels,
     subscriptions: usize,
-    /// Subscriptions that are held outside of their node.
+    /// Subscriptions that share their filter, and so are held in an allocation of their own.
     listed: usize,
 }
 
@@ -59,9 +65,11 @@ impl<K: Copy + Ord, V: Copy> Index<K, V> {
     pub fn new() -> Self {
         let seeded = Seeded::new();
         Self {
+            exact: Table::new(seeded.clone()),
+            exact_text_bytes: 0,
             nodes: vec![Node::new(NONE, NONE)],
             nodes_free: Vec::new(),
-            edges: HashMap::with_hasher(seeded.clone()),
+            edges: Table::new(seeded.clone()),
             levels: Levels::new(seeded),
             subscriptions: 0,
             listed: 0,
@@ -72,14 +80,22 @@ impl<K: Copy + Ord, V: Copy> Index<K, V> {
     ///
     /// Returns the former value, or `None` if there was none.
     pub fn insert(&mut self, filter: &str, key: K, value: V) -> Option<V> {
-        let mut node = ROOT;
-        for level in filter.split('/') {
-            node = match self.child(node, level) {
-                NONE => self.add_child(node, level),
-                child => child,
-            };
-        }
-        let subscribers = &mut self.nodes[node as usize].subscribers;
+        let subscribers = if has_wildcard(filter) {
+            let mut node = ROOT;
+            for level in filter.split('/') {
+                node = match self.child(node, level) {
+                    NONE => self.add_child(node, level),
+                    child => child,
+                };
+            }
+            &mut self.nodes[node as usize].subscribers
+        } else {
+            if self.exact.get(filter).is_none() {
+                self.exact.insert(filter.into(), Subscribers::new());
+                self.exact_text_bytes += filter.len();
+            }
+            self.exact.get_mut(filter).expect("it was just inserted")
+        };
         let listed = subscribers.listed();
         let former = subscribers.insert(key, value);
         self.listed = self.listed - listed + subscribers.listed();
@@ -91,25 +107,33 @@ impl<K: Copy + Ord, V: Copy> Index<K, V> {
     ///
     /// Returns its value, or `None` if there was no such subscription.
     pub fn remove(&mut self, filter: &str, key: K) -> Option<V> {
-        let mut node = self.find(filter)?;
-        let subscribers = &mut self.nodes[node as usize].subscribers;
+        let node = if has_wildcard(filter) { Some(self.find(filter)?) } else { None };
+        let subscribers = match node {
+            Some(node) => &mut self.nodes[node as usize].subscribers,
+            None => self.exact.get_mut(filter)?,
+        };
         let listed = subscribers.listed();
         let former = subscribers.remove(key)?;
         self.listed = self.listed - listed + subscribers.listed();
         self.subscriptions -= 1;
-        // Prune upwards until a node that something else needs.
-        for level in filter.rsplit('/') {
-            if !self.nodes[node as usize].is_unused() {
-                break;
+        match node {
+            Some(node) => self.prune(node, filter),
+            None if subscribers.is_empty() => {
+                self.exact.remove(filter);
+                self.exact_text_bytes -= filter.len();
             }
-            node = self.remove_child(node, level);
+            None => {}
         }
         Some(former)
     }
 
     /// The value of `key` under exactly this `filter`, or `None` if it has no such subscription.
     pub fn get(&self, filter: &str, key: K) -> Option<V> {
-        self.nodes[self.find(filter)? as usize].subscribers.get(key)
+        if has_wildcard(filter) {
+            self.nodes[self.find(filter)? as usize].subscribers.get(key)
+        } else {
+            self.exact.get(filter)?.get(key)
+        }
     }
 
     /// Calls `each` for every subscription whose filter matches `topic`.
@@ -119,6 +143,9 @@ impl<K: Copy + Ord, V: Copy> Index<K, V> {
     /// and keys alone, filter by filter and ascending keys within one; no more is promised.
     /// Allocates nothing for a topic of at most 64 levels.
     pub fn matches(&self, topic: &str, mut each: impl FnMut(K, V)) {
+        if let Some(subscribers) = self.exact.get(topic) {
+            subscribers.each(&mut each);
+        }
         let mut few = [NONE; LEVELS_INLINE];
         let mut count = 0;
         let mut texts = topic.split('/');
@@ -147,9 +174,11 @@ impl<K: Copy + Ord, V: Copy> Index<K, V> {
 
     /// About how many bytes of memory the index holds, room that is not used included.
     pub fn bytes(&self) -> usize {
-        self.nodes.capacity() * size_of::<Node<K, V>>()
+        self.exact.bytes()
+            + texts_bytes(self.exact.len(), self.exact_text_bytes)
+            + self.nodes.capacity() * size_of::<Node<K, V>>()
             + self.nodes_free.capacity() * size_of::<u32>()
-            + table_bytes::<((u32, u32), u32)>(self.edges.capacity())
+            + self.edges.bytes()
             + self.levels.bytes()
             + self.listed * Subscribers::<K, V>::LISTED_BYTES
     }
@@ -201,7 +230,7 @@ impl<K: Copy + Ord, V: Copy> Index<K, V> {
         self.edges.get(&(parent, level)).copied().unwrap_or(NONE)
     }
 
-    /// The node of a filter that somebody has or had as the beginning of a longer one.
+    /// The node of a filter: that of a subscription, or one on the way to others.
     fn find(&self, filter: &str) -> Option<u32> {
         let mut node = ROOT;
         for level in filter.split('/') {
@@ -249,6 +278,16 @@ impl<K: Copy + Ord, V: Copy> Index<K, V> {
             }
         }
         id
+    }
+
+    /// Takes out the node of `filter` and those above it, up to one that something else needs.
+    fn prune(&mut self, mut node: u32, filter: &str) {
+        for level in filter.rsplit('/') {
+            if !self.nodes[node as usize].is_unused() {
+                break;
+            }
+            node = self.remove_child(node, level);
+        }
     }
 
     /// Takes an unused node out and returns its parent.
@@ -314,7 +353,7 @@ impl<K: Copy + Ord, V: Copy> Node<K, V> {
 /// The texts of levels, each with its number and how many edges have it.
 #[derive(Clone, Debug)]
 struct Levels {
-    by_text: HashMap<Box<str>, Level, Seeded>,
+    by_text: Table<Box<str>, Level>,
     numbers_free: Vec<u32>,
     text_bytes: usize,
 }
@@ -327,8 +366,7 @@ struct Level {
 
 impl Levels {
     fn new(seeded: Seeded) -> Self {
-        let by_text = HashMap::with_hasher(seeded);
-        Self { by_text, numbers_free: Vec::new(), text_bytes: 0 }
+        Self { by_text: Table::new(seeded), numbers_free: Vec::new(), text_bytes: 0 }
     }
 
     /// The number of a level, or `NONE` if no edge has it.
@@ -361,12 +399,15 @@ impl Levels {
     }
 
     fn bytes(&self) -> usize {
-        // An allocation costs about 12 bytes more than its text, in its header and rounding.
-        self.text_bytes
-            + self.by_text.len() * 12
-            + table_bytes::<(Box<str>, Level)>(self.by_text.capacity())
+        texts_bytes(self.by_text.len(), self.text_bytes)
+            + self.by_text.bytes()
             + self.numbers_free.capacity() * size_of::<u32>()
     }
+}
+
+/// Whether a valid filter goes into the trie.
+fn has_wildcard(filter: &str) -> bool {
+    filter.bytes().any(|byte| matches!(byte, b'+' | b'#'))
 }
 
 /// The number of a new node or level.
@@ -375,7 +416,7 @@ fn number(count: usize) -> u32 {
     number.expect("fewer nodes than 2^32 - 3: they would fill 200 GB")
 }
 
-/// Bytes of a hash table with this capacity: one of control for each entry, and an eighth is room.
-fn table_bytes<T>(capacity: usize) -> usize {
-    capacity * 8 / 7 * (size_of::<T>() + 1)
+/// Bytes of texts in memory: each takes about 12 more than its own, for a header and rounding.
+fn texts_bytes(count: usize, bytes: usize) -> usize {
+    bytes + count * 12
 }

@@ -17,7 +17,7 @@ impl Seeded {
     /// With a secret from the system. No result depends on it but the order within a table.
     pub(super) fn new() -> Self {
         let random = RandomState::new();
-        Self { start: random.hash_one(0), factor: random.hash_one(1) }
+        Self { start: random.hash_one(0), factor: random.hash_one(1) | 1 }
     }
 }
 
