@@ -10,6 +10,7 @@ mod code;
 mod instant;
 mod payload;
 mod position;
+mod topic;
 
 pub use access::{
     Action, AllowAll, Authorize, Decision, Identity, IdentityKind, Proof, Refusal, Target,
@@ -23,3 +24,6 @@ pub use code::Code;
 pub use instant::Instant;
 pub use payload::Payload;
 pub use position::Position;
+pub use topic::{
+    Shared, TopicError, check_topic_filter, check_topic_name, split_shared, topic_matches,
+};
