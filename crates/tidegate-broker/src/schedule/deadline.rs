@@ -1,0 +1,131 @@
+//! Our policy: start a large message unless waiting is likely to help.
+//!
+//! What it costs: on a link of 10 Mbit/s a message of 1 MB takes 0.84 s, and a small one that comes after its
+//! start waits for the rest of that. No order of starts changes this, so on a link that is *always* that slow
+//! withholding only idles it: the large one is started as soon as no small one waits and the kernel has sent
+//! all it had. Only where the link is slower than it was of late can a later start be quicker, and only if
+//! small messages do come is anyone helped. So all three must hold for a large message to be withheld:
+//!
+//! 1. its predicted time, bytes by delivery rate, exceeds the budget;
+//! 2. a small message was started within that predicted time: another is to be expected;
+//! 3. the path is congested: the rate dipped under half of what is usual, or the RTT is far above what the
+//!    path and our own bytes in it explain.
+//!
+//! Three traps. The best rate of late is no measure of what is usual: a token bucket lets the first bytes
+//! through at the speed of the wire, and one such sample would make each later one a dip. The median of one
+//! sample a second is; it also takes a link that became slow for good as it is after a quarter of a minute.
+//! The kernel does not renew the delivery rate while an application sends less than the path would
+//! take, which is so as soon as large messages are withheld: a dip is believed for a second after the value
+//! last changed, then the start itself is the probe. And the RTT includes the queue that our own large
+//! messages make at the bottleneck: twice the most that we had in flight, at the usual rate, is taken off it,
+//! or each large message would withhold the next.
+
+use std::time::Duration;
+
+use tidegate_message::Instant;
+
+use super::{
+    DeadlineConfig, LinkState, Next, Waiting,
+    window::{SlowMedian, WindowedMax},
+};
+
+/// Part of the usual rate below which the path counts as congested.
+const DIP: f64 = 0.5;
+/// How long a rate that does not change any more is taken for that of the path.
+const RATE_BELIEVED: Duration = Duration::from_secs(1);
+/// Times the least RTT above which the path may be congested.
+const RTT_FACTOR: u32 = 4;
+/// How far back our bytes in flight are remembered.
+const RECENT: Duration = Duration::from_secs(30);
+/// Least time until a look at bytes that the kernel has still to send.
+const DRAIN_MIN: Duration = Duration::from_millis(1);
+
+/// What was seen of the path and of the small messages.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Deadline {
+    rate: u64,
+    rate_changed: Option<Instant>,
+    rate_usual: SlowMedian,
+    in_flight: WindowedMax,
+    small_last: Option<Instant>,
+}
+
+impl Deadline {
+    pub(super) fn observe(&mut self, now: Instant, link: LinkState) {
+        if link.delivery_rate != self.rate {
+            self.rate = link.delivery_rate;
+            self.rate_changed = Some(now);
+        }
+        self.rate_usual.push(now, link.delivery_rate);
+        self.in_flight.push(now, link.unacked_bytes, RECENT);
+    }
+
+    pub(super) fn small_started(&mut self, now: Instant) {
+        self.small_last = Some(now);
+    }
+
+    /// Whether the large message starts, where no small one waits.
+    pub(super) fn large(
+        &self,
+        config: &DeadlineConfig,
+        now: Instant,
+        large: Waiting,
+        link: LinkState,
+    ) -> Next {
+        let due = large.since + config.deadline;
+        if now >= due {
+            return Next::Large;
+        }
+        if link.unsent_bytes > 0 {
+            let drained = seconds(link.unsent_bytes, link.delivery_rate)
+                .map_or(DRAIN_MIN, |time| {
+                    time.clamp(DRAIN_MIN, config.small_budget.max(DRAIN_MIN))
+                });
+            return Next::Wait(Some(due.min(now + drained)));
+        }
+        match self.withheld_until(config, now, large.bytes, link) {
+            Some(until) => Next::Wait(Some(due.min(until))),
+            None => Next::Large,
+        }
+    }
+
+    /// Until when it is withheld at most; nothing if it is not.
+    fn withheld_until(
+        &self,
+        config: &DeadlineConfig,
+        now: Instant,
+        bytes: u64,
+        link: LinkState,
+    ) -> Option<Instant> {
+        let predicted = seconds(bytes, link.delivery_rate)?;
+        if predicted <= config.small_budget {
+            return None;
+        }
+        let lonely = self.small_last? + predicted;
+        if now >= lonely {
+            return None;
+        }
+        let usual = self.rate_usual.get()?;
+        if self.rtt_is_high(config, link, usual) {
+            return Some(lonely);
+        }
+        let stale = self.rate_changed? + RATE_BELIEVED;
+        let dipped = (link.delivery_rate as f64) < DIP * usual as f64;
+        (dipped && now < stale).then_some(lonely.min(stale))
+    }
+
+    fn rtt_is_high(&self, config: &DeadlineConfig, link: LinkState, usual: u64) -> bool {
+        if link.rtt.is_zero() || link.rtt_min.is_zero() {
+            return false;
+        }
+        let own = seconds(self.in_flight.max().saturating_mul(2), usual).unwrap_or_default();
+        let explained = link.rtt_min.saturating_add(own).saturating_add(config.small_budget);
+        link.rtt > link.rtt_min.saturating_mul(RTT_FACTOR) && link.rtt > explained
+    }
+}
+
+/// The time for `bytes` at `rate` bytes a second; nothing if the rate is not known.
+fn seconds(bytes: u64, rate: u64) -> Option<Duration> {
+    (rate > 0)
+        .then(|| Duration::try_from_secs_f64(bytes as f64 / rate as f64).unwrap_or(Duration::MAX))
+}
