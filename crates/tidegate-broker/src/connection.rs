@@ -128,7 +128,6 @@ pub(crate) struct Receiving {
     pub(crate) topic: Arc<str>,
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
-    pub(crate) dup: bool,
     pub(crate) packet_id: Option<PacketId>,
     pub(crate) forwarded: Vec<u8>,
     pub(crate) message_expiry: Option<u32>,

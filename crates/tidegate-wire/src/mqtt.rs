@@ -28,7 +28,7 @@ mod subscribe;
 
 pub use ack::{AckKind, encode_ack};
 pub use error::{DecodeError, EncodeError};
-pub use header::{FixedHeader, encode_variable, variable_bytes};
+pub use header::{FixedHeader, PACKET_BYTES_MAX, encode_variable, variable_bytes};
 pub use packet::{
     Ack, Auth, Connack, ConnackProperties, Connect, ConnectProperties, Disconnect, Packet,
     PacketId, Publish, PublishProperties, QoS, RetainHandling, Suback, Subscribe, SubscribeFilter,

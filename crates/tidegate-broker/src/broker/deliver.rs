@@ -79,8 +79,9 @@ impl Broker {
                 self.peers[shard].push(peer);
             }
         }
-        for shard in (0..self.shared.shards()).filter(|shard| *shard != self.shard) {
-            if !route.on(shard).is_empty()
+        for shard in 0..self.shared.shards() {
+            if shard != self.shard
+                && !route.on(shard).is_empty()
                 && let Some(held) = self.held(&message, &mut held)
             {
                 self.peers[shard].push(Peer::Message(held, RouteHandle(route.clone())));

@@ -44,6 +44,7 @@ impl Broker {
         now: Instant,
         key: Key,
         publish: &Publish<'_>,
+        last: Option<&Arc<Route>>,
     ) -> Result<(), Fault> {
         let aliased;
         let topic = if publish.properties.topic_alias.is_some() {
@@ -69,7 +70,7 @@ impl Broker {
             message_expiry: properties.message_expiry,
             charge: None,
         };
-        self.arrived(now, key, topic, arrival)
+        self.arrived(now, key, topic, last, arrival)
     }
 
     /// A large PUBLISH whose last byte has come.
@@ -94,7 +95,7 @@ impl Broker {
             message_expiry: received.message_expiry,
             charge: Some(charge),
         };
-        self.arrived(now, key, &topic, arrival)
+        self.arrived(now, key, &topic, None, arrival)
     }
 
     /// The topic of a PUBLISH, with aliases resolved and noted (section 3.3.2.3.4).
@@ -132,6 +133,7 @@ impl Broker {
         now: Instant,
         key: Key,
         topic: &str,
+        last: Option<&Arc<Route>>,
         arrival: Arrival<'_>,
     ) -> Result<(), Fault> {
         self.statistics.received += 1;
@@ -150,7 +152,19 @@ impl Broker {
                 return Err(Fault::new(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED, text));
             }
         }
-        let Some(route) = self.allowed_route(key, topic)? else {
+        // A publisher mostly repeats its topic; the decoder then gives back the very text that the route holds.
+        let last = last.filter(|last| {
+            std::ptr::eq(&raw const *last.topic, topic) && last.generation == self.shared.generation()
+        });
+        let looked_up;
+        let route = match last {
+            Some(last) => Some(last),
+            None => {
+                looked_up = self.allowed_route(key, topic)?;
+                looked_up.as_ref()
+            }
+        };
+        let Some(route) = route else {
             self.statistics.refused += 1;
             return self.refuse(key, arrival.qos, arrival.packet_id, ReasonCode::NOT_AUTHORIZED);
         };
@@ -186,7 +200,7 @@ impl Broker {
             received: now,
             publisher: session.map(|session| self.session_key(session)),
         };
-        let outcome = self.publish(now, &route, message, arrival.charge);
+        let outcome = self.publish(now, route, message, arrival.charge);
         self.acknowledge_publish(key, arrival.qos, arrival.packet_id, outcome)
     }
 

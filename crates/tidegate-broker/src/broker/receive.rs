@@ -88,9 +88,11 @@ impl Broker {
         };
         self.statistics.packets_received += 1;
         if header.packet_type() == PUBLISH {
-            let known = connection.recent.first().map_or("", |recent| &*recent.route.topic);
+            let last = connection.recent.first().filter(|recent| recent.allowed);
+            let last = last.map(|recent| recent.route.clone());
+            let known = last.as_ref().map_or("", |route| &*route.topic);
             let publish = Publish::decode_known(version, first, body, known)?;
-            self.received_publish(now, key, &publish)?;
+            self.received_publish(now, key, &publish, last.as_ref())?;
             return Ok(packet_bytes);
         }
         let packet = Packet::decode(version, first, body)?;

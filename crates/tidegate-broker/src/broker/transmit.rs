@@ -7,7 +7,7 @@ use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode, encod
 
 use super::{
     Broker, ConnectionKey,
-    deliver::{Outgoing, append, drain_time, is_large, may_begin},
+    deliver::{Outgoing, append, drain_time, may_begin},
     mark_dirty,
 };
 use crate::{

@@ -5,6 +5,9 @@ use super::DecodeError;
 /// The largest number of variable length, and so the longest body.
 pub(super) const VARIABLE_MAX: u32 = 268_435_455;
 
+/// Largest packet that the protocol allows, in bytes: the longest remaining length behind the longest fixed header.
+pub const PACKET_BYTES_MAX: u32 = 268_435_455 + 5;
+
 /// A fixed header (section 2.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedHeader {
