@@ -9,7 +9,7 @@ use tidegate_wire::mqtt::QoS;
 pub const HOPS_MAX: u8 = 8;
 
 /// Decides about the messages of one publisher, in the order in which they came.
-pub trait Admission: fmt::Debug {
+pub trait Admission: Send + fmt::Debug {
     /// Looks at `batch`: may change each draft and its verdict, and add what it emits.
     fn admit(&mut self, now: Instant, identity: &Identity, batch: &mut Batch);
 }

@@ -1,0 +1,201 @@
+//! The threads of an MQTT server.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::AtomicUsize,
+        mpsc::{self, Receiver},
+    },
+    thread::{self, JoinHandle},
+};
+
+use mio::{Poll, Token, net::TcpListener};
+use tidegate_broker::{SessionReport, Shared};
+
+use super::{
+    inbox::{Inbox, waker},
+    settings::{Doors, ServerSettings},
+    shard::{Listener, Note, Question, Shard, ShardParts},
+};
+use crate::clock;
+
+/// Questions that may wait for the doors; beyond them clients are told that the server is busy.
+const QUESTIONS_MAX: usize = 1024;
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4096;
+
+/// A running MQTT server; it stops when told to, or when dropped.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    inboxes: Arc<[Arc<Inbox<Note>>]>,
+    threads: Vec<JoinHandle<()>>,
+    addresses: Vec<(Arc<str>, SocketAddr)>,
+}
+
+/// Why a server cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// An address cannot be listened on.
+    #[error("mqtt.listener.{listener} cannot listen on {address}")]
+    Listen {
+        /// The listener.
+        listener: Arc<str>,
+        /// Its address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system gives no threads or descriptors.
+    #[error("the threads of the MQTT server cannot be started")]
+    Start(#[source] io::Error),
+}
+
+impl Server {
+    /// Listens and serves.
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    pub fn start(settings: ServerSettings) -> Result<Self, ServerError> {
+        let ServerSettings { broker, listeners, shards, doors, authorize } = settings;
+        let mut sockets = Vec::new();
+        let mut addresses = Vec::new();
+        for listener in listeners {
+            let address = listener.listen;
+            let failed = |source| {
+                let listener = listener.name.clone();
+                ServerError::Listen { listener, address, source }
+            };
+            let socket = listen(address).map_err(failed)?;
+            addresses.push((listener.name.clone(), socket.local_addr().map_err(failed)?));
+            let connections = AtomicUsize::new(0);
+            sockets.push((socket, Arc::new(Listener { settings: listener, connections })));
+        }
+        let shared = Shared::new(broker, shards, authorize, clock::now());
+        let mut polls = Vec::new();
+        let mut inboxes = Vec::new();
+        for _ in 0..shards {
+            let poll = Poll::new().map_err(ServerError::Start)?;
+            let waker = waker(&poll, Token(0)).map_err(ServerError::Start)?;
+            inboxes.push(Arc::new(Inbox::new(waker)));
+            polls.push(poll);
+        }
+        let inboxes: Arc<[Arc<Inbox<Note>>]> = inboxes.into();
+        let (questions, asked) = mpsc::sync_channel(QUESTIONS_MAX);
+        let mut server =
+            Self { shared: shared.clone(), inboxes: inboxes.clone(), threads: Vec::new(), addresses };
+        let seed = u64::from_ne_bytes(random_bytes().map_err(ServerError::Start)?);
+        for (shard, poll) in polls.into_iter().enumerate() {
+            let parts = ShardParts {
+                shard,
+                shared: shared.clone(),
+                poll,
+                inboxes: inboxes.clone(),
+                listeners: if shard == 0 { std::mem::take(&mut sockets) } else { Vec::new() },
+                doors: doors.clone(),
+                questions: questions.clone(),
+                seed,
+            };
+            let shard_loop = Shard::new(parts).map_err(ServerError::Start)?;
+            server.spawn(format!("mqtt-{shard}"), move || {
+                if let Err(error) = shard_loop.run() {
+                    tracing::error!(%error, shard, "a shard of the MQTT server ended");
+                }
+            })?;
+        }
+        drop(questions);
+        let inboxes = inboxes.clone();
+        server.spawn("mqtt-doors".to_owned(), move || answer(&asked, &*doors, &inboxes))?;
+        Ok(server)
+    }
+
+    fn spawn(
+        &mut self,
+        name: String,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result<(), ServerError> {
+        let thread = thread::Builder::new().name(name).spawn(work).map_err(ServerError::Start)?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Where each listener listens, by name.
+    pub fn addresses(&self) -> &[(Arc<str>, SocketAddr)] {
+        &self.addresses
+    }
+
+    /// What all shards share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Ends a client's connection because somebody said so.
+    pub fn kick(&self, client_id: &str) {
+        let shard = self.shared.shard_of(client_id);
+        self.inboxes[shard].put([Note::Kick(client_id.to_owned())]);
+    }
+
+    /// The sessions that hold most, at most `limit`; waits for the shards.
+    pub fn sessions(&self, limit: usize) -> Vec<SessionReport> {
+        let (answer, answers) = mpsc::channel();
+        for inbox in self.inboxes.iter() {
+            inbox.put([Note::Report(limit, answer.clone())]);
+        }
+        drop(answer);
+        let mut reports: Vec<SessionReport> = answers.into_iter().flatten().collect();
+        reports.sort_by_key(|report| std::cmp::Reverse(report.queued_bytes + report.inflight_bytes));
+        reports.truncate(limit);
+        reports
+    }
+
+    /// Tells every client that the server stops, and waits until all threads have ended.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        for inbox in self.inboxes.iter() {
+            inbox.put([Note::Stop]);
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the MQTT server panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Answers what the shards ask, one after another: passwords take long by design.
+fn answer(asked: &Receiver<Question>, doors: &dyn Doors, inboxes: &[Arc<Inbox<Note>>]) {
+    while let Ok(question) = asked.recv() {
+        let answer = doors.authenticate(&question.proof);
+        inboxes[question.shard].put([Note::Answered(question.connection, answer)]);
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let domain = socket2::Domain::for_address(address);
+    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, Some(socket2::Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(TcpListener::from_std(socket.into()))
+}
+
+fn random_bytes() -> io::Result<[u8; 8]> {
+    let mut bytes = [0; 8];
+    rustls::crypto::ring::default_provider()
+        .secure_random
+        .fill(&mut bytes)
+        .map_err(|_| io::Error::other("the system gives no random bytes"))?;
+    Ok(bytes)
+}

@@ -1,0 +1,143 @@
+//! What an MQTT server is made of.
+
+use std::{net::SocketAddr, str::FromStr, sync::Arc, time::Duration};
+
+use tidegate_broker::{BrokerConfig, SessionConfig};
+use tidegate_message::{Authorize, Identity, Proof, Refusal};
+
+/// A server of some listeners and shards.
+#[derive(Clone, Debug)]
+pub struct ServerSettings {
+    /// Settings of the broker.
+    pub broker: BrokerConfig,
+    /// Where clients connect.
+    pub listeners: Vec<ListenerSettings>,
+    /// Threads that serve connections, 1 to 255.
+    pub shards: usize,
+    /// Who may come in.
+    pub doors: Arc<dyn Doors>,
+    /// Who may do what.
+    pub authorize: Arc<dyn Authorize>,
+}
+
+/// Where clients connect.
+#[derive(Clone, Debug)]
+pub struct ListenerSettings {
+    /// Its name, for logs.
+    pub name: Arc<str>,
+    /// Its address; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// What is spoken there.
+    pub protocol: Protocol,
+    /// Certificate and clients' authorities, with TLS.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Connections at a time.
+    pub connections_max: usize,
+    /// Longest time from a connection to its CONNECT, TLS and WebSocket included.
+    pub connect_timeout: Duration,
+    /// Whether clients come in that prove nothing.
+    pub anonymous: bool,
+    /// Settings of the sessions of its clients.
+    pub session: Arc<SessionConfig>,
+    /// Congestion control, such as `bbr` or `cubic`; the system's if none.
+    pub tcp_congestion: Option<String>,
+    /// Messages that a client may publish a second; it is read from no faster. None for any.
+    pub publish_rate_max: Option<u32>,
+}
+
+/// What is spoken at a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Protocol {
+    /// MQTT over TCP.
+    #[default]
+    Tcp,
+    /// MQTT over TLS.
+    Tls,
+    /// MQTT over WebSocket (MQTT 5, section 6).
+    WebSocket,
+    /// MQTT over WebSocket over TLS.
+    SecureWebSocket,
+}
+
+impl Protocol {
+    /// Each with its word.
+    const WORDS: [(&str, Self); 4] = [
+        ("tcp", Self::Tcp),
+        ("tls", Self::Tls),
+        ("websocket", Self::WebSocket),
+        ("secure-websocket", Self::SecureWebSocket),
+    ];
+
+    /// Its word in configuration.
+    pub fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|(_, protocol)| *protocol == self).expect("each has its word").0
+    }
+
+    /// Whether TLS is below it.
+    pub fn is_secure(self) -> bool {
+        matches!(self, Self::Tls | Self::SecureWebSocket)
+    }
+
+    /// Whether WebSocket is below it.
+    pub fn is_websocket(self) -> bool {
+        matches!(self, Self::WebSocket | Self::SecureWebSocket)
+    }
+}
+
+impl FromStr for Protocol {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::WORDS.iter().find(|(word, _)| *word == text);
+        found.map(|(_, protocol)| *protocol).ok_or_else(|| {
+            format!("{text:?} is no protocol; choose tcp, tls, websocket or secure-websocket")
+        })
+    }
+}
+
+/// Who may come in.
+pub trait Doors: Send + Sync + std::fmt::Debug {
+    /// Who somebody is.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    fn authenticate(&self, proof: &Proof) -> Result<Identity, Refusal>;
+
+    /// Whether the answer takes long, as with passwords; it is then given on a thread of its own.
+    fn is_slow(&self, proof: &Proof) -> bool;
+
+    /// The SCRAM-SHA-256 exchange (RFC 7677) of a client, if users can have one.
+    fn scram(&self, client: &str, first: &[u8]) -> Result<Scram, Refusal>;
+}
+
+/// A SCRAM exchange under way.
+pub struct Scram {
+    /// What the client is sent.
+    pub challenge: Vec<u8>,
+    /// Takes the client's answer; gives who it is and what to send it.
+    pub finish: Box<dyn FnOnce(&[u8]) -> Result<(Identity, Vec<u8>), Refusal> + Send>,
+}
+
+impl std::fmt::Debug for Scram {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Scram")
+    }
+}
+
+/// Lets everybody in as nobody: for tests and for loopback without users.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenDoors;
+
+impl Doors for OpenDoors {
+    fn authenticate(&self, proof: &Proof) -> Result<Identity, Refusal> {
+        Ok(Identity::anonymous(&proof.client))
+    }
+
+    fn is_slow(&self, _: &Proof) -> bool {
+        false
+    }
+
+    fn scram(&self, _: &str, _: &[u8]) -> Result<Scram, Refusal> {
+        Err(Refusal::BadCredentials)
+    }
+}

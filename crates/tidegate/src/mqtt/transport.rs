@@ -1,0 +1,188 @@
+//! Bytes of MQTT to and from a socket: plain, in TLS, in WebSocket frames, or both.
+//!
+//! Always true: what was handed over is handed on before anything else is taken, so that packets chosen later can still be
+//! better ones; at most one write of the broker waits here.
+
+use std::{
+    io::{self, IoSlice, Read, Write},
+    sync::Arc,
+};
+
+use mio::net::TcpStream;
+use rustls::{ServerConfig, ServerConnection};
+
+/// Plain bytes that one TLS connection takes before they are on their way (MQTT's own writes are no larger).
+const TLS_BUFFER_BYTES: usize = 16 << 10;
+
+/// The way between a socket and MQTT.
+#[derive(Debug)]
+pub(super) struct Transport {
+    socket: TcpStream,
+    tls: Option<Box<ServerConnection>>,
+    /// Bytes for the socket that it did not take.
+    staged: Vec<u8>,
+    staged_sent: usize,
+}
+
+/// What a read gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadOutcome {
+    /// That many bytes of MQTT, perhaps none; the socket may have more.
+    Bytes(usize),
+    /// Nothing for now.
+    WouldBlock,
+    /// The peer sends no more.
+    End,
+}
+
+impl Transport {
+    pub(super) fn new(
+        socket: TcpStream,
+        tls: Option<Arc<ServerConfig>>,
+    ) -> Result<Self, rustls::Error> {
+        let tls = match tls {
+            None => None,
+            Some(config) => {
+                let mut connection = ServerConnection::new(config)?;
+                connection.set_buffer_limit(Some(TLS_BUFFER_BYTES));
+                Some(Box::new(connection))
+            }
+        };
+        Ok(Self { socket, tls, staged: Vec::new(), staged_sent: 0 })
+    }
+
+    pub(super) fn socket(&mut self) -> &mut TcpStream {
+        &mut self.socket
+    }
+
+    /// The common name of the client's certificate, once the handshake is over.
+    pub(super) fn certificate(&self) -> Option<String> {
+        let certificates = self.tls.as_ref()?.peer_certificates()?;
+        super::certificate::common_name(certificates.first()?)
+    }
+
+    /// Reads bytes of MQTT into `buffer`.
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<ReadOutcome> {
+        self.read_below(buffer)
+    }
+
+    /// Reads what is in TLS, or on the socket.
+    fn read_below(&mut self, buffer: &mut [u8]) -> io::Result<ReadOutcome> {
+        let Some(tls) = &mut self.tls else {
+            return match self.socket.read(buffer) {
+                Ok(0) => Ok(ReadOutcome::End),
+                Ok(count) => Ok(ReadOutcome::Bytes(count)),
+                Err(error) => blocked(error).map(|()| ReadOutcome::WouldBlock),
+            };
+        };
+        loop {
+            match tls.reader().read(buffer) {
+                Ok(0) => return Ok(ReadOutcome::End),
+                Ok(count) => return Ok(ReadOutcome::Bytes(count)),
+                Err(error) => blocked(error)?,
+            }
+            match tls.read_tls(&mut self.socket) {
+                Ok(0) => return Ok(ReadOutcome::End),
+                Ok(_) => {}
+                Err(error) => return blocked(error).map(|()| ReadOutcome::WouldBlock),
+            }
+            let result = tls.process_new_packets();
+            // An alert goes out before the connection ends.
+            while tls.wants_write() {
+                match tls.write_tls(&mut self.socket) {
+                    Ok(_) => {}
+                    Err(error) => {
+                        blocked(error)?;
+                        break;
+                    }
+                }
+            }
+            result.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        }
+    }
+
+    /// Whether the broker may be asked for more: nothing of what it gave waits here.
+    pub(super) fn is_clear(&self) -> bool {
+        self.staged.is_empty() && self.tls.as_ref().is_none_or(|tls| !tls.wants_write())
+    }
+
+    /// Writes what waits here; true if nothing is left.
+    pub(super) fn flush(&mut self) -> io::Result<bool> {
+        if let Some(tls) = &mut self.tls {
+            while tls.wants_write() {
+                match tls.write_tls(&mut self.socket) {
+                    Ok(_) => {}
+                    Err(error) => return blocked(error).map(|()| false),
+                }
+            }
+            return Ok(true);
+        }
+        while self.staged_sent < self.staged.len() {
+            match self.socket.write(&self.staged[self.staged_sent..]) {
+                Ok(count) => self.staged_sent += count,
+                Err(error) => return blocked(error).map(|()| false),
+            }
+        }
+        self.staged = Vec::new();
+        self.staged_sent = 0;
+        Ok(true)
+    }
+
+    /// Takes bytes of MQTT: how many, and whether the socket takes more. Only while [`Transport::is_clear`].
+    pub(super) fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<(usize, bool)> {
+        if self.tls.is_none() {
+            let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+            return match self.socket.write_vectored(slices) {
+                Ok(count) => Ok((count, count == bytes)),
+                Err(error) => blocked(error).map(|()| (0, false)),
+            };
+        }
+        let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+        let mut framed = Vec::with_capacity(bytes + 10);
+        for slice in slices {
+            framed.extend_from_slice(slice);
+        }
+        self.send_raw(&framed)?;
+        Ok((bytes, self.is_clear()))
+    }
+
+    /// Sends bytes that stand above the socket or TLS.
+    fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        match &mut self.tls {
+            None => self.staged.extend_from_slice(bytes),
+            Some(tls) => {
+                let mut rest = bytes;
+                while !rest.is_empty() {
+                    let count = tls.writer().write(rest)?;
+                    rest = &rest[count..];
+                    if count == 0 {
+                        // A frame's head or a reply beside a full buffer: what cannot wait is let through.
+                        tls.set_buffer_limit(None);
+                    }
+                }
+                tls.set_buffer_limit(Some(TLS_BUFFER_BYTES));
+            }
+        }
+        self.flush().map(|_| ())
+    }
+
+    /// Says on every layer that nothing more is sent.
+    pub(super) fn end(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.send_close_notify();
+            let _ = self.flush();
+        }
+        let _ = self.socket.shutdown(std::net::Shutdown::Write);
+    }
+}
+
+/// Would block and interrupted are no errors here.
+fn blocked(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
+        _ => Err(error),
+    }
+}
