@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod assemble;
+pub mod auth;
 pub mod camera;
 pub mod carrier;
 pub mod characterize;
