@@ -12,6 +12,7 @@ pub mod config;
 pub mod demo;
 pub mod detector;
 pub mod link;
+pub mod mqtt;
 pub mod node;
 pub mod pki;
 pub mod plot;

@@ -1,0 +1,3 @@
+//! MQTT at the edge of this program: what carries its packets.
+
+pub mod websocket;
