@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod assemble;
+pub mod auth;
 pub mod camera;
 pub mod carrier;
 pub mod characterize;
@@ -11,6 +12,7 @@ pub mod config;
 pub mod demo;
 pub mod detector;
 pub mod link;
+pub mod mqtt;
 pub mod node;
 pub mod pki;
 pub mod plot;

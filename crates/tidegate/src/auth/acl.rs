@@ -1,0 +1,745 @@
+//! The ACL file: who may publish to, and be sent, which topics; in Mosquitto's grammar.
+//!
+//! ```text
+//! topic read news/#              before the first `user`: for those who came in without a proof
+//! user alice
+//! topic readwrite home/#         read, write, readwrite (also if left out) or deny
+//! topic deny home/safe/#
+//! pattern write dev/%c/state     for everybody: %c is the client identifier, %u the user name
+//! ```
+//!
+//! - A deny rule wins over every allow rule, wherever the two stand; what no rule allows is denied.
+//!   In Mosquitto a `pattern deny` does not win over a `topic` of the user.
+//! - `write` allows to publish, `read` to subscribe and to be sent messages.
+//! - A subscription is refused if no read rule has a topic in common with its filter, or if one deny rule covers
+//!   all of it; otherwise it is let in, and each message is checked as it is sent ([`Action::Receive`]). Mosquitto
+//!   lets every subscription in. Of `$share/NAME/FILTER` only the filter counts.
+//! - `+` and `#` at the begin of a rule do not match topics that begin with `$`, as in MQTT; nor does a
+//!   name that is put in for `%c` or `%u` there.
+//! - A client identifier or user name that is empty fits no pattern. One that holds `+`, `#` or `/` fits no
+//!   allowing pattern, and a denying pattern then denies all from the level of the name on, so that a strange
+//!   name is no way around it.
+//! - A name that came in with a user name, a certificate or as a node finds its rules under `user NAME`.
+//!
+//! Always true: a file is taken as a whole or refused with its line; every decision names its rule with its place.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use tidegate_message::{Action, Authorize, Decision, Identity, IdentityKind, Target};
+
+/// Longest filter of a rule, in bytes: MQTT's longest topic.
+const FILTER_BYTES_MAX: usize = 65_535;
+
+/// The rules of an ACL file.
+#[derive(Debug)]
+pub struct Acl {
+    anonymous: Rules,
+    users: BTreeMap<Box<str>, Rules>,
+    patterns: Rules,
+    /// Said when no rule fits.
+    no_rule: Arc<str>,
+    /// Said of what is no topic.
+    no_topic: Arc<str>,
+    /// Said of a target that does not go with its action.
+    no_sense: Arc<str>,
+    internal: Arc<str>,
+    generation: u64,
+}
+
+impl Acl {
+    /// The rules of `text`, which stands in `path`.
+    ///
+    /// # Errors
+    /// [`AclError`], which names the line and the way out; nothing of the file is used then.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, AclError> {
+        let place = path.display();
+        let mut acl = Self {
+            anonymous: Rules::default(),
+            users: BTreeMap::new(),
+            patterns: Rules::default(),
+            no_rule: format!("{place}: no rule allows it").into(),
+            no_topic: format!("{place}: it has rules for topics only").into(),
+            no_sense: format!("{place}: no rule can be asked for it").into(),
+            internal: "this node itself".into(),
+            generation: 0,
+        };
+        let mut user = None;
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let number = number + 1;
+            let error = |problem| AclError { path: path.to_owned(), line: number, problem };
+            let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+            let rest = rest.trim_start();
+            if word == "user" {
+                if rest.is_empty() || rest.chars().any(char::is_control) {
+                    return Err(error(AclProblem::UserName));
+                }
+                acl.users.entry(rest.into()).or_default();
+                user = Some(rest);
+                continue;
+            }
+            let pattern = match word {
+                "topic" => false,
+                "pattern" => true,
+                _ => return Err(error(AclProblem::UnknownWord { word: word.to_owned() })),
+            };
+            let (kind, filter) = access(rest).map_err(error)?;
+            let levels = levels(filter, pattern).map_err(error)?;
+            let text: Arc<str> = format!("{place}:{number}: {line}").into();
+            let rules = match (pattern, user) {
+                (true, _) => &mut acl.patterns,
+                (false, None) => &mut acl.anonymous,
+                (false, Some(user)) => acl.users.get_mut(user).expect("it was entered at its line"),
+            };
+            rules.add(kind, Rule { levels, text });
+        }
+        Ok(acl)
+    }
+
+    /// Its generation, for an owner that replaces it by another one.
+    #[must_use]
+    pub fn with_generation(mut self, generation: u64) -> Self {
+        self.generation = generation;
+        self
+    }
+
+    /// Number of rules.
+    pub fn len(&self) -> usize {
+        self.sections().map(|rules| rules.deny.len() + rules.read.len() + rules.write.len()).sum()
+    }
+
+    /// Whether there are no rules, and so nothing is allowed.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn sections(&self) -> impl Iterator<Item = &Rules> {
+        self.users.values().chain([&self.anonymous, &self.patterns])
+    }
+
+    /// Rules of `identity`: its own, then those of everybody.
+    fn rules_of(&self, identity: &Identity) -> [Option<&Rules>; 2] {
+        let own = match identity.kind {
+            IdentityKind::Anonymous => Some(&self.anonymous),
+            _ => self.users.get(&*identity.name),
+        };
+        [own, Some(&self.patterns)]
+    }
+}
+
+impl Authorize for Acl {
+    /// By the rules of the file, which know topics only: anything else is denied, except to this node itself.
+    fn decide(&self, identity: &Identity, action: Action, target: Target<'_>) -> Decision {
+        if identity.kind == IdentityKind::Internal {
+            return Decision::allow(Arc::clone(&self.internal));
+        }
+        let names = Names { client: &identity.client, user: &identity.name };
+        let sections = self.rules_of(identity);
+        let rules = || sections.iter().copied().flatten();
+        let denied = |rule: Option<&Rule>| rule.map(|rule| Decision::deny(Arc::clone(&rule.text)));
+        let allowed = |rule: Option<&Rule>| match rule {
+            Some(rule) => Decision::allow(Arc::clone(&rule.text)),
+            None => Decision::deny(Arc::clone(&self.no_rule)),
+        };
+        match (action, target) {
+            (Action::Publish | Action::Receive, Target::Topic(topic)) => {
+                let deny = rules().flat_map(|r| &r.deny).find(|rule| rule.denies(topic, names));
+                let allow = |rule: &&Rule| rule.matches(topic, names);
+                denied(deny).unwrap_or_else(|| match action {
+                    Action::Publish => allowed(rules().flat_map(|r| &r.write).find(allow)),
+                    _ => allowed(rules().flat_map(|r| &r.read).find(allow)),
+                })
+            }
+            (Action::Subscribe, Target::Filter(filter)) => {
+                let Some(filter) = without_share(filter) else {
+                    return Decision::deny(Arc::clone(&self.no_sense));
+                };
+                let deny =
+                    rules().flat_map(|r| &r.deny).find(|rule| rule.denies_all(filter, names));
+                denied(deny).unwrap_or_else(|| {
+                    let common = |rule: &&Rule| rule.overlaps(filter, names);
+                    allowed(rules().flat_map(|r| &r.read).find(common))
+                })
+            }
+            (Action::Publish | Action::Receive | Action::Subscribe, _) => {
+                Decision::deny(Arc::clone(&self.no_sense))
+            }
+            (Action::Frames | Action::FetchOriginal | Action::Functions | Action::Admin, _) => {
+                Decision::deny(Arc::clone(&self.no_topic))
+            }
+        }
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// True if no rule denies, and every read rule is `#` or `$NAME/#`: such a rule covers each filter that it has
+    /// a topic in common with.
+    fn receives_all(&self) -> bool {
+        self.sections().all(|rules| {
+            rules.deny.is_empty() && rules.read.iter().all(|rule| rule.covers_what_it_overlaps())
+        })
+    }
+}
+
+#[derive(Debug, Default)]
+struct Rules {
+    deny: Vec<Rule>,
+    read: Vec<Rule>,
+    write: Vec<Rule>,
+}
+
+impl Rules {
+    fn add(&mut self, kind: Access, rule: Rule) {
+        match kind {
+            Access::Read => self.read.push(rule),
+            Access::Write => self.write.push(rule),
+            Access::Deny => self.deny.push(rule),
+            Access::ReadWrite => {
+                self.read.push(rule.clone());
+                self.write.push(rule);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Access {
+    Read,
+    Write,
+    ReadWrite,
+    Deny,
+}
+
+/// What `%c` and `%u` stand for.
+#[derive(Clone, Copy)]
+struct Names<'a> {
+    client: &'a str,
+    user: &'a str,
+}
+
+/// One line.
+#[derive(Clone, Debug)]
+struct Rule {
+    levels: Arc<[Level]>,
+    /// Its place and the line as written.
+    text: Arc<str>,
+}
+
+/// One level of a rule's filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Level {
+    One,
+    All,
+    Literal(Box<str>),
+    Mixed(Vec<Piece>),
+}
+
+/// A part of a level with `%c` or `%u` in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(Box<str>),
+    Client,
+    User,
+}
+
+impl Rule {
+    fn matches(&self, topic: &str, names: Names<'_>) -> bool {
+        if self.leads_wild() && topic.starts_with('$') {
+            return false;
+        }
+        let mut words = topic.split('/');
+        for level in &*self.levels {
+            match (level, words.next()) {
+                (Level::All, _) => return true,
+                (level, Some(word)) if level.is(word, names) => {}
+                _ => return false,
+            }
+        }
+        words.next().is_none()
+    }
+
+    /// Whether some topic matches both the rule and `filter`.
+    fn overlaps(&self, filter: &str, names: Names<'_>) -> bool {
+        if (self.leads_wild() && filter.starts_with('$'))
+            || (self.leads_dollar() && filter.starts_with(['+', '#']))
+        {
+            return false;
+        }
+        let mut words = filter.split('/');
+        for level in &*self.levels {
+            match (level, words.next()) {
+                (Level::All, _) => return true,
+                // The rest of the rule must be something that can be: a pattern may have a name that cannot.
+                (_, Some("#")) => return self.can_match(names),
+                (level, Some("+")) if level.can_be(names) => {}
+                (level, Some(word)) if level.is(word, names) => {}
+                _ => return false,
+            }
+        }
+        matches!(words.next(), None | Some("#"))
+    }
+
+    /// Whether every topic that matches `filter` matches the rule.
+    fn covers(&self, filter: &str, names: Names<'_>) -> bool {
+        if self.leads_wild() && filter.starts_with('$') {
+            return false;
+        }
+        let mut words = filter.split('/');
+        for level in &*self.levels {
+            match (level, words.next()) {
+                (Level::All, _) => return true,
+                (_, Some("#")) | (Level::Literal(_) | Level::Mixed(_), Some("+")) => return false,
+                (level, Some(word)) if level.is(word, names) => {}
+                _ => return false,
+            }
+        }
+        words.next().is_none()
+    }
+
+    /// As [`matches`](Self::matches), and wider where a name is strange.
+    fn denies(&self, topic: &str, names: Names<'_>) -> bool {
+        match self.strange_from(names) {
+            Some(level) => self.wider(level).matches(topic, names),
+            None => self.matches(topic, names),
+        }
+    }
+
+    /// As [`covers`](Self::covers), and wider where a name is strange.
+    fn denies_all(&self, filter: &str, names: Names<'_>) -> bool {
+        match self.strange_from(names) {
+            Some(level) => self.wider(level).covers(filter, names),
+            None => self.covers(filter, names),
+        }
+    }
+
+    /// First level whose name is given and cannot stand in one level of a topic.
+    fn strange_from(&self, names: Names<'_>) -> Option<usize> {
+        let strange = |piece: &Piece| {
+            piece.name(names).is_some_and(|name| !name.is_empty() && !is_plain(name))
+        };
+        self.levels
+            .iter()
+            .position(|level| matches!(level, Level::Mixed(pieces) if pieces.iter().any(strange)))
+    }
+
+    /// The rule with `#` from `level` on.
+    fn wider(&self, level: usize) -> Self {
+        let kept = self.levels[..level].iter().cloned().chain([Level::All]);
+        Self { levels: kept.collect(), text: Arc::clone(&self.text) }
+    }
+
+    /// Whether the names can stand in it.
+    fn can_match(&self, names: Names<'_>) -> bool {
+        self.levels.iter().all(|level| level.can_be(names))
+    }
+
+    fn leads_wild(&self) -> bool {
+        match &self.levels[0] {
+            Level::One | Level::All => true,
+            Level::Literal(_) => false,
+            Level::Mixed(pieces) => !matches!(pieces[0], Piece::Text(_)),
+        }
+    }
+
+    fn leads_dollar(&self) -> bool {
+        match &self.levels[0] {
+            Level::One | Level::All => false,
+            Level::Literal(text) => text.starts_with('$'),
+            Level::Mixed(pieces) => {
+                matches!(&pieces[0], Piece::Text(text) if text.starts_with('$'))
+            }
+        }
+    }
+
+    fn covers_what_it_overlaps(&self) -> bool {
+        match &*self.levels {
+            [Level::All] => true,
+            [Level::Literal(first), Level::All] => first.starts_with('$'),
+            _ => false,
+        }
+    }
+}
+
+impl Level {
+    /// Whether it is exactly the level `word` of a topic, or `+` and any one level.
+    fn is(&self, word: &str, names: Names<'_>) -> bool {
+        match self {
+            Self::One => true,
+            Self::All => false,
+            Self::Literal(text) => **text == *word,
+            Self::Mixed(pieces) => {
+                let mut rest = Some(word);
+                for piece in pieces {
+                    rest = match piece.name(names) {
+                        Some(name) if !is_plain(name) => None,
+                        Some(name) => rest.and_then(|rest| rest.strip_prefix(name)),
+                        None => rest.and_then(|rest| rest.strip_prefix(piece.text())),
+                    };
+                }
+                rest == Some("")
+            }
+        }
+    }
+
+    /// Whether there is a level that it matches.
+    fn can_be(&self, names: Names<'_>) -> bool {
+        match self {
+            Self::Mixed(pieces) => {
+                pieces.iter().filter_map(|piece| piece.name(names)).all(is_plain)
+            }
+            Self::One | Self::All | Self::Literal(_) => true,
+        }
+    }
+}
+
+impl Piece {
+    fn name<'a>(&self, names: Names<'a>) -> Option<&'a str> {
+        match self {
+            Self::Text(_) => None,
+            Self::Client => Some(names.client),
+            Self::User => Some(names.user),
+        }
+    }
+
+    fn text(&self) -> &str {
+        if let Self::Text(text) = self { text } else { "" }
+    }
+}
+
+/// Whether a name can be put into a pattern without meaning more than itself.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['+', '#', '/'])
+}
+
+/// The filter of a shared subscription, or of another one; none if it is no filter.
+fn without_share(filter: &str) -> Option<&str> {
+    let filter = match filter.strip_prefix("$share/") {
+        Some(shared) => shared.split_once('/')?.1,
+        None => filter,
+    };
+    (!filter.is_empty()).then_some(filter)
+}
+
+/// `[read|write|readwrite|deny] FILTER`
+fn access(text: &str) -> Result<(Access, &str), AclProblem> {
+    let (word, filter) = match text.split_once([' ', '\t']) {
+        Some((word, filter)) => (word, filter.trim_start()),
+        None => ("readwrite", text),
+    };
+    let kind = match word {
+        "read" => Access::Read,
+        "write" => Access::Write,
+        "readwrite" => Access::ReadWrite,
+        "deny" => Access::Deny,
+        _ => return Err(AclProblem::UnknownAccess { word: word.to_owned() }),
+    };
+    // `topic read` alone is the topic `read` to Mosquitto, and a filter forgotten to people.
+    if filter.is_empty() || ["read", "write", "readwrite", "deny"].contains(&text) {
+        return Err(AclProblem::NoFilter);
+    }
+    Ok((kind, filter))
+}
+
+fn levels(filter: &str, pattern: bool) -> Result<Arc<[Level]>, AclProblem> {
+    let bad = || AclProblem::Filter { filter: filter.to_owned() };
+    if filter.len() > FILTER_BYTES_MAX || filter.chars().any(char::is_control) {
+        return Err(bad());
+    }
+    if !pattern && (filter.contains("%c") || filter.contains("%u")) {
+        return Err(AclProblem::NameInTopic);
+    }
+    let count = filter.split('/').count();
+    let level = |(number, word): (usize, &str)| match word {
+        "+" => Ok(Level::One),
+        "#" if number + 1 == count => Ok(Level::All),
+        _ if word.contains(['+', '#']) => Err(bad()),
+        _ if word.contains("%c") || word.contains("%u") => Ok(Level::Mixed(pieces(word))),
+        _ => Ok(Level::Literal(word.into())),
+    };
+    filter.split('/').enumerate().map(level).collect()
+}
+
+fn pieces(word: &str) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut rest = word;
+    while let Some(at) = [rest.find("%c"), rest.find("%u")].into_iter().flatten().min() {
+        if at > 0 {
+            pieces.push(Piece::Text(rest[..at].into()));
+        }
+        pieces.push(if rest[at..].starts_with("%c") { Piece::Client } else { Piece::User });
+        rest = &rest[at + 2..];
+    }
+    if !rest.is_empty() {
+        pieces.push(Piece::Text(rest.into()));
+    }
+    pieces
+}
+
+/// Why an ACL file is not used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}:{line}: {problem}", .path.display())]
+pub struct AclError {
+    /// The file.
+    pub path: PathBuf,
+    /// The line, counted from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub problem: AclProblem,
+}
+
+/// What is wrong with a line of an ACL file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AclProblem {
+    /// It begins with no word of the grammar.
+    #[error("a line begins with user, topic, pattern or #, and not with {word:?}")]
+    UnknownWord {
+        /// The word.
+        word: String,
+    },
+    /// No user is named.
+    #[error(
+        "`user` needs a name after it; rules for those without one stand before the first `user`"
+    )]
+    UserName,
+    /// The access is none of the four.
+    #[error("{word:?} is no access; choose one of: read write readwrite deny")]
+    UnknownAccess {
+        /// The word.
+        word: String,
+    },
+    /// No filter is given.
+    #[error("the rule has no topic; add one after it, such as home/#")]
+    NoFilter,
+    /// The filter is not one of MQTT.
+    #[error("{filter:?} is no topic filter; + stands alone between slashes, # alone and last")]
+    Filter {
+        /// The filter.
+        filter: String,
+    },
+    /// `%c` or `%u` stands where it means nothing.
+    #[error(
+        "%c and %u stand for names in `pattern` rules only; write `pattern` instead of `topic`"
+    )]
+    NameInTopic,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FILE: &str = "\
+# everybody without a name
+topic read news/#
+topic $SYS/broker/uptime
+
+user alice
+topic readwrite home/#
+topic deny home/safe/#
+topic read +/open
+topic write out/a b
+user bob smith
+topic read #
+pattern write dev/%c/state
+pattern readwrite users/%u/#
+pattern deny dev/%c/locked
+pattern write %u/only
+user alice
+topic read more
+";
+
+    fn acl(text: &str) -> Acl {
+        Acl::parse(Path::new("acl"), text).unwrap()
+    }
+
+    fn identity(name: &str, client: &str) -> Identity {
+        match name {
+            "" => Identity::anonymous(client),
+            _ => Identity::new(IdentityKind::User, name, client),
+        }
+    }
+
+    #[test]
+    fn rules_decide_and_are_named() {
+        use Action::{Publish, Receive, Subscribe};
+        let acl = acl(FILE);
+        for (name, client, action, target, allow, rule) in [
+            ("", "c", Receive, "news/a", true, "acl:2: topic read news/#"),
+            ("", "c", Receive, "news", true, "acl:2:"),
+            ("", "c", Publish, "news/a", false, "acl: no rule allows it"),
+            ("", "c", Receive, "$SYS/broker/uptime", true, "acl:3: topic $SYS/broker/uptime"),
+            ("", "c", Publish, "dev/c/state", true, "acl:12:"),
+            ("", "c", Publish, "dev/d/state", false, "acl: no rule"),
+            ("", "c", Publish, "users//x", false, "acl: no rule"),
+            ("alice", "c", Publish, "home/x", true, "acl:6:"),
+            ("alice", "c", Publish, "home/safe", false, "acl:7: topic deny home/safe/#"),
+            ("alice", "c", Receive, "home/safe/x", false, "acl:7:"),
+            ("alice", "c", Receive, "news/a", false, "acl: no rule"), // the first section is not hers
+            ("alice", "c", Receive, "x/open", true, "acl:8:"),
+            ("alice", "c", Receive, "$x/open", false, "acl: no rule"),
+            ("alice", "c", Publish, "out/a b", true, "acl:9:"),
+            ("alice", "c", Receive, "more", true, "acl:17:"),
+            ("alice", "c", Publish, "users/alice/x", true, "acl:13:"),
+            ("alice", "c", Publish, "users/bob/x", false, "acl: no rule"),
+            ("alice", "c", Publish, "dev/c/locked", false, "acl:14:"),
+            ("bob smith", "c", Receive, "any/thing", true, "acl:11: topic read #"),
+            ("bob smith", "c", Receive, "$SYS/x", false, "acl: no rule"),
+            ("bob smith", "c", Receive, "dev/c/locked", false, "acl:14:"),
+            ("eve", "c", Receive, "news/a", false, "acl: no rule"),
+            // Names that would mean more than themselves.
+            ("a/b", "c", Publish, "users/a/b/x", false, "acl: no rule"),
+            ("+", "c", Publish, "users/alice/x", false, "acl: no rule"),
+            ("#", "c", Publish, "users/alice/x", false, "acl: no rule"),
+            ("$SYS", "c", Publish, "$SYS/only", false, "acl: no rule"),
+            ("bob smith", "x/y", Receive, "dev/x/y/locked", false, "acl:14:"),
+            ("bob smith", "+", Receive, "dev/x/locked", false, "acl:14:"),
+            ("alice", "+", Publish, "home/x", true, "acl:6:"),
+            // Subscriptions.
+            ("", "c", Subscribe, "news/#", true, "acl:2:"),
+            ("", "c", Subscribe, "#", true, "acl:2:"),
+            ("", "c", Subscribe, "+/a", true, "acl:2:"),
+            ("", "c", Subscribe, "home/#", false, "acl: no rule"),
+            ("", "c", Subscribe, "$SYS/#", true, "acl:3:"),
+            ("", "c", Subscribe, "$share/g/news/a", true, "acl:2:"),
+            ("", "c", Subscribe, "$share/g/home/a", false, "acl: no rule"),
+            ("", "c", Subscribe, "$share/g", false, "acl: no rule can be asked"),
+            ("alice", "c", Subscribe, "home/safe/+", false, "acl:7:"),
+            ("alice", "c", Subscribe, "home/safe/#", false, "acl:7:"),
+            ("alice", "c", Subscribe, "home/+", true, "acl:6:"), // each message is checked
+            ("bob smith", "c", Subscribe, "$SYS/#", false, "acl: no rule"),
+            ("eve", "c", Subscribe, "users/+/x", true, "acl:13:"),
+            ("e/ve", "c", Subscribe, "users/#", false, "acl: no rule"),
+            ("e/ve", "c", Subscribe, "users/+/x", false, "acl: no rule"),
+        ] {
+            let target = match action {
+                Subscribe => Target::Filter(target),
+                _ => Target::Topic(target),
+            };
+            let decision = acl.decide(&identity(name, client), action, target);
+            let case = format!("{name} {client} {action:?} {target:?}: {decision:?}");
+            assert_eq!(decision.allow, allow, "{case}");
+            assert!(decision.rule.starts_with(rule), "{case}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_topic_is_denied_to_all_but_this_node() {
+        let acl = acl("topic readwrite #\nuser alice\ntopic readwrite #");
+        for action in [Action::Frames, Action::FetchOriginal, Action::Functions, Action::Admin] {
+            assert!(!acl.decide(&identity("alice", "c"), action, Target::Node).allow);
+            let node = Identity::new(IdentityKind::Internal, "", "");
+            assert!(acl.decide(&node, action, Target::Node).allow);
+        }
+        assert!(!acl.decide(&identity("alice", "c"), Action::Publish, Target::Filter("a")).allow);
+    }
+
+    #[test]
+    fn empty_file_allows_nothing() {
+        let acl = acl("\n# nothing\n");
+        assert!(acl.is_empty());
+        assert!(!acl.decide(&identity("alice", "c"), Action::Publish, Target::Topic("a")).allow);
+        assert!(!acl.decide(&identity("", "c"), Action::Subscribe, Target::Filter("#")).allow);
+    }
+
+    #[test]
+    fn errors_name_line_and_way_out() {
+        for (line, expected) in [
+            ("topics read a", "begins with user, topic, pattern or #, and not with \"topics\""),
+            ("user", "`user` needs a name"),
+            ("topic raed a", "\"raed\" is no access; choose one of: read write readwrite deny"),
+            ("topic", "has no topic"),
+            ("topic read", "has no topic"),
+            ("pattern deny  ", "has no topic"),
+            ("topic read a/#/b", "\"a/#/b\" is no topic filter"),
+            ("topic read a+", "no topic filter"),
+            ("topic read a/b#", "no topic filter"),
+            ("topic read a/%c", "write `pattern` instead of `topic`"),
+        ] {
+            let error =
+                Acl::parse(Path::new("acl"), &format!("topic a\r\n\n{line}\n")).unwrap_err();
+            let text = error.to_string();
+            assert!(text.starts_with("acl:3: ") && text.contains(expected), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn receives_all_only_where_no_message_can_be_refused() {
+        for (text, all) in [
+            ("", true),
+            ("topic read #\ntopic read $SYS/#\ntopic write a", true),
+            ("topic read #\nuser a\ntopic read a/#", false),
+            ("topic read #\npattern deny x", false),
+        ] {
+            assert_eq!(acl(text).receives_all(), all, "{text}");
+        }
+    }
+
+    fn word() -> impl Strategy<Value = &'static str> {
+        prop::sample::select(vec!["a", "b", "$s", "", "+"])
+    }
+
+    fn filter() -> impl Strategy<Value = String> {
+        (prop::collection::vec(word(), 0..4), any::<bool>()).prop_map(|(mut words, all)| {
+            if all {
+                words.push("#");
+            }
+            words.join("/")
+        })
+    }
+
+    /// Every topic of up to five levels of those that filters are made of.
+    fn topics() -> Vec<String> {
+        let mut topics: Vec<String> = Vec::new();
+        let mut last = vec![String::new()];
+        for _ in 0..5 {
+            last = last
+                .iter()
+                .flat_map(|topic| ["a", "b", "$s", ""].map(|word| format!("{topic}/{word}")))
+                .collect();
+            topics.extend(last.iter().map(|topic| topic[1..].to_owned()));
+        }
+        topics
+    }
+
+    fn rule(filter: &str) -> Rule {
+        Rule { levels: levels(filter, true).unwrap(), text: "".into() }
+    }
+
+    proptest! {
+        #[test]
+        fn overlap_and_coverage_are_those_of_the_topics(one in filter(), other in filter()) {
+            let names = Names { client: "a", user: "b" };
+            let (rule, subscription) = (rule(&one), rule(&other));
+            let of_other: Vec<_> =
+                topics().into_iter().filter(|topic| subscription.matches(topic, names)).collect();
+            let common = of_other.iter().filter(|topic| rule.matches(topic, names)).count();
+            prop_assert_eq!(rule.overlaps(&other, names), common > 0, "{} {}", one, other);
+            // Coverage errs on the side of checking each message.
+            if rule.covers(&other, names) {
+                prop_assert_eq!(common, of_other.len(), "{} {}", one, other);
+            }
+            if rule.covers_what_it_overlaps() && rule.overlaps(&other, names) {
+                prop_assert!(rule.covers(&other, names), "{} {}", one, other);
+            }
+        }
+
+        #[test]
+        fn any_text_ends_without_panic(text in ".{0,80}", rule in "(topic|pattern) (read )?[a%cu+#/$]{0,9}") {
+            let _ = Acl::parse(Path::new("acl"), &text);
+            if let Ok(acl) = Acl::parse(Path::new("acl"), &rule) {
+                let _ = acl.decide(&identity("", &text), Action::Receive, Target::Topic(&text));
+                let _ = acl.decide(&identity("", &text), Action::Subscribe, Target::Filter(&text));
+            }
+        }
+    }
+}
