@@ -6,7 +6,7 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use tidegate_wire::mqtt::{ReasonCode, Version};
+use tidegate_wire::mqtt::{EncodeError, ReasonCode, Version};
 
 use crate::{
     flow::{Exchange, Publisher},
@@ -145,6 +145,7 @@ pub(crate) enum Lost {
     ByBroker,
     Refused { packet: &'static str, reason: ReasonCode },
     Malformed,
+    Unsayable(EncodeError),
     TimedOut,
 }
 
@@ -155,8 +156,15 @@ impl std::fmt::Display for Lost {
             Self::ByBroker => write!(f, "closed by the broker"),
             Self::Refused { packet, reason } => write!(f, "{packet}: {reason}"),
             Self::Malformed => write!(f, "the broker sent what is no MQTT"),
+            Self::Unsayable(error) => write!(f, "{error}"),
             Self::TimedOut => write!(f, "timed out"),
         }
+    }
+}
+
+impl From<EncodeError> for Lost {
+    fn from(error: EncodeError) -> Self {
+        Self::Unsayable(error)
     }
 }
 
@@ -190,7 +198,7 @@ impl Connection {
                 return Err(Lost::Io(error));
             }
             self.stage = Stage::Greeting;
-            greeting::connect(context.spec, self.role, &mut self.out);
+            greeting::connect(context.spec, self.role, &mut self.out)?;
         }
         self.flush(context.now)
     }
@@ -449,14 +457,14 @@ impl Connection {
     }
 
     fn welcome(&mut self, body: &[u8], context: &Context<'_>) -> Result<(), Lost> {
-        let welcome = greeting::connack(context.spec.version, body)?
+        let receive_maximum = greeting::connack(context.spec.version, body)?
             .map_err(|reason| Lost::Refused { packet: "CONNACK", reason })?;
         if let Work::Publish(publisher) = &mut self.work {
-            publisher.ids.limit(welcome.receive_maximum);
+            publisher.ids.limit(receive_maximum);
         }
         self.stage = match self.role {
             Role::Subscriber(_) | Role::Stalled(_) => {
-                greeting::subscribe(context.spec, self.role, &mut self.out);
+                greeting::subscribe(context.spec, self.role, &mut self.out)?;
                 Stage::Subscribing
             }
             Role::Publisher(_) | Role::Idle(_) => Stage::Ready,

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use tidegate_wire::mqtt::{QoS, Version};
+use tidegate_wire::mqtt::{PacketId, PublishHead, QoS, Version};
 
 use crate::{
     layout,
@@ -212,24 +212,24 @@ impl Outgoing {
 
 /// Head of a PUBLISH and where its packet identifier stands.
 fn head(spec: &Spec, publisher: u32, flow: usize) -> (Vec<u8>, Option<usize>) {
-    let topic = layout::topic(spec, publisher, flow);
     let Flow { qos, payload_bytes, .. } = spec.flows[flow];
-    let id_bytes = if qos == QoS::AtMostOnce { 0 } else { 2 };
-    let property_bytes = usize::from(spec.version == Version::V5);
-    let mut left = 2 + topic.len() + id_bytes + property_bytes + payload_bytes as usize;
-    let mut head = vec![0x30 | (qos as u8) << 1];
-    loop {
-        let more = left > 0x7F;
-        head.push((left & 0x7F) as u8 | u8::from(more) << 7);
-        left >>= 7;
-        if !more {
-            break;
-        }
-    }
-    head.extend_from_slice(&(topic.len() as u16).to_be_bytes());
-    head.extend_from_slice(topic.as_bytes());
-    let id_at = (id_bytes > 0).then_some(head.len());
-    head.resize(head.len() + id_bytes + property_bytes, 0);
+    let has_id = qos != QoS::AtMostOnce;
+    let mut head = Vec::new();
+    let publish = PublishHead {
+        dup: false,
+        qos,
+        retain: false,
+        topic: &layout::topic(spec, publisher, flow),
+        packet_id: has_id.then_some(PacketId::MIN),
+        topic_alias: None,
+        message_expiry: None,
+        subscription_ids: &[],
+        forwarded: &[],
+        payload_bytes: payload_bytes as usize,
+    };
+    publish.encode(spec.version, &mut head);
+    let property_bytes = usize::from(spec.version == Version::V5); // the length of none
+    let id_at = has_id.then(|| head.len() - property_bytes - 2);
     (head, id_at)
 }
 

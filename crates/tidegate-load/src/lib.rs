@@ -31,6 +31,8 @@ mod track;
 mod worker;
 
 pub mod args;
+pub mod client;
+pub mod command;
 pub mod process;
 pub mod report;
 pub mod spec;
