@@ -1,0 +1,783 @@
+//! One blocking connection to a broker, for the command line and for tests.
+//!
+//! ```text
+//!  Client::connect ─▶ subscribe ─▶ receive … ─▶ disconnect
+//!                  └▶ publish, back when the broker has acknowledged it
+//! ```
+//!
+//! Always true: messages that arrive while an answer is waited for are kept for [`Client::receive`], up to a bound; a message of
+//! QoS 2 is given out once per exchange; nothing waits longer than its timeout; every error names the broker.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    fmt,
+    io::{self, Read, Write},
+    net::{TcpStream, ToSocketAddrs as _},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use rustls_pki_types::ServerName;
+use tidegate_wire::mqtt::{
+    AckKind, Connack, Connect, ConnectProperties, DecodeError, Disconnect, EncodeError,
+    FixedHeader, ForwardedProperties, Packet, PacketId, Publish, PublishHead, QoS, ReasonCode,
+    Subscribe, SubscribeFilter, Unsubscribe, UserProperties, Version, Will, encode_ack,
+};
+
+/// Messages kept for [`Client::receive`] while an answer is waited for.
+const WAITING_MAX: usize = 1 << 16;
+const READ_BYTES: usize = 64 << 10;
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Host name or address. Default `127.0.0.1`.
+    pub host: String,
+    /// Port. Default 1883.
+    pub port: u16,
+    /// Version of the protocol. Default 5.
+    pub version: Version,
+    /// The client's name; empty, the default, lets the broker choose.
+    pub client_id: String,
+    /// Whether a session of that name is discarded. Default true.
+    pub clean_start: bool,
+    /// Keep alive in seconds, 0 for none. Default 60. Kept by [`Client::receive`], which has to be called often enough.
+    pub keep_alive: u16,
+    /// Seconds that the session outlives the connection, in MQTT 5. Default none: it does not.
+    pub session_expiry: Option<u32>,
+    /// Messages of QoS 1 and 2 that the broker may leave unacknowledged, in MQTT 5. Default none: 65,535.
+    pub receive_maximum: Option<std::num::NonZeroU16>,
+    /// User name. Default none.
+    pub username: Option<String>,
+    /// Password. Default none.
+    pub password: Option<Vec<u8>>,
+    /// What is published when the connection ends without a word. Default none.
+    pub will: Option<Will>,
+    /// User properties of CONNECT, in MQTT 5. Default none.
+    pub user_properties: UserProperties,
+    /// Largest packet that is taken, in bytes. Default 256 MiB, the protocol's own.
+    pub packet_bytes_max: usize,
+    /// For the connection and for each answer. Default 10 s.
+    pub timeout: Duration,
+    /// TLS, with whom to trust. Default none.
+    pub tls: Option<Arc<rustls::ClientConfig>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            host: "127.0.0.1".to_owned(),
+            port: 1883,
+            version: Version::V5,
+            client_id: String::new(),
+            clean_start: true,
+            keep_alive: 60,
+            session_expiry: None,
+            receive_maximum: None,
+            username: None,
+            password: None,
+            will: None,
+            user_properties: Vec::new(),
+            packet_bytes_max: 256 << 20,
+            timeout: Duration::from_secs(10),
+            tls: None,
+        }
+    }
+}
+
+/// A message to publish.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outgoing<'a> {
+    /// Topic name.
+    pub topic: &'a str,
+    /// Payload.
+    pub payload: &'a [u8],
+    /// Quality of service.
+    pub qos: QoS,
+    /// Whether the broker keeps it for later subscribers.
+    pub retain: bool,
+    /// Message Expiry Interval in seconds, in MQTT 5.
+    pub message_expiry: Option<u32>,
+    /// User properties, in MQTT 5.
+    pub user_properties: &'a [(String, String)],
+}
+
+/// A message received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Topic name.
+    pub topic: String,
+    /// Payload.
+    pub payload: Vec<u8>,
+    /// Quality of service it came with.
+    pub qos: QoS,
+    /// Whether the broker had kept it.
+    pub retain: bool,
+    /// Whether it may have been sent before.
+    pub dup: bool,
+    /// Message Expiry Interval left, in seconds.
+    pub message_expiry: Option<u32>,
+    /// User properties.
+    pub user_properties: UserProperties,
+}
+
+/// A connection to a broker.
+#[derive(Debug)]
+pub struct Client {
+    stream: Stream,
+    options: Options,
+    connack: Connack,
+    keep_alive: Duration,
+    input: Vec<u8>,
+    /// Bytes of `input` that have been handled.
+    used: usize,
+    out: Vec<u8>,
+    waiting: VecDeque<Message>,
+    /// Exchanges of QoS 2 whose message has been given out.
+    held: HashSet<PacketId>,
+    last_id: u16,
+    wrote_at: Instant,
+    /// When PINGREQ was sent, while its answer has not come.
+    pinged_at: Option<Instant>,
+}
+
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<rustls::StreamOwned<rustls::ClientConnection, TcpStream>>),
+}
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Connack,
+    Ack(AckKind, PacketId),
+    Suback(PacketId),
+    Unsuback(PacketId),
+    /// A message for the caller.
+    Message,
+}
+
+/// What came.
+enum Came {
+    Wanted(Answer),
+    Other,
+}
+
+enum Answer {
+    Connack(Connack),
+    Reason(ReasonCode),
+    Reasons(Vec<ReasonCode>),
+    Message,
+}
+
+impl Client {
+    /// Connects and waits for the broker's welcome.
+    ///
+    /// # Errors
+    /// Any of [`ClientError`], but `Publish` and `Subscribe`.
+    pub fn connect(options: Options) -> Result<Self, ClientError> {
+        let peer = Peer::of(&options);
+        let socket = dial(&options, &peer)?;
+        let stream = match &options.tls {
+            None => Stream::Plain(socket),
+            Some(config) => {
+                let name = ServerName::try_from(options.host.clone())
+                    .map_err(|_| ClientError::ServerName { peer: peer.clone() })?;
+                let session = rustls::ClientConnection::new(Arc::clone(config), name)
+                    .map_err(|source| ClientError::Tls { peer, source })?;
+                Stream::Tls(Box::new(rustls::StreamOwned::new(session, socket)))
+            }
+        };
+        let connect = Connect {
+            version: options.version,
+            bridge: false,
+            clean_start: options.clean_start,
+            keep_alive: options.keep_alive,
+            client_id: options.client_id.clone(),
+            will: options.will.clone(),
+            username: options.username.clone(),
+            password: options.password.clone(),
+            properties: ConnectProperties {
+                session_expiry: options.session_expiry,
+                receive_maximum: options.receive_maximum,
+                user_properties: options.user_properties.clone(),
+                ..ConnectProperties::default()
+            },
+        };
+        let mut client = Self {
+            stream,
+            connack: Connack::default(),
+            keep_alive: Duration::from_secs(u64::from(options.keep_alive)),
+            input: Vec::new(),
+            used: 0,
+            out: Vec::new(),
+            waiting: VecDeque::new(),
+            held: HashSet::new(),
+            last_id: 0,
+            wrote_at: Instant::now(),
+            pinged_at: None,
+            options,
+        };
+        client.send(&Packet::Connect(Box::new(connect)))?;
+        let Answer::Connack(connack) = client.answer(Wanted::Connack, "CONNACK")? else {
+            unreachable!("only CONNACK answers CONNECT");
+        };
+        if connack.reason.is_failure() {
+            return Err(ClientError::Refused {
+                peer: client.peer(),
+                reason: connack.reason,
+                reason_string: connack.properties.reason_string,
+            });
+        }
+        if let Some(seconds) = connack.properties.server_keep_alive {
+            client.keep_alive = Duration::from_secs(u64::from(seconds));
+        }
+        client.connack = connack;
+        Ok(client)
+    }
+
+    /// What the broker said to the connection: whether it kept a session, and its limits.
+    pub fn connack(&self) -> &Connack {
+        &self.connack
+    }
+
+    /// Subscribes, and returns the reason for each filter: the QoS granted, or why not.
+    ///
+    /// # Errors
+    /// Any of [`ClientError`], but `Publish`. A filter refused is no error.
+    pub fn subscribe(
+        &mut self,
+        filters: &[SubscribeFilter],
+    ) -> Result<Vec<ReasonCode>, ClientError> {
+        let packet_id = self.packet_id();
+        self.send(&Packet::Subscribe(Subscribe {
+            packet_id,
+            subscription_id: None,
+            user_properties: Vec::new(),
+            filters: filters.to_vec(),
+        }))?;
+        match self.answer(Wanted::Suback(packet_id), "SUBACK")? {
+            Answer::Reasons(reasons) => Ok(reasons),
+            _ => unreachable!("only SUBACK answers SUBSCRIBE"),
+        }
+    }
+
+    /// Unsubscribes, and returns the reason for each filter; before MQTT 5 there is none.
+    ///
+    /// # Errors
+    /// Any of [`ClientError`], but `Publish` and `Subscribe`.
+    pub fn unsubscribe(&mut self, filters: &[&str]) -> Result<Vec<ReasonCode>, ClientError> {
+        let packet_id = self.packet_id();
+        self.send(&Packet::Unsubscribe(Unsubscribe {
+            packet_id,
+            user_properties: Vec::new(),
+            filters: filters.iter().map(|&filter| filter.to_owned()).collect(),
+        }))?;
+        match self.answer(Wanted::Unsuback(packet_id), "UNSUBACK")? {
+            Answer::Reasons(reasons) => Ok(reasons),
+            _ => unreachable!("only UNSUBACK answers UNSUBSCRIBE"),
+        }
+    }
+
+    /// Publishes a message and, with QoS 1 and 2, waits until the broker has it. Returns its reason: success, or that nobody
+    /// subscribes.
+    ///
+    /// # Errors
+    /// Any of [`ClientError`]; `Publish` if the broker does not take it.
+    pub fn publish(&mut self, message: &Outgoing<'_>) -> Result<ReasonCode, ClientError> {
+        let packet_id = (message.qos != QoS::AtMostOnce).then(|| self.packet_id());
+        self.write_publish(message, packet_id)?;
+        self.flush()?;
+        let Some(packet_id) = packet_id else { return Ok(ReasonCode::SUCCESS) };
+        let first = if message.qos == QoS::AtLeastOnce { AckKind::Puback } else { AckKind::Pubrec };
+        let reason = self.acknowledged(first, packet_id)?;
+        if reason.is_failure() {
+            let topic = message.topic.to_owned();
+            return Err(ClientError::Publish { peer: self.peer(), topic, reason });
+        }
+        if message.qos == QoS::ExactlyOnce {
+            encode_ack(
+                self.version(),
+                AckKind::Pubrel,
+                packet_id,
+                ReasonCode::SUCCESS,
+                &mut self.out,
+            );
+            self.flush()?;
+            self.acknowledged(AckKind::Pubcomp, packet_id)?;
+        }
+        Ok(reason)
+    }
+
+    /// The next message; none if there is none within `timeout`. Keeps the connection alive.
+    ///
+    /// # Errors
+    /// `Io`, `Closed`, `Disconnected`, `Packet`, `Unexpected` and `Silent`.
+    pub fn receive(&mut self, timeout: Duration) -> Result<Option<Message>, ClientError> {
+        let until = Instant::now() + timeout;
+        loop {
+            if let Some(message) = self.waiting.pop_front() {
+                return Ok(Some(message));
+            }
+            match self.wait(Wanted::Message, until)? {
+                Some(_) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Says farewell and ends the connection; no will is published.
+    ///
+    /// # Errors
+    /// `Io`, if the farewell could not be written.
+    pub fn disconnect(mut self) -> Result<(), ClientError> {
+        self.send(&Packet::Disconnect(Disconnect::default()))?;
+        if let Stream::Tls(stream) = &mut self.stream {
+            stream.conn.send_close_notify();
+            let _ = stream.flush(); // the broker closes at DISCONNECT, and may be faster
+        }
+        Ok(())
+    }
+
+    /// Ends the connection without a word, so that the will is published.
+    pub fn abort(self) {
+        let socket = match &self.stream {
+            Stream::Plain(socket) => socket,
+            Stream::Tls(stream) => &stream.sock,
+        };
+        let _ = socket.shutdown(std::net::Shutdown::Both); // it is ending either way
+    }
+
+    fn version(&self) -> Version {
+        self.options.version
+    }
+
+    fn peer(&self) -> Peer {
+        Peer::of(&self.options)
+    }
+
+    /// One exchange runs at a time, so that any identifier but the last is free.
+    fn packet_id(&mut self) -> PacketId {
+        self.last_id = self.last_id.checked_add(1).unwrap_or(1);
+        PacketId::new(self.last_id).expect("it starts over at 1")
+    }
+
+    fn write_publish(
+        &mut self,
+        message: &Outgoing<'_>,
+        packet_id: Option<PacketId>,
+    ) -> Result<(), ClientError> {
+        let topic = message.topic;
+        if topic.is_empty() || topic.len() > 0xFFFF || topic.contains(['+', '#', '\0']) {
+            return Err(ClientError::Topic { topic: topic.to_owned() });
+        }
+        let mut forwarded = Vec::new();
+        let properties = message.user_properties.iter();
+        ForwardedProperties {
+            user_properties: properties.map(|(name, value)| (&**name, &**value)).collect(),
+            ..ForwardedProperties::default()
+        }
+        .encode(&mut forwarded)?;
+        let head = PublishHead {
+            dup: false,
+            qos: message.qos,
+            retain: message.retain,
+            topic,
+            packet_id,
+            topic_alias: None,
+            message_expiry: message.message_expiry,
+            subscription_ids: &[],
+            forwarded: &forwarded,
+            payload_bytes: message.payload.len(),
+        };
+        let packet_bytes = head.packet_bytes(self.version());
+        let maximum = self.connack.properties.maximum_packet_size.unwrap_or(u32::MAX) as usize;
+        if packet_bytes > maximum.min(256 << 20) {
+            return Err(ClientError::TooLarge { peer: self.peer(), packet_bytes, maximum });
+        }
+        head.encode(self.version(), &mut self.out);
+        self.out.extend_from_slice(message.payload);
+        Ok(())
+    }
+
+    fn acknowledged(&mut self, kind: AckKind, id: PacketId) -> Result<ReasonCode, ClientError> {
+        match self.answer(Wanted::Ack(kind, id), "an acknowledgement")? {
+            Answer::Reason(reason) => Ok(reason),
+            _ => unreachable!("only an acknowledgement is taken for one"),
+        }
+    }
+
+    fn send(&mut self, packet: &Packet<'_>) -> Result<(), ClientError> {
+        packet.encode(self.options.version, &mut self.out)?;
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<(), ClientError> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        let written = self.stream.write_all(&self.out).and_then(|()| self.stream.flush());
+        self.out.clear();
+        self.wrote_at = Instant::now();
+        written.map_err(|source| ClientError::Io { peer: self.peer(), source })
+    }
+
+    fn answer(&mut self, wanted: Wanted, name: &'static str) -> Result<Answer, ClientError> {
+        let timeout = self.options.timeout;
+        self.wait(wanted, Instant::now() + timeout)?.ok_or_else(|| ClientError::TimedOut {
+            peer: self.peer(),
+            wanted: name,
+            timeout,
+        })
+    }
+
+    /// Handles packets until `wanted` is among them; none if it is not until `until`.
+    fn wait(&mut self, wanted: Wanted, until: Instant) -> Result<Option<Answer>, ClientError> {
+        loop {
+            while let Some(header) = self.whole_packet()? {
+                let begin = self.used + header.header_bytes;
+                self.used = begin + header.body_bytes;
+                let input = std::mem::take(&mut self.input);
+                let came = self.handle(header.first, &input[begin..self.used], wanted);
+                self.input = input;
+                match came? {
+                    Came::Wanted(answer) => {
+                        self.flush()?;
+                        return Ok(Some(answer));
+                    }
+                    Came::Other => {}
+                }
+            }
+            self.flush()?;
+            let now = Instant::now();
+            if now >= until {
+                return Ok(None);
+            }
+            let look_at = until.min(self.ping(now)?);
+            self.read(look_at - now)?;
+        }
+    }
+
+    /// Pings if it is time, and returns when to look again.
+    fn ping(&mut self, now: Instant) -> Result<Instant, ClientError> {
+        const SOONEST: Duration = Duration::from_millis(1);
+        if self.keep_alive.is_zero() {
+            return Ok(now + self.options.timeout);
+        }
+        if let Some(pinged_at) = self.pinged_at {
+            let until = pinged_at + self.options.timeout;
+            if now >= until {
+                return Err(ClientError::Silent { peer: self.peer() });
+            }
+            return Ok(until.max(now + SOONEST));
+        }
+        let due = self.wrote_at + self.keep_alive / 2;
+        if now < due {
+            return Ok(due.max(now + SOONEST));
+        }
+        self.pinged_at = Some(now);
+        self.send(&Packet::Pingreq)?;
+        Ok(now + self.options.timeout)
+    }
+
+    fn whole_packet(&mut self) -> Result<Option<FixedHeader>, ClientError> {
+        let rest = &self.input[self.used..];
+        let header = FixedHeader::decode(rest, self.options.packet_bytes_max)
+            .map_err(|source| ClientError::Packet { peer: self.peer(), source })?;
+        let whole = header.filter(|header| rest.len() >= header.packet_bytes());
+        if whole.is_none() && self.used > 0 {
+            self.input.drain(..self.used);
+            self.used = 0;
+        }
+        Ok(whole)
+    }
+
+    /// Reads what there is, for at most `timeout`.
+    fn read(&mut self, timeout: Duration) -> Result<(), ClientError> {
+        let at = self.input.len();
+        self.input.resize(at + READ_BYTES, 0);
+        let read = self.stream.read(&mut self.input[at..], timeout);
+        self.input.truncate(at + read.as_ref().map_or(0, |&bytes| bytes));
+        match read {
+            Ok(0) => Err(ClientError::Closed { peer: self.peer() }),
+            Ok(_) => Ok(()),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock
+                | io::ErrorKind::TimedOut
+                | io::ErrorKind::Interrupted => Ok(()),
+                io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
+                    Err(ClientError::Closed { peer: self.peer() })
+                }
+                _ => Err(ClientError::Io { peer: self.peer(), source: error }),
+            },
+        }
+    }
+
+    fn handle(&mut self, first: u8, body: &[u8], wanted: Wanted) -> Result<Came, ClientError> {
+        let version = self.version();
+        let packet = Packet::decode(version, first, body)
+            .map_err(|source| ClientError::Packet { peer: self.peer(), source })?;
+        let answer = match (packet, wanted) {
+            (Packet::Connack(connack), Wanted::Connack) => Answer::Connack(*connack),
+            (Packet::Puback(ack), Wanted::Ack(AckKind::Puback, id))
+            | (Packet::Pubrec(ack), Wanted::Ack(AckKind::Pubrec, id))
+            | (Packet::Pubcomp(ack), Wanted::Ack(AckKind::Pubcomp, id))
+                if ack.packet_id == id =>
+            {
+                Answer::Reason(ack.reason)
+            }
+            (Packet::Suback(answer), Wanted::Suback(id))
+            | (Packet::Unsuback(answer), Wanted::Unsuback(id))
+                if answer.packet_id == id =>
+            {
+                Answer::Reasons(answer.reasons)
+            }
+            (Packet::Publish(publish), wanted) => {
+                self.accept(&publish)?;
+                return Ok(if wanted == Wanted::Message && !self.waiting.is_empty() {
+                    Came::Wanted(Answer::Message)
+                } else {
+                    Came::Other
+                });
+            }
+            (Packet::Pubrel(ack), _) => {
+                self.held.remove(&ack.packet_id);
+                let reason = ReasonCode::SUCCESS;
+                encode_ack(version, AckKind::Pubcomp, ack.packet_id, reason, &mut self.out);
+                return Ok(Came::Other);
+            }
+            // Of an exchange of an earlier connection, or one given up.
+            (
+                Packet::Puback(_) | Packet::Pubcomp(_) | Packet::Suback(_) | Packet::Unsuback(_),
+                _,
+            ) => {
+                return Ok(Came::Other);
+            }
+            (Packet::Pubrec(ack), _) => {
+                let (kind, reason) = (AckKind::Pubrel, ReasonCode::PACKET_IDENTIFIER_NOT_FOUND);
+                encode_ack(version, kind, ack.packet_id, reason, &mut self.out);
+                return Ok(Came::Other);
+            }
+            (Packet::Pingresp, _) => {
+                self.pinged_at = None;
+                return Ok(Came::Other);
+            }
+            (Packet::Disconnect(disconnect), _) => {
+                return Err(ClientError::Disconnected {
+                    peer: self.peer(),
+                    reason: disconnect.reason,
+                    reason_string: disconnect.reason_string,
+                });
+            }
+            _ => return Err(ClientError::Unexpected { peer: self.peer(), first }),
+        };
+        Ok(Came::Wanted(answer))
+    }
+
+    fn accept(&mut self, publish: &Publish<'_>) -> Result<(), ClientError> {
+        let again = match (publish.qos, publish.packet_id) {
+            (QoS::ExactlyOnce, Some(id)) => !self.held.insert(id),
+            _ => false,
+        };
+        if !again {
+            if self.waiting.len() >= WAITING_MAX {
+                return Err(ClientError::TooManyWaiting {
+                    peer: self.peer(),
+                    maximum: WAITING_MAX,
+                });
+            }
+            let text = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+            self.waiting.push_back(Message {
+                topic: publish.topic.to_owned(),
+                payload: publish.payload.to_vec(),
+                qos: publish.qos,
+                retain: publish.retain,
+                dup: publish.dup,
+                message_expiry: publish.properties.message_expiry,
+                user_properties: publish.properties.user_properties().map(text).collect(),
+            });
+        }
+        let kind = match publish.qos {
+            QoS::AtMostOnce => return Ok(()),
+            QoS::AtLeastOnce => AckKind::Puback,
+            QoS::ExactlyOnce => AckKind::Pubrec,
+        };
+        if let Some(id) = publish.packet_id {
+            encode_ack(self.version(), kind, id, ReasonCode::SUCCESS, &mut self.out);
+        }
+        Ok(())
+    }
+}
+
+fn dial(options: &Options, peer: &Peer) -> Result<TcpStream, ClientError> {
+    let unknown = |source| ClientError::Resolve { peer: peer.clone(), source };
+    let addresses = (&*options.host, options.port).to_socket_addrs().map_err(unknown)?;
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, options.timeout) {
+            Ok(socket) => {
+                let prepared = socket
+                    .set_nodelay(true)
+                    .and_then(|()| socket.set_read_timeout(Some(options.timeout)))
+                    .and_then(|()| socket.set_write_timeout(Some(options.timeout)));
+                prepared.map_err(|source| ClientError::Io { peer: peer.clone(), source })?;
+                return Ok(socket);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(ClientError::Connect { peer: peer.clone(), source: last })
+}
+
+impl Stream {
+    /// `timeout` is over 0.
+    fn read(&mut self, buffer: &mut [u8], timeout: Duration) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => {
+                stream.set_read_timeout(Some(timeout))?;
+                stream.read(buffer)
+            }
+            Self::Tls(stream) => {
+                stream.sock.set_read_timeout(Some(timeout))?;
+                stream.read(buffer)
+            }
+        }
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.write_all(bytes),
+            Self::Tls(stream) => stream.write_all(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.flush(),
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Plain(_) => "Plain",
+            Self::Tls(_) => "Tls",
+        })
+    }
+}
+
+/// The broker, in errors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Host as it was given.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+}
+
+impl Peer {
+    fn of(options: &Options) -> Self {
+        Self { host: options.host.clone(), port: options.port }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// Why an operation of a client failed.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each field is named in the message; `peer` is the broker")]
+pub enum ClientError {
+    /// The host has no address.
+    #[error("{peer}: the host is not known")]
+    Resolve {
+        peer: Peer,
+        #[source]
+        source: io::Error,
+    },
+    /// No connection.
+    #[error("{peer}: no connection")]
+    Connect {
+        peer: Peer,
+        #[source]
+        source: io::Error,
+    },
+    /// The host's name can be in no certificate.
+    #[error("{peer}: the host is no name for TLS")]
+    ServerName { peer: Peer },
+    /// TLS cannot begin.
+    #[error("{peer}: TLS cannot begin")]
+    Tls {
+        peer: Peer,
+        #[source]
+        source: rustls::Error,
+    },
+    /// The connection broke.
+    #[error("{peer}: the connection broke")]
+    Io {
+        peer: Peer,
+        #[source]
+        source: io::Error,
+    },
+    /// The broker closed it without a word.
+    #[error("{peer}: the broker closed the connection")]
+    Closed { peer: Peer },
+    /// The broker refused the connection.
+    #[error("{peer}: the broker refuses the connection: {reason}{}", Told(reason_string))]
+    Refused { peer: Peer, reason: ReasonCode, reason_string: Option<String> },
+    /// The broker ended the connection and said why.
+    #[error("{peer}: the broker ended the connection: {reason}{}", Told(reason_string))]
+    Disconnected { peer: Peer, reason: ReasonCode, reason_string: Option<String> },
+    /// The broker did not take a message.
+    #[error("{peer}: the broker refuses the message to {topic}: {reason}")]
+    Publish { peer: Peer, topic: String, reason: ReasonCode },
+    /// The broker refused a subscription.
+    #[error("{peer}: the broker refuses the subscription to {filter}: {reason}")]
+    Subscribe { peer: Peer, filter: String, reason: ReasonCode },
+    /// An answer did not come in time.
+    #[error("{peer}: {wanted} did not come within {timeout:?}")]
+    TimedOut { peer: Peer, wanted: &'static str, timeout: Duration },
+    /// A ping was not answered.
+    #[error("{peer}: the broker does not answer")]
+    Silent { peer: Peer },
+    /// The broker's bytes are no MQTT.
+    #[error("{peer}: the broker sent what is no packet")]
+    Packet {
+        peer: Peer,
+        #[source]
+        source: DecodeError,
+    },
+    /// A packet that no broker sends, or not now.
+    #[error("{peer}: the broker sent a packet that has no place here, {first:#04x}")]
+    Unexpected { peer: Peer, first: u8 },
+    /// More messages came while an answer was waited for than are kept.
+    #[error("{peer}: more than {maximum} messages came before an answer")]
+    TooManyWaiting { peer: Peer, maximum: usize },
+    /// The message is longer than the broker takes.
+    #[error("{peer}: a packet of {packet_bytes} bytes is longer than the broker takes, {maximum}")]
+    TooLarge { peer: Peer, packet_bytes: usize, maximum: usize },
+    /// No topic to publish to.
+    #[error("{topic:?} is no topic to publish to: it is empty, too long, or has a wildcard")]
+    Topic { topic: String },
+    /// A field that cannot be said in MQTT.
+    #[error("this cannot be said in MQTT")]
+    Encode(#[from] EncodeError),
+}
+
+/// What a broker adds for people.
+struct Told<'a>(&'a Option<String>);
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |text| write!(f, ", \"{text}\""))
+    }
+}

@@ -1,0 +1,434 @@
+//! `pub` and `sub` from the command line: flags, and what they do.
+
+use std::{
+    io::{self, BufRead, Write},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use clap::{Args, ValueEnum};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use serde::Serialize;
+use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter, UserProperties, Version, Will};
+
+use crate::{
+    args::{qos, version},
+    client::{Client, ClientError, Message, Options, Outgoing},
+};
+
+/// How soon a stop is noticed.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Flags of a connection.
+#[derive(Args, Clone, Debug)]
+pub struct ConnectArgs {
+    /// Broker's host
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    pub host: String,
+    /// Broker's port [default: 1883, or 8883 with --cafile]
+    #[arg(short, long, value_name = "PORT")]
+    pub port: Option<u16>,
+    /// Version of MQTT: 3.1, 3.1.1 or 5
+    #[arg(short = 'V', long, value_name = "VERSION", default_value = "5", value_parser = version)]
+    pub mqtt: Version,
+    /// Client identifier; without it the broker chooses one
+    #[arg(short, long, value_name = "ID", default_value = "")]
+    pub id: String,
+    /// Keep the session that the broker has of this client, and let it keep this one
+    #[arg(short = 'c', long)]
+    pub no_clean_start: bool,
+    /// Seconds that the session outlives the connection (MQTT 5)
+    #[arg(short = 'x', long, value_name = "SECONDS")]
+    pub session_expiry: Option<u32>,
+    /// Keep alive in seconds, 0 for none
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 60)]
+    pub keep_alive: u16,
+    /// User name
+    #[arg(short, long, value_name = "NAME")]
+    pub username: Option<String>,
+    /// Password
+    #[arg(short = 'P', long, value_name = "PASSWORD")]
+    pub password: Option<String>,
+    /// Topic of a message that the broker sends if this client goes without a word
+    #[arg(long, value_name = "TOPIC")]
+    pub will_topic: Option<String>,
+    /// Its payload
+    #[arg(long, value_name = "TEXT", requires = "will_topic", default_value = "")]
+    pub will_payload: String,
+    /// Its quality of service
+    #[arg(long, value_name = "0|1|2", requires = "will_topic", default_value = "0", value_parser = qos)]
+    pub will_qos: QoS,
+    /// Whether the broker keeps it
+    #[arg(long, requires = "will_topic")]
+    pub will_retain: bool,
+    /// Seconds before it is sent (MQTT 5)
+    #[arg(long, value_name = "SECONDS", requires = "will_topic", default_value_t = 0)]
+    pub will_delay: u32,
+    /// Use TLS, and trust the certificates in this PEM file
+    #[arg(long, value_name = "FILE")]
+    pub cafile: Option<PathBuf>,
+    /// This client's certificates, PEM
+    #[arg(long, value_name = "FILE", requires_all = ["key", "cafile"])]
+    pub cert: Option<PathBuf>,
+    /// This client's key, PEM
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub key: Option<PathBuf>,
+    /// Seconds to wait for the connection and for each answer
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub timeout: u32,
+}
+
+/// Flags of `pub`.
+#[derive(Args, Clone, Debug)]
+pub struct PubArgs {
+    /// The connection
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    /// Topic to publish to
+    #[arg(short, long, value_name = "TOPIC")]
+    pub topic: String,
+    /// The message
+    #[arg(short, long, value_name = "TEXT", group = "what")]
+    pub message: Option<String>,
+    /// The message is this file
+    #[arg(short, long, value_name = "FILE", group = "what")]
+    pub file: Option<PathBuf>,
+    /// Each line of the standard input is a message
+    #[arg(short = 'l', long, group = "what")]
+    pub stdin_line: bool,
+    /// The message is the whole standard input
+    #[arg(short, long, group = "what")]
+    pub stdin_file: bool,
+    /// The message is empty: with --retain, what the broker kept is deleted
+    #[arg(short, long, group = "what")]
+    pub null_message: bool,
+    /// Quality of service
+    #[arg(short, long, value_name = "0|1|2", default_value = "0", value_parser = qos)]
+    pub qos: QoS,
+    /// The broker keeps the message for later subscribers
+    #[arg(short, long)]
+    pub retain: bool,
+    /// Publish so many times
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub repeat: u32,
+    /// Seconds after which the broker drops the message (MQTT 5)
+    #[arg(long, value_name = "SECONDS")]
+    pub expiry: Option<u32>,
+    /// User property of each message, may be repeated (MQTT 5)
+    #[arg(short = 'D', long, value_name = "NAME=VALUE", value_parser = property)]
+    pub user_property: Vec<(String, String)>,
+}
+
+/// Flags of `sub`.
+#[derive(Args, Clone, Debug)]
+pub struct SubArgs {
+    /// The connection
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    /// Filter to subscribe to, may be repeated
+    #[arg(short, long, value_name = "FILTER", required = true)]
+    pub topic: Vec<String>,
+    /// Highest quality of service
+    #[arg(short, long, value_name = "0|1|2", default_value = "0", value_parser = qos)]
+    pub qos: QoS,
+    /// End after so many messages
+    #[arg(short = 'C', long, value_name = "N")]
+    pub count: Option<u64>,
+    /// End after so many seconds
+    #[arg(short = 'W', long, value_name = "SECONDS")]
+    pub within: Option<u32>,
+    /// Do not print messages that the broker had kept
+    #[arg(short = 'R', long)]
+    pub no_retained: bool,
+    /// What is printed of a message
+    #[arg(short = 'F', long, value_enum, default_value_t)]
+    pub format: MessageFormat,
+    /// User property of the connection, may be repeated (MQTT 5)
+    #[arg(short = 'D', long, value_name = "NAME=VALUE", value_parser = property)]
+    pub user_property: Vec<(String, String)>,
+}
+
+/// What is printed of a message, on a line of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum MessageFormat {
+    /// The payload.
+    #[default]
+    Payload,
+    /// Topic, a space, and the payload.
+    Topic,
+    /// An object; a payload that is no text is in hexadecimal digits.
+    Json,
+}
+
+impl ConnectArgs {
+    /// How to connect.
+    ///
+    /// # Errors
+    /// `File` and `Tls` of [`CommandError`].
+    pub fn options(&self, user_properties: UserProperties) -> Result<Options, CommandError> {
+        let will = self.will_topic.clone().map(|topic| Will {
+            topic,
+            payload: self.will_payload.clone().into_bytes(),
+            qos: self.will_qos,
+            retain: self.will_retain,
+            delay: self.will_delay,
+            message_expiry: None,
+            forwarded: Vec::new(),
+        });
+        Ok(Options {
+            host: self.host.clone(),
+            port: self.port.unwrap_or(if self.cafile.is_some() { 8883 } else { 1883 }),
+            version: self.mqtt,
+            client_id: self.id.clone(),
+            clean_start: !self.no_clean_start,
+            keep_alive: self.keep_alive,
+            session_expiry: self.session_expiry,
+            username: self.username.clone(),
+            password: self.password.clone().map(String::into_bytes),
+            will,
+            user_properties,
+            timeout: Duration::from_secs(u64::from(self.timeout.max(1))),
+            tls: self.tls()?,
+            ..Options::default()
+        })
+    }
+
+    fn tls(&self) -> Result<Option<Arc<rustls::ClientConfig>>, CommandError> {
+        let Some(authority) = &self.cafile else { return Ok(None) };
+        let mut roots = rustls::RootCertStore::empty();
+        for certificate in certificates(authority)? {
+            roots.add(certificate)?;
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots);
+        let config = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => {
+                let key = PrivateKeyDer::from_pem_file(key)
+                    .map_err(|source| CommandError::Pem { path: key.clone(), source })?;
+                config.with_client_auth_cert(certificates(cert)?, key)?
+            }
+            _ => config.with_no_client_auth(),
+        };
+        Ok(Some(Arc::new(config)))
+    }
+}
+
+fn certificates(path: &PathBuf) -> Result<Vec<CertificateDer<'static>>, CommandError> {
+    CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|source| CommandError::Pem { path: path.clone(), source })
+}
+
+impl PubArgs {
+    /// Publishes what the flags say, `input` being the standard input. Returns how many messages went.
+    ///
+    /// # Errors
+    /// Any of [`CommandError`].
+    pub fn run(&self, mut input: impl BufRead) -> Result<u64, CommandError> {
+        let payload = if let Some(text) = &self.message {
+            Some(text.clone().into_bytes())
+        } else if let Some(path) = &self.file {
+            let failed = |source| CommandError::File { path: path.clone(), source };
+            Some(std::fs::read(path).map_err(failed)?)
+        } else if self.stdin_file {
+            let mut whole = Vec::new();
+            input.read_to_end(&mut whole).map_err(|source| CommandError::Input { source })?;
+            Some(whole)
+        } else if self.null_message {
+            Some(Vec::new())
+        } else if self.stdin_line {
+            None
+        } else {
+            return Err(CommandError::NoMessage);
+        };
+        let mut client = Client::connect(self.connect.options(Vec::new())?)?;
+        let mut messages = 0;
+        let mut publish = |client: &mut Client, payload: &[u8]| {
+            messages += 1;
+            client.publish(&Outgoing {
+                topic: &self.topic,
+                payload,
+                qos: self.qos,
+                retain: self.retain,
+                message_expiry: self.expiry,
+                user_properties: &self.user_property,
+            })
+        };
+        match payload {
+            Some(payload) => {
+                for _ in 0..self.repeat {
+                    publish(&mut client, &payload)?;
+                }
+            }
+            None => {
+                // TODO when a pause between lines longer than the keep alive matters: ping while waiting for one.
+                let mut line = Vec::new();
+                let failed = |source| CommandError::Input { source };
+                while input.read_until(b'\n', &mut line).map_err(failed)? > 0 {
+                    publish(&mut client, line.strip_suffix(b"\n").unwrap_or(&line))?;
+                    line.clear();
+                }
+            }
+        }
+        client.disconnect()?;
+        Ok(messages)
+    }
+}
+
+impl SubArgs {
+    /// Prints messages to `output` until there were as many as asked for, the time is over, or `stop` is set. Returns how many.
+    ///
+    /// # Errors
+    /// Any of [`CommandError`].
+    pub fn run(&self, mut output: impl Write, stop: &AtomicBool) -> Result<u64, CommandError> {
+        let until = self.within.map(|within| Instant::now() + Duration::from_secs(within.into()));
+        let mut client = Client::connect(self.connect.options(self.user_property.clone())?)?;
+        let filter = |filter: &String| SubscribeFilter {
+            filter: filter.clone(),
+            maximum_qos: self.qos,
+            no_local: false,
+            retain_as_published: false,
+            retain_handling: if self.no_retained {
+                RetainHandling::DoNotSend
+            } else {
+                RetainHandling::Send
+            },
+        };
+        let filters: Vec<_> = self.topic.iter().map(filter).collect();
+        let reasons = client.subscribe(&filters)?;
+        if let Some((filter, &reason)) =
+            self.topic.iter().zip(&reasons).find(|(_, reason)| reason.is_failure())
+        {
+            let peer = crate::client::Peer {
+                host: self.connect.host.clone(),
+                port: self.connect.options(Vec::new())?.port,
+            };
+            return Err(ClientError::Subscribe { peer, filter: filter.clone(), reason }.into());
+        }
+        let mut messages = 0;
+        while self.count.is_none_or(|count| messages < count) && !stop.load(Ordering::Relaxed) {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                break;
+            }
+            let Some(message) = client.receive(left.unwrap_or(LOOK_EVERY).min(LOOK_EVERY))? else {
+                continue;
+            };
+            if message.retain && self.no_retained {
+                continue;
+            }
+            messages += 1;
+            let written = self.format.write(&message, &mut output).and_then(|()| output.flush());
+            written.map_err(|source| CommandError::Output { source })?;
+        }
+        client.disconnect()?;
+        Ok(messages)
+    }
+}
+
+/// A message as JSON.
+#[derive(Serialize)]
+struct MessageJson<'a> {
+    topic: &'a str,
+    qos: u8,
+    retain: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_hex: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message_expiry: Option<u32>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    user_properties: &'a [(String, String)],
+}
+
+impl MessageFormat {
+    /// Writes a message and the end of its line.
+    ///
+    /// # Errors
+    /// What `output` says.
+    pub fn write(self, message: &Message, output: &mut impl Write) -> io::Result<()> {
+        match self {
+            Self::Payload => output.write_all(&message.payload)?,
+            Self::Topic => {
+                output.write_all(message.topic.as_bytes())?;
+                output.write_all(b" ")?;
+                output.write_all(&message.payload)?;
+            }
+            Self::Json => {
+                let text = std::str::from_utf8(&message.payload).ok();
+                let hex = || message.payload.iter().map(|byte| format!("{byte:02x}")).collect();
+                let json = MessageJson {
+                    topic: &message.topic,
+                    qos: message.qos as u8,
+                    retain: message.retain,
+                    payload: text,
+                    payload_hex: if text.is_none() { Some(hex()) } else { None },
+                    message_expiry: message.message_expiry,
+                    user_properties: &message.user_properties,
+                };
+                serde_json::to_writer(&mut *output, &json)?;
+            }
+        }
+        output.write_all(b"\n")
+    }
+}
+
+fn property(text: &str) -> Result<(String, String), &'static str> {
+    let (name, value) = text.split_once('=').ok_or("a user property is NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Why `pub` or `sub` ended.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The client failed.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// There is nothing to publish.
+    #[error(
+        "there is no message: give --message, --file, --stdin-line, --stdin-file or --null-message"
+    )]
+    NoMessage,
+    /// A file cannot be read.
+    #[error("{} cannot be read", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// A file of certificates or a key cannot be read.
+    #[error("{} holds no certificate or key", path.display())]
+    Pem {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: rustls_pki_types::pem::Error,
+    },
+    /// Certificates or key do not make a TLS connection.
+    #[error("TLS cannot be used with these certificates")]
+    Tls(#[from] rustls::Error),
+    /// The standard input cannot be read.
+    #[error("the standard input cannot be read")]
+    Input {
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The standard output is gone.
+    #[error("messages cannot be printed")]
+    Output {
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+}

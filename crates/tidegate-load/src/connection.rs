@@ -1,0 +1,522 @@
+//! One connection of a load: what its bytes mean, and what it answers.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::TcpStream,
+    sync::atomic::Ordering,
+};
+
+use tidegate_wire::mqtt::{EncodeError, ReasonCode, Version};
+
+use crate::{
+    flow::{Exchange, Publisher},
+    greeting,
+    layout::{self, Role},
+    meter::Meter,
+    packet::{self, Header, Malformed, Stamp},
+    run::Shared,
+    spec::Spec,
+    track::{Arrival, Sequence},
+};
+
+/// Bytes of one read, and of the messages of one write.
+pub(crate) const READ_BYTES: usize = 256 << 10;
+pub(crate) const WRITE_BYTES: usize = 64 << 10;
+/// Reads of one connection before others have their turn.
+const READS_MAX: usize = 4;
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) socket: TcpStream,
+    pub(crate) role: Role,
+    pub(crate) stage: Stage,
+    pub(crate) work: Work,
+    /// Bytes that the socket did not take yet.
+    out: Vec<u8>,
+    out_at: usize,
+    /// Beginning of a packet whose rest has not come.
+    partial: Vec<u8>,
+    /// A message whose payload has not all come.
+    tail: Option<Tail>,
+    /// When something was last written.
+    pub(crate) wrote_at: i64,
+    /// Whether it waits in the worker's list of those that may write.
+    pub(crate) queued: bool,
+    /// Whether it waits in the worker's timetable.
+    pub(crate) timed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// TCP connects.
+    Connecting,
+    /// CONNECT was sent.
+    Greeting,
+    /// SUBSCRIBE was sent.
+    Subscribing,
+    Ready,
+    Closed,
+}
+
+#[derive(Debug)]
+pub(crate) enum Work {
+    None,
+    Publish(Box<Publisher>),
+    Receive(Box<Receiver>),
+}
+
+/// What a subscriber has heard.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    first_publisher: u32,
+    flows: u32,
+    sequences: Vec<Sequence>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Tail {
+    left: usize,
+    first: u8,
+    packet_id: u16,
+    payload_bytes: usize,
+    stamp: Stamp,
+}
+
+/// What the connections of one worker share.
+pub(crate) struct Context<'a> {
+    pub(crate) shared: &'a Shared<'a>,
+    pub(crate) spec: &'a Spec,
+    pub(crate) now: i64,
+    /// The measured part.
+    pub(crate) measured: std::ops::Range<i64>,
+    pub(crate) meters: Vec<Meter>,
+    /// Messages that are none of this load's.
+    pub(crate) foreign: u64,
+    /// Flow and number of the messages received last, not yet told to their publisher.
+    credit: (u32, u64),
+    /// Publishers whose window has more room.
+    pub(crate) woken: Vec<u32>,
+    pub(crate) input: Vec<u8>,
+    pub(crate) output: Vec<u8>,
+    /// Exchanges that wait for an acknowledgement.
+    pub(crate) unacknowledged: u64,
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn new(shared: &'a Shared<'a>) -> Self {
+        Self {
+            shared,
+            spec: shared.spec,
+            now: 0,
+            measured: i64::MAX..i64::MAX,
+            meters: shared.spec.flows.iter().map(|_| Meter::new()).collect(),
+            foreign: 0,
+            credit: (0, 0),
+            woken: Vec::new(),
+            input: vec![0; READ_BYTES],
+            output: Vec::with_capacity(2 * WRITE_BYTES),
+            unacknowledged: 0,
+        }
+    }
+
+    #[inline]
+    fn received(&mut self, flow: u32) {
+        if self.credit.0 != flow {
+            self.tell_publisher();
+            self.credit.0 = flow;
+        }
+        self.credit.1 += 1;
+    }
+
+    fn tell_publisher(&mut self) {
+        let (flow, messages) = std::mem::take(&mut self.credit);
+        if messages > 0 && self.shared.windows {
+            let publisher = flow >> 8;
+            self.shared.credit(publisher, flow & 0xFF).fetch_add(messages, Ordering::Relaxed);
+            self.woken.push(publisher);
+        }
+    }
+}
+
+/// Why a connection ended.
+#[derive(Debug)]
+pub(crate) enum Lost {
+    Io(io::Error),
+    ByBroker,
+    Refused { packet: &'static str, reason: ReasonCode },
+    Malformed,
+    Unsayable(EncodeError),
+    TimedOut,
+}
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Io(error) => write!(f, "{error}"),
+            Self::ByBroker => write!(f, "closed by the broker"),
+            Self::Refused { packet, reason } => write!(f, "{packet}: {reason}"),
+            Self::Malformed => write!(f, "the broker sent what is no MQTT"),
+            Self::Unsayable(error) => write!(f, "{error}"),
+            Self::TimedOut => write!(f, "timed out"),
+        }
+    }
+}
+
+impl From<EncodeError> for Lost {
+    fn from(error: EncodeError) -> Self {
+        Self::Unsayable(error)
+    }
+}
+
+impl From<Malformed> for Lost {
+    fn from(_: Malformed) -> Self {
+        Self::Malformed
+    }
+}
+
+impl Connection {
+    pub(crate) fn new(socket: TcpStream, role: Role, work: Work) -> Self {
+        Self {
+            socket,
+            role,
+            stage: Stage::Connecting,
+            work,
+            out: Vec::new(),
+            out_at: 0,
+            partial: Vec::new(),
+            tail: None,
+            wrote_at: 0,
+            queued: false,
+            timed: false,
+        }
+    }
+
+    /// The socket may be written to: it is connected, or takes bytes again.
+    pub(crate) fn writable(&mut self, context: &mut Context<'_>) -> Result<(), Lost> {
+        if self.stage == Stage::Connecting {
+            if let Some(error) = self.socket.take_error().map_err(Lost::Io)? {
+                return Err(Lost::Io(error));
+            }
+            self.stage = Stage::Greeting;
+            greeting::connect(context.spec, self.role, &mut self.out)?;
+        }
+        self.flush(context.now)
+    }
+
+    /// Writes what waits, as far as the socket takes it.
+    pub(crate) fn flush(&mut self, now: i64) -> Result<(), Lost> {
+        while self.out_at < self.out.len() {
+            match self.socket.write(&self.out[self.out_at..]) {
+                Ok(0) => return Err(Lost::ByBroker),
+                Ok(bytes) => {
+                    self.out_at += bytes;
+                    self.wrote_at = now;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Lost::Io(error)),
+            }
+        }
+        self.out.clear();
+        self.out_at = 0;
+        if self.out.capacity() > 4 * WRITE_BYTES {
+            self.out = Vec::new();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn flushed(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// Sends what may leave. Returns whether more may leave at once.
+    pub(crate) fn publish(&mut self, context: &mut Context<'_>) -> Result<bool, Lost> {
+        self.flush(context.now)?;
+        let Work::Publish(publisher) = &mut self.work else { return Ok(false) };
+        if self.stage != Stage::Ready || !self.out.is_empty() {
+            return Ok(false);
+        }
+        let Context { shared, spec, output, meters, unacknowledged, .. } = context;
+        output.clear();
+        let (number, copies) = (publisher.number, publisher.copies);
+        let more = publisher.fill(
+            context.now,
+            output,
+            WRITE_BYTES,
+            |flow| shared.credit(number, flow as u32).load(Ordering::Relaxed),
+            |flow| {
+                let meter = &mut meters[flow];
+                meter.counts.sent += 1;
+                meter.counts.due += u64::from(copies);
+                *unacknowledged += u64::from(spec.flows[flow].qos as u8 > 0);
+            },
+        );
+        let mut at = 0;
+        while at < output.len() {
+            match self.socket.write(&output[at..]) {
+                Ok(0) => return Err(Lost::ByBroker),
+                Ok(bytes) => at += bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.out.extend_from_slice(&output[at..]);
+                    break;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Lost::Io(error)),
+            }
+        }
+        if at > 0 {
+            self.wrote_at = context.now;
+        }
+        Ok(more && self.out.is_empty())
+    }
+
+    /// Reads what is there. Returns whether there may be more.
+    pub(crate) fn readable(&mut self, context: &mut Context<'_>) -> Result<bool, Lost> {
+        if matches!(self.role, Role::Stalled(_)) && self.stage == Stage::Ready {
+            return Ok(false);
+        }
+        let mut input = std::mem::take(&mut context.input);
+        let result = self.read_into(&mut input, context);
+        context.input = input;
+        context.tell_publisher();
+        let more = result?;
+        self.flush(context.now)?;
+        Ok(more)
+    }
+
+    fn read_into(&mut self, input: &mut [u8], context: &mut Context<'_>) -> Result<bool, Lost> {
+        for _ in 0..READS_MAX {
+            let kept = self.partial.len();
+            let room = input.len() - kept;
+            let bytes = match self.socket.read(&mut input[kept..]) {
+                Ok(0) => return Err(Lost::ByBroker),
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(Lost::Io(error)),
+            };
+            context.now = tidegate_sys::clock::monotonic_nanos();
+            input[..kept].copy_from_slice(&self.partial);
+            let all = &input[..kept + bytes];
+            let used = self.consume(all, context)?;
+            self.partial.clear();
+            self.partial.extend_from_slice(&all[used..]);
+            if self.partial.len() > READ_BYTES / 2 {
+                return Err(Lost::Malformed);
+            }
+            if bytes < room {
+                // Less than asked for: the socket is empty, and the next byte makes a new edge.
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Handles the packets of `input` and returns the bytes they took.
+    fn consume(&mut self, input: &[u8], context: &mut Context<'_>) -> Result<usize, Lost> {
+        let v5 = context.spec.version == Version::V5;
+        let mut at = 0;
+        if let Some(tail) = &mut self.tail {
+            at = tail.left.min(input.len());
+            tail.left -= at;
+            if tail.left > 0 {
+                return Ok(at);
+            }
+            let Tail { first, packet_id, payload_bytes, stamp, .. } = *tail;
+            self.tail = None;
+            self.arrive(first, packet_id, payload_bytes, stamp, context);
+        }
+        while let Some(header) = packet::header(&input[at..])? {
+            let body = &input[at + header.header_bytes..];
+            if header.first >> 4 == 3 {
+                let Some(head) = packet::publish_head(header, v5, body)? else { break };
+                let payload_bytes = header.body_bytes - head.payload_at;
+                if payload_bytes >= Stamp::BYTES {
+                    let Some(stamp) = body[head.payload_at.min(body.len())..].first_chunk() else {
+                        break;
+                    };
+                    let stamp = Stamp::read(stamp);
+                    if body.len() < header.body_bytes {
+                        self.tail = Some(Tail {
+                            left: header.body_bytes - body.len(),
+                            first: header.first,
+                            packet_id: head.packet_id,
+                            payload_bytes,
+                            stamp,
+                        });
+                        return Ok(input.len());
+                    }
+                    self.arrive(header.first, head.packet_id, payload_bytes, stamp, context);
+                } else if body.len() < header.body_bytes {
+                    break;
+                } else {
+                    context.foreign += 1;
+                    self.answer(header.first, head.packet_id);
+                }
+            } else {
+                let Some(body) = body.get(..header.body_bytes) else { break };
+                self.control(header, body, context)?;
+            }
+            at += header.header_bytes + header.body_bytes;
+        }
+        Ok(at)
+    }
+
+    /// A message is all here.
+    #[inline]
+    fn arrive(
+        &mut self,
+        first: u8,
+        packet_id: u16,
+        payload_bytes: usize,
+        stamp: Stamp,
+        context: &mut Context<'_>,
+    ) {
+        let Work::Receive(receiver) = &mut self.work else {
+            context.foreign += 1;
+            return self.answer(first, packet_id);
+        };
+        match receiver.observe(stamp) {
+            None => context.foreign += 1,
+            Some(arrival) => {
+                let meter = &mut context.meters[(stamp.flow & 0xFF) as usize];
+                meter.counts.received += 1;
+                meter.counts.received_bytes += payload_bytes as u64;
+                match arrival {
+                    Arrival::Duplicate => meter.counts.duplicated += 1,
+                    Arrival::OutOfOrder => meter.counts.out_of_order += 1,
+                    Arrival::InOrder => {}
+                }
+                if context.measured.contains(&stamp.sent_at) {
+                    meter.record((context.now - stamp.sent_at).max(0) as u64);
+                }
+                if arrival != Arrival::Duplicate {
+                    context.received(stamp.flow);
+                }
+            }
+        }
+        self.answer(first, packet_id);
+    }
+
+    #[inline]
+    fn answer(&mut self, first: u8, packet_id: u16) {
+        match first & 0x06 {
+            0x02 => packet::ack(packet::PUBACK, packet_id, &mut self.out),
+            0x04 => packet::ack(packet::PUBREC, packet_id, &mut self.out),
+            _ => {}
+        }
+    }
+
+    /// A packet that is no message.
+    fn control(
+        &mut self,
+        header: Header,
+        body: &[u8],
+        context: &mut Context<'_>,
+    ) -> Result<(), Lost> {
+        let id = || match *body {
+            [high, low, ..] => Ok(u16::from_be_bytes([high, low])),
+            _ => Err(Lost::Malformed),
+        };
+        let failed = body.get(2).is_some_and(|&reason| reason >= 0x80);
+        match (header.first >> 4, &mut self.work) {
+            (4, Work::Publish(publisher)) => {
+                let ended = publisher.ids.complete(id()?, Exchange::Published);
+                acknowledged(ended, failed, context);
+            }
+            (5, Work::Publish(publisher)) if failed => {
+                let ended = publisher.ids.complete(id()?, Exchange::Published);
+                acknowledged(ended, failed, context);
+            }
+            (5, Work::Publish(publisher)) => {
+                let id = id()?;
+                if publisher.ids.release(id) {
+                    packet::ack(packet::PUBREL, id, &mut self.out);
+                }
+            }
+            (7, Work::Publish(publisher)) => {
+                let ended = publisher.ids.complete(id()?, Exchange::Released);
+                acknowledged(ended, failed, context);
+            }
+            (6, _) => packet::ack(packet::PUBCOMP, id()?, &mut self.out),
+            (2, _) if self.stage == Stage::Greeting => self.welcome(body, context)?,
+            (9, _) if self.stage == Stage::Subscribing => {
+                if let Some(reason) = greeting::refused(context.spec.version, body)? {
+                    return Err(Lost::Refused { packet: "SUBACK", reason });
+                }
+                self.stage = Stage::Ready;
+            }
+            (13, _) => {} // PINGRESP
+            (14, _) => {
+                let reason = ReasonCode(body.first().copied().unwrap_or(0));
+                return Err(Lost::Refused { packet: "DISCONNECT", reason });
+            }
+            _ => return Err(Lost::Malformed),
+        }
+        Ok(())
+    }
+
+    fn welcome(&mut self, body: &[u8], context: &Context<'_>) -> Result<(), Lost> {
+        let receive_maximum = greeting::connack(context.spec.version, body)?
+            .map_err(|reason| Lost::Refused { packet: "CONNACK", reason })?;
+        if let Work::Publish(publisher) = &mut self.work {
+            publisher.ids.limit(receive_maximum);
+        }
+        self.stage = match self.role {
+            Role::Subscriber(_) | Role::Stalled(_) => {
+                greeting::subscribe(context.spec, self.role, &mut self.out)?;
+                Stage::Subscribing
+            }
+            Role::Publisher(_) | Role::Idle(_) => Stage::Ready,
+        };
+        Ok(())
+    }
+
+    /// Says that this connection is alive.
+    pub(crate) fn ping(&mut self, now: i64) -> Result<(), Lost> {
+        if self.out.is_empty() {
+            self.out.extend_from_slice(&[0xC0, 0]);
+        }
+        self.flush(now)
+    }
+
+    /// Says farewell, if the socket takes it.
+    pub(crate) fn disconnect(&mut self) {
+        if self.stage == Stage::Ready && self.out.is_empty() {
+            let _ = self.socket.write(&[0xE0, 0]); // the broker may have gone first
+        }
+        self.stage = Stage::Closed;
+    }
+}
+
+fn acknowledged(ended: Option<u8>, failed: bool, context: &mut Context<'_>) {
+    let Some(flow) = ended else { return };
+    context.unacknowledged -= 1;
+    if !failed {
+        context.meters[usize::from(flow)].counts.acknowledged += 1;
+    }
+}
+
+impl Receiver {
+    pub(crate) fn new(spec: &Spec, subscriber: u32) -> Self {
+        let (first_publisher, publishers) = layout::heard(spec, subscriber);
+        let flows = spec.flows.len() as u32;
+        Self {
+            first_publisher,
+            flows,
+            sequences: vec![Sequence::default(); publishers as usize * flows as usize],
+        }
+    }
+
+    /// None if the message is none of this load's.
+    #[inline]
+    fn observe(&mut self, stamp: Stamp) -> Option<Arrival> {
+        let publisher = (stamp.flow >> 8).checked_sub(self.first_publisher)?;
+        let flow = stamp.flow & 0xFF;
+        if flow >= self.flows {
+            return None;
+        }
+        let index = publisher as usize * self.flows as usize + flow as usize;
+        Some(self.sequences.get_mut(index)?.observe(stamp.sequence))
+    }
+}

@@ -1,0 +1,352 @@
+//! A run: connects everybody, starts them together, waits for what is on the way, and adds up.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{SocketAddr, ToSocketAddrs as _},
+    os::fd::OwnedFd,
+    sync::{
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use tidegate_sys::clock::monotonic_nanos;
+
+use crate::{
+    process::ProcessError,
+    report::{Failure, Report},
+    spec::{Pace, Spec, SpecError},
+    worker::{Outcome, Worker},
+};
+
+/// How often the caller hears of the progress, and how soon a stop is noticed at the latest.
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Where a run stands.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// What it does.
+    pub phase: Phase,
+    /// For how long it has been doing this.
+    pub elapsed: Duration,
+    /// Connections that are ready.
+    pub connected: u64,
+    /// Messages sent so far.
+    pub sent: u64,
+    /// Messages received so far.
+    pub received: u64,
+}
+
+/// What a run does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Making connections.
+    Connect,
+    /// Sending, not yet measured.
+    WarmUp,
+    /// Sending, measured.
+    Measure,
+    /// Waiting for what is on the way.
+    Drain,
+}
+
+/// Puts the load of `spec` on its broker, until it is done or `stop` is set, which ends the sending early and counts what there
+/// is. `progress` is called twice a second.
+///
+/// # Errors
+/// The load cannot be run as it is asked for, the broker cannot be found, or nobody could connect. Single connections that fail
+/// are in the report.
+pub fn run(
+    spec: &Spec,
+    stop: &AtomicBool,
+    mut progress: impl FnMut(&Progress),
+) -> Result<Report, LoadError> {
+    spec.check()?;
+    let target = resolve(&spec.target)?;
+    raise_file_limit();
+    if let Some(process) = spec.process {
+        crate::process::usage(process)?;
+    }
+    let threads = usize::from(spec.threads.max(1));
+    let shared = Shared::new(spec, threads).map_err(|source| LoadError::System { source })?;
+    let (settled, all_settled) = mpsc::channel();
+    let outcomes = thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|index| {
+                let (shared, settled) = (&shared, settled.clone());
+                scope.spawn(move || Worker::new(shared, index, target)?.run(&settled))
+            })
+            .collect();
+        drop(settled);
+        conduct(&shared, &all_settled, stop, &mut progress);
+        shared.finish.store(true, Ordering::Release);
+        shared.wake_all();
+        let join = |worker: thread::ScopedJoinHandle<'_, io::Result<Outcome>>| {
+            worker.join().expect("a worker does not panic")
+        };
+        workers.into_iter().map(join).collect::<io::Result<Vec<Outcome>>>()
+    })
+    .map_err(|source| LoadError::System { source })?;
+    let stopped = stop.load(Ordering::Relaxed);
+    if shared.start_at.load(Ordering::Relaxed) == 0 && !stopped {
+        return Err(LoadError::NobodyConnected {
+            target: spec.target.clone(),
+            failures: failures(&outcomes),
+        });
+    }
+    let failures = failures(&outcomes);
+    Ok(Report::new(spec, outcomes, failures, stopped))
+}
+
+/// Waits for the connections, starts, and ends when everything sent has arrived or no more comes.
+fn conduct(
+    shared: &Shared<'_>,
+    all_settled: &mpsc::Receiver<()>,
+    stop: &AtomicBool,
+    progress: &mut impl FnMut(&Progress),
+) {
+    let spec = shared.spec;
+    let mut teller = Teller { shared, told_at: 0, progress };
+    let begun = monotonic_nanos();
+    let mut settled = 0;
+    while settled < shared.workers.len() {
+        match all_settled.recv_timeout(LOOK_EVERY) {
+            Ok(()) => settled += 1,
+            Err(mpsc::RecvTimeoutError::Disconnected) => return, // a worker could not begin
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        teller.tell(Phase::Connect, begun);
+    }
+    if shared.sum(|worker| &worker.connected) == 0 {
+        return;
+    }
+    let start = monotonic_nanos() + 2_000_000;
+    let end = start + (spec.warm_up + spec.duration).as_nanos() as i64;
+    let warm = start + spec.warm_up.as_nanos() as i64;
+    shared.start_at.store(start, Ordering::Release);
+    shared.wake_all();
+    while monotonic_nanos() < end && !stop.load(Ordering::Relaxed) {
+        thread::sleep(LOOK_EVERY);
+        if monotonic_nanos() < warm {
+            teller.tell(Phase::WarmUp, start);
+        } else {
+            teller.tell(Phase::Measure, warm);
+        }
+    }
+    shared.stop.store(true, Ordering::Release);
+    shared.wake_all();
+    let drain_begun = monotonic_nanos();
+    let patience = spec.drain.as_nanos() as i64;
+    let mut last = (u64::MAX, monotonic_nanos());
+    loop {
+        thread::sleep(LOOK_EVERY);
+        let now = monotonic_nanos();
+        let (received, open) = (
+            shared.sum(|worker| &worker.received_once),
+            shared.sum(|worker| &worker.unacknowledged),
+        );
+        let unwritten = shared.sum(|worker| &worker.unwritten);
+        let missing = shared.sum(|worker| &worker.due).saturating_sub(received);
+        if last.0 != received.wrapping_sub(open) {
+            last = (received.wrapping_sub(open), now);
+        }
+        let all_told = shared.workers.iter().all(|worker| worker.stopped.load(Ordering::Acquire));
+        if (all_told && missing == 0 && open == 0 && unwritten == 0) || now - last.1 > patience {
+            return;
+        }
+        teller.tell(Phase::Drain, drain_begun);
+    }
+}
+
+struct Teller<'a, F> {
+    shared: &'a Shared<'a>,
+    told_at: i64,
+    progress: &'a mut F,
+}
+
+impl<F: FnMut(&Progress)> Teller<'_, F> {
+    fn tell(&mut self, phase: Phase, since: i64) {
+        let now = monotonic_nanos();
+        if now - self.told_at < PROGRESS_EVERY.as_nanos() as i64 {
+            return;
+        }
+        self.told_at = now;
+        (self.progress)(&Progress {
+            phase,
+            elapsed: Duration::from_nanos((now - since).max(0) as u64),
+            connected: self.shared.sum(|worker| &worker.connected),
+            sent: self.shared.sum(|worker| &worker.sent),
+            received: self.shared.sum(|worker| &worker.received),
+        });
+    }
+}
+
+/// What the workers of a run share.
+pub(crate) struct Shared<'a> {
+    pub(crate) spec: &'a Spec,
+    /// When sending begins; 0 until everybody is connected.
+    pub(crate) start_at: AtomicI64,
+    /// Nothing more is sent.
+    pub(crate) stop: AtomicBool,
+    /// The connections end.
+    pub(crate) finish: AtomicBool,
+    /// Which subscribers are there.
+    pub(crate) subscribed: Vec<AtomicBool>,
+    /// Whether any flow has a window.
+    pub(crate) windows: bool,
+    /// Messages received of each flow of each publisher, where flows have windows.
+    credits: Vec<Credit>,
+    pub(crate) workers: Vec<Board>,
+}
+
+/// On a cache line of its own, since publishers and subscribers may be in different threads.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Credit(AtomicU64);
+
+/// What a worker tells the others.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Board {
+    pub(crate) wake: OwnedFd,
+    /// Whether its publishers wait for receptions in other workers.
+    pub(crate) waiting: AtomicBool,
+    /// It will send nothing more.
+    pub(crate) stopped: AtomicBool,
+    pub(crate) connected: AtomicU64,
+    pub(crate) sent: AtomicU64,
+    pub(crate) due: AtomicU64,
+    pub(crate) received: AtomicU64,
+    pub(crate) received_once: AtomicU64,
+    pub(crate) unacknowledged: AtomicU64,
+    /// Connections with bytes that the socket did not take.
+    pub(crate) unwritten: AtomicU64,
+}
+
+impl<'a> Shared<'a> {
+    fn new(spec: &'a Spec, threads: usize) -> io::Result<Self> {
+        let windows = spec.flows.iter().any(|flow| matches!(flow.pace, Pace::Window(_)));
+        let credits = if windows { spec.publishers as usize * spec.flows.len() } else { 1 };
+        let board = |_| {
+            Ok(Board {
+                wake: rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK)?,
+                waiting: AtomicBool::new(false),
+                stopped: AtomicBool::new(false),
+                connected: AtomicU64::new(0),
+                sent: AtomicU64::new(0),
+                due: AtomicU64::new(0),
+                received: AtomicU64::new(0),
+                received_once: AtomicU64::new(0),
+                unacknowledged: AtomicU64::new(0),
+                unwritten: AtomicU64::new(0),
+            })
+        };
+        Ok(Self {
+            spec,
+            start_at: AtomicI64::new(0),
+            stop: AtomicBool::new(false),
+            finish: AtomicBool::new(false),
+            subscribed: (0..spec.subscribers).map(|_| AtomicBool::new(false)).collect(),
+            windows,
+            credits: (0..credits).map(|_| Credit::default()).collect(),
+            workers: (0..threads).map(board).collect::<io::Result<_>>()?,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn credit(&self, publisher: u32, flow: u32) -> &AtomicU64 {
+        let flows = self.spec.flows.len();
+        let index = if self.windows { publisher as usize * flows + flow as usize } else { 0 };
+        &self.credits[index].0
+    }
+
+    pub(crate) fn sum(&self, field: impl Fn(&Board) -> &AtomicU64) -> u64 {
+        self.workers.iter().map(|worker| field(worker).load(Ordering::Acquire)).sum()
+    }
+
+    fn wake_all(&self) {
+        self.workers.iter().for_each(Board::wake);
+    }
+}
+
+impl Board {
+    pub(crate) fn wake(&self) {
+        // It fails only when so many wakes are waiting that another changes nothing.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+fn resolve(target: &str) -> Result<SocketAddr, LoadError> {
+    let failed = |source| LoadError::Target { target: target.to_owned(), source };
+    let mut addresses = target.to_socket_addrs().map_err(failed)?;
+    addresses.next().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))
+}
+
+/// Each connection takes a file descriptor. What the system does not allow shows as a failed connection.
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+fn failures(outcomes: &[Outcome]) -> Vec<Failure> {
+    let mut counts = BTreeMap::<&str, u64>::new();
+    for (reason, count) in outcomes.iter().flat_map(|outcome| &outcome.failures) {
+        *counts.entry(reason).or_default() += count;
+    }
+    counts
+        .into_iter()
+        .map(|(reason, connections)| Failure { reason: reason.to_owned(), connections })
+        .collect()
+}
+
+/// Why there was no load.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// It cannot be run as it is asked for.
+    #[error("this load cannot be run")]
+    Spec(#[from] SpecError),
+    /// The broker's address is none.
+    #[error("{target} is no address of a broker")]
+    Target {
+        /// What was asked for.
+        target: String,
+        /// The resolver's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// No connection came up.
+    #[error("nobody could connect to {target}: {}", list(failures))]
+    NobodyConnected {
+        /// The broker.
+        target: String,
+        /// Why, and how often.
+        failures: Vec<Failure>,
+    },
+    /// The process whose usage was asked for cannot be looked at.
+    #[error("the broker's process cannot be watched")]
+    Process(#[from] ProcessError),
+    /// The system gave no descriptor for events or time.
+    #[error("the system gave no event queue")]
+    System {
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn list(failures: &[Failure]) -> String {
+    let texts: Vec<_> = failures
+        .iter()
+        .map(|failure| format!("{} ({} connections)", failure.reason, failure.connections))
+        .collect();
+    texts.join(", ")
+}
