@@ -9,4 +9,5 @@ pub mod compare;
 pub mod medium;
 pub mod outcome;
 pub mod paper;
+pub mod withhold;
 pub mod world;
