@@ -248,7 +248,9 @@ impl Broker {
     pub fn handle_peers(&mut self, now: Instant, batch: impl IntoIterator<Item = Peer>) {
         for peer in batch {
             match peer {
-                Peer::Message(message, RouteHandle(route)) => self.deliver_held(now, &route, message),
+                Peer::Message(message, RouteHandle(route)) => {
+                    self.deliver_held(now, &route, message)
+                }
                 Peer::Member(message, RouteHandle(route), group, member) => {
                     self.deliver_member(now, &route, group, member, &message);
                 }
@@ -386,12 +388,8 @@ impl Broker {
         }
         let topic: Arc<str> = known.map_or_else(|| topic.into(), |route| route.topic.clone());
         let shared = &self.shared;
-        let route = shared.routes().route(
-            &topic,
-            shared.shards(),
-            generation,
-            &shared.config().topics,
-        );
+        let route =
+            shared.routes().route(&topic, shared.shards(), generation, &shared.config().topics);
         let route = Arc::new(route);
         self.routes[slot] = Some(route.clone());
         route

@@ -95,11 +95,6 @@ impl Inflight {
         self.entries.iter().position(|entry| entry.id == id && entry.awaits == awaits)
     }
 
-    /// Whether `id` is in use.
-    pub(crate) fn contains(&self, id: PacketId) -> bool {
-        self.entries.iter().any(|entry| entry.id == id)
-    }
-
     /// Ends an exchange that awaited this; false if there is none.
     pub(crate) fn end(&mut self, id: PacketId, awaits: Awaits) -> bool {
         let Some(at) = self.position(id, awaits) else { return false };

@@ -103,8 +103,7 @@ impl Queue {
 
     /// Whether a small message of `topic` may go at once, before what waits.
     pub(crate) fn may_pass(&self, topic: &str) -> bool {
-        self.small.is_empty()
-            && (self.large.is_empty() || !self.large_topics.contains_key(topic))
+        self.small.is_empty() && (self.large.is_empty() || !self.large_topics.contains_key(topic))
     }
 
     pub(crate) fn push(&mut self, mut queued: Queued, is_large: bool) {
@@ -201,7 +200,8 @@ impl Queue {
         if !may_go(QoS::AtLeastOnce) && self.qos0 == 0 {
             return None;
         }
-        let position = |class: &VecDeque<Queued>| class.iter().position(|queued| may_go(queued.qos));
+        let position =
+            |class: &VecDeque<Queued>| class.iter().position(|queued| may_go(queued.qos));
         let small = position(&self.small);
         let large = position(&self.large);
         let from_large = match (small, large) {
@@ -219,27 +219,5 @@ impl Queue {
             self.left(&queued);
             Some(queued)
         }
-    }
-
-    /// Keeps what `keep` says; returns how many went.
-    pub(crate) fn retain(&mut self, keep: impl Fn(&Queued) -> bool) -> usize {
-        let before = self.len();
-        let (small, large) = (std::mem::take(&mut self.small), std::mem::take(&mut self.large));
-        let mut stay = |class: VecDeque<Queued>, is_large: bool| {
-            let mut kept = VecDeque::new();
-            for queued in class {
-                if keep(&queued) {
-                    kept.push_back(queued);
-                } else if is_large {
-                    self.left_large(&queued);
-                } else {
-                    self.left(&queued);
-                }
-            }
-            kept
-        };
-        let (small, large) = (stay(small, false), stay(large, true));
-        (self.small, self.large) = (small, large);
-        before - self.len()
     }
 }

@@ -101,7 +101,8 @@ impl Routes {
         let id = match self.group_ids.get(filter) {
             Some(id) => *id,
             None => {
-                let group = Group { name: filter.into(), members: Vec::new(), turn: Arc::default() };
+                let group =
+                    Group { name: filter.into(), members: Vec::new(), turn: Arc::default() };
                 let id = self.free_groups.pop().unwrap_or_else(|| {
                     self.groups.push(None);
                     u32::try_from(self.groups.len() - 1).expect("fewer groups than subscriptions")
@@ -172,7 +173,11 @@ impl Routes {
         self.shared.matches(topic, |id, ()| {
             let group = self.groups[id as usize].as_ref().expect("in the index while it is");
             groups.push(Turns {
-                members: group.members.iter().map(|m| Target::of(&[(m.session, m.options)])).collect(),
+                members: group
+                    .members
+                    .iter()
+                    .map(|m| Target::of(&[(m.session, m.options)]))
+                    .collect(),
                 states: group.members.iter().map(|member| member.state.clone()).collect(),
                 turn: group.turn.clone(),
             });

@@ -51,7 +51,7 @@ impl fmt::Debug for SessionKey {
 
 /// What of a subscription matters to each message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SubscriptionOptions {
+pub(crate) struct SubscriptionOptions {
     /// Most that messages come with.
     pub qos: QoS,
     /// Whether the client's own messages do not come back.
@@ -151,11 +151,6 @@ impl Session {
 
     pub(crate) fn is_received(&self, id: PacketId) -> bool {
         self.received.contains(&id)
-    }
-
-    /// Bytes that wait or are in flight.
-    pub(crate) fn held_bytes(&self) -> u64 {
-        self.queue.bytes() + self.inflight.kept_bytes()
     }
 }
 

@@ -11,11 +11,7 @@ use std::{
 use tidegate_message::{Authorize, Instant};
 
 use crate::{
-    broker::Statistics,
-    budget::Budget,
-    config::BrokerConfig,
-    message::Message,
-    retained::Retained,
+    broker::Statistics, budget::Budget, config::BrokerConfig, message::Message, retained::Retained,
     routes::Routes,
 };
 

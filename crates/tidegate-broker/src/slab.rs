@@ -35,7 +35,8 @@ impl<T> Slab<T> {
     pub(crate) fn insert(&mut self, value: T) -> Key {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { use_count: 0, value: None });
-            u32::try_from(self.slots.len() - 1).expect("descriptors and sessions are fewer than 2^32")
+            u32::try_from(self.slots.len() - 1)
+                .expect("descriptors and sessions are fewer than 2^32")
         });
         let entry = &mut self.slots[slot as usize];
         entry.use_count = (entry.use_count + 1) % USES;

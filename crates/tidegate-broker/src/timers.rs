@@ -1,9 +1,6 @@
 //! When something is to be looked at again.
 
-use std::{
-    cmp::Reverse,
-    collections::BinaryHeap,
-};
+use std::{cmp::Reverse, collections::BinaryHeap};
 
 use tidegate_message::Instant;
 

@@ -123,7 +123,10 @@ impl Broker {
         let session = match self.by_client.get(&client_id) {
             Some(&key) => key,
             None if self.sessions.len() >= limits.sessions_max => {
-                return refuse(ReasonCode::QUOTA_EXCEEDED, "the server has as many sessions as it may");
+                return refuse(
+                    ReasonCode::QUOTA_EXCEEDED,
+                    "the server has as many sessions as it may",
+                );
             }
             None => self.begin_session(&client_id, identity.clone(), config.clone(), version),
         };
@@ -277,21 +280,20 @@ impl Broker {
             self.timers.set(ends_at, Timer::SessionEnd(session_key));
         }
         match will {
+            Some(will) if will.delay.is_zero() => self.publish_will(now, session_key, &will),
             // Whoever resumes a session in time spares its will (MQTT-3.1.3-9).
-            Some(will) if !will.delay.is_zero() => {
-                if !resumed {
-                    let at = now + will.delay;
-                    session.will = Some((will, at));
-                    self.timers.set(at, Timer::Will(session_key));
-                }
+            Some(will) if !resumed => {
+                let at = now + will.delay;
+                session.will = Some((will, at));
+                self.timers.set(at, Timer::Will(session_key));
             }
-            Some(will) => self.publish_will(now, session_key, &will),
-            None => {}
+            _ => {}
         }
     }
 
     pub(super) fn publish_will(&mut self, now: Instant, session: Key, will: &WillMessage) {
-        let Some(session_key) = self.sessions.get(session).map(|_| self.session_key(session)) else {
+        let Some(session_key) = self.sessions.get(session).map(|_| self.session_key(session))
+        else {
             return;
         };
         let expires = will.expiry.map(|seconds| now + Duration::from_secs(u64::from(seconds)));
@@ -393,7 +395,8 @@ fn session_expiry(
     let asked = connect.properties.session_expiry.unwrap_or(0);
     let given = bounded(asked, max);
     if given != unbounded(asked) {
-        let seconds = given.map_or(u32::MAX, |given| u32::try_from(given.as_secs()).unwrap_or(u32::MAX));
+        let seconds =
+            given.map_or(u32::MAX, |given| u32::try_from(given.as_secs()).unwrap_or(u32::MAX));
         properties.session_expiry = Some(seconds);
     }
     given

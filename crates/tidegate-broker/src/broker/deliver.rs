@@ -211,9 +211,10 @@ impl Broker {
 
     /// Whether a subscriber cannot be handed the message at once.
     fn somebody_must_wait(&self, route: &Route, message: &Incoming<'_>) -> bool {
-        if route.group_count() > 0 || (0..self.shared.shards()).any(|shard| {
-            shard != self.shard && !route.on(shard).is_empty()
-        }) {
+        if route.group_count() > 0
+            || (0..self.shared.shards())
+                .any(|shard| shard != self.shard && !route.on(shard).is_empty())
+        {
             return true;
         }
         route.on(self.shard).iter().any(|target| {
@@ -267,7 +268,13 @@ impl Broker {
             return;
         };
         let is_open = qos == QoS::AtMostOnce
-            || may_begin(connection, session, message.payload.len(), false, config.inflight_bytes_max);
+            || may_begin(
+                connection,
+                session,
+                message.payload.len(),
+                false,
+                config.inflight_bytes_max,
+            );
         if !is_open || !goes_at_once(connection, session, route, message, config.copy_bytes_max) {
             self.queue(now, key, route, target, message, held, qos, retain);
             return;
@@ -292,7 +299,9 @@ impl Broker {
             && target.ids.is_empty()
             && connection.aliases_out.max == 0;
         let of = (version == Version::V5, retain);
-        if is_same && encoded.of == Some(of) && self.scratch.len() <= connection.packet_bytes_max as usize
+        if is_same
+            && encoded.of == Some(of)
+            && self.scratch.len() <= connection.packet_bytes_max as usize
         {
             connection.outbox.data(&mut self.buffers).extend_from_slice(&self.scratch);
         } else {
@@ -356,7 +365,8 @@ impl Broker {
     pub(super) fn enqueue(&mut self, key: Key, queued: Queued, route: Option<&Route>) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let config = session.config.clone();
-        let usual = if queued.qos == QoS::AtMostOnce { config.overflow_qos0 } else { config.overflow };
+        let usual =
+            if queued.qos == QoS::AtMostOnce { config.overflow_qos0 } else { config.overflow };
         let overflow = route.and_then(|route| route.overflow).unwrap_or(usual);
         let is_large = is_large(queued.payload_bytes(), route, session);
         let publisher = queued.message.publisher;
@@ -544,7 +554,6 @@ pub(super) fn append(body: &Body<'_>, out: &mut Vec<u8>) {
 
 /// How long after `bytes` unsent ones another look is worth it.
 pub(super) fn drain_time(bytes: u64, rate: u64) -> Duration {
-    let micros = if rate == 0 { 5_000 } else { bytes.saturating_mul(1_000_000) / rate };
+    let micros = bytes.saturating_mul(1_000_000).checked_div(rate).unwrap_or(5_000);
     Duration::from_micros(micros.clamp(1_000, 20_000))
 }
-

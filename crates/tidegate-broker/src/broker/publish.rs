@@ -154,7 +154,8 @@ impl Broker {
         }
         // A publisher mostly repeats its topic; the decoder then gives back the very text that the route holds.
         let last = last.filter(|last| {
-            std::ptr::eq(&raw const *last.topic, topic) && last.generation == self.shared.generation()
+            std::ptr::eq(&raw const *last.topic, topic)
+                && last.generation == self.shared.generation()
         });
         let looked_up;
         let route = match last {
@@ -351,15 +352,16 @@ impl Broker {
         let session = connection.session.expect("checked before");
         let session = self.sessions.get(session).expect("a connection's session is there");
         // `$SYS` is the server's own (section 4.7.2).
-        let allowed = !topic.starts_with("$SYS/") && {
-            let target = Target::Topic(topic);
-            let decision =
-                self.shared.authorize().decide(&session.identity, Action::Publish, target);
-            if !decision.allow {
-                tracing::debug!(client = %session.client_id, topic, rule = %decision.rule, "publish not allowed");
-            }
-            decision.allow
-        };
+        let allowed = !topic.starts_with("$SYS/")
+            && {
+                let target = Target::Topic(topic);
+                let decision =
+                    self.shared.authorize().decide(&session.identity, Action::Publish, target);
+                if !decision.allow {
+                    tracing::debug!(client = %session.client_id, topic, rule = %decision.rule, "publish not allowed");
+                }
+                decision.allow
+            };
         let recent = &mut connection.recent;
         recent.retain(|recent| *recent.route.topic != *topic);
         recent.truncate(RECENT_MAX - 1);

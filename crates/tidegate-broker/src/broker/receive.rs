@@ -10,7 +10,7 @@ use super::{Broker, ConnectionKey, Output, mark_dirty, publish::Fault};
 use crate::{
     connection::Receiving,
     inflight::Awaits,
-    message::{charge_bytes, MESSAGE_OVERHEAD_BYTES},
+    message::{MESSAGE_OVERHEAD_BYTES, charge_bytes},
     slab::Key,
 };
 
@@ -171,24 +171,14 @@ impl Broker {
                 ReasonCode::PROTOCOL_ERROR,
                 "a second CONNECT on one connection (MQTT-3.1.0-2)",
             )),
-            Packet::Connack(_)
-            | Packet::Suback(_)
-            | Packet::Unsuback(_)
-            | Packet::Pingresp => Err(Fault::new(
-                ReasonCode::PROTOCOL_ERROR,
-                "a packet that only a server may send",
-            )),
+            Packet::Connack(_) | Packet::Suback(_) | Packet::Unsuback(_) | Packet::Pingresp => {
+                Err(Fault::new(ReasonCode::PROTOCOL_ERROR, "a packet that only a server may send"))
+            }
         }
     }
 
     /// PUBACK and PUBCOMP: the exchange has ended.
-    fn ended(
-        &mut self,
-        now: Instant,
-        key: Key,
-        ack: &Ack,
-        awaits: Awaits,
-    ) -> Result<(), Fault> {
+    fn ended(&mut self, now: Instant, key: Key, ack: &Ack, awaits: Awaits) -> Result<(), Fault> {
         let connection = self.connections.get_mut(key).expect("it is being received from");
         let session = connection.session.expect("checked before");
         let session = self.sessions.get_mut(session).expect("a connection's session is there");
@@ -219,7 +209,8 @@ impl Broker {
         }
         let session = self.sessions.get_mut(session).expect("a connection's session is there");
         let found = session.inflight.release(ack.packet_id);
-        let reason = if found { ReasonCode::SUCCESS } else { ReasonCode::PACKET_IDENTIFIER_NOT_FOUND };
+        let reason =
+            if found { ReasonCode::SUCCESS } else { ReasonCode::PACKET_IDENTIFIER_NOT_FOUND };
         self.acknowledge(key, AckKind::Pubrel, ack.packet_id, reason);
         Ok(())
     }
@@ -233,8 +224,11 @@ impl Broker {
         if let Some(at) = at {
             session.received.remove(at);
         }
-        let reason =
-            if at.is_some() { ReasonCode::SUCCESS } else { ReasonCode::PACKET_IDENTIFIER_NOT_FOUND };
+        let reason = if at.is_some() {
+            ReasonCode::SUCCESS
+        } else {
+            ReasonCode::PACKET_IDENTIFIER_NOT_FOUND
+        };
         self.acknowledge(key, AckKind::Pubcomp, ack.packet_id, reason);
     }
 

@@ -50,10 +50,7 @@ impl Broker {
         let limits = self.shared.config();
         let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
         let filter = &*asked.filter;
-        let shared = match split_shared(filter) {
-            Ok(shared) => shared,
-            Err(_) => return ReasonCode::TOPIC_FILTER_INVALID,
-        };
+        let Ok(shared) = split_shared(filter) else { return ReasonCode::TOPIC_FILTER_INVALID };
         let inner = shared.as_ref().map_or(filter, |shared| shared.filter);
         if let Err(error) = check_topic_filter(inner, limits.topic_levels_max) {
             tracing::debug!(client = %session.client_id, filter, %error, "filter refused");

@@ -115,13 +115,18 @@ impl Broker {
         let bytes_max = self.shared.config().inflight_bytes_max;
         let may_leave = |queued: &Queued, class: Class| {
             queued.qos == QoS::AtMostOnce
-                || may_begin(connection, session, queued.payload_bytes(), class == Class::Large, bytes_max)
+                || may_begin(
+                    connection,
+                    session,
+                    queued.payload_bytes(),
+                    class == Class::Large,
+                    bytes_max,
+                )
         };
         let small = session.queue.small().filter(|queued| may_leave(queued, Class::Small));
         let large = session.queue.large().filter(|queued| may_leave(queued, Class::Large));
-        let next = if session.config.policy == Policy::None {
-            if small.is_some() { Next::Small } else { Next::Wait(None) }
-        } else if large.is_none() {
+        // Without a policy all are in the small class.
+        let next = if large.is_none() {
             if small.is_some() { Next::Small } else { Next::Wait(None) }
         } else {
             let bytes = |queued: &Queued| queued.payload_bytes() as u64;
@@ -183,8 +188,7 @@ impl Broker {
         let queued = queued.expect("the caller saw it");
         let behind = session.queue.bytes() > session.config.queue_bytes_max / 2;
         session.state.behind.store(behind, Ordering::Relaxed);
-        let released =
-            if behind { Vec::new() } else { std::mem::take(&mut session.blocks) };
+        let released = if behind { Vec::new() } else { std::mem::take(&mut session.blocks) };
         let bytes = queued.payload_bytes();
         if queued.message.is_expired(now) {
             session.dropped.expired += 1;
@@ -207,7 +211,15 @@ impl Broker {
                     let kept = session.is_kept().then(|| Box::new(queued.clone()));
                     session.inflight.begin(queued.qos, bytes, class == Class::Large, kept)
                 });
-                write_message(connection, &mut self.buffers, &outgoing, &queued, now, packet_id, copied);
+                write_message(
+                    connection,
+                    &mut self.buffers,
+                    &outgoing,
+                    &queued,
+                    now,
+                    packet_id,
+                    copied,
+                );
                 if session.config.policy != Policy::None {
                     let before = connection.schedule.withheld().messages;
                     connection.schedule.started(now, class, bytes as u64);
@@ -255,7 +267,15 @@ impl Broker {
                     dup: true,
                     ids: queued.ids.as_slice(),
                 };
-                write_message(connection, &mut self.buffers, &outgoing, queued, now, Some(id), copied);
+                write_message(
+                    connection,
+                    &mut self.buffers,
+                    &outgoing,
+                    queued,
+                    now,
+                    Some(id),
+                    copied,
+                );
                 self.statistics.sent += 1;
                 self.statistics.packets_sent += 1;
                 self.statistics.sent_bytes += queued.payload_bytes() as u64;
