@@ -13,6 +13,7 @@ mod characterize;
 mod demo;
 mod fetch;
 mod init;
+mod sim;
 mod subscribe;
 mod time;
 
@@ -34,6 +35,7 @@ pub use self::{
     cameras::CamerasArgs,
     fetch::FetchArgs,
     init::InitArgs,
+    sim::{MqttSimArgs, SimArgs, SimCommand},
     subscribe::SubscribeArgs,
 };
 use crate::{assemble, config::Config};
@@ -74,6 +76,8 @@ pub enum Command {
     Characterize(CharacterizeArgs),
     /// Show it: cameras on an emulated Wi-Fi whose capacity swings tenfold, with a verdict at the end
     Demo(DemoArgs),
+    /// Compute published figures again with the policies as they are shipped
+    Sim(SimArgs),
     /// List the cameras of a node
     Cameras(CamerasArgs),
     /// Receive frames within bounds and show how they are kept, one live line for each camera
@@ -122,6 +126,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         }
         Command::Characterize(args) => characterize::run(&config, args).await,
         Command::Demo(args) => demo::run(args, stop).await,
+        Command::Sim(args) => until(stop, sim::run(args)).await,
         Command::Cameras(args) => until(stop, cameras::run(&config, &args)).await,
         Command::Subscribe(args) => subscribe::run(&config, args, stop).await,
         Command::Fetch(args) => until(stop, fetch::run(&config, &args)).await,
