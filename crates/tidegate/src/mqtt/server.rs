@@ -16,7 +16,7 @@ use tidegate_broker::{SessionReport, Shared};
 
 use super::{
     inbox::{Inbox, waker},
-    settings::{Doors, ServerSettings},
+    settings::{Authenticate, ServerSettings},
     shard::{Listener, Note, Question, Shard, ShardParts},
 };
 use crate::clock;
@@ -174,7 +174,7 @@ impl Drop for Server {
 }
 
 /// Answers what the shards ask, one after another: passwords take long by design.
-fn answer(asked: &Receiver<Question>, doors: &dyn Doors, inboxes: &[Arc<Inbox<Note>>]) {
+fn answer(asked: &Receiver<Question>, doors: &dyn Authenticate, inboxes: &[Arc<Inbox<Note>>]) {
     while let Ok(question) = asked.recv() {
         let answer = doors.authenticate(&question.proof);
         inboxes[question.shard].put([Note::Answered(question.connection, answer)]);

@@ -36,7 +36,7 @@ use tidegate_wire::mqtt::{
 
 use super::{
     inbox::Inbox,
-    settings::{Doors, ListenerSettings, Scram},
+    settings::{Authenticate, ListenerSettings, Scram},
     transport::{ReadOutcome, Transport},
 };
 use crate::clock;
@@ -143,7 +143,7 @@ pub(super) struct ShardParts {
     pub(super) inboxes: Arc<[Arc<Inbox<Note>>]>,
     /// On the first shard alone.
     pub(super) listeners: Vec<(TcpListener, Arc<Listener>)>,
-    pub(super) doors: Arc<dyn Doors>,
+    pub(super) doors: Arc<dyn Authenticate>,
     pub(super) questions: mpsc::SyncSender<Question>,
     pub(super) seed: u64,
 }
@@ -376,7 +376,8 @@ impl Shard {
             tracing::warn!(%error, listener = %settings.name, "socket options cannot be set");
         }
         let peer = socket.peer_addr().ok().map(|address| address.ip());
-        let transport = Transport::new(socket, settings.tls.clone());
+        let transport =
+            Transport::new(socket, settings.tls.clone(), settings.protocol.is_websocket());
         let transport = match transport {
             Ok(transport) => transport,
             Err(error) => {
@@ -518,7 +519,12 @@ impl Shard {
                 return;
             }
             let first = connect.properties.authentication_data.take().unwrap_or_default();
-            match self.parts.doors.scram(&connect.client_id, &first) {
+            let proof = Proof {
+                client: connect.client_id.clone(),
+                address: connection.peer,
+                ..Proof::default()
+            };
+            match self.parts.doors.clone().scram(proof, &first) {
                 Ok(scram) => {
                     let challenge = Packet::Auth(challenge(&scram.challenge));
                     connection.stage = Stage::Exchanging(connect, Some(scram));
@@ -529,6 +535,10 @@ impl Shard {
                 Err(refusal) => self.refuse(now, slot, &connect, reason_of(refusal)),
             }
             return;
+        }
+        if let Some(identity) = &connection.listener.settings.identity {
+            let identity = Identity { client: connect.client_id.as_str().into(), ..identity.clone() };
+            return self.answered(now, slot, connect, Ok(identity), None);
         }
         let proof = Proof {
             username: connect.username.clone(),
@@ -595,10 +605,11 @@ impl Shard {
         } else {
             self.parts.shared.shard_of(&connect.client_id)
         };
+        let config = connection.listener.settings.session_of(&identity, &connect);
         let request = ConnectRequest {
             connect: *connect,
             identity,
-            config: connection.listener.settings.session.clone(),
+            config,
             authentication_data: data,
         };
         if home == self.parts.shard {
