@@ -142,8 +142,11 @@ fn start_mqtt(config: &Config) -> Result<(mqtt::Server, JoinHandle<()>), ApiErro
     let doors = mqtt::open_doors(config)?;
     let settings = mqtt::settings(config, doors.clone())?;
     let server = mqtt::Server::start(settings).map_err(|error| {
-        ApiError::new(Code::CONFIG_INVALID, "MQTT cannot be served; mqtt.enabled=false leaves it out")
-            .caused_by(crate::error_chain(&error))
+        ApiError::new(
+            Code::CONFIG_INVALID,
+            "MQTT cannot be served; mqtt.enabled=false leaves it out",
+        )
+        .caused_by(crate::error_chain(&error))
     })?;
     for (listener, address) in server.addresses() {
         tracing::info!(%listener, %address, "MQTT served");

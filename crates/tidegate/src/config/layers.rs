@@ -152,7 +152,8 @@ pub(super) fn variables(all: impl IntoIterator<Item = (String, String)>) -> Vec<
 
 /// The setting of `--set section.key=value`.
 pub(super) fn flag(text: &str) -> Result<Setting, ConfigError> {
-    let parts = text.split_once('=').and_then(|(name, value)| Some((name.rsplit_once('.')?, value)));
+    let parts =
+        text.split_once('=').and_then(|(name, value)| Some((name.rsplit_once('.')?, value)));
     let ((section, key), value) =
         parts.ok_or_else(|| ConfigError::Flag { text: text.to_owned() })?;
     Ok(Setting {

@@ -184,7 +184,8 @@ impl Value for Overflow {
 /// The word alone: the numbers of a policy have keys of their own.
 impl Value for Policy {
     fn read(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|error: tidegate_broker::schedule::UnknownPolicyError| error.to_string())
+        text.parse()
+            .map_err(|error: tidegate_broker::schedule::UnknownPolicyError| error.to_string())
     }
 
     fn show(&self) -> Option<String> {

@@ -94,7 +94,11 @@ pub fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSettings, Ap
             name: name.as_str().into(),
             listen: listener.listen,
             protocol: listener.protocol,
-            tls: if listener.protocol.is_secure() { Some(tls(config, name, listener)?) } else { None },
+            tls: if listener.protocol.is_secure() {
+                Some(tls(config, name, listener)?)
+            } else {
+                None
+            },
             connections_max: listener.connections_max as usize,
             connect_timeout: listener.connect_timeout,
             anonymous,
@@ -187,14 +191,17 @@ fn tls(
     let provider = Arc::new(ring::default_provider());
     let verifier: Arc<dyn ClientCertVerifier> = match &listener.client_ca {
         None if listener.require_certificate => {
-            let text = format!("{} needs client_ca: who signs them?", key_of("require_certificate"));
+            let text =
+                format!("{} needs client_ca: who signs them?", key_of("require_certificate"));
             return Err(ApiError::new(Code::CONFIG_INVALID, text));
         }
         None => Arc::new(NoClientAuth),
         Some(path) => {
             let mut roots = RootCertStore::empty();
             for certificate in certificates(&key_of("client_ca"), path)? {
-                roots.add(certificate).map_err(|error| unreadable(&key_of("client_ca"), path, &error))?;
+                roots
+                    .add(certificate)
+                    .map_err(|error| unreadable(&key_of("client_ca"), path, &error))?;
             }
             let builder =
                 WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());

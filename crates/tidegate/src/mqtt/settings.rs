@@ -68,7 +68,9 @@ impl ListenerSettings {
         let mut session = SessionConfig::clone(session);
         match policy.map(str::parse::<Policy>) {
             Some(Ok(policy)) => session.policy = policy,
-            Some(Err(error)) => tracing::info!(client = %connect.client_id, %error, "policy ignored"),
+            Some(Err(error)) => {
+                tracing::info!(client = %connect.client_id, %error, "policy ignored")
+            }
             None => {}
         }
         let threshold = threshold.map(crate::config::units::duration);

@@ -30,9 +30,7 @@ use tidegate_broker::{
     Shared, WRITE_BYTES_MAX, schedule::LinkState,
 };
 use tidegate_message::{Identity, Instant, Proof, Refusal};
-use tidegate_wire::mqtt::{
-    Auth, Connect, DecodeError, FixedHeader, Packet, ReasonCode, Version,
-};
+use tidegate_wire::mqtt::{Auth, Connect, DecodeError, FixedHeader, Packet, ReasonCode, Version};
 
 use super::{
     inbox::Inbox,
@@ -321,7 +319,6 @@ impl Shard {
         ConnectionId { slot, use_count: self.uses[slot] }
     }
 
-
     fn token(&self, slot: usize) -> Token {
         Token(FIRST + self.listeners_max + slot)
     }
@@ -537,7 +534,8 @@ impl Shard {
             return;
         }
         if let Some(identity) = &connection.listener.settings.identity {
-            let identity = Identity { client: connect.client_id.as_str().into(), ..identity.clone() };
+            let identity =
+                Identity { client: connect.client_id.as_str().into(), ..identity.clone() };
             return self.answered(now, slot, connect, Ok(identity), None);
         }
         let proof = Proof {
@@ -606,12 +604,8 @@ impl Shard {
             self.parts.shared.shard_of(&connect.client_id)
         };
         let config = connection.listener.settings.session_of(&identity, &connect);
-        let request = ConnectRequest {
-            connect: *connect,
-            identity,
-            config,
-            authentication_data: data,
-        };
+        let request =
+            ConnectRequest { connect: *connect, identity, config, authentication_data: data };
         if home == self.parts.shard {
             self.welcome(now, slot, request);
         } else if let Some(connection) = self.displace(slot) {
@@ -769,7 +763,9 @@ impl Shard {
 
     /// Writes what a connection has to send, as much as it takes.
     fn flush(&mut self, now: Instant, slot: usize, key: ConnectionKey) {
-        let Some(connection) = self.slots.get_mut(slot).and_then(Option::as_deref_mut) else { return };
+        let Some(connection) = self.slots.get_mut(slot).and_then(Option::as_deref_mut) else {
+            return;
+        };
         if !matches!(connection.stage, Stage::Open(open) if open == key) {
             return;
         }
@@ -809,7 +805,9 @@ impl Shard {
     }
 
     fn write_again(&mut self, now: Instant, slot: usize) {
-        let Some(connection) = self.slots.get_mut(slot).and_then(Option::as_deref_mut) else { return };
+        let Some(connection) = self.slots.get_mut(slot).and_then(Option::as_deref_mut) else {
+            return;
+        };
         match connection.transport.flush() {
             Ok(false) => {}
             Ok(true) => {

@@ -240,12 +240,7 @@ impl Default for WebSocket {
 
 impl WebSocket {
     /// Bytes of MQTT go to `payload`, what must be sent back to `reply`.
-    fn take(
-        &mut self,
-        input: &[u8],
-        payload: &mut Vec<u8>,
-        reply: &mut Vec<u8>,
-    ) -> io::Result<()> {
+    fn take(&mut self, input: &[u8], payload: &mut Vec<u8>, reply: &mut Vec<u8>) -> io::Result<()> {
         match &mut self.stage {
             WebSocketStage::Opening(handshake) => match handshake.receive(input) {
                 Step::More => Ok(()),
