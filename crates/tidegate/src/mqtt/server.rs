@@ -191,7 +191,7 @@ impl Server {
         drop(answer);
         let mut reports: Vec<SessionReport> = answers.into_iter().flatten().collect();
         reports
-            .sort_by_key(|report| std::cmp::Reverse(report.queued_bytes + report.inflight_bytes));
+            .sort_by_key(|report| std::cmp::Reverse(report.held_bytes()));
         reports.truncate(limit);
         reports
     }
