@@ -76,11 +76,12 @@ impl Inflight {
     fn next_id(&mut self) -> PacketId {
         loop {
             let id = NonZeroU16::new(self.last_id.wrapping_add(1)).unwrap_or(NonZeroU16::MIN);
-            // Identifiers are given in a circle: those in use lie between the oldest and the last that was given, and only
-            // once around can the next one lie there as well.
-            let may_be_used = self.entries.front().is_some_and(|oldest| {
-                let from_oldest = |id: u16| id.wrapping_sub(oldest.id.get());
-                from_oldest(id.get()) <= from_oldest(self.last_id)
+            // Identifiers are given in a circle: those in use lie between the oldest and the newest, and only once around can
+            // the next one lie there as well.
+            let ends = self.entries.front().zip(self.entries.back());
+            let may_be_used = ends.is_some_and(|(oldest, newest)| {
+                let from_oldest = |id: PacketId| id.get().wrapping_sub(oldest.id.get());
+                from_oldest(id) <= from_oldest(newest.id)
             });
             self.last_id = id.get();
             if !may_be_used || !self.entries.iter().any(|entry| entry.id == id) {
