@@ -11,7 +11,10 @@ use tidegate_frame::{
 };
 use tidegate_message::Instant;
 use tidegate_sim::medium::{Medium, PacketRef, PortId, Scenario};
-use tidegate_wire::Record;
+use tidegate_wire::{
+    Record,
+    mqtt::{FixedHeader, Packet, Publish, Version},
+};
 
 /// A record that decodes is encoded and decoded again to itself.
 pub fn wire_record(data: &[u8]) {
@@ -19,6 +22,54 @@ pub fn wire_record(data: &[u8]) {
     let encoded = record.to_bytes();
     let again = Record::decode(&encoded).expect("what was encoded decodes");
     assert_eq!(again, Some(record));
+}
+
+/// Packets of MQTT, after a byte for the version: each that decodes is encoded and decoded again to itself, and the head of each
+/// message is the same where only a part of it has arrived.
+pub fn mqtt_packet(data: &[u8]) {
+    let Some((&version, mut input)) = data.split_first() else { return };
+    let version = match version % 3 {
+        0 => Version::V3,
+        1 => Version::V4,
+        _ => Version::V5,
+    };
+    while let Ok(Some(header)) = FixedHeader::decode(input, 1 << 20) {
+        let Some((packet, left)) = input.split_at_checked(header.packet_bytes()) else { return };
+        let body = &packet[header.header_bytes..];
+        mqtt_body(version, header.first, body);
+        input = left;
+    }
+}
+
+fn mqtt_body(version: Version, first: u8, body: &[u8]) {
+    if first >> 4 == 3 {
+        let whole = Publish::decode(version, first, body);
+        for cut in [0, body.len() / 3, body.len() / 2, body.len()] {
+            match Publish::decode_head(version, first, &body[..cut], body.len()) {
+                Ok(None) => assert!(cut < body.len()),
+                Ok(Some((head, head_bytes))) => {
+                    let whole =
+                        whole.expect("a head that decodes is that of a packet that decodes");
+                    assert_eq!(head.payload, &body[head_bytes..cut]);
+                    assert_eq!(Publish { payload: whole.payload, ..head }, whole);
+                }
+                Err(_) => assert!(whole.is_err()),
+            }
+        }
+    }
+    let Ok(packet) = Packet::decode(version, first, body) else { return };
+    let version = match &packet {
+        Packet::Connect(connect) => connect.version,
+        _ => version,
+    };
+    let mut encoded = Vec::new();
+    packet.encode(version, &mut encoded).expect("what decoded can be encoded");
+    let header = FixedHeader::decode(&encoded, usize::MAX)
+        .expect("what was encoded has a header")
+        .expect("and all of it");
+    assert_eq!(header.packet_bytes(), encoded.len());
+    let again = Packet::decode(version, header.first, &encoded[header.header_bytes..]);
+    assert_eq!(again.expect("what was encoded decodes"), packet);
 }
 
 /// A table that parses is written and parsed again to itself.

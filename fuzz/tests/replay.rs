@@ -55,6 +55,11 @@ fn wire_records() {
 }
 
 #[test]
+fn mqtt_packets() {
+    replay("mqtt_packet", tidegate_fuzz::mqtt_packet);
+}
+
+#[test]
 fn tables() {
     replay("table", tidegate_fuzz::table);
 }

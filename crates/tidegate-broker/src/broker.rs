@@ -178,6 +178,13 @@ pub struct SessionReport {
     pub dropped: Dropped,
 }
 
+impl SessionReport {
+    /// Bytes of messages that are held for it.
+    pub fn held_bytes(&self) -> u64 {
+        self.queued_bytes + self.inflight_bytes
+    }
+}
+
 /// Topics whose routes a shard remembers; a power of two.
 const ROUTES: usize = 1024;
 
@@ -249,7 +256,7 @@ impl Broker {
         for peer in batch {
             match peer {
                 Peer::Message(message, RouteHandle(route)) => {
-                    self.deliver_held(now, &route, message)
+                    self.deliver_held(now, &route, message);
                 }
                 Peer::Member(message, RouteHandle(route), group, member) => {
                     self.deliver_member(now, &route, group, member, &message);
@@ -276,26 +283,24 @@ impl Broker {
 
     /// What each session holds, those that hold most first, at most `limit`.
     pub fn sessions(&self, limit: usize) -> Vec<SessionReport> {
-        let mut reports: Vec<SessionReport> = self
-            .sessions
-            .iter()
-            .map(|(_, session)| SessionReport {
-                client_id: session.client_id.clone(),
-                user: session.identity.name.clone(),
-                connected: session.connection.is_some(),
-                subscriptions: session.subscriptions.len(),
-                queued: session.queue.len(),
-                queued_bytes: session.queue.bytes(),
-                inflight: session.inflight.len(),
-                inflight_bytes: session.inflight.kept_bytes(),
-                dropped: session.dropped,
-            })
-            .collect();
-        reports.sort_by(|a, b| {
-            (b.queued_bytes + b.inflight_bytes).cmp(&(a.queued_bytes + a.inflight_bytes))
-        });
-        reports.truncate(limit);
-        reports
+        let held = |session: &Session| session.queue.bytes() + session.inflight.kept_bytes();
+        let mut keys: Vec<(u64, Key)> =
+            self.sessions.iter().map(|(key, session)| (held(session), key)).collect();
+        keys.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        keys.truncate(limit);
+        let sessions = keys.into_iter().filter_map(|(_, key)| self.sessions.get(key));
+        let report = |session: &Session| SessionReport {
+            client_id: session.client_id.clone(),
+            user: session.identity.name.clone(),
+            connected: session.connection.is_some(),
+            subscriptions: session.subscriptions.len(),
+            queued: session.queue.len(),
+            queued_bytes: session.queue.bytes(),
+            inflight: session.inflight.len(),
+            inflight_bytes: session.inflight.kept_bytes(),
+            dropped: session.dropped,
+        };
+        sessions.map(report).collect()
     }
 
     fn mark_dirty(&mut self, key: Key) {

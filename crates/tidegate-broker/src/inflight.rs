@@ -34,9 +34,6 @@ pub(crate) struct Inflight {
     large: usize,
 }
 
-/// Identifiers that lie this close behind the oldest in use are looked up one by one.
-const CLOSE: u16 = 4096;
-
 impl Inflight {
     /// Exchanges that have not ended.
     pub(crate) fn len(&self) -> usize {
@@ -78,14 +75,16 @@ impl Inflight {
 
     fn next_id(&mut self) -> PacketId {
         loop {
-            self.last_id = self.last_id.checked_add(1).unwrap_or(1);
-            let id = NonZeroU16::new(self.last_id).expect("counts from 1");
-            // Identifiers are given in a circle, so that the oldest in use is the first that can be met again.
-            let close = self
-                .entries
-                .front()
-                .is_some_and(|oldest| oldest.id.get().wrapping_sub(id.get()) < CLOSE);
-            if !close || !self.entries.iter().any(|entry| entry.id == id) {
+            let id = NonZeroU16::new(self.last_id.wrapping_add(1)).unwrap_or(NonZeroU16::MIN);
+            // Identifiers are given in a circle: those in use lie between the oldest and the newest, and only once around can
+            // the next one lie there as well.
+            let ends = self.entries.front().zip(self.entries.back());
+            let may_be_used = ends.is_some_and(|(oldest, newest)| {
+                let from_oldest = |id: PacketId| id.get().wrapping_sub(oldest.id.get());
+                from_oldest(id) <= from_oldest(newest.id)
+            });
+            self.last_id = id.get();
+            if !may_be_used || !self.entries.iter().any(|entry| entry.id == id) {
                 return id;
             }
         }

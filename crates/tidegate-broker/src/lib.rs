@@ -28,6 +28,7 @@ mod queue;
 pub mod retained;
 mod routes;
 pub mod schedule;
+mod segments;
 mod session;
 mod shared;
 mod slab;

@@ -11,8 +11,13 @@ use std::{
 use tidegate_message::{Authorize, Instant};
 
 use crate::{
-    broker::Statistics, budget::Budget, config::BrokerConfig, message::Message, retained::Retained,
+    broker::{SessionReport, Statistics},
+    budget::Budget,
+    config::BrokerConfig,
+    message::Message,
+    retained::Retained,
     routes::Routes,
+    segments::Segments,
 };
 
 /// The state of a node that its shards share.
@@ -28,7 +33,10 @@ pub struct Shared {
     retained: Mutex<Retained<Arc<Message>>>,
     retained_count: AtomicUsize,
     hasher: RandomState,
+    segments: Segments,
     statistics: Mutex<Vec<Statistics>>,
+    /// By shard, the sessions that hold most.
+    heaviest: Mutex<Vec<Vec<SessionReport>>>,
     began: Instant,
 }
 
@@ -55,7 +63,9 @@ impl Shared {
             retained: Mutex::new(Retained::new()),
             retained_count: AtomicUsize::new(0),
             hasher: RandomState::new(),
+            segments: Segments::default(),
             statistics: Mutex::new(vec![Statistics::default(); shards]),
+            heaviest: Mutex::new(vec![Vec::new(); shards]),
             began: now,
         })
     }
@@ -111,8 +121,27 @@ impl Shared {
         all.iter().fold(Statistics::default(), |sum, one| sum.plus(one))
     }
 
-    pub(crate) fn report(&self, shard: usize, statistics: Statistics) {
+    /// The sessions that hold most, as of the shards' last reports, at most `limit`.
+    pub fn heaviest(&self, limit: usize) -> Vec<SessionReport> {
+        let by_shard = self.heaviest.lock().expect("no panic while it is held");
+        let mut all: Vec<SessionReport> = by_shard.iter().flatten().cloned().collect();
+        all.sort_by_key(|report| std::cmp::Reverse(report.held_bytes()));
+        all.truncate(limit);
+        all
+    }
+
+    pub(crate) fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    pub(crate) fn report(
+        &self,
+        shard: usize,
+        statistics: Statistics,
+        heaviest: Vec<SessionReport>,
+    ) {
         self.statistics.lock().expect("no panic while it is held")[shard] = statistics;
+        self.heaviest.lock().expect("no panic while it is held")[shard] = heaviest;
     }
 
     /// Changes whenever a route may no longer hold.

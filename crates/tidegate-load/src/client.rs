@@ -157,14 +157,9 @@ enum Wanted {
     Message,
 }
 
-/// What came.
-enum Came {
-    Wanted(Answer),
-    Other,
-}
-
+/// What was waited for.
 enum Answer {
-    Connack(Connack),
+    Connack(Box<Connack>),
     Reason(ReasonCode),
     Reasons(Vec<ReasonCode>),
     Message,
@@ -226,13 +221,13 @@ impl Client {
             return Err(ClientError::Refused {
                 peer: client.peer(),
                 reason: connack.reason,
-                reason_string: connack.properties.reason_string,
+                reason_string: connack.properties.reason_string.clone(),
             });
         }
         if let Some(seconds) = connack.properties.server_keep_alive {
             client.keep_alive = Duration::from_secs(u64::from(seconds));
         }
-        client.connack = connack;
+        client.connack = *connack;
         Ok(client)
     }
 
@@ -440,12 +435,9 @@ impl Client {
                 let input = std::mem::take(&mut self.input);
                 let came = self.handle(header.first, &input[begin..self.used], wanted);
                 self.input = input;
-                match came? {
-                    Came::Wanted(answer) => {
-                        self.flush()?;
-                        return Ok(Some(answer));
-                    }
-                    Came::Other => {}
+                if let Some(answer) = came? {
+                    self.flush()?;
+                    return Ok(Some(answer));
                 }
             }
             self.flush()?;
@@ -513,12 +505,18 @@ impl Client {
         }
     }
 
-    fn handle(&mut self, first: u8, body: &[u8], wanted: Wanted) -> Result<Came, ClientError> {
+    /// Handles one packet; returns what was `wanted`, if it is that.
+    fn handle(
+        &mut self,
+        first: u8,
+        body: &[u8],
+        wanted: Wanted,
+    ) -> Result<Option<Answer>, ClientError> {
         let version = self.version();
         let packet = Packet::decode(version, first, body)
             .map_err(|source| ClientError::Packet { peer: self.peer(), source })?;
         let answer = match (packet, wanted) {
-            (Packet::Connack(connack), Wanted::Connack) => Answer::Connack(*connack),
+            (Packet::Connack(connack), Wanted::Connack) => Answer::Connack(connack),
             (Packet::Puback(ack), Wanted::Ack(AckKind::Puback, id))
             | (Packet::Pubrec(ack), Wanted::Ack(AckKind::Pubrec, id))
             | (Packet::Pubcomp(ack), Wanted::Ack(AckKind::Pubcomp, id))
@@ -535,32 +533,32 @@ impl Client {
             (Packet::Publish(publish), wanted) => {
                 self.accept(&publish)?;
                 return Ok(if wanted == Wanted::Message && !self.waiting.is_empty() {
-                    Came::Wanted(Answer::Message)
+                    Some(Answer::Message)
                 } else {
-                    Came::Other
+                    None
                 });
             }
             (Packet::Pubrel(ack), _) => {
                 self.held.remove(&ack.packet_id);
                 let reason = ReasonCode::SUCCESS;
                 encode_ack(version, AckKind::Pubcomp, ack.packet_id, reason, &mut self.out);
-                return Ok(Came::Other);
+                return Ok(None);
             }
             // Of an exchange of an earlier connection, or one given up.
             (
                 Packet::Puback(_) | Packet::Pubcomp(_) | Packet::Suback(_) | Packet::Unsuback(_),
                 _,
             ) => {
-                return Ok(Came::Other);
+                return Ok(None);
             }
             (Packet::Pubrec(ack), _) => {
                 let (kind, reason) = (AckKind::Pubrel, ReasonCode::PACKET_IDENTIFIER_NOT_FOUND);
                 encode_ack(version, kind, ack.packet_id, reason, &mut self.out);
-                return Ok(Came::Other);
+                return Ok(None);
             }
             (Packet::Pingresp, _) => {
                 self.pinged_at = None;
-                return Ok(Came::Other);
+                return Ok(None);
             }
             (Packet::Disconnect(disconnect), _) => {
                 return Err(ClientError::Disconnected {
@@ -571,7 +569,7 @@ impl Client {
             }
             _ => return Err(ClientError::Unexpected { peer: self.peer(), first }),
         };
-        Ok(Came::Wanted(answer))
+        Ok(Some(answer))
     }
 
     fn accept(&mut self, publish: &Publish<'_>) -> Result<(), ClientError> {

@@ -10,9 +10,9 @@
 //! for the command line and for tests. [`process`] reads what another process has used, so that a broker's rate can be told per
 //! second of its own processor time.
 //!
-//! A message costs the generator, on paper: 60 ns to write (copy of the template, three patches, 1/500 of a system call) and
-//! 80 ns to read (header, stamp, sequence, histogram, 1/500 of a system call), so that a broker of 1.5 million messages per
-//! processor second is slower than the generator by a factor of four.
+//! A message of 100 bytes costs the generator some 20 ns to send and 20 ns to receive while bytes come in large reads, as
+//! `examples/relay.rs` shows. A broker that writes messages one by one makes it read them one by one, at 1 to 4 µs each, most of it
+//! in the kernel: still less than such a broker spends itself.
 //!
 //! Always true:
 //! - the hot path allocates nothing for a message, reads the clock once per batch and makes a system call per 64 KiB at most,

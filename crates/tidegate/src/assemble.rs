@@ -11,12 +11,17 @@ use tidegate_frame::{
 use tidegate_log::LogConfig;
 use tidegate_message::{CameraName, Code};
 use tidegate_wire::TransferHints;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    task::JoinHandle,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     camera::{self, CameraOptions, DialOptions},
     config::{Config, ENTRY_META_BYTES_MAX},
     link::LinkConfig,
+    mqtt,
     node::{Node, NodeOptions},
     pki::{self, Credentials},
     source::SourceSpec,
@@ -119,8 +124,56 @@ pub async fn node(config: &Config, stop: CancellationToken) -> Result<(), ApiErr
         ApiError::new(code, "the node cannot run").caused_by(crate::error_chain(&error))
     };
     let node = Node::bind(options).await.map_err(failed)?;
+    let broker = if config.mqtt.enabled { Some(start_mqtt(config)?) } else { None };
     tracing::info!(api = %node.api_address(), link = %node.link_address(), "node ready");
-    node.serve(stop).await.map_err(failed)
+    let served = node.serve(stop).await.map_err(failed);
+    if let Some((server, reloads)) = broker {
+        reloads.abort();
+        let stopped = tokio::task::spawn_blocking(move || server.stop()).await;
+        if let Err(error) = stopped {
+            tracing::error!(%error, "the MQTT server did not stop as it should");
+        }
+    }
+    served
+}
+
+/// Starts the MQTT server, and a task that reads users and rules anew on SIGHUP.
+fn start_mqtt(config: &Config) -> Result<(mqtt::Server, JoinHandle<()>), ApiError> {
+    let doors = mqtt::open_doors(config)?;
+    let settings = mqtt::settings(config, doors.clone())?;
+    let server = mqtt::Server::start(settings).map_err(|error| {
+        ApiError::new(
+            Code::CONFIG_INVALID,
+            "MQTT cannot be served; mqtt.enabled=false leaves it out",
+        )
+        .caused_by(crate::error_chain(&error))
+    })?;
+    for (listener, address) in server.addresses() {
+        tracing::info!(%listener, %address, "MQTT served");
+    }
+    let mut hangups = signal(SignalKind::hangup()).map_err(|error| {
+        ApiError::new(Code::INTERNAL, "signals cannot be received").caused_by(error)
+    })?;
+    let reloads = tokio::spawn(async move {
+        while hangups.recv().await.is_some() {
+            let doors = doors.clone();
+            match tokio::task::spawn_blocking(move || doors.reload()).await {
+                Ok(Ok(reloaded)) => {
+                    tracing::info!(users = reloaded.users, changed = ?reloaded.users_changed, rules = reloaded.acl_rules,
+                        rules_changed = reloaded.acl_changed, "users and rules of MQTT read anew");
+                    for warning in reloaded.warnings {
+                        tracing::warn!("{warning}");
+                    }
+                }
+                Ok(Err(error)) => {
+                    let error = crate::error_chain(&error);
+                    tracing::error!(%error, "users and rules of MQTT stay as they were");
+                }
+                Err(error) => tracing::error!(%error, "the reload failed"),
+            }
+        }
+    });
+    Ok((server, reloads))
 }
 
 /// Runs a camera node until `stop` or until its source ends.

@@ -13,6 +13,8 @@ mod characterize;
 mod demo;
 mod fetch;
 mod init;
+mod mqtt;
+mod sim;
 mod subscribe;
 mod time;
 
@@ -26,6 +28,7 @@ use std::{
 
 use clap::{Parser, Subcommand};
 use tidegate_client::{ApiError, exit_status};
+use tidegate_load::command::{PubArgs, SubArgs};
 use tidegate_message::Code;
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +37,8 @@ pub use self::{
     cameras::CamerasArgs,
     fetch::FetchArgs,
     init::InitArgs,
+    mqtt::{BenchArgs, ConfigArgs, PasswdArgs},
+    sim::{MqttSimArgs, SimArgs, SimCommand},
     subscribe::SubscribeArgs,
 };
 use crate::{assemble, config::Config};
@@ -74,14 +79,24 @@ pub enum Command {
     Characterize(CharacterizeArgs),
     /// Show it: cameras on an emulated Wi-Fi whose capacity swings tenfold, with a verdict at the end
     Demo(DemoArgs),
+    /// Compute published figures again with the policies as they are shipped
+    Sim(SimArgs),
     /// List the cameras of a node
     Cameras(CamerasArgs),
     /// Receive frames within bounds and show how they are kept, one live line for each camera
     Subscribe(SubscribeArgs),
     /// Fetch an untouched frame by its capture time
     Fetch(FetchArgs),
+    /// Publish MQTT messages
+    Pub(Box<PubArgs>),
+    /// Subscribe to MQTT messages and print them
+    Sub(Box<SubArgs>),
+    /// Load a broker and report rates and latencies
+    Bench(BenchArgs),
+    /// Set or take out a user of MQTT in a password file; the password comes from the standard input
+    Passwd(PasswdArgs),
     /// Print the configuration in effect and where each setting comes from
-    Config,
+    Config(ConfigArgs),
 }
 
 /// Runs the program and returns its exit status.
@@ -122,10 +137,16 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         }
         Command::Characterize(args) => characterize::run(&config, args).await,
         Command::Demo(args) => demo::run(args, stop).await,
+        Command::Sim(args) => until(stop, sim::run(args)).await,
         Command::Cameras(args) => until(stop, cameras::run(&config, &args)).await,
         Command::Subscribe(args) => subscribe::run(&config, args, stop).await,
         Command::Fetch(args) => until(stop, fetch::run(&config, &args)).await,
-        Command::Config => print(&config.to_string()),
+        Command::Pub(args) => mqtt::publish(*args, stop).await,
+        Command::Sub(args) => mqtt::subscribe(*args, stop).await,
+        Command::Bench(args) => mqtt::bench(args, stop).await,
+        Command::Passwd(args) => mqtt::passwd(&args),
+        Command::Config(ConfigArgs { what: None }) => print(&config.to_string()),
+        Command::Config(ConfigArgs { what: Some(command) }) => mqtt::config(&command),
     }
 }
 

@@ -19,13 +19,15 @@ use std::{
     time::Duration,
 };
 
+use tidegate_broker::{Overflow, schedule::Policy};
 use tidegate_client::{ApiError, MESSAGE_BYTES_MAX};
 use tidegate_frame::controller::{LinkModel, MezPiConfig};
 use tidegate_message::{CameraName, Code, FrameSize};
+use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 
 pub use self::{layers::Origin, units::ByteCount};
 use self::{layers::Setting, value::Value};
-use crate::link::Transport;
+use crate::{link::Transport, mqtt::settings::Protocol};
 
 /// The file that is read when none is named.
 pub const FILE: &str = "tidegate.toml";
@@ -42,14 +44,44 @@ macro_rules! config {
         $section:ident: $struct:ident {
             $($(#[doc = $doc:literal])* $field:ident: $type:ty = $default:expr,)+
         }
-    )+) => {
+    )+
+    named
+    $(
+        $(#[doc = $named_doc:literal])*
+        $prefix:literal in $map:ident: $named:ident $(with $first:literal)? {
+            $($(#[doc = $named_field_doc:literal])* $named_field:ident: $named_type:ty = $named_default:expr,)+
+        }
+    )*) => {
         /// The checked configuration of a program.
-        #[derive(Clone, Debug, Default, PartialEq)]
+        #[derive(Clone, Debug, PartialEq)]
         pub struct Config {
             $($(#[doc = $section_doc])* pub $section: $struct,)+
+            $($(#[doc = $named_doc])* pub $map: BTreeMap<String, $named>,)*
             /// Where each setting that is not a default was written, by `section.key`.
             pub origins: Origins,
         }
+
+        impl Default for Config {
+            fn default() -> Self {
+                Self {
+                    $($section: $struct::default(),)+
+                    $($map: BTreeMap::from([$(($first.to_owned(), $named::default()))?]),)*
+                    origins: Origins::default(),
+                }
+            }
+        }
+
+        $(
+            $(#[doc = $named_doc])*
+            #[derive(Clone, Debug, PartialEq)]
+            pub struct $named { $($(#[doc = $named_field_doc])* pub $named_field: $named_type,)+ }
+
+            impl Default for $named {
+                fn default() -> Self {
+                    Self { $($named_field: $named_default,)+ }
+                }
+            }
+        )*
 
         $(
             $(#[doc = $section_doc])*
@@ -84,8 +116,32 @@ macro_rules! config {
                         }
                     })+
                     _ => {
-                        let known = concat!($(stringify!($section), " "),+).trim_end();
-                        return Err(ConfigError::UnknownSection { origin, section, known });
+                        let (prefix, name) = section.rsplit_once('.').unwrap_or((&section, ""));
+                        match prefix {
+                            $($prefix if !name.is_empty() => {
+                                let named = self.$map.entry(name.to_owned()).or_default();
+                                match key.as_str() {
+                                    "" => return Ok(()),
+                                    $(stringify!($named_field) => match Value::read(&text) {
+                                        Ok(value) => named.$named_field = value,
+                                        Err(problem) => {
+                                            let key = format!("{section}.{key}");
+                                            return Err(ConfigError::Value { origin, key, problem });
+                                        }
+                                    },)+
+                                    _ => {
+                                        let known = concat!($(stringify!($named_field), " "),+).trim_end();
+                                        return Err(ConfigError::UnknownKey { origin, section, key, known });
+                                    }
+                                }
+                            })*
+                            // Sections that only hold others, such as [mqtt.listener].
+                            $($prefix if key.is_empty() => return Ok(()),)*
+                            _ => {
+                                let known = concat!($(stringify!($section), " "),+ $(, $prefix, ".NAME ")*).trim_end();
+                                return Err(ConfigError::UnknownSection { origin, section, known });
+                            }
+                        }
                     }
                 }
                 self.origins.0.insert(format!("{section}.{key}"), origin);
@@ -106,6 +162,19 @@ macro_rules! config {
                         text.push_str(&format!("#{} = {value}\n", stringify!($field)));
                     )+
                 )+
+                $(
+                    let first: Option<&str> = None$(.or(Some($first)))?;
+                    let comment = if first.is_some() { "" } else { "# " };
+                    let name = first.unwrap_or("NAME");
+                    let docs = concat!($("#", $named_doc, "\n",)*);
+                    text.push_str(&format!("\n{docs}{comment}[{}.{name}]\n", $prefix));
+                    let named = $named::default();
+                    $(
+                        text.push_str(concat!($("#", $named_field_doc, "\n",)*));
+                        let value = Value::show(&named.$named_field).unwrap_or_else(|| "\"\"".to_owned());
+                        text.push_str(&format!("{}{} = {value}\n", if first.is_some() { "#" } else { "# " }, stringify!($named_field)));
+                    )+
+                )*
                 text
             }
         }
@@ -129,6 +198,22 @@ macro_rules! config {
                         }
                     )+
                 )+
+                $(
+                    for (name, named) in &self.$map {
+                        let section = format!("{}.{name}", $prefix);
+                        writeln!(f, "{separator}[{section}]")?;
+                        $(
+                            match Value::show(&named.$named_field) {
+                                Some(text) => write!(f, "{} = {text}", stringify!($named_field))?,
+                                None => write!(f, "# {} is not set", stringify!($named_field))?,
+                            }
+                            match self.origins.of(&format!("{section}.{}", stringify!($named_field))) {
+                                Some(origin) => writeln!(f, " # {origin}")?,
+                                None => writeln!(f)?,
+                            }
+                        )+
+                    }
+                )*
                 let _ = separator;
                 Ok(())
             }
@@ -223,6 +308,111 @@ config! {
         /// may use. `false` where each has a link of its own. Default true.
         shared_medium: bool = true,
     }
+
+    /// `[mqtt]`: the MQTT broker of this node.
+    mqtt: MqttSection {
+        /// Whether this node serves MQTT. Default true, on this machine alone until a listener says otherwise.
+        enabled: bool = true,
+        /// Threads that serve connections. Default 0: one for each processor.
+        shards: u32 = 0,
+        /// Users and what proves them, in Mosquitto's format; `tidegate passwd` writes it. Default none: nobody comes in by
+        /// user name.
+        password_file: Option<PathBuf> = None,
+        /// Rules for topics, in Mosquitto's grammar. Default none: whoever is in may publish and subscribe to everything.
+        acl_file: Option<PathBuf> = None,
+        /// Whether clients come in that prove nothing. Default none: at listeners on this machine's own addresses alone.
+        allow_anonymous: Option<bool> = None,
+        /// Bytes of messages that the node holds at most: waiting, in flight, retained and being received. Default `256MiB`.
+        payload_bytes_max: ByteCount = ByteCount(256 << 20),
+        /// Largest packet of a client. Default `64MiB`.
+        packet_bytes_max: ByteCount = ByteCount(64 << 20),
+        /// Bytes that may wait for one subscriber. Default `32MiB`.
+        queue_bytes_max: ByteCount = ByteCount(32 << 20),
+        /// Messages that may wait for one subscriber. Default 100000.
+        queue_messages_max: u32 = 100_000,
+        /// What happens to QoS 0 messages beyond that: `drop-oldest`, `drop-newest`, `latest` (of each topic the newest waits),
+        /// `disconnect` or `block-publisher`. Default `drop-oldest`.
+        overflow_qos0: Overflow = Overflow::DropOldest,
+        /// The same for QoS 1 and 2. Default `disconnect`: the subscriber is disconnected, its session and what waits are kept.
+        overflow: Overflow = Overflow::Disconnect,
+        /// When large messages start: `deadline`, `conservative`, `probabilistic`, `historic` or `none`. Default `deadline`.
+        policy: Policy = Policy::default(),
+        /// Payloads over this are large. Default `10kB`.
+        large_bytes: ByteCount = ByteCount(10_000),
+        /// Longest time that a session outlives its connection. Default `168h`.
+        session_expiry_max: Duration = Duration::from_secs(7 * 24 * 3600),
+        /// Longest keep alive, also for clients that want none; `0s` lets them. Default `0s`.
+        keepalive_max: Duration = Duration::ZERO,
+        /// QoS 1 and 2 messages in flight to one subscriber. Default 1024.
+        inflight_max: u16 = 1024,
+        /// Retained messages. Default 1000000.
+        retained_max: u32 = 1_000_000,
+        /// Sessions, with and without connection. Default 1000000.
+        sessions_max: u32 = 1_000_000,
+        /// Subscriptions of one session. Default 100000.
+        subscriptions_max: u32 = 100_000,
+        /// Levels of a topic. Default 128.
+        topic_levels_max: u32 = 128,
+        /// How often `$SYS` is published; `0s` for never. Default `10s`.
+        sys_interval: Duration = Duration::from_secs(10),
+    }
+
+    named
+    /// `[mqtt.listener.NAME]`: where MQTT clients connect. Without any, one on 127.0.0.1:1883.
+    "mqtt.listener" in mqtt_listeners: MqttListenerSection with "main" {
+        /// Address and port. Default `127.0.0.1:1883`.
+        listen: SocketAddr = (Ipv4Addr::LOCALHOST, 1883).into(),
+        /// `tcp`, `tls`, `websocket` or `secure-websocket`; WebSockets at `/mqtt`. Default `tcp`.
+        protocol: Protocol = Protocol::Tcp,
+        /// Certificate chain, PEM. Default none: the node's own, with TLS.
+        certificate: Option<PathBuf> = None,
+        /// Its key, PEM.
+        key: Option<PathBuf> = None,
+        /// Authorities of clients' certificates, PEM. Default none: clients show none.
+        client_ca: Option<PathBuf> = None,
+        /// Whether clients without a certificate are refused. Default false.
+        require_certificate: bool = false,
+        /// Connections at a time. Default 100000.
+        connections_max: u32 = 100_000,
+        /// Longest time to the client's CONNECT. Default `10s`.
+        connect_timeout: Duration = Duration::from_secs(10),
+        /// Whether clients come in that prove nothing. Default none: as `[mqtt]` says.
+        allow_anonymous: Option<bool> = None,
+        /// As in `[mqtt]`, for clients of this listener. Default none.
+        queue_bytes_max: Option<ByteCount> = None,
+        /// As in `[mqtt]`.
+        overflow_qos0: Option<Overflow> = None,
+        /// As in `[mqtt]`.
+        overflow: Option<Overflow> = None,
+        /// As in `[mqtt]`.
+        policy: Option<Policy> = None,
+        /// As in `[mqtt]`.
+        large_bytes: Option<ByteCount> = None,
+        /// Congestion control, such as `bbr` or `cubic`. Default none: the system's.
+        tcp_congestion: Option<String> = None,
+    }
+    /// `[mqtt.user.NAME]`: what holds for one user instead of what the listener says.
+    "mqtt.user" in mqtt_users: MqttUserSection {
+        /// As in `[mqtt]`. Default none.
+        queue_bytes_max: Option<ByteCount> = None,
+        /// As in `[mqtt]`.
+        overflow_qos0: Option<Overflow> = None,
+        /// As in `[mqtt]`.
+        overflow: Option<Overflow> = None,
+        /// As in `[mqtt]`.
+        policy: Option<Policy> = None,
+        /// As in `[mqtt]`.
+        large_bytes: Option<ByteCount> = None,
+    }
+    /// `[mqtt.topic.NAME]`: what holds for the topics of a filter instead of what listener and user say; the first by name.
+    "mqtt.topic" in mqtt_topics: MqttTopicSection {
+        /// Which topics.
+        filter: String = String::new(),
+        /// Payloads over this are large. Default none.
+        large_bytes: Option<ByteCount> = None,
+        /// As in `[mqtt]`, for every QoS. Default none.
+        overflow: Option<Overflow> = None,
+    }
 }
 
 impl Config {
@@ -263,6 +453,11 @@ impl Config {
 
     fn of_settings(settings: impl IntoIterator<Item = Setting>) -> Result<Self, ConfigError> {
         let mut config = Self::default();
+        let settings: Vec<Setting> = settings.into_iter().collect();
+        // Who names listeners names all of them.
+        if settings.iter().any(|setting| setting.section.starts_with("mqtt.listener.")) {
+            config.mqtt_listeners.clear();
+        }
         for setting in settings {
             config.set(setting)?;
         }
@@ -327,6 +522,31 @@ impl Config {
                     !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
                 }),
                 "a host and a port, such as edge.local:7443",
+            ),
+            ("mqtt.shards", self.mqtt.shards <= 255, "at most 255"),
+            ("mqtt.payload_bytes_max", self.mqtt.payload_bytes_max.0 >= 1 << 20, "at least 1MiB"),
+            (
+                "mqtt.packet_bytes_max",
+                (1 << 10..=u64::from(PACKET_BYTES_MAX)).contains(&self.mqtt.packet_bytes_max.0),
+                "from 1KiB to 256MiB less a few bytes",
+            ),
+            (
+                "mqtt.packet_bytes_max",
+                self.mqtt.packet_bytes_max.0 <= self.mqtt.payload_bytes_max.0 / 2,
+                "at most half of mqtt.payload_bytes_max",
+            ),
+            ("mqtt.queue_bytes_max", self.mqtt.queue_bytes_max.0 >= 1 << 10, "at least 1KiB"),
+            ("mqtt.large_bytes", self.mqtt.large_bytes.0 <= u64::from(u32::MAX), "at most 4GiB"),
+            ("mqtt.inflight_max", self.mqtt.inflight_max >= 1, "at least 1"),
+            (
+                "mqtt.keepalive_max",
+                self.mqtt.keepalive_max <= seconds(u64::from(u16::MAX)),
+                "at most 65535s",
+            ),
+            (
+                "mqtt.topic_levels_max",
+                (1..=65_535).contains(&self.mqtt.topic_levels_max),
+                "from 1 to 65535",
             ),
         ] {
             if !kept {

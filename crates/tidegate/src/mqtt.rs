@@ -1,4 +1,20 @@
-//! MQTT at the edge of this program: what carries its packets, and where its settings come from.
+//! The MQTT broker of a node: threads, sockets and settings around [`tidegate_broker`].
+//!
+//! ```text
+//!  listener ─▶ shard 0..n (epoll) ─▶ transport (TCP, TLS, WebSocket) ─▶ Broker ─▶ transport ─▶ subscriber
+//!                  │                                                      │
+//!                  └─▶ doors: who is it, on a thread of its own           └─▶ other shards, in batches
+//! ```
 
+mod certificate;
+mod configure;
 pub mod import;
+mod inbox;
+pub mod server;
+pub mod settings;
+mod shard;
+mod transport;
 pub mod websocket;
+
+pub use configure::{open_doors, settings};
+pub use server::{Server, ServerError};

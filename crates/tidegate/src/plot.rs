@@ -16,6 +16,9 @@ pub enum Mark {
     Steps,
     /// A dashed horizontal or stepped bound.
     Bound,
+    /// Upright bars around the points of the series before, in its colour and without a place in the legend.
+    /// Points come in pairs, low end and high end.
+    Interval,
 }
 
 /// Points of one kind.
@@ -52,6 +55,7 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 66.0;
+const LEGEND_LINE: f64 = 16.0;
 
 /// Colours told apart by most colour-blind readers (Okabe and Ito), black last.
 const COLOURS: [&str; 7] =
@@ -63,10 +67,12 @@ impl Plot {
         let drawn: Vec<Series> = self.series.iter().map(|s| self.visible(s)).collect();
         let (x_range, y_range) = self.ranges(&drawn);
         let frame = Frame { x_range, y_range, y_log: self.y_log };
+        let legend = legend(&drawn);
+        let height = HEIGHT + LEGEND_LINE * legend.last().map_or(0.0, |place| place.line as f64);
         let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
              aria-label=\"{title}\" font-family=\"system-ui, sans-serif\" font-size=\"12\">\n\
-             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#fff\"/>\n\
+             <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n\
              <text x=\"{LEFT}\" y=\"20\" font-size=\"14\" font-weight=\"600\">{title}</text>\n",
             title = escape(&self.title)
         );
@@ -79,10 +85,17 @@ impl Plot {
                 HEIGHT / 2.0
             );
         }
-        for (index, series) in drawn.iter().enumerate() {
-            draw_series(&mut svg, &frame, series, COLOURS[index % COLOURS.len()]);
+        let mut colours = COLOURS.iter().cycle();
+        let mut colour = COLOURS[0];
+        for series in &drawn {
+            if series.mark == Mark::Interval {
+                draw_intervals(&mut svg, &frame, series, colour);
+                continue;
+            }
+            colour = colours.next().expect("a cycle has no end");
+            draw_series(&mut svg, &frame, series, colour);
         }
-        draw_legend(&mut svg, &drawn);
+        legend.iter().for_each(|place| draw_legend(&mut svg, place));
         svg.push_str("</svg>\n");
         svg
     }
@@ -239,37 +252,71 @@ fn draw_series(svg: &mut String, frame: &Frame, series: &Series, colour: &str) {
     );
 }
 
-fn draw_legend(svg: &mut String, drawn: &[Series]) {
-    let mut x = LEFT;
-    let y = HEIGHT - 12.0;
-    for (index, series) in drawn.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
-        let mark = match series.mark {
-            Mark::Dots => {
-                format!(
-                    "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>",
-                    x + 9.0,
-                    y - 4.0
-                )
-            }
-            mark => {
-                let dash = if mark == Mark::Bound { " stroke-dasharray=\"6 4\"" } else { "" };
-                format!(
-                    "<line x1=\"{x:.1}\" x2=\"{:.1}\" y1=\"{y1:.1}\" y2=\"{y1:.1}\" stroke=\"{colour}\" \
-                     stroke-width=\"2\"{dash}/>",
-                    x + 18.0,
-                    y1 = y - 4.0
-                )
-            }
-        };
-        let _ = writeln!(
+fn draw_intervals(svg: &mut String, frame: &Frame, series: &Series, colour: &str) {
+    for pair in series.points.chunks_exact(2) {
+        let (x, low, high) = (frame.x(pair[0].0), frame.y(pair[0].1), frame.y(pair[1].1));
+        let (left, right) = (x - 3.0, x + 3.0);
+        let _ = write!(
             svg,
-            "{mark}<text x=\"{:.1}\" y=\"{y:.1}\" fill=\"#333\">{}</text>",
-            x + 23.0,
-            escape(&series.name)
+            "<path d=\"M{left:.1} {low:.1}H{right:.1}M{x:.1} {low:.1}V{high:.1}M{left:.1} {high:.1}H{right:.1}\" \
+             fill=\"none\" stroke=\"{colour}\"/>"
         );
-        x += 34.0 + 6.8 * series.name.chars().count() as f64;
     }
+    svg.push('\n');
+}
+
+/// Where a series stands in the legend.
+struct Place<'a> {
+    series: &'a Series,
+    colour: &'static str,
+    x: f64,
+    line: usize,
+}
+
+/// All series that have a place in the legend, in as many lines as it takes.
+fn legend(drawn: &[Series]) -> Vec<Place<'_>> {
+    let (mut x, mut line) = (LEFT, 0);
+    let named = drawn.iter().filter(|series| series.mark != Mark::Interval);
+    let place = |(series, colour): (_, &&'static str)| {
+        let series: &Series = series;
+        let width = 34.0 + 6.8 * series.name.chars().count() as f64;
+        if x > LEFT && x + width > WIDTH {
+            (x, line) = (LEFT, line + 1);
+        }
+        let place = Place { series, colour, x, line };
+        x += width;
+        place
+    };
+    named.zip(COLOURS.iter().cycle()).map(place).collect()
+}
+
+fn draw_legend(svg: &mut String, place: &Place<'_>) {
+    let Place { series, colour, x, line } = *place;
+    let y = HEIGHT - 12.0 + LEGEND_LINE * line as f64;
+    let mark = match series.mark {
+        Mark::Dots => {
+            format!(
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>",
+                x + 9.0,
+                y - 4.0
+            )
+        }
+        mark => {
+            let dash = if mark == Mark::Bound { " stroke-dasharray=\"6 4\"" } else { "" };
+            format!(
+                "<line x1=\"{x:.1}\" x2=\"{:.1}\" y1=\"{y1:.1}\" y2=\"{y1:.1}\" stroke=\"{colour}\" \
+                 stroke-width=\"2\"{dash}/>",
+                x + 18.0,
+                y1 = y - 4.0
+            )
+        }
+    };
+    let _ = writeln!(
+        svg,
+        "{mark}<text x=\"{:.1}\" y=\"{y:.1}\" fill=\"#333\">{}</text>",
+        x + 23.0,
+        escape(&series.name)
+    );
 }
 
 /// The text with the five characters that mean something in HTML and SVG replaced.
@@ -327,5 +374,20 @@ mod tests {
         plot.y_log = true;
         let svg = plot.to_svg();
         assert!(svg.contains(">10<") && svg.contains(">1000<"));
+    }
+
+    #[test]
+    fn intervals_share_the_colour_and_a_long_legend_wraps() {
+        let mut plot = plot(vec![(0.0, 2.0), (1.0, 3.0)]);
+        let interval = vec![(0.0, 1.5), (0.0, 2.5)];
+        plot.series.push(Series { name: "±".into(), mark: Mark::Interval, points: interval });
+        let svg = plot.to_svg();
+        assert!(!svg.contains('±') && svg.contains(&format!("viewBox=\"0 0 {WIDTH} {HEIGHT}\"")));
+        assert_eq!(svg.matches(COLOURS[0]).count(), 3, "line, interval and legend");
+        plot.series[0].name = "a long name of a series".repeat(5);
+        plot.series.push(Series { mark: Mark::Line, ..plot.series[0].clone() });
+        assert!(
+            plot.to_svg().contains(&format!("viewBox=\"0 0 {WIDTH} {}\"", HEIGHT + LEGEND_LINE))
+        );
     }
 }

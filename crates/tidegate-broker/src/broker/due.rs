@@ -12,6 +12,9 @@ use crate::{
     timers::Timer,
 };
 
+/// Sessions that are named because they hold most.
+const HEAVIEST: usize = 10;
+
 impl Broker {
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
@@ -33,7 +36,9 @@ impl Broker {
                     }
                 }
                 Timer::Sys => {
-                    self.shared.report(self.shard, self.statistics());
+                    let holding =
+                        self.sessions(HEAVIEST).into_iter().filter(|s| s.held_bytes() > 0);
+                    self.shared.report(self.shard, self.statistics(), holding.collect());
                     if self.shard == 0 {
                         self.publish_sys(now);
                     }
@@ -71,6 +76,11 @@ impl Broker {
             ..
         } = shared.statistics();
         let budget = shared.budget();
+        let heaviest: Vec<String> = shared
+            .heaviest(HEAVIEST)
+            .iter()
+            .map(|s| format!("{} {} {}", s.held_bytes(), s.queued + s.inflight, s.client_id))
+            .collect();
         let version = concat!("tidegate version ", env!("CARGO_PKG_VERSION"));
         for (topic, value) in [
             ("version", version.to_owned()),
@@ -92,6 +102,8 @@ impl Broker {
             ("subscriptions/count", shared.subscriptions().to_string()),
             ("retained messages/count", shared.retained_count().to_string()),
             ("store/messages/bytes", budget.used().to_string()),
+            // Bytes, messages and client of those that hold most, one a line.
+            ("clients/heaviest", heaviest.join("\n")),
             ("heap/current", budget.used().to_string()),
             ("heap/maximum", budget.peak().to_string()),
         ] {

@@ -55,7 +55,7 @@ impl Broker {
         }
         let version = connection.version;
         if let Some(receiving) = &mut connection.receiving {
-            let count = receiving.take(input);
+            let count = receiving.take(input, self.shared.segments());
             if receiving.left == 0 {
                 let received = connection.receiving.take().expect("looked at above");
                 self.received_whole(now, key, *received)?;
@@ -125,7 +125,7 @@ impl Broker {
             message_expiry: publish.properties.message_expiry,
             charge,
             segments: Vec::new(),
-            segment: Default::default(),
+            segment: None,
             left: payload_bytes,
         }));
         Ok(())

@@ -109,6 +109,16 @@ impl Policy {
             | Self::Historic(config) => Some(config),
         }
     }
+
+    /// The settings of the paper's policies, to be changed; `None` for the others.
+    pub fn paper_mut(&mut self) -> Option<&mut PaperConfig> {
+        match self {
+            Self::None | Self::Deadline(_) => None,
+            Self::Conservative(config)
+            | Self::Probabilistic(config, _)
+            | Self::Historic(config) => Some(config),
+        }
+    }
 }
 
 impl Default for Policy {

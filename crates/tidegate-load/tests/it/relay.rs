@@ -26,21 +26,21 @@ pub(crate) fn start() -> SocketAddr {
 fn serve(mut socket: TcpStream, subscribers: &Mutex<Vec<TcpStream>>) -> Option<()> {
     let mut buffer = vec![0; 256 << 10];
     socket.set_nodelay(true).ok()?;
-    socket.read(&mut buffer).ok()?; // CONNECT
+    let _connect_bytes = socket.read(&mut buffer).ok()?;
     socket.write_all(&[0x20, 2, 0, 0]).ok()?;
-    loop {
-        let bytes = socket.read(&mut buffer).ok().filter(|&bytes| bytes > 0)?;
-        match buffer[0] {
-            0x82 => {
-                socket.write_all(&[0x90, 3, buffer[2], buffer[3], 0]).ok()?;
-                subscribers.lock().ok()?.push(socket.try_clone().ok()?);
-            }
-            0xE0 if bytes == 2 => return None,
-            _ => {
-                for subscriber in &mut *subscribers.lock().ok()? {
-                    subscriber.write_all(&buffer[..bytes]).ok()?;
-                }
-            }
-        }
+    // The first packet tells who this is: later reads begin in the middle of one.
+    let mut bytes = socket.read(&mut buffer).ok()?;
+    if buffer[0] == 0x82 {
+        socket.write_all(&[0x90, 3, buffer[2], buffer[3], 0]).ok()?;
+        subscribers.lock().ok()?.push(socket);
+        return None; // it says nothing more that matters
     }
+    while bytes > 0 && buffer[..bytes] != [0xE0, 0] {
+        // Who has gone is no reason to stop for the others.
+        let mut subscribers = subscribers.lock().ok()?;
+        subscribers.retain_mut(|socket| socket.write_all(&buffer[..bytes]).is_ok());
+        drop(subscribers);
+        bytes = socket.read(&mut buffer).ok()?;
+    }
+    None
 }

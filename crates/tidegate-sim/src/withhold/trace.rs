@@ -31,9 +31,7 @@ impl Trace {
         let mut rng = SmallRng::seed_from_u64(seed);
         let (mut congested_units, mut added) = (0u32, 0.0);
         let unit = |_| {
-            if congested_units > 0 {
-                congested_units -= 1;
-            }
+            congested_units = congested_units.saturating_sub(1);
             if congested_units == 0 {
                 added = 0.0;
                 if rng.random_bool(CONGESTION) {

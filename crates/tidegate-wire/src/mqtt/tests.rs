@@ -4,6 +4,7 @@ use super::*;
 
 mod clauses;
 mod golden;
+mod oracle;
 mod random;
 
 /// The one packet that `bytes` are.

@@ -59,34 +59,7 @@ pub(super) fn file(path: &Path, text: &str) -> Result<Vec<Setting>, ConfigError>
         let DeValue::Table(table) = value.get_ref() else {
             return Err(ConfigError::NoSection { origin: at, key: section.get_ref().to_string() });
         };
-        let section = section.get_ref().to_string();
-        settings.push(Setting {
-            section: section.clone(),
-            key: String::new(),
-            text: String::new(),
-            origin: at,
-        });
-        for (key, value) in table {
-            let text = match value.get_ref() {
-                DeValue::String(text) => text.to_string(),
-                DeValue::Integer(number) => number.to_string(),
-                DeValue::Float(number) => number.to_string(),
-                DeValue::Boolean(choice) => choice.to_string(),
-                DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => {
-                    return Err(ConfigError::Value {
-                        origin: origin(key.span().start),
-                        key: format!("{section}.{}", key.get_ref()),
-                        problem: "a text or a number is needed".to_owned(),
-                    });
-                }
-            };
-            settings.push(Setting {
-                section: section.clone(),
-                key: key.get_ref().to_string(),
-                text,
-                origin: origin(key.span().start),
-            });
-        }
+        section_settings(section.get_ref().to_string(), at, table, &origin, &mut settings)?;
     }
     // The parser sorts by name; what comes later in the file is to be blamed later.
     settings.sort_by_key(|setting| match setting.origin {
@@ -94,6 +67,46 @@ pub(super) fn file(path: &Path, text: &str) -> Result<Vec<Setting>, ConfigError>
         _ => 0,
     });
     Ok(settings)
+}
+
+/// The settings of one section, then of those below it, such as `[mqtt.listener.main]` below `[mqtt]`.
+fn section_settings(
+    section: String,
+    at: Origin,
+    table: &DeTable<'_>,
+    origin: &impl Fn(usize) -> Origin,
+    settings: &mut Vec<Setting>,
+) -> Result<(), ConfigError> {
+    settings.push(Setting {
+        section: section.clone(),
+        key: String::new(),
+        text: String::new(),
+        origin: at,
+    });
+    for (key, value) in table {
+        let at = origin(key.span().start);
+        let text = match value.get_ref() {
+            DeValue::String(text) => text.to_string(),
+            DeValue::Integer(number) => number.to_string(),
+            DeValue::Float(number) => number.to_string(),
+            DeValue::Boolean(choice) => choice.to_string(),
+            DeValue::Table(below) => {
+                let section = format!("{section}.{}", key.get_ref());
+                section_settings(section, at, below, origin, settings)?;
+                continue;
+            }
+            DeValue::Datetime(_) | DeValue::Array(_) => {
+                return Err(ConfigError::Value {
+                    origin: at,
+                    key: format!("{section}.{}", key.get_ref()),
+                    problem: "a text or a number is needed".to_owned(),
+                });
+            }
+        };
+        let (section, key) = (section.clone(), key.get_ref().to_string());
+        settings.push(Setting { section, key, text, origin: at });
+    }
+    Ok(())
 }
 
 /// The settings of `path` and of every `*.toml` in `conf.d` beside it, in order of their names.
@@ -123,13 +136,13 @@ pub(super) fn files(path: &Path) -> Result<Vec<Setting>, ConfigError> {
     Ok(settings)
 }
 
-/// The settings among the variables: `TIDEGATE__SECTION__KEY`.
+/// The settings among the variables: `TIDEGATE__SECTION__KEY`, with sections below sections parted in the same way.
 pub(super) fn variables(all: impl IntoIterator<Item = (String, String)>) -> Vec<Setting> {
     let mut settings: Vec<Setting> = all
         .into_iter()
         .filter_map(|(name, text)| {
-            let (section, key) = name.strip_prefix("TIDEGATE__")?.split_once("__")?;
-            let (section, key) = (section.to_lowercase(), key.to_lowercase());
+            let (section, key) = name.strip_prefix("TIDEGATE__")?.rsplit_once("__")?;
+            let (section, key) = (section.to_lowercase().replace("__", "."), key.to_lowercase());
             Some(Setting { section, key, text, origin: Origin::Variable(name) })
         })
         .collect();
@@ -139,7 +152,8 @@ pub(super) fn variables(all: impl IntoIterator<Item = (String, String)>) -> Vec<
 
 /// The setting of `--set section.key=value`.
 pub(super) fn flag(text: &str) -> Result<Setting, ConfigError> {
-    let parts = text.split_once('=').and_then(|(name, value)| Some((name.split_once('.')?, value)));
+    let parts =
+        text.split_once('=').and_then(|(name, value)| Some((name.rsplit_once('.')?, value)));
     let ((section, key), value) =
         parts.ok_or_else(|| ConfigError::Flag { text: text.to_owned() })?;
     Ok(Setting {

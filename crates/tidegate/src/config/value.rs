@@ -2,10 +2,11 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use tidegate_broker::{Overflow, schedule::Policy};
 use tidegate_message::{CameraName, FrameSize};
 
 use super::units::{self, ByteCount};
-use crate::link::Transport;
+use crate::{link::Transport, mqtt::settings::Protocol};
 
 /// A type of setting.
 pub(super) trait Value: Sized {
@@ -60,6 +61,16 @@ impl Value for PathBuf {
 }
 
 impl Value for u32 {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| format!("a whole number from 0 to {} is needed", Self::MAX))
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+}
+
+impl Value for u16 {
     fn read(text: &str) -> Result<Self, String> {
         text.parse().map_err(|_| format!("a whole number from 0 to {} is needed", Self::MAX))
     }
@@ -147,6 +158,38 @@ impl Value for Transport {
             Self::Tcp => "tcp",
         };
         Some(quoted(word))
+    }
+}
+
+impl Value for Protocol {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self.word()))
+    }
+}
+
+impl Value for Overflow {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error: tidegate_broker::config::UnknownOverflow| error.to_string())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self.word()))
+    }
+}
+
+/// The word alone: the numbers of a policy have keys of their own.
+impl Value for Policy {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+            .map_err(|error: tidegate_broker::schedule::UnknownPolicyError| error.to_string())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self.as_str()))
     }
 }
 

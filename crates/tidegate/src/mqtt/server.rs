@@ -2,21 +2,23 @@
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc,
         atomic::AtomicUsize,
         mpsc::{self, Receiver},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use mio::{Poll, Token, net::TcpListener};
-use tidegate_broker::{SessionReport, Shared};
+use tidegate_broker::{SessionConfig, SessionReport, Shared};
+use tidegate_message::Identity;
 
 use super::{
     inbox::{Inbox, waker},
-    settings::{Doors, ServerSettings},
+    settings::{Authenticate, ListenerSettings, Protocol, ServerSettings},
     shard::{Listener, Note, Question, Shard, ShardParts},
 };
 use crate::clock;
@@ -84,8 +86,12 @@ impl Server {
         }
         let inboxes: Arc<[Arc<Inbox<Note>>]> = inboxes.into();
         let (questions, asked) = mpsc::sync_channel(QUESTIONS_MAX);
-        let mut server =
-            Self { shared: shared.clone(), inboxes: inboxes.clone(), threads: Vec::new(), addresses };
+        let mut server = Self {
+            shared: shared.clone(),
+            inboxes: inboxes.clone(),
+            threads: Vec::new(),
+            addresses,
+        };
         let seed = u64::from_ne_bytes(random_bytes().map_err(ServerError::Start)?);
         for (shard, poll) in polls.into_iter().enumerate() {
             let parts = ShardParts {
@@ -131,6 +137,45 @@ impl Server {
         &self.shared
     }
 
+    /// A connection to this server from inside the program, as `identity`; what it is sent waits under `session`.
+    ///
+    /// # Errors
+    /// The system's, if it gives no sockets.
+    pub fn local(
+        &self,
+        name: &str,
+        identity: Identity,
+        session: SessionConfig,
+    ) -> io::Result<std::net::TcpStream> {
+        let loopback = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let near = std::net::TcpStream::connect(loopback.local_addr()?)?;
+        let far = loop {
+            let (far, address) = loopback.accept()?;
+            // Whoever else found the port is not let in.
+            if address == near.local_addr()? {
+                break far;
+            }
+        };
+        far.set_nonblocking(true)?;
+        near.set_nodelay(true)?;
+        let settings = ListenerSettings {
+            name: name.into(),
+            listen: loopback.local_addr()?,
+            protocol: Protocol::Tcp,
+            tls: None,
+            connections_max: 1,
+            connect_timeout: Duration::from_secs(10),
+            anonymous: true,
+            identity: Some(identity),
+            session: Arc::new(session),
+            users: Arc::default(),
+            tcp_congestion: None,
+        };
+        let listener = Arc::new(Listener { settings, connections: AtomicUsize::new(1) });
+        self.inboxes[0].put([Note::Accepted(mio::net::TcpStream::from_std(far), listener)]);
+        Ok(near)
+    }
+
     /// Ends a client's connection because somebody said so.
     pub fn kick(&self, client_id: &str) {
         let shard = self.shared.shard_of(client_id);
@@ -145,7 +190,8 @@ impl Server {
         }
         drop(answer);
         let mut reports: Vec<SessionReport> = answers.into_iter().flatten().collect();
-        reports.sort_by_key(|report| std::cmp::Reverse(report.queued_bytes + report.inflight_bytes));
+        reports
+            .sort_by_key(|report| std::cmp::Reverse(report.held_bytes()));
         reports.truncate(limit);
         reports
     }
@@ -174,7 +220,7 @@ impl Drop for Server {
 }
 
 /// Answers what the shards ask, one after another: passwords take long by design.
-fn answer(asked: &Receiver<Question>, doors: &dyn Doors, inboxes: &[Arc<Inbox<Note>>]) {
+fn answer(asked: &Receiver<Question>, doors: &dyn Authenticate, inboxes: &[Arc<Inbox<Note>>]) {
     while let Ok(question) = asked.recv() {
         let answer = doors.authenticate(&question.proof);
         inboxes[question.shard].put([Note::Answered(question.connection, answer)]);

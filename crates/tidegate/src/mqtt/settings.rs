@@ -1,9 +1,13 @@
 //! What an MQTT server is made of.
 
-use std::{net::SocketAddr, str::FromStr, sync::Arc, time::Duration};
+use std::{collections::HashMap, net::SocketAddr, str::FromStr, sync::Arc, time::Duration};
 
-use tidegate_broker::{BrokerConfig, SessionConfig};
-use tidegate_message::{Authorize, Identity, Proof, Refusal};
+use tidegate_broker::{
+    BrokerConfig, SessionConfig,
+    schedule::{Policy, Threshold},
+};
+use tidegate_message::{Authorize, Identity, IdentityKind, Proof, Refusal};
+use tidegate_wire::mqtt::Connect;
 
 /// A server of some listeners and shards.
 #[derive(Clone, Debug)]
@@ -15,7 +19,7 @@ pub struct ServerSettings {
     /// Threads that serve connections, 1 to 255.
     pub shards: usize,
     /// Who may come in.
-    pub doors: Arc<dyn Doors>,
+    pub doors: Arc<dyn Authenticate>,
     /// Who may do what.
     pub authorize: Arc<dyn Authorize>,
 }
@@ -37,13 +41,54 @@ pub struct ListenerSettings {
     pub connect_timeout: Duration,
     /// Whether clients come in that prove nothing.
     pub anonymous: bool,
+    /// Who everybody is that comes by it, without being asked; none where the doors are asked.
+    pub identity: Option<Identity>,
     /// Settings of the sessions of its clients.
     pub session: Arc<SessionConfig>,
+    /// Those of some users, by user name.
+    pub users: Arc<HashMap<String, Arc<SessionConfig>>>,
     /// Congestion control, such as `bbr` or `cubic`; the system's if none.
     pub tcp_congestion: Option<String>,
-    /// Messages that a client may publish a second; it is read from no faster. None for any.
-    pub publish_rate_max: Option<u32>,
 }
+
+impl ListenerSettings {
+    /// The settings of a session: of the listener, or of the user, with the policy that the client asks for.
+    pub fn session_of(&self, identity: &Identity, connect: &Connect) -> Arc<SessionConfig> {
+        let user = (identity.kind != IdentityKind::Anonymous).then_some(&*identity.name);
+        let session = user.and_then(|user| self.users.get(user)).unwrap_or(&self.session);
+        let asked = |wanted: &str| {
+            let properties = connect.properties.user_properties.iter();
+            properties.rev().find(|(name, _)| name == wanted).map(|(_, value)| &**value)
+        };
+        let policy = asked(POLICY_PROPERTY);
+        let threshold = asked(THRESHOLD_PROPERTY);
+        if policy.is_none() && threshold.is_none() {
+            return session.clone();
+        }
+        let mut session = SessionConfig::clone(session);
+        match policy.map(str::parse::<Policy>) {
+            Some(Ok(policy)) => session.policy = policy,
+            Some(Err(error)) => {
+                tracing::info!(client = %connect.client_id, %error, "policy ignored")
+            }
+            None => {}
+        }
+        let threshold = threshold.map(crate::config::units::duration);
+        match (threshold, session.policy.paper_mut()) {
+            (Some(Ok(threshold)), Some(paper)) => paper.threshold_l = Threshold::Fixed(threshold),
+            (Some(Err(error)), _) => {
+                tracing::info!(client = %connect.client_id, %error, "latency threshold ignored");
+            }
+            (Some(Ok(_)), None) | (None, _) => {}
+        }
+        Arc::new(session)
+    }
+}
+
+/// The user property of CONNECT by which a client names the policy for its messages.
+pub const POLICY_PROPERTY: &str = "tidegate-policy";
+/// The user property of CONNECT by which a client names threshold_l of the paper's policies, such as `500ms`.
+pub const THRESHOLD_PROPERTY: &str = "tidegate-latency-threshold";
 
 /// What is spoken at a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -96,7 +141,7 @@ impl FromStr for Protocol {
 }
 
 /// Who may come in.
-pub trait Doors: Send + Sync + std::fmt::Debug {
+pub trait Authenticate: Send + Sync + std::fmt::Debug {
     /// Who somebody is.
     ///
     /// # Errors
@@ -107,7 +152,10 @@ pub trait Doors: Send + Sync + std::fmt::Debug {
     fn is_slow(&self, proof: &Proof) -> bool;
 
     /// The SCRAM-SHA-256 exchange (RFC 7677) of a client, if users can have one.
-    fn scram(&self, client: &str, first: &[u8]) -> Result<Scram, Refusal>;
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    fn scram(self: Arc<Self>, proof: Proof, first: &[u8]) -> Result<Scram, Refusal>;
 }
 
 /// A SCRAM exchange under way.
@@ -128,7 +176,7 @@ impl std::fmt::Debug for Scram {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenDoors;
 
-impl Doors for OpenDoors {
+impl Authenticate for OpenDoors {
     fn authenticate(&self, proof: &Proof) -> Result<Identity, Refusal> {
         Ok(Identity::anonymous(&proof.client))
     }
@@ -137,7 +185,7 @@ impl Doors for OpenDoors {
         false
     }
 
-    fn scram(&self, _: &str, _: &[u8]) -> Result<Scram, Refusal> {
+    fn scram(self: Arc<Self>, _: Proof, _: &[u8]) -> Result<Scram, Refusal> {
         Err(Refusal::BadCredentials)
     }
 }

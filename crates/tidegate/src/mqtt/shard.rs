@@ -30,13 +30,11 @@ use tidegate_broker::{
     Shared, WRITE_BYTES_MAX, schedule::LinkState,
 };
 use tidegate_message::{Identity, Instant, Proof, Refusal};
-use tidegate_wire::mqtt::{
-    Auth, Connect, DecodeError, FixedHeader, Packet, ReasonCode, Version,
-};
+use tidegate_wire::mqtt::{Auth, Connect, DecodeError, FixedHeader, Packet, ReasonCode, Version};
 
 use super::{
     inbox::Inbox,
-    settings::{Doors, ListenerSettings, Scram},
+    settings::{Authenticate, ListenerSettings, Scram},
     transport::{ReadOutcome, Transport},
 };
 use crate::clock;
@@ -143,7 +141,7 @@ pub(super) struct ShardParts {
     pub(super) inboxes: Arc<[Arc<Inbox<Note>>]>,
     /// On the first shard alone.
     pub(super) listeners: Vec<(TcpListener, Arc<Listener>)>,
-    pub(super) doors: Arc<dyn Doors>,
+    pub(super) doors: Arc<dyn Authenticate>,
     pub(super) questions: mpsc::SyncSender<Question>,
     pub(super) seed: u64,
 }
@@ -321,7 +319,6 @@ impl Shard {
         ConnectionId { slot, use_count: self.uses[slot] }
     }
 
-
     fn token(&self, slot: usize) -> Token {
         Token(FIRST + self.listeners_max + slot)
     }
@@ -376,7 +373,8 @@ impl Shard {
             tracing::warn!(%error, listener = %settings.name, "socket options cannot be set");
         }
         let peer = socket.peer_addr().ok().map(|address| address.ip());
-        let transport = Transport::new(socket, settings.tls.clone());
+        let transport =
+            Transport::new(socket, settings.tls.clone(), settings.protocol.is_websocket());
         let transport = match transport {
             Ok(transport) => transport,
             Err(error) => {
@@ -518,7 +516,12 @@ impl Shard {
                 return;
             }
             let first = connect.properties.authentication_data.take().unwrap_or_default();
-            match self.parts.doors.scram(&connect.client_id, &first) {
+            let proof = Proof {
+                client: connect.client_id.clone(),
+                address: connection.peer,
+                ..Proof::default()
+            };
+            match self.parts.doors.clone().scram(proof, &first) {
                 Ok(scram) => {
                     let challenge = Packet::Auth(challenge(&scram.challenge));
                     connection.stage = Stage::Exchanging(connect, Some(scram));
@@ -529,6 +532,11 @@ impl Shard {
                 Err(refusal) => self.refuse(now, slot, &connect, reason_of(refusal)),
             }
             return;
+        }
+        if let Some(identity) = &connection.listener.settings.identity {
+            let identity =
+                Identity { client: connect.client_id.as_str().into(), ..identity.clone() };
+            return self.answered(now, slot, connect, Ok(identity), None);
         }
         let proof = Proof {
             username: connect.username.clone(),
@@ -595,12 +603,9 @@ impl Shard {
         } else {
             self.parts.shared.shard_of(&connect.client_id)
         };
-        let request = ConnectRequest {
-            connect: *connect,
-            identity,
-            config: connection.listener.settings.session.clone(),
-            authentication_data: data,
-        };
+        let config = connection.listener.settings.session_of(&identity, &connect);
+        let request =
+            ConnectRequest { connect: *connect, identity, config, authentication_data: data };
         if home == self.parts.shard {
             self.welcome(now, slot, request);
         } else if let Some(connection) = self.displace(slot) {
@@ -758,7 +763,9 @@ impl Shard {
 
     /// Writes what a connection has to send, as much as it takes.
     fn flush(&mut self, now: Instant, slot: usize, key: ConnectionKey) {
-        let Some(connection) = self.slots.get_mut(slot).and_then(Option::as_deref_mut) else { return };
+        let Some(connection) = self.slots.get_mut(slot).and_then(Option::as_deref_mut) else {
+            return;
+        };
         if !matches!(connection.stage, Stage::Open(open) if open == key) {
             return;
         }
@@ -798,7 +805,9 @@ impl Shard {
     }
 
     fn write_again(&mut self, now: Instant, slot: usize) {
-        let Some(connection) = self.slots.get_mut(slot).and_then(Option::as_deref_mut) else { return };
+        let Some(connection) = self.slots.get_mut(slot).and_then(Option::as_deref_mut) else {
+            return;
+        };
         match connection.transport.flush() {
             Ok(false) => {}
             Ok(true) => {

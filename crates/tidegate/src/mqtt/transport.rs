@@ -11,6 +11,8 @@ use std::{
 use mio::net::TcpStream;
 use rustls::{ServerConfig, ServerConnection};
 
+use super::websocket::{CloseCode, Decoder, Flow, Handshake, Step, binary_header, encode_close};
+
 /// Plain bytes that one TLS connection takes before they are on their way (MQTT's own writes are no larger).
 const TLS_BUFFER_BYTES: usize = 16 << 10;
 
@@ -19,6 +21,7 @@ const TLS_BUFFER_BYTES: usize = 16 << 10;
 pub(super) struct Transport {
     socket: TcpStream,
     tls: Option<Box<ServerConnection>>,
+    websocket: Option<Box<WebSocket>>,
     /// Bytes for the socket that it did not take.
     staged: Vec<u8>,
     staged_sent: usize,
@@ -39,6 +42,7 @@ impl Transport {
     pub(super) fn new(
         socket: TcpStream,
         tls: Option<Arc<ServerConfig>>,
+        websocket: bool,
     ) -> Result<Self, rustls::Error> {
         let tls = match tls {
             None => None,
@@ -48,7 +52,8 @@ impl Transport {
                 Some(Box::new(connection))
             }
         };
-        Ok(Self { socket, tls, staged: Vec::new(), staged_sent: 0 })
+        let websocket = websocket.then(Box::default);
+        Ok(Self { socket, tls, websocket, staged: Vec::new(), staged_sent: 0 })
     }
 
     pub(super) fn socket(&mut self) -> &mut TcpStream {
@@ -63,7 +68,21 @@ impl Transport {
 
     /// Reads bytes of MQTT into `buffer`.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<ReadOutcome> {
-        self.read_below(buffer)
+        let outcome = self.read_below(buffer)?;
+        let (Some(websocket), ReadOutcome::Bytes(count)) = (&mut self.websocket, outcome) else {
+            return Ok(outcome);
+        };
+        let (mut payload, mut reply) = (Vec::new(), Vec::new());
+        let result = websocket.take(&buffer[..count], &mut payload, &mut reply);
+        let is_closed = websocket.is_closed();
+        self.send_raw(&reply)?;
+        result?;
+        if payload.is_empty() && is_closed {
+            return Ok(ReadOutcome::End);
+        }
+        // Frames only take bytes away.
+        buffer[..payload.len()].copy_from_slice(&payload);
+        Ok(ReadOutcome::Bytes(payload.len()))
     }
 
     /// Reads what is in TLS, or on the socket.
@@ -130,7 +149,7 @@ impl Transport {
 
     /// Takes bytes of MQTT: how many, and whether the socket takes more. Only while [`Transport::is_clear`].
     pub(super) fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<(usize, bool)> {
-        if self.tls.is_none() {
+        if self.tls.is_none() && self.websocket.is_none() {
             let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
             return match self.socket.write_vectored(slices) {
                 Ok(count) => Ok((count, count == bytes)),
@@ -139,6 +158,9 @@ impl Transport {
         }
         let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
         let mut framed = Vec::with_capacity(bytes + 10);
+        if let Some(websocket) = &self.websocket {
+            websocket.head(bytes, &mut framed);
+        }
         for slice in slices {
             framed.extend_from_slice(slice);
         }
@@ -171,6 +193,12 @@ impl Transport {
 
     /// Says on every layer that nothing more is sent.
     pub(super) fn end(&mut self) {
+        let mut close = Vec::new();
+        if let Some(websocket) = &mut self.websocket {
+            websocket.close(&mut close);
+        }
+        // Whoever does not take it any more does not need it.
+        let _ = self.send_raw(&close);
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
             let _ = self.flush();
@@ -184,5 +212,78 @@ fn blocked(error: io::Error) -> io::Result<()> {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
         _ => Err(error),
+    }
+}
+
+/// Where MQTT over WebSocket is.
+const PATH: &str = "/mqtt";
+
+/// The server's end of a WebSocket, from its opening on.
+#[derive(Debug)]
+struct WebSocket {
+    stage: WebSocketStage,
+}
+
+#[derive(Debug)]
+enum WebSocketStage {
+    Opening(Handshake),
+    Open(Decoder),
+    /// The other end closed, or was refused.
+    Closed,
+}
+
+impl Default for WebSocket {
+    fn default() -> Self {
+        Self { stage: WebSocketStage::Opening(Handshake::new(PATH)) }
+    }
+}
+
+impl WebSocket {
+    /// Bytes of MQTT go to `payload`, what must be sent back to `reply`.
+    fn take(&mut self, input: &[u8], payload: &mut Vec<u8>, reply: &mut Vec<u8>) -> io::Result<()> {
+        match &mut self.stage {
+            WebSocketStage::Opening(handshake) => match handshake.receive(input) {
+                Step::More => Ok(()),
+                Step::Accept { response, rest } => {
+                    reply.extend_from_slice(&response);
+                    self.stage = WebSocketStage::Open(Decoder::of_client());
+                    if rest.is_empty() { Ok(()) } else { self.take(&rest, payload, reply) }
+                }
+                Step::Refuse { response } => {
+                    reply.extend_from_slice(&response);
+                    self.stage = WebSocketStage::Closed;
+                    Ok(())
+                }
+            },
+            WebSocketStage::Open(decoder) => match decoder.decode(input, payload, reply) {
+                Ok(Flow::Open) => Ok(()),
+                Ok(Flow::Closed(_)) => {
+                    self.stage = WebSocketStage::Closed;
+                    Ok(())
+                }
+                Err(error) => {
+                    self.stage = WebSocketStage::Closed;
+                    Err(io::Error::new(io::ErrorKind::InvalidData, error))
+                }
+            },
+            WebSocketStage::Closed => Ok(()),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        matches!(self.stage, WebSocketStage::Closed)
+    }
+
+    /// Begins a frame of `bytes`.
+    fn head(&self, bytes: usize, out: &mut Vec<u8>) {
+        out.extend_from_slice(binary_header(bytes).as_bytes());
+    }
+
+    /// Closes, if the other end has not.
+    fn close(&mut self, out: &mut Vec<u8>) {
+        if matches!(self.stage, WebSocketStage::Open(_)) {
+            encode_close(CloseCode::NORMAL, None, out);
+        }
+        self.stage = WebSocketStage::Closed;
     }
 }

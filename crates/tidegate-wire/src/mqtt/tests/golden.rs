@@ -436,3 +436,40 @@ fn a_known_topic_is_not_validated_again() {
     let odd = Publish::decode_known(Version::V4, 0x30, b"\x00\x03a/+hi", "a/c");
     assert_eq!(odd.unwrap_err().reason(), ReasonCode::TOPIC_NAME_INVALID);
 }
+
+#[test]
+fn messages_come_and_leave_without_an_allocation() {
+    let mut raw = Vec::new();
+    ForwardedProperties { content_type: Some("image/jpeg"), ..Default::default() }
+        .encode(&mut raw)
+        .unwrap();
+    for version in [Version::V4, Version::V5] {
+        let head = PublishHead {
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            topic: "site/1/camera/7/frame",
+            packet_id: None,
+            topic_alias: None,
+            message_expiry: None,
+            subscription_ids: &[],
+            forwarded: if version == Version::V5 { &raw } else { &[] },
+            payload_bytes: 97,
+        };
+        let mut packet = Vec::new();
+        head.encode(version, &mut packet);
+        packet.resize(packet.len() + 97, 7);
+        let mut out = Vec::with_capacity(packet.len());
+        let allocations = allocation_counter::measure(|| {
+            let header = FixedHeader::decode(&packet, 1 << 20).unwrap().unwrap();
+            let body = &packet[header.header_bytes..];
+            let fresh = Publish::decode(version, header.first, body).unwrap();
+            let known = Publish::decode_known(version, header.first, body, head.topic).unwrap();
+            assert_eq!(fresh, known);
+            head.encode(version, &mut out);
+            out.extend_from_slice(known.payload);
+        });
+        assert_eq!(allocations.count_total, 0, "{version:?}");
+        assert_eq!(out, packet);
+    }
+}

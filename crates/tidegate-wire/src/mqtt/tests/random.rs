@@ -366,21 +366,25 @@ pub(super) fn packet_bytes(version: Version) -> BoxedStrategy<Vec<u8>> {
     .boxed()
 }
 
-/// Some bytes of a valid packet changed, put in or cut; the remaining length is what it was or mended.
+/// A valid packet with one byte changed, put in or cut, seldom more, so that what is left often is a packet, or nearly one. The
+/// remaining length is mended.
 pub(super) fn damaged(version: Version) -> impl Strategy<Value = Vec<u8>> {
-    let damage = vec((any::<prop::sample::Index>(), any::<u8>(), 0..4_u8), 1..5);
+    let byte = prop_oneof![any::<u8>(), prop::sample::select(&b"\0\x01\x02\x03\x80\xff+#"[..])];
+    let kind = prop_oneof![4 => Just(0_u8), 4 => Just(1), 1 => Just(2), 1 => Just(3), 1 => Just(4)];
+    let accident = (any::<prop::sample::Index>(), byte, kind);
+    let damage = prop_oneof![3 => vec(accident.clone(), 1), 1 => vec(accident, 2..5)];
     (packet_bytes(version), damage).prop_map(|(bytes, damage)| {
         let header = FixedHeader::decode(&bytes, usize::MAX).unwrap().unwrap();
         let mut first = header.first;
         let mut body = bytes[header.header_bytes..].to_vec();
         for (at, byte, kind) in damage {
-            let at = at.index(body.len() + 1);
+            let end = body.len();
             match kind {
-                _ if at == body.len() && kind < 2 => first ^= 1 << (byte % 8),
-                0 => body[at] = byte,
-                1 => body[at] ^= 1 << (byte % 8),
-                2 => body.insert(at, byte),
-                _ => body.truncate(at.max(body.len().saturating_sub(3))),
+                0 if end > 0 => body[at.index(end)] = byte,
+                1 if end > 0 => body[at.index(end)] ^= 1 << (byte % 8),
+                2 => body.insert(at.index(end + 1), byte),
+                3 => body.truncate(at.index(end + 1).max(end.saturating_sub(3))),
+                _ => first ^= 1 << (byte % 8),
             }
         }
         let mut bytes = vec![first];

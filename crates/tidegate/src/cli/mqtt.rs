@@ -1,0 +1,312 @@
+//! `tidegate pub`, `sub`, `bench mqtt`, `passwd` and `config import-mosquitto`.
+
+use std::{
+    fs,
+    io::{self, IsTerminal as _, Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use clap::{Args, Subcommand};
+use tidegate_client::ApiError;
+use tidegate_load::{
+    Phase, Progress, Report,
+    args::{Format, LoadArgs},
+    client::ClientError,
+    command::{CommandError, PubArgs, SubArgs},
+};
+use tidegate_message::Code;
+use tidegate_wire::mqtt::ReasonCode;
+use tokio_util::sync::CancellationToken;
+
+use super::print;
+use crate::{
+    auth::{password, scram::Credentials},
+    mqtt::import::import,
+};
+
+/// Arguments of `tidegate bench`.
+#[derive(Args, Clone, Debug)]
+pub struct BenchArgs {
+    /// What to load.
+    #[command(subcommand)]
+    pub what: BenchCommand,
+}
+
+/// The loads.
+#[derive(Subcommand, Clone, Debug)]
+pub enum BenchCommand {
+    /// Load an MQTT broker from many connections and report rates and latencies
+    Mqtt(Box<MqttBenchArgs>),
+}
+
+/// Arguments of `tidegate bench mqtt`.
+#[derive(Args, Clone, Debug)]
+pub struct MqttBenchArgs {
+    /// The load
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// How the report is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// Arguments of `tidegate passwd`.
+#[derive(Args, Clone, Debug)]
+pub struct PasswdArgs {
+    /// Password file, made if it does not exist
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// User name
+    #[arg(value_name = "USER")]
+    pub user: String,
+    /// Take the user out
+    #[arg(long)]
+    pub delete: bool,
+    /// Keep what SCRAM-SHA-256 needs (MQTT 5's extended authentication); plain passwords work as well
+    #[arg(long, conflicts_with = "delete")]
+    pub scram: bool,
+}
+
+/// Arguments of `tidegate config`.
+#[derive(Args, Clone, Debug)]
+pub struct ConfigArgs {
+    /// Something else than to print the configuration.
+    #[command(subcommand)]
+    pub what: Option<ConfigCommand>,
+}
+
+/// What else can be done with configurations.
+#[derive(Subcommand, Clone, Debug)]
+pub enum ConfigCommand {
+    /// Translate a mosquitto.conf; lines without a counterpart are named on the standard error
+    ImportMosquitto {
+        /// The file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+}
+
+pub(super) async fn publish(args: PubArgs, stop: CancellationToken) -> Result<(), ApiError> {
+    aside(stop, move |_| args.run(io::stdin().lock()).map(drop).map_err(command_error)).await
+}
+
+pub(super) async fn subscribe(args: SubArgs, stop: CancellationToken) -> Result<(), ApiError> {
+    aside(stop, move |stop| args.run(io::stdout().lock(), stop).map(drop).map_err(command_error))
+        .await
+}
+
+pub(super) async fn bench(args: BenchArgs, stop: CancellationToken) -> Result<(), ApiError> {
+    let BenchCommand::Mqtt(args) = args.what;
+    aside(stop, move |stop| {
+        let shows = io::stderr().is_terminal();
+        let report = tidegate_load::run(&args.load.spec(), stop, |progress| {
+            if shows {
+                // A line that cannot be shown is no reason to stop.
+                let _ = write!(io::stderr(), "\r{}\x1b[K", line(progress));
+            }
+        });
+        if shows {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+        let report = report.map_err(|error| {
+            ApiError::new(Code::LINK_DOWN, "the load was not run")
+                .caused_by(crate::error_chain(&error))
+        })?;
+        print(&match args.format {
+            Format::Table => format!("{report}\n"),
+            Format::Csv => format!("{}\n{}", Report::CSV_HEAD, report.csv()),
+            Format::Json => {
+                let text = serde_json::to_string_pretty(&report).expect("a report is valid JSON");
+                format!("{text}\n")
+            }
+        })
+    })
+    .await
+}
+
+fn line(progress: &Progress) -> String {
+    let phase = match progress.phase {
+        Phase::Connect => "connecting",
+        Phase::WarmUp => "warming up",
+        Phase::Measure => "measuring",
+        Phase::Drain => "draining",
+    };
+    format!(
+        "{phase} {:.1} s · {} connected · {} sent · {} received",
+        progress.elapsed.as_secs_f64(),
+        progress.connected,
+        progress.sent,
+        progress.received
+    )
+}
+
+/// Runs what blocks on a thread of its own; it looks at its argument, which is set when the program is to stop.
+async fn aside(
+    stop: CancellationToken,
+    work: impl FnOnce(&AtomicBool) -> Result<(), ApiError> + Send + 'static,
+) -> Result<(), ApiError> {
+    let stops = Arc::new(AtomicBool::new(false));
+    let seen = stops.clone();
+    let watch = tokio::spawn(async move {
+        stop.cancelled().await;
+        stops.store(true, Ordering::Relaxed);
+    });
+    let result = tokio::task::spawn_blocking(move || work(&seen)).await;
+    watch.abort();
+    result.map_err(|error| {
+        ApiError::new(Code::INTERNAL, "the command ended by a fault of the program")
+            .caused_by(error)
+    })?
+}
+
+fn command_error(error: CommandError) -> ApiError {
+    let code = match &error {
+        CommandError::Client(client) => client_code(client),
+        CommandError::NoMessage | CommandError::Pem { .. } | CommandError::Tls(_) => {
+            Code::CONFIG_INVALID
+        }
+        CommandError::File { .. } | CommandError::Input { .. } | CommandError::Output { .. } => {
+            Code::STORAGE_FAILED
+        }
+    };
+    let text = error.to_string();
+    let mut causes = Vec::new();
+    let mut next = std::error::Error::source(&error);
+    while let Some(cause) = next {
+        causes.push(cause.to_string());
+        next = cause.source();
+    }
+    let failure = ApiError::new(code, text);
+    if causes.is_empty() { failure } else { failure.caused_by(causes.join(": ")) }
+}
+
+fn client_code(error: &ClientError) -> Code {
+    match error {
+        ClientError::Refused { reason, .. }
+        | ClientError::Publish { reason, .. }
+        | ClientError::Subscribe { reason, .. }
+        | ClientError::Disconnected { reason, .. } => match *reason {
+            ReasonCode::BAD_USER_NAME_OR_PASSWORD => Code::IDENTITY_REFUSED,
+            ReasonCode::NOT_AUTHORIZED => Code::ACTION_DENIED,
+            ReasonCode::QUOTA_EXCEEDED | ReasonCode::SERVER_BUSY => Code::LIMIT_REACHED,
+            ReasonCode::TOPIC_FILTER_INVALID | ReasonCode::TOPIC_NAME_INVALID => {
+                Code::CONFIG_INVALID
+            }
+            _ => Code::LINK_DOWN,
+        },
+        ClientError::ServerName { .. } => Code::CONFIG_INVALID,
+        ClientError::Packet { .. } => Code::LINK_PROTOCOL,
+        _ => Code::LINK_DOWN,
+    }
+}
+
+pub(super) fn passwd(args: &PasswdArgs) -> Result<(), ApiError> {
+    let path = &args.file;
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !args.delete => String::new(),
+        Err(error) => {
+            let text = format!("{} cannot be read", path.display());
+            return Err(ApiError::new(Code::STORAGE_FAILED, text).caused_by(error));
+        }
+    };
+    let text = if args.delete {
+        password::remove_user(&text, &args.user).ok_or_else(|| {
+            let text = format!("{} has no user {:?}", path.display(), args.user);
+            ApiError::new(Code::CONFIG_INVALID, text)
+        })?
+    } else {
+        let password = ask(&args.user)?;
+        let failed = |error| {
+            ApiError::new(Code::INTERNAL, "the system gives no random bytes").caused_by(error)
+        };
+        let secret = if args.scram {
+            Credentials::new(&password).map_err(failed)?.encode()
+        } else {
+            password::hash(&password).map_err(failed)?
+        };
+        password::set_user(&text, &args.user, &secret).map_err(|error| {
+            let text = format!("{:?} cannot be a user", args.user);
+            ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+        })?
+    };
+    replace(path, &text).map_err(|error| {
+        let text = format!("{} cannot be written", path.display());
+        ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
+    })
+}
+
+/// A password from the standard input: its first line, asked for where a person types it.
+fn ask(user: &str) -> Result<Vec<u8>, ApiError> {
+    let failed = |error| {
+        ApiError::new(Code::STORAGE_FAILED, "the standard input cannot be read").caused_by(error)
+    };
+    let shown = io::stdin().is_terminal();
+    if shown {
+        // The prompt is a courtesy.
+        let _ =
+            write!(io::stderr(), "Password for {user} (it will be shown; pipe it in to hide it): ");
+    }
+    let mut bytes = Vec::new();
+    if shown {
+        let mut line = String::new();
+        io::stdin().read_line(&mut line).map_err(failed)?;
+        bytes.extend_from_slice(line.as_bytes());
+    } else {
+        io::stdin().lock().take(64 << 10).read_to_end(&mut bytes).map_err(failed)?;
+    }
+    let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+    bytes.truncate(end);
+    if bytes.last() == Some(&b'\r') {
+        bytes.pop();
+    }
+    if bytes.is_empty() {
+        return Err(ApiError::new(
+            Code::CONFIG_INVALID,
+            "the password is empty; give one on the standard input",
+        ));
+    }
+    Ok(bytes)
+}
+
+/// Replaces a file whole, readable by its owner alone.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let beside = path.with_file_name(name);
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&beside, path)
+}
+
+pub(super) fn config(command: &ConfigCommand) -> Result<(), ApiError> {
+    let ConfigCommand::ImportMosquitto { file } = command;
+    let text = fs::read_to_string(file).map_err(|error| {
+        let text = format!("{} cannot be read", file.display());
+        ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
+    })?;
+    let imported = import(&text);
+    let mut report = String::new();
+    for line in &imported.untranslated {
+        report.push_str(&format!(
+            "{}:{}: {}: {}\n",
+            file.display(),
+            line.line,
+            line.text,
+            line.why
+        ));
+    }
+    for warning in &imported.warnings {
+        report.push_str(&format!("note: {warning}\n"));
+    }
+    // The report is for people; the translation goes on without it.
+    let _ = io::stderr().lock().write_all(report.as_bytes());
+    print(&imported.toml)
+}
