@@ -308,8 +308,8 @@ fn node_config(setup: &Setup, folder: &Path, listen: &str) -> anyhow::Result<Str
     let api = TcpListener::bind("127.0.0.1:0").context("finding a free port")?;
     let link = TcpListener::bind("127.0.0.1:0").context("finding a free port")?;
     Ok(format!(
-        "[node]\nname = \"bench\"\ndata_dir = {:?}\napi_listen = \"{}\"\n\n[link]\nlisten = \"{}\"\n\n[mqtt]\nshards = {}\n\n\
-         [mqtt.listener.bench]\nlisten = \"{listen}\"\nanonymous = true\npolicy = \"{}\"\nconnections_max = 100000\n",
+        "[node]\nname = \"bench\"\ndata_dir = {:?}\napi_listen = \"{}\"\n\n[link]\nlisten = \"{}\"\n\n[mqtt]\nshards = {}\n\
+         policy = \"{}\"\nallow_anonymous = true\n\n[mqtt.listener.bench]\nlisten = \"{listen}\"\n",
         folder.join("data"),
         api.local_addr()?,
         link.local_addr()?,

@@ -12,9 +12,9 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use bench_harness::{Figure, Report, Target, median};
+use bench_harness::{Figure, Report, Target};
 use rustix::process::{Resource, getrlimit, setrlimit};
-use tidegate_wire::mqtt::{Connect, ConnectProperties, Version, encode_connect};
+use tidegate_wire::mqtt::{Connect, ConnectProperties, Packet, Version};
 
 use crate::{
     Plan,
@@ -240,16 +240,10 @@ fn greet(target: SocketAddr, source: Ipv4Addr, number: u32) -> anyhow::Result<Tc
         properties: ConnectProperties::default(),
     };
     let mut packet = Vec::new();
-    encode_connect(&connect, &mut packet);
+    Packet::Connect(Box::new(connect)).encode(Version::V4, &mut packet)?;
     client.write_all(&packet)?;
     let mut answer = [0; 4];
     client.read_exact(&mut answer)?;
     ensure!(answer == [0x20, 2, 0, 0], "refused with {answer:?}");
     Ok(client)
-}
-
-/// The median, for callers that hold few values.
-#[must_use]
-pub fn middle(values: &[f64]) -> f64 {
-    median(values)
 }

@@ -4,12 +4,18 @@
 //!  bench-mqtt [--quick] [--only GROUP]… [--runs N] ──▶ groups in turn ──▶ Report ──▶ table, folder, exit status
 //! ```
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use anyhow::Context as _;
 use bench_harness::{Figure, Report, Target};
-use bench_mqtt::{Plan, broker::Programs, congestion, site};
-use clap::{Parser, ValueEnum};
+use bench_mqtt::{
+    Plan, broker::Programs, congestion, core, idle, simulator, site, stalled, throughput,
+};
+use clap::{Parser, Subcommand, ValueEnum};
 
 /// Measures every figure of the MQTT broker, beside mosquitto, rumqttd, NATS and mochi, and exits 0 only if none is short.
 #[derive(Parser)]
@@ -23,17 +29,44 @@ struct Options {
     /// Runs that each figure is the median of [default: 5, or 2 with --quick].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     runs: Option<u16>,
+    #[command(subcommand)]
+    task: Option<Task>,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Holds connections for the bench that started it.
+    #[command(hide = true)]
+    Hold {
+        target: SocketAddr,
+        count: u32,
+        source: Ipv4Addr,
+    },
 }
 
 /// What can be measured on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Group {
+    /// Messages per second and per processor second, and latency with QoS 1, over loopback.
+    Throughput,
+    /// Memory of connections that only ping, and how many fit into one broker.
+    Idle,
+    /// The core without sockets: a million subscriptions, a hundred thousand sessions.
+    Core,
+    /// 75 subscribers that never read.
+    Stalled,
+    /// The paper's policies in virtual time.
+    Simulator,
     /// Small and large messages over 10 Mbit/s, by policy, loss and congestion control.
     Congestion,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     let options = Options::parse();
+    if let Some(Task::Hold { target, count, source }) = options.task {
+        idle::holder(target, count, source)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let runs =
         options.runs.map_or(if options.quick { 2 } else { bench_harness::RUNS }, usize::from);
     let plan = Plan { quick: options.quick, runs, root: root()? };
@@ -45,13 +78,23 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     site::watch_signals()?;
     let programs = Programs::find(&plan.root)?;
-    let _contenders = programs.contenders(&mut report);
+    let contenders = programs.contenders(&mut report);
     for group in Group::value_variants() {
         if !options.only.is_empty() && !options.only.contains(group) {
             continue;
         }
         eprintln!("bench-mqtt: {group:?}");
         let measured = match group {
+            Group::Throughput => {
+                throughput::throughput(&plan, &programs, &contenders, &mut report)
+            }
+            Group::Idle => idle::idle(&plan, &programs, &contenders, &mut report),
+            Group::Core => core::core(&plan, &mut report),
+            Group::Stalled => stalled::stalled(&plan, &programs, &contenders, &mut report),
+            Group::Simulator => {
+                simulator::simulator(&mut report);
+                Ok(())
+            }
             Group::Congestion => congestion::congestion(&plan, &programs, &mut report),
         };
         // A group that fails is a short row, so that the others are still measured and nobody overlooks it.
