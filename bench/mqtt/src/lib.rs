@@ -12,7 +12,7 @@ pub mod broker;
 pub mod congestion;
 pub mod core;
 pub mod idle;
-
+pub mod paper;
 pub mod simulator;
 pub mod site;
 pub mod stalled;

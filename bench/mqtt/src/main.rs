@@ -13,7 +13,7 @@ use std::{
 use anyhow::Context as _;
 use bench_harness::{Figure, Report, Target};
 use bench_mqtt::{
-    Plan, broker::Programs, congestion, core, idle, simulator, site, stalled, throughput,
+    Plan, broker::Programs, congestion, core, idle, paper, simulator, site, stalled, throughput,
 };
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -59,6 +59,12 @@ enum Group {
     Simulator,
     /// Small and large messages over 10 Mbit/s, by policy, loss and congestion control.
     Congestion,
+    /// The paper's Tables 1 and 2; not with --quick.
+    #[value(name = "paper-1")]
+    Paper1,
+    /// The paper's Table 3; not with --quick.
+    #[value(name = "paper-2")]
+    Paper2,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -96,6 +102,9 @@ fn main() -> anyhow::Result<ExitCode> {
                 Ok(())
             }
             Group::Congestion => congestion::congestion(&plan, &programs, &mut report),
+            Group::Paper1 | Group::Paper2 if plan.quick => Ok(()),
+            Group::Paper1 => paper::first(&programs, &mut report),
+            Group::Paper2 => paper::second(&plan, &programs, &mut report),
         };
         // A group that fails is a short row, so that the others are still measured and nobody overlooks it.
         if let Err(error) = measured {
