@@ -45,7 +45,7 @@ macro_rules! config {
             $($(#[doc = $doc:literal])* $field:ident: $type:ty = $default:expr,)+
         }
     )+
-    named
+    ;
     $(
         $(#[doc = $named_doc:literal])*
         $prefix:literal in $map:ident: $named:ident $(with $first:literal)? {
@@ -357,7 +357,7 @@ config! {
         sys_interval: Duration = Duration::from_secs(10),
     }
 
-    named
+    ;
     /// `[mqtt.listener.NAME]`: where MQTT clients connect. Without any, one on 127.0.0.1:1883.
     "mqtt.listener" in mqtt_listeners: MqttListenerSection with "main" {
         /// Address and port. Default `127.0.0.1:1883`.

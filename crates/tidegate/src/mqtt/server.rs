@@ -190,8 +190,7 @@ impl Server {
         }
         drop(answer);
         let mut reports: Vec<SessionReport> = answers.into_iter().flatten().collect();
-        reports
-            .sort_by_key(|report| std::cmp::Reverse(report.held_bytes()));
+        reports.sort_by_key(|report| std::cmp::Reverse(report.held_bytes()));
         reports.truncate(limit);
         reports
     }
