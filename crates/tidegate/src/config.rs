@@ -376,6 +376,8 @@ config! {
         connections_max: u32 = 100_000,
         /// Longest time to the client's CONNECT. Default `10s`.
         connect_timeout: Duration = Duration::from_secs(10),
+        /// Messages that one client may publish a second; who sends more is read from no faster. Default 0: any.
+        publish_rate_max: u32 = 0,
         /// Whether clients come in that prove nothing. Default none: as `[mqtt]` says.
         allow_anonymous: Option<bool> = None,
         /// As in `[mqtt]`, for clients of this listener. Default none.
