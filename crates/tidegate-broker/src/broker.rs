@@ -281,6 +281,11 @@ impl Broker {
         }
     }
 
+    /// Messages received so far.
+    pub fn received(&self) -> u64 {
+        self.statistics.received
+    }
+
     /// What each session holds, those that hold most first, at most `limit`.
     pub fn sessions(&self, limit: usize) -> Vec<SessionReport> {
         let held = |session: &Session| session.queue.bytes() + session.inflight.kept_bytes();
@@ -393,8 +398,7 @@ impl Broker {
         }
         let topic: Arc<str> = known.map_or_else(|| topic.into(), |route| route.topic.clone());
         let shared = &self.shared;
-        let route =
-            shared.routes().route(&topic, shared.shards(), generation, &shared.config().topics);
+        let route = shared.routes().route(&topic, shared.shards(), generation, &shared.topics());
         let route = Arc::new(route);
         self.routes[slot] = Some(route.clone());
         route

@@ -13,7 +13,7 @@ use tidegate_message::{Authorize, Instant};
 use crate::{
     broker::{SessionReport, Statistics},
     budget::Budget,
-    config::BrokerConfig,
+    config::{BrokerConfig, TopicConfig},
     message::Message,
     retained::Retained,
     routes::Routes,
@@ -30,6 +30,8 @@ pub struct Shared {
     routes: RwLock<Routes>,
     /// Counts changes of `routes`.
     changes: AtomicU64,
+    /// Exceptions by topic.
+    topics: RwLock<Arc<[TopicConfig]>>,
     retained: Mutex<Retained<Arc<Message>>>,
     retained_count: AtomicUsize,
     hasher: RandomState,
@@ -53,6 +55,7 @@ impl Shared {
     ) -> Arc<Self> {
         assert!((1..=255).contains(&shards), "a node has 1 to 255 shards");
         let budget = Budget::new(config.payload_bytes_max);
+        let topics = RwLock::new(config.topics.clone().into());
         Arc::new(Self {
             config,
             shards,
@@ -60,6 +63,7 @@ impl Shared {
             budget,
             routes: RwLock::default(),
             changes: AtomicU64::new(1),
+            topics,
             retained: Mutex::new(Retained::new()),
             retained_count: AtomicUsize::new(0),
             hasher: RandomState::new(),
@@ -148,6 +152,16 @@ impl Shared {
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
         self.changes.load(Ordering::Acquire).wrapping_add(self.authorize.generation() << 40)
+    }
+
+    /// Exchanges the exceptions by topic.
+    pub fn set_topics(&self, topics: Vec<TopicConfig>) {
+        *self.topics.write().expect("no panic while they are exchanged") = topics.into();
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn topics(&self) -> Arc<[TopicConfig]> {
+        self.topics.read().expect("no panic while they are exchanged").clone()
     }
 
     pub(crate) fn routes(&self) -> RwLockReadGuard<'_, Routes> {

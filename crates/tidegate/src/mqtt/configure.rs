@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     fs, io,
     io::Write as _,
+    num::NonZeroU32,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::Arc,
@@ -21,7 +22,7 @@ use tidegate_broker::{BrokerConfig, SessionConfig, TopicConfig};
 use tidegate_client::ApiError;
 use tidegate_message::{Authorize, Code, Identity, Proof, Refusal, check_topic_filter};
 
-use super::settings::{Authenticate, ListenerSettings, Scram, ServerSettings};
+use super::settings::{Authenticate, ListenerSettings, Scram, ServerSettings, SessionSettings};
 use crate::{
     auth::{self, Doors, DoorsConfig},
     config::{ByteCount, Config, MqttListenerSection},
@@ -103,9 +104,9 @@ pub fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSettings, Ap
             connect_timeout: listener.connect_timeout,
             anonymous,
             identity: None,
-            session: Arc::new(session),
-            users: Arc::new(users),
+            sessions: SessionSettings { usual: Arc::new(session), users: Arc::new(users) },
             tcp_congestion: listener.tcp_congestion.clone(),
+            publish_rate_max: NonZeroU32::new(listener.publish_rate_max),
         })
     });
     let processors = thread::available_parallelism().map_or(1, usize::from);
