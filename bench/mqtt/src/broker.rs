@@ -278,7 +278,10 @@ impl Programs {
                     .context("making certificates")?;
                 ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr).trim());
                 command.arg("--config").arg(file);
-                command.arg("--set").arg(format!("mqtt.listener.bench.listen={listen}")).arg("node");
+                command
+                    .arg("--set")
+                    .arg(format!("mqtt.listener.bench.listen={listen}"))
+                    .arg("node");
             }
             (Kind::Mosquitto, _) => {
                 let limits = if setup.raised {
@@ -371,7 +374,7 @@ impl Broker {
             port: self.port,
             version: Version::V4,
             client_id: client.to_owned(),
-            keep_alive: 0,
+            keep_alive: 60,
             ..Options::default()
         }
     }

@@ -193,7 +193,14 @@ fn measure(
     }
     for (index, cell) in cells.iter().enumerate() {
         let of = index * contenders.len()..(index + 1) * contenders.len();
-        rows(report, *cell, contenders, &scores[of.clone()], late[of.clone()].iter().sum(), targets);
+        rows(
+            report,
+            *cell,
+            contenders,
+            &scores[of.clone()],
+            late[of.clone()].iter().sum(),
+            targets,
+        );
         table += &lines(*cell, contenders, &scores[of]);
     }
     Ok(table)
@@ -240,7 +247,8 @@ fn lines(cell: Cell, contenders: &[Contender], scores: &[Vec<Score>]) -> String 
     for (contender, scores) in contenders.iter().zip(scores) {
         let _ = write!(text, "{:<36} {:<14}", cell.name(), contender.name());
         for (_, _, pick, _) in PICKS {
-            let _ = write!(text, "{:>12.0}", median(&scores.iter().map(pick).collect::<Vec<f64>>()));
+            let _ =
+                write!(text, "{:>12.0}", median(&scores.iter().map(pick).collect::<Vec<f64>>()));
         }
         text.push('\n');
     }
@@ -265,8 +273,7 @@ fn one(
             steps: String::new(),
         };
         let lab = line.up(cell.congestion, seed)?;
-        let setup =
-            Setup { policy: contender.policy, raised: false, ..Setup::default() };
+        let setup = Setup { policy: contender.policy, raised: false, ..Setup::default() };
         let broker = programs.start_in(contender.kind, &setup, &lab, "broker")?;
         let flow = |name: &str, bytes, period, first| Flow {
             topic: format!("bench/{name}"),

@@ -44,7 +44,8 @@ pub fn idle(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let runs = if plan.quick { 1 } else { plan.runs };
-    let mut held: Vec<(Kind, Vec<Held>)> = contenders.iter().map(|kind| (*kind, Vec::new())).collect();
+    let mut held: Vec<(Kind, Vec<Held>)> =
+        contenders.iter().map(|kind| (*kind, Vec::new())).collect();
     let mut failed = Vec::new();
     for _ in 0..runs {
         for (kind, held) in &mut held {
@@ -59,10 +60,13 @@ pub fn idle(
         held.iter().filter(|(of, _)| *of == kind).flat_map(|(_, held)| held).map(pick).collect()
     };
     for peer in contenders.iter().filter(|kind| **kind != Kind::Tidegate) {
-        let mut figure = Figure::new(format!("idle, {IDLE} connections, resident each"), "KB")
-            .ours(of(Kind::Tidegate, |held| held.resident_kb))
-            .peer(of(*peer, |held| held.resident_kb))
-            .peer_name(peer.name());
+        let mut figure = Figure::new(
+            format!("idle, {IDLE} connections, resident each, beside {}", peer.name()),
+            "KB",
+        )
+        .ours(of(Kind::Tidegate, |held| held.resident_kb))
+        .peer(of(*peer, |held| held.resident_kb))
+        .peer_name(peer.name());
         if *peer == Kind::Mosquitto {
             figure = figure.target(Target::AtMost(IDLE_KB_MAX));
         }
@@ -73,10 +77,13 @@ pub fn idle(
         let ours = of(Kind::Tidegate, |held| held.resident_kb);
         report.figure(figure.ours(ours).target(Target::AtMost(IDLE_KB_MAX)));
     }
-    let mut kernel = Figure::new(format!("idle, {IDLE} connections, kernel's socket memory each, both ends"), "KB")
-        .ours(of(Kind::Tidegate, |held| held.kernel_kb))
-        .peer(of(Kind::Mosquitto, |held| held.kernel_kb))
-        .peer_name(Kind::Mosquitto.name());
+    let mut kernel = Figure::new(
+        format!("idle, {IDLE} connections, kernel's socket memory each, both ends"),
+        "KB",
+    )
+    .ours(of(Kind::Tidegate, |held| held.kernel_kb))
+    .peer(of(Kind::Mosquitto, |held| held.kernel_kb))
+    .peer_name(Kind::Mosquitto.name());
     if !failed.is_empty() {
         kernel = kernel.note(failed.join("; "));
     }
@@ -136,7 +143,8 @@ fn kernel_bytes() -> anyhow::Result<u64> {
     let text = fs::read_to_string("/proc/net/sockstat").context("reading /proc/net/sockstat")?;
     let line = text.lines().find(|line| line.starts_with("TCP:"));
     let mut words = line.unwrap_or_default().split_whitespace().skip_while(|word| *word != "mem");
-    let pages: u64 = words.nth(1).and_then(|pages| pages.parse().ok()).context("no TCP memory in sockstat")?;
+    let pages: u64 =
+        words.nth(1).and_then(|pages| pages.parse().ok()).context("no TCP memory in sockstat")?;
     Ok(pages * 4096 + slab_bytes())
 }
 
@@ -232,8 +240,8 @@ fn greet(target: SocketAddr, source: Ipv4Addr, number: u32) -> anyhow::Result<Tc
         version: Version::V4,
         bridge: false,
         clean_start: true,
-        keep_alive: 0,
-        client_id: format!("idle-{source}-{number}"),
+        keep_alive: 600, // rumqttd refuses 0
+        client_id: format!("idle{}n{number}", source.octets()[3]), // NATS takes no dots
         will: None,
         username: None,
         password: None,
