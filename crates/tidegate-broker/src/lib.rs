@@ -31,6 +31,8 @@ pub mod schedule;
 mod session;
 mod shared;
 mod slab;
+#[cfg(test)]
+mod tests;
 mod timers;
 
 pub use admission::{Admission, Batch, Draft, Verdict};
