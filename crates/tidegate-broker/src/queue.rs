@@ -106,8 +106,15 @@ impl Queue {
         self.small.is_empty() && (self.large.is_empty() || !self.large_topics.contains_key(topic))
     }
 
-    pub(crate) fn push(&mut self, mut queued: Queued, is_large: bool) {
+    /// Appends a message, to which [`Queue::replace`] then applies if it `conflates`.
+    pub(crate) fn push(&mut self, mut queued: Queued, is_large: bool, conflates: bool) {
         self.sequence += 1;
+        if conflates {
+            self.latest.insert(queued.message.topic.clone(), self.sequence);
+        } else if !self.latest.is_empty() {
+            // A newer one must not take the place of one before this.
+            self.latest.remove(&queued.message.topic);
+        }
         queued.sequence = self.sequence;
         self.bytes += queued.message.charged();
         self.qos0 += usize::from(queued.qos == QoS::AtMostOnce);
@@ -126,7 +133,7 @@ impl Queue {
         }
     }
 
-    /// Puts `queued` in the place of the waiting message of its topic; gives it back if none waits.
+    /// Puts `queued` in the place of the last waiting message of its topic, if that conflates; else gives it back.
     pub(crate) fn replace(&mut self, queued: Queued) -> Option<Queued> {
         let topic = &queued.message.topic;
         let waiting = self.latest.get(topic).and_then(|sequence| {
@@ -135,11 +142,7 @@ impl Queue {
                 Some(&mut class[at])
             })
         });
-        let Some(waiting) = waiting else {
-            // It is about to be pushed with the next sequence.
-            self.latest.insert(topic.clone(), self.sequence + 1);
-            return Some(queued);
-        };
+        let Some(waiting) = waiting else { return Some(queued) };
         self.bytes = self.bytes - waiting.message.charged() + queued.message.charged();
         self.qos0 -= usize::from(waiting.qos == QoS::AtMostOnce);
         self.qos0 += usize::from(queued.qos == QoS::AtMostOnce);

@@ -168,15 +168,29 @@ impl Shared {
         self.routes.read().expect("no panic while routes change")
     }
 
+    /// Makes every route be looked up again.
+    pub(crate) fn count_change(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// The routes, to be changed; counts as a change.
     pub(crate) fn routes_mut(&self) -> RwLockWriteGuard<'_, Routes> {
         let routes = self.routes.write().expect("no panic while routes change");
-        self.changes.fetch_add(1, Ordering::AcqRel);
+        self.count_change();
         routes
     }
 
     pub(crate) fn retained(&self) -> MutexGuard<'_, Retained<Arc<Message>>> {
         self.retained.lock().expect("no panic while retained messages change")
+    }
+
+    /// Forgets a retained message that has expired, unless another took its place.
+    pub(crate) fn forget_retained(&self, message: &Arc<Message>) {
+        let mut retained = self.retained();
+        if retained.get(&message.topic).is_some_and(|kept| Arc::ptr_eq(kept, message)) {
+            retained.remove(&message.topic);
+        }
+        self.retained_count.store(retained.len(), Ordering::Relaxed);
     }
 
     /// Retains a message; false if there are too many topics. Without one, forgets the topic's.
