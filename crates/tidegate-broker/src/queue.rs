@@ -198,9 +198,15 @@ impl Queue {
         self.left(queued);
     }
 
-    /// Takes out the oldest message that `may_go`.
+    /// Whether there is a message that `may_go`.
+    pub(crate) fn can_drop(&self, may_go: impl Fn(QoS) -> bool) -> bool {
+        (self.qos0 > 0 && may_go(QoS::AtMostOnce))
+            || (self.qos0 < self.len() && may_go(QoS::AtLeastOnce))
+    }
+
+    /// Takes out the oldest message that `may_go`, which is the same for QoS 1 and 2.
     pub(crate) fn drop_oldest(&mut self, may_go: impl Fn(QoS) -> bool) -> Option<Queued> {
-        if !may_go(QoS::AtLeastOnce) && self.qos0 == 0 {
+        if !self.can_drop(&may_go) {
             return None;
         }
         let position =
