@@ -249,7 +249,7 @@ impl Broker {
         for peer in batch {
             match peer {
                 Peer::Message(message, RouteHandle(route)) => {
-                    self.deliver_held(now, &route, message)
+                    self.deliver_held(now, &route, message);
                 }
                 Peer::Member(message, RouteHandle(route), group, member) => {
                     self.deliver_member(now, &route, group, member, &message);

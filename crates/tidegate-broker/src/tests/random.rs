@@ -15,6 +15,10 @@ struct Publisher {
     id: u16,
     /// Not acknowledged to the end.
     pending: Vec<Pending>,
+    /// Ever published with QoS 1 or 2.
+    reliable: Vec<String>,
+    /// Told not to have been accepted.
+    refused: Vec<String>,
 }
 
 struct Pending {
@@ -53,6 +57,11 @@ impl Publisher {
         let Some(at) = self.at else { return };
         for got in world.take(at) {
             match got {
+                Other(Packet::Puback(ack) | Packet::Pubrec(ack)) if ack.reason.is_failure() => {
+                    assert_eq!(ack.reason, ReasonCode::QUOTA_EXCEEDED);
+                    let at = self.pending.iter().position(|p| p.id == ack.packet_id);
+                    self.refused.extend(at.map(|at| self.pending.remove(at).text));
+                }
                 Other(Packet::Puback(ack) | Packet::Pubcomp(ack)) => {
                     self.pending.retain(|pending| pending.id != ack.packet_id);
                 }
@@ -69,9 +78,10 @@ impl Publisher {
     }
 
     fn come(&mut self, world: &mut World) {
-        if self.at.is_some() {
+        if self.at.is_some_and(|at| world.is_open(at)) {
             return;
         }
+        self.note(world); // before MQTT 5 a refusal ends the connection
         self.at = Some(world.connect_mute(self.connect.clone()));
         (0..self.pending.len()).for_each(|index| self.send(world, index, true));
     }
@@ -143,7 +153,9 @@ impl Admission for Pass {
 
 fn run(seed: u64, shards: usize) {
     let mut random = StdRng::seed_from_u64(seed);
-    let mut world = World::new(BrokerConfig { payload_bytes_max: 20 << 20, ..settings() }, shards);
+    // A third of the nodes have too little memory for all that waits.
+    let payload_bytes_max = if seed % 3 == 1 { 300_000 } else { 20 << 20 };
+    let mut world = World::new(BrokerConfig { payload_bytes_max, ..settings() }, shards);
     if seed.is_multiple_of(3) {
         for shard in &mut world.shards {
             shard.set_admission(Some(Box::new(Pass)));
@@ -167,6 +179,8 @@ fn run(seed: u64, shards: usize) {
             count: 0,
             id: 0,
             pending: Vec::new(),
+            reliable: Vec::new(),
+            refused: Vec::new(),
         })
         .collect();
     let mut subscribers: Vec<Subscriber> = (0..3)
@@ -202,6 +216,7 @@ fn run(seed: u64, shards: usize) {
                 }
                 publisher.id = publisher.id % 60_000 + 1;
                 let id = id(publisher.id);
+                publisher.reliable.push(text.clone());
                 publisher.pending.push(Pending { id, topic, qos, text, released: false });
                 if random.random_ratio(1, 15) {
                     // The connection breaks within the packet.
@@ -292,32 +307,23 @@ fn run(seed: u64, shards: usize) {
                 assert!(one.is_sorted(), "QoS 1 at {name}: {one:?}");
             }
         }
-        let all: usize = publishers.iter().map(|publisher| publisher.count).sum();
-        let numbers = |qos: &str| {
-            let texts = subscriber.texts.iter().map(|text| text.trim_end().to_owned());
-            texts.filter(|text| text.split(' ').nth(2) == Some(qos)).collect::<HashSet<_>>()
-        };
-        let first = &subscribers[0].texts;
-        let reliable = numbers("1").len() + numbers("2").len();
-        let lost =
-            first.iter().filter(|text| !text.split(' ').nth(2).is_some_and(|qos| qos == "0"));
-        let lost: Vec<_> = lost
-            .filter(|text| !subscriber.texts.contains(text))
-            .map(|text| text.trim_end())
-            .collect();
-        assert!(lost.is_empty(), "{name} lacks {lost:?}");
-        assert!(reliable <= all);
-        assert_eq!(reliable, sent_reliably(&publishers), "at {name}");
+        let mut texts = HashSet::new();
+        for text in &subscriber.texts {
+            let qos = text.split(' ').nth(2).unwrap();
+            assert!(texts.insert(text) || qos == "1", "twice at {name}");
+        }
+        for publisher in &publishers {
+            for text in &publisher.reliable {
+                let refused = publisher.refused.contains(text);
+                let there = texts.contains(text);
+                assert!(there != refused, "{} at {name}: {there}, refused {refused}", text.trim());
+            }
+        }
     }
     for subscriber in &mut subscribers {
         subscriber.go(world);
     }
     world.end();
-}
-
-/// Messages of QoS 1 and 2 that were ever published.
-fn sent_reliably(publishers: &[Publisher]) -> usize {
-    publishers.iter().map(|publisher| usize::from(publisher.id)).sum()
 }
 
 #[test]
@@ -327,5 +333,14 @@ fn whatever_happens_qos_1_comes_at_least_and_qos_2_exactly_once_and_in_order() {
             println!("seed {seed}, {shards} shards");
             run(seed, shards);
         }
+    }
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn whatever_happens_for_long() {
+    for seed in 40..2_000 {
+        println!("seed {seed}");
+        run(seed, [1, 2, 3][seed as usize % 3]);
     }
 }
