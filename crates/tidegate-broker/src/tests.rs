@@ -10,9 +10,11 @@ mod connect;
 mod errors;
 mod flow;
 mod ordering;
+mod overflow;
 mod properties;
 mod publish;
 mod qos;
+mod random;
 mod retained;
 mod session;
 mod shared;
@@ -136,11 +138,11 @@ pub(crate) fn settings() -> BrokerConfig {
 }
 
 /// Runs a test on a node of one shard and on one of three, and looks at the end whether all memory is given back.
-pub(crate) fn each(test: impl Fn(&mut World)) {
+pub(crate) fn each(test: impl FnMut(&mut World)) {
     each_with(settings(), test);
 }
 
-pub(crate) fn each_with(config: BrokerConfig, test: impl Fn(&mut World)) {
+pub(crate) fn each_with(config: BrokerConfig, mut test: impl FnMut(&mut World)) {
     for shards in [1, 3] {
         let mut world = World::new(config.clone(), shards);
         test(&mut world);
@@ -780,7 +782,7 @@ impl Client {
         packet.encode(self.version, &mut self.input).unwrap();
         match packet {
             Packet::Puback(ack) | Packet::Pubcomp(ack) => {
-                self.open.retain(|id| *id != ack.packet_id)
+                self.open.retain(|id| *id != ack.packet_id);
             }
             Packet::Pubrec(ack) if ack.reason.is_failure() => {
                 self.open.retain(|id| *id != ack.packet_id);

@@ -173,10 +173,8 @@ impl Broker {
     /// Makes the session that holds most give `bytes` back, or end; false if none can.
     fn reclaim(&mut self, bytes: u64) -> bool {
         let can = |session: &Session| {
-            session.queue.bytes() > 0
-                && (droppable(session, QoS::AtMostOnce)
-                    || droppable(session, QoS::AtLeastOnce)
-                    || (session.connection.is_some() && !session.is_kept()))
+            session.queue.can_drop(|qos| droppable(session, qos))
+                || (!session.queue.is_empty() && session.connection.is_some() && !session.is_kept())
         };
         let most = self
             .sessions

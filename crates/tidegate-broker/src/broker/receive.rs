@@ -202,14 +202,19 @@ impl Broker {
         if !connection.resend.contains(&ack.packet_id) {
             connection.unacknowledged = connection.unacknowledged.saturating_sub(1);
         }
+        let mut next_query = None;
         if connection.query.is_some_and(|query| query.id == ack.packet_id) {
             let query = connection.query.take().expect("looked at above");
             if let Some(left) = query.left {
                 connection.schedule.answered(now, now.since(left));
             }
+            next_query = connection.schedule.query_at();
         }
         if !session.queue.is_empty() || !connection.resend.is_empty() {
             mark_dirty(key, connection, &mut self.dirty);
+        }
+        if let Some(at) = next_query {
+            self.wake_at(key, at.max(now));
         }
         Ok(())
     }

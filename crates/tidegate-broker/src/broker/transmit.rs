@@ -1,6 +1,6 @@
 //! What leaves next on one connection.
 
-use std::io::IoSlice;
+use std::{io::IoSlice, time::Duration};
 
 use tidegate_message::{Action, Instant, Target};
 use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode, encode_ack};
@@ -410,22 +410,26 @@ impl Broker {
             && !connection.is_closing
         {
             let bytes = connection.schedule.policy().paper().map_or(0, |paper| paper.query_bytes);
-            let session = session_key.expect("it answers");
-            let session = self.sessions.get_mut(session).expect("a connection's session is there");
-            let id = session.inflight.begin(QoS::AtLeastOnce, bytes as usize, false, None);
-            connection.unacknowledged += 1;
-            let head = PublishHead {
+            let mut head = PublishHead {
                 dup: false,
                 qos: QoS::AtLeastOnce,
                 retain: false,
                 topic: &self.shared.config().query_topic,
-                packet_id: Some(id),
+                packet_id: Some(PacketId::MIN),
                 topic_alias: None,
                 message_expiry: None,
                 subscription_ids: &[],
                 forwarded: &[],
                 payload_bytes: bytes as usize,
             };
+            if head.packet_bytes(connection.version) > connection.packet_bytes_max as usize {
+                return; // MQTT-3.1.2-24
+            }
+            let session = session_key.expect("it answers");
+            let session = self.sessions.get_mut(session).expect("a connection's session is there");
+            let id = session.inflight.begin(QoS::AtLeastOnce, bytes as usize, false, None);
+            connection.unacknowledged += 1;
+            head.packet_id = Some(id);
             let out = connection.outbox.data(&mut self.buffers);
             head.encode(connection.version, out);
             out.resize(out.len() + bytes as usize, 0);
@@ -433,9 +437,14 @@ impl Broker {
             connection.query = Some(Query { id, ends_at, left: None });
             self.statistics.packets_sent += 1;
         }
-        let at = connection.schedule.query_at().filter(|at| *at > now);
-        if let Some(at) = at {
-            self.wake_at(key, at);
+        // One that found no place is tried again.
+        let period = connection.schedule.policy().paper().map(|paper| paper.query_period);
+        let at = connection.schedule.query_at().filter(|_| connection.query.is_none());
+        if let (Some(at), Some(period)) = (at, period) {
+            self.wake_at(
+                key,
+                if at > now { at } else { now + period.max(Duration::from_millis(1)) },
+            );
         }
     }
 }

@@ -198,3 +198,60 @@ fn reason_strings_are_left_out_for_who_does_not_want_them() {
         });
     }
 }
+
+#[test]
+fn no_bytes_of_a_client_do_harm() {
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+    let mut valid = Vec::new();
+    let packet_id = Some(id(1));
+    for qos in [AtMostOnce, AtLeastOnce, ExactlyOnce] {
+        let packet_id = packet_id.filter(|_| qos > AtMostOnce);
+        let publish = Publish { packet_id, ..retained("a/b", qos, "x") };
+        valid.push(publish_bytes(publish, &[0x23, 0, 1, 2, 0, 0, 0, 9]));
+        let large = "x".repeat(70_000);
+        valid.push(publish_bytes(Publish { payload: large.as_bytes(), ..publish }, &[]));
+    }
+    let ack = || Ack::new(id(1), ReasonCode::SUCCESS);
+    let subscribe = Subscribe {
+        packet_id: id(2),
+        subscription_id: Some(3),
+        user_properties: Vec::new(),
+        filters: vec![filter("a/#", ExactlyOnce), filter("$share/g/a/+", AtLeastOnce)],
+    };
+    let filters = vec!["a/#".to_owned()];
+    let unsubscribe = Unsubscribe { packet_id: id(3), user_properties: Vec::new(), filters };
+    for packet in [
+        Packet::Puback(ack()),
+        Packet::Pubrec(ack()),
+        Packet::Pubrel(ack()),
+        Packet::Pubcomp(ack()),
+        Packet::Subscribe(subscribe),
+        Packet::Unsubscribe(unsubscribe),
+        Packet::Pingreq,
+        Packet::Disconnect(Disconnect { session_expiry: Some(7), ..Disconnect::default() }),
+    ] {
+        let mut bytes = Vec::new();
+        packet.encode(Version::V5, &mut bytes).unwrap();
+        valid.push(bytes);
+    }
+    for seed in 0..150 {
+        println!("seed {seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        each(|world| {
+            for round in 0..10 {
+                let connect = if round % 3 == 0 { v4("a") } else { kept("a") };
+                let at = world.connect_mute(connect);
+                for _ in 0..20 {
+                    let mut bytes = valid[random.random_range(0..valid.len())].clone();
+                    if random.random_ratio(1, 4) {
+                        let place = random.random_range(0..bytes.len().min(30));
+                        bytes[place] = random.random();
+                    }
+                    if world.is_open(at) {
+                        world.raw(at, &bytes);
+                    }
+                }
+            }
+        });
+    }
+}

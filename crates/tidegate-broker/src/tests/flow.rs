@@ -254,3 +254,38 @@ fn a_subscriber_that_takes_aliases_gets_them() {
         assert_eq!(world.messages(s).len(), 6); // the world checks that they are defined anew
     });
 }
+
+#[test]
+fn latency_queries_keep_to_the_protocol() {
+    // Ours: a QoS 1 message on a topic that the subscriber asked for, whose acknowledgement tells the round trip.
+    use crate::schedule::{PaperConfig, Policy};
+    let policy = Policy::Conservative(PaperConfig::default());
+    let config = SessionConfig { policy, ..SessionConfig::default() };
+    each(|world| {
+        let s = world.join_with(kept("s"), config.clone());
+        world.acknowledges(s, false);
+        world.subscribe(s, "latency", AtLeastOnce);
+        world.advance(seconds(12));
+        let got = world.messages(s);
+        assert_eq!(got.len(), 1); // one at a time
+        world.puback(s, got[0].id.unwrap());
+        world.advance(seconds(6));
+        assert_eq!(world.messages(s).len(), 1);
+        world.cut(s);
+        // It is no message: nobody sends it again.
+        let s = world.mute(kept("s"));
+        world.advance(seconds(60));
+        assert!(world.messages(s).is_empty());
+        world.cut(s);
+        // It is not sent to who takes no such packet, and takes no place of who takes but one.
+        let mut connect = kept("s");
+        connect.properties.maximum_packet_size = Some(1_000);
+        connect.properties.receive_maximum = NonZeroU16::new(1);
+        let s = world.join_with(connect, config.clone());
+        world.advance(seconds(60));
+        assert!(world.messages(s).is_empty());
+        let p = world.join(v5("p"));
+        world.publish(p, message("latency", AtLeastOnce, "x"));
+        assert_eq!(world.texts(s), ["x"]);
+    });
+}
