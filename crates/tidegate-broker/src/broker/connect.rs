@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_message::{Identity, Instant, check_topic_name};
+use tidegate_message::{Identity, IdentityKind, Instant, check_topic_name};
 use tidegate_wire::mqtt::{
     Auth, Connack, ConnackProperties, Connect, Disconnect, PACKET_BYTES_MAX, Packet, ReasonCode,
     Version,
@@ -309,7 +309,9 @@ impl Broker {
             tidegate_message::Action::Publish,
             tidegate_message::Target::Topic(message.topic),
         );
-        if may.allow {
+        // As for what a client publishes: `$SYS` is the server's own.
+        let is_own = identity.kind == IdentityKind::Internal;
+        if may.allow && (is_own || !message.topic.starts_with("$SYS/")) {
             self.publish_internal(now, message);
         } else {
             tracing::debug!(client = %identity.client, topic = %message.topic, rule = %may.rule, "will not allowed");
