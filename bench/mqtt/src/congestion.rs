@@ -207,7 +207,8 @@ fn rows(
         ("large p50", "ms", |score| score.large_p50, Target::RatioAtMost(1.05)),
         ("not arrived", "", |score| score.lost, Target::Shown),
     ];
-    for (index, contender) in contenders.iter().enumerate().filter(|(index, _)| Some(*index) != peer)
+    for (index, contender) in
+        contenders.iter().enumerate().filter(|(index, _)| Some(*index) != peer)
     {
         for (what, unit, pick, target) in picks {
             let name = format!("{}, {}, {what}", cell.name(), contender.name());
@@ -244,8 +245,7 @@ fn one(
             steps: String::new(),
         };
         let lab = line.up(cell.congestion, seed)?;
-        let setup =
-            Setup { policy: contender.policy, raised: false, ..Setup::default() };
+        let setup = Setup { policy: contender.policy, raised: false, ..Setup::default() };
         let broker = programs.start_in(contender.kind, &setup, &lab, "broker")?;
         let flow = |name: &str, bytes, period, first| Flow {
             topic: format!("bench/{name}"),

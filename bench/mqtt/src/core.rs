@@ -84,7 +84,8 @@ fn subscriptions(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     }
     let name = "1 million subscriptions";
     let figure = Figure::new(format!("{name}, match p50"), "ns").ours(p50);
-    report.figure(figure.target(Target::AtMost(MATCH_NS_MAX)).note("the clock's own time included"));
+    report
+        .figure(figure.target(Target::AtMost(MATCH_NS_MAX)).note("the clock's own time included"));
     report.figure(Figure::new(format!("{name}, match p99"), "ns").ours(p99));
     report.figure(
         Figure::new(format!("{name}, resident each"), "B")

@@ -44,7 +44,8 @@ pub fn idle(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let runs = if plan.quick { 1 } else { plan.runs };
-    let mut held: Vec<(Kind, Vec<Held>)> = contenders.iter().map(|kind| (*kind, Vec::new())).collect();
+    let mut held: Vec<(Kind, Vec<Held>)> =
+        contenders.iter().map(|kind| (*kind, Vec::new())).collect();
     let mut failed = Vec::new();
     for _ in 0..runs {
         for (kind, held) in &mut held {
@@ -73,10 +74,13 @@ pub fn idle(
         let ours = of(Kind::Tidegate, |held| held.resident_kb);
         report.figure(figure.ours(ours).target(Target::AtMost(IDLE_KB_MAX)));
     }
-    let mut kernel = Figure::new(format!("idle, {IDLE} connections, kernel's socket memory each, both ends"), "KB")
-        .ours(of(Kind::Tidegate, |held| held.kernel_kb))
-        .peer(of(Kind::Mosquitto, |held| held.kernel_kb))
-        .peer_name(Kind::Mosquitto.name());
+    let mut kernel = Figure::new(
+        format!("idle, {IDLE} connections, kernel's socket memory each, both ends"),
+        "KB",
+    )
+    .ours(of(Kind::Tidegate, |held| held.kernel_kb))
+    .peer(of(Kind::Mosquitto, |held| held.kernel_kb))
+    .peer_name(Kind::Mosquitto.name());
     if !failed.is_empty() {
         kernel = kernel.note(failed.join("; "));
     }
@@ -136,7 +140,8 @@ fn kernel_bytes() -> anyhow::Result<u64> {
     let text = fs::read_to_string("/proc/net/sockstat").context("reading /proc/net/sockstat")?;
     let line = text.lines().find(|line| line.starts_with("TCP:"));
     let mut words = line.unwrap_or_default().split_whitespace().skip_while(|word| *word != "mem");
-    let pages: u64 = words.nth(1).and_then(|pages| pages.parse().ok()).context("no TCP memory in sockstat")?;
+    let pages: u64 =
+        words.nth(1).and_then(|pages| pages.parse().ok()).context("no TCP memory in sockstat")?;
     Ok(pages * 4096 + slab_bytes())
 }
 

@@ -37,11 +37,7 @@ struct Options {
 enum Task {
     /// Holds connections for the bench that started it.
     #[command(hide = true)]
-    Hold {
-        target: SocketAddr,
-        count: u32,
-        source: Ipv4Addr,
-    },
+    Hold { target: SocketAddr, count: u32, source: Ipv4Addr },
 }
 
 /// What can be measured on its own.
@@ -91,9 +87,7 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         eprintln!("bench-mqtt: {group:?}");
         let measured = match group {
-            Group::Throughput => {
-                throughput::throughput(&plan, &programs, &contenders, &mut report)
-            }
+            Group::Throughput => throughput::throughput(&plan, &programs, &contenders, &mut report),
             Group::Idle => idle::idle(&plan, &programs, &contenders, &mut report),
             Group::Core => core::core(&plan, &mut report),
             Group::Stalled => stalled::stalled(&plan, &programs, &contenders, &mut report),

@@ -298,11 +298,10 @@ fn table_3(programs: &Programs, kind: Kind, seed: u64) -> anyhow::Result<(Outcom
         first: Duration::ZERO,
         qos: QoS::AtMostOnce,
     };
-    let publishers = [("Small", 100), ("Large", 1_000_000)]
-        .map(|(name, bytes)| Publisher {
-            place: Place::Beside(Some(&lab)),
-            flows: vec![flow(name, bytes)],
-        });
+    let publishers = [("Small", 100), ("Large", 1_000_000)].map(|(name, bytes)| Publisher {
+        place: Place::Beside(Some(&lab)),
+        flows: vec![flow(name, bytes)],
+    });
     let messages = ("Msg/#", QoS::AtLeastOnce);
     let away = Place::Away(&lab);
     let policy = |name: &str, threshold: &[(&str, &str)]| {

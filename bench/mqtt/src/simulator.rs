@@ -12,7 +12,10 @@ const SAVED_S: (f64, f64) = (3.5, 0.35);
 
 /// Mean latency of large messages by policy, their order, and what historic saves.
 pub fn simulator(report: &mut Report) {
-    report.configuration("simulator", format!("figure 8 of the paper, {SEEDS} seeds, T_Q 1 s, read by its text"));
+    report.configuration(
+        "simulator",
+        format!("figure 8 of the paper, {SEEDS} seeds, T_Q 1 s, read by its text"),
+    );
     let figure = figure8(SEEDS, Reading::TEXT);
     let mean = |contender, threshold| figure.mean_s(contender, 1, threshold).unwrap_or(f64::NAN);
     for threshold in THRESHOLDS_S {
@@ -51,10 +54,13 @@ pub fn simulator(report: &mut Report) {
         );
         let ours = mean(Contender::Deadline, threshold);
         report.figure(
-            Figure::new(format!("simulator, threshold_l {threshold} s, deadline beside historic"), "s")
-                .ours([ours])
-                .peer([means[2]])
-                .peer_name("historic"),
+            Figure::new(
+                format!("simulator, threshold_l {threshold} s, deadline beside historic"),
+                "s",
+            )
+            .ours([ours])
+            .peer([means[2]])
+            .peer_name("historic"),
         );
     }
 }

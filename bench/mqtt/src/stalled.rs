@@ -57,7 +57,8 @@ pub fn stalled(
             match one(programs, kind, length) {
                 Ok(outcome) => {
                     let memory = outcome.1.memory.iter();
-                    let name = format!("stalled, {}, run {run}, resident MB each 200 ms", kind.name());
+                    let name =
+                        format!("stalled, {}, run {run}, resident MB each 200 ms", kind.name());
                     report.samples(name, memory.map(|(_, bytes)| *bytes as f64 / 1e6));
                     made.entry(kind).or_default().push(outcome);
                 }
@@ -75,12 +76,24 @@ pub fn stalled(
             |made| percentile(&made.1.ms(SMALL, |_| true), 0.99),
             Target::AtMost(SMALL_P99_MS),
         ),
-        ("longest hold-up of a publisher", "ms", |made| made.1.held_up_ms, Target::AtMost(HELD_UP_MS)),
-        ("healthy, messages not arrived", "", |made| f64::from(made.1.lost(SMALL) + made.1.lost(LARGE)), Target::Shown),
+        (
+            "longest hold-up of a publisher",
+            "ms",
+            |made| made.1.held_up_ms,
+            Target::AtMost(HELD_UP_MS),
+        ),
+        (
+            "healthy, messages not arrived",
+            "",
+            |made| f64::from(made.1.lost(SMALL) + made.1.lost(LARGE)),
+            Target::Shown,
+        ),
     ];
     for (what, unit, pick, target) in picks {
         for peer in contenders.iter().filter(|kind| **kind != Kind::Tidegate) {
-            let of = |kind: Kind| -> Vec<f64> { made.get(&kind).into_iter().flatten().map(pick).collect() };
+            let of = |kind: Kind| -> Vec<f64> {
+                made.get(&kind).into_iter().flatten().map(pick).collect()
+            };
             let mut figure = Figure::new(format!("{STALLED} stalled, {what}"), unit)
                 .ours(of(Kind::Tidegate))
                 .peer(of(*peer))

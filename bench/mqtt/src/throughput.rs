@@ -25,10 +25,26 @@ struct Case {
 }
 
 const CASES: [Case; 4] = [
-    Case { name: "1→1 QoS 0, 100 B", target: 9.5, spec: || spec(Topology::Pairs, 1, 1, QoS::AtMostOnce) },
-    Case { name: "1→1 QoS 1, 100 B", target: 8.5, spec: || spec(Topology::Pairs, 1, 1, QoS::AtLeastOnce) },
-    Case { name: "fan-out 1→100, 100 B", target: 10.5, spec: || spec(Topology::FanOut, 1, 100, QoS::AtMostOnce) },
-    Case { name: "50×50 pairs, 100 B", target: 11.0, spec: || spec(Topology::Pairs, 50, 50, QoS::AtMostOnce) },
+    Case {
+        name: "1→1 QoS 0, 100 B",
+        target: 9.5,
+        spec: || spec(Topology::Pairs, 1, 1, QoS::AtMostOnce),
+    },
+    Case {
+        name: "1→1 QoS 1, 100 B",
+        target: 8.5,
+        spec: || spec(Topology::Pairs, 1, 1, QoS::AtLeastOnce),
+    },
+    Case {
+        name: "fan-out 1→100, 100 B",
+        target: 10.5,
+        spec: || spec(Topology::FanOut, 1, 100, QoS::AtMostOnce),
+    },
+    Case {
+        name: "50×50 pairs, 100 B",
+        target: 11.0,
+        spec: || spec(Topology::Pairs, 50, 50, QoS::AtMostOnce),
+    },
 ];
 
 fn spec(topology: Topology, publishers: u32, subscribers: u32, qos: QoS) -> Spec {
@@ -48,8 +64,14 @@ pub fn throughput(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let length = if plan.quick { 0.5 } else { 3.0 };
-    report.configuration("throughput, seconds measured after as long a warm-up of at most 1 s", length);
-    report.configuration("throughput, generator", "one thread; windows of 1,000 messages, 100 in flight with QoS 1");
+    report.configuration(
+        "throughput, seconds measured after as long a warm-up of at most 1 s",
+        length,
+    );
+    report.configuration(
+        "throughput, generator",
+        "one thread; windows of 1,000 messages, 100 in flight with QoS 1",
+    );
     for case in &CASES {
         let mut made: BTreeMap<Kind, Vec<Load>> = BTreeMap::new();
         let mut failed: BTreeMap<Kind, String> = BTreeMap::new();
@@ -80,7 +102,9 @@ pub fn throughput(
                     .peer_name(peer.name());
                 match failed.get(&peer) {
                     Some(reason) => figure.note(reason),
-                    None if !made.contains_key(&peer) => figure.note(format!("{} is missing", peer.name())),
+                    None if !made.contains_key(&peer) => {
+                        figure.note(format!("{} is missing", peer.name()))
+                    }
                     None => figure,
                 }
             };
@@ -103,7 +127,12 @@ fn load(programs: &Programs, kind: Kind, mut spec: Spec, length: f64) -> anyhow:
     spec.duration = Duration::from_secs_f64(length);
     spec.warm_up = Duration::from_secs_f64(length.min(1.0));
     let load = run(&spec, &AtomicBool::new(false), |_| ()).context("loading a broker")?;
-    ensure!(load.failures.is_empty(), "connections failed: {:?}; {}", load.failures, broker.last_words());
+    ensure!(
+        load.failures.is_empty(),
+        "connections failed: {:?}; {}",
+        load.failures,
+        broker.last_words()
+    );
     ensure!(load.total.received > 0, "nothing was received; {}", broker.last_words());
     Ok(load)
 }
@@ -158,7 +187,8 @@ fn latency(
                 .peer_name(peer.name());
             if peer == Kind::Mosquitto {
                 // What two runs of one broker differ by on a quiet machine.
-                figure = figure.target(Target::RatioAtMost(1.0)).tolerance(Tolerance::Absolute(0.05));
+                figure =
+                    figure.target(Target::RatioAtMost(1.0)).tolerance(Tolerance::Absolute(0.05));
             }
             report.figure(figure);
         }

@@ -219,7 +219,8 @@ pub fn run(
             outcome.held_up_ms = outcome.held_up_ms.max(held_up.as_secs_f64() * 1e3);
             outcome.failed.extend(failed);
         }
-        let wanting = |topic: &str| subscribers.iter().filter(|s| s.reads && s.wants(topic)).count();
+        let wanting =
+            |topic: &str| subscribers.iter().filter(|s| s.reads && s.wants(topic)).count();
         let due = flows.iter().zip(&outcome.sent).map(|(f, sent)| sent * wanting(&f.topic) as u32);
         outcome.due = due.collect();
         let all: u64 = outcome.due.iter().map(|due| u64::from(*due)).sum();

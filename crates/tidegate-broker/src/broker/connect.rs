@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_message::{Identity, Instant, check_topic_name};
+use tidegate_message::{Identity, IdentityKind, Instant, check_topic_name};
 use tidegate_wire::mqtt::{
     Auth, Connack, ConnackProperties, Connect, Disconnect, PACKET_BYTES_MAX, Packet, ReasonCode,
     Version,
@@ -324,8 +324,9 @@ impl Broker {
             tidegate_message::Action::Publish,
             tidegate_message::Target::Topic(message.topic),
         );
-        // `$SYS` is the server's own (section 4.7.2).
-        if may.allow && !message.topic.starts_with("$SYS/") {
+        // As for what a client publishes: `$SYS` is the server's own (section 4.7.2).
+        let is_own = identity.kind == IdentityKind::Internal;
+        if may.allow && (is_own || !message.topic.starts_with("$SYS/")) {
             if !self.publish_internal(now, message) {
                 self.statistics.refused += 1;
             }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_message::{Action, Instant, Payload, Target, check_topic_name};
+use tidegate_message::{Action, IdentityKind, Instant, Payload, Target, check_topic_name};
 use tidegate_wire::mqtt::{AckKind, PacketId, Publish, QoS, ReasonCode, Version};
 
 use super::{Broker, deliver::Outcome};
@@ -371,8 +371,9 @@ impl Broker {
         let connection = self.connections.get_mut(key).expect("it is being received from");
         let session = connection.session.expect("checked before");
         let session = self.sessions.get(session).expect("a connection's session is there");
-        // `$SYS` is the server's own (section 4.7.2).
-        let allowed = !topic.starts_with("$SYS/")
+        // `$SYS` is the server's own (section 4.7.2), and so are its bridges.
+        let is_own = session.identity.kind == IdentityKind::Internal;
+        let allowed = (is_own || !topic.starts_with("$SYS/"))
             && {
                 let target = Target::Topic(topic);
                 let decision =
