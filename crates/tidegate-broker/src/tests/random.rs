@@ -316,7 +316,11 @@ fn run(seed: u64, shards: usize) {
             for text in &publisher.reliable {
                 let refused = publisher.refused.contains(text);
                 let there = texts.contains(text);
-                assert!(there != refused, "{} at {name}: {there}, refused {refused}", text.trim());
+                let what = text.trim();
+                assert!(there || refused, "{name} lacks {what}");
+                // A QoS 1 message may be refused when it comes again.
+                let is_once = what.split(' ').nth(2) == Some("2");
+                assert!(!(there && refused && is_once), "{what} is refused and at {name}");
             }
         }
     }
