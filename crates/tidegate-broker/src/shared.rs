@@ -34,6 +34,7 @@ pub struct Shared {
     topics: RwLock<Arc<[TopicConfig]>>,
     retained: Mutex<Retained<Arc<Message>>>,
     retained_count: AtomicUsize,
+    sessions: AtomicUsize,
     hasher: RandomState,
     segments: Segments,
     statistics: Mutex<Vec<Statistics>>,
@@ -66,6 +67,7 @@ impl Shared {
             topics,
             retained: Mutex::new(Retained::new()),
             retained_count: AtomicUsize::new(0),
+            sessions: AtomicUsize::new(0),
             hasher: RandomState::new(),
             segments: Segments::default(),
             statistics: Mutex::new(vec![Statistics::default(); shards]),
@@ -132,6 +134,17 @@ impl Shared {
         all.sort_by_key(|report| std::cmp::Reverse(report.held_bytes()));
         all.truncate(limit);
         all
+    }
+
+    /// Counts another session; false if there are as many as the node may have.
+    pub(crate) fn begin_session(&self) -> bool {
+        let max = self.config.sessions_max;
+        let next = |count: usize| (count < max).then_some(count + 1);
+        self.sessions.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).is_ok()
+    }
+
+    pub(crate) fn end_session(&self) {
+        self.sessions.fetch_sub(1, Ordering::AcqRel);
     }
 
     pub(crate) fn segments(&self) -> &Segments {

@@ -122,7 +122,7 @@ impl Broker {
         }
         let session = match self.by_client.get(&client_id) {
             Some(&key) => key,
-            None if self.sessions.len() >= limits.sessions_max => {
+            None if !shared.begin_session() => {
                 return refuse(
                     ReasonCode::QUOTA_EXCEEDED,
                     "the server has as many sessions as it may",
@@ -376,6 +376,7 @@ impl Broker {
         let session_key = self.session_key(key);
         let Some(session) = self.sessions.remove(key) else { return };
         self.by_client.remove(&session.client_id);
+        self.shared.end_session();
         if !session.subscriptions.is_empty() {
             let mut routes = self.shared.routes_mut();
             for filter in session.subscriptions.keys() {

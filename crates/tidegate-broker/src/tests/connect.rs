@@ -192,15 +192,19 @@ fn a_bridge_keeps_retain_and_gets_nothing_of_its_own() {
 }
 
 #[test]
-fn sessions_are_limited() {
-    let config = BrokerConfig { sessions_max: 1, ..settings() };
-    let mut world = World::new(config, 1);
-    let _a = world.join(v5("a"));
-    let refused = world.try_connect(v5("b")).unwrap_err();
-    assert_eq!(refused.reason, ReasonCode::QUOTA_EXCEEDED);
-    assert_eq!(world.try_connect(v4("b")).unwrap_err().connack, [0x20, 2, 0, 3]);
-    world.join(v5("a")); // takes its own place
-    world.end();
+fn sessions_are_limited_on_all_shards_together() {
+    for shards in [1, 3] {
+        let config = BrokerConfig { sessions_max: 1, ..settings() };
+        let mut world = World::new(config, shards);
+        let _a = world.join(v5("a"));
+        for other in ["b", "c", "d"] {
+            let refused = world.try_connect(v5(other)).unwrap_err();
+            assert_eq!(refused.reason, ReasonCode::QUOTA_EXCEEDED);
+            assert_eq!(world.try_connect(v4(other)).unwrap_err().connack, [0x20, 2, 0, 3]);
+        }
+        world.join(v5("a")); // takes its own place
+        world.end();
+    }
 }
 
 #[test]
