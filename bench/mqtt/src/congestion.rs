@@ -233,8 +233,10 @@ fn rows(
     }
 }
 
+type Pick = fn(&Score) -> f64;
+
 /// What of a run is told: name, unit, value, and what ours must reach where it must.
-const PICKS: [(&str, &str, fn(&Score) -> f64, Target); 4] = [
+const PICKS: [(&str, &str, Pick, Target); 4] = [
     ("small p50", "ms", |score| score.small_p50, Target::RatioAtMost(1.0 / 3.0)),
     ("small p99", "ms", |score| score.small_p99, Target::RatioAtMost(0.4)),
     ("large p50", "ms", |score| score.large_p50, Target::RatioAtMost(1.05)),

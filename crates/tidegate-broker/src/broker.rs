@@ -272,6 +272,12 @@ impl Broker {
         self.timers.next()
     }
 
+    /// How many timers are set.
+    #[cfg(test)]
+    pub(crate) fn timers(&self) -> usize {
+        self.timers.len()
+    }
+
     /// Counts of this shard.
     pub fn statistics(&self) -> Statistics {
         Statistics {
@@ -322,16 +328,23 @@ impl Broker {
         }
         connection.is_closing = true;
         if connection.version == Version::V5 {
-            let told = connection.problem_information;
-            let packet = Disconnect {
-                reason,
-                reason_string: text.filter(|_| told).map(str::to_owned),
-                ..Disconnect::default()
-            };
+            let mut packet = Disconnect::new(reason);
+            packet.reason_string =
+                text.filter(|_| connection.problem_information).map(str::to_owned);
+            // Nothing may follow a DISCONNECT (MQTT-3.14.4-1).
+            connection.outbox.forget_unbegun(&mut self.buffers);
             let out = connection.outbox.control(&mut self.buffers);
-            Packet::Disconnect(packet)
-                .encode(Version::V5, out)
-                .expect("our reasons are short texts");
+            let start = out.len();
+            let mut encode = |packet| {
+                out.truncate(start);
+                Packet::Disconnect(packet)
+                    .encode(Version::V5, out)
+                    .expect("our reasons are short texts");
+                out.len() - start
+            };
+            if encode(packet) > connection.packet_bytes_max as usize {
+                encode(Disconnect::new(reason)); // MQTT-3.14.2-3
+            }
             self.statistics.packets_sent += 1;
         }
         mark_dirty(key, connection, &mut self.dirty);

@@ -29,6 +29,8 @@ pub(crate) struct Entry {
 pub(crate) struct Inflight {
     entries: VecDeque<Entry>,
     last_id: u16,
+    /// Identifiers after that one that are known to be free.
+    free_ahead: u16,
     bytes: u64,
     kept_bytes: u64,
     large: usize,
@@ -75,16 +77,21 @@ impl Inflight {
 
     fn next_id(&mut self) -> PacketId {
         loop {
-            let id = NonZeroU16::new(self.last_id.wrapping_add(1)).unwrap_or(NonZeroU16::MIN);
-            // Identifiers are given in a circle: those in use lie between the oldest and the newest, and only once around can
-            // the next one lie there as well.
-            let ends = self.entries.front().zip(self.entries.back());
-            let may_be_used = ends.is_some_and(|(oldest, newest)| {
-                let from_oldest = |id: PacketId| id.get().wrapping_sub(oldest.id.get());
-                from_oldest(id) <= from_oldest(newest.id)
-            });
-            self.last_id = id.get();
-            if !may_be_used || !self.entries.iter().any(|entry| entry.id == id) {
+            while self.free_ahead == 0 {
+                // How far ahead the nearest identifier in use lies: those before it stay free until they are given.
+                let last = self.last_id;
+                let ahead = self
+                    .entries
+                    .iter()
+                    .map(|entry| entry.id.get().wrapping_sub(last).wrapping_sub(1));
+                self.free_ahead = ahead.min().unwrap_or(u16::MAX);
+                if self.free_ahead == 0 {
+                    self.last_id = last.wrapping_add(1);
+                }
+            }
+            self.last_id = self.last_id.wrapping_add(1);
+            self.free_ahead -= 1;
+            if let Some(id) = NonZeroU16::new(self.last_id) {
                 return id;
             }
         }
@@ -156,6 +163,15 @@ mod tests {
             assert!(inflight.end(id, Awaits::Puback));
         }
         assert_eq!((inflight.len(), inflight.bytes()), (2, 2));
+        // More than once around, with many in use anywhere.
+        let mut used: Vec<_> =
+            (0..500).map(|_| inflight.begin(QoS::AtLeastOnce, 0, false, None)).collect();
+        for round in 0..200_000 {
+            let id = inflight.begin(QoS::AtLeastOnce, 0, false, None);
+            assert!(id != first && id != second && !used.contains(&id));
+            let ended = std::mem::replace(&mut used[round * 7 % 450], id);
+            assert!(inflight.end(ended, Awaits::Puback));
+        }
     }
 
     #[test]

@@ -32,6 +32,8 @@ mod segments;
 mod session;
 mod shared;
 mod slab;
+#[cfg(test)]
+mod tests;
 mod timers;
 
 pub use admission::{Admission, Batch, Draft, Verdict};

@@ -34,6 +34,7 @@ pub struct Shared {
     topics: RwLock<Arc<[TopicConfig]>>,
     retained: Mutex<Retained<Arc<Message>>>,
     retained_count: AtomicUsize,
+    sessions: AtomicUsize,
     hasher: RandomState,
     segments: Segments,
     statistics: Mutex<Vec<Statistics>>,
@@ -66,6 +67,7 @@ impl Shared {
             topics,
             retained: Mutex::new(Retained::new()),
             retained_count: AtomicUsize::new(0),
+            sessions: AtomicUsize::new(0),
             hasher: RandomState::new(),
             segments: Segments::default(),
             statistics: Mutex::new(vec![Statistics::default(); shards]),
@@ -134,6 +136,17 @@ impl Shared {
         all
     }
 
+    /// Counts another session; false if there are as many as the node may have.
+    pub(crate) fn begin_session(&self) -> bool {
+        let max = self.config.sessions_max;
+        let next = |count: usize| (count < max).then_some(count + 1);
+        self.sessions.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).is_ok()
+    }
+
+    pub(crate) fn end_session(&self) {
+        self.sessions.fetch_sub(1, Ordering::AcqRel);
+    }
+
     pub(crate) fn segments(&self) -> &Segments {
         &self.segments
     }
@@ -168,15 +181,29 @@ impl Shared {
         self.routes.read().expect("no panic while routes change")
     }
 
+    /// Makes every route be looked up again.
+    pub(crate) fn count_change(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// The routes, to be changed; counts as a change.
     pub(crate) fn routes_mut(&self) -> RwLockWriteGuard<'_, Routes> {
         let routes = self.routes.write().expect("no panic while routes change");
-        self.changes.fetch_add(1, Ordering::AcqRel);
+        self.count_change();
         routes
     }
 
     pub(crate) fn retained(&self) -> MutexGuard<'_, Retained<Arc<Message>>> {
         self.retained.lock().expect("no panic while retained messages change")
+    }
+
+    /// Forgets a retained message that has expired, unless another took its place.
+    pub(crate) fn forget_retained(&self, message: &Arc<Message>) {
+        let mut retained = self.retained();
+        if retained.get(&message.topic).is_some_and(|kept| Arc::ptr_eq(kept, message)) {
+            retained.remove(&message.topic);
+        }
+        self.retained_count.store(retained.len(), Ordering::Relaxed);
     }
 
     /// Retains a message; false if there are too many topics. Without one, forgets the topic's.

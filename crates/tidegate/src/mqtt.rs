@@ -6,6 +6,7 @@
 //!                  └─▶ doors: who is it, on a thread of its own           └─▶ other shards, in batches
 //! ```
 
+pub mod bridge;
 mod certificate;
 mod configure;
 pub mod import;

@@ -23,10 +23,13 @@ impl Broker {
                 Timer::Silence(key) => self.silent(now, key),
                 Timer::Wake(key) => self.woken(now, key),
                 Timer::SessionEnd(key) => {
-                    let ends = self.sessions.get(key).and_then(|session| session.ends_at);
-                    if ends.is_some_and(|at| at <= now) {
+                    let Some(session) = self.sessions.get_mut(key) else { continue };
+                    session.looked_at.take_if(|at| *at <= now);
+                    if session.ends_at.is_some_and(|at| at <= now) {
                         self.statistics.expired_sessions += 1;
                         self.end_session(now, key);
+                    } else {
+                        self.watch_end(key);
                     }
                 }
                 Timer::Will(key) => {
@@ -49,7 +52,12 @@ impl Broker {
     }
 
     fn silent(&mut self, now: Instant, key: Key) {
-        let Some(connection) = self.connections.get(key) else { return };
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let session = connection.session.and_then(|key| self.sessions.get(key));
+        if session.is_some_and(|session| session.blocked_by > 0) {
+            // It is we who do not read.
+            connection.last_heard = now;
+        }
         let ends = connection.last_heard + silence(connection.keep_alive);
         if ends > now {
             self.timers.set(ends, Timer::Silence(key));

@@ -27,6 +27,8 @@ use crate::clock;
 const QUESTIONS_MAX: usize = 1024;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
+/// Bytes that a connection from inside the program may have in the kernel, each way of its pair; the kernel doubles it.
+pub const LOCAL_BYTES: usize = 32 << 10;
 
 /// A running MQTT server; it stops when told to, or when dropped.
 #[derive(Debug)]
@@ -148,34 +150,12 @@ impl Server {
         identity: Identity,
         session: SessionConfig,
     ) -> io::Result<std::net::TcpStream> {
-        let loopback = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let near = std::net::TcpStream::connect(loopback.local_addr()?)?;
-        let far = loop {
-            let (far, address) = loopback.accept()?;
-            // Whoever else found the port is not let in.
-            if address == near.local_addr()? {
-                break far;
-            }
-        };
-        far.set_nonblocking(true)?;
-        near.set_nodelay(true)?;
-        let settings = ListenerSettings {
-            name: name.into(),
-            listen: loopback.local_addr()?,
-            protocol: Protocol::Tcp,
-            tls: None,
-            connections_max: 1,
-            connect_timeout: Duration::from_secs(10),
-            anonymous: true,
-            identity: Some(identity),
-            sessions: SessionSettings { usual: Arc::new(session), users: Arc::default() },
-            tcp_congestion: None,
-            publish_rate_max: None,
-        };
-        let listener = Arc::new(Listener::new(settings));
-        listener.connections.store(1, Ordering::Relaxed);
-        self.inboxes[0].put([Note::Accepted(mio::net::TcpStream::from_std(far), listener)]);
-        Ok(near)
+        self.connector().open(name, identity, session)
+    }
+
+    /// What makes such connections from other threads.
+    pub fn connector(&self) -> Connector {
+        Connector { inboxes: self.inboxes.clone() }
     }
 
     /// Exchanges policies, limits and overflow of the listeners' sessions, and the exceptions by topic, for clients that
@@ -242,6 +222,68 @@ impl Drop for Server {
     }
 }
 
+/// Makes connections to a server from inside the program.
+#[derive(Clone, Debug)]
+pub struct Connector {
+    inboxes: Arc<[Arc<Inbox<Note>>]>,
+}
+
+impl Connector {
+    /// A connection as `identity`; what it is sent waits under `session`. Little of it waits in the kernel
+    /// ([`LOCAL_BYTES`]): until the other end reads it, the broker can still choose what goes first.
+    ///
+    /// # Errors
+    /// The system's, if it gives no sockets.
+    pub fn open(
+        &self,
+        name: &str,
+        identity: Identity,
+        session: SessionConfig,
+    ) -> io::Result<std::net::TcpStream> {
+        let socket = || {
+            let tcp = Some(socket2::Protocol::TCP);
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, tcp)
+        };
+        let loopback = socket()?;
+        // What is accepted inherits it.
+        loopback.set_send_buffer_size(LOCAL_BYTES)?;
+        loopback.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+        loopback.listen(16)?;
+        let loopback = std::net::TcpListener::from(loopback);
+        let near = socket()?;
+        // Before it connects, for the window that it opens with.
+        near.set_recv_buffer_size(LOCAL_BYTES)?;
+        near.connect(&loopback.local_addr()?.into())?;
+        let near = std::net::TcpStream::from(near);
+        let far = loop {
+            let (far, address) = loopback.accept()?;
+            // Whoever else found the port is not let in.
+            if address == near.local_addr()? {
+                break far;
+            }
+        };
+        far.set_nonblocking(true)?;
+        near.set_nodelay(true)?;
+        let settings = ListenerSettings {
+            name: name.into(),
+            listen: loopback.local_addr()?,
+            protocol: Protocol::Tcp,
+            tls: None,
+            connections_max: 1,
+            connect_timeout: Duration::from_secs(10),
+            anonymous: true,
+            identity: Some(identity),
+            sessions: SessionSettings { usual: Arc::new(session), users: Arc::default() },
+            tcp_congestion: None,
+            publish_rate_max: None,
+        };
+        let listener = Arc::new(Listener::new(settings));
+        listener.connections.store(1, Ordering::Relaxed);
+        self.inboxes[0].put([Note::Accepted(mio::net::TcpStream::from_std(far), listener)]);
+        Ok(near)
+    }
+}
+
 /// Answers what the shards ask, one after another: passwords take long by design.
 fn answer(asked: &Receiver<Question>, doors: &dyn Authenticate, inboxes: &[Arc<Inbox<Note>>]) {
     while let Ok(question) = asked.recv() {
@@ -260,7 +302,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(TcpListener::from_std(socket.into()))
 }
 
-fn random_bytes() -> io::Result<[u8; 8]> {
+pub(super) fn random_bytes() -> io::Result<[u8; 8]> {
     let mut bytes = [0; 8];
     rustls::crypto::ring::default_provider()
         .secure_random

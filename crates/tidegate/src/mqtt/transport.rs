@@ -9,7 +9,8 @@ use std::{
 };
 
 use mio::net::TcpStream;
-use rustls::{ServerConfig, ServerConnection};
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use rustls_pki_types::ServerName;
 
 use super::websocket::{CloseCode, Decoder, Flow, Handshake, Step, binary_header, encode_close};
 
@@ -20,7 +21,7 @@ const TLS_BUFFER_BYTES: usize = 16 << 10;
 #[derive(Debug)]
 pub(super) struct Transport {
     socket: TcpStream,
-    tls: Option<Box<ServerConnection>>,
+    tls: Option<Box<Connection>>,
     websocket: Option<Box<WebSocket>>,
     /// Bytes for the socket that it did not take.
     staged: Vec<u8>,
@@ -47,13 +48,29 @@ impl Transport {
         let tls = match tls {
             None => None,
             Some(config) => {
-                let mut connection = ServerConnection::new(config)?;
+                let mut connection = Connection::from(ServerConnection::new(config)?);
                 connection.set_buffer_limit(Some(TLS_BUFFER_BYTES));
                 Some(Box::new(connection))
             }
         };
         let websocket = websocket.then(Box::default);
         Ok(Self { socket, tls, websocket, staged: Vec::new(), staged_sent: 0 })
+    }
+
+    /// The client's end, with TLS if there is whom to trust and the name to look for.
+    pub(super) fn client(
+        socket: TcpStream,
+        tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    ) -> Result<Self, rustls::Error> {
+        let tls = match tls {
+            None => None,
+            Some((config, name)) => {
+                let mut connection = Connection::from(ClientConnection::new(config, name)?);
+                connection.set_buffer_limit(Some(TLS_BUFFER_BYTES));
+                Some(Box::new(connection))
+            }
+        };
+        Ok(Self { socket, tls, websocket: None, staged: Vec::new(), staged_sent: 0 })
     }
 
     pub(super) fn socket(&mut self) -> &mut TcpStream {

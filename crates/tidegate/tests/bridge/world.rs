@@ -1,0 +1,208 @@
+//! Brokers, clients, and a path between them that can be slow or cut.
+
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use tidegate::mqtt::{
+    Server,
+    bridge::{Bridge, BridgeSettings},
+    settings::{ListenerSettings, OpenDoors, Protocol, ServerSettings},
+};
+use tidegate_broker::{BrokerConfig, SessionConfig};
+use tidegate_load::client::{Client, Message, Options, Outgoing};
+use tidegate_message::AllowAll;
+use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter, Version};
+
+/// Longest wait for what must come.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// How long to listen for what must not come.
+pub const SILENCE: Duration = Duration::from_millis(300);
+
+/// A broker of two shards on that port; 0 for any.
+pub fn broker(port: u16, tls: Option<Arc<rustls::ServerConfig>>) -> Server {
+    let listener = ListenerSettings {
+        name: "main".into(),
+        listen: (Ipv4Addr::LOCALHOST, port).into(),
+        protocol: if tls.is_some() { Protocol::Tls } else { Protocol::Tcp },
+        tls,
+        connections_max: 1000,
+        connect_timeout: Duration::from_secs(10),
+        anonymous: true,
+        identity: None,
+        session: Arc::new(SessionConfig::default()),
+        users: Arc::default(),
+        tcp_congestion: None,
+    };
+    let settings = ServerSettings {
+        broker: BrokerConfig::default(),
+        listeners: vec![listener],
+        shards: 2,
+        doors: Arc::new(OpenDoors),
+        authorize: Arc::new(AllowAll),
+    };
+    Server::start(settings).unwrap()
+}
+
+pub fn port(server: &Server) -> u16 {
+    server.addresses()[0].1.port()
+}
+
+/// A bridge from `here` to whoever listens on `port`.
+pub fn bridge(here: &Server, node: &str, port: u16, settings: BridgeSettings) -> Bridge {
+    let settings = BridgeSettings {
+        name: format!("{node}-{port}"),
+        node: node.to_owned(),
+        client_id: format!("{node}.{port}"),
+        port,
+        backoff_max: Duration::from_millis(500),
+        ..settings
+    };
+    Bridge::start(settings, here.connector()).unwrap()
+}
+
+pub fn topics(out: &str, fetched: &str) -> BridgeSettings {
+    let list = |text: &str| text.split_whitespace().map(str::to_owned).collect();
+    BridgeSettings { topics_out: list(out), topics_in: list(fetched), ..BridgeSettings::default() }
+}
+
+pub fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < deadline, "{what} did not happen within {PATIENCE:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub fn until_up(bridge: &Bridge, connects: u64) {
+    until("a connection of the bridge", || bridge.report().connects >= connects);
+}
+
+pub fn client(port: u16, client_id: &str) -> Client {
+    client_of(port, client_id, Version::V5)
+}
+
+pub fn client_of(port: u16, client_id: &str, version: Version) -> Client {
+    let options = Options { port, client_id: client_id.to_owned(), version, ..Options::default() };
+    Client::connect(options).unwrap()
+}
+
+pub fn subscribe(client: &mut Client, filter: &str) {
+    let filter = SubscribeFilter {
+        filter: filter.to_owned(),
+        maximum_qos: QoS::ExactlyOnce,
+        no_local: false,
+        retain_as_published: false,
+        retain_handling: RetainHandling::Send,
+    };
+    let reasons = client.subscribe(&[filter]).unwrap();
+    assert!(reasons.iter().all(|reason| !reason.is_failure()), "{reasons:?}");
+}
+
+pub fn publish(
+    client: &mut Client,
+    topic: &str,
+    payload: &[u8],
+    qos: QoS,
+    retain: bool,
+) -> ReasonCode {
+    client.publish(&Outgoing { topic, payload, qos, retain, ..Outgoing::default() }).unwrap()
+}
+
+pub fn receive(client: &mut Client) -> Message {
+    client.receive(PATIENCE).unwrap().expect("a message comes in time")
+}
+
+pub fn assert_silent(client: &mut Client) {
+    let message = client.receive(SILENCE).unwrap();
+    assert!(message.is_none(), "{message:?} came too");
+}
+
+/// A path to a port that passes so many bytes a second to the broker, and can be cut.
+pub struct Path {
+    pub port: u16,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    sockets: Mutex<Vec<TcpStream>>,
+    is_closed: AtomicBool,
+    bytes_per_second: AtomicU64,
+}
+
+impl Path {
+    pub fn to(port: u16, bytes_per_second: Option<u64>) -> Self {
+        let socket =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        if bytes_per_second.is_some() {
+            // Little waits where no broker can choose.
+            socket.set_recv_buffer_size(8 << 10).unwrap();
+        }
+        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+        socket.listen(64).unwrap();
+        let listener = TcpListener::from(socket);
+        let own_port = listener.local_addr().unwrap().port();
+        let shared = Arc::new(Shared {
+            sockets: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+            bytes_per_second: AtomicU64::new(bytes_per_second.unwrap_or(u64::MAX)),
+        });
+        let passing = shared.clone();
+        thread::spawn(move || {
+            for near in listener.incoming() {
+                if passing.is_closed.load(Ordering::Relaxed) {
+                    return;
+                }
+                let Ok(near) = near else { return };
+                let Ok(far) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else { continue };
+                near.set_nodelay(true).unwrap();
+                far.set_nodelay(true).unwrap();
+                let copies = [near.try_clone().unwrap(), far.try_clone().unwrap()];
+                passing.sockets.lock().unwrap().extend(copies);
+                let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+                let limited = passing.clone();
+                thread::spawn(move || pass(near, far, Some(&limited.bytes_per_second)));
+                thread::spawn(move || pass(far_too, near_too, None));
+            }
+        });
+        Self { port: own_port, shared }
+    }
+
+    /// Ends all connections on it.
+    pub fn cut(&self) {
+        for socket in self.shared.sockets.lock().unwrap().drain(..) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        self.shared.is_closed.store(true, Ordering::Relaxed);
+        self.cut();
+        // Its thread sees it when it accepts.
+        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, bytes_per_second: Option<&AtomicU64>) {
+    let mut buffer = [0; 4 << 10];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        if to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+        let rate = bytes_per_second.map_or(u64::MAX, |rate| rate.load(Ordering::Relaxed));
+        if rate != u64::MAX {
+            thread::sleep(Duration::from_secs_f64(count as f64 / rate as f64));
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
