@@ -374,7 +374,9 @@ impl Broker {
             port: self.port,
             version: Version::V4,
             client_id: client.to_owned(),
-            keep_alive: 60,
+            // A ping that waits behind a large message for longer than a client's patience would end its connection; rumqttd
+            // refuses clients that never ping.
+            keep_alive: if self.kind == Kind::Rumqttd { 60 } else { 0 },
             ..Options::default()
         }
     }

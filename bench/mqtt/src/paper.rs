@@ -261,6 +261,19 @@ pub fn second(plan: &Plan, programs: &Programs, report: &mut Report) -> anyhow::
             }
         }
     }
+    let missing = |outcome: &Outcome| f64::from(outcome.lost(SMALL) + outcome.lost(LARGE));
+    let ended = |outcome: &Outcome| outcome.ended.len();
+    report.figure(
+        Figure::new("paper-2, not arrived, of 78 subscribers and the observer", "")
+            .ours(ours.iter().map(missing))
+            .peer(theirs.iter().map(missing))
+            .peer_name(Kind::Mosquitto.name())
+            .note(format!(
+                "connections that ended: ours {}, mosquitto's {}",
+                ours.iter().map(ended).sum::<usize>(),
+                theirs.iter().map(ended).sum::<usize>()
+            )),
+    );
     let copies: Vec<f64> = ours.iter().map(|outcome| copies_mb(outcome, LARGE)).collect();
     let figure = Figure::new("paper-2, memory beside a copy for each subscriber", "MB")
         .ours(ours.iter().map(growth_mb))
@@ -324,8 +337,8 @@ fn table_3(programs: &Programs, kind: Kind, seed: u64) -> anyhow::Result<(Outcom
     Ok((outcome, is_valid(&lab.finish()?)))
 }
 
-/// Of the small messages that came to both, how many came to that subscriber no later than to the first-come one, in per cent.
-/// One that only the other got counts as later.
+/// Of the small messages that came to either, how many came to that subscriber no later than to the first-come one, in per
+/// cent. One that came to one of the two alone counts for it.
 fn no_later_percent(outcome: &Outcome, index: usize) -> f64 {
     let by_number = |subscriber: usize| -> HashMap<u32, f64> {
         let own = |s: &&traffic::Sample| s.flow == SMALL && s.subscriber == subscriber;
@@ -336,11 +349,14 @@ fn no_later_percent(outcome: &Outcome, index: usize) -> f64 {
         let ms = |of: &HashMap<u32, f64>| of.get(&number).copied().unwrap_or(f64::INFINITY);
         ms(&ours) <= ms(&theirs) + SAME_MS
     };
-    let sent = outcome.sent[SMALL];
-    (0..sent).filter(|number| no_later(*number)).count() as f64 / f64::from(sent.max(1)) * 100.0
+    let came = |number: &u32| ours.contains_key(number) || theirs.contains_key(number);
+    let came: Vec<u32> = (0..outcome.sent[SMALL]).filter(came).collect();
+    let no_later = came.iter().filter(|number| no_later(**number)).count();
+    no_later as f64 / came.len() as f64 * 100.0
 }
 
-/// Most bytes that were published and not yet received, each subscriber's counted for itself, in MB.
+/// Most bytes that were published and not yet received, each subscriber's counted for itself, in MB; what never arrived is left
+/// out.
 fn copies_mb(outcome: &Outcome, flow: usize) -> f64 {
     let mut changes: Vec<(i64, i64)> = Vec::new();
     for sample in outcome.samples.iter().filter(|s| s.flow == flow && s.subscriber != OBSERVER) {
