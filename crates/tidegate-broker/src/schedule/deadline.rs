@@ -85,9 +85,8 @@ impl Deadline {
         }
         let excess = excess_bytes(link);
         if excess > 0 {
-            let drained = seconds(excess, link.delivery_rate).map_or(DRAIN_MIN, |time| {
-                time.clamp(DRAIN_MIN, DRAIN_MAX)
-            });
+            let drained = seconds(excess, link.delivery_rate)
+                .map_or(DRAIN_MIN, |time| time.clamp(DRAIN_MIN, DRAIN_MAX));
             return Next::Wait(Some(due.min(now + drained)));
         }
         match self.withheld_until(config, now, large.bytes, link) {
@@ -135,7 +134,8 @@ impl Deadline {
 /// on the way beyond what the path holds, which stand in a queue there. A message that is started behind them is begun no
 /// sooner, and a small one that comes meanwhile is late by the whole of it.
 pub(super) fn excess_bytes(link: LinkState) -> u64 {
-    let held = (link.delivery_rate as f64 * (link.rtt_min + START_AHEAD).as_secs_f64()) as u64;
+    let held =
+        (link.delivery_rate as f64 * link.rtt_min.saturating_add(START_AHEAD).as_secs_f64()) as u64;
     let known = link.delivery_rate > 0 && !link.rtt_min.is_zero();
     let standing = if known { link.in_flight_bytes.saturating_sub(held.max(HELD_MIN)) } else { 0 };
     link.unsent_bytes.saturating_add(standing)

@@ -194,11 +194,17 @@ fn withholds_only_where_waiting_can_help() {
         (dip, 55.0, 60.0, Next::Large, "the deadline"),
         (dip, 70.0, 70.0, Next::Large, "no small message in the last 8 s"),
         (queue, 60.0, 60.0, wait(60.7), "others fill the path; until no small one is expected"),
-        (own, 60.0, 60.0, Next::Large, "our own bytes explain the RTT"),
+        (own, 60.0, 60.0, wait(60.01), "our own bytes stand in the way"),
+        (own, 55.0, 60.0, Next::Large, "the deadline"),
     ] {
         let mut schedule = warmed(1_250_000);
         assert_eq!(schedule.next(at(now), large(since), link), expected, "{why}");
     }
+    let mut schedule = warmed(1_250_000);
+    assert_ne!(schedule.next(at(60.0), large(60.0), own), Next::Large);
+    let next = schedule.next(at(60.4), large(60.0), queue);
+    assert_eq!(next, Next::Large, "our own bytes, which have left, explain the RTT");
+    assert_eq!(schedule.withheld().messages, 0, "to wait for them is not to withhold");
     let mut schedule = warmed(1_250_000);
     let few = Waiting { bytes: 10_000, since: at(60.0) };
     let backlog = Backlog { small_bytes: 0, large: Some(few) };
@@ -278,7 +284,8 @@ fn overload_costs_the_large_nothing_and_spares_the_small() {
             rtt_min: secs(0.000_1),
             delivery_rate,
             unsent_bytes: 0,
-            in_flight_bytes: 250_000,
+            // Here a large message takes its time and has left: nothing stands in the way of the next.
+            in_flight_bytes: if backlog.small_bytes > 0 { 250_000 } else { 0 },
         };
         let next = schedule.next(now, backlog, link);
         match next {
