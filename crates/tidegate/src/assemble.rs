@@ -127,9 +127,16 @@ pub async fn node(config: &Config, stop: CancellationToken) -> Result<(), ApiErr
     let broker = if config.mqtt.enabled { Some(start_mqtt(config)?) } else { None };
     tracing::info!(api = %node.api_address(), link = %node.link_address(), "node ready");
     let served = node.serve(stop).await.map_err(failed);
-    if let Some((server, reloads)) = broker {
+    if let Some((server, bridges, reloads)) = broker {
         reloads.abort();
-        let stopped = tokio::task::spawn_blocking(move || server.stop()).await;
+        // Bridges first: they say farewell to both brokers.
+        let stop = move || {
+            for bridge in bridges {
+                bridge.stop();
+            }
+            server.stop();
+        };
+        let stopped = tokio::task::spawn_blocking(stop).await;
         if let Err(error) = stopped {
             tracing::error!(%error, "the MQTT server did not stop as it should");
         }
@@ -137,10 +144,13 @@ pub async fn node(config: &Config, stop: CancellationToken) -> Result<(), ApiErr
     served
 }
 
-/// Starts the MQTT server, and a task that reads users and rules anew on SIGHUP.
-fn start_mqtt(config: &Config) -> Result<(mqtt::Server, JoinHandle<()>), ApiError> {
+/// Starts the MQTT server and its bridges, and a task that reads users and rules anew on SIGHUP.
+fn start_mqtt(
+    config: &Config,
+) -> Result<(mqtt::Server, Vec<mqtt::Bridge>, JoinHandle<()>), ApiError> {
     let doors = mqtt::open_doors(config)?;
     let settings = mqtt::settings(config, doors.clone())?;
+    let bridges = mqtt::bridges(config, &settings)?;
     let server = mqtt::Server::start(settings).map_err(|error| {
         ApiError::new(
             Code::CONFIG_INVALID,
@@ -151,6 +161,14 @@ fn start_mqtt(config: &Config) -> Result<(mqtt::Server, JoinHandle<()>), ApiErro
     for (listener, address) in server.addresses() {
         tracing::info!(%listener, %address, "MQTT served");
     }
+    let bridges = bridges.into_iter().map(|settings| {
+        let name = settings.name.clone();
+        mqtt::Bridge::start(settings, server.connector()).map_err(|error| {
+            let text = format!("mqtt.bridge.{name} cannot start");
+            ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+        })
+    });
+    let bridges = bridges.collect::<Result<Vec<_>, ApiError>>()?;
     let mut hangups = signal(SignalKind::hangup()).map_err(|error| {
         ApiError::new(Code::INTERNAL, "signals cannot be received").caused_by(error)
     })?;
@@ -173,7 +191,7 @@ fn start_mqtt(config: &Config) -> Result<(mqtt::Server, JoinHandle<()>), ApiErro
             }
         }
     });
-    Ok((server, reloads))
+    Ok((server, bridges, reloads))
 }
 
 /// Runs a camera node until `stop` or until its source ends.
