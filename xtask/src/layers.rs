@@ -85,6 +85,7 @@ const RULES: &[Rule] = &[
     ),
     rule("bench-harness", Layer::Tool, &[], &[]),
     rule("bench-frames", Layer::Tool, &[], &["bench-harness"]),
+    rule("bench-mqtt", Layer::Tool, &[], &["bench-harness"]),
     rule("xtask", Layer::Tool, &[], &[]),
 ];
 

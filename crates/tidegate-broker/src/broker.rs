@@ -178,6 +178,13 @@ pub struct SessionReport {
     pub dropped: Dropped,
 }
 
+impl SessionReport {
+    /// Bytes of messages that are held for it.
+    pub fn held_bytes(&self) -> u64 {
+        self.queued_bytes + self.inflight_bytes
+    }
+}
+
 /// Topics whose routes a shard remembers; a power of two.
 const ROUTES: usize = 1024;
 
@@ -265,6 +272,12 @@ impl Broker {
         self.timers.next()
     }
 
+    /// How many timers are set.
+    #[cfg(test)]
+    pub(crate) fn timers(&self) -> usize {
+        self.timers.len()
+    }
+
     /// Counts of this shard.
     pub fn statistics(&self) -> Statistics {
         Statistics {
@@ -274,28 +287,31 @@ impl Broker {
         }
     }
 
+    /// Messages received so far.
+    pub fn received(&self) -> u64 {
+        self.statistics.received
+    }
+
     /// What each session holds, those that hold most first, at most `limit`.
     pub fn sessions(&self, limit: usize) -> Vec<SessionReport> {
-        let mut reports: Vec<SessionReport> = self
-            .sessions
-            .iter()
-            .map(|(_, session)| SessionReport {
-                client_id: session.client_id.clone(),
-                user: session.identity.name.clone(),
-                connected: session.connection.is_some(),
-                subscriptions: session.subscriptions.len(),
-                queued: session.queue.len(),
-                queued_bytes: session.queue.bytes(),
-                inflight: session.inflight.len(),
-                inflight_bytes: session.inflight.kept_bytes(),
-                dropped: session.dropped,
-            })
-            .collect();
-        reports.sort_by(|a, b| {
-            (b.queued_bytes + b.inflight_bytes).cmp(&(a.queued_bytes + a.inflight_bytes))
-        });
-        reports.truncate(limit);
-        reports
+        let held = |session: &Session| session.queue.bytes() + session.inflight.kept_bytes();
+        let mut keys: Vec<(u64, Key)> =
+            self.sessions.iter().map(|(key, session)| (held(session), key)).collect();
+        keys.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        keys.truncate(limit);
+        let sessions = keys.into_iter().filter_map(|(_, key)| self.sessions.get(key));
+        let report = |session: &Session| SessionReport {
+            client_id: session.client_id.clone(),
+            user: session.identity.name.clone(),
+            connected: session.connection.is_some(),
+            subscriptions: session.subscriptions.len(),
+            queued: session.queue.len(),
+            queued_bytes: session.queue.bytes(),
+            inflight: session.inflight.len(),
+            inflight_bytes: session.inflight.kept_bytes(),
+            dropped: session.dropped,
+        };
+        sessions.map(report).collect()
     }
 
     fn mark_dirty(&mut self, key: Key) {
@@ -312,16 +328,23 @@ impl Broker {
         }
         connection.is_closing = true;
         if connection.version == Version::V5 {
-            let told = connection.problem_information;
-            let packet = Disconnect {
-                reason,
-                reason_string: text.filter(|_| told).map(str::to_owned),
-                ..Disconnect::default()
-            };
+            let mut packet = Disconnect::new(reason);
+            packet.reason_string =
+                text.filter(|_| connection.problem_information).map(str::to_owned);
+            // Nothing may follow a DISCONNECT (MQTT-3.14.4-1).
+            connection.outbox.forget_unbegun(&mut self.buffers);
             let out = connection.outbox.control(&mut self.buffers);
-            Packet::Disconnect(packet)
-                .encode(Version::V5, out)
-                .expect("our reasons are short texts");
+            let start = out.len();
+            let mut encode = |packet| {
+                out.truncate(start);
+                Packet::Disconnect(packet)
+                    .encode(Version::V5, out)
+                    .expect("our reasons are short texts");
+                out.len() - start
+            };
+            if encode(packet) > connection.packet_bytes_max as usize {
+                encode(Disconnect::new(reason)); // MQTT-3.14.2-3
+            }
             self.statistics.packets_sent += 1;
         }
         mark_dirty(key, connection, &mut self.dirty);
@@ -388,8 +411,7 @@ impl Broker {
         }
         let topic: Arc<str> = known.map_or_else(|| topic.into(), |route| route.topic.clone());
         let shared = &self.shared;
-        let route =
-            shared.routes().route(&topic, shared.shards(), generation, &shared.config().topics);
+        let route = shared.routes().route(&topic, shared.shards(), generation, &shared.topics());
         let route = Arc::new(route);
         self.routes[slot] = Some(route.clone());
         route

@@ -50,7 +50,7 @@ pub struct BrokerConfig {
 /// Settings of a session, by listener, by user, or for all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionConfig {
-    /// Bytes of the messages that wait for one subscriber. Default 32 MiB.
+    /// Bytes of the messages that wait for one subscriber; one may always wait. Default 32 MiB.
     pub queue_bytes_max: u64,
     /// Messages that wait for one subscriber. Default 100,000.
     pub queue_messages_max: usize,
@@ -86,7 +86,8 @@ pub enum Overflow {
     Latest,
     /// The subscriber is disconnected, its session and what waits are kept.
     Disconnect,
-    /// Its publishers are not read from until half of what waits is gone.
+    /// Its publishers are not read from until half of what waits is gone; a publisher that is the subscriber itself is
+    /// disconnected, since it could never acknowledge.
     BlockPublisher,
 }
 

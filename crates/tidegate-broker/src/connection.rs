@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::BytesMut;
+use bytes::Bytes;
 use tidegate_message::{Instant, Payload};
 use tidegate_wire::mqtt::{PacketId, QoS, Version};
 
@@ -17,6 +17,7 @@ use crate::{
     outbox::Outbox,
     routes::Route,
     schedule::{LinkState, Schedule},
+    segments::{Segment, Segments},
     slab::Key,
 };
 
@@ -133,41 +134,34 @@ pub(crate) struct Receiving {
     pub(crate) message_expiry: Option<u32>,
     /// None if the budget had no room: the payload is read and forgotten.
     pub(crate) charge: Option<Charge>,
-    pub(crate) segments: Vec<bytes::Bytes>,
-    pub(crate) segment: BytesMut,
+    pub(crate) segments: Vec<Bytes>,
+    pub(crate) segment: Option<Segment>,
     /// Bytes of the payload that have not arrived.
     pub(crate) left: usize,
 }
 
-/// Bytes of a segment of a large payload.
-pub(crate) const SEGMENT_BYTES: usize = 64 << 10;
-
 impl Receiving {
     /// Takes what it needs of `input`; how much that was.
-    pub(crate) fn take(&mut self, input: &[u8]) -> usize {
+    pub(crate) fn take(&mut self, input: &[u8], pool: &Segments) -> usize {
         let taken = input.len().min(self.left);
-        self.left -= taken;
-        if self.charge.is_none() {
-            return taken;
-        }
         let mut rest = &input[..taken];
-        while !rest.is_empty() {
-            if self.segment.len() == self.segment.capacity() {
+        while self.charge.is_some() && !rest.is_empty() {
+            let segment = self.segment.get_or_insert_with(|| pool.take(self.left));
+            let filled = segment.fill(rest);
+            let is_full = segment.is_full();
+            self.left -= filled;
+            rest = &rest[filled..];
+            if is_full {
                 self.seal();
-                let bytes = (rest.len() + self.left).min(SEGMENT_BYTES);
-                self.segment = BytesMut::with_capacity(bytes);
             }
-            let room = self.segment.capacity() - self.segment.len();
-            let (part, after) = rest.split_at(rest.len().min(room));
-            self.segment.extend_from_slice(part);
-            rest = after;
         }
+        self.left -= rest.len();
         taken
     }
 
     fn seal(&mut self) {
-        if !self.segment.is_empty() {
-            self.segments.push(std::mem::take(&mut self.segment).freeze());
+        if let Some(segment) = self.segment.take() {
+            self.segments.push(segment.freeze());
         }
     }
 

@@ -29,13 +29,12 @@ pub(crate) struct Entry {
 pub(crate) struct Inflight {
     entries: VecDeque<Entry>,
     last_id: u16,
+    /// Identifiers after that one that are known to be free.
+    free_ahead: u16,
     bytes: u64,
     kept_bytes: u64,
     large: usize,
 }
-
-/// Identifiers that lie this close behind the oldest in use are looked up one by one.
-const CLOSE: u16 = 4096;
 
 impl Inflight {
     /// Exchanges that have not ended.
@@ -78,14 +77,21 @@ impl Inflight {
 
     fn next_id(&mut self) -> PacketId {
         loop {
-            self.last_id = self.last_id.checked_add(1).unwrap_or(1);
-            let id = NonZeroU16::new(self.last_id).expect("counts from 1");
-            // Identifiers are given in a circle, so that the oldest in use is the first that can be met again.
-            let close = self
-                .entries
-                .front()
-                .is_some_and(|oldest| oldest.id.get().wrapping_sub(id.get()) < CLOSE);
-            if !close || !self.entries.iter().any(|entry| entry.id == id) {
+            while self.free_ahead == 0 {
+                // How far ahead the nearest identifier in use lies: those before it stay free until they are given.
+                let last = self.last_id;
+                let ahead = self
+                    .entries
+                    .iter()
+                    .map(|entry| entry.id.get().wrapping_sub(last).wrapping_sub(1));
+                self.free_ahead = ahead.min().unwrap_or(u16::MAX);
+                if self.free_ahead == 0 {
+                    self.last_id = last.wrapping_add(1);
+                }
+            }
+            self.last_id = self.last_id.wrapping_add(1);
+            self.free_ahead -= 1;
+            if let Some(id) = NonZeroU16::new(self.last_id) {
                 return id;
             }
         }
@@ -157,6 +163,15 @@ mod tests {
             assert!(inflight.end(id, Awaits::Puback));
         }
         assert_eq!((inflight.len(), inflight.bytes()), (2, 2));
+        // More than once around, with many in use anywhere.
+        let mut used: Vec<_> =
+            (0..500).map(|_| inflight.begin(QoS::AtLeastOnce, 0, false, None)).collect();
+        for round in 0..200_000 {
+            let id = inflight.begin(QoS::AtLeastOnce, 0, false, None);
+            assert!(id != first && id != second && !used.contains(&id));
+            let ended = std::mem::replace(&mut used[round * 7 % 450], id);
+            assert!(inflight.end(ended, Awaits::Puback));
+        }
     }
 
     #[test]

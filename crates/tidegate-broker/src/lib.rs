@@ -28,9 +28,12 @@ mod queue;
 pub mod retained;
 mod routes;
 pub mod schedule;
+mod segments;
 mod session;
 mod shared;
 mod slab;
+#[cfg(test)]
+mod tests;
 mod timers;
 
 pub use admission::{Admission, Batch, Draft, Verdict};

@@ -213,6 +213,13 @@ impl Outbox {
         }
     }
 
+    /// Forgets the messages that have not begun to leave; answers stay.
+    pub(crate) fn forget_unbegun(&mut self, buffers: &mut Buffers) {
+        self.sending.take_if(|sending| sending.sent == 0);
+        self.data.truncate(self.boundary);
+        self.advance_data(0, buffers);
+    }
+
     /// Gives its buffers back.
     pub(crate) fn clear(&mut self, buffers: &mut Buffers) {
         for buffer in [std::mem::take(&mut self.control), std::mem::take(&mut self.data)] {

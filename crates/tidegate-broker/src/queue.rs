@@ -106,8 +106,15 @@ impl Queue {
         self.small.is_empty() && (self.large.is_empty() || !self.large_topics.contains_key(topic))
     }
 
-    pub(crate) fn push(&mut self, mut queued: Queued, is_large: bool) {
+    /// Appends a message, to which [`Queue::replace`] then applies if it `conflates`.
+    pub(crate) fn push(&mut self, mut queued: Queued, is_large: bool, conflates: bool) {
         self.sequence += 1;
+        if conflates {
+            self.latest.insert(queued.message.topic.clone(), self.sequence);
+        } else if !self.latest.is_empty() {
+            // A newer one must not take the place of one before this.
+            self.latest.remove(&queued.message.topic);
+        }
         queued.sequence = self.sequence;
         self.bytes += queued.message.charged();
         self.qos0 += usize::from(queued.qos == QoS::AtMostOnce);
@@ -126,7 +133,7 @@ impl Queue {
         }
     }
 
-    /// Puts `queued` in the place of the waiting message of its topic; gives it back if none waits.
+    /// Puts `queued` in the place of the last waiting message of its topic, if that conflates; else gives it back.
     pub(crate) fn replace(&mut self, queued: Queued) -> Option<Queued> {
         let topic = &queued.message.topic;
         let waiting = self.latest.get(topic).and_then(|sequence| {
@@ -135,11 +142,7 @@ impl Queue {
                 Some(&mut class[at])
             })
         });
-        let Some(waiting) = waiting else {
-            // It is about to be pushed with the next sequence.
-            self.latest.insert(topic.clone(), self.sequence + 1);
-            return Some(queued);
-        };
+        let Some(waiting) = waiting else { return Some(queued) };
         self.bytes = self.bytes - waiting.message.charged() + queued.message.charged();
         self.qos0 -= usize::from(waiting.qos == QoS::AtMostOnce);
         self.qos0 += usize::from(queued.qos == QoS::AtMostOnce);
@@ -195,9 +198,15 @@ impl Queue {
         self.left(queued);
     }
 
-    /// Takes out the oldest message that `may_go`.
+    /// Whether there is a message that `may_go`.
+    pub(crate) fn can_drop(&self, may_go: impl Fn(QoS) -> bool) -> bool {
+        (self.qos0 > 0 && may_go(QoS::AtMostOnce))
+            || (self.qos0 < self.len() && may_go(QoS::AtLeastOnce))
+    }
+
+    /// Takes out the oldest message that `may_go`, which is the same for QoS 1 and 2.
     pub(crate) fn drop_oldest(&mut self, may_go: impl Fn(QoS) -> bool) -> Option<Queued> {
-        if !may_go(QoS::AtLeastOnce) && self.qos0 == 0 {
+        if !self.can_drop(&may_go) {
             return None;
         }
         let position =
@@ -212,6 +221,12 @@ impl Queue {
         };
         if from_large {
             let queued = self.large.remove(large?)?;
+            // What it waited for is waited for by the next of its topic.
+            let topic = &queued.message.topic;
+            let next = self.large.iter_mut().find(|next| next.message.topic == *topic);
+            if let Some(next) = next.filter(|_| queued.after > 0) {
+                next.after = queued.after;
+            }
             self.left_large(&queued);
             Some(queued)
         } else {
@@ -219,5 +234,59 @@ impl Queue {
             self.left(&queued);
             Some(queued)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        budget::Budget,
+        message::{Body, Incoming},
+    };
+
+    fn queued(topic: &str, qos: QoS, text: &str) -> Queued {
+        let message = Incoming {
+            topic: &topic.into(),
+            payload: Body::Read(text.as_bytes()),
+            forwarded: &[],
+            qos,
+            retain: false,
+            expires: None,
+            received: Instant::EPOCH,
+            publisher: None,
+        };
+        let message = message.hold(&Budget::new(1 << 20)).unwrap();
+        Queued::new(message, qos, false, Ids::None, Instant::EPOCH)
+    }
+
+    #[test]
+    fn a_dropped_large_message_leaves_its_place_in_the_order_to_the_next() {
+        let mut queue = Queue::default();
+        queue.push(queued("t", QoS::AtLeastOnce, "small"), false, false);
+        queue.push(queued("t", QoS::AtMostOnce, "large"), true, false);
+        queue.push(queued("t", QoS::AtMostOnce, "larger"), true, false);
+        assert!(queue.large().is_none());
+        assert!(queue.drop_oldest(|qos| qos == QoS::AtMostOnce).is_some());
+        assert!(queue.large().is_none(), "the small one came first");
+        queue.pop_small();
+        assert!(queue.large().is_some());
+    }
+
+    #[test]
+    fn what_found_no_place_is_not_replaced() {
+        let mut queue = Queue::default();
+        assert!(queue.replace(queued("a", QoS::AtMostOnce, "1")).is_some());
+        queue.push(queued("b", QoS::AtMostOnce, "2"), false, true);
+        assert!(queue.replace(queued("a", QoS::AtMostOnce, "3")).is_some());
+        assert!(queue.replace(queued("b", QoS::AtMostOnce, "4")).is_none());
+        // After one that must stay, the one before it is not replaced any more.
+        queue.push(queued("b", QoS::AtLeastOnce, "5"), false, false);
+        assert!(queue.replace(queued("b", QoS::AtMostOnce, "6")).is_some());
+        assert_eq!(queue.len(), 2);
+        let bytes = queue.bytes();
+        let left = [queue.pop_small(), queue.pop_small()].map(|queued| queued.unwrap());
+        assert_eq!(left.iter().map(|queued| queued.message.charged()).sum::<u64>(), bytes);
+        assert_eq!(left[0].message.payload.to_contiguous(), "4");
     }
 }

@@ -70,7 +70,9 @@ pub(crate) struct Target {
     /// The same for messages of its own, none if all of its subscriptions are without its own.
     pub(crate) own: Option<QoS>,
     pub(crate) retain_as_published: bool,
-    pub(crate) ids: Box<[u32]>,
+    ids: Box<[u32]>,
+    /// Those that count for messages of its own, if they are not the same.
+    own_ids: Option<Box<[u32]>>,
     allowed: AtomicU8,
 }
 
@@ -233,13 +235,27 @@ impl Target {
     fn of(same: &[(SessionKey, SubscriptionOptions)]) -> Self {
         let highest = |of: &mut dyn Iterator<Item = &SubscriptionOptions>| of.map(|o| o.qos).max();
         let options = || same.iter().map(|(_, options)| options);
+        let ids = |of: &mut dyn Iterator<Item = &SubscriptionOptions>| -> Box<[u32]> {
+            of.map(|options| options.id).filter(|id| *id != 0).collect()
+        };
+        let some_not_local = options().any(|options| options.no_local);
         Self {
             session: same[0].0,
             qos: highest(&mut options()).expect("at least one matched"),
             own: highest(&mut options().filter(|options| !options.no_local)),
             retain_as_published: options().any(|options| options.retain_as_published),
-            ids: options().map(|options| options.id).filter(|id| *id != 0).collect(),
+            ids: ids(&mut options()),
+            own_ids: some_not_local.then(|| ids(&mut options().filter(|o| !o.no_local))),
             allowed: AtomicU8::new(UNKNOWN),
+        }
+    }
+
+    /// Identifiers of the subscriptions that a message is for (MQTT-3.3.4-3 to -5).
+    #[inline]
+    pub(crate) fn ids(&self, publisher: Option<SessionKey>) -> &[u32] {
+        match &self.own_ids {
+            Some(own) if publisher == Some(self.session) => own,
+            _ => &self.ids,
         }
     }
 

@@ -158,8 +158,9 @@ impl Schedule {
             | Policy::Probabilistic(config, _)
             | Policy::Historic(config) => self.paper.large(&self.policy, config, now, large),
         };
-        // Until the kernel has sent what it has, nothing would be gained by a start: that is not withholding.
-        let by_choice = !matches!(self.policy, Policy::Deadline(_)) || link.unsent_bytes == 0;
+        // Until what is before it has left, nothing would be gained by a start: that is not withholding.
+        let by_choice =
+            !matches!(self.policy, Policy::Deadline(_)) || deadline::excess_bytes(link) == 0;
         if matches!(next, Next::Wait(_)) && by_choice {
             let same = self.withholding.filter(|withholding| withholding.of == large);
             self.withholding = Some(same.unwrap_or(Withholding { of: large, from: now }));

@@ -17,6 +17,7 @@ use crate::{
     config::SessionConfig,
     connection::WillMessage,
     inflight::Inflight,
+    message::Message,
     queue::Queue,
     retained::Cursor,
     slab::{Key, USES},
@@ -69,6 +70,10 @@ pub(crate) struct RetainedScan {
     pub(crate) cursor: Option<Cursor>,
     pub(crate) options: SubscriptionOptions,
     pub(crate) since: Instant,
+    /// Whether the cursor has come to the end.
+    pub(crate) is_done: bool,
+    /// Found, and not yet in the queue.
+    pub(crate) found: VecDeque<Arc<Message>>,
 }
 
 /// What other shards see of a session.
@@ -106,6 +111,8 @@ pub(crate) struct Session {
     pub(crate) will: Option<(Box<WillMessage>, Instant)>,
     /// When it ends, if nobody comes.
     pub(crate) ends_at: Option<Instant>,
+    /// When a timer looks at that, the earliest if there are several.
+    pub(crate) looked_at: Option<Instant>,
     pub(crate) dropped: Dropped,
     /// Publishers that are not read from because this session's queue is full.
     pub(crate) blocks: Vec<SessionKey>,
@@ -147,6 +154,14 @@ impl Session {
     /// Whether messages must be kept until acknowledged: only where the session outlives its connection.
     pub(crate) fn is_kept(&self) -> bool {
         self.expiry != Some(Duration::ZERO)
+    }
+
+    /// Whether more than half of what may wait does; told to the other shards.
+    pub(crate) fn note_behind(&self) -> bool {
+        let behind = self.queue.bytes() > self.config.queue_bytes_max / 2
+            || self.queue.len() > self.config.queue_messages_max / 2;
+        self.state.behind.store(behind, Ordering::Relaxed);
+        behind
     }
 
     pub(crate) fn is_received(&self, id: PacketId) -> bool {

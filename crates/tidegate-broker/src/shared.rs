@@ -11,8 +11,13 @@ use std::{
 use tidegate_message::{Authorize, Instant};
 
 use crate::{
-    broker::Statistics, budget::Budget, config::BrokerConfig, message::Message, retained::Retained,
+    broker::{SessionReport, Statistics},
+    budget::Budget,
+    config::{BrokerConfig, TopicConfig},
+    message::Message,
+    retained::Retained,
     routes::Routes,
+    segments::Segments,
 };
 
 /// The state of a node that its shards share.
@@ -25,10 +30,16 @@ pub struct Shared {
     routes: RwLock<Routes>,
     /// Counts changes of `routes`.
     changes: AtomicU64,
+    /// Exceptions by topic.
+    topics: RwLock<Arc<[TopicConfig]>>,
     retained: Mutex<Retained<Arc<Message>>>,
     retained_count: AtomicUsize,
+    sessions: AtomicUsize,
     hasher: RandomState,
+    segments: Segments,
     statistics: Mutex<Vec<Statistics>>,
+    /// By shard, the sessions that hold most.
+    heaviest: Mutex<Vec<Vec<SessionReport>>>,
     began: Instant,
 }
 
@@ -45,6 +56,7 @@ impl Shared {
     ) -> Arc<Self> {
         assert!((1..=255).contains(&shards), "a node has 1 to 255 shards");
         let budget = Budget::new(config.payload_bytes_max);
+        let topics = RwLock::new(config.topics.clone().into());
         Arc::new(Self {
             config,
             shards,
@@ -52,10 +64,14 @@ impl Shared {
             budget,
             routes: RwLock::default(),
             changes: AtomicU64::new(1),
+            topics,
             retained: Mutex::new(Retained::new()),
             retained_count: AtomicUsize::new(0),
+            sessions: AtomicUsize::new(0),
             hasher: RandomState::new(),
+            segments: Segments::default(),
             statistics: Mutex::new(vec![Statistics::default(); shards]),
+            heaviest: Mutex::new(vec![Vec::new(); shards]),
             began: now,
         })
     }
@@ -111,8 +127,38 @@ impl Shared {
         all.iter().fold(Statistics::default(), |sum, one| sum.plus(one))
     }
 
-    pub(crate) fn report(&self, shard: usize, statistics: Statistics) {
+    /// The sessions that hold most, as of the shards' last reports, at most `limit`.
+    pub fn heaviest(&self, limit: usize) -> Vec<SessionReport> {
+        let by_shard = self.heaviest.lock().expect("no panic while it is held");
+        let mut all: Vec<SessionReport> = by_shard.iter().flatten().cloned().collect();
+        all.sort_by_key(|report| std::cmp::Reverse(report.held_bytes()));
+        all.truncate(limit);
+        all
+    }
+
+    /// Counts another session; false if there are as many as the node may have.
+    pub(crate) fn begin_session(&self) -> bool {
+        let max = self.config.sessions_max;
+        let next = |count: usize| (count < max).then_some(count + 1);
+        self.sessions.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).is_ok()
+    }
+
+    pub(crate) fn end_session(&self) {
+        self.sessions.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    pub(crate) fn report(
+        &self,
+        shard: usize,
+        statistics: Statistics,
+        heaviest: Vec<SessionReport>,
+    ) {
         self.statistics.lock().expect("no panic while it is held")[shard] = statistics;
+        self.heaviest.lock().expect("no panic while it is held")[shard] = heaviest;
     }
 
     /// Changes whenever a route may no longer hold.
@@ -121,19 +167,43 @@ impl Shared {
         self.changes.load(Ordering::Acquire).wrapping_add(self.authorize.generation() << 40)
     }
 
+    /// Exchanges the exceptions by topic.
+    pub fn set_topics(&self, topics: Vec<TopicConfig>) {
+        *self.topics.write().expect("no panic while they are exchanged") = topics.into();
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn topics(&self) -> Arc<[TopicConfig]> {
+        self.topics.read().expect("no panic while they are exchanged").clone()
+    }
+
     pub(crate) fn routes(&self) -> RwLockReadGuard<'_, Routes> {
         self.routes.read().expect("no panic while routes change")
+    }
+
+    /// Makes every route be looked up again.
+    pub(crate) fn count_change(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The routes, to be changed; counts as a change.
     pub(crate) fn routes_mut(&self) -> RwLockWriteGuard<'_, Routes> {
         let routes = self.routes.write().expect("no panic while routes change");
-        self.changes.fetch_add(1, Ordering::AcqRel);
+        self.count_change();
         routes
     }
 
     pub(crate) fn retained(&self) -> MutexGuard<'_, Retained<Arc<Message>>> {
         self.retained.lock().expect("no panic while retained messages change")
+    }
+
+    /// Forgets a retained message that has expired, unless another took its place.
+    pub(crate) fn forget_retained(&self, message: &Arc<Message>) {
+        let mut retained = self.retained();
+        if retained.get(&message.topic).is_some_and(|kept| Arc::ptr_eq(kept, message)) {
+            retained.remove(&message.topic);
+        }
+        self.retained_count.store(retained.len(), Ordering::Relaxed);
     }
 
     /// Retains a message; false if there are too many topics. Without one, forgets the topic's.

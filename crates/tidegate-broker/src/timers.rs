@@ -35,6 +35,11 @@ impl Timers {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
     pub(crate) fn due(&mut self, now: Instant) -> Option<Timer> {
         let Reverse((at, _)) = self.heap.peek()?;
         if *at > now {

@@ -1,6 +1,6 @@
 //! From a checked configuration to running nodes.
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use tidegate_client::ApiError;
 use tidegate_frame::{
@@ -18,8 +18,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    auth::Doors,
     camera::{self, CameraOptions, DialOptions},
-    config::{Config, ENTRY_META_BYTES_MAX},
+    config::{Config, ConfigError, ENTRY_META_BYTES_MAX},
     link::LinkConfig,
     mqtt,
     node::{Node, NodeOptions},
@@ -97,11 +98,16 @@ fn credentials(config: &Config, name: &str) -> Result<Credentials, ApiError> {
     })
 }
 
-/// Runs an edge node until `stop`; says on the standard error where it listens.
+/// Runs an edge node until `stop`; says on the standard error where it listens. On SIGHUP it takes from `reload` what can be
+/// exchanged while it runs.
 ///
 /// # Errors
 /// What keeps it from running, with its code.
-pub async fn node(config: &Config, stop: CancellationToken) -> Result<(), ApiError> {
+pub async fn node(
+    config: &Config,
+    reload: Arc<Reload>,
+    stop: CancellationToken,
+) -> Result<(), ApiError> {
     let frames = &config.frames;
     let options = NodeOptions {
         api_listen: config.node.api_listen,
@@ -124,17 +130,18 @@ pub async fn node(config: &Config, stop: CancellationToken) -> Result<(), ApiErr
         ApiError::new(code, "the node cannot run").caused_by(crate::error_chain(&error))
     };
     let node = Node::bind(options).await.map_err(failed)?;
-    let broker = if config.mqtt.enabled { Some(start_mqtt(config)?) } else { None };
+    let broker = if config.mqtt.enabled { Some(start_mqtt(config, reload)?) } else { None };
     tracing::info!(api = %node.api_address(), link = %node.link_address(), "node ready");
     let served = node.serve(stop).await.map_err(failed);
-    if let Some((server, bridges, reloads)) = broker {
+    if let Some(RunningMqtt { server, bridges, reloads }) = broker {
         reloads.abort();
-        // Bridges first: they say farewell to both brokers.
+        // Bridges first: they say farewell to both brokers. Then the last that holds the server waits for its threads; a
+        // reload may hold it as well for a moment.
         let stop = move || {
             for bridge in bridges {
                 bridge.stop();
             }
-            server.stop();
+            drop(server);
         };
         let stopped = tokio::task::spawn_blocking(stop).await;
         if let Err(error) = stopped {
@@ -144,10 +151,37 @@ pub async fn node(config: &Config, stop: CancellationToken) -> Result<(), ApiErr
     served
 }
 
-/// Starts the MQTT server and its bridges, and a task that reads users and rules anew on SIGHUP.
-fn start_mqtt(
-    config: &Config,
-) -> Result<(mqtt::Server, Vec<mqtt::Bridge>, JoinHandle<()>), ApiError> {
+/// Reads the configuration of this process again.
+pub type Reload = dyn Fn() -> Result<Config, ConfigError> + Send + Sync;
+
+/// Users, rules and policies of MQTT anew: all of them, or none.
+fn reload_mqtt(server: &mqtt::Server, doors: &Arc<Doors>, reload: &Reload) -> Result<(), ApiError> {
+    let settings = mqtt::settings(&reload()?, doors.clone())?;
+    let reloaded = doors.reload().map_err(|error| {
+        ApiError::new(Code::CONFIG_INVALID, "users and rules of MQTT cannot be read")
+            .caused_by(crate::error_chain(&error))
+    })?;
+    for listener in server.reload(&settings) {
+        tracing::warn!(%listener, "what changed of this listener needs a restart");
+    }
+    tracing::info!(users = reloaded.users, users_changed = ?reloaded.users_changed, rules = reloaded.acl_rules,
+        rules_changed = reloaded.acl_changed, "users, rules and policies of MQTT read anew");
+    for warning in reloaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    Ok(())
+}
+
+/// What serves MQTT in a node.
+struct RunningMqtt {
+    server: Arc<mqtt::Server>,
+    bridges: Vec<mqtt::Bridge>,
+    reloads: JoinHandle<()>,
+}
+
+/// Starts the MQTT server and its bridges, and a task that reads users, rules and policies anew on SIGHUP; bridges stay as they
+/// are until a restart.
+fn start_mqtt(config: &Config, reload: Arc<Reload>) -> Result<RunningMqtt, ApiError> {
     let doors = mqtt::open_doors(config)?;
     let settings = mqtt::settings(config, doors.clone())?;
     let bridges = mqtt::bridges(config, &settings)?;
@@ -172,26 +206,25 @@ fn start_mqtt(
     let mut hangups = signal(SignalKind::hangup()).map_err(|error| {
         ApiError::new(Code::INTERNAL, "signals cannot be received").caused_by(error)
     })?;
+    let server = Arc::new(server);
+    let serving = Arc::downgrade(&server);
     let reloads = tokio::spawn(async move {
         while hangups.recv().await.is_some() {
-            let doors = doors.clone();
-            match tokio::task::spawn_blocking(move || doors.reload()).await {
-                Ok(Ok(reloaded)) => {
-                    tracing::info!(users = reloaded.users, changed = ?reloaded.users_changed, rules = reloaded.acl_rules,
-                        rules_changed = reloaded.acl_changed, "users and rules of MQTT read anew");
-                    for warning in reloaded.warnings {
-                        tracing::warn!("{warning}");
-                    }
-                }
+            let Some(server) = serving.upgrade() else { return };
+            let (doors, reload) = (doors.clone(), reload.clone());
+            let reloaded =
+                tokio::task::spawn_blocking(move || reload_mqtt(&server, &doors, &*reload));
+            match reloaded.await {
+                Ok(Ok(())) => {}
                 Ok(Err(error)) => {
                     let error = crate::error_chain(&error);
-                    tracing::error!(%error, "users and rules of MQTT stay as they were");
+                    tracing::error!(%error, "users, rules and policies of MQTT stay as they were");
                 }
                 Err(error) => tracing::error!(%error, "the reload failed"),
             }
         }
     });
-    Ok((server, bridges, reloads))
+    Ok(RunningMqtt { server, bridges, reloads })
 }
 
 /// Runs a camera node until `stop` or until its source ends.

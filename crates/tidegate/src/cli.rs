@@ -24,6 +24,7 @@ use std::{
     io::{self, Write},
     path::PathBuf,
     process::ExitCode,
+    sync::Arc,
 };
 
 use clap::{Parser, Subcommand};
@@ -131,7 +132,11 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
     let config = Config::load(cli.config.as_deref(), &cli.set)?;
     match cli.command {
         Command::Init(args) => init::run(&config, &args),
-        Command::Node(NodeArgs {}) => assemble::node(&config, stop).await,
+        Command::Node(NodeArgs {}) => {
+            let (path, set) = (cli.config, cli.set);
+            let reload = Arc::new(move || Config::load(path.as_deref(), &set));
+            assemble::node(&config, reload, stop).await
+        }
         Command::Camera(args) => {
             assemble::camera(&config, args.name, &args.source, args.edge.as_deref(), stop).await
         }

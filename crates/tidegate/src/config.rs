@@ -48,7 +48,7 @@ macro_rules! config {
             $($(#[doc = $doc:literal])* $field:ident: $type:ty = $default:expr,)+
         }
     )+
-    named
+    ;
     $(
         $(#[doc = $named_doc:literal])*
         $prefix:literal in $map:ident: $named:ident $(with $first:literal)? {
@@ -360,7 +360,7 @@ config! {
         sys_interval: Duration = Duration::from_secs(10),
     }
 
-    named
+    ;
     /// `[mqtt.listener.NAME]`: where MQTT clients connect. Without any, one on 127.0.0.1:1883.
     "mqtt.listener" in mqtt_listeners: MqttListenerSection with "main" {
         /// Address and port. Default `127.0.0.1:1883`.
@@ -379,6 +379,8 @@ config! {
         connections_max: u32 = 100_000,
         /// Longest time to the client's CONNECT. Default `10s`.
         connect_timeout: Duration = Duration::from_secs(10),
+        /// Messages that one client may publish a second; who sends more is read from no faster. Default 0: any.
+        publish_rate_max: u32 = 0,
         /// Whether clients come in that prove nothing. Default none: as `[mqtt]` says.
         allow_anonymous: Option<bool> = None,
         /// As in `[mqtt]`, for clients of this listener. Default none.

@@ -122,7 +122,7 @@ impl Broker {
         }
         let session = match self.by_client.get(&client_id) {
             Some(&key) => key,
-            None if self.sessions.len() >= limits.sessions_max => {
+            None if !shared.begin_session() => {
                 return refuse(
                     ReasonCode::QUOTA_EXCEEDED,
                     "the server has as many sessions as it may",
@@ -189,7 +189,11 @@ impl Broker {
         self.statistics.packets_sent += 1;
         let session = self.sessions.get_mut(session).expect("found or made");
         session.version = version;
-        session.identity = identity;
+        if session.identity != identity {
+            session.identity = identity;
+            // Routes remember what the former user was allowed to have.
+            self.shared.count_change();
+        }
         session.config = config;
         session.expiry = expiry;
         session.connection = Some(key);
@@ -231,9 +235,6 @@ impl Broker {
     /// A client's DISCONNECT.
     pub(super) fn leave(&mut self, now: Instant, key: Key, packet: &Disconnect) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        if packet.reason != ReasonCode::DISCONNECT_WITH_WILL {
-            connection.will = None; // MQTT-3.14.4-3
-        }
         if let (Some(session), Some(seconds)) = (connection.session, packet.session_expiry) {
             let session = self.sessions.get_mut(session).expect("a connection's session is there");
             // MQTT-3.14.2-2: what was 0 stays 0.
@@ -243,9 +244,24 @@ impl Broker {
             }
             session.expiry = bounded(seconds, self.shared.config().session_expiry_max);
         }
+        if packet.reason == ReasonCode::SUCCESS {
+            connection.will = None; // MQTT-3.14.4-3: by no other reason
+        }
         connection.is_closing = true;
         self.let_go(now, key, false);
         self.outputs.push_back(Output::Close(key));
+    }
+
+    /// Sets a timer for the end of a session, unless one that comes in time is set: who reconnects often must not leave a
+    /// timer behind each time.
+    pub(super) fn watch_end(&mut self, key: Key) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        if let Some(ends_at) = session.ends_at
+            && session.looked_at.is_none_or(|at| at > ends_at)
+        {
+            session.looked_at = Some(ends_at);
+            self.timers.set(ends_at, Timer::SessionEnd(key));
+        }
     }
 
     /// Another connection comes for the session of this one.
@@ -275,9 +291,7 @@ impl Broker {
         }
         session.inflight.keep_resendable();
         if let Some(expiry) = session.expiry {
-            let ends_at = now + expiry;
-            session.ends_at = Some(ends_at);
-            self.timers.set(ends_at, Timer::SessionEnd(session_key));
+            session.ends_at = Some(now + expiry);
         }
         match will {
             Some(will) if will.delay.is_zero() => self.publish_will(now, session_key, &will),
@@ -289,6 +303,7 @@ impl Broker {
             }
             _ => {}
         }
+        self.watch_end(session_key);
     }
 
     pub(super) fn publish_will(&mut self, now: Instant, session: Key, will: &WillMessage) {
@@ -309,10 +324,12 @@ impl Broker {
             tidegate_message::Action::Publish,
             tidegate_message::Target::Topic(message.topic),
         );
-        // As for what a client publishes: `$SYS` is the server's own.
+        // As for what a client publishes: `$SYS` is the server's own (section 4.7.2).
         let is_own = identity.kind == IdentityKind::Internal;
         if may.allow && (is_own || !message.topic.starts_with("$SYS/")) {
-            self.publish_internal(now, message);
+            if !self.publish_internal(now, message) {
+                self.statistics.refused += 1;
+            }
         } else {
             tracing::debug!(client = %identity.client, topic = %message.topic, rule = %may.rule, "will not allowed");
             self.statistics.refused += 1;
@@ -341,6 +358,7 @@ impl Broker {
             state: Arc::new(SessionState::default()),
             will: None,
             ends_at: None,
+            looked_at: None,
             dropped: Default::default(),
             blocks: Vec::new(),
             blocked_by: 0,
@@ -358,6 +376,7 @@ impl Broker {
         let session_key = self.session_key(key);
         let Some(session) = self.sessions.remove(key) else { return };
         self.by_client.remove(&session.client_id);
+        self.shared.end_session();
         if !session.subscriptions.is_empty() {
             let mut routes = self.shared.routes_mut();
             for filter in session.subscriptions.keys() {

@@ -173,10 +173,8 @@ impl Broker {
     /// Makes the session that holds most give `bytes` back, or end; false if none can.
     fn reclaim(&mut self, bytes: u64) -> bool {
         let can = |session: &Session| {
-            session.queue.bytes() > 0
-                && (droppable(session, QoS::AtMostOnce)
-                    || droppable(session, QoS::AtLeastOnce)
-                    || (session.connection.is_some() && !session.is_kept()))
+            session.queue.can_drop(|qos| droppable(session, qos))
+                || (!session.queue.is_empty() && session.connection.is_some() && !session.is_kept())
         };
         let most = self
             .sessions
@@ -196,6 +194,7 @@ impl Broker {
             session.dropped.budget_full += 1;
             self.statistics.dropped.budget_full += 1;
         }
+        session.note_behind();
         if freed == 0 {
             let connection = session.connection;
             session.queue = Default::default();
@@ -288,15 +287,16 @@ impl Broker {
                 self.statistics.dropped.budget_full += 1;
                 return;
             };
-            let ids = Ids::of(&target.ids);
+            let ids = Ids::of(target.ids(message.publisher));
             Some(Box::new(Queued::new(held.clone(), qos, retain, ids, now)))
         } else {
             None
         };
         let version = connection.version;
+        let ids = target.ids(message.publisher);
         let is_same = encoded.count > 1
             && qos == QoS::AtMostOnce
-            && target.ids.is_empty()
+            && ids.is_empty()
             && connection.aliases_out.max == 0;
         let of = (version == Version::V5, retain);
         if is_same
@@ -305,7 +305,7 @@ impl Broker {
         {
             connection.outbox.data(&mut self.buffers).extend_from_slice(&self.scratch);
         } else {
-            let outgoing = Outgoing { message, qos, retain, dup: false, ids: &target.ids };
+            let outgoing = Outgoing { message, qos, retain, dup: false, ids };
             let size = outgoing.packet_bytes(connection, now);
             if size > connection.packet_bytes_max as usize {
                 session.dropped.too_large += 1; // MQTT-3.1.2-25
@@ -357,19 +357,24 @@ impl Broker {
             self.statistics.dropped.budget_full += 1;
             return;
         };
-        let queued = Queued::new(held, qos, retain, Ids::of(&target.ids), now);
+        let queued = Queued::new(held, qos, retain, Ids::of(target.ids(message.publisher)), now);
         self.enqueue(key, queued, Some(route));
     }
 
     /// Puts a message into a session's queue, under the policy that holds there.
     pub(super) fn enqueue(&mut self, key: Key, queued: Queued, route: Option<&Route>) {
+        let own = self.session_key(key);
         let Some(session) = self.sessions.get_mut(key) else { return };
         let config = session.config.clone();
         let usual =
             if queued.qos == QoS::AtMostOnce { config.overflow_qos0 } else { config.overflow };
-        let overflow = route.and_then(|route| route.overflow).unwrap_or(usual);
-        let is_large = is_large(queued.payload_bytes(), route, session);
         let publisher = queued.message.publisher;
+        let mut overflow = route.and_then(|route| route.overflow).unwrap_or(usual);
+        if overflow == Overflow::BlockPublisher && publisher == Some(own) {
+            // Who is not read from cannot acknowledge: it would wait for itself.
+            overflow = Overflow::Disconnect;
+        }
+        let is_large = is_large(queued.payload_bytes(), route, session);
         let mut queued = queued;
         if overflow == Overflow::Latest {
             match session.queue.replace(queued) {
@@ -377,13 +382,16 @@ impl Broker {
                 None => {
                     session.dropped.conflated += 1;
                     self.statistics.dropped.conflated += 1;
+                    session.note_behind();
                     return;
                 }
             }
         }
         let bytes = queued.message.charged();
-        while session.queue.bytes() + bytes > config.queue_bytes_max
-            || session.queue.len() >= config.queue_messages_max
+        // One may always wait, or what is larger than all that may could never be sent.
+        while !session.queue.is_empty()
+            && (session.queue.bytes() + bytes > config.queue_bytes_max
+                || session.queue.len() >= config.queue_messages_max)
         {
             let qos0 = overflow_drops(config.overflow_qos0, route);
             let qos12 = overflow_drops(config.overflow, route);
@@ -394,7 +402,10 @@ impl Broker {
                     .is_some(),
                 Overflow::DropNewest => false,
                 Overflow::Disconnect => {
-                    if let Some(connection) = session.connection {
+                    let connection = session.connection.filter(|key| {
+                        self.connections.get(*key).is_some_and(|connection| !connection.is_closing)
+                    });
+                    if let Some(connection) = connection {
                         tracing::warn!(client = %session.client_id, bytes = session.queue.bytes(), messages = session.queue.len(),
                             "disconnected: its queue is full");
                         self.statistics.overflow_disconnects += 1;
@@ -422,9 +433,8 @@ impl Broker {
             }
         }
         let Some(session) = self.sessions.get_mut(key) else { return };
-        session.queue.push(queued, is_large);
-        let behind = session.queue.bytes() > config.queue_bytes_max / 2;
-        session.state.behind.store(behind, std::sync::atomic::Ordering::Relaxed);
+        session.queue.push(queued, is_large, overflow == Overflow::Latest);
+        session.note_behind();
         if let Some(at) = session.connection {
             self.mark_dirty(at);
         }
@@ -512,11 +522,10 @@ impl Outgoing<'_> {
         }
     }
 
-    /// Length of the whole packet, at most: as if its topic had to be written out.
+    /// Length of the whole packet, without an alias.
     pub(super) fn packet_bytes(&self, connection: &Connection, now: Instant) -> usize {
-        let alias_bytes = if connection.aliases_out.max > 0 { 3 } else { 0 };
         let packet_id = (self.qos > QoS::AtMostOnce).then_some(std::num::NonZeroU16::MIN);
-        PublishHead { packet_id, ..self.head(now) }.packet_bytes(connection.version) + alias_bytes
+        PublishHead { packet_id, ..self.head(now) }.packet_bytes(connection.version)
     }
 
     /// Appends the packet up to its payload.
@@ -529,7 +538,11 @@ impl Outgoing<'_> {
         out: &mut Vec<u8>,
     ) {
         let mut head = PublishHead { packet_id, ..self.head(now) };
-        if let Some((alias, known)) = connection.aliases_out.of(self.message.topic) {
+        let aliased = PublishHead { topic_alias: Some(std::num::NonZeroU16::MIN), ..head };
+        if connection.aliases_out.max > 0
+            && aliased.packet_bytes(connection.version) <= connection.packet_bytes_max as usize
+            && let Some((alias, known)) = connection.aliases_out.of(self.message.topic)
+        {
             head.topic_alias = Some(alias);
             if known {
                 head.topic = "";

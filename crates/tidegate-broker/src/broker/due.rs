@@ -12,6 +12,9 @@ use crate::{
     timers::Timer,
 };
 
+/// Sessions that are named because they hold most.
+const HEAVIEST: usize = 10;
+
 impl Broker {
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
@@ -20,10 +23,13 @@ impl Broker {
                 Timer::Silence(key) => self.silent(now, key),
                 Timer::Wake(key) => self.woken(now, key),
                 Timer::SessionEnd(key) => {
-                    let ends = self.sessions.get(key).and_then(|session| session.ends_at);
-                    if ends.is_some_and(|at| at <= now) {
+                    let Some(session) = self.sessions.get_mut(key) else { continue };
+                    session.looked_at.take_if(|at| *at <= now);
+                    if session.ends_at.is_some_and(|at| at <= now) {
                         self.statistics.expired_sessions += 1;
                         self.end_session(now, key);
+                    } else {
+                        self.watch_end(key);
                     }
                 }
                 Timer::Will(key) => {
@@ -33,7 +39,9 @@ impl Broker {
                     }
                 }
                 Timer::Sys => {
-                    self.shared.report(self.shard, self.statistics());
+                    let holding =
+                        self.sessions(HEAVIEST).into_iter().filter(|s| s.held_bytes() > 0);
+                    self.shared.report(self.shard, self.statistics(), holding.collect());
                     if self.shard == 0 {
                         self.publish_sys(now);
                     }
@@ -44,7 +52,12 @@ impl Broker {
     }
 
     fn silent(&mut self, now: Instant, key: Key) {
-        let Some(connection) = self.connections.get(key) else { return };
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let session = connection.session.and_then(|key| self.sessions.get(key));
+        if session.is_some_and(|session| session.blocked_by > 0) {
+            // It is we who do not read.
+            connection.last_heard = now;
+        }
         let ends = connection.last_heard + silence(connection.keep_alive);
         if ends > now {
             self.timers.set(ends, Timer::Silence(key));
@@ -71,6 +84,11 @@ impl Broker {
             ..
         } = shared.statistics();
         let budget = shared.budget();
+        let heaviest: Vec<String> = shared
+            .heaviest(HEAVIEST)
+            .iter()
+            .map(|s| format!("{} {} {}", s.held_bytes(), s.queued + s.inflight, s.client_id))
+            .collect();
         let version = concat!("tidegate version ", env!("CARGO_PKG_VERSION"));
         for (topic, value) in [
             ("version", version.to_owned()),
@@ -92,6 +110,8 @@ impl Broker {
             ("subscriptions/count", shared.subscriptions().to_string()),
             ("retained messages/count", shared.retained_count().to_string()),
             ("store/messages/bytes", budget.used().to_string()),
+            // Bytes, messages and client of those that hold most, one a line.
+            ("clients/heaviest", heaviest.join("\n")),
             ("heap/current", budget.used().to_string()),
             ("heap/maximum", budget.peak().to_string()),
         ] {

@@ -82,6 +82,9 @@ impl Broker {
     ) -> Result<(), Fault> {
         let Some(charge) = received.charge.take() else {
             self.statistics.received += 1;
+            if self.answer_again(key, received.qos, received.packet_id) {
+                return Ok(());
+            }
             return self.refuse(key, received.qos, received.packet_id, ReasonCode::QUOTA_EXCEEDED);
         };
         let payload = received.payload();
@@ -127,6 +130,23 @@ impl Broker {
         Ok(topic)
     }
 
+    /// Whether it is a QoS 2 message that was received and not released, which is answered again and no more
+    /// (MQTT-4.3.3-10).
+    #[inline]
+    fn answer_again(&mut self, key: Key, qos: QoS, packet_id: Option<PacketId>) -> bool {
+        let (QoS::ExactlyOnce, Some(id)) = (qos, packet_id) else { return false };
+        let connection = self.connections.get(key).expect("it is being received from");
+        let session = connection.session.expect("checked before");
+        let session = self.sessions.get(session).expect("a connection's session is there");
+        if session.is_received(id) {
+            self.acknowledge(key, AckKind::Pubrec, id, ReasonCode::SUCCESS);
+            return true;
+        }
+        // One that the operators still look at is answered after that.
+        let same = |owed: &Pending| owed.qos == qos && owed.packet_id == packet_id;
+        self.pending.iter().any(same)
+    }
+
     #[inline]
     fn arrived(
         &mut self,
@@ -138,16 +158,16 @@ impl Broker {
     ) -> Result<(), Fault> {
         self.statistics.received += 1;
         self.statistics.received_bytes += arrival.payload.len() as u64;
-        if let (QoS::ExactlyOnce, Some(id)) = (arrival.qos, arrival.packet_id) {
+        if self.answer_again(key, arrival.qos, arrival.packet_id) {
+            return Ok(());
+        }
+        if arrival.qos == QoS::ExactlyOnce {
             let connection = self.connections.get(key).expect("it is being received from");
             let session = connection.session.expect("checked before");
             let session = self.sessions.get(session).expect("a connection's session is there");
-            if session.is_received(id) {
-                self.acknowledge(key, AckKind::Pubrec, id, ReasonCode::SUCCESS); // MQTT-4.3.3-10
-                return Ok(());
-            }
             let max = self.shared.config().receive_maximum;
-            if session.received.len() >= usize::from(max) {
+            let pending = self.pending.iter().filter(|owed| owed.qos == QoS::ExactlyOnce).count();
+            if session.received.len() + pending >= usize::from(max) {
                 let text = format!("more than {max} messages of QoS 2 wait for their release");
                 return Err(Fault::new(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED, text));
             }

@@ -35,6 +35,10 @@ impl Broker {
                 Ok(0) => break,
                 Ok(count) => taken += count,
                 Err(fault) => {
+                    if self.admission.is_some() {
+                        // What was published before is answered before.
+                        self.admit(now, key);
+                    }
                     tracing::debug!(connection = key.slot, reason = %fault.reason, text = %fault.text, "connection ended");
                     self.disconnect(key, fault.reason, Some(&fault.text));
                     taken = input.len();
@@ -55,7 +59,7 @@ impl Broker {
         }
         let version = connection.version;
         if let Some(receiving) = &mut connection.receiving {
-            let count = receiving.take(input);
+            let count = receiving.take(input, self.shared.segments());
             if receiving.left == 0 {
                 let received = connection.receiving.take().expect("looked at above");
                 self.received_whole(now, key, *received)?;
@@ -81,7 +85,14 @@ impl Broker {
             }
             let prefix = &input[header.header_bytes..];
             let head = Publish::decode_head(version, first, prefix, header.body_bytes)?;
-            let Some((publish, head_bytes)) = head else { return Ok(0) };
+            let Some((publish, head_bytes)) = head else {
+                if prefix.len() < CONTROL_BYTES_MAX - header.header_bytes {
+                    return Ok(0);
+                }
+                let text = format!("properties of a message exceed {CONTROL_BYTES_MAX} bytes");
+                return Err(Fault::new(ReasonCode::PACKET_TOO_LARGE, text));
+            };
+            refuse_subscription_ids(&publish)?;
             self.begin_receiving(key, &publish, header.body_bytes - head_bytes)?;
             self.statistics.packets_received += 1;
             return Ok(header.header_bytes + head_bytes);
@@ -92,6 +103,7 @@ impl Broker {
             let last = last.map(|recent| recent.route.clone());
             let known = last.as_ref().map_or("", |route| &*route.topic);
             let publish = Publish::decode_known(version, first, body, known)?;
+            refuse_subscription_ids(&publish)?;
             self.received_publish(now, key, &publish, last.as_ref())?;
             return Ok(packet_bytes);
         }
@@ -125,7 +137,7 @@ impl Broker {
             message_expiry: publish.properties.message_expiry,
             charge,
             segments: Vec::new(),
-            segment: Default::default(),
+            segment: None,
             left: payload_bytes,
         }));
         Ok(())
@@ -187,15 +199,22 @@ impl Broker {
             tracing::debug!(client = %session.client_id, id = ack.packet_id, "acknowledges what is not in flight");
             return Ok(());
         }
-        connection.unacknowledged = connection.unacknowledged.saturating_sub(1);
+        if !connection.resend.contains(&ack.packet_id) {
+            connection.unacknowledged = connection.unacknowledged.saturating_sub(1);
+        }
+        let mut next_query = None;
         if connection.query.is_some_and(|query| query.id == ack.packet_id) {
             let query = connection.query.take().expect("looked at above");
             if let Some(left) = query.left {
                 connection.schedule.answered(now, now.since(left));
             }
+            next_query = connection.schedule.query_at();
         }
         if !session.queue.is_empty() || !connection.resend.is_empty() {
             mark_dirty(key, connection, &mut self.dirty);
+        }
+        if let Some(at) = next_query {
+            self.wake_at(key, at.max(now));
         }
         Ok(())
     }
@@ -247,10 +266,25 @@ impl Broker {
     #[inline]
     pub(super) fn answer(&mut self, key: Key, encode: impl FnOnce(Version, &mut Vec<u8>)) {
         let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.is_closing {
+            return; // MQTT-3.14.4-1
+        }
         encode(connection.version, connection.outbox.control(&mut self.buffers));
         self.statistics.packets_sent += 1;
         mark_dirty(key, connection, &mut self.dirty);
     }
+}
+
+/// Subscription identifiers are for servers to send (MQTT-3.3.4-6).
+#[inline]
+fn refuse_subscription_ids(publish: &Publish<'_>) -> Result<(), Fault> {
+    if publish.properties.all_forwarded || publish.properties.subscription_ids().next().is_none() {
+        return Ok(());
+    }
+    Err(Fault::new(
+        ReasonCode::PROTOCOL_ERROR,
+        "a client's PUBLISH has a subscription identifier (MQTT-3.3.4-6)",
+    ))
 }
 
 impl From<DecodeError> for Fault {

@@ -88,6 +88,8 @@ impl Broker {
                 cursor: None,
                 options,
                 since: now,
+                is_done: false,
+                found: Default::default(),
             });
         }
         debug_assert!(version == Version::V5 || id == 0);

@@ -1,13 +1,13 @@
 //! What leaves next on one connection.
 
-use std::{io::IoSlice, sync::atomic::Ordering};
+use std::{io::IoSlice, time::Duration};
 
-use tidegate_message::Instant;
+use tidegate_message::{Action, Instant, Target};
 use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode, encode_ack};
 
 use super::{
     Broker, ConnectionKey,
-    deliver::{Outgoing, append, drain_time, may_begin},
+    deliver::{Outgoing, append, drain_time, is_large, may_begin},
     mark_dirty,
 };
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     inflight::Awaits,
     message::Body,
     outbox::SLICES_MAX,
-    queue::Queued,
+    queue::{Ids, Queued},
     schedule::{Backlog, Class, LinkState, Next, Policy, Waiting},
     slab::Key,
     timers::Timer,
@@ -59,8 +59,14 @@ impl Broker {
         key: ConnectionKey,
         slices: &mut [IoSlice<'a>; SLICES_MAX],
     ) -> usize {
-        self.fetch_retained(key);
-        while let Step::More = self.prepare(now, key) {}
+        loop {
+            self.fetch_retained(now, key);
+            while let Step::More = self.prepare(now, key) {}
+            // All that was fetched may have been too large or too old.
+            if !self.must_fetch(key) {
+                break;
+            }
+        }
         let Some(connection) = self.connections.get(key) else { return 0 };
         connection.outbox.slices(WRITE_BYTES_MAX, slices)
     }
@@ -186,8 +192,7 @@ impl Broker {
             Class::Large => session.queue.pop_large(),
         };
         let queued = queued.expect("the caller saw it");
-        let behind = session.queue.bytes() > session.config.queue_bytes_max / 2;
-        session.state.behind.store(behind, Ordering::Relaxed);
+        let behind = session.note_behind();
         let released = if behind { Vec::new() } else { std::mem::take(&mut session.blocks) };
         let bytes = queued.payload_bytes();
         if queued.message.is_expired(now) {
@@ -267,6 +272,15 @@ impl Broker {
                     dup: true,
                     ids: queued.ids.as_slice(),
                 };
+                if outgoing.packet_bytes(connection, now) > connection.packet_bytes_max as usize {
+                    // This connection takes less than the one before (MQTT-3.1.2-25).
+                    let awaits = entry.awaits;
+                    session.inflight.end(id, awaits);
+                    session.dropped.too_large += 1;
+                    self.statistics.dropped.too_large += 1;
+                    connection.resend.pop_front();
+                    return Step::More;
+                }
                 write_message(
                     connection,
                     &mut self.buffers,
@@ -287,39 +301,73 @@ impl Broker {
         Step::More
     }
 
+    /// Whether retained messages are owed and nothing is there that would call for them.
+    fn must_fetch(&self, key: Key) -> bool {
+        let Some(connection) = self.connections.get(key) else { return false };
+        let session = connection.session.and_then(|key| self.sessions.get(key));
+        connection.outbox.is_empty()
+            && connection.resend.is_empty()
+            && !connection.is_closing
+            && session.is_some_and(|s| s.queue.is_empty() && !s.retained.is_empty())
+    }
+
     /// Looks up more of the retained messages that new subscriptions are owed, once those before have left.
-    fn fetch_retained(&mut self, key: Key) {
+    fn fetch_retained(&mut self, now: Instant, key: Key) {
         let Some(connection) = self.connections.get(key) else { return };
         let Some(session_key) = connection.session else { return };
-        loop {
-            let Some(session) = self.sessions.get_mut(session_key) else { return };
-            if session.retained.is_empty() || session.queue.len() >= RETAINED_QUEUE {
-                return;
+        let own = self.session_key(session_key);
+        let Some(session) = self.sessions.get_mut(session_key) else { return };
+        while let Some(mut scan) = session.retained.pop_front() {
+            while let Some(message) = scan.found.pop_front() {
+                // They wait here rather than in the queue, whose overflow is for those who do not keep up.
+                let config = &session.config;
+                let has_room = session.queue.is_empty()
+                    || (session.queue.len() < RETAINED_QUEUE.min(config.queue_messages_max)
+                        && session.queue.bytes() + message.charged() <= config.queue_bytes_max);
+                if !has_room {
+                    scan.found.push_front(message);
+                    session.retained.push_front(scan);
+                    return;
+                }
+                let is_large = is_large(message.payload.len(), None, session);
+                let qos = message.qos.min(scan.options.qos);
+                let ids = Ids::of(if scan.options.id == 0 {
+                    &[]
+                } else {
+                    std::slice::from_ref(&scan.options.id)
+                });
+                let queued = Queued::new(message, qos, true, ids, scan.since);
+                session.queue.push(queued, is_large, false);
+                session.note_behind();
             }
-            let Some(mut scan) = session.retained.pop_front() else { return };
-            let own = self.session_key(session_key);
-            let mut found = Vec::new();
+            if scan.is_done {
+                continue;
+            }
+            let mut expired = Vec::new();
             scan.cursor = self.shared.retained().matches_from(
                 &scan.filter,
                 scan.cursor.take(),
                 RETAINED_STEP,
                 |_, message| {
-                    if !(scan.options.no_local && message.publisher == Some(own)) {
-                        found.push(message.clone());
+                    if message.is_expired(now) {
+                        expired.push(message.clone());
+                    } else if !(scan.options.no_local && message.publisher == Some(own)) {
+                        scan.found.push_back(message.clone());
                     }
                 },
             );
-            let now = scan.since;
-            for message in found {
-                let qos = message.qos.min(scan.options.qos);
-                let id = [scan.options.id];
-                let ids = crate::queue::Ids::of(if scan.options.id == 0 { &[] } else { &id });
-                self.enqueue(session_key, Queued::new(message, qos, true, ids, now), None);
+            scan.is_done = scan.cursor.is_none();
+            for message in expired {
+                self.shared.forget_retained(&message);
             }
-            let Some(session) = self.sessions.get_mut(session_key) else { return };
-            if scan.cursor.is_some() {
-                session.retained.push_front(scan);
+            let authorize = self.shared.authorize();
+            if !authorize.receives_all() {
+                scan.found.retain(|message| {
+                    let asked = Target::Topic(&message.topic);
+                    authorize.decide(&session.identity, Action::Receive, asked).allow
+                });
             }
+            session.retained.push_front(scan);
         }
     }
 
@@ -358,24 +406,30 @@ impl Broker {
         if connection.schedule.query_due(now)
             && connection.query.is_none()
             && connection.unacknowledged < connection.receive_maximum
+            && connection.resend.is_empty()
+            && !connection.is_closing
         {
             let bytes = connection.schedule.policy().paper().map_or(0, |paper| paper.query_bytes);
-            let session = session_key.expect("it answers");
-            let session = self.sessions.get_mut(session).expect("a connection's session is there");
-            let id = session.inflight.begin(QoS::AtLeastOnce, bytes as usize, false, None);
-            connection.unacknowledged += 1;
-            let head = PublishHead {
+            let mut head = PublishHead {
                 dup: false,
                 qos: QoS::AtLeastOnce,
                 retain: false,
                 topic: &self.shared.config().query_topic,
-                packet_id: Some(id),
+                packet_id: Some(PacketId::MIN),
                 topic_alias: None,
                 message_expiry: None,
                 subscription_ids: &[],
                 forwarded: &[],
                 payload_bytes: bytes as usize,
             };
+            if head.packet_bytes(connection.version) > connection.packet_bytes_max as usize {
+                return; // MQTT-3.1.2-24
+            }
+            let session = session_key.expect("it answers");
+            let session = self.sessions.get_mut(session).expect("a connection's session is there");
+            let id = session.inflight.begin(QoS::AtLeastOnce, bytes as usize, false, None);
+            connection.unacknowledged += 1;
+            head.packet_id = Some(id);
             let out = connection.outbox.data(&mut self.buffers);
             head.encode(connection.version, out);
             out.resize(out.len() + bytes as usize, 0);
@@ -383,9 +437,14 @@ impl Broker {
             connection.query = Some(Query { id, ends_at, left: None });
             self.statistics.packets_sent += 1;
         }
-        let at = connection.schedule.query_at().filter(|at| *at > now);
-        if let Some(at) = at {
-            self.wake_at(key, at);
+        // One that found no place is tried again.
+        let period = connection.schedule.policy().paper().map(|paper| paper.query_period);
+        let at = connection.schedule.query_at().filter(|_| connection.query.is_none());
+        if let (Some(at), Some(period)) = (at, period) {
+            self.wake_at(
+                key,
+                if at > now { at } else { now + period.max(Duration::from_millis(1)) },
+            );
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! What it costs: on a link of 10 Mbit/s a message of 1 MB takes 0.84 s, and a small one that comes after its
 //! start waits for the rest of that. No order of starts changes this, so on a link that is *always* that slow
-//! withholding only idles it: the large one is started as soon as no small one waits and the kernel has sent
-//! all it had. Only where the link is slower than it was of late can a later start be quicker, and only if
+//! withholding only idles it: the large one is started as soon as no small one waits, the kernel has sent all it
+//! had and no more of that is on the way than the path holds. Only where the link is slower than it was of late can a later start be quicker, and only if
 //! small messages do come is anyone helped. So all three must hold for a large message to be withheld:
 //!
 //! 1. its predicted time, bytes by delivery rate, exceeds the budget;
@@ -37,6 +37,11 @@ const RATE_BELIEVED: Duration = Duration::from_secs(1);
 const RTT_FACTOR: u32 = 4;
 /// How far back our bytes in flight are remembered.
 const RECENT: Duration = Duration::from_secs(30);
+/// How long before the path runs dry a large message is started: timers and threads are late by a
+/// millisecond or more, and a path that idles for 2 ms before each of many large messages makes them 3 % later in the end.
+const START_AHEAD: Duration = Duration::from_millis(8);
+/// What every path may hold: ten segments, which TCP begins with.
+const HELD_MIN: u64 = 14_600;
 /// Least time until a look at bytes that the kernel has still to send.
 const DRAIN_MIN: Duration = Duration::from_millis(1);
 
@@ -76,11 +81,11 @@ impl Deadline {
         if now >= due {
             return Next::Large;
         }
-        if link.unsent_bytes > 0 {
-            let drained = seconds(link.unsent_bytes, link.delivery_rate)
-                .map_or(DRAIN_MIN, |time| {
-                    time.clamp(DRAIN_MIN, config.small_budget.max(DRAIN_MIN))
-                });
+        let excess = excess_bytes(link);
+        if excess > 0 {
+            let drained = seconds(excess, link.delivery_rate).map_or(DRAIN_MIN, |time| {
+                time.clamp(DRAIN_MIN, config.small_budget.max(DRAIN_MIN))
+            });
             return Next::Wait(Some(due.min(now + drained)));
         }
         match self.withheld_until(config, now, large.bytes, link) {
@@ -122,6 +127,16 @@ impl Deadline {
         let explained = link.rtt_min.saturating_add(own).saturating_add(config.small_budget);
         link.rtt > link.rtt_min.saturating_mul(RTT_FACTOR) && link.rtt > explained
     }
+}
+
+/// Bytes before a large message that would gain nothing by its start now: those that the kernel has still to send, and those
+/// on the way beyond what the path holds, which stand in a queue there. A message that is started behind them is begun no
+/// sooner, and a small one that comes meanwhile is late by the whole of it.
+pub(super) fn excess_bytes(link: LinkState) -> u64 {
+    let held = (link.delivery_rate as f64 * (link.rtt_min + START_AHEAD).as_secs_f64()) as u64;
+    let known = link.delivery_rate > 0 && !link.rtt_min.is_zero();
+    let standing = if known { link.unacked_bytes.saturating_sub(held.max(HELD_MIN)) } else { 0 };
+    link.unsent_bytes.saturating_add(standing)
 }
 
 /// The time for `bytes` at `rate` bytes a second; nothing if the rate is not known.

@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     fs, io,
     io::Write as _,
+    num::NonZeroU32,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::Arc,
@@ -24,7 +25,7 @@ use tidegate_wire::mqtt::QoS;
 
 use super::{
     bridge::BridgeSettings,
-    settings::{Authenticate, ListenerSettings, Scram, ServerSettings},
+    settings::{Authenticate, ListenerSettings, Scram, ServerSettings, SessionSettings},
 };
 use crate::{
     auth::{self, Doors, DoorsConfig},
@@ -107,9 +108,9 @@ pub fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSettings, Ap
             connect_timeout: listener.connect_timeout,
             anonymous,
             identity: None,
-            session: Arc::new(session),
-            users: Arc::new(users),
+            sessions: SessionSettings { usual: Arc::new(session), users: Arc::new(users) },
             tcp_congestion: listener.tcp_congestion.clone(),
+            publish_rate_max: NonZeroU32::new(listener.publish_rate_max),
         })
     });
     let processors = thread::available_parallelism().map_or(1, usize::from);

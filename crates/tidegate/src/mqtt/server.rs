@@ -5,7 +5,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc,
-        atomic::AtomicUsize,
+        atomic::Ordering,
         mpsc::{self, Receiver},
     },
     thread::{self, JoinHandle},
@@ -18,7 +18,7 @@ use tidegate_message::Identity;
 
 use super::{
     inbox::{Inbox, waker},
-    settings::{Authenticate, ListenerSettings, Protocol, ServerSettings},
+    settings::{Authenticate, ListenerSettings, Protocol, ServerSettings, SessionSettings},
     shard::{Listener, Note, Question, Shard, ShardParts},
 };
 use crate::clock;
@@ -37,6 +37,7 @@ pub struct Server {
     inboxes: Arc<[Arc<Inbox<Note>>]>,
     threads: Vec<JoinHandle<()>>,
     addresses: Vec<(Arc<str>, SocketAddr)>,
+    listeners: Vec<Arc<Listener>>,
 }
 
 /// Why a server cannot run.
@@ -74,8 +75,7 @@ impl Server {
             };
             let socket = listen(address).map_err(failed)?;
             addresses.push((listener.name.clone(), socket.local_addr().map_err(failed)?));
-            let connections = AtomicUsize::new(0);
-            sockets.push((socket, Arc::new(Listener { settings: listener, connections })));
+            sockets.push((socket, Arc::new(Listener::new(listener))));
         }
         let shared = Shared::new(broker, shards, authorize, clock::now());
         let mut polls = Vec::new();
@@ -93,6 +93,7 @@ impl Server {
             inboxes: inboxes.clone(),
             threads: Vec::new(),
             addresses,
+            listeners: sockets.iter().map(|(_, listener)| listener.clone()).collect(),
         };
         let seed = u64::from_ne_bytes(random_bytes().map_err(ServerError::Start)?);
         for (shard, poll) in polls.into_iter().enumerate() {
@@ -157,6 +158,28 @@ impl Server {
         Connector { inboxes: self.inboxes.clone() }
     }
 
+    /// Exchanges policies, limits and overflow of the listeners' sessions, and the exceptions by topic, for clients that
+    /// connect from now on. Names the listeners of `settings` that are not there or are otherwise another: those need a
+    /// restart.
+    pub fn reload(&self, settings: &ServerSettings) -> Vec<Arc<str>> {
+        self.shared.set_topics(settings.broker.topics.clone());
+        let mut others = Vec::new();
+        for new in &settings.listeners {
+            let found = self.listeners.iter().find(|listener| listener.settings.name == new.name);
+            match found {
+                Some(listener) => {
+                    *listener.sessions.write().expect("no panic while they are exchanged") =
+                        new.sessions.clone();
+                    if !listener.settings.is_same_door(new) {
+                        others.push(new.name.clone());
+                    }
+                }
+                None => others.push(new.name.clone()),
+            }
+        }
+        others
+    }
+
     /// Ends a client's connection because somebody said so.
     pub fn kick(&self, client_id: &str) {
         let shard = self.shared.shard_of(client_id);
@@ -171,8 +194,7 @@ impl Server {
         }
         drop(answer);
         let mut reports: Vec<SessionReport> = answers.into_iter().flatten().collect();
-        reports
-            .sort_by_key(|report| std::cmp::Reverse(report.queued_bytes + report.inflight_bytes));
+        reports.sort_by_key(|report| std::cmp::Reverse(report.held_bytes()));
         reports.truncate(limit);
         reports
     }
@@ -251,11 +273,12 @@ impl Connector {
             connect_timeout: Duration::from_secs(10),
             anonymous: true,
             identity: Some(identity),
-            session: Arc::new(session),
-            users: Arc::default(),
+            sessions: SessionSettings { usual: Arc::new(session), users: Arc::default() },
             tcp_congestion: None,
+            publish_rate_max: None,
         };
-        let listener = Arc::new(Listener { settings, connections: AtomicUsize::new(1) });
+        let listener = Arc::new(Listener::new(settings));
+        listener.connections.store(1, Ordering::Relaxed);
         self.inboxes[0].put([Note::Accepted(mio::net::TcpStream::from_std(far), listener)]);
         Ok(near)
     }

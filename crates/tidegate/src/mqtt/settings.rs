@@ -1,6 +1,8 @@
 //! What an MQTT server is made of.
 
-use std::{collections::HashMap, net::SocketAddr, str::FromStr, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap, net::SocketAddr, num::NonZeroU32, str::FromStr, sync::Arc, time::Duration,
+};
 
 use tidegate_broker::{
     BrokerConfig, SessionConfig,
@@ -43,19 +45,42 @@ pub struct ListenerSettings {
     pub anonymous: bool,
     /// Who everybody is that comes by it, without being asked; none where the doors are asked.
     pub identity: Option<Identity>,
-    /// Settings of the sessions of its clients.
-    pub session: Arc<SessionConfig>,
-    /// Those of some users, by user name.
-    pub users: Arc<HashMap<String, Arc<SessionConfig>>>,
+    /// Settings of the sessions of its clients; these can be exchanged while it listens.
+    pub sessions: SessionSettings,
     /// Congestion control, such as `bbr` or `cubic`; the system's if none.
     pub tcp_congestion: Option<String>,
+    /// Messages that a client may publish a second, and a second's worth at once; who sends more is read from no faster.
+    /// None for any.
+    pub publish_rate_max: Option<NonZeroU32>,
 }
 
 impl ListenerSettings {
+    /// Whether `other` differs in nothing that needs a new socket; TLS is not compared.
+    pub(super) fn is_same_door(&self, other: &Self) -> bool {
+        self.listen == other.listen
+            && self.protocol == other.protocol
+            && self.connections_max == other.connections_max
+            && self.connect_timeout == other.connect_timeout
+            && self.anonymous == other.anonymous
+            && self.tcp_congestion == other.tcp_congestion
+            && self.publish_rate_max == other.publish_rate_max
+    }
+}
+
+/// Settings of sessions.
+#[derive(Clone, Debug, Default)]
+pub struct SessionSettings {
+    /// Of all.
+    pub usual: Arc<SessionConfig>,
+    /// Of some users, by user name.
+    pub users: Arc<HashMap<String, Arc<SessionConfig>>>,
+}
+
+impl SessionSettings {
     /// The settings of a session: of the listener, or of the user, with the policy that the client asks for.
     pub fn session_of(&self, identity: &Identity, connect: &Connect) -> Arc<SessionConfig> {
         let user = (identity.kind != IdentityKind::Anonymous).then_some(&*identity.name);
-        let session = user.and_then(|user| self.users.get(user)).unwrap_or(&self.session);
+        let session = user.and_then(|user| self.users.get(user)).unwrap_or(&self.usual);
         let asked = |wanted: &str| {
             let properties = connect.properties.user_properties.iter();
             properties.rev().find(|(name, _)| name == wanted).map(|(_, value)| &**value)
@@ -69,7 +94,7 @@ impl ListenerSettings {
         match policy.map(str::parse::<Policy>) {
             Some(Ok(policy)) => session.policy = policy,
             Some(Err(error)) => {
-                tracing::info!(client = %connect.client_id, %error, "policy ignored")
+                tracing::info!(client = %connect.client_id, %error, "policy ignored");
             }
             None => {}
         }
@@ -163,8 +188,11 @@ pub struct Scram {
     /// What the client is sent.
     pub challenge: Vec<u8>,
     /// Takes the client's answer; gives who it is and what to send it.
-    pub finish: Box<dyn FnOnce(&[u8]) -> Result<(Identity, Vec<u8>), Refusal> + Send>,
+    pub finish: Box<FinishScram>,
 }
+
+/// What takes the client's answer.
+pub type FinishScram = dyn FnOnce(&[u8]) -> Result<(Identity, Vec<u8>), Refusal> + Send;
 
 impl std::fmt::Debug for Scram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -9,12 +9,12 @@
 //! `WRITE_BYTES_MAX`; a connection that ends takes nothing with it but its session's promises.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     io::{self, IoSlice},
     net::IpAddr,
     os::fd::{AsFd, AsRawFd as _},
     sync::{
-        Arc,
+        Arc, RwLock,
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
@@ -27,14 +27,14 @@ use mio::{
 };
 use tidegate_broker::{
     Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Output, Peer, Refused, SLICES_MAX,
-    Shared, WRITE_BYTES_MAX, schedule::LinkState,
+    SessionConfig, Shared, WRITE_BYTES_MAX, schedule::LinkState,
 };
 use tidegate_message::{Identity, Instant, Proof, Refusal};
 use tidegate_wire::mqtt::{Auth, Connect, DecodeError, FixedHeader, Packet, ReasonCode, Version};
 
 use super::{
     inbox::Inbox,
-    settings::{Authenticate, ListenerSettings, Scram},
+    settings::{Authenticate, ListenerSettings, Scram, SessionSettings},
     transport::{ReadOutcome, Transport},
 };
 use crate::clock;
@@ -60,7 +60,20 @@ const FIRST: usize = 1;
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) settings: ListenerSettings,
+    pub(super) sessions: RwLock<SessionSettings>,
     pub(super) connections: AtomicUsize,
+}
+
+impl Listener {
+    pub(super) fn new(settings: ListenerSettings) -> Self {
+        let sessions = RwLock::new(settings.sessions.clone());
+        Self { settings, sessions, connections: AtomicUsize::new(0) }
+    }
+
+    fn session_of(&self, identity: &Identity, connect: &Connect) -> Arc<SessionConfig> {
+        let sessions = self.sessions.read().expect("no panic while they are exchanged");
+        sessions.session_of(identity, connect)
+    }
 }
 
 /// What other threads tell a shard.
@@ -112,6 +125,10 @@ pub(super) struct Connection {
     is_queued: bool,
     /// Not to be read from, for the sake of a subscriber.
     is_paused: bool,
+    /// With a publish rate, when all that it sent so far would have been sent at that rate.
+    earned_at: Instant,
+    /// Not to be read from before, with a publish rate.
+    rests_until: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -160,6 +177,8 @@ pub(super) struct Shard {
     /// When connections that are opening or closing are given up, soonest first for each cause.
     openings: VecDeque<(Instant, ConnectionId)>,
     closings: VecDeque<(Instant, ConnectionId)>,
+    /// Connections that published faster than they may, by when they are read again.
+    resting: BTreeMap<(Instant, usize), ConnectionId>,
     buffer: Vec<u8>,
     notes: Vec<Note>,
     peers: Vec<Peer>,
@@ -184,6 +203,7 @@ impl Shard {
             queued: VecDeque::new(),
             openings: VecDeque::new(),
             closings: VecDeque::new(),
+            resting: BTreeMap::new(),
             buffer: vec![0; LEFT_BYTES + READ_BYTES],
             notes: Vec::new(),
             peers: Vec::new(),
@@ -237,6 +257,7 @@ impl Shard {
             self.broker.poll_timeout(),
             first(&self.openings),
             first(&self.closings),
+            self.resting.keys().next().map(|(at, _)| *at),
             self.accepts_at,
             self.stops,
         ]
@@ -393,6 +414,8 @@ impl Shard {
             is_readable: false,
             is_queued: false,
             is_paused: false,
+            earned_at: now,
+            rests_until: None,
         };
         let Some(slot) = self.place(Box::new(connection)) else { return };
         let id = self.id(slot);
@@ -603,7 +626,7 @@ impl Shard {
         } else {
             self.parts.shared.shard_of(&connect.client_id)
         };
-        let config = connection.listener.settings.session_of(&identity, &connect);
+        let config = connection.listener.session_of(&identity, &connect);
         let request =
             ConnectRequest { connect: *connect, identity, config, authentication_data: data };
         if home == self.parts.shard {
@@ -662,7 +685,7 @@ impl Shard {
     fn read(&mut self, now: Instant, slot: usize) {
         for _ in 0..READS_MAX {
             let Some(connection) = self.slots[slot].as_deref_mut() else { return };
-            if !connection.is_readable || connection.is_paused {
+            if !connection.is_readable || connection.is_paused || connection.rests_until.is_some() {
                 return;
             }
             // What is left of a packet goes before what is read, so that the packet is whole in one place.
@@ -683,6 +706,7 @@ impl Shard {
                     return self.ended(now, slot);
                 }
             };
+            let received = self.broker.received();
             match &connection.stage {
                 Stage::Open(key) => {
                     let key = *key;
@@ -701,6 +725,7 @@ impl Shard {
                         connection.left.extend_from_slice(read);
                         self.received_left(now, slot, key);
                     }
+                    self.rest(now, slot, self.broker.received() - received);
                 }
                 Stage::Closing => {}
                 Stage::Opening | Stage::Exchanging(..) | Stage::Waiting(_) => {
@@ -716,6 +741,21 @@ impl Shard {
         }
         // The others first.
         self.queue(slot);
+    }
+
+    /// Lets a publisher that sends faster than its listener allows wait for what it sent too early.
+    fn rest(&mut self, now: Instant, slot: usize, messages: u64) {
+        let id = self.id(slot);
+        let Some(connection) = self.slots[slot].as_deref_mut() else { return };
+        let Some(rate) = connection.listener.settings.publish_rate_max else { return };
+        let second = Duration::from_secs(1);
+        let earned = connection.earned_at.max(now - second);
+        let nanos = messages.saturating_mul(1_000_000_000) / u64::from(rate.get());
+        connection.earned_at = earned + Duration::from_nanos(nanos);
+        if connection.earned_at > now {
+            connection.rests_until = Some(connection.earned_at);
+            self.resting.insert((connection.earned_at, slot), id);
+        }
     }
 
     fn received_left(&mut self, now: Instant, slot: usize, key: ConnectionKey) {
@@ -908,6 +948,15 @@ impl Shard {
         while let Some((_, id)) = self.closings.pop_front_if(|(at, _)| *at <= now) {
             if self.connection(id).is_some() {
                 self.drop_connection(now, id.slot);
+            }
+        }
+        while let Some(entry) = self.resting.first_entry()
+            && entry.key().0 <= now
+        {
+            let id = entry.remove();
+            if let Some(connection) = self.connection(id) {
+                connection.rests_until = None;
+                self.queue(id.slot);
             }
         }
         if self.accepts_at.is_some_and(|at| at <= now) {

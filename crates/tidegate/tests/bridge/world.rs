@@ -14,9 +14,9 @@ use std::{
 use tidegate::mqtt::{
     Server,
     bridge::{Bridge, BridgeSettings},
-    settings::{ListenerSettings, OpenDoors, Protocol, ServerSettings},
+    settings::{ListenerSettings, OpenDoors, Protocol, ServerSettings, SessionSettings},
 };
-use tidegate_broker::{BrokerConfig, SessionConfig};
+use tidegate_broker::BrokerConfig;
 use tidegate_load::client::{Client, Message, Options, Outgoing};
 use tidegate_message::AllowAll;
 use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter, Version};
@@ -37,9 +37,9 @@ pub(crate) fn broker(port: u16, tls: Option<Arc<rustls::ServerConfig>>) -> Serve
         connect_timeout: Duration::from_secs(10),
         anonymous: true,
         identity: None,
-        session: Arc::new(SessionConfig::default()),
-        users: Arc::default(),
+        sessions: SessionSettings::default(),
         tcp_congestion: None,
+        publish_rate_max: None,
     };
     let settings = ServerSettings {
         broker: BrokerConfig::default(),

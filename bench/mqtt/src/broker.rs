@@ -1,0 +1,386 @@
+//! Brokers as processes: ours and the peers, each on a port of its own with the settings that are fair to it.
+//!
+//! Always true: a broker ends with its [`Broker`], by its own handle; one that cannot be started is an error of its own rows.
+
+use std::{
+    fs::{self, File},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use bench_harness::{Report, machine};
+use tempfile::TempDir;
+use tidegate_load::{
+    client::{Client, Options},
+    process::{Usage, usage},
+};
+use tidegate_netlab::Lab;
+use tidegate_wire::mqtt::Version;
+
+use crate::site::Owned;
+
+/// For a broker to answer after its start.
+const START_TIMEOUT: Duration = Duration::from_secs(15);
+/// Where a broker listens in a namespace of its own.
+const LAB_PORT: u16 = 1883;
+
+/// Who contends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Ours.
+    Tidegate,
+    /// Debian's, the one that targets are relative to.
+    Mosquitto,
+    /// From crates.io.
+    Rumqttd,
+    /// With its MQTT listener and JetStream.
+    Nats,
+    /// The Go library, in a program of ours.
+    Mochi,
+}
+
+impl Kind {
+    /// All, ours first.
+    pub const ALL: [Self; 5] =
+        [Self::Tidegate, Self::Mosquitto, Self::Rumqttd, Self::Nats, Self::Mochi];
+
+    /// Its name in rows.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tidegate => "tidegate",
+            Self::Mosquitto => "mosquitto",
+            Self::Rumqttd => "rumqttd",
+            Self::Nats => "nats-server",
+            Self::Mochi => "mochi",
+        }
+    }
+
+    /// Its settings, for the report.
+    fn settings(self) -> &'static str {
+        match self {
+            Self::Tidegate => "defaults, and what the row says; one shard but where it says so",
+            Self::Mosquitto => {
+                "no log, no persistence, set_tcp_nodelay, 65,535 messages in flight, no limit on queued ones; 1,000 in \
+                 flight and queued as by default where its memory or its order is measured"
+            }
+            Self::Rumqttd => {
+                "its own example: segments of 100 MB, 10 of a filter, 65,535 connections, 500 in flight"
+            }
+            Self::Nats => "MQTT and JetStream in memory, max_ack_pending 65,535",
+            Self::Mochi => "65,535 messages in flight, 65,536 waiting for a subscriber",
+        }
+    }
+}
+
+/// What of a broker is chosen by the row.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Ours: its policy for large messages.
+    pub policy: &'static str,
+    /// Ours: threads.
+    pub shards: usize,
+    /// Whether a peer's limits are raised for a closed loop, rather than left at its defaults.
+    pub raised: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { policy: "deadline", shards: 1, raised: true }
+    }
+}
+
+/// The programs that are there.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    ours: Ours,
+    cache: PathBuf,
+    root: PathBuf,
+}
+
+/// How our broker is started.
+#[derive(Clone, Debug)]
+enum Ours {
+    /// `tidegate node` by a configuration file.
+    Node(PathBuf),
+    /// A program that takes address, shards and policy.
+    Server(PathBuf),
+}
+
+impl Programs {
+    /// Finds them: ours beside this program, unless `TIDEGATE_BENCH_SERVER` names one.
+    ///
+    /// # Errors
+    /// This program has no place.
+    pub fn find(root: &Path) -> anyhow::Result<Self> {
+        let folder = |name: &str| std::env::var_os(name).map(PathBuf::from);
+        let own = std::env::current_exe().context("finding this program")?;
+        let ours = match folder("TIDEGATE_BENCH_SERVER") {
+            Some(server) => Ours::Server(server),
+            None => Ours::Node(own.with_file_name("tidegate")),
+        };
+        let cache = folder("TIDEGATE_CACHE").unwrap_or_else(|| {
+            let home = || folder("HOME").unwrap_or_default().join(".cache");
+            folder("XDG_CACHE_HOME").unwrap_or_else(home).join("tidegate")
+        });
+        Ok(Self { ours, cache, root: root.to_owned() })
+    }
+
+    /// Notes who takes part, with versions and settings; returns who is there.
+    pub fn contenders(&self, report: &mut Report) -> Vec<Kind> {
+        let mut there = Vec::new();
+        for kind in Kind::ALL {
+            let version = self.version(kind);
+            report.configuration(kind.name(), kind.settings());
+            if version.is_empty() {
+                report.version(kind.name(), "missing");
+                eprintln!("bench-mqtt: no {} here", kind.name());
+            } else {
+                report.version(kind.name(), version);
+                there.push(kind);
+            }
+        }
+        there
+    }
+
+    fn program(&self, kind: Kind) -> PathBuf {
+        let versioned = |name: &str, file: &str| {
+            let version = fs::read_to_string(self.root.join("bench/peers").join(file));
+            self.cache.join(format!("{name}-{}", version.unwrap_or_default().trim()))
+        };
+        match kind {
+            Kind::Tidegate => match &self.ours {
+                Ours::Node(program) | Ours::Server(program) => program.clone(),
+            },
+            Kind::Mosquitto => {
+                // Debian has it where only root's path leads.
+                let usual = PathBuf::from("/usr/sbin/mosquitto");
+                if usual.exists() { usual } else { "mosquitto".into() }
+            }
+            Kind::Rumqttd => versioned("rumqttd", "rumqttd/VERSION").join("bin/rumqttd"),
+            Kind::Nats => versioned("nats", "nats/SERVER_VERSION").join("nats-server"),
+            Kind::Mochi => self.cache.join("mochi/mochi"),
+        }
+    }
+
+    /// Empty if the program is not there.
+    fn version(&self, kind: Kind) -> String {
+        let program = self.program(kind);
+        let said = |arguments: &[&str]| machine::said(&program.display().to_string(), arguments);
+        match kind {
+            Kind::Tidegate => match &self.ours {
+                Ours::Node(_) => said(&["--version"]),
+                Ours::Server(_) => "a server for tests".to_owned(),
+            },
+            Kind::Mosquitto => said(&["-h"]),
+            Kind::Rumqttd | Kind::Nats | Kind::Mochi => said(&["--version"]),
+        }
+    }
+
+    /// Starts a broker on a free port of loopback.
+    ///
+    /// # Errors
+    /// It cannot be started, or does not answer.
+    pub fn start(&self, kind: Kind, setup: &Setup) -> anyhow::Result<Broker> {
+        let free = TcpListener::bind("127.0.0.1:0").context("finding a free port")?;
+        let port = free.local_addr().context("finding a free port")?.port();
+        drop(free);
+        self.start_at(kind, setup, None, "127.0.0.1", port)
+    }
+
+    /// Starts a broker on all addresses of a node of a lab.
+    ///
+    /// # Errors
+    /// It cannot be started, or does not answer.
+    pub fn start_in(
+        &self,
+        kind: Kind,
+        setup: &Setup,
+        lab: &Lab,
+        node: &str,
+    ) -> anyhow::Result<Broker> {
+        self.start_at(kind, setup, Some((lab, node)), "0.0.0.0", LAB_PORT)
+    }
+
+    fn start_at(
+        &self,
+        kind: Kind,
+        setup: &Setup,
+        place: Option<(&Lab, &str)>,
+        address: &str,
+        port: u16,
+    ) -> anyhow::Result<Broker> {
+        let folder = tempfile::tempdir().context("making a folder for a broker")?;
+        let mut command = self.command(kind, setup, folder.path(), &format!("{address}:{port}"))?;
+        let log = folder.path().join("log");
+        let out = File::create(&log).with_context(|| format!("writing {}", log.display()))?;
+        command.stdin(Stdio::null()).stderr(out.try_clone()?).stdout(out);
+        let child = match place {
+            Some((lab, node)) => lab.exec(node, command)?,
+            None => {
+                let program = command.get_program().to_owned();
+                command.spawn().with_context(|| format!("starting {}", program.display()))?
+            }
+        };
+        let mut broker = Broker { kind, port, child: Owned::new(child), folder };
+        let began = Instant::now();
+        loop {
+            let asked = || Client::connect(broker.options("bench-first"));
+            let answered = match place {
+                Some((lab, node)) => lab.within(node, asked)?,
+                None => asked(),
+            };
+            match answered {
+                Ok(client) => {
+                    client.disconnect()?;
+                    return Ok(broker);
+                }
+                Err(error) => {
+                    let ended = broker.child.0.try_wait()?;
+                    if ended.is_some() || began.elapsed() > START_TIMEOUT {
+                        bail!("{} does not serve: {error}; {}", kind.name(), broker.last_words());
+                    }
+                }
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn command(
+        &self,
+        kind: Kind,
+        setup: &Setup,
+        folder: &Path,
+        listen: &str,
+    ) -> anyhow::Result<Command> {
+        let mut command = Command::new(self.program(kind));
+        let write = |name: &str, text: String| -> anyhow::Result<PathBuf> {
+            let path = folder.join(name);
+            fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+            Ok(path)
+        };
+        let (address, port) = listen.rsplit_once(':').expect("an address with a port");
+        match (kind, &self.ours) {
+            (Kind::Tidegate, Ours::Server(_)) => {
+                command.args([listen, &setup.shards.to_string(), setup.policy]);
+            }
+            (Kind::Tidegate, Ours::Node(_)) => {
+                let text = node_config(setup, folder, listen)?;
+                command.arg("--config").arg(write("tidegate.toml", text)?).arg("node");
+            }
+            (Kind::Mosquitto, _) => {
+                let limits = if setup.raised {
+                    "max_inflight_messages 65535\nmax_queued_messages 0\n"
+                } else {
+                    ""
+                };
+                let text = format!(
+                    "listener {port} {address}\nallow_anonymous true\npersistence false\nlog_dest none\n\
+                     set_tcp_nodelay true\n{limits}"
+                );
+                command.arg("-c").arg(write("mosquitto.conf", text)?);
+            }
+            (Kind::Rumqttd, _) => {
+                command.arg("-q").arg("-c").arg(write("rumqttd.toml", rumqttd_config(listen))?);
+            }
+            (Kind::Nats, _) => {
+                let text = format!(
+                    "server_name: bench\nlisten: \"127.0.0.1:-1\"\njetstream {{ store_dir: {:?}, max_memory_store: 4GB }}\n\
+                     mqtt {{ host: \"{address}\", port: {port}, max_ack_pending: 65535 }}\nmax_payload: 64MB\n\
+                     max_pending: 1GB\nwrite_deadline: \"60s\"\nmax_connections: 100000\n",
+                    folder.join("jetstream")
+                );
+                command.arg("-c").arg(write("nats.conf", text)?);
+            }
+            (Kind::Mochi, _) => {
+                command.arg(listen);
+            }
+        }
+        Ok(command)
+    }
+}
+
+/// The file of `tidegate node` with nothing but MQTT.
+fn node_config(setup: &Setup, folder: &Path, listen: &str) -> anyhow::Result<String> {
+    let api = TcpListener::bind("127.0.0.1:0").context("finding a free port")?;
+    let link = TcpListener::bind("127.0.0.1:0").context("finding a free port")?;
+    Ok(format!(
+        "[node]\nname = \"bench\"\ndata_dir = {:?}\napi_listen = \"{}\"\n\n[link]\nlisten = \"{}\"\n\n[mqtt]\nshards = {}\n\
+         policy = \"{}\"\nallow_anonymous = true\n\n[mqtt.listener.bench]\nlisten = \"{listen}\"\n",
+        folder.join("data"),
+        api.local_addr()?,
+        link.local_addr()?,
+        setup.shards,
+        setup.policy,
+    ))
+}
+
+fn rumqttd_config(listen: &str) -> String {
+    format!(
+        "id = 0\n\n[router]\nid = 0\nmax_connections = 65535\nmax_outgoing_packet_count = 200\nmax_segment_size = 104857600\n\
+         max_segment_count = 10\n\n[v4.1]\nname = \"v4-1\"\nlisten = \"{listen}\"\nnext_connection_delay_ms = 0\n\n\
+         [v4.1.connections]\nconnection_timeout_ms = 60000\nmax_payload_size = 268435455\nmax_inflight_count = 500\n\
+         dynamic_filters = true\n"
+    )
+}
+
+/// A running broker.
+#[derive(Debug)]
+pub struct Broker {
+    kind: Kind,
+    port: u16,
+    child: Owned,
+    folder: TempDir,
+}
+
+impl Broker {
+    /// Who it is.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn process(&self) -> u32 {
+        self.child.0.id()
+    }
+
+    /// Its address on loopback.
+    #[must_use]
+    pub fn target(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// A client of its on loopback. MQTT 3.1.1, which all speak.
+    #[must_use]
+    pub fn options(&self, client: &str) -> Options {
+        Options {
+            port: self.port,
+            version: Version::V4,
+            client_id: client.to_owned(),
+            keep_alive: 0,
+            ..Options::default()
+        }
+    }
+
+    /// What it has used.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn usage(&self) -> anyhow::Result<Usage> {
+        usage(self.process()).with_context(|| self.last_words())
+    }
+
+    /// The end of its log.
+    #[must_use]
+    pub fn last_words(&self) -> String {
+        let said = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+        let last: Vec<&str> = said.lines().rev().take(4).collect();
+        let last: Vec<&str> = last.into_iter().rev().collect();
+        format!("its last words: {:?}", last.join(" / "))
+    }
+}

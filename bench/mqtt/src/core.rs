@@ -1,0 +1,186 @@
+//! The broker's core without sockets: a million subscriptions, and a hundred thousand sessions.
+
+use std::{hint::black_box, sync::Arc, time::Instant};
+
+use anyhow::{Context as _, anyhow};
+use bench_harness::{Figure, Report, Target, percentile};
+use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
+use tidegate_broker::{
+    Broker, BrokerConfig, ConnectRequest, SLICES_MAX, SessionConfig, Shared, index::Index,
+};
+use tidegate_load::process::usage;
+use tidegate_message::{AllowAll, Identity};
+use tidegate_sys::clock::monotonic_nanos;
+use tidegate_wire::mqtt::{
+    Connect, ConnectProperties, Packet, PacketId, QoS, RetainHandling, Subscribe, SubscribeFilter,
+    Version,
+};
+
+use crate::Plan;
+
+const SUBSCRIPTIONS: u64 = 1_000_000;
+const SESSIONS: u64 = 100_000;
+const SEED: u64 = 1;
+/// Most of a match, in ns, and of a subscription.
+const MATCH_NS_MAX: f64 = 2000.0;
+const SUBSCRIPTION_BYTES_MAX: f64 = 200.0;
+
+/// Match and memory of a million subscriptions, memory of a hundred thousand sessions.
+///
+/// # Errors
+/// A session is refused, or this process cannot look at itself.
+pub fn core(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
+    subscriptions(plan, report)?;
+    sessions(plan, report)
+}
+
+/// The filter that the `n`-th device subscribes to, by chance with a wildcard: 98.5 % exact, 1 % with `+`, 0.5 % with `#`.
+fn filter(random: &mut SmallRng, n: u64) -> String {
+    let (site, device, kind) = parts(n);
+    match random.random_range(0..1_000) {
+        0..5 => format!("site/{site}/device/+/{kind}"),
+        5..10 => format!("site/+/device/{device}/{kind}"),
+        10..13 => format!("site/{site}/device/{device}/#"),
+        13..15 => format!("site/{site}/#"),
+        _ => format!("site/{site}/device/{device}/{kind}"),
+    }
+}
+
+fn parts(n: u64) -> (u64, String, &'static str) {
+    let kinds = ["temperature", "humidity", "door", "battery"];
+    let device = format!("{:08x}", ((n / 4) as u32).wrapping_mul(0x9E37_79B1));
+    (n / 4 % 1_000, device, kinds[(n % 4) as usize])
+}
+
+fn subscriptions(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
+    let matches = if plan.quick { 200_000 } else { 1_000_000 };
+    let before = own_resident()?;
+    let mut random = SmallRng::seed_from_u64(SEED);
+    let mut index = Index::new();
+    for key in 0..SUBSCRIPTIONS {
+        index.insert(&filter(&mut random, key), key, key);
+    }
+    let resident = own_resident()?.saturating_sub(before) as f64 / SUBSCRIPTIONS as f64;
+    let (mut p50, mut p99) = (Vec::new(), Vec::new());
+    for _ in 0..plan.runs {
+        let topics: Vec<String> = (0..matches)
+            .map(|_| {
+                let (site, device, kind) = parts(random.random_range(0..SUBSCRIPTIONS));
+                format!("site/{site}/device/{device}/{kind}")
+            })
+            .collect();
+        let nanos: Vec<f64> = topics
+            .iter()
+            .map(|topic| {
+                let began = Instant::now();
+                index.matches(black_box(topic), |key, _| {
+                    black_box(key);
+                });
+                began.elapsed().as_nanos() as f64
+            })
+            .collect();
+        p50.push(percentile(&nanos, 0.5));
+        p99.push(percentile(&nanos, 0.99));
+    }
+    let name = "1 million subscriptions";
+    let figure = Figure::new(format!("{name}, match p50"), "ns").ours(p50);
+    report
+        .figure(figure.target(Target::AtMost(MATCH_NS_MAX)).note("the clock's own time included"));
+    report.figure(Figure::new(format!("{name}, match p99"), "ns").ours(p99));
+    report.figure(
+        Figure::new(format!("{name}, resident each"), "B")
+            .ours([resident])
+            .target(Target::AtMost(SUBSCRIPTION_BYTES_MAX)),
+    );
+    let own = index.bytes() as f64 / SUBSCRIPTIONS as f64;
+    report.figure(Figure::new(format!("{name}, each by the index's own count"), "B").ours([own]));
+    Ok(())
+}
+
+/// Sessions with one subscription each: with their connections, then without.
+fn sessions(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
+    let count = if plan.quick { SESSIONS / 5 } else { SESSIONS };
+    let now = || tidegate_message::Instant::from_nanos(monotonic_nanos());
+    let shared = Shared::new(BrokerConfig::default(), 1, Arc::new(AllowAll), now());
+    let mut broker = Broker::new(shared, 0, SEED, now());
+    let config = Arc::new(SessionConfig::default());
+    let before = own_resident()?;
+    let mut keys = Vec::new();
+    for number in 0..count {
+        let client_id = format!("device-{number:08}");
+        let connect = Connect {
+            version: Version::V5,
+            bridge: false,
+            clean_start: true,
+            keep_alive: 60,
+            client_id: client_id.clone(),
+            will: None,
+            username: None,
+            password: None,
+            properties: ConnectProperties {
+                session_expiry: Some(3600),
+                ..ConnectProperties::default()
+            },
+        };
+        let identity = Identity::anonymous(&client_id);
+        let request =
+            ConnectRequest { connect, identity, config: config.clone(), authentication_data: None };
+        let key = broker
+            .connect(now(), request)
+            .map_err(|refused| anyhow!("a session was refused: {:?}", refused.reason))?;
+        let mut packet = Vec::new();
+        Packet::Subscribe(Subscribe {
+            packet_id: PacketId::new(1).context("1 is a packet identifier")?,
+            subscription_id: None,
+            user_properties: Vec::new(),
+            filters: vec![SubscribeFilter {
+                filter: format!("devices/{client_id}/commands"),
+                maximum_qos: QoS::AtLeastOnce,
+                no_local: false,
+                retain_as_published: false,
+                retain_handling: RetainHandling::Send,
+            }],
+        })
+        .encode(Version::V5, &mut packet)?;
+        broker.receive(now(), key, &packet);
+        flush(&mut broker, now());
+        keys.push(key);
+    }
+    let each = |bytes: u64| bytes.saturating_sub(before) as f64 / 1000.0 / count as f64;
+    let connected = each(own_resident()?);
+    for key in keys {
+        broker.closed(now(), key);
+    }
+    let alone = each(own_resident()?);
+    let kept = broker.statistics().sessions;
+    let name = format!("{count} sessions in the core, one subscription each");
+    let figure = Figure::new(format!("{name}, kept"), "").ours([kept as f64]);
+    report.figure(figure.target(Target::AtLeast(count as f64)));
+    report.figure(Figure::new(format!("{name}, resident each, connected"), "KB").ours([connected]));
+    report.figure(
+        Figure::new(format!("{name}, resident each, connections gone"), "KB")
+            .ours([alone])
+            .note("what the allocator keeps of the connections included"),
+    );
+    Ok(())
+}
+
+/// Writes all there is into nothing.
+fn flush(broker: &mut Broker, now: tidegate_message::Instant) {
+    while let Some(key) = broker.poll_dirty() {
+        loop {
+            let mut slices = [std::io::IoSlice::new(&[]); SLICES_MAX];
+            let count = broker.transmit(now, key, &mut slices);
+            let bytes: usize = slices[..count].iter().map(|slice| slice.len()).sum();
+            if bytes == 0 {
+                break;
+            }
+            broker.transmitted(now, key, bytes, false);
+        }
+    }
+    while broker.poll_output().is_some() {}
+}
+
+fn own_resident() -> anyhow::Result<u64> {
+    Ok(usage(std::process::id())?.resident_bytes)
+}

@@ -1,0 +1,257 @@
+//! What ends a connection, and what is said then (sections 4.13, 2.1.3 and 3.14).
+
+use super::*;
+
+#[test]
+fn what_a_client_must_not_send_ends_its_connection() {
+    let malformed = ReasonCode::MALFORMED_PACKET;
+    let protocol = ReasonCode::PROTOCOL_ERROR;
+    let connect = {
+        let mut bytes = Vec::new();
+        Packet::Connect(Box::new(v5("again"))).encode(Version::V5, &mut bytes).unwrap();
+        bytes
+    };
+    let rows: &[(&str, &[u8], ReasonCode)] = &[
+        ("a second CONNECT, MQTT-3.1.0-2", &connect, protocol),
+        ("CONNACK", &[0x20, 3, 0, 0, 0], protocol),
+        ("SUBACK", &[0x90, 4, 0, 1, 0, 0], protocol),
+        ("UNSUBACK", &[0xb0, 4, 0, 1, 0, 0], protocol),
+        ("PINGRESP", &[0xd0, 0], protocol),
+        ("type 0", &[0x00, 0], malformed),
+        ("PUBACK with flags, MQTT-2.1.3-1", &[0x41, 2, 0, 1], malformed),
+        ("PUBREL without its flag, MQTT-3.6.1-1", &[0x60, 2, 0, 1], malformed),
+        ("SUBSCRIBE without its flag, MQTT-3.8.1-1", &[0x80, 7, 0, 1, 0, 0, 1, b'a', 0], malformed),
+        ("SUBSCRIBE of nothing, MQTT-3.8.3-2", &[0x82, 3, 0, 1, 0], protocol),
+        (
+            "SUBSCRIBE without identifier, MQTT-2.2.1-3",
+            &[0x82, 7, 0, 0, 0, 0, 1, b'a', 0],
+            protocol,
+        ),
+        ("SUBSCRIBE with QoS 3", &[0x82, 7, 0, 1, 0, 0, 1, b'a', 3], protocol),
+        (
+            "SUBSCRIBE with reserved bits, MQTT-3.8.3-5",
+            &[0x82, 7, 0, 1, 0, 0, 1, b'a', 0x40],
+            malformed,
+        ),
+        ("SUBSCRIBE with retain handling 3", &[0x82, 7, 0, 1, 0, 0, 1, b'a', 0x30], protocol),
+        ("UNSUBSCRIBE of nothing, MQTT-3.10.3-2", &[0xa2, 3, 0, 1, 0], protocol),
+        ("PUBLISH with QoS 3, MQTT-3.3.1-4", &[0x36, 6, 0, 1, b'a', 0, 1, 0], malformed),
+        ("DUP with QoS 0, MQTT-3.3.1-2", &[0x38, 4, 0, 1, b'a', 0], malformed),
+        (
+            "a wildcard in a topic, MQTT-3.3.2-2",
+            &[0x30, 4, 0, 1, b'#', 0],
+            ReasonCode::TOPIC_NAME_INVALID,
+        ),
+        ("no topic", &[0x30, 3, 0, 0, 0], protocol),
+        ("identifier 0, MQTT-2.2.1-3", &[0x32, 6, 0, 1, b'a', 0, 0, 0], protocol),
+        ("U+0000, MQTT-1.5.4-2", &[0x30, 4, 0, 1, 0, 0], malformed),
+        ("no UTF-8, MQTT-1.5.4-1", &[0x30, 4, 0, 1, 0xff, 0], malformed),
+        ("a subscription identifier, MQTT-3.3.4-6", &[0x30, 6, 0, 1, b'a', 2, 0x0b, 1], protocol),
+        ("a property twice", &[0x30, 8, 0, 1, b'a', 4, 1, 0, 1, 0], protocol),
+        ("an unknown property", &[0x30, 6, 0, 1, b'a', 2, 0x7f, 0], malformed),
+        ("a response topic with a wildcard", &[0x30, 8, 0, 1, b'a', 4, 8, 0, 1, b'#'], protocol),
+        ("AUTH without a method, MQTT-4.12.0-7", &[0xf0, 0], protocol),
+        ("a length that does not end", &[0x30, 0xff, 0xff, 0xff, 0xff, 1], malformed),
+        ("DISCONNECT with flags, MQTT-3.14.1-1", &[0xe1, 0], malformed),
+        (
+            "No Local on a shared subscription, MQTT-3.8.3-4",
+            &[
+                0x82, 16, 0, 1, 0, 0, 10, b'$', b's', b'h', b'a', b'r', b'e', b'/', b'g', b'/',
+                b'a', 4,
+            ],
+            protocol,
+        ),
+    ];
+    for (name, bytes, expected) in rows {
+        each(|world| {
+            let at = world.join(v5("a"));
+            world.raw(at, bytes);
+            assert_eq!(world.end_reason(at), Some(*expected), "{name}");
+        });
+    }
+}
+
+#[test]
+fn before_mqtt_5_a_connection_ends_without_a_word() {
+    let connect = {
+        let mut bytes = Vec::new();
+        Packet::Connect(Box::new(v4("again"))).encode(Version::V4, &mut bytes).unwrap();
+        bytes
+    };
+    let rows: &[&[u8]] = &[
+        &connect,                            // MQTT-3.1.0-2
+        &[0x20, 2, 0, 0],                    // CONNACK
+        &[0xf0, 0],                          // AUTH is of MQTT 5
+        &[0x80, 6, 0, 1, 0, 1, b'a', 0],     // MQTT-3.8.1-1
+        &[0x82, 6, 0, 1, 0, 1, b'a', 3],     // MQTT-3-8.3-4
+        &[0x82, 6, 0, 1, 0, 1, b'a', 0b100], // no options yet
+        &[0x82, 2, 0, 1],                    // MQTT-3.8.3-3
+        &[0x30, 3, 0, 1, b'+'],              // MQTT-3.3.2-2
+        &[0x30, 2, 0, 0],                    // MQTT-4.7.3-1
+        &[0x36, 5, 0, 1, b'a', 0, 1],        // MQTT-3.3.1-4
+        &[0xc1, 0],                          // MQTT-2.2.2-2
+    ];
+    for bytes in rows {
+        each(|world| {
+            let at = world.join(v4("a"));
+            world.raw(at, bytes);
+            assert_eq!(world.end_reason(at), None, "{bytes:02x?}");
+            assert!(world.take(at).is_empty());
+        });
+    }
+}
+
+#[test]
+fn mqtt_3_1_may_repeat_requests_with_dup() {
+    each(|world| {
+        let at = world.join(Connect { version: Version::V3, ..v4("a") });
+        world.raw(at, &[0x8a, 6, 0, 1, 0, 1, b'a', 1]); // SUBSCRIBE with DUP
+        world.raw(at, &[0x6a, 2, 0, 9]); // PUBREL with DUP
+        assert_eq!(world.take(at).len(), 2);
+        assert!(world.is_open(at));
+    });
+}
+
+#[test]
+fn nothing_behind_an_error_counts() {
+    each(|world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "#", AtMostOnce);
+        let p = world.join(v5("p"));
+        let good = publish_bytes(message("a", AtMostOnce, "1"), &[]);
+        world.raw(p, &[&good[..], &[0x00, 0], &good].concat());
+        assert_eq!(world.end_reason(p), Some(ReasonCode::MALFORMED_PACKET));
+        assert_eq!(world.messages(s).len(), 1);
+        let p = world.join(v5("p"));
+        world.raw(p, &[&good[..], &[0xe0, 0], &good].concat()); // MQTT-3.14.4-1
+        assert_eq!(world.end_reason(p), None);
+        assert_eq!(world.messages(s).len(), 1);
+    });
+}
+
+#[test]
+fn nothing_follows_our_disconnect() {
+    // MQTT-3.14.4-1: the world checks it. What waits is QoS 0 and 1, small and large; one packet is half out.
+    for room in [0, 5, 50, 5_000, 30_000] {
+        each(|world| {
+            let s = world.join(kept("s"));
+            world.subscribe(s, "#", AtLeastOnce);
+            world.room(s, room);
+            let p = world.join(v5("p"));
+            let large = "x".repeat(20_000);
+            for number in 0..10 {
+                let text = number.to_string();
+                world.publish(p, message("a", AtMostOnce, &text));
+                world.publish(p, message("a", AtLeastOnce, &text));
+                world.publish(p, message("b", AtLeastOnce, &large));
+            }
+            world.clients[s.0].room = usize::MAX; // what is to leave at the end can
+            world.raw(s, &[0x00, 0]);
+            assert_eq!(world.end_reason(s), Some(ReasonCode::MALFORMED_PACKET));
+        });
+    }
+}
+
+#[test]
+fn packets_over_our_maximum_are_refused_before_they_have_come() {
+    // 3.2.2.3.6: 0x95
+    let config = BrokerConfig { packet_bytes_max: 1000, ..settings() };
+    each_with(config, |world| {
+        let at = world.join(v5("a"));
+        world.raw(at, &[0x30, 0xe9, 0x07]); // 1001 and a header of 3
+        assert_eq!(world.end_reason(at), Some(ReasonCode::PACKET_TOO_LARGE));
+        let at = world.join(v5("a"));
+        world.raw(at, &publish_bytes(message("t", AtMostOnce, &"x".repeat(993)), &[]));
+        assert!(world.is_open(at));
+    });
+}
+
+#[test]
+fn a_head_without_end_is_not_waited_for() {
+    each(|world| {
+        let at = world.join(v5("a"));
+        // 100 MB of properties that never end: 0x26 is a user property.
+        let mut bytes = vec![0x30, 0x80, 0x80, 0x80, 0x7f, 0, 1, b'a', 0x80, 0x80, 0x80, 0x32];
+        bytes.resize(crate::CONTROL_BYTES_MAX + 100, 0x26);
+        for part in bytes.chunks(10_000) {
+            if world.is_open(at) {
+                world.raw(at, part);
+            }
+        }
+        assert_eq!(world.end_reason(at), Some(ReasonCode::PACKET_TOO_LARGE));
+        let at = world.join(v5("a"));
+        world.raw(at, &[0x82, 0x80, 0x80, 0x80, 0x7f, 0, 1]);
+        assert_eq!(world.end_reason(at), Some(ReasonCode::PACKET_TOO_LARGE));
+    });
+}
+
+#[test]
+fn reason_strings_are_left_out_for_who_does_not_want_them() {
+    for (wants, expected) in [(None, true), (Some(true), true), (Some(false), false)] {
+        each(|world| {
+            let mut connect = v5("a");
+            connect.properties.request_problem_information = wants;
+            let at = world.join(connect);
+            world.raw(at, &[0x00, 0]);
+            let told = world.clients[at.0].disconnected.clone().unwrap();
+            assert_eq!(told.reason_string.is_some(), expected);
+        });
+    }
+}
+
+#[test]
+fn no_bytes_of_a_client_do_harm() {
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+    let mut valid = Vec::new();
+    let packet_id = Some(id(1));
+    for qos in [AtMostOnce, AtLeastOnce, ExactlyOnce] {
+        let packet_id = packet_id.filter(|_| qos > AtMostOnce);
+        let publish = Publish { packet_id, ..retained("a/b", qos, "x") };
+        valid.push(publish_bytes(publish, &[0x23, 0, 1, 2, 0, 0, 0, 9]));
+        let large = "x".repeat(70_000);
+        valid.push(publish_bytes(Publish { payload: large.as_bytes(), ..publish }, &[]));
+    }
+    let ack = || Ack::new(id(1), ReasonCode::SUCCESS);
+    let subscribe = Subscribe {
+        packet_id: id(2),
+        subscription_id: Some(3),
+        user_properties: Vec::new(),
+        filters: vec![filter("a/#", ExactlyOnce), filter("$share/g/a/+", AtLeastOnce)],
+    };
+    let filters = vec!["a/#".to_owned()];
+    let unsubscribe = Unsubscribe { packet_id: id(3), user_properties: Vec::new(), filters };
+    for packet in [
+        Packet::Puback(ack()),
+        Packet::Pubrec(ack()),
+        Packet::Pubrel(ack()),
+        Packet::Pubcomp(ack()),
+        Packet::Subscribe(subscribe),
+        Packet::Unsubscribe(unsubscribe),
+        Packet::Pingreq,
+        Packet::Disconnect(Disconnect { session_expiry: Some(7), ..Disconnect::default() }),
+    ] {
+        let mut bytes = Vec::new();
+        packet.encode(Version::V5, &mut bytes).unwrap();
+        valid.push(bytes);
+    }
+    for seed in 0..150 {
+        println!("seed {seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        each(|world| {
+            for round in 0..10 {
+                let connect = if round % 3 == 0 { v4("a") } else { kept("a") };
+                let at = world.connect_mute(connect);
+                for _ in 0..20 {
+                    let mut bytes = valid[random.random_range(0..valid.len())].clone();
+                    if random.random_ratio(1, 4) {
+                        let place = random.random_range(0..bytes.len().min(30));
+                        bytes[place] = random.random();
+                    }
+                    if world.is_open(at) {
+                        world.raw(at, &bytes);
+                    }
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,291 @@
+//! Receive Maximum, Maximum Packet Size and topic aliases (sections 3.3.2.3.4, 4.9 and 3.1.2.11).
+
+use super::*;
+
+#[test]
+fn no_more_is_in_flight_than_the_subscriber_takes() {
+    // MQTT-3.3.4-9; QoS 0 is not held up by it, order aside
+    each(|world| {
+        let mut connect = v5("s");
+        connect.properties.receive_maximum = NonZeroU16::new(3);
+        let s = world.join(connect);
+        world.acknowledges(s, false);
+        world.subscribe(s, "#", ExactlyOnce);
+        let p = world.join(v5("p"));
+        for number in 0..10 {
+            let qos = if number % 2 == 0 { AtLeastOnce } else { ExactlyOnce };
+            world.publish(p, message("t", qos, &number.to_string()));
+        }
+        let mut seen = Vec::new();
+        loop {
+            let got = world.messages(s);
+            if got.is_empty() {
+                break;
+            }
+            for delivery in got {
+                seen.push(delivery.text());
+                let id = delivery.id.unwrap();
+                if delivery.qos == AtLeastOnce {
+                    world.puback(s, id);
+                } else {
+                    world.pubrec(s, id);
+                    world.pubcomp(s, id);
+                }
+            }
+        }
+        let expected: Vec<String> = (0..10).map(|number| number.to_string()).collect();
+        assert_eq!(seen, expected);
+    });
+}
+
+#[test]
+fn a_pubrec_frees_no_place() {
+    // 4.9: PUBACK, PUBCOMP and PUBREC with an error do
+    each(|world| {
+        let mut connect = v5("s");
+        connect.properties.receive_maximum = NonZeroU16::new(1);
+        let s = world.join(connect);
+        world.acknowledges(s, false);
+        world.subscribe(s, "#", ExactlyOnce);
+        let p = world.join(v5("p"));
+        world.publish(p, message("t", ExactlyOnce, "0"));
+        world.publish(p, message("t", ExactlyOnce, "1"));
+        let first = world.messages(s)[0].id.unwrap();
+        world.pubrec(s, first);
+        assert!(world.messages(s).is_empty());
+        world.pubcomp(s, first);
+        assert_eq!(world.texts(s), ["1"]);
+    });
+}
+
+#[test]
+fn a_publisher_that_exceeds_our_receive_maximum_is_disconnected() {
+    // MQTT-3.3.4-7, -8: 0x93
+    let config = BrokerConfig { receive_maximum: 2, ..settings() };
+    each_with(config, |world| {
+        let p = world.join(v5("p"));
+        world.acknowledges(p, false);
+        for _ in 0..2 {
+            world.publish(p, message("t", ExactlyOnce, "x"));
+        }
+        for _ in 0..5 {
+            world.publish(p, message("t", AtLeastOnce, "x")); // acknowledged at once
+        }
+        assert!(world.is_open(p));
+        world.publish(p, message("t", ExactlyOnce, "x"));
+        assert_eq!(world.end_reason(p), Some(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED));
+    });
+}
+
+#[test]
+fn what_is_larger_than_the_subscriber_takes_is_left_out() {
+    // MQTT-3.1.2-24, MQTT-3.1.2-25; at the very byte
+    for alias_maximum in [0, 1, 10] {
+        for size in 0..40 {
+            each(|world| {
+                let mut connect = v5("s");
+                connect.properties.maximum_packet_size = Some(40);
+                connect.properties.topic_alias_maximum = alias_maximum;
+                let s = world.join(connect);
+                world.subscribe(s, "#", AtLeastOnce);
+                let p = world.join(v5("p"));
+                let payload = "x".repeat(size);
+                // 2 of header, 2 + 5 of topic, 1 of properties: 10 and the payload
+                for topic in ["topic", "other"] {
+                    world.publish(p, message(topic, AtMostOnce, &payload));
+                    let fits = size + 10 <= 40;
+                    assert_eq!(
+                        world.messages(s).len(),
+                        usize::from(fits),
+                        "{size} {alias_maximum}"
+                    );
+                    world.publish(p, message(topic, AtLeastOnce, &payload));
+                    let fits = size + 12 <= 40;
+                    assert_eq!(
+                        world.messages(s).len(),
+                        usize::from(fits),
+                        "{size} {alias_maximum}"
+                    );
+                }
+                // The one after it comes.
+                world.publish(p, message("t", AtLeastOnce, "after"));
+                assert_eq!(world.texts(s), ["after"]);
+            });
+        }
+    }
+}
+
+#[test]
+fn lengths_of_two_bytes_are_counted_too() {
+    for size in 100..140 {
+        each(|world| {
+            let mut connect = v5("s");
+            connect.properties.maximum_packet_size = Some(131);
+            connect.properties.topic_alias_maximum = 9;
+            let s = world.join(connect);
+            world.subscribe(s, "#", AtMostOnce);
+            let p = world.join(v5("p"));
+            world.publish(p, message("topic", AtMostOnce, &"x".repeat(size)));
+            let rest = size + 8;
+            let fits = rest + if rest < 128 { 2 } else { 3 } <= 131;
+            assert_eq!(world.messages(s).len(), usize::from(fits), "{size}");
+        });
+    }
+}
+
+#[test]
+fn a_goodbye_fits_into_what_the_client_takes() {
+    // MQTT-3.14.2-3: no reason string where it would not
+    each(|world| {
+        let mut connect = v5("s");
+        connect.properties.maximum_packet_size = Some(20);
+        let s = world.join(connect.clone());
+        let suback = [0x90, 1, 0];
+        world.raw(s, &suback);
+        assert!(world.end_reason(s).is_some());
+        let s = world.join(connect);
+        world.raw(s, &[0x30, 5, 0, 3, b'a', b'/', b'#']);
+        assert_eq!(world.end_reason(s), Some(ReasonCode::TOPIC_NAME_INVALID));
+    });
+}
+
+fn aliased(topic: &str, alias: u16, payload: &str) -> Vec<u8> {
+    let [high, low] = alias.to_be_bytes();
+    publish_bytes(message(topic, AtMostOnce, payload), &[0x23, high, low])
+}
+
+#[test]
+fn a_publisher_may_use_aliases() {
+    // MQTT-3.3.2-12
+    each(|world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "#", AtMostOnce);
+        let p = world.join(v5("p"));
+        world.raw(p, &aliased("a/b", 1, "0"));
+        world.raw(p, &aliased("", 1, "1"));
+        world.raw(p, &aliased("c", 64, "2"));
+        world.raw(p, &aliased("", 64, "3"));
+        world.raw(p, &aliased("d", 1, "4")); // defined anew
+        world.raw(p, &aliased("", 1, "5"));
+        let got: Vec<_> =
+            world.messages(s).into_iter().map(|d| (d.topic.clone(), d.text())).collect();
+        let expected = [("a/b", "0"), ("a/b", "1"), ("c", "2"), ("c", "3"), ("d", "4"), ("d", "5")];
+        let expected = expected.map(|(topic, text)| (topic.to_owned(), text.to_owned()));
+        assert_eq!(got, expected);
+    });
+}
+
+#[test]
+fn a_large_message_may_use_an_alias() {
+    each(|world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "#", AtMostOnce);
+        let p = world.join(v5("p"));
+        let payload = "x".repeat(100_000);
+        for part in [aliased("a", 3, &payload), aliased("", 3, &payload)].concat().chunks(10_000) {
+            world.raw(p, part);
+        }
+        let got = world.messages(s);
+        assert_eq!(got.len(), 2);
+        assert!(got.iter().all(|d| d.topic == "a" && d.text() == payload));
+    });
+}
+
+#[test]
+fn bad_aliases_end_the_connection() {
+    for (alias, topic, expected) in [
+        (0, "t", ReasonCode::TOPIC_ALIAS_INVALID),  // MQTT-3.3.2-8
+        (65, "t", ReasonCode::TOPIC_ALIAS_INVALID), // MQTT-3.3.2-9: over ours
+        (5, "", ReasonCode::PROTOCOL_ERROR),        // 3.3.2.3.4: not defined
+    ] {
+        each(|world| {
+            let p = world.join(v5("p"));
+            world.raw(p, &aliased(topic, alias, "x"));
+            assert_eq!(world.end_reason(p), Some(expected));
+        });
+    }
+}
+
+#[test]
+fn aliases_end_with_the_connection() {
+    // MQTT-3.3.2-7
+    each(|world| {
+        let p = world.join(kept("p"));
+        world.raw(p, &aliased("t", 1, "x"));
+        world.cut(p);
+        let p = world.join(kept("p"));
+        world.raw(p, &aliased("", 1, "x"));
+        assert_eq!(world.end_reason(p), Some(ReasonCode::PROTOCOL_ERROR));
+    });
+}
+
+#[test]
+fn a_subscriber_that_takes_aliases_gets_them() {
+    // MQTT-3.1.2-26, -27
+    each(|world| {
+        let mut connect = kept("s");
+        connect.properties.topic_alias_maximum = 2;
+        let s = world.join(connect.clone());
+        world.subscribe(s, "#", AtLeastOnce);
+        let p = world.join(v5("p"));
+        let large = "x".repeat(20_000);
+        let send = |world: &mut World| {
+            for topic in ["first", "second", "third"] {
+                world.publish(p, message(topic, AtLeastOnce, "x"));
+                world.publish(p, message(topic, AtMostOnce, &large));
+            }
+        };
+        send(world);
+        send(world);
+        let got = world.messages(s);
+        assert_eq!(got.len(), 12);
+        for delivery in &got {
+            let expected = match &*delivery.topic {
+                "first" => Some(1),
+                "second" => Some(2),
+                _ => None,
+            };
+            assert_eq!(delivery.alias, expected);
+        }
+        assert!(got[6..].iter().all(|d| d.topic_was_empty == (d.topic != "third")));
+        world.cut(s);
+        let s = world.join(connect);
+        send(world);
+        assert_eq!(world.messages(s).len(), 6); // the world checks that they are defined anew
+    });
+}
+
+#[test]
+fn latency_queries_keep_to_the_protocol() {
+    // Ours: a QoS 1 message on a topic that the subscriber asked for, whose acknowledgement tells the round trip.
+    use crate::schedule::{PaperConfig, Policy};
+    let policy = Policy::Conservative(PaperConfig::default());
+    let config = SessionConfig { policy, ..SessionConfig::default() };
+    each(|world| {
+        let s = world.join_with(kept("s"), config.clone());
+        world.acknowledges(s, false);
+        world.subscribe(s, "latency", AtLeastOnce);
+        world.advance(seconds(12));
+        let got = world.messages(s);
+        assert_eq!(got.len(), 1); // one at a time
+        world.puback(s, got[0].id.unwrap());
+        world.advance(seconds(6));
+        assert_eq!(world.messages(s).len(), 1);
+        world.cut(s);
+        // It is no message: nobody sends it again.
+        let s = world.mute(kept("s"));
+        world.advance(seconds(60));
+        assert!(world.messages(s).is_empty());
+        world.cut(s);
+        // It is not sent to who takes no such packet, and takes no place of who takes but one.
+        let mut connect = kept("s");
+        connect.properties.maximum_packet_size = Some(1_000);
+        connect.properties.receive_maximum = NonZeroU16::new(1);
+        let s = world.join_with(connect, config.clone());
+        world.advance(seconds(60));
+        assert!(world.messages(s).is_empty());
+        let p = world.join(v5("p"));
+        world.publish(p, message("latency", AtLeastOnce, "x"));
+        assert_eq!(world.texts(s), ["x"]);
+    });
+}

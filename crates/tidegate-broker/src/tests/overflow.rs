@@ -1,0 +1,305 @@
+//! What happens when subscribers do not keep up, and when memory ends.
+
+use super::*;
+use crate::{Dropped, Overflow, TopicConfig};
+
+fn config(overflow: Overflow, messages: usize) -> SessionConfig {
+    SessionConfig {
+        queue_messages_max: messages,
+        overflow,
+        overflow_qos0: overflow,
+        ..SessionConfig::default()
+    }
+}
+
+fn dropped(world: &World) -> Dropped {
+    let mut sum = Dropped::default();
+    world.shards.iter().for_each(|shard| sum.add(shard.statistics().dropped));
+    sum
+}
+
+/// Publishes 20 messages to a subscriber that takes none before the end and has room for five, and then lets it take all.
+/// The first is in its output, half of it is out.
+fn run(world: &mut World, overflow: Overflow, qos: QoS, topics: usize) -> (At, At, Vec<String>) {
+    let s = world.join_with(kept("s"), config(overflow, 5));
+    world.subscribe(s, "#", ExactlyOnce);
+    world.room(s, 1);
+    let p = world.join(v5("p"));
+    world.publish(p, message("first", qos, &"x".repeat(30_000)));
+    for number in 0..20 {
+        world.publish(
+            p,
+            message(&format!("{}", number % topics), qos, &number.to_string().repeat(3_000)),
+        );
+    }
+    world.room(s, usize::MAX);
+    let texts = world
+        .texts(s)
+        .iter()
+        .skip(1)
+        .map(|text| text.chars().take(text.len() / 3_000).collect())
+        .collect();
+    (s, p, texts)
+}
+
+#[test]
+fn each_policy_keeps_what_it_says() {
+    use Overflow::{DropNewest, DropOldest, Latest};
+    for qos in [AtMostOnce, AtLeastOnce] {
+        for (overflow, topics, expected, lost) in [
+            (
+                DropOldest,
+                20,
+                &["15", "16", "17", "18", "19"][..],
+                Dropped { queue_full: 15, ..Default::default() },
+            ),
+            (
+                DropNewest,
+                20,
+                &["0", "1", "2", "3", "4"],
+                Dropped { queue_full: 15, ..Default::default() },
+            ),
+            (Latest, 3, &["17", "18", "19"], Dropped { conflated: 17, ..Default::default() }),
+            (
+                Latest,
+                20,
+                &["15", "16", "17", "18", "19"],
+                Dropped { queue_full: 15, ..Default::default() },
+            ),
+        ] {
+            each(|world| {
+                let (_, _, mut texts) = run(world, overflow, qos, topics);
+                // Some wait in the output already.
+                let lost_here = dropped(world);
+                assert_eq!(texts.len() as u64 + lost_here.total(), 20);
+                let mut tail = texts.split_off(texts.len().saturating_sub(expected.len()));
+                tail.sort(); // a newer one is sent in the place of the older
+                if overflow != DropNewest {
+                    assert_eq!(tail, expected, "{overflow:?} {qos:?}");
+                }
+                assert!(
+                    lost_here.conflated <= lost.conflated
+                        && lost_here.queue_full <= lost.queue_full
+                );
+            });
+        }
+    }
+}
+
+#[test]
+fn a_refused_newest_message_leaves_nothing_behind_under_latest() {
+    // A message that finds no place must not be the one that the next replaces.
+    each(|world| {
+        let config = SessionConfig {
+            overflow_qos0: Overflow::Latest,
+            overflow: Overflow::DropNewest,
+            queue_messages_max: 2,
+            ..SessionConfig::default()
+        };
+        let keeps = SessionConfig { overflow: Overflow::Disconnect, ..config.clone() };
+        let s = world.join_with(kept("s"), keeps);
+        world.subscribe(s, "#", AtLeastOnce);
+        let p = world.join(v5("p"));
+        world.room(s, 1);
+        world.publish(p, message("first", AtMostOnce, &"x".repeat(30_000)));
+        let filler = "y".repeat(5_000);
+        world.publish(p, message("one", AtLeastOnce, &filler));
+        world.publish(p, message("two", AtLeastOnce, &filler));
+        world.publish(p, message("latest", AtMostOnce, &filler)); // no place
+        world.room(s, usize::MAX);
+        world.room(s, 1);
+        world.publish(p, message("first", AtMostOnce, &"x".repeat(30_000)));
+        world.publish(p, message("three", AtLeastOnce, &filler));
+        world.publish(p, message("latest", AtMostOnce, &filler));
+        world.room(s, usize::MAX);
+        let topics: Vec<_> = world.messages(s).into_iter().map(|d| d.topic).collect();
+        assert!(topics.contains(&"three".to_owned()), "{topics:?}");
+    });
+}
+
+#[test]
+fn a_subscriber_may_be_disconnected_and_finds_what_waited() {
+    each(|world| {
+        let (s, _, _) = run(world, Overflow::Disconnect, AtLeastOnce, 20);
+        assert!(!world.is_open(s)); // nobody could be told why
+        let ended: u64 =
+            world.shards.iter().map(|shard| shard.statistics().overflow_disconnects).sum();
+        assert_eq!(ended, 1);
+        let s = world.join(kept("s"));
+        let got = world.messages(s);
+        assert!(got.len() >= 6, "{got:?}");
+        assert_eq!(got.len() as u64 + dropped(world).total(), 21);
+    });
+}
+
+#[test]
+fn publishers_are_not_read_from_until_half_is_gone() {
+    each(|world| {
+        let s = world.join_with(v5("s"), config(Overflow::BlockPublisher, 10));
+        world.subscribe(s, "#", AtLeastOnce);
+        world.room(s, 1);
+        let p = world.join(Connect { keep_alive: 10, ..v5("p") });
+        let text = "x".repeat(20_000);
+        for _ in 0..40 {
+            world.publish(p, message("t", AtLeastOnce, &text));
+        }
+        assert!(world.is_paused(p));
+        // Its silence is our doing.
+        world.advance(seconds(100));
+        assert!(world.is_open(p));
+        world.room(s, 60_000);
+        assert!(world.is_paused(p));
+        world.room(s, usize::MAX);
+        assert!(!world.is_paused(p));
+        assert_eq!(world.messages(s).len(), 40);
+        assert_eq!(dropped(world).total(), 0);
+        world.advance(seconds(100));
+        assert_eq!(world.end_reason(p), Some(ReasonCode::KEEP_ALIVE_TIMEOUT));
+    });
+}
+
+#[test]
+fn a_publisher_is_let_go_when_the_subscriber_ends() {
+    each(|world| {
+        let s = world.join_with(v5("s"), config(Overflow::BlockPublisher, 2));
+        world.subscribe(s, "#", AtLeastOnce);
+        world.room(s, 1);
+        let p = world.join(kept("p"));
+        for _ in 0..10 {
+            world.publish(p, message("t", AtLeastOnce, &"x".repeat(20_000)));
+        }
+        assert!(world.is_paused(p));
+        world.cut(p);
+        let p = world.join(kept("p"));
+        assert!(world.is_paused(p)); // another connection is of the same publisher
+        world.cut(s);
+        assert!(!world.is_paused(p));
+        world.send(p, Packet::Pingreq);
+        assert!(world.take(p).contains(&Other(Packet::Pingresp)));
+    });
+}
+
+#[test]
+fn who_publishes_to_itself_is_not_blocked_for_ever() {
+    each(|world| {
+        let s = world.join_with(v5("s"), config(Overflow::BlockPublisher, 2));
+        world.subscribe(s, "#", AtLeastOnce);
+        world.room(s, 1);
+        for _ in 0..10 {
+            world.publish(s, message("t", AtLeastOnce, &"x".repeat(20_000)));
+        }
+        assert!(!world.is_paused(s));
+        assert!(!world.is_open(s));
+    });
+}
+
+#[test]
+fn a_topic_may_have_its_own_policy() {
+    let topics = vec![TopicConfig {
+        filter: "state/#".into(),
+        large_bytes: None,
+        overflow: Some(Overflow::Latest),
+    }];
+    each_with(BrokerConfig { topics, ..settings() }, |world| {
+        let s = world.join_with(v5("s"), config(Overflow::DropOldest, 100));
+        world.subscribe(s, "#", AtLeastOnce);
+        world.room(s, 1);
+        let p = world.join(v5("p"));
+        world.publish(p, message("first", AtMostOnce, &"x".repeat(30_000)));
+        for number in 0..10 {
+            let text = format!("{number:<5000}");
+            world.publish(p, message("state/a", AtLeastOnce, &text));
+            world.publish(p, message("log", AtLeastOnce, &text));
+        }
+        world.room(s, usize::MAX);
+        let got = world.messages(s);
+        let of = |topic: &str| {
+            got.iter()
+                .filter(|d| d.topic == topic)
+                .map(|d| d.text().trim().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of("log").len(), 10);
+        assert_eq!(of("state/a").last().unwrap(), "9");
+        assert!(of("state/a").len() < 10);
+    });
+}
+
+#[test]
+fn one_message_may_wait_however_large() {
+    for overflow in [Overflow::DropOldest, Overflow::Disconnect, Overflow::BlockPublisher] {
+        each(|world| {
+            let config = SessionConfig { queue_bytes_max: 10_000, ..config(overflow, 10) };
+            let s = world.join_with(v5("s"), config);
+            world.subscribe(s, "#", AtLeastOnce);
+            let p = world.join(v5("p"));
+            let text = "x".repeat(300_000);
+            for qos in [AtMostOnce, AtLeastOnce] {
+                world.publish(p, message("t", qos, &text));
+            }
+            assert_eq!(world.texts(s), [text.clone(), text]);
+        });
+    }
+}
+
+#[test]
+fn a_message_is_refused_when_somebody_must_wait_and_there_is_no_memory() {
+    // MQTT 5: 0x97; before it, the connection ends without an acknowledgement
+    let config = BrokerConfig { payload_bytes_max: 100_000, ..settings() };
+    each_with(config, |world| {
+        let s = world.join(kept("s"));
+        world.subscribe(s, "t", ExactlyOnce);
+        world.cut(s);
+        let p = world.join(v5("p"));
+        let text = "x".repeat(30_000);
+        for size in [3_000, 30_000, 90_000] {
+            let text = "x".repeat(size);
+            let mut codes = Vec::new();
+            for _ in 0..40 {
+                for qos in [AtLeastOnce, ExactlyOnce] {
+                    let id = world.publish(p, message("t", qos, &text)).unwrap();
+                    codes.push(world.accepted(p, id));
+                }
+            }
+            assert_eq!(codes.last(), Some(&ReasonCode::QUOTA_EXCEEDED));
+        }
+        let old = world.join(v4("old"));
+        world.publish(old, message("t", AtLeastOnce, &text));
+        assert_eq!(world.end_reason(old), None);
+        // QoS 0 is only counted.
+        world.publish(p, message("t", AtMostOnce, &text));
+        // Who can be handed it at once gets it all the same.
+        let quick = world.join(v5("quick"));
+        world.subscribe(quick, "other", AtMostOnce);
+        world.publish(p, message("other", AtLeastOnce, "x"));
+        assert_eq!(world.texts(quick), ["x"]);
+        let accepted = world.join(kept("s"));
+        assert!(world.messages(accepted).len() > 20);
+    });
+}
+
+#[test]
+fn what_was_accepted_is_delivered_though_memory_is_short() {
+    let config = BrokerConfig { payload_bytes_max: 50_000, ..settings() };
+    each_with(config, |world| {
+        let s = world.join(kept("s"));
+        world.subscribe(s, "#", ExactlyOnce);
+        let p = world.join(v5("p"));
+        let mut expected = Vec::new();
+        for number in 0..300 {
+            match number % 60 {
+                0 => world.room(s, 1),
+                50 => world.room(s, usize::MAX),
+                _ => {}
+            }
+            let text = format!("{number:<3000}");
+            let id = world.publish(p, message("t", AtLeastOnce, &text)).unwrap();
+            if !world.accepted(p, id).is_failure() {
+                expected.push(text);
+            }
+        }
+        world.room(s, usize::MAX);
+        assert_eq!(world.texts(s), expected);
+        assert!(expected.len() < 300);
+    });
+}

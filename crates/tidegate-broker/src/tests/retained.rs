@@ -1,0 +1,218 @@
+//! Retained messages (section 3.3.1.3) and what subscriptions get of them (3.8.3.1).
+
+use super::*;
+
+fn handling(text: &str, retain_handling: RetainHandling) -> Vec<SubscribeFilter> {
+    vec![SubscribeFilter { retain_handling, ..filter(text, AtLeastOnce) }]
+}
+
+#[test]
+fn a_new_subscription_gets_the_last_retained_message_of_each_topic() {
+    // MQTT-3.3.1-5, -8; MQTT-3.3.1-9
+    for version in [Version::V3, Version::V4, Version::V5] {
+        each(|world| {
+            let p = world.join(v5("p"));
+            for (topic, text) in [("a/1", "old"), ("a/1", "new"), ("a/2", "two"), ("b", "other")] {
+                world.publish(p, retained(topic, AtLeastOnce, text));
+            }
+            world.publish(p, message("a/1", AtLeastOnce, "not retained"));
+            let s = world.join(Connect { version, ..v5("s") });
+            world.subscribe(s, "a/+", AtMostOnce);
+            let mut got = world.messages(s);
+            got.sort_by_key(|delivery| delivery.topic.clone());
+            let seen: Vec<_> = got.iter().map(|d| (d.text(), d.retain, d.qos)).collect();
+            let expected =
+                [("new".to_owned(), true, AtMostOnce), ("two".to_owned(), true, AtMostOnce)];
+            assert_eq!(seen, expected);
+            // One that is published now comes without the flag.
+            world.publish(p, retained("a/1", AtLeastOnce, "now"));
+            let got = world.messages(s);
+            assert_eq!((got.len(), got[0].retain), (1, false));
+        });
+    }
+}
+
+#[test]
+fn retain_handling_says_when_retained_messages_are_sent() {
+    // MQTT-3.3.1-9, -10, -11
+    use RetainHandling::{DoNotSend, Send, SendIfNew};
+    each(|world| {
+        let p = world.join(v5("p"));
+        world.publish(p, retained("a", AtLeastOnce, "x"));
+        let s = world.join(kept("s"));
+        for (how, expected) in
+            [(DoNotSend, 0), (SendIfNew, 0), (Send, 1), (Send, 1), (SendIfNew, 0)]
+        {
+            world.subscribe_to(s, None, handling("a", how));
+            assert_eq!(world.messages(s).len(), expected, "{how:?}");
+        }
+        world.unsubscribe(s, &["a"]);
+        world.subscribe_to(s, None, handling("a", SendIfNew));
+        assert_eq!(world.messages(s).len(), 1);
+        world.cut(s);
+        let s = world.join(kept("s"));
+        assert!(world.messages(s).is_empty());
+        world.subscribe_to(s, None, handling("a", SendIfNew));
+        assert!(world.messages(s).is_empty());
+    });
+}
+
+#[test]
+fn retain_as_published_keeps_the_flag() {
+    // MQTT-3.3.1-12, -13
+    each(|world| {
+        let s = world.join(v5("s"));
+        let keeps = SubscribeFilter { retain_as_published: true, ..filter("a", AtMostOnce) };
+        world.subscribe_to(s, None, vec![keeps]);
+        let t = world.join(v5("t"));
+        world.subscribe(t, "a", AtMostOnce);
+        let p = world.join(v5("p"));
+        world.publish(p, retained("a", AtMostOnce, "x"));
+        world.publish(p, message("a", AtMostOnce, "x"));
+        let flags = |got: Vec<Delivery>| got.iter().map(|d| d.retain).collect::<Vec<_>>();
+        assert_eq!(flags(world.messages(s)), [true, false]);
+        assert_eq!(flags(world.messages(t)), [false, false]);
+    });
+}
+
+#[test]
+fn an_empty_payload_forgets_the_retained_message_and_is_delivered() {
+    // MQTT-3.3.1-6, -7
+    each(|world| {
+        let p = world.join(v5("p"));
+        let s = world.join(v5("s"));
+        world.subscribe(s, "a", AtLeastOnce);
+        world.publish(p, retained("a", AtLeastOnce, "x"));
+        assert_eq!(world.shared.retained_count(), 1);
+        world.publish(p, retained("a", AtLeastOnce, ""));
+        assert_eq!(world.shared.retained_count(), 0);
+        assert_eq!(world.texts(s), ["x", ""]);
+        let late = world.join(v5("late"));
+        world.subscribe(late, "a", AtLeastOnce);
+        assert!(world.messages(late).is_empty());
+    });
+}
+
+#[test]
+fn a_retained_message_expires() {
+    // MQTT-3.3.2-5, -6
+    each(|world| {
+        let p = world.join(v5("p"));
+        let bytes = publish_bytes(retained("a", AtMostOnce, "x"), &[2, 0, 0, 0, 10]);
+        world.raw(p, &bytes);
+        world.advance(seconds(4));
+        let s = world.join(v5("s"));
+        world.subscribe(s, "a", AtMostOnce);
+        assert_eq!(world.messages(s)[0].expiry, Some(6));
+        world.advance(seconds(6));
+        world.subscribe(s, "a", AtMostOnce);
+        assert!(world.messages(s).is_empty());
+        // Who looks at it last takes it away.
+        assert_eq!((world.shared.retained_count(), world.shared.budget().used()), (0, 0));
+    });
+}
+
+#[test]
+fn expired_ones_do_not_hide_the_others() {
+    each(|world| {
+        let p = world.join(v5("p"));
+        for number in 0..1000 {
+            let topic = format!("a/{number:04}");
+            world.raw(p, &publish_bytes(retained(&topic, AtMostOnce, "x"), &[2, 0, 0, 0, 10]));
+        }
+        world.publish(p, retained("a/last", AtMostOnce, "last"));
+        world.advance(seconds(10));
+        let s = world.join(v5("s"));
+        world.subscribe(s, "a/#", AtMostOnce);
+        assert_eq!(world.texts(s), ["last"]);
+    });
+}
+
+#[test]
+fn too_large_ones_do_not_hide_the_others() {
+    each(|world| {
+        let p = world.join(v5("p"));
+        for number in 0..1000 {
+            world.publish(p, retained(&format!("a/{number:04}"), AtMostOnce, &"x".repeat(100)));
+        }
+        world.publish(p, retained("a/last", AtMostOnce, "last"));
+        let mut connect = v5("s");
+        connect.properties.maximum_packet_size = Some(100);
+        let s = world.join(connect);
+        world.subscribe(s, "a/#", AtMostOnce);
+        assert_eq!(world.texts(s), ["last"]);
+    });
+}
+
+#[test]
+fn many_and_large_ones_come_all_whatever_the_queue_takes() {
+    let config =
+        SessionConfig { queue_bytes_max: 50_000, queue_messages_max: 10, ..Default::default() };
+    for qos in [AtMostOnce, AtLeastOnce] {
+        each(|world| {
+            let p = world.join(v5("p"));
+            let payload = "x".repeat(20_000);
+            for number in 0..100 {
+                world.publish(p, retained(&format!("a/{number}"), AtLeastOnce, &payload));
+            }
+            let mut connect = v5("s");
+            connect.properties.receive_maximum = NonZeroU16::new(3);
+            let s = world.join_with(connect, config.clone());
+            world.subscribe(s, "a/#", qos);
+            assert_eq!(world.messages(s).len(), 100);
+        });
+    }
+}
+
+#[test]
+fn retained_messages_are_owed_across_connections() {
+    each(|world| {
+        let p = world.join(v5("p"));
+        for number in 0..200 {
+            world.publish(p, retained(&format!("a/{number}"), AtLeastOnce, "x"));
+        }
+        let mut connect = kept("s");
+        connect.properties.receive_maximum = NonZeroU16::new(10);
+        let s = world.join(connect);
+        world.acknowledges(s, false);
+        world.subscribe(s, "a/#", AtLeastOnce);
+        assert_eq!(world.messages(s).len(), 10);
+        world.cut(s);
+        let s = world.join(kept("s"));
+        assert_eq!(world.messages(s).len(), 200);
+    });
+}
+
+#[test]
+fn no_local_holds_for_retained_messages_too() {
+    each(|world| {
+        let s = world.join(v5("s"));
+        world.publish(s, retained("a", AtMostOnce, "own"));
+        let p = world.join(v5("p"));
+        world.publish(p, retained("b", AtMostOnce, "other"));
+        let no_local = SubscribeFilter { no_local: true, ..filter("#", AtMostOnce) };
+        world.subscribe_to(s, Some(3), vec![no_local]);
+        let got = world.messages(s);
+        assert_eq!((got.len(), got[0].text()), (1, "other".to_owned()));
+        assert_eq!(got[0].subscriptions, [3]); // MQTT-3.3.4-3
+    });
+}
+
+#[test]
+fn topics_with_retained_messages_are_limited() {
+    let config = BrokerConfig { retained_max: 2, ..settings() };
+    each_with(config, |world| {
+        let p = world.join(v5("p"));
+        let mut code = |topic: &str, text: &str| {
+            let id = world.publish(p, retained(topic, AtLeastOnce, text)).unwrap();
+            world.accepted(p, id)
+        };
+        let accepted = ReasonCode::NO_MATCHING_SUBSCRIBERS;
+        assert_eq!(code("a", "x"), accepted);
+        assert_eq!(code("b", "x"), accepted);
+        assert_eq!(code("c", "x"), ReasonCode::QUOTA_EXCEEDED);
+        assert_eq!(code("a", "y"), accepted);
+        assert_eq!(code("a", ""), accepted);
+        assert_eq!(code("c", "x"), accepted);
+    });
+}

@@ -1,0 +1,165 @@
+//! What a session keeps and how long (section 4.1, 3.1.2.11.2, 3.14.2.2.2).
+
+use super::*;
+
+fn expiring(seconds: u32) -> Connect {
+    let mut connect = kept("c");
+    connect.properties.session_expiry = Some(seconds);
+    connect
+}
+
+fn is_present(world: &mut World) -> bool {
+    let at = world.connect(expiring(1000));
+    let present = world.connack(at).session_present;
+    world.cut(at);
+    present
+}
+
+#[test]
+fn a_session_outlives_its_connection_by_its_expiry() {
+    // MQTT-3.1.2-23
+    for (wait, expected) in [(0, true), (9, true), (10, false), (11, false)] {
+        each(|world| {
+            let at = world.join(expiring(10));
+            world.advance(seconds(100)); // only time without a connection counts
+            world.cut(at);
+            world.advance(seconds(wait));
+            assert_eq!(is_present(world), expected, "after {wait} s");
+        });
+    }
+}
+
+#[test]
+fn resuming_starts_the_expiry_anew() {
+    each(|world| {
+        let at = world.join(expiring(10));
+        world.cut(at);
+        world.advance(seconds(8));
+        let at = world.join(expiring(10));
+        world.advance(seconds(8)); // the first end is past
+        world.cut(at);
+        world.advance(seconds(8));
+        assert!(is_present(world));
+    });
+}
+
+#[test]
+fn disconnect_may_change_the_expiry_but_not_raise_it_from_zero() {
+    // 3.14.2.2.2
+    let leaving = |seconds| Disconnect { session_expiry: Some(seconds), ..Disconnect::default() };
+    for (first, then, wait, expected) in
+        [(10, 20, 15, true), (10, 20, 20, false), (10, 0, 0, false), (10, 5, 6, false)]
+    {
+        each(|world| {
+            let at = world.join(expiring(first));
+            world.disconnect(at, leaving(then));
+            assert_eq!(world.end_reason(at), None);
+            world.advance(seconds(wait));
+            assert_eq!(is_present(world), expected, "{first} then {then}, after {wait} s");
+        });
+    }
+    each(|world| {
+        let at = world.join(expiring(0));
+        world.disconnect(at, leaving(10));
+        assert_eq!(world.end_reason(at), Some(ReasonCode::PROTOCOL_ERROR));
+        assert!(!is_present(world));
+    });
+}
+
+#[test]
+fn the_server_cuts_the_expiry_and_says_so() {
+    let config = BrokerConfig { session_expiry_max: seconds(100), ..settings() };
+    each_with(config, |world| {
+        for (asked, told) in [(50, None), (100, None), (101, Some(100)), (u32::MAX, Some(100))] {
+            let at = world.connect(expiring(asked));
+            assert_eq!(world.connack(at).properties.session_expiry, told, "{asked}");
+        }
+        let at = world.join(Connect { clean_start: false, ..v4("c") });
+        world.cut(at);
+        world.advance(seconds(99));
+        assert!(is_present(world));
+        world.advance(seconds(1000));
+        assert!(!is_present(world));
+    });
+}
+
+#[test]
+fn a_session_keeps_subscriptions_and_messages_of_qos_1_and_2() {
+    // 4.1; 3.1.1: MQTT-3.1.2-5
+    let unclean = Connect { clean_start: false, ..v4("c") };
+    for connect in [kept("c"), unclean] {
+        each(|world| {
+            let at = world.join(connect.clone());
+            world.subscribe(at, "t/#", ExactlyOnce);
+            world.cut(at);
+            let p = world.join(v5("p"));
+            for (qos, text) in [
+                (AtMostOnce, "lost"),
+                (AtLeastOnce, "one"),
+                (ExactlyOnce, "two"),
+                (AtLeastOnce, "three"),
+            ] {
+                world.publish(p, message("t/a", qos, text));
+            }
+            let at = world.connect(connect.clone());
+            let got = world.messages(at);
+            let qos: Vec<QoS> = got.iter().map(|delivery| delivery.qos).collect();
+            let texts: Vec<String> = got.iter().map(Delivery::text).collect();
+            assert_eq!(texts, ["one", "two", "three"]);
+            assert_eq!(qos, [AtLeastOnce, ExactlyOnce, AtLeastOnce]);
+            assert!(got.iter().all(|delivery| !delivery.dup)); // MQTT-3.3.1-1: sent for the first time
+            // A clean start forgets the subscription.
+            world.cut(at);
+            let at = world.connect(Connect { clean_start: true, ..connect.clone() });
+            world.publish(p, message("t/a", AtLeastOnce, "four"));
+            assert!(world.messages(at).is_empty());
+        });
+    }
+}
+
+#[test]
+fn an_expired_session_forgets_what_waits() {
+    each(|world| {
+        let at = world.join(expiring(10));
+        world.subscribe(at, "t", AtLeastOnce);
+        world.cut(at);
+        let p = world.join(v5("p"));
+        world.publish(p, message("t", AtLeastOnce, "x"));
+        assert!(world.shared.budget().used() > 0);
+        world.advance(seconds(10));
+        assert_eq!((world.shared.budget().used(), world.shared.subscriptions()), (0, 0));
+        let expired: u64 = world.shards.iter().map(|s| s.statistics().expired_sessions).sum();
+        assert_eq!(expired, 1);
+    });
+}
+
+#[test]
+fn a_session_may_change_its_version() {
+    each(|world| {
+        let at = world.join(kept("c"));
+        world.subscribe_to(at, Some(7), vec![filter("t", AtLeastOnce)]);
+        world.cut(at);
+        let p = world.join(v5("p"));
+        world.publish(p, message("t", AtLeastOnce, "old"));
+        let at = world.connect(Connect { clean_start: false, ..v4("c") });
+        world.acknowledges(at, false);
+        world.publish(p, message("t", AtLeastOnce, "new"));
+        assert_eq!(world.texts(at), ["old", "new"]);
+        world.cut(at);
+        let at = world.connect(kept("c"));
+        let got = world.messages(at);
+        // The first was acknowledged while the client still did.
+        assert!(got.iter().all(|delivery| delivery.subscriptions == [7]), "{got:?}");
+    });
+}
+
+#[test]
+fn reconnecting_often_leaves_no_timers_behind() {
+    let mut world = World::new(settings(), 1);
+    for _ in 0..1000 {
+        let at = world.join(kept("c"));
+        world.cut(at);
+    }
+    assert!(world.shards[0].timers() < 10);
+    world.end();
+}

@@ -1,0 +1,180 @@
+//! SUBSCRIBE and UNSUBSCRIBE (sections 3.8 to 3.11), filters (4.7).
+
+use super::*;
+
+#[test]
+fn suback_grants_what_was_asked_and_refuses_bad_filters_one_by_one() {
+    // MQTT-3.8.4-5, -6, -7; MQTT-3.9.3-1, -2
+    let filters = [
+        ("a", AtMostOnce, 0x00),
+        ("a/+", AtLeastOnce, 0x01),
+        ("a/#", ExactlyOnce, 0x02),
+        ("a#", ExactlyOnce, 0x8f), // MQTT-4.7.1-1
+        ("#/a", ExactlyOnce, 0x8f),
+        ("a+", ExactlyOnce, 0x8f), // MQTT-4.7.1-2
+        ("", ExactlyOnce, 0x8f),   // MQTT-4.7.3-1
+        ("/", AtMostOnce, 0x00),
+        ("$share/g/a", AtLeastOnce, 0x01),
+        ("$share//a", AtLeastOnce, 0x8f),   // MQTT-4.8.2-1
+        ("$share/g+/a", AtLeastOnce, 0x8f), // MQTT-4.8.2-2
+        ("$share/g", AtLeastOnce, 0x8f),
+        ("$share/g/", AtLeastOnce, 0x8f),
+    ];
+    each(|world| {
+        for connect in [v5("a"), v4("b")] {
+            let version = connect.version;
+            let at = world.join(connect);
+            let asked = filters.map(|(text, qos, _)| filter(text, qos)).to_vec();
+            let expected = filters.map(|(_, _, code)| {
+                let failed = version == Version::V4 && code >= 0x80;
+                ReasonCode(if failed { 0x80 } else { code })
+            });
+            assert_eq!(world.subscribe_to(at, None, asked), expected);
+        }
+    });
+}
+
+#[test]
+fn unsuback_says_what_there_was() {
+    // MQTT-3.10.4-4 to -6, MQTT-3.11.3-1
+    each(|world| {
+        let at = world.join(v5("a"));
+        world.subscribe(at, "a/+", AtMostOnce);
+        world.subscribe(at, "$share/g/b", AtMostOnce);
+        let none = ReasonCode::NO_SUBSCRIPTION_EXISTED;
+        let reasons =
+            world.unsubscribe(at, &["a/b", "a/+", "a/+", "$share/g/b", "$share/h/b", "#x"]);
+        let expected = [none, ReasonCode::SUCCESS, none, ReasonCode::SUCCESS, none, none];
+        assert_eq!(reasons, expected); // MQTT-3.10.4-1: compared character by character
+        let p = world.join(v5("p"));
+        world.publish(p, message("a/b", AtMostOnce, "x"));
+        world.publish(p, message("b", AtMostOnce, "x"));
+        assert!(world.messages(at).is_empty()); // MQTT-3.10.4-2
+        let old = world.join(v4("b"));
+        assert!(world.unsubscribe(old, &["a"]).is_empty()); // 3.1.1: MQTT-3.10.4-5
+    });
+}
+
+#[test]
+fn overlapping_subscriptions_give_one_copy_of_the_highest_qos_with_all_identifiers() {
+    // MQTT-3.3.4-2, -3, -4, -5
+    each(|world| {
+        let s = world.join(v5("s"));
+        world.subscribe_to(s, Some(1), vec![filter("a/#", AtMostOnce)]);
+        world.subscribe_to(s, Some(2_000_000), vec![filter("a/+", ExactlyOnce)]);
+        world.subscribe_to(s, None, vec![filter("a/b", AtLeastOnce)]);
+        world.subscribe_to(s, Some(2_000_000), vec![filter("#", AtMostOnce)]);
+        let p = world.join(v5("p"));
+        world.publish(p, message("a/b", ExactlyOnce, "x"));
+        let got = world.messages(s);
+        assert_eq!(got.len(), 1);
+        let mut ids = got[0].subscriptions.clone();
+        ids.sort_unstable();
+        assert_eq!((got[0].qos, ids), (ExactlyOnce, vec![1, 2_000_000, 2_000_000]));
+        world.publish(p, message("other", AtLeastOnce, "x"));
+        assert_eq!(world.messages(s)[0].subscriptions, [2_000_000]);
+    });
+}
+
+#[test]
+fn the_same_filter_again_replaces_the_subscription() {
+    // MQTT-3.8.4-3
+    each(|world| {
+        let s = world.join(v5("s"));
+        world.subscribe_to(s, Some(1), vec![filter("a", ExactlyOnce)]);
+        world.subscribe_to(s, Some(2), vec![filter("a", AtLeastOnce)]);
+        assert_eq!(world.shared.subscriptions(), 1);
+        let p = world.join(v5("p"));
+        world.publish(p, message("a", ExactlyOnce, "x"));
+        let got = world.messages(s);
+        assert_eq!((got.len(), got[0].qos), (1, AtLeastOnce));
+        assert_eq!(got[0].subscriptions, [2]);
+        world.subscribe_to(s, None, vec![filter("a", AtLeastOnce)]);
+        world.publish(p, message("a", ExactlyOnce, "x"));
+        assert!(world.messages(s)[0].subscriptions.is_empty());
+    });
+}
+
+#[test]
+fn no_local_keeps_a_clients_own_messages_from_it() {
+    // MQTT-3.8.3-3
+    each(|world| {
+        let s = world.join(v5("s"));
+        let no_local = |text, qos| SubscribeFilter { no_local: true, ..filter(text, qos) };
+        world.subscribe_to(s, Some(1), vec![no_local("a/#", ExactlyOnce)]);
+        let p = world.join(v5("p"));
+        for at in [s, p] {
+            world.publish(at, message("a/b", AtLeastOnce, "x"));
+        }
+        assert_eq!(world.messages(s).len(), 1);
+        // Another subscription without it brings them, with its own QoS and identifier.
+        world.subscribe_to(s, Some(2), vec![filter("a/b", AtLeastOnce)]);
+        world.publish(s, message("a/b", ExactlyOnce, "x"));
+        let got = world.messages(s);
+        assert_eq!((got.len(), got[0].qos), (1, AtLeastOnce));
+        assert_eq!(got[0].subscriptions, [2]);
+    });
+}
+
+#[test]
+fn wildcards_do_not_match_topics_of_the_server() {
+    // MQTT-4.7.2-1
+    let config = BrokerConfig { sys_interval: seconds(10), ..settings() };
+    each_with(config, |world| {
+        let all = world.join(v5("all"));
+        world.subscribe(all, "#", AtMostOnce);
+        world.subscribe(all, "+/broker/uptime", AtMostOnce);
+        let sys = world.join(v5("sys"));
+        world.subscribe(sys, "$SYS/broker/uptime", AtMostOnce);
+        world.advance(seconds(25));
+        assert!(world.messages(all).is_empty());
+        assert!(world.texts(sys).contains(&"20 seconds".to_owned()));
+        // Nobody else publishes there.
+        let p = world.join(v5("p"));
+        let id = world.publish(p, message("$SYS/broker/uptime", AtLeastOnce, "x")).unwrap();
+        assert_eq!(world.accepted(p, id), ReasonCode::NOT_AUTHORIZED);
+        // Other topics with $ are nobody's.
+        world.subscribe(sys, "$other/#", AtMostOnce);
+        world.publish(p, message("$other/a", AtMostOnce, "x"));
+        assert_eq!(world.messages(sys).len(), 1);
+        assert!(world.messages(all).is_empty());
+    });
+}
+
+#[test]
+fn subscriptions_of_a_session_are_limited() {
+    let config = BrokerConfig { subscriptions_max: 2, topic_levels_max: 3, ..settings() };
+    each_with(config, |world| {
+        let at = world.join(v5("a"));
+        let filters = ["a", "b", "c", "a", "1/2/3/4"].map(|text| filter(text, AtMostOnce)).to_vec();
+        let (granted, full) = (ReasonCode::SUCCESS, ReasonCode::QUOTA_EXCEEDED);
+        let invalid = ReasonCode::TOPIC_FILTER_INVALID;
+        assert_eq!(
+            world.subscribe_to(at, None, filters),
+            [granted, granted, full, granted, invalid]
+        );
+        world.publish(at, message("1/2/3/4", AtMostOnce, "x"));
+        assert_eq!(world.end_reason(at), Some(ReasonCode::TOPIC_NAME_INVALID));
+    });
+}
+
+#[test]
+fn a_subscription_holds_for_the_next_message_of_every_shard() {
+    each(|world| {
+        let publishers: Vec<At> = (0..6).map(|n| world.join(v5(&format!("p{n}")))).collect();
+        for round in 0..3 {
+            let s = world.join(v5(&format!("s{round}")));
+            for p in &publishers {
+                world.publish(*p, message("t", AtMostOnce, "before"));
+            }
+            world.subscribe(s, "t", AtMostOnce);
+            for p in &publishers {
+                world.publish(*p, message("t", AtMostOnce, "after"));
+            }
+            assert_eq!(world.texts(s), ["after"; 6]);
+            world.unsubscribe(s, &["t"]);
+            world.publish(publishers[0], message("t", AtMostOnce, "late"));
+            assert!(world.texts(s).is_empty());
+        }
+    });
+}

@@ -1,0 +1,198 @@
+//! Foreign clients: mosquitto_pub and mosquitto_sub, and Eclipse Paho over every transport.
+
+use std::{
+    fs,
+    io::Write as _,
+    path::Path,
+    process::{Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tidegate_load::client::{Client, ClientError, Options};
+use tidegate_wire::mqtt::ReasonCode;
+
+use crate::program::{LONGEST, Program, options_of, signal};
+
+const ONE: &str = "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n";
+
+fn installed(program: &str) -> bool {
+    let found =
+        Command::new(program).arg("--help").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let is_there = found.is_ok();
+    if !is_there {
+        println!("skipped: {program} is not installed; scripts/setup installs it");
+    }
+    is_there
+}
+
+#[test]
+fn mosquittos_clients_are_served_in_every_version_and_quality() {
+    if !installed("mosquitto_sub") || !installed("mosquitto_pub") {
+        return;
+    }
+    let program = Program::start(ONE);
+    let port = program.address("main").port().to_string();
+    for version in ["mqttv31", "mqttv311", "mqttv5"] {
+        for qos in ["0", "1", "2"] {
+            let common = ["-h", "127.0.0.1", "-p", &port, "-V", version, "-q", qos];
+            let subscriber = Command::new("mosquitto_sub")
+                .args(common)
+                .args(["-t", "a/+/c", "-t", "ready", "-C", "4", "-W", "15", "-v"])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let publish = |topic: &str, text: &str| {
+                let sent = Command::new("mosquitto_pub")
+                    .args(common)
+                    .args(["-t", topic, "-m", text])
+                    .status();
+                assert!(sent.unwrap().success());
+            };
+            // Until the subscriber is there its first message is retained for it.
+            let kept = Command::new("mosquitto_pub")
+                .args(common)
+                .args(["-t", "ready", "-m", "1", "-r"])
+                .status();
+            assert!(kept.unwrap().success());
+            let end = Instant::now() + LONGEST;
+            while subscriptions(&port) < 2 {
+                assert!(Instant::now() < end, "nobody subscribes");
+                thread::sleep(Duration::from_millis(20));
+            }
+            for text in ["one", "two", "three"] {
+                publish("a/b/c", text);
+            }
+            let Output { stdout, status, .. } = subscriber.wait_with_output().unwrap();
+            assert!(status.success(), "{version} QoS {qos}: {status}");
+            let text = String::from_utf8(stdout).unwrap();
+            assert_eq!(text, "ready 1\na/b/c one\na/b/c two\na/b/c three\n", "{version} QoS {qos}");
+        }
+    }
+    program.stop();
+}
+
+/// Subscriptions that the node counts, as of its next report.
+fn subscriptions(port: &str) -> u64 {
+    let read = Command::new("mosquitto_sub")
+        .args([
+            "-h",
+            "127.0.0.1",
+            "-p",
+            port,
+            "-t",
+            "$SYS/broker/subscriptions/count",
+            "-C",
+            "2",
+            "-W",
+            "2",
+        ])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(read.stdout).unwrap();
+    // The reader counts as well.
+    text.lines().last().and_then(|line| line.parse::<u64>().ok()).map_or(0, |count| count - 1)
+}
+
+#[test]
+fn paho_is_served_over_tcp_tls_and_websockets() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/with-paho");
+    let ready = Command::new(&script).args(["-c", "import paho.mqtt"]).output().unwrap();
+    if !ready.status.success() {
+        let said = String::from_utf8_lossy(&ready.stderr);
+        println!(
+            "skipped: Eclipse Paho cannot be installed: {}",
+            said.lines().last().unwrap_or("")
+        );
+        return;
+    }
+    let program = Program::start(
+        "[mqtt.listener.plain]\nlisten = \"127.0.0.1:0\"\n\
+         [mqtt.listener.secure]\nlisten = \"127.0.0.1:0\"\nprotocol = \"tls\"\n\
+         [mqtt.listener.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"websocket\"\n\
+         [mqtt.listener.secureweb]\nlisten = \"127.0.0.1:0\"\nprotocol = \"secure-websocket\"\n",
+    );
+    let authority = program.path("data/pki/ca.pem");
+    let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mqtt/paho.py");
+    thread::scope(|scope| {
+        for (transport, listener, secure) in [
+            ("tcp", "plain", false),
+            ("tls", "secure", true),
+            ("websockets", "web", false),
+            ("websockets-tls", "secureweb", true),
+        ] {
+            let port = program.address(listener).port().to_string();
+            let mut command = Command::new(&script);
+            command.arg(&clients).args([transport, &port]);
+            if secure {
+                command.arg(&authority);
+            }
+            scope.spawn(move || {
+                let Output { status, stdout, stderr } = command.output().unwrap();
+                let said = String::from_utf8_lossy(&stdout);
+                let failed = String::from_utf8_lossy(&stderr);
+                assert!(
+                    status.success() && said.ends_with("ok\n"),
+                    "{transport}: {said}\n{failed}"
+                );
+            });
+        }
+    });
+    program.stop();
+}
+
+fn options(program: &Program, username: Option<(&str, &str)>) -> Options {
+    let mut options = options_of(program.address("main"));
+    options.username = username.map(|(name, _)| name.to_owned());
+    options.password = username.map(|(_, password)| password.as_bytes().to_owned());
+    options
+}
+
+fn refusal(program: &Program, username: Option<(&str, &str)>) -> ReasonCode {
+    match Client::connect(options(program, username)) {
+        Err(ClientError::Refused { reason, .. }) => reason,
+        Err(error) => panic!("{error:?}"),
+        Ok(_) => panic!("{username:?} was let in"),
+    }
+}
+
+fn passwd(file: &Path, arguments: &[&str], password: &str) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("passwd")
+        .arg(file)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(password.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn users_and_rules_hold_and_are_read_anew_on_a_hangup() {
+    let folder = tempfile::tempdir().unwrap();
+    tidegate::pki::init(&folder.path().join("data/pki"), &Default::default()).unwrap();
+    let (users, rules) = (folder.path().join("users"), folder.path().join("rules"));
+    passwd(&users, &["ada"], "first\n");
+    fs::write(&rules, "user ada\ntopic read home/#\ntopic write home/door\n").unwrap();
+    let program = Program::start_in(
+        folder,
+        &format!("[mqtt]\npassword_file = {users:?}\nacl_file = {rules:?}\n{ONE}"),
+    );
+    assert_eq!(refusal(&program, None), ReasonCode::NOT_AUTHORIZED);
+    assert_eq!(refusal(&program, Some(("ada", "wrong"))), ReasonCode::BAD_USER_NAME_OR_PASSWORD);
+    assert_eq!(refusal(&program, Some(("bob", "first"))), ReasonCode::BAD_USER_NAME_OR_PASSWORD);
+    Client::connect(options(&program, Some(("ada", "first")))).expect("she is a user");
+
+    passwd(&users, &["--scram", "bob"], "second\n");
+    fs::write(&rules, "user ada\nno such thing\n").unwrap();
+    signal(program.id(), "HUP");
+    program.line_with("stay as they were");
+    assert_eq!(refusal(&program, Some(("bob", "second"))), ReasonCode::BAD_USER_NAME_OR_PASSWORD);
+
+    fs::write(&rules, "user bob\ntopic readwrite home/#\n").unwrap();
+    signal(program.id(), "HUP");
+    program.line_with("read anew");
+    Client::connect(options(&program, Some(("bob", "second")))).expect("he is a user now");
+    program.stop();
+}

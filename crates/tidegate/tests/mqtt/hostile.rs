@@ -1,0 +1,238 @@
+//! Clients that break the rules: each loses its own connection, nobody else notices, and memory stays bounded.
+
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    time::{Duration, Instant},
+};
+
+use tidegate_load::client::{Client, Outgoing};
+use tidegate_wire::mqtt::{
+    Connect, ConnectProperties, FixedHeader, Packet, QoS, ReasonCode, RetainHandling,
+    SubscribeFilter, Version,
+};
+
+use crate::program::{LONGEST, Program, options_of};
+
+const LISTENER: &str = "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\nconnect_timeout = \"1s\"\n";
+
+/// A healthy pair that must not notice anything.
+struct Healthy {
+    publisher: Client,
+    subscriber: Client,
+    sent: u32,
+}
+
+impl Healthy {
+    fn connect(address: SocketAddr) -> Self {
+        let options = || options_of(address);
+        let mut subscriber = Client::connect(options()).unwrap();
+        let filter = SubscribeFilter {
+            filter: "healthy/#".to_owned(),
+            maximum_qos: QoS::AtLeastOnce,
+            no_local: false,
+            retain_as_published: false,
+            retain_handling: RetainHandling::Send,
+        };
+        subscriber.subscribe(&[filter]).unwrap();
+        Self { publisher: Client::connect(options()).unwrap(), subscriber, sent: 0 }
+    }
+
+    fn exchange(&mut self) {
+        self.sent += 1;
+        let payload = self.sent.to_be_bytes();
+        let message = Outgoing {
+            qos: QoS::AtLeastOnce,
+            topic: "healthy/pair",
+            payload: &payload,
+            ..Outgoing::default()
+        };
+        self.publisher.publish(&message).unwrap();
+        let received = self.subscriber.receive(LONGEST).unwrap().expect("it arrives");
+        assert_eq!(received.payload, payload);
+    }
+}
+
+fn dial(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(LONGEST)).unwrap();
+    stream
+}
+
+fn connect_bytes(version: Version) -> Vec<u8> {
+    let connect = Connect {
+        version,
+        bridge: false,
+        clean_start: true,
+        keep_alive: 0,
+        client_id: String::new(),
+        will: None,
+        username: None,
+        password: None,
+        properties: ConnectProperties::default(),
+    };
+    let mut bytes = Vec::new();
+    Packet::Connect(Box::new(connect)).encode(version, &mut bytes).unwrap();
+    bytes
+}
+
+/// All that the server says until it closes.
+fn last_words(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
+        Ok(_) => bytes,
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => bytes,
+        Err(error) => panic!("the server does not close: {error}"),
+    }
+}
+
+/// The reason of the DISCONNECT among `bytes`, if there is one.
+fn disconnect_reason(mut bytes: &[u8]) -> Option<ReasonCode> {
+    while let Ok(Some(header)) = FixedHeader::decode(bytes, usize::MAX) {
+        let body = &bytes[header.header_bytes..header.packet_bytes()];
+        if let Ok(Packet::Disconnect(packet)) = Packet::decode(Version::V5, header.first, body) {
+            return Some(packet.reason);
+        }
+        bytes = &bytes[header.packet_bytes()..];
+    }
+    None
+}
+
+#[test]
+fn broken_packets_end_their_own_connection_with_the_reason() {
+    let program = Program::start(LISTENER);
+    let address = program.address("main");
+    let mut healthy = Healthy::connect(address);
+    let malformed = Some(ReasonCode::MALFORMED_PACKET);
+    let protocol = Some(ReasonCode::PROTOCOL_ERROR);
+    for (name, bytes, reason) in [
+        ("reserved type 0", &[0x00, 0x00][..], malformed),
+        ("length of five bytes", &[0x30, 0xff, 0xff, 0xff, 0xff, 0x01], malformed),
+        ("PUBLISH of QoS 3", &[0x36, 0x07, 0, 1, b'a', 0, 1, 0, 0], malformed),
+        (
+            "wildcard in a topic",
+            &[0x30, 0x06, 0, 3, b'a', b'/', b'#', 0],
+            Some(ReasonCode::TOPIC_NAME_INVALID),
+        ),
+        ("wrong UTF-8", &[0x30, 0x05, 0, 2, 0xc3, 0x28, 0], malformed),
+        ("U+0000", &[0x30, 0x05, 0, 2, b'a', 0, 0], malformed),
+        ("SUBSCRIBE with wrong flags", &[0x80, 0x07, 0, 1, 0, 0, 1, b'a', 0], malformed),
+        ("SUBSCRIBE without filters", &[0x82, 0x03, 0, 1, 0], protocol),
+        ("PUBACK too short", &[0x40, 0x01, 0], malformed),
+        ("CONNACK from a client", &[0x20, 0x03, 0, 0, 0], protocol),
+        ("PINGRESP from a client", &[0xd0, 0x00], protocol),
+        ("alias that was not defined", &[0x30, 0x06, 0, 0, 3, 0x23, 0, 1], protocol),
+        (
+            "alias over the maximum",
+            &[0x30, 0x07, 0, 1, b'a', 3, 0x23, 0xff, 0xff],
+            Some(ReasonCode::TOPIC_ALIAS_INVALID),
+        ),
+        (
+            "packet over the maximum",
+            &[0x30, 0xff, 0xff, 0xff, 0x7f],
+            Some(ReasonCode::PACKET_TOO_LARGE),
+        ),
+        ("AUTH without a method", &[0xf0, 0x00], protocol),
+    ] {
+        let mut stream = dial(address);
+        stream.write_all(&connect_bytes(Version::V5)).unwrap();
+        stream.write_all(bytes).unwrap();
+        let said = last_words(&mut stream);
+        assert_eq!(disconnect_reason(&said), reason, "{name}: {said:02x?}");
+        healthy.exchange();
+    }
+    // A second CONNECT, and a first packet that is none.
+    let mut stream = dial(address);
+    stream.write_all(&connect_bytes(Version::V5)).unwrap();
+    stream.write_all(&connect_bytes(Version::V5)).unwrap();
+    assert_eq!(disconnect_reason(&last_words(&mut stream)), protocol);
+    let mut stream = dial(address);
+    stream.write_all(&[0xc0, 0x00]).unwrap();
+    assert!(last_words(&mut stream).is_empty());
+    let mut stream = dial(address);
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    assert!(last_words(&mut stream).is_empty());
+    healthy.exchange();
+    program.stop();
+}
+
+#[test]
+fn connections_that_never_speak_are_closed_in_time() {
+    let program = Program::start(LISTENER);
+    let address = program.address("main");
+    let mut healthy = Healthy::connect(address);
+    let before = program.resident_bytes();
+    let mut silent: Vec<TcpStream> = (0..500).map(|_| dial(address)).collect();
+    let half = &connect_bytes(Version::V4)[..9];
+    for stream in silent.iter_mut().skip(250) {
+        stream.write_all(half).unwrap();
+    }
+    healthy.exchange();
+    let began = Instant::now();
+    for stream in &mut silent {
+        assert!(last_words(stream).is_empty());
+    }
+    assert!(began.elapsed() < Duration::from_secs(10));
+    let grown = program.resident_bytes().saturating_sub(before);
+    assert!(grown < 500 * (8 << 10), "{grown} bytes for 500 silent connections");
+    healthy.exchange();
+    program.stop();
+}
+
+#[test]
+fn deep_topics_and_many_topics_stay_within_their_bounds() {
+    let program = Program::start(&format!("[mqtt]\nretained_max = 1000\n{LISTENER}"));
+    let address = program.address("main");
+    let mut healthy = Healthy::connect(address);
+    // 30,000 levels.
+    let topic = "a/".repeat(30_000);
+    let mut stream = dial(address);
+    stream.write_all(&connect_bytes(Version::V5)).unwrap();
+    let message =
+        Outgoing { qos: QoS::AtMostOnce, topic: &topic, payload: b"x", ..Outgoing::default() };
+    stream.write_all(&publish_bytes(&message)).unwrap();
+    assert_eq!(disconnect_reason(&last_words(&mut stream)), Some(ReasonCode::TOPIC_NAME_INVALID));
+    // More retained topics than allowed: the publisher is told, those that were are kept.
+    let mut bomber = Client::connect(options_of(address)).unwrap();
+    let mut refused = 0;
+    for n in 0..1100 {
+        let topic = format!("bomb/{n}");
+        let message = Outgoing {
+            qos: QoS::AtLeastOnce,
+            retain: true,
+            topic: &topic,
+            payload: b"x",
+            ..Outgoing::default()
+        };
+        match bomber.publish(&message) {
+            Ok(_) => {}
+            Err(tidegate_load::client::ClientError::Publish { reason, .. }) => {
+                assert_eq!(reason, ReasonCode::QUOTA_EXCEEDED);
+                refused += 1;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!((100..200).contains(&refused), "{refused} of 1100 refused, with $SYS beside");
+    healthy.exchange();
+    program.stop();
+}
+
+fn publish_bytes(message: &Outgoing<'_>) -> Vec<u8> {
+    let head = tidegate_wire::mqtt::PublishHead {
+        dup: false,
+        qos: message.qos,
+        retain: message.retain,
+        topic: message.topic,
+        packet_id: None,
+        topic_alias: None,
+        message_expiry: None,
+        subscription_ids: &[],
+        forwarded: &[],
+        payload_bytes: message.payload.len(),
+    };
+    let mut bytes = Vec::new();
+    head.encode(Version::V5, &mut bytes);
+    bytes.extend_from_slice(message.payload);
+    bytes
+}

@@ -1,0 +1,5 @@
+//! The MQTT broker of a node as its users have it: the real program, foreign clients, real sockets.
+
+mod clients;
+mod hostile;
+mod program;

@@ -1,0 +1,158 @@
+//! A running node in a folder of its own.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+use tidegate::pki::{self, InitRequest};
+use tidegate_load::client::Options;
+
+/// Longest wait for anything.
+pub(crate) const LONGEST: Duration = Duration::from_secs(20);
+
+/// The program; it ends with this.
+pub(crate) struct Program {
+    folder: TempDir,
+    child: Child,
+    lines: Receiver<String>,
+    addresses: Vec<(String, SocketAddr)>,
+}
+
+impl Program {
+    /// A node with those MQTT sections; each listener names port 0 and is found by [`Program::address`].
+    pub(crate) fn start(mqtt: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        pki::init(&folder.path().join("data/pki"), &InitRequest::default()).expect("certificates");
+        Self::start_in(folder, mqtt)
+    }
+
+    pub(crate) fn start_in(folder: TempDir, mqtt: &str) -> Self {
+        let config = format!(
+            "[node]\ndata_dir = {:?}\napi_listen = \"127.0.0.1:0\"\n[link]\nlisten = \"127.0.0.1:0\"\n{mqtt}",
+            folder.path().join("data")
+        );
+        let path = folder.path().join("tidegate.toml");
+        fs::write(&path, config).expect("a configuration");
+        let listeners = mqtt.matches("[mqtt.listener.").count();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["--config".as_ref(), path.as_os_str(), "node".as_ref()])
+            .env("TIDEGATE_LOG", "info")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program");
+        let stderr = BufReader::new(child.stderr.take().expect("it was asked for"));
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                if sender.send(plain(&line)).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut program = Self { folder, child, lines, addresses: Vec::new() };
+        while program.addresses.len() < listeners {
+            let line = program.line_with("MQTT served");
+            let field = |name: &str| {
+                let rest = line.split_once(name).unwrap_or_else(|| panic!("no {name} in {line}")).1;
+                rest.split_whitespace().next().expect("a value").to_owned()
+            };
+            let address = field("address=").parse().expect("an address");
+            program.addresses.push((field("listener="), address));
+        }
+        program
+    }
+
+    /// The next line of its log that holds `text`.
+    pub(crate) fn line_with(&self, text: &str) -> String {
+        let end = Instant::now() + LONGEST;
+        let mut seen = Vec::new();
+        loop {
+            match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(line) if line.contains(text) => return line,
+                Ok(line) => seen.push(line),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    panic!("no line with {text:?} came, but:\n{}", seen.join("\n"));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn address(&self, listener: &str) -> SocketAddr {
+        let found = self.addresses.iter().find(|(name, _)| name == listener);
+        found.unwrap_or_else(|| panic!("no listener {listener}")).1
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Resident bytes now.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id())).expect("it runs");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a line of it");
+        let kilobytes: u64 =
+            line.split_whitespace().nth(1).expect("a number").parse().expect("one");
+        kilobytes << 10
+    }
+
+    /// Asks it to end and waits.
+    pub(crate) fn stop(mut self) {
+        signal(self.id(), "TERM");
+        let end = Instant::now() + LONGEST;
+        loop {
+            match self.child.try_wait().expect("it is our child") {
+                Some(status) => return assert!(status.success(), "{status}"),
+                None => assert!(Instant::now() < end, "it does not end"),
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal to a process that the test started.
+pub(crate) fn signal(process: u32, name: &str) {
+    let kill = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status();
+    assert!(kill.expect("kill").success());
+}
+
+/// Without colours.
+fn plain(line: &str) -> String {
+    let mut text = String::new();
+    let mut inside = false;
+    for character in line.chars() {
+        match character {
+            '\u{1b}' => inside = true,
+            'm' if inside => inside = false,
+            _ if inside => {}
+            _ => text.push(character),
+        }
+    }
+    text
+}
+
+/// How to connect to that listener.
+pub(crate) fn options_of(address: SocketAddr) -> Options {
+    Options { host: address.ip().to_string(), port: address.port(), ..Options::default() }
+}
