@@ -127,7 +127,7 @@ pub(crate) fn assert_silent(client: &mut Client) {
 
 /// A path to a port that passes so many bytes a second to the broker, and can be cut.
 pub(crate) struct Path {
-    pub port: u16,
+    pub(crate) port: u16,
     shared: Arc<Shared>,
 }
 
@@ -190,6 +190,34 @@ impl Drop for Path {
         // Its thread sees it when it accepts.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
     }
+}
+
+/// A path to a port whose broker takes plain MQTT 3.1.1 alone: 5 is answered, the bridge bit is not even that.
+pub(crate) fn old_fashioned(port: u16) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let own_port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for near in listener.incoming() {
+            let mut near = near.unwrap();
+            // Type, a length of one byte, "MQTT" with its length, level.
+            let mut start = [0; 9];
+            if near.read_exact(&mut start).is_err() {
+                continue;
+            }
+            match start[8] {
+                5 => near.write_all(&[0x20, 2, 0, 1]).unwrap(),
+                4 => {
+                    let mut far = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+                    far.write_all(&start).unwrap();
+                    let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+                    thread::spawn(move || pass(near, far, None));
+                    thread::spawn(move || pass(far_too, near_too, None));
+                }
+                _ => {}
+            }
+        }
+    });
+    own_port
 }
 
 fn pass(mut from: TcpStream, mut to: TcpStream, bytes_per_second: Option<&AtomicU64>) {
