@@ -6,7 +6,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-frames bench-frames-quick fuzz docs
+.PHONY: help setup demo test check bench bench-frames bench-frames-quick bench-mqtt bench-mqtt-quick fuzz docs
 
 help: ## lists these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,13 +26,19 @@ check: setup ## formatting, lints, layers, licences, scripts
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo xtask check
 
-bench: bench-frames ## every bench, whole
+bench: bench-frames bench-mqtt ## every bench, whole
 
 bench-frames: setup ## camera frames: every figure, five runs; needs root for the emulated links
 	scripts/bench-frames $(ARGS)
 
 bench-frames-quick: setup ## the same figures on shorter runs, three and a half minutes
 	scripts/bench-frames --quick $(ARGS)
+
+bench-mqtt: setup ## the MQTT broker beside four others: every figure, five runs, over an hour; needs root for the emulated links
+	scripts/bench-mqtt $(ARGS)
+
+bench-mqtt-quick: setup ## the same figures on shorter runs, about two minutes, without the paper's experiments
+	scripts/bench-mqtt --quick $(ARGS)
 
 fuzz: setup ## every fuzz target, FUZZ_SECONDS each (default 60)
 	scripts/fuzz $(ARGS)

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use bench_harness::{Report, machine};
 use tempfile::TempDir;
 use tidegate_load::{
@@ -267,9 +267,21 @@ impl Programs {
             (Kind::Tidegate, Ours::Server(_)) => {
                 command.args([listen, &setup.shards.to_string(), setup.policy]);
             }
-            (Kind::Tidegate, Ours::Node(_)) => {
-                let text = node_config(setup, folder, listen)?;
-                command.arg("--config").arg(write("tidegate.toml", text)?).arg("node");
+            (Kind::Tidegate, Ours::Node(program)) => {
+                let file = write("node.toml", node_config(setup, folder)?)?;
+                let made = Command::new(program)
+                    .current_dir(folder)
+                    .arg("--config")
+                    .arg(&file)
+                    .args(["init", "--node", "bench"])
+                    .output()
+                    .context("making certificates")?;
+                ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr).trim());
+                command.arg("--config").arg(file);
+                command
+                    .arg("--set")
+                    .arg(format!("mqtt.listener.bench.listen={listen}"))
+                    .arg("node");
             }
             (Kind::Mosquitto, _) => {
                 let limits = if setup.raised {
@@ -304,12 +316,12 @@ impl Programs {
 }
 
 /// The file of `tidegate node` with nothing but MQTT.
-fn node_config(setup: &Setup, folder: &Path, listen: &str) -> anyhow::Result<String> {
+fn node_config(setup: &Setup, folder: &Path) -> anyhow::Result<String> {
     let api = TcpListener::bind("127.0.0.1:0").context("finding a free port")?;
     let link = TcpListener::bind("127.0.0.1:0").context("finding a free port")?;
     Ok(format!(
         "[node]\nname = \"bench\"\ndata_dir = {:?}\napi_listen = \"{}\"\n\n[link]\nlisten = \"{}\"\n\n[mqtt]\nshards = {}\n\
-         policy = \"{}\"\nallow_anonymous = true\n\n[mqtt.listener.bench]\nlisten = \"{listen}\"\n",
+         policy = \"{}\"\nallow_anonymous = true\n",
         folder.join("data"),
         api.local_addr()?,
         link.local_addr()?,
@@ -362,7 +374,7 @@ impl Broker {
             port: self.port,
             version: Version::V4,
             client_id: client.to_owned(),
-            keep_alive: 0,
+            keep_alive: 60,
             ..Options::default()
         }
     }

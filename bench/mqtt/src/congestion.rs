@@ -3,9 +3,9 @@
 //! The publisher sits beside the broker, the subscriber across the line, and only the direction to the subscriber is narrow. All
 //! contenders of a run go side by side, each on a line of its own with the same seed: a busy minute of the machine falls on all.
 
-use std::{thread, time::Duration};
+use std::{fmt::Write as _, thread, time::Duration};
 
-use bench_harness::{Figure, Report, Target, Tolerance, percentile};
+use bench_harness::{Figure, Report, Target, median, percentile};
 use tidegate_wire::mqtt::QoS;
 
 use crate::{
@@ -118,22 +118,29 @@ pub fn congestion(plan: &Plan, programs: &Programs, report: &mut Report) -> anyh
             LENGTH.as_secs()
         ),
     );
+    let mut table = format!(
+        "{:<36} {:<14}{:>12}{:>12}{:>12}{:>12}\n",
+        "medians in ms", "who", PICKS[0].0, PICKS[1].0, PICKS[2].0, PICKS[3].0
+    );
     let peer = [Contender::PEER];
     if plan.quick {
         let contenders = [Contender::ours("deadline"), Contender::ours("none")];
         let contenders: Vec<Contender> = contenders.into_iter().chain(peer).collect();
-        return measure(programs, report, &[Cell::new(105, 0.0, "cubic")], &contenders, 1, true);
+        let cells = [Cell::new(105, 0.0, "cubic")];
+        table += &measure(programs, report, &cells, &contenders, 1, true)?;
     }
     let contenders: Vec<Contender> =
         POLICIES.into_iter().map(Contender::ours).chain(peer).collect();
-    for load in [105, 50] {
+    for load in [105, 50].into_iter().filter(|_| !plan.quick) {
         for loss in [0.0, 1.0, 5.0] {
             let targets = load == 105 && loss == 0.0;
             let runs = if targets { plan.runs } else { plan.runs.min(TABLE_RUNS) };
             let cells = CONGESTIONS.map(|congestion| Cell::new(load, loss, congestion));
-            measure(programs, report, &cells, &contenders, runs, targets)?;
+            table += &measure(programs, report, &cells, &contenders, runs, targets)?;
         }
     }
+    println!("{table}");
+    report.attach("congestion.txt", table);
     Ok(())
 }
 
@@ -145,7 +152,8 @@ fn measure(
     contenders: &[Contender],
     runs: usize,
     targets: bool,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<String> {
+    let mut table = String::new();
     let both: Vec<(Cell, Contender)> = cells
         .iter()
         .flat_map(|cell| contenders.iter().map(move |contender| (*cell, *contender)))
@@ -185,9 +193,17 @@ fn measure(
     }
     for (index, cell) in cells.iter().enumerate() {
         let of = index * contenders.len()..(index + 1) * contenders.len();
-        rows(report, *cell, contenders, &scores[of.clone()], late[of].iter().sum(), targets);
+        rows(
+            report,
+            *cell,
+            contenders,
+            &scores[of.clone()],
+            late[of.clone()].iter().sum(),
+            targets,
+        );
+        table += &lines(*cell, contenders, &scores[of]);
     }
-    Ok(())
+    Ok(table)
 }
 
 fn rows(
@@ -198,33 +214,47 @@ fn rows(
     late: u32,
     targets: bool,
 ) {
-    let of = |contender: usize, pick: fn(&Score) -> f64| scores[contender].iter().map(pick);
-    let peer = contenders.iter().position(|contender| *contender == Contender::PEER);
-    type Pick = fn(&Score) -> f64;
-    let picks: [(&str, &str, Pick, Target); 4] = [
-        ("small p50", "ms", |score| score.small_p50, Target::RatioAtMost(1.0 / 3.0)),
-        ("small p99", "ms", |score| score.small_p99, Target::RatioAtMost(0.4)),
-        ("large p50", "ms", |score| score.large_p50, Target::RatioAtMost(1.05)),
-        ("not arrived", "", |score| score.lost, Target::Shown),
-    ];
-    for (index, contender) in
-        contenders.iter().enumerate().filter(|(index, _)| Some(*index) != peer)
-    {
-        for (what, unit, pick, target) in picks {
-            let name = format!("{}, {}, {what}", cell.name(), contender.name());
-            let mut figure = Figure::new(name, unit).ours(of(index, pick));
-            if let Some(peer) = peer {
-                figure = figure.peer(of(peer, pick)).peer_name(Kind::Mosquitto.name());
-            }
-            if targets && contender.policy == "deadline" {
-                figure = figure.target(target).tolerance(Tolerance::None);
-            }
-            if late > 0 {
-                figure = figure.note(format!("the emulator was late in {late} runs of this cell"));
-            }
-            report.figure(figure);
+    let values = |contender: Contender, pick: fn(&Score) -> f64| -> Vec<f64> {
+        let index = contenders.iter().position(|other| *other == contender);
+        index.map(|index| scores[index].iter().map(pick).collect()).unwrap_or_default()
+    };
+    for (what, unit, pick, target) in PICKS {
+        let mut figure = Figure::new(format!("{}, {what}", cell.name()), unit)
+            .ours(values(Contender::ours("deadline"), pick))
+            .peer(values(Contender::PEER, pick))
+            .peer_name(Kind::Mosquitto.name());
+        if targets {
+            figure = figure.target(target);
         }
+        if late > 0 {
+            figure = figure.note(format!("the emulator was late in {late} runs of this cell"));
+        }
+        report.figure(figure);
     }
+}
+
+type Pick = fn(&Score) -> f64;
+
+/// What of a run is told: name, unit, value, and what ours must reach where it must.
+const PICKS: [(&str, &str, Pick, Target); 4] = [
+    ("small p50", "ms", |score| score.small_p50, Target::RatioAtMost(1.0 / 3.0)),
+    ("small p99", "ms", |score| score.small_p99, Target::RatioAtMost(0.4)),
+    ("large p50", "ms", |score| score.large_p50, Target::RatioAtMost(1.05)),
+    ("not arrived", "", |score| score.lost, Target::Shown),
+];
+
+/// A line for each contender of a cell, with medians.
+fn lines(cell: Cell, contenders: &[Contender], scores: &[Vec<Score>]) -> String {
+    let mut text = String::new();
+    for (contender, scores) in contenders.iter().zip(scores) {
+        let _ = write!(text, "{:<36} {:<14}", cell.name(), contender.name());
+        for (_, _, pick, _) in PICKS {
+            let _ =
+                write!(text, "{:>12.0}", median(&scores.iter().map(pick).collect::<Vec<f64>>()));
+        }
+        text.push('\n');
+    }
+    text
 }
 
 /// One contender on one line; again while the emulator is late. Says whether the last one was not.

@@ -60,10 +60,13 @@ pub fn idle(
         held.iter().filter(|(of, _)| *of == kind).flat_map(|(_, held)| held).map(pick).collect()
     };
     for peer in contenders.iter().filter(|kind| **kind != Kind::Tidegate) {
-        let mut figure = Figure::new(format!("idle, {IDLE} connections, resident each"), "KB")
-            .ours(of(Kind::Tidegate, |held| held.resident_kb))
-            .peer(of(*peer, |held| held.resident_kb))
-            .peer_name(peer.name());
+        let mut figure = Figure::new(
+            format!("idle, {IDLE} connections, resident each, beside {}", peer.name()),
+            "KB",
+        )
+        .ours(of(Kind::Tidegate, |held| held.resident_kb))
+        .peer(of(*peer, |held| held.resident_kb))
+        .peer_name(peer.name());
         if *peer == Kind::Mosquitto {
             figure = figure.target(Target::AtMost(IDLE_KB_MAX));
         }
@@ -237,8 +240,8 @@ fn greet(target: SocketAddr, source: Ipv4Addr, number: u32) -> anyhow::Result<Tc
         version: Version::V4,
         bridge: false,
         clean_start: true,
-        keep_alive: 0,
-        client_id: format!("idle-{source}-{number}"),
+        keep_alive: 600, // rumqttd refuses 0
+        client_id: format!("idle{}n{number}", source.octets()[3]), // NATS takes no dots
         will: None,
         username: None,
         password: None,

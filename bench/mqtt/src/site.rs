@@ -61,7 +61,7 @@ pub fn watch_signals() -> anyhow::Result<()> {
     .context("catching signals")?;
     std::thread::spawn(move || {
         let Some(signal) = signals.forever().next() else { return };
-        let ids = running(|list| std::mem::take(list));
+        let ids = running(std::mem::take);
         for id in ids {
             if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
                 let _ = kill_process(pid, Signal::KILL); // it may have ended meanwhile

@@ -94,10 +94,11 @@ pub fn stalled(
             let of = |kind: Kind| -> Vec<f64> {
                 made.get(&kind).into_iter().flatten().map(pick).collect()
             };
-            let mut figure = Figure::new(format!("{STALLED} stalled, {what}"), unit)
-                .ours(of(Kind::Tidegate))
-                .peer(of(*peer))
-                .peer_name(peer.name());
+            let mut figure =
+                Figure::new(format!("{STALLED} stalled, {what}, beside {}", peer.name()), unit)
+                    .ours(of(Kind::Tidegate))
+                    .peer(of(*peer))
+                    .peer_name(peer.name());
             if Some(peer) == contenders.iter().find(|kind| **kind != Kind::Tidegate) {
                 figure = figure.target(target);
             }

@@ -50,7 +50,15 @@ const CASES: [Case; 4] = [
 fn spec(topology: Topology, publishers: u32, subscribers: u32, qos: QoS) -> Spec {
     let pace = Pace::Window(1000);
     let flow = Flow { payload_bytes: PAYLOAD_BYTES, qos, pace, ..Flow::default() };
-    Spec { topology, publishers, subscribers, flows: vec![flow], ..Spec::default() }
+    // As they were sent: NATS denies subscriptions with QoS 2.
+    Spec {
+        topology,
+        publishers,
+        subscribers,
+        flows: vec![flow],
+        subscribe_qos: qos,
+        ..Spec::default()
+    }
 }
 
 /// Each load with every contender in turn: per processor second has a target, received per second stands beside.
@@ -96,10 +104,11 @@ pub fn throughput(
         };
         for peer in Kind::ALL.into_iter().skip(1) {
             let row = |what: &str, pick: &dyn Fn(&Load) -> f64| {
-                let figure = Figure::new(format!("{}, {what}", case.name), "/s")
-                    .ours(of(Kind::Tidegate, pick))
-                    .peer(of(peer, pick))
-                    .peer_name(peer.name());
+                let figure =
+                    Figure::new(format!("{}, {what}, beside {}", case.name, peer.name()), "/s")
+                        .ours(of(Kind::Tidegate, pick))
+                        .peer(of(peer, pick))
+                        .peer_name(peer.name());
                 match failed.get(&peer) {
                     Some(reason) => figure.note(reason),
                     None if !made.contains_key(&peer) => {
@@ -181,7 +190,7 @@ fn latency(
         type Pick = fn(&(f64, f64)) -> f64;
         let picks: [(&str, Pick); 2] = [("p50", |both| both.0), ("p99", |both| both.1)];
         for (what, pick) in picks {
-            let mut figure = Figure::new(format!("{name} {what}"), "µs")
+            let mut figure = Figure::new(format!("{name} {what}, beside {}", peer.name()), "µs")
                 .ours(of(Kind::Tidegate, pick))
                 .peer(of(peer, pick))
                 .peer_name(peer.name());

@@ -58,8 +58,8 @@ pub struct LinkState {
     pub delivery_rate: u64,
     /// Bytes in the kernel that were never sent (`tcpi_notsent_bytes`).
     pub unsent_bytes: u64,
-    /// Bytes that were sent and are not acknowledged.
-    pub unacked_bytes: u64,
+    /// Bytes on the way: sent, not acknowledged, and not taken for lost.
+    pub in_flight_bytes: u64,
 }
 
 /// What waits.

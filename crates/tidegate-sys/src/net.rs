@@ -17,6 +17,8 @@ pub struct TcpInfo {
     pub segment_bytes: u32,
     /// Segments sent and not acknowledged.
     pub unacked: u32,
+    /// Segments on the way: sent, not acknowledged, not known to have arrived behind a gap, not taken for lost.
+    pub in_flight: u32,
     /// Segments that may be unacknowledged.
     pub window: u32,
     /// Segments retransmitted so far.
@@ -58,6 +60,9 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     Ok(TcpInfo {
         segment_bytes: word(16),
         unacked: word(24),
+        // As the kernel counts it: those not acknowledged, less those that arrived out of order and those lost, and those of
+        // the latter that were sent again.
+        in_flight: (word(24) + word(36)).saturating_sub(word(28) + word(32)),
         rtt: micros(68),
         window: word(80),
         retransmitted: word(100),

@@ -42,8 +42,10 @@ const RECENT: Duration = Duration::from_secs(30);
 const START_AHEAD: Duration = Duration::from_millis(8);
 /// What every path may hold: ten segments, which TCP begins with.
 const HELD_MIN: u64 = 14_600;
-/// Least time until a look at bytes that the kernel has still to send.
+/// Least and most time until a look at bytes that the kernel has still to send, or that stand in the way: a rate that is not
+/// renewed, or a loss that is mended, makes the time foreseen too long.
 const DRAIN_MIN: Duration = Duration::from_millis(1);
+const DRAIN_MAX: Duration = Duration::from_millis(10);
 
 /// What was seen of the path and of the small messages.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +64,7 @@ impl Deadline {
             self.rate_changed = Some(now);
         }
         self.rate_usual.push(now, link.delivery_rate);
-        self.in_flight.push(now, link.unacked_bytes, RECENT);
+        self.in_flight.push(now, link.in_flight_bytes, RECENT);
     }
 
     pub(super) fn small_started(&mut self, now: Instant) {
@@ -84,7 +86,7 @@ impl Deadline {
         let excess = excess_bytes(link);
         if excess > 0 {
             let drained = seconds(excess, link.delivery_rate).map_or(DRAIN_MIN, |time| {
-                time.clamp(DRAIN_MIN, config.small_budget.max(DRAIN_MIN))
+                time.clamp(DRAIN_MIN, DRAIN_MAX)
             });
             return Next::Wait(Some(due.min(now + drained)));
         }
@@ -135,7 +137,7 @@ impl Deadline {
 pub(super) fn excess_bytes(link: LinkState) -> u64 {
     let held = (link.delivery_rate as f64 * (link.rtt_min + START_AHEAD).as_secs_f64()) as u64;
     let known = link.delivery_rate > 0 && !link.rtt_min.is_zero();
-    let standing = if known { link.unacked_bytes.saturating_sub(held.max(HELD_MIN)) } else { 0 };
+    let standing = if known { link.in_flight_bytes.saturating_sub(held.max(HELD_MIN)) } else { 0 };
     link.unsent_bytes.saturating_add(standing)
 }
 

@@ -175,11 +175,11 @@ fn withholds_only_where_waiting_can_help() {
         rtt_min: secs(0.02),
         delivery_rate: 1_250_000,
         unsent_bytes: 0,
-        unacked_bytes: 0,
+        in_flight_bytes: 0,
     };
     let dip = LinkState { delivery_rate: 125_000, ..usual };
     let queue = LinkState { rtt: secs(1.0), ..usual };
-    let own = LinkState { unacked_bytes: 600_000, ..queue };
+    let own = LinkState { in_flight_bytes: 600_000, ..queue };
     let unsent = LinkState { unsent_bytes: 12_500, ..usual };
     let unknown = LinkState::default();
     let wait = |until| Next::Wait(Some(at(until)));
@@ -278,7 +278,7 @@ fn overload_costs_the_large_nothing_and_spares_the_small() {
             rtt_min: secs(0.000_1),
             delivery_rate,
             unsent_bytes: 0,
-            unacked_bytes: 250_000,
+            in_flight_bytes: 250_000,
         };
         let next = schedule.next(now, backlog, link);
         match next {
@@ -463,12 +463,12 @@ fn links() -> impl Strategy<Value = LinkState> {
     ];
     let any_bytes = prop_oneof![Just(0), Just(1), 0u64..10_000_000, Just(u64::MAX)];
     (any_time.clone(), any_time, any_bytes.clone(), any_bytes.clone(), any_bytes).prop_map(
-        |(rtt, rtt_min, delivery_rate, unsent_bytes, unacked_bytes)| LinkState {
+        |(rtt, rtt_min, delivery_rate, unsent_bytes, in_flight_bytes)| LinkState {
             rtt,
             rtt_min,
             delivery_rate,
             unsent_bytes,
-            unacked_bytes,
+            in_flight_bytes,
         },
     )
 }

@@ -996,7 +996,7 @@ fn link_state(socket: &TcpStream) -> LinkState {
             rtt_min: info.rtt_min,
             delivery_rate: info.delivery_rate,
             unsent_bytes: u64::from(info.unsent_bytes),
-            unacked_bytes: u64::from(info.unacked) * u64::from(info.segment_bytes),
+            in_flight_bytes: u64::from(info.in_flight) * u64::from(info.segment_bytes),
         },
         Err(error) => {
             tracing::debug!(%error, socket = socket.as_raw_fd(), "the kernel tells nothing of a connection");
