@@ -85,9 +85,8 @@ impl Deadline {
         }
         let excess = excess_bytes(link);
         if excess > 0 {
-            let drained = seconds(excess, link.delivery_rate).map_or(DRAIN_MIN, |time| {
-                time.clamp(DRAIN_MIN, DRAIN_MAX)
-            });
+            let drained = seconds(excess, link.delivery_rate)
+                .map_or(DRAIN_MIN, |time| time.clamp(DRAIN_MIN, DRAIN_MAX));
             return Next::Wait(Some(due.min(now + drained)));
         }
         match self.withheld_until(config, now, large.bytes, link) {
