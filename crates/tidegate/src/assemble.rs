@@ -133,10 +133,17 @@ pub async fn node(
     let broker = if config.mqtt.enabled { Some(start_mqtt(config, reload)?) } else { None };
     tracing::info!(api = %node.api_address(), link = %node.link_address(), "node ready");
     let served = node.serve(stop).await.map_err(failed);
-    if let Some((server, reloads)) = broker {
+    if let Some(RunningMqtt { server, bridges, reloads }) = broker {
         reloads.abort();
-        // The last that holds it waits for its threads; a reload may hold it as well for a moment.
-        let stopped = tokio::task::spawn_blocking(move || drop(server)).await;
+        // Bridges first: they say farewell to both brokers. Then the last that holds the server waits for its threads; a
+        // reload may hold it as well for a moment.
+        let stop = move || {
+            for bridge in bridges {
+                bridge.stop();
+            }
+            drop(server);
+        };
+        let stopped = tokio::task::spawn_blocking(stop).await;
         if let Err(error) = stopped {
             tracing::error!(%error, "the MQTT server did not stop as it should");
         }
@@ -165,13 +172,19 @@ fn reload_mqtt(server: &mqtt::Server, doors: &Arc<Doors>, reload: &Reload) -> Re
     Ok(())
 }
 
-/// Starts the MQTT server, and a task that reads its users, rules and policies anew on SIGHUP.
-fn start_mqtt(
-    config: &Config,
-    reload: Arc<Reload>,
-) -> Result<(Arc<mqtt::Server>, JoinHandle<()>), ApiError> {
+/// What serves MQTT in a node.
+struct RunningMqtt {
+    server: Arc<mqtt::Server>,
+    bridges: Vec<mqtt::Bridge>,
+    reloads: JoinHandle<()>,
+}
+
+/// Starts the MQTT server and its bridges, and a task that reads users, rules and policies anew on SIGHUP; bridges stay as they
+/// are until a restart.
+fn start_mqtt(config: &Config, reload: Arc<Reload>) -> Result<RunningMqtt, ApiError> {
     let doors = mqtt::open_doors(config)?;
     let settings = mqtt::settings(config, doors.clone())?;
+    let bridges = mqtt::bridges(config, &settings)?;
     let server = mqtt::Server::start(settings).map_err(|error| {
         ApiError::new(
             Code::CONFIG_INVALID,
@@ -182,6 +195,14 @@ fn start_mqtt(
     for (listener, address) in server.addresses() {
         tracing::info!(%listener, %address, "MQTT served");
     }
+    let bridges = bridges.into_iter().map(|settings| {
+        let name = settings.name.clone();
+        mqtt::Bridge::start(settings, server.connector()).map_err(|error| {
+            let text = format!("mqtt.bridge.{name} cannot start");
+            ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+        })
+    });
+    let bridges = bridges.collect::<Result<Vec<_>, ApiError>>()?;
     let mut hangups = signal(SignalKind::hangup()).map_err(|error| {
         ApiError::new(Code::INTERNAL, "signals cannot be received").caused_by(error)
     })?;
@@ -203,7 +224,7 @@ fn start_mqtt(
             }
         }
     });
-    Ok((server, reloads))
+    Ok(RunningMqtt { server, bridges, reloads })
 }
 
 /// Runs a camera node until `stop` or until its source ends.

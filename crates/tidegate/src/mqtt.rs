@@ -4,6 +4,7 @@
 //!  listener ─▶ shard 0..n (epoll) ─▶ transport (TCP, TLS, WebSocket) ─▶ Broker ─▶ transport ─▶ subscriber
 //!                  │                                                      │
 //!                  └─▶ doors: who is it, on a thread of its own           └─▶ other shards, in batches
+//!  bridge (a thread each) ◀─▶ a session here, a session at a remote broker
 //! ```
 
 pub mod bridge;
@@ -17,5 +18,6 @@ mod shard;
 mod transport;
 pub mod websocket;
 
-pub use configure::{open_doors, settings};
+pub use bridge::Bridge;
+pub use configure::{bridges, open_doors, settings};
 pub use server::{Server, ServerError};

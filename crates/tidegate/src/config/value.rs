@@ -6,7 +6,10 @@ use tidegate_broker::{Overflow, schedule::Policy};
 use tidegate_message::{CameraName, FrameSize};
 
 use super::units::{self, ByteCount};
-use crate::{link::Transport, mqtt::settings::Protocol};
+use crate::{
+    link::Transport,
+    mqtt::{bridge::RemoteVersion, settings::Protocol},
+};
 
 /// A type of setting.
 pub(super) trait Value: Sized {
@@ -162,6 +165,16 @@ impl Value for Transport {
 }
 
 impl Value for Protocol {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self.word()))
+    }
+}
+
+impl Value for RemoteVersion {
     fn read(text: &str) -> Result<Self, String> {
         text.parse()
     }

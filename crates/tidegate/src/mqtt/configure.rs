@@ -12,7 +12,7 @@ use std::{
 };
 
 use rustls::{
-    RootCertStore, ServerConfig,
+    ClientConfig, RootCertStore, ServerConfig,
     crypto::ring,
     server::{NoClientAuth, WebPkiClientVerifier, danger::ClientCertVerifier},
     version::{TLS12, TLS13},
@@ -21,11 +21,15 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tidegate_broker::{BrokerConfig, SessionConfig, TopicConfig};
 use tidegate_client::ApiError;
 use tidegate_message::{Authorize, Code, Identity, Proof, Refusal, check_topic_filter};
+use tidegate_wire::mqtt::QoS;
 
-use super::settings::{Authenticate, ListenerSettings, Scram, ServerSettings, SessionSettings};
+use super::{
+    bridge::BridgeSettings,
+    settings::{Authenticate, ListenerSettings, Scram, ServerSettings, SessionSettings},
+};
 use crate::{
     auth::{self, Doors, DoorsConfig},
-    config::{ByteCount, Config, MqttListenerSection},
+    config::{ByteCount, Config, MqttBridgeSection, MqttListenerSection},
 };
 
 /// The settings of the MQTT server that `config` describes.
@@ -151,21 +155,163 @@ pub fn open_doors(config: &Config) -> Result<Arc<Doors>, ApiError> {
 
 /// The key that makes unknown users look like known ones; made at the first start.
 fn decoy_key(folder: &Path) -> io::Result<auth::password::DecoyKey> {
-    let path = folder.join("doors.key");
+    kept_random(folder, "doors.key").map(auth::password::DecoyKey)
+}
+
+/// Random bytes that stay the same from the first start on.
+fn kept_random(folder: &Path, name: &str) -> io::Result<[u8; 32]> {
+    let path = folder.join(name);
     match fs::read(&path) {
         Ok(bytes) => match bytes.try_into() {
-            Ok(key) => return Ok(auth::password::DecoyKey(key)),
-            Err(_) => tracing::warn!(path = %path.display(), "not a key of ours; it is made anew"),
+            Ok(kept) => return Ok(kept),
+            Err(_) => {
+                tracing::warn!(path = %path.display(), "not a file of ours; it is made anew");
+            }
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    let key: [u8; 32] = auth::password::random().map_err(io::Error::other)?;
+    let random: [u8; 32] = auth::password::random().map_err(io::Error::other)?;
     fs::create_dir_all(folder)?;
     let mut options = fs::OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path)?;
-    file.write_all(&key)?;
-    Ok(auth::password::DecoyKey(key))
+    file.write_all(&random)?;
+    Ok(random)
+}
+
+/// The bridges that `config` describes, of the server with these settings.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the key or the file.
+pub fn bridges(config: &Config, server: &ServerSettings) -> Result<Vec<BridgeSettings>, ApiError> {
+    if config.mqtt_bridges.is_empty() {
+        return Ok(Vec::new());
+    }
+    // Two nodes may have one name, as those that keep the default do.
+    let number = kept_random(&config.node.data_dir.join("state"), "node.id").map_err(|error| {
+        let text = "node.data_dir cannot keep the number of the node";
+        ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
+    })?;
+    let number: String = number[..6].iter().map(|byte| format!("{byte:02x}")).collect();
+    let node = format!("{}-{number}", config.node.name.as_str());
+    let sections = config.mqtt_bridges.iter();
+    sections.map(|(name, section)| bridge(name, section, &node, server)).collect()
+}
+
+fn bridge(
+    name: &str,
+    section: &MqttBridgeSection,
+    node: &str,
+    server: &ServerSettings,
+) -> Result<BridgeSettings, ApiError> {
+    let key_of = |key: &str| format!("mqtt.bridge.{name}.{key}");
+    let wrong = |key: &str, bound: &str| {
+        ApiError::new(Code::CONFIG_INVALID, format!("{} must be {bound}", key_of(key)))
+    };
+    let remote = section.remote.rsplit_once(':').and_then(|(host, port)| {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let port: u16 = port.parse().ok()?;
+        (!host.is_empty() && port > 0).then(|| (host.to_owned(), port))
+    });
+    let (host, port) =
+        remote.ok_or_else(|| wrong("remote", "a host and a port, such as mqtt.example:8883"))?;
+    let qos = u8::try_from(section.qos).ok().and_then(QoS::of_bits);
+    let list = |text: &str| {
+        let filters = text.split(',').map(str::trim).filter(|filter| !filter.is_empty());
+        filters.map(str::to_owned).collect()
+    };
+    let keep_alive = u16::try_from(section.keepalive.as_secs());
+    let password = match &section.password_file {
+        None => None,
+        Some(path) => {
+            let mut password = fs::read(path)
+                .map_err(|error| unreadable(&key_of("password_file"), path, &error))?;
+            while password.last().is_some_and(|last| matches!(last, b'\n' | b'\r')) {
+                password.pop();
+            }
+            Some(password)
+        }
+    };
+    let usual = &server.broker.session;
+    let session = SessionConfig {
+        queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |count| count.0),
+        overflow_qos0: section.overflow_qos0.unwrap_or(usual.overflow_qos0),
+        overflow: section.overflow.unwrap_or(usual.overflow),
+        policy: section.policy.clone().unwrap_or_else(|| usual.policy.clone()),
+        large_bytes: section
+            .large_bytes
+            .map_or(usual.large_bytes, |count| u32::try_from(count.0).unwrap_or(u32::MAX)),
+        ..usual.clone()
+    };
+    let client_id = section.client_id.clone().unwrap_or_else(|| format!("{node}.{name}"));
+    let settings = BridgeSettings {
+        name: name.to_owned(),
+        node: node.to_owned(),
+        client_id,
+        host,
+        port,
+        version: section.version,
+        bridge_aware: section.bridge_aware,
+        tls: if section.tls { Some(bridge_tls(&key_of, section)?) } else { None },
+        username: section.username.clone(),
+        password,
+        topics_out: list(&section.topics_out),
+        topics_in: list(&section.topics_in),
+        local_prefix: section.local_prefix.clone(),
+        remote_prefix: section.remote_prefix.clone(),
+        qos: qos.ok_or_else(|| wrong("qos", "0, 1 or 2"))?,
+        retain: section.retain,
+        keep_alive: keep_alive.map_err(|_| wrong("keepalive", "at most 65535s"))?,
+        backoff_max: section.reconnect_backoff_max,
+        session,
+        receive_maximum: server.broker.receive_maximum,
+        packet_bytes_max: server.broker.packet_bytes_max,
+        ..BridgeSettings::default()
+    };
+    settings.check().map_err(|error| invalid(&format!("mqtt.bridge.{name}"), &error))?;
+    Ok(settings)
+}
+
+/// Where Linux systems keep the authorities that they trust.
+const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+fn bridge_tls(
+    key_of: &dyn Fn(&str) -> String,
+    section: &MqttBridgeSection,
+) -> Result<Arc<ClientConfig>, ApiError> {
+    let key = key_of("ca");
+    let path = section.ca.clone().unwrap_or_else(|| SYSTEM_AUTHORITIES.into());
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(&key, &path)? {
+        match roots.add(certificate) {
+            Ok(()) => {}
+            // One of many of the system's may be odd, one that was named must not.
+            Err(error) if section.ca.is_none() => {
+                tracing::debug!(%error, path = %path.display(), "an authority is not used");
+            }
+            Err(error) => return Err(unreadable(&key, &path, &error)),
+        }
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(&[&TLS13, &TLS12])
+        .map_err(|error| invalid(&key_of("tls"), &error))?
+        .with_root_certificates(roots);
+    let config = match (&section.certificate, &section.key) {
+        (None, None) => builder.with_no_client_auth(),
+        (Some(certificate), Some(path)) => {
+            let chain = certificates(&key_of("certificate"), certificate)?;
+            let private = PrivateKeyDer::from_pem_file(path)
+                .map_err(|error| unreadable(&key_of("key"), path, &error))?;
+            builder
+                .with_client_auth_cert(chain, private)
+                .map_err(|error| invalid(&key_of("certificate"), &error))?
+        }
+        _ => {
+            let text = format!("{} and key go together; name both", key_of("certificate"));
+            return Err(ApiError::new(Code::CONFIG_INVALID, text));
+        }
+    };
+    Ok(Arc::new(config))
 }
 
 /// TLS 1.2 and 1.3, since devices live long.
@@ -258,5 +404,72 @@ impl Authenticate for Doors {
             self.finish_scram(scram, last, &proof, std::time::Instant::now())
         });
         Ok(Scram { challenge, finish })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<BridgeSettings>, ApiError> {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("secret"), "word\n").expect("a file");
+        let place = folder.path().display();
+        let text = text.replace("FOLDER", &place.to_string());
+        let text = format!("[node]\nname = \"north\"\ndata_dir = \"{place}\"\n{text}");
+        let config = Config::parse(Path::new("site.toml"), &text)?;
+        let settings = settings(&config, open_doors(&config)?)?;
+        let again = bridges(&config, &settings)?;
+        let found = bridges(&config, &settings)?;
+        assert_eq!(
+            found.first().map(|bridge| &bridge.node),
+            again.first().map(|bridge| &bridge.node),
+            "the node keeps its number"
+        );
+        Ok(found)
+    }
+
+    #[test]
+    fn a_bridge_is_read_from_its_section() {
+        let found = read(
+            "[mqtt.bridge.cloud]\nremote = \"[::1]:8883\"\nusername = \"me\"\n\
+             password_file = \"FOLDER/secret\"\ntopics_out = \"a/#, b\"\ntopics_in = \"c\"\nqos = 1\nkeepalive = \"10s\"\n\
+             queue_bytes_max = \"1MiB\"\nversion = \"3.1.1\"\npolicy = \"none\"\n",
+        );
+        let found = found.unwrap();
+        let [bridge] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((&*bridge.host, bridge.port), ("::1", 8883));
+        assert_eq!(bridge.password.as_deref(), Some(&b"word"[..]));
+        assert_eq!(bridge.topics_out, ["a/#", "b"]);
+        assert_eq!((bridge.qos, bridge.keep_alive), (QoS::AtLeastOnce, 10));
+        assert_eq!(bridge.session.queue_bytes_max, 1 << 20);
+        assert_eq!(bridge.client_id, format!("{}.cloud", bridge.node));
+        assert!(bridge.node.starts_with("north-"), "{}", bridge.node);
+        assert!(read("").unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_bridged_names_its_key() {
+        for (text, expected) in [
+            ("topics_out = \"a\"", "mqtt.bridge.x.remote must be a host and a port"),
+            ("remote = \"h:1\"", "neither topics_out nor topics_in"),
+            (
+                "remote = \"h:1\"\ntopics_out = \"a\"\nqos = 3",
+                "mqtt.bridge.x.qos must be 0, 1 or 2",
+            ),
+            (
+                "remote = \"h:1\"\ntopics_out = \"a\"\ntopics_in = \"+\"\nversion = \"3.1.1\"",
+                "bridge_aware = true",
+            ),
+            ("remote = \"h:1\"\ntopics_out = \"a\"\nversion = \"4\"", "choose auto, 3.1.1 or 5"),
+            (
+                "remote = \"h:1\"\ntopics_out = \"a\"\npassword_file = \"/no/such\"",
+                "mqtt.bridge.x.password_file",
+            ),
+        ] {
+            let error = read(&format!("[mqtt.bridge.x]\n{text}\n")).unwrap_err();
+            let error = crate::error_chain(&error);
+            assert!(error.contains(expected), "{error}");
+        }
     }
 }

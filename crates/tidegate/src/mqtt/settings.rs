@@ -94,7 +94,7 @@ impl SessionSettings {
         match policy.map(str::parse::<Policy>) {
             Some(Ok(policy)) => session.policy = policy,
             Some(Err(error)) => {
-                tracing::info!(client = %connect.client_id, %error, "policy ignored")
+                tracing::info!(client = %connect.client_id, %error, "policy ignored");
             }
             None => {}
         }
@@ -188,8 +188,11 @@ pub struct Scram {
     /// What the client is sent.
     pub challenge: Vec<u8>,
     /// Takes the client's answer; gives who it is and what to send it.
-    pub finish: Box<dyn FnOnce(&[u8]) -> Result<(Identity, Vec<u8>), Refusal> + Send>,
+    pub finish: Box<FinishScram>,
 }
+
+/// What takes the client's answer.
+pub type FinishScram = dyn FnOnce(&[u8]) -> Result<(Identity, Vec<u8>), Refusal> + Send;
 
 impl std::fmt::Debug for Scram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Instant};
 
 use tidegate::mqtt::bridge::{Bridge, BridgeSettings, PROPERTY, RemoteVersion};
-use tidegate_load::client::Outgoing;
-use tidegate_wire::mqtt::QoS;
+use tidegate_load::client::{Client, Options, Outgoing};
+use tidegate_wire::mqtt::{QoS, Will};
 
 use crate::world::{
-    PATIENCE, Path, assert_silent, bridge, broker, client, port, publish, receive, subscribe,
-    topics, until, until_up,
+    PATIENCE, Path, SILENCE, assert_silent, bridge, broker, client, old_fashioned, port, publish,
+    receive, subscribe, topics, until, until_up,
 };
 
 #[test]
@@ -137,6 +137,47 @@ fn the_state_of_a_bridge_is_told() {
 }
 
 #[test]
+fn a_remote_of_plain_mqtt_3_1_1_is_spoken_to_unless_messages_would_come_back() {
+    let (here, there) = (broker(0, None), broker(0, None));
+    let remote = old_fashioned(port(&there));
+    let bridged = bridge(&here, "a", remote, topics("o/#", "i/#"));
+    until_up(&bridged, 1);
+    let (mut near, mut far) = (client(port(&here), "n"), client(port(&there), "f"));
+    subscribe(&mut near, "i/#");
+    subscribe(&mut far, "o/#");
+    publish(&mut near, "o/1", b"x", QoS::ExactlyOnce, false);
+    assert_eq!(receive(&mut far).qos, QoS::ExactlyOnce);
+    publish(&mut far, "i/1", b"x", QoS::ExactlyOnce, false);
+    assert_eq!(receive(&mut near).qos, QoS::ExactlyOnce);
+    let echoing = bridge(&here, "b", remote, topics("o/#", "o/1"));
+    std::thread::sleep(SILENCE);
+    assert_eq!(echoing.report().connects, 0);
+}
+
+#[test]
+fn only_the_node_itself_speaks_of_itself() {
+    let here = broker(0, None);
+    let mut watcher = client(port(&here), "w");
+    subscribe(&mut watcher, "$SYS/broker/connection/#");
+    let topic = "$SYS/broker/connection/x/state";
+    let will = Will {
+        topic: topic.to_owned(),
+        payload: b"1".to_vec(),
+        qos: QoS::AtLeastOnce,
+        retain: true,
+        delay: 0,
+        message_expiry: None,
+        forwarded: Vec::new(),
+    };
+    let options = Options { port: port(&here), will: Some(will), ..Options::default() };
+    let mut liar = Client::connect(options).unwrap();
+    let lie = Outgoing { topic, payload: b"1", qos: QoS::AtLeastOnce, ..Outgoing::default() };
+    assert!(liar.publish(&lie).is_err());
+    drop(liar);
+    assert_silent(&mut watcher);
+}
+
+#[test]
 fn a_cycle_of_three_brokers_does_not_loop() {
     let nodes = [broker(0, None), broker(0, None), broker(0, None)];
     let ports = nodes.each_ref().map(port);
@@ -162,7 +203,7 @@ fn a_cycle_of_three_brokers_does_not_loop() {
     for client in &mut clients {
         let mut count = 0;
         receive(client);
-        while client.receive(crate::world::SILENCE).unwrap().is_some() {
+        while client.receive(SILENCE).unwrap().is_some() {
             count += 1;
             assert!(count < 4, "a message goes in circles");
         }
@@ -233,14 +274,14 @@ fn the_remote_is_reached_over_tls() {
     };
     let bridge = bridge(&here, "a", port(&there), settings);
     until_up(&bridge, 1);
-    let options = tidegate_load::client::Options {
+    let options = Options {
         host: "localhost".to_owned(),
         port: port(&there),
         tls: Some(Arc::new(trusting)),
         timeout: PATIENCE,
         ..Default::default()
     };
-    let mut far = tidegate_load::client::Client::connect(options).unwrap();
+    let mut far = Client::connect(options).unwrap();
     let mut near = client(port(&here), "n");
     subscribe(&mut far, "o");
     subscribe(&mut near, "i");

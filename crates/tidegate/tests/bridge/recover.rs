@@ -21,7 +21,7 @@ fn publish_numbered(client: &mut Client, numbers: std::ops::Range<u32>) {
     }
 }
 
-pub fn assert_kept(port: u16, numbers: std::ops::Range<u32>) {
+pub(crate) fn assert_kept(port: u16, numbers: std::ops::Range<u32>) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut reader = client(port, "reader");

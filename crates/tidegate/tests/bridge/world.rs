@@ -14,20 +14,20 @@ use std::{
 use tidegate::mqtt::{
     Server,
     bridge::{Bridge, BridgeSettings},
-    settings::{ListenerSettings, OpenDoors, Protocol, ServerSettings},
+    settings::{ListenerSettings, OpenDoors, Protocol, ServerSettings, SessionSettings},
 };
-use tidegate_broker::{BrokerConfig, SessionConfig};
+use tidegate_broker::BrokerConfig;
 use tidegate_load::client::{Client, Message, Options, Outgoing};
 use tidegate_message::AllowAll;
 use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter, Version};
 
 /// Longest wait for what must come.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// How long to listen for what must not come.
-pub const SILENCE: Duration = Duration::from_millis(300);
+pub(crate) const SILENCE: Duration = Duration::from_millis(300);
 
 /// A broker of two shards on that port; 0 for any.
-pub fn broker(port: u16, tls: Option<Arc<rustls::ServerConfig>>) -> Server {
+pub(crate) fn broker(port: u16, tls: Option<Arc<rustls::ServerConfig>>) -> Server {
     let listener = ListenerSettings {
         name: "main".into(),
         listen: (Ipv4Addr::LOCALHOST, port).into(),
@@ -37,9 +37,9 @@ pub fn broker(port: u16, tls: Option<Arc<rustls::ServerConfig>>) -> Server {
         connect_timeout: Duration::from_secs(10),
         anonymous: true,
         identity: None,
-        session: Arc::new(SessionConfig::default()),
-        users: Arc::default(),
+        sessions: SessionSettings::default(),
         tcp_congestion: None,
+        publish_rate_max: None,
     };
     let settings = ServerSettings {
         broker: BrokerConfig::default(),
@@ -51,12 +51,12 @@ pub fn broker(port: u16, tls: Option<Arc<rustls::ServerConfig>>) -> Server {
     Server::start(settings).unwrap()
 }
 
-pub fn port(server: &Server) -> u16 {
+pub(crate) fn port(server: &Server) -> u16 {
     server.addresses()[0].1.port()
 }
 
 /// A bridge from `here` to whoever listens on `port`.
-pub fn bridge(here: &Server, node: &str, port: u16, settings: BridgeSettings) -> Bridge {
+pub(crate) fn bridge(here: &Server, node: &str, port: u16, settings: BridgeSettings) -> Bridge {
     let settings = BridgeSettings {
         name: format!("{node}-{port}"),
         node: node.to_owned(),
@@ -68,12 +68,12 @@ pub fn bridge(here: &Server, node: &str, port: u16, settings: BridgeSettings) ->
     Bridge::start(settings, here.connector()).unwrap()
 }
 
-pub fn topics(out: &str, fetched: &str) -> BridgeSettings {
+pub(crate) fn topics(out: &str, fetched: &str) -> BridgeSettings {
     let list = |text: &str| text.split_whitespace().map(str::to_owned).collect();
     BridgeSettings { topics_out: list(out), topics_in: list(fetched), ..BridgeSettings::default() }
 }
 
-pub fn until(what: &str, mut is: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is() {
         assert!(Instant::now() < deadline, "{what} did not happen within {PATIENCE:?}");
@@ -81,20 +81,20 @@ pub fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-pub fn until_up(bridge: &Bridge, connects: u64) {
+pub(crate) fn until_up(bridge: &Bridge, connects: u64) {
     until("a connection of the bridge", || bridge.report().connects >= connects);
 }
 
-pub fn client(port: u16, client_id: &str) -> Client {
+pub(crate) fn client(port: u16, client_id: &str) -> Client {
     client_of(port, client_id, Version::V5)
 }
 
-pub fn client_of(port: u16, client_id: &str, version: Version) -> Client {
+pub(crate) fn client_of(port: u16, client_id: &str, version: Version) -> Client {
     let options = Options { port, client_id: client_id.to_owned(), version, ..Options::default() };
     Client::connect(options).unwrap()
 }
 
-pub fn subscribe(client: &mut Client, filter: &str) {
+pub(crate) fn subscribe(client: &mut Client, filter: &str) {
     let filter = SubscribeFilter {
         filter: filter.to_owned(),
         maximum_qos: QoS::ExactlyOnce,
@@ -106,7 +106,7 @@ pub fn subscribe(client: &mut Client, filter: &str) {
     assert!(reasons.iter().all(|reason| !reason.is_failure()), "{reasons:?}");
 }
 
-pub fn publish(
+pub(crate) fn publish(
     client: &mut Client,
     topic: &str,
     payload: &[u8],
@@ -116,18 +116,18 @@ pub fn publish(
     client.publish(&Outgoing { topic, payload, qos, retain, ..Outgoing::default() }).unwrap()
 }
 
-pub fn receive(client: &mut Client) -> Message {
+pub(crate) fn receive(client: &mut Client) -> Message {
     client.receive(PATIENCE).unwrap().expect("a message comes in time")
 }
 
-pub fn assert_silent(client: &mut Client) {
+pub(crate) fn assert_silent(client: &mut Client) {
     let message = client.receive(SILENCE).unwrap();
     assert!(message.is_none(), "{message:?} came too");
 }
 
 /// A path to a port that passes so many bytes a second to the broker, and can be cut.
-pub struct Path {
-    pub port: u16,
+pub(crate) struct Path {
+    pub(crate) port: u16,
     shared: Arc<Shared>,
 }
 
@@ -138,7 +138,7 @@ struct Shared {
 }
 
 impl Path {
-    pub fn to(port: u16, bytes_per_second: Option<u64>) -> Self {
+    pub(crate) fn to(port: u16, bytes_per_second: Option<u64>) -> Self {
         let socket =
             socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         if bytes_per_second.is_some() {
@@ -176,7 +176,7 @@ impl Path {
     }
 
     /// Ends all connections on it.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         for socket in self.shared.sockets.lock().unwrap().drain(..) {
             let _ = socket.shutdown(Shutdown::Both);
         }
@@ -190,6 +190,34 @@ impl Drop for Path {
         // Its thread sees it when it accepts.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
     }
+}
+
+/// A path to a port whose broker takes plain MQTT 3.1.1 alone: 5 is answered, the bridge bit is not even that.
+pub(crate) fn old_fashioned(port: u16) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let own_port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for near in listener.incoming() {
+            let mut near = near.unwrap();
+            // Type, a length of one byte, "MQTT" with its length, level.
+            let mut start = [0; 9];
+            if near.read_exact(&mut start).is_err() {
+                continue;
+            }
+            match start[8] {
+                5 => near.write_all(&[0x20, 2, 0, 1]).unwrap(),
+                4 => {
+                    let mut far = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+                    far.write_all(&start).unwrap();
+                    let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+                    thread::spawn(move || pass(near, far, None));
+                    thread::spawn(move || pass(far_too, near_too, None));
+                }
+                _ => {}
+            }
+        }
+    });
+    own_port
 }
 
 fn pass(mut from: TcpStream, mut to: TcpStream, bytes_per_second: Option<&AtomicU64>) {

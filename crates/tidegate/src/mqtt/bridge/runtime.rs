@@ -301,12 +301,11 @@ impl Runtime {
         let mode = self.modes[self.mode];
         let version = if mode == Mode::V5 { Version::V5 } else { Version::V4 };
         let settings = &self.settings;
-        if mode == Mode::V4 || (mode == Mode::Bridge && !settings.bridge_aware) {
-            if let Some(overlap) = settings.overlap() {
-                // Another version may be taken the next time.
-                self.mode = 0;
-                return Err(Broken::Overlap(overlap));
-            }
+        let echoes = mode == Mode::V4 || (mode == Mode::Bridge && !settings.bridge_aware);
+        if echoes && let Some(overlap) = settings.overlap() {
+            // Another version may be taken the next time.
+            self.mode = 0;
+            return Err(Broken::Overlap(overlap));
         }
         let tls = match &settings.tls {
             None => None,
