@@ -61,6 +61,7 @@ pub fn watch_signals() -> anyhow::Result<()> {
     .context("catching signals")?;
     std::thread::spawn(move || {
         let Some(signal) = signals.forever().next() else { return };
+        eprintln!("bench-mqtt: stopped by signal {signal}");
         let ids = running(std::mem::take);
         for id in ids {
             if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
