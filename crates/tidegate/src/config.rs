@@ -118,6 +118,8 @@ macro_rules! config {
                             }
                         }
                     })+
+                    // Sections that only hold others, such as [mqtt.listener].
+                    $($prefix if key.is_empty() => return Ok(()),)*
                     _ => {
                         let (prefix, name) = section.rsplit_once('.').unwrap_or((&section, ""));
                         match prefix {
@@ -138,8 +140,6 @@ macro_rules! config {
                                     }
                                 }
                             })*
-                            // Sections that only hold others, such as [mqtt.listener].
-                            $($prefix if key.is_empty() => return Ok(()),)*
                             _ => {
                                 let known = concat!($(stringify!($section), " "),+ $(, $prefix, ".NAME ")*).trim_end();
                                 return Err(ConfigError::UnknownSection { origin, section, known });
