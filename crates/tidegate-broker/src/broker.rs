@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use tidegate_message::{Instant, topic_matches};
+use tidegate_message::{IdentityKind, Instant, topic_matches};
 use tidegate_wire::mqtt::{Auth, Disconnect, Packet, ReasonCode, Version};
 
 pub use self::{
@@ -285,6 +285,46 @@ impl Broker {
             sessions: self.sessions.len() as u64,
             ..self.statistics
         }
+    }
+
+    /// Bytes of answers that wait for the client to read them. A shell that reads no more while they are many keeps a client
+    /// that never reads from filling memory.
+    pub fn answer_bytes(&self, key: ConnectionKey) -> usize {
+        self.connections.get(key).map_or(0, |connection| connection.outbox.control_bytes())
+    }
+
+    /// Whether [`Broker::poll_dirty`] has something.
+    pub fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// How many it has at most.
+    pub fn dirty_count(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// The shell does not read from the connection before that time, so that it is not taken for silent until then.
+    pub fn rests_until(&mut self, key: ConnectionKey, at: Instant) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.last_heard = connection.last_heard.max(at);
+        }
+    }
+
+    /// Ends the connections of a user because somebody said so; how many.
+    pub fn kick_user(&mut self, user: &str) -> usize {
+        let is_his = |session: &Session| {
+            session.identity.kind != IdentityKind::Anonymous && *session.identity.name == *user
+        };
+        let keys: Vec<Key> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| is_his(session))
+            .filter_map(|(_, session)| session.connection)
+            .collect();
+        for key in &keys {
+            self.disconnect(*key, ReasonCode::ADMINISTRATIVE_ACTION, None);
+        }
+        keys.len()
     }
 
     /// Messages received so far.

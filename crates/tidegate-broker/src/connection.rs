@@ -134,6 +134,8 @@ pub(crate) struct Receiving {
     pub(crate) message_expiry: Option<u32>,
     /// None if the budget had no room: the payload is read and forgotten.
     pub(crate) charge: Option<Charge>,
+    /// Its part of what messages that are not whole may take.
+    pub(crate) _receiving: Option<Charge>,
     pub(crate) segments: Vec<Bytes>,
     pub(crate) segment: Option<Segment>,
     /// Bytes of the payload that have not arrived.

@@ -36,6 +36,8 @@ pub struct Shared {
     retained_count: AtomicUsize,
     sessions: AtomicUsize,
     hasher: RandomState,
+    /// Of the budget, what messages may take that have not arrived whole: somebody may announce much and send nothing.
+    receiving: Budget,
     segments: Segments,
     statistics: Mutex<Vec<Statistics>>,
     /// By shard, the sessions that hold most.
@@ -56,6 +58,7 @@ impl Shared {
     ) -> Arc<Self> {
         assert!((1..=255).contains(&shards), "a node has 1 to 255 shards");
         let budget = Budget::new(config.payload_bytes_max);
+        let receiving = Budget::new(config.payload_bytes_max / 2);
         let topics = RwLock::new(config.topics.clone().into());
         Arc::new(Self {
             config,
@@ -69,6 +72,7 @@ impl Shared {
             retained_count: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
             hasher: RandomState::new(),
+            receiving,
             segments: Segments::default(),
             statistics: Mutex::new(vec![Statistics::default(); shards]),
             heaviest: Mutex::new(vec![Vec::new(); shards]),
@@ -145,6 +149,10 @@ impl Shared {
 
     pub(crate) fn end_session(&self) {
         self.sessions.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn receiving(&self) -> &Budget {
+        &self.receiving
     }
 
     pub(crate) fn segments(&self) -> &Segments {

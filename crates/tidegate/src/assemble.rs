@@ -166,6 +166,9 @@ fn reload_mqtt(server: &mqtt::Server, doors: &Arc<Doors>, reload: &Reload) -> Re
     }
     tracing::info!(users = reloaded.users, users_changed = ?reloaded.users_changed, rules = reloaded.acl_rules,
         rules_changed = reloaded.acl_changed, "users, rules and policies of MQTT read anew");
+    for user in &reloaded.users_changed {
+        server.kick_user(user);
+    }
     for warning in reloaded.warnings {
         tracing::warn!("{warning}");
     }

@@ -323,7 +323,7 @@ config! {
         password_file: Option<PathBuf> = None,
         /// Rules for topics, in Mosquitto's grammar. Default none: whoever is in may publish and subscribe to everything.
         acl_file: Option<PathBuf> = None,
-        /// Whether clients come in that prove nothing. Default none: at listeners on this machine's own addresses alone.
+        /// Whether clients come in that prove nothing. Default none: at listeners on loopback, while there is no password file.
         allow_anonymous: Option<bool> = None,
         /// Bytes of messages that the node holds at most: waiting, in flight, retained and being received. Default `256MiB`.
         payload_bytes_max: ByteCount = ByteCount(256 << 20),

@@ -112,10 +112,15 @@ impl Broker {
         let client_id: Arc<str> = connect.client_id.as_str().into();
         let mut session_present = false;
         if let Some(&former) = self.by_client.get(&client_id) {
-            self.take_over(now, former, connect.clean_start);
+            // What waits for one user is not another's, whatever name the client gives itself.
+            let is_other = self.sessions.get(former).is_some_and(|session| {
+                (session.identity.kind, &session.identity.name) != (identity.kind, &identity.name)
+            });
+            let clean_start = connect.clean_start || is_other;
+            self.take_over(now, former, clean_start);
             // It may have ended with its connection.
             session_present = self.by_client.contains_key(&client_id);
-            if session_present && connect.clean_start {
+            if session_present && clean_start {
                 self.end_session(now, former);
                 session_present = false;
             }

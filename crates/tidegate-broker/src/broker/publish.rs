@@ -103,7 +103,10 @@ impl Broker {
 
     /// The topic of a PUBLISH, with aliases resolved and noted (section 3.3.2.3.4).
     pub(super) fn topic_of(&mut self, key: Key, publish: &Publish<'_>) -> Result<Arc<str>, Fault> {
-        let max = self.shared.config().topic_alias_max;
+        let (max, levels_max) = {
+            let limits = self.shared.config();
+            (limits.topic_alias_max, limits.topic_levels_max)
+        };
         let connection = self.connections.get_mut(key).expect("it is being received from");
         let Some(alias) = publish.properties.topic_alias else { return Ok(publish.topic.into()) };
         let alias = alias.get();
@@ -122,6 +125,8 @@ impl Broker {
         if let Some(known) = known.filter(|known| **known == *publish.topic) {
             return Ok(known);
         }
+        check_topic_name(publish.topic, levels_max)
+            .map_err(|error| Fault::new(ReasonCode::TOPIC_NAME_INVALID, error.to_string()))?;
         let topic: Arc<str> = publish.topic.into();
         if connection.aliases_in.len() <= at {
             connection.aliases_in.resize(at + 1, None);

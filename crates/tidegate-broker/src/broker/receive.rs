@@ -126,7 +126,8 @@ impl Broker {
         let mut forwarded = Vec::new();
         publish.properties.forwarded(&mut forwarded);
         let bytes = charge_bytes(payload_bytes, forwarded.len()) - MESSAGE_OVERHEAD_BYTES;
-        let charge = self.charge(bytes);
+        let receiving = self.shared.receiving().charge(bytes);
+        let charge = if receiving.is_some() { self.charge(bytes) } else { None };
         let connection = self.connections.get_mut(key).expect("it is being received from");
         connection.receiving = Some(Box::new(Receiving {
             topic,
@@ -136,6 +137,7 @@ impl Broker {
             forwarded,
             message_expiry: publish.properties.message_expiry,
             charge,
+            _receiving: receiving,
             segments: Vec::new(),
             segment: None,
             left: payload_bytes,

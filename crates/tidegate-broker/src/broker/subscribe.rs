@@ -83,6 +83,8 @@ impl Broker {
             RetainHandling::DoNotSend => false,
         };
         if wanted && shared.is_none() && self.shared.retained_count() > 0 {
+            // Asked for again, they are sent again, once.
+            session.retained.retain(|scan| *scan.filter != *inner);
             session.retained.push_back(RetainedScan {
                 filter: inner.into(),
                 cursor: None,

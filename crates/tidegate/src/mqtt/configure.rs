@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
     thread,
+    time::Duration,
 };
 
 use rustls::{
@@ -73,6 +74,7 @@ pub fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSettings, Ap
         ..BrokerConfig::default()
     };
     let listeners = config.mqtt_listeners.iter().map(|(name, listener)| {
+        check_listener(name, listener)?;
         let mut session = session.clone();
         session.queue_bytes_max =
             listener.queue_bytes_max.map_or(session.queue_bytes_max, |count| count.0);
@@ -121,6 +123,35 @@ pub fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSettings, Ap
         authorize: doors.clone() as Arc<dyn Authorize>,
         doors,
     })
+}
+
+/// What the types of single settings cannot say.
+fn check_listener(name: &str, listener: &MqttListenerSection) -> Result<(), ApiError> {
+    let wrong = |key: &str, text: &str| {
+        Err(ApiError::new(Code::CONFIG_INVALID, format!("mqtt.listener.{name}.{key} {text}")))
+    };
+    if !listener.protocol.is_secure() {
+        for (key, is_set) in [
+            ("certificate", listener.certificate.is_some()),
+            ("key", listener.key.is_some()),
+            ("client_ca", listener.client_ca.is_some()),
+            ("require_certificate", listener.require_certificate),
+        ] {
+            if is_set {
+                return wrong(
+                    key,
+                    "means nothing without TLS; set protocol to tls or secure-websocket",
+                );
+            }
+        }
+    }
+    if listener.connections_max == 0 {
+        return wrong("connections_max", "must be at least 1");
+    }
+    if listener.connect_timeout < Duration::from_millis(100) {
+        return wrong("connect_timeout", "must be at least 100ms");
+    }
+    Ok(())
 }
 
 /// Users and rules as `[mqtt]` names them.

@@ -5,7 +5,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc,
-        atomic::Ordering,
+        atomic::{AtomicBool, Ordering},
         mpsc::{self, Receiver},
     },
     thread::{self, JoinHandle},
@@ -38,6 +38,7 @@ pub struct Server {
     threads: Vec<JoinHandle<()>>,
     addresses: Vec<(Arc<str>, SocketAddr)>,
     listeners: Vec<Arc<Listener>>,
+    stops: Arc<AtomicBool>,
 }
 
 /// Why a server cannot run.
@@ -94,6 +95,7 @@ impl Server {
             threads: Vec::new(),
             addresses,
             listeners: sockets.iter().map(|(_, listener)| listener.clone()).collect(),
+            stops: Arc::default(),
         };
         let seed = u64::from_ne_bytes(random_bytes().map_err(ServerError::Start)?);
         for (shard, poll) in polls.into_iter().enumerate() {
@@ -115,8 +117,8 @@ impl Server {
             })?;
         }
         drop(questions);
-        let inboxes = inboxes.clone();
-        server.spawn("mqtt-doors".to_owned(), move || answer(&asked, &*doors, &inboxes))?;
+        let (inboxes, stops) = (inboxes.clone(), server.stops.clone());
+        server.spawn("mqtt-doors".to_owned(), move || answer(&asked, &*doors, &inboxes, &stops))?;
         Ok(server)
     }
 
@@ -177,6 +179,10 @@ impl Server {
                 None => others.push(new.name.clone()),
             }
         }
+        let is_gone = |listener: &&Arc<Listener>| {
+            !settings.listeners.iter().any(|new| new.name == listener.settings.name)
+        };
+        others.extend(self.listeners.iter().filter(is_gone).map(|l| l.settings.name.clone()));
         others
     }
 
@@ -186,6 +192,14 @@ impl Server {
         self.inboxes[shard].put([Note::Kick(client_id.to_owned())]);
     }
 
+    /// Ends the connections of a user: those who hold a name that is no longer theirs.
+    pub fn kick_user(&self, user: &str) {
+        let user: Arc<str> = user.into();
+        for inbox in self.inboxes.iter() {
+            inbox.put([Note::KickUser(user.clone())]);
+        }
+    }
+
     /// The sessions that hold most, at most `limit`; waits for the shards.
     pub fn sessions(&self, limit: usize) -> Vec<SessionReport> {
         let (answer, answers) = mpsc::channel();
@@ -193,7 +207,9 @@ impl Server {
             inbox.put([Note::Report(limit, answer.clone())]);
         }
         drop(answer);
-        let mut reports: Vec<SessionReport> = answers.into_iter().flatten().collect();
+        // A shard that has ended answers no more.
+        let answers = std::iter::from_fn(|| answers.recv_timeout(Duration::from_secs(2)).ok());
+        let mut reports: Vec<SessionReport> = answers.flatten().collect();
         reports.sort_by_key(|report| std::cmp::Reverse(report.held_bytes()));
         reports.truncate(limit);
         reports
@@ -208,6 +224,7 @@ impl Server {
         for inbox in self.inboxes.iter() {
             inbox.put([Note::Stop]);
         }
+        self.stops.store(true, Ordering::Release);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the MQTT server panicked");
@@ -284,11 +301,22 @@ impl Connector {
     }
 }
 
-/// Answers what the shards ask, one after another: passwords take long by design.
-fn answer(asked: &Receiver<Question>, doors: &dyn Authenticate, inboxes: &[Arc<Inbox<Note>>]) {
+/// Answers what the shards ask, one after another: passwords take long by design. Questions whose askers have given up are
+/// passed over, so that many at once do not starve those that come later.
+fn answer(
+    asked: &Receiver<Question>,
+    doors: &dyn Authenticate,
+    inboxes: &[Arc<Inbox<Note>>],
+    stops: &AtomicBool,
+) {
     while let Ok(question) = asked.recv() {
-        let answer = doors.authenticate(&question.proof);
-        inboxes[question.shard].put([Note::Answered(question.connection, answer)]);
+        if stops.load(Ordering::Acquire) {
+            return;
+        }
+        if question.until > clock::now() {
+            let answer = doors.authenticate(&question.proof);
+            inboxes[question.shard].put([Note::Answered(question.connection, answer)]);
+        }
     }
 }
 

@@ -29,7 +29,7 @@ use tidegate_broker::{
     Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Output, Peer, Refused, SLICES_MAX,
     SessionConfig, Shared, WRITE_BYTES_MAX, schedule::LinkState,
 };
-use tidegate_message::{Identity, Instant, Proof, Refusal};
+use tidegate_message::{Identity, IdentityKind, Instant, Proof, Refusal};
 use tidegate_wire::mqtt::{Auth, Connect, DecodeError, FixedHeader, Packet, ReasonCode, Version};
 
 use super::{
@@ -43,6 +43,8 @@ use crate::clock;
 const READ_BYTES: usize = 64 << 10;
 /// Reads of one connection in one turn, before others have theirs.
 const READS_MAX: usize = 4;
+/// Bytes of answers that wait for a client before it is read from no more.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Writes to one connection in one turn.
 const WRITES_MAX: usize = 16;
 /// What is left of a packet in the read buffer may stay there for the next read, up to this.
@@ -89,6 +91,8 @@ pub(super) enum Note {
     Peers(Vec<Peer>),
     /// Ends a client's connection.
     Kick(String),
+    /// Ends the connections of a user.
+    KickUser(Arc<str>),
     /// The sessions that hold most, at most so many.
     Report(usize, mpsc::Sender<Vec<tidegate_broker::SessionReport>>),
     /// Ends all connections, then the shard.
@@ -101,6 +105,8 @@ pub(super) struct Question {
     pub(super) proof: Proof,
     pub(super) shard: usize,
     pub(super) connection: ConnectionId,
+    /// Nobody waits for the answer after that.
+    pub(super) until: Instant,
 }
 
 /// A slot and which use of it.
@@ -125,6 +131,8 @@ pub(super) struct Connection {
     is_queued: bool,
     /// Not to be read from, for the sake of a subscriber.
     is_paused: bool,
+    /// Closed once what the broker had to say has left.
+    is_ending: bool,
     /// With a publish rate, when all that it sent so far would have been sent at that rate.
     earned_at: Instant,
     /// Not to be read from before, with a publish rate.
@@ -249,7 +257,7 @@ impl Shard {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        if !self.queued.is_empty() {
+        if !self.queued.is_empty() || self.broker.has_dirty() {
             return Some(Duration::ZERO);
         }
         let first = |times: &VecDeque<(Instant, ConnectionId)>| times.front().map(|(at, _)| *at);
@@ -311,6 +319,9 @@ impl Shard {
             Note::Peers(batch) => self.broker.handle_peers(now, batch),
             Note::Kick(client) => {
                 self.broker.kick(&client);
+            }
+            Note::KickUser(user) => {
+                self.broker.kick_user(&user);
             }
             Note::Report(limit, answer) => {
                 // Whoever asked may have gone.
@@ -414,6 +425,7 @@ impl Shard {
             is_readable: false,
             is_queued: false,
             is_paused: false,
+            is_ending: false,
             earned_at: now,
             rests_until: None,
         };
@@ -425,6 +437,7 @@ impl Shard {
 
     /// Gives a connection a slot and listens to its socket.
     fn place(&mut self, mut connection: Box<Connection>) -> Option<usize> {
+        connection.is_queued = false;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.uses.push(0);
@@ -458,6 +471,9 @@ impl Shard {
     /// What came before a connection is open; false if more is needed or the connection went.
     fn opening(&mut self, now: Instant, slot: usize) -> bool {
         let Some(connection) = self.slots[slot].as_deref_mut() else { return false };
+        if !matches!(connection.stage, Stage::Opening | Stage::Exchanging(..)) {
+            return false;
+        }
         let max = (self.parts.shared.config().packet_bytes_max as usize).min(CONTROL_BYTES_MAX);
         let header = match FixedHeader::decode(&connection.left, max) {
             Ok(Some(header)) if connection.left.len() >= header.packet_bytes() => header,
@@ -577,7 +593,8 @@ impl Shard {
             let answer = self.parts.doors.authenticate(&proof);
             return self.answered(now, slot, connect, answer, None);
         }
-        let question = Question { proof, shard: self.parts.shard, connection: id };
+        let until = now + connection.listener.settings.connect_timeout;
+        let question = Question { proof, shard: self.parts.shard, connection: id, until };
         match self.parts.questions.try_send(question) {
             Ok(()) => connection.stage = Stage::Waiting(connect),
             // More ask than can be answered.
@@ -621,6 +638,11 @@ impl Shard {
             }
         };
         let Some(connection) = self.slots[slot].as_deref() else { return };
+        // A name that nobody could prove makes nobody somebody.
+        if identity.kind == IdentityKind::Anonymous && !connection.listener.settings.anonymous {
+            tracing::info!(client = %connect.client_id, "connection refused: nothing was proved");
+            return self.refuse(now, slot, &connect, reason_of(Refusal::ProofRequired));
+        }
         let home = if connect.client_id.is_empty() {
             self.parts.shard
         } else {
@@ -686,6 +708,16 @@ impl Shard {
         for _ in 0..READS_MAX {
             let Some(connection) = self.slots[slot].as_deref_mut() else { return };
             if !connection.is_readable || connection.is_paused || connection.rests_until.is_some() {
+                return;
+            }
+            // Who does not read what it is answered is not read from; writable, the socket brings it back here. What comes
+            // behind CONNECT waits until the doors have answered.
+            let waits = match &connection.stage {
+                Stage::Open(key) => self.broker.answer_bytes(*key) > ANSWER_BYTES_MAX,
+                Stage::Waiting(_) => true,
+                Stage::Opening | Stage::Exchanging(..) | Stage::Closing => false,
+            };
+            if waits || (!connection.transport.is_plain() && !connection.transport.is_clear()) {
                 return;
             }
             // What is left of a packet goes before what is read, so that the packet is whole in one place.
@@ -754,6 +786,9 @@ impl Shard {
         connection.earned_at = earned + Duration::from_nanos(nanos);
         if connection.earned_at > now {
             connection.rests_until = Some(connection.earned_at);
+            if let Stage::Open(key) = connection.stage {
+                self.broker.rests_until(key, connection.earned_at);
+            }
             self.resting.insert((connection.earned_at, slot), id);
         }
     }
@@ -778,20 +813,16 @@ impl Shard {
     // ---- writing
 
     fn flush_all(&mut self, now: Instant) {
-        loop {
-            while let Some(key) = self.broker.poll_dirty() {
-                if let Some(&slot) = self.by_key.get(key.slot as usize) {
-                    self.flush(now, slot, key);
-                }
+        // Once each: who takes all that it is given has its next turn after the others' reads.
+        for _ in 0..self.broker.dirty_count() {
+            let Some(key) = self.broker.poll_dirty() else { break };
+            if let Some(&slot) = self.by_key.get(key.slot as usize) {
+                self.flush(now, slot, key);
+                self.end_if_flushed(now, slot, key);
             }
-            let mut idle = true;
-            while let Some(output) = self.broker.poll_output() {
-                idle = false;
-                self.handle_output(now, output);
-            }
-            if idle {
-                break;
-            }
+        }
+        while let Some(output) = self.broker.poll_output() {
+            self.handle_output(now, output);
         }
         for shard in 0..self.parts.inboxes.len() {
             if self.broker.poll_peers(shard, &mut self.peers) {
@@ -851,8 +882,14 @@ impl Shard {
         match connection.transport.flush() {
             Ok(false) => {}
             Ok(true) => {
-                if let Stage::Open(key) = connection.stage {
-                    self.broker.writable(key);
+                match connection.stage {
+                    Stage::Open(key) => self.broker.writable(key),
+                    Stage::Closing => connection.transport.end(),
+                    _ => {}
+                }
+                // It may not have been read from, for want of room for answers.
+                if connection.is_readable {
+                    self.queue(slot);
                 }
             }
             Err(error) => self.broke(now, slot, &error),
@@ -880,10 +917,14 @@ impl Shard {
         match output {
             Output::Close(key) => {
                 let Some(slot) = slot_of(&self.by_key, key) else { return };
-                self.flush(now, slot, key);
                 if self.is_open(slot, key) {
-                    self.broker.closed(now, key);
-                    self.begin_closing(now, slot);
+                    let id = self.id(slot);
+                    self.closings.push_back((now + LINGER, id));
+                    if let Some(connection) = self.slots[slot].as_deref_mut() {
+                        connection.is_ending = true;
+                    }
+                    self.flush(now, slot, key);
+                    self.end_if_flushed(now, slot, key);
                 }
             }
             Output::Pause(key) => {
@@ -910,6 +951,18 @@ impl Shard {
         }
     }
 
+    /// A connection that the broker has ended lasts until what it was told has left, or for [`LINGER`].
+    fn end_if_flushed(&mut self, now: Instant, slot: usize, key: ConnectionKey) {
+        if !self.is_open(slot, key) || !self.broker.is_flushed(key) {
+            return;
+        }
+        let Some(connection) = self.slots[slot].as_deref_mut() else { return };
+        if connection.is_ending && connection.transport.is_clear() {
+            self.broker.closed(now, key);
+            self.begin_closing(now, slot);
+        }
+    }
+
     fn is_open(&self, slot: usize, key: ConnectionKey) -> bool {
         let connection = self.slots.get(slot).and_then(Option::as_deref);
         connection.is_some_and(|c| matches!(c.stage, Stage::Open(open) if open == key))
@@ -921,6 +974,7 @@ impl Shard {
         let Some(connection) = self.slots[slot].as_deref_mut() else { return };
         connection.stage = Stage::Closing;
         connection.is_paused = false;
+        connection.rests_until = None;
         connection.left = Vec::new();
         connection.transport.end();
         self.closings.push_back((now + LINGER, id));

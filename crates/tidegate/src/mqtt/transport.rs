@@ -26,6 +26,8 @@ pub(super) struct Transport {
     /// Bytes for the socket that it did not take.
     staged: Vec<u8>,
     staged_sent: usize,
+    /// The last has been said.
+    has_ended: bool,
 }
 
 /// What a read gave.
@@ -54,7 +56,7 @@ impl Transport {
             }
         };
         let websocket = websocket.then(Box::default);
-        Ok(Self { socket, tls, websocket, staged: Vec::new(), staged_sent: 0 })
+        Ok(Self { socket, tls, websocket, staged: Vec::new(), staged_sent: 0, has_ended: false })
     }
 
     /// The client's end, with TLS if there is whom to trust and the name to look for.
@@ -83,8 +85,17 @@ impl Transport {
         super::certificate::common_name(certificates.first()?)
     }
 
+    /// Whether nothing stands between MQTT and the socket.
+    pub(super) fn is_plain(&self) -> bool {
+        self.tls.is_none() && self.websocket.is_none()
+    }
+
     /// Reads bytes of MQTT into `buffer`.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<ReadOutcome> {
+        if !self.has_ended && self.websocket.as_ref().is_some_and(|websocket| websocket.is_closed())
+        {
+            return Ok(ReadOutcome::End);
+        }
         let outcome = self.read_below(buffer)?;
         let (Some(websocket), ReadOutcome::Bytes(count)) = (&mut self.websocket, outcome) else {
             return Ok(outcome);
@@ -208,19 +219,24 @@ impl Transport {
         self.flush().map(|_| ())
     }
 
-    /// Says on every layer that nothing more is sent.
+    /// Says on every layer that nothing more is sent, once all before it has left; to be called again when the socket takes
+    /// bytes.
     pub(super) fn end(&mut self) {
-        let mut close = Vec::new();
-        if let Some(websocket) = &mut self.websocket {
-            websocket.close(&mut close);
+        if !self.has_ended {
+            self.has_ended = true;
+            let mut close = Vec::new();
+            if let Some(websocket) = &mut self.websocket {
+                websocket.close(&mut close);
+            }
+            // Whoever does not take it any more does not need it.
+            let _ = self.send_raw(&close);
+            if let Some(tls) = &mut self.tls {
+                tls.send_close_notify();
+            }
         }
-        // Whoever does not take it any more does not need it.
-        let _ = self.send_raw(&close);
-        if let Some(tls) = &mut self.tls {
-            tls.send_close_notify();
-            let _ = self.flush();
+        if let Ok(true) = self.flush() {
+            let _ = self.socket.shutdown(std::net::Shutdown::Write);
         }
-        let _ = self.socket.shutdown(std::net::Shutdown::Write);
     }
 }
 
