@@ -72,7 +72,14 @@ impl Transport {
                 Some(Box::new(connection))
             }
         };
-        Ok(Self { socket, tls, websocket: None, staged: Vec::new(), staged_sent: 0 })
+        Ok(Self {
+            socket,
+            tls,
+            websocket: None,
+            staged: Vec::new(),
+            staged_sent: 0,
+            has_ended: false,
+        })
     }
 
     pub(super) fn socket(&mut self) -> &mut TcpStream {
