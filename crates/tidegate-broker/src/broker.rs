@@ -322,7 +322,11 @@ impl Broker {
             .filter_map(|(_, session)| session.connection)
             .collect();
         for key in &keys {
-            self.disconnect(*key, ReasonCode::ADMINISTRATIVE_ACTION, None);
+            self.disconnect(
+                *key,
+                ReasonCode::ADMINISTRATIVE_ACTION,
+                Some("ended by an administrator"),
+            );
         }
         keys.len()
     }
@@ -395,7 +399,7 @@ impl Broker {
     pub fn kick(&mut self, client_id: &str) -> bool {
         let session = self.by_client.get(client_id).and_then(|key| self.sessions.get(*key));
         let Some(key) = session.and_then(|session| session.connection) else { return false };
-        self.disconnect(key, ReasonCode::ADMINISTRATIVE_ACTION, None);
+        self.disconnect(key, ReasonCode::ADMINISTRATIVE_ACTION, Some("ended by an administrator"));
         true
     }
 
@@ -403,7 +407,7 @@ impl Broker {
     pub fn shut_down(&mut self) {
         let keys: Vec<Key> = self.connections.iter().map(|(key, _)| key).collect();
         for key in keys {
-            self.disconnect(key, ReasonCode::SERVER_SHUTTING_DOWN, None);
+            self.disconnect(key, ReasonCode::SERVER_SHUTTING_DOWN, Some("the server stops"));
         }
     }
 

@@ -273,7 +273,11 @@ impl Broker {
     fn take_over(&mut self, now: Instant, session: Key, clean_start: bool) {
         let connection = self.sessions.get(session).and_then(|session| session.connection);
         if let Some(key) = connection {
-            self.disconnect(key, ReasonCode::SESSION_TAKEN_OVER, None);
+            self.disconnect(
+                key,
+                ReasonCode::SESSION_TAKEN_OVER,
+                Some("another connection uses this client identifier"),
+            );
             self.let_go(now, key, !clean_start);
         }
     }

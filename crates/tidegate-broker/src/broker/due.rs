@@ -62,7 +62,11 @@ impl Broker {
         if ends > now {
             self.timers.set(ends, Timer::Silence(key));
         } else {
-            self.disconnect(key, ReasonCode::KEEP_ALIVE_TIMEOUT, None);
+            self.disconnect(
+                key,
+                ReasonCode::KEEP_ALIVE_TIMEOUT,
+                Some("nothing came for one and a half times the keep alive"),
+            );
         }
     }
 
