@@ -199,7 +199,7 @@ fn client_code(error: &ClientError) -> Code {
             }
             _ => Code::LINK_DOWN,
         },
-        ClientError::ServerName { .. } => Code::CONFIG_INVALID,
+        ClientError::ServerName { .. } | ClientError::Topic { .. } => Code::CONFIG_INVALID,
         ClientError::Packet { .. } => Code::LINK_PROTOCOL,
         _ => Code::LINK_DOWN,
     }
