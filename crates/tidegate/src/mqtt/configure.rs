@@ -246,6 +246,21 @@ fn bridge(
     });
     let (host, port) =
         remote.ok_or_else(|| wrong("remote", "a host and a port, such as mqtt.example:8883"))?;
+    // What was meant to protect the password must not be left out without a word.
+    for (key, is_set) in [
+        ("ca", section.ca.is_some()),
+        ("certificate", section.certificate.is_some()),
+        ("key", section.key.is_some()),
+    ] {
+        if is_set && !section.tls {
+            let text = format!("{} means nothing without TLS; set tls to true", key_of(key));
+            return Err(ApiError::new(Code::CONFIG_INVALID, text));
+        }
+    }
+    if section.password_file.is_some() && section.username.is_none() {
+        let text = format!("{} needs a username beside it", key_of("password_file"));
+        return Err(ApiError::new(Code::CONFIG_INVALID, text));
+    }
     let qos = u8::try_from(section.qos).ok().and_then(QoS::of_bits);
     let list = |text: &str| {
         let filters = text.split(',').map(str::trim).filter(|filter| !filter.is_empty());
@@ -494,8 +509,16 @@ mod tests {
             ),
             ("remote = \"h:1\"\ntopics_out = \"a\"\nversion = \"4\"", "choose auto, 3.1.1 or 5"),
             (
-                "remote = \"h:1\"\ntopics_out = \"a\"\npassword_file = \"/no/such\"",
+                "remote = \"h:1\"\ntopics_out = \"a\"\nusername = \"u\"\npassword_file = \"/no/such\"",
                 "mqtt.bridge.x.password_file",
+            ),
+            (
+                "remote = \"h:1\"\ntopics_out = \"a\"\npassword_file = \"/no/such\"",
+                "mqtt.bridge.x.password_file needs a username",
+            ),
+            (
+                "remote = \"h:1\"\ntopics_out = \"a\"\nca = \"ca.pem\"",
+                "mqtt.bridge.x.ca means nothing without TLS",
             ),
         ] {
             let error = read(&format!("[mqtt.bridge.x]\n{text}\n")).unwrap_err();

@@ -141,6 +141,14 @@ fn passwd(file: &Path, arguments: &[&str], password: &str) {
 }
 
 #[test]
+fn a_name_that_nobody_can_prove_is_no_way_past_a_closed_door() {
+    let program = Program::start(&format!("{ONE}allow_anonymous = false\n"));
+    assert_eq!(refusal(&program, None), ReasonCode::NOT_AUTHORIZED);
+    assert_eq!(refusal(&program, Some(("anybody", "anything"))), ReasonCode::NOT_AUTHORIZED);
+    program.stop();
+}
+
+#[test]
 fn users_and_rules_hold_and_are_read_anew_on_a_hangup() {
     let folder = tempfile::tempdir().unwrap();
     tidegate::pki::init(&folder.path().join("data/pki"), &Default::default()).unwrap();
