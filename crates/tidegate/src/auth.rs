@@ -21,7 +21,10 @@ use std::{
     io::Read as _,
     net::IpAddr,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Instant,
 };
 
@@ -57,6 +60,9 @@ pub struct DoorsConfig {
 pub struct Doors {
     config: DoorsConfig,
     rules: RwLock<Arc<Rules>>,
+    /// Of `rules`: asked for each message, and by every thread of the data path.
+    generation: AtomicU64,
+    receives_all: AtomicBool,
     /// Held while files are read, so that two reloads do not overtake each other.
     reloading: Mutex<()>,
     attempts: Mutex<Attempts>,
@@ -95,6 +101,8 @@ impl Doors {
         let rules = Rules::read(&config, 0)?;
         Ok(Self {
             config,
+            generation: AtomicU64::new(rules.generation),
+            receives_all: AtomicBool::new(rules.receives_all()),
             rules: RwLock::new(Arc::new(rules)),
             reloading: Mutex::new(()),
             attempts: Mutex::new(Attempts::new()),
@@ -186,7 +194,11 @@ impl Doors {
             acl_rules: new.acl.as_ref().map_or(0, Acl::len),
             warnings: self.warnings(),
         };
+        let (generation, receives_all) = (new.generation, new.receives_all());
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+        // Last, so that what was decided by the former rules is decided anew by these.
+        self.receives_all.store(receives_all, Ordering::Release);
+        self.generation.store(generation, Ordering::Release);
         Ok(reloaded)
     }
 
@@ -224,11 +236,11 @@ impl Authorize for Doors {
     }
 
     fn generation(&self) -> u64 {
-        self.rules.read().unwrap_or_else(PoisonError::into_inner).generation
+        self.generation.load(Ordering::Acquire)
     }
 
     fn receives_all(&self) -> bool {
-        self.rules.read().unwrap_or_else(PoisonError::into_inner).receives_all()
+        self.receives_all.load(Ordering::Acquire)
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
 };
 
 use mio::{Poll, Token, net::TcpListener};
-use tidegate_broker::{SessionConfig, SessionReport, Shared};
+use tidegate_broker::{SessionConfig, Shared};
 use tidegate_message::Identity;
 
 use super::{
@@ -186,33 +186,12 @@ impl Server {
         others
     }
 
-    /// Ends a client's connection because somebody said so.
-    pub fn kick(&self, client_id: &str) {
-        let shard = self.shared.shard_of(client_id);
-        self.inboxes[shard].put([Note::Kick(client_id.to_owned())]);
-    }
-
     /// Ends the connections of a user: those who hold a name that is no longer theirs.
     pub fn kick_user(&self, user: &str) {
         let user: Arc<str> = user.into();
         for inbox in self.inboxes.iter() {
             inbox.put([Note::KickUser(user.clone())]);
         }
-    }
-
-    /// The sessions that hold most, at most `limit`; waits for the shards.
-    pub fn sessions(&self, limit: usize) -> Vec<SessionReport> {
-        let (answer, answers) = mpsc::channel();
-        for inbox in self.inboxes.iter() {
-            inbox.put([Note::Report(limit, answer.clone())]);
-        }
-        drop(answer);
-        // A shard that has ended answers no more.
-        let answers = std::iter::from_fn(|| answers.recv_timeout(Duration::from_secs(2)).ok());
-        let mut reports: Vec<SessionReport> = answers.flatten().collect();
-        reports.sort_by_key(|report| std::cmp::Reverse(report.held_bytes()));
-        reports.truncate(limit);
-        reports
     }
 
     /// Tells every client that the server stops, and waits until all threads have ended.

@@ -89,12 +89,8 @@ pub(super) enum Note {
     Answered(ConnectionId, Result<Identity, Refusal>),
     /// What another shard has for sessions here.
     Peers(Vec<Peer>),
-    /// Ends a client's connection.
-    Kick(String),
     /// Ends the connections of a user.
     KickUser(Arc<str>),
-    /// The sessions that hold most, at most so many.
-    Report(usize, mpsc::Sender<Vec<tidegate_broker::SessionReport>>),
     /// Ends all connections, then the shard.
     Stop,
 }
@@ -317,15 +313,8 @@ impl Shard {
                 self.answered(now, id.slot, connect, answer, None);
             }
             Note::Peers(batch) => self.broker.handle_peers(now, batch),
-            Note::Kick(client) => {
-                self.broker.kick(&client);
-            }
             Note::KickUser(user) => {
                 self.broker.kick_user(&user);
-            }
-            Note::Report(limit, answer) => {
-                // Whoever asked may have gone.
-                let _ = answer.send(self.broker.sessions(limit));
             }
             Note::Stop => {
                 self.stops = Some(now + LINGER);
