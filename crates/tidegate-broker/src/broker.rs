@@ -331,6 +331,12 @@ impl Broker {
         keys.len()
     }
 
+    /// Ends a connection because somebody said so.
+    pub fn kick_connection(&mut self, key: ConnectionKey) {
+        let text = Some("ended by an administrator");
+        self.disconnect(key, ReasonCode::ADMINISTRATIVE_ACTION, text);
+    }
+
     /// Messages received so far.
     pub fn received(&self) -> u64 {
         self.statistics.received

@@ -18,7 +18,6 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    auth::Doors,
     camera::{self, CameraOptions, DialOptions},
     config::{Config, ConfigError, ENTRY_META_BYTES_MAX},
     link::LinkConfig,
@@ -133,17 +132,10 @@ pub async fn node(
     let broker = if config.mqtt.enabled { Some(start_mqtt(config, reload)?) } else { None };
     tracing::info!(api = %node.api_address(), link = %node.link_address(), "node ready");
     let served = node.serve(stop).await.map_err(failed);
-    if let Some(RunningMqtt { server, bridges, reloads }) = broker {
+    if let Some((service, reloads)) = broker {
         reloads.abort();
-        // Bridges first: they say farewell to both brokers. Then the last that holds the server waits for its threads; a
-        // reload may hold it as well for a moment.
-        let stop = move || {
-            for bridge in bridges {
-                bridge.stop();
-            }
-            drop(server);
-        };
-        let stopped = tokio::task::spawn_blocking(stop).await;
+        // The last that holds it waits for its threads; a reload may hold it as well for a moment.
+        let stopped = tokio::task::spawn_blocking(move || drop(service)).await;
         if let Err(error) = stopped {
             tracing::error!(%error, "the MQTT server did not stop as it should");
         }
@@ -154,80 +146,33 @@ pub async fn node(
 /// Reads the configuration of this process again.
 pub type Reload = dyn Fn() -> Result<Config, ConfigError> + Send + Sync;
 
-/// Users, rules and policies of MQTT anew: all of them, or none.
-fn reload_mqtt(server: &mqtt::Server, doors: &Arc<Doors>, reload: &Reload) -> Result<(), ApiError> {
-    let settings = mqtt::settings(&reload()?, doors.clone())?;
-    let reloaded = doors.reload().map_err(|error| {
-        ApiError::new(Code::CONFIG_INVALID, "users and rules of MQTT cannot be read")
-            .caused_by(crate::error_chain(&error))
-    })?;
-    for listener in server.reload(&settings) {
-        tracing::warn!(%listener, "what changed of this listener needs a restart");
-    }
-    tracing::info!(users = reloaded.users, users_changed = ?reloaded.users_changed, rules = reloaded.acl_rules,
-        rules_changed = reloaded.acl_changed, "users, rules and policies of MQTT read anew");
-    for user in &reloaded.users_changed {
-        server.kick_user(user);
-    }
-    for warning in reloaded.warnings {
-        tracing::warn!("{warning}");
-    }
-    Ok(())
-}
-
-/// What serves MQTT in a node.
-struct RunningMqtt {
-    server: Arc<mqtt::Server>,
-    bridges: Vec<mqtt::Bridge>,
-    reloads: JoinHandle<()>,
-}
-
-/// Starts the MQTT server and its bridges, and a task that reads users, rules and policies anew on SIGHUP; bridges stay as they
-/// are until a restart.
-fn start_mqtt(config: &Config, reload: Arc<Reload>) -> Result<RunningMqtt, ApiError> {
-    let doors = mqtt::open_doors(config)?;
-    let settings = mqtt::settings(config, doors.clone())?;
-    let bridges = mqtt::bridges(config, &settings)?;
-    let server = mqtt::Server::start(settings).map_err(|error| {
-        ApiError::new(
-            Code::CONFIG_INVALID,
-            "MQTT cannot be served; mqtt.enabled=false leaves it out",
-        )
-        .caused_by(crate::error_chain(&error))
-    })?;
-    for (listener, address) in server.addresses() {
-        tracing::info!(%listener, %address, "MQTT served");
-    }
-    let bridges = bridges.into_iter().map(|settings| {
-        let name = settings.name.clone();
-        mqtt::Bridge::start(settings, server.connector()).map_err(|error| {
-            let text = format!("mqtt.bridge.{name} cannot start");
-            ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
-        })
-    });
-    let bridges = bridges.collect::<Result<Vec<_>, ApiError>>()?;
+/// Starts MQTT, and a task that reads its configuration anew on SIGHUP.
+fn start_mqtt(
+    config: &Config,
+    reload: Arc<Reload>,
+) -> Result<(Arc<mqtt::Service>, JoinHandle<()>), ApiError> {
+    let service = Arc::new(mqtt::Service::start(config)?);
     let mut hangups = signal(SignalKind::hangup()).map_err(|error| {
         ApiError::new(Code::INTERNAL, "signals cannot be received").caused_by(error)
     })?;
-    let server = Arc::new(server);
-    let serving = Arc::downgrade(&server);
+    let serving = Arc::downgrade(&service);
     let reloads = tokio::spawn(async move {
         while hangups.recv().await.is_some() {
-            let Some(server) = serving.upgrade() else { return };
-            let (doors, reload) = (doors.clone(), reload.clone());
-            let reloaded =
-                tokio::task::spawn_blocking(move || reload_mqtt(&server, &doors, &*reload));
+            let Some(service) = serving.upgrade() else { return };
+            let reload = reload.clone();
+            let again = move || service.reload(reload()?);
+            let reloaded = tokio::task::spawn_blocking(again);
             match reloaded.await {
-                Ok(Ok(())) => {}
+                Ok(Ok(_)) => {}
                 Ok(Err(error)) => {
                     let error = crate::error_chain(&error);
-                    tracing::error!(%error, "users, rules and policies of MQTT stay as they were");
+                    tracing::error!(%error, "the configuration of MQTT stays as it was");
                 }
                 Err(error) => tracing::error!(%error, "the reload failed"),
             }
         }
     });
-    Ok(RunningMqtt { server, bridges, reloads })
+    Ok((service, reloads))
 }
 
 /// Runs a camera node until `stop` or until its source ends.

@@ -5,7 +5,8 @@
 //!            (too many?)                                              (for each topic)
 //! ```
 //!
-//! Both files are read again by [`Doors::reload`] while the doors are in use.
+//! Other files, or the same ones again, are read by [`Doors::prepare`] and taken by [`Doors::exchange`] while the doors are in
+//! use.
 //!
 //! Always true: rules are replaced all at once or not at all, and a file that is missing or broken leaves
 //! those in force that were; nobody comes in who proved nothing unless anonymous clients are let in; a name that
@@ -58,26 +59,28 @@ pub struct DoorsConfig {
 /// The doors of a node. Shared by its listeners.
 #[derive(Debug)]
 pub struct Doors {
-    config: DoorsConfig,
     rules: RwLock<Arc<Rules>>,
     /// Of `rules`: asked for each message, and by every thread of the data path.
     generation: AtomicU64,
     receives_all: AtomicBool,
-    /// Held while files are read, so that two reloads do not overtake each other.
-    reloading: Mutex<()>,
     attempts: Mutex<Attempts>,
 }
 
 /// The rules of one moment.
 #[derive(Debug)]
 pub struct Rules {
+    config: DoorsConfig,
     passwords: Option<Passwords>,
     acl: Option<Acl>,
     acl_text: Option<String>,
     generation: u64,
 }
 
-/// What a reload changed.
+/// Rules that are read and not in force.
+#[derive(Debug)]
+pub struct Prepared(Rules);
+
+/// What an exchange of the rules changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
     /// Users that were added or removed, or have another secret, in order: their sessions may be ended.
@@ -98,13 +101,11 @@ impl Doors {
     /// # Errors
     /// [`DoorsError`] if a file cannot be read or a line of it is wrong.
     pub fn open(config: DoorsConfig) -> Result<Self, DoorsError> {
-        let rules = Rules::read(&config, 0)?;
+        let rules = Rules::read(config, 0)?;
         Ok(Self {
-            config,
             generation: AtomicU64::new(rules.generation),
             receives_all: AtomicBool::new(rules.receives_all()),
             rules: RwLock::new(Arc::new(rules)),
-            reloading: Mutex::new(()),
             attempts: Mutex::new(Attempts::new()),
         })
     }
@@ -134,7 +135,7 @@ impl Doors {
                 Some(name) if !name.is_empty() => {
                     Ok(Identity::new(IdentityKind::Certificate, name, &proof.client))
                 }
-                _ if self.config.allow_anonymous => Ok(Identity::anonymous(&proof.client)),
+                _ if rules.config.allow_anonymous => Ok(Identity::anonymous(&proof.client)),
                 _ if username.is_some() || password.is_some() => Err(Refusal::BadCredentials),
                 _ => Err(Refusal::ProofRequired),
             },
@@ -171,40 +172,43 @@ impl Doors {
         })
     }
 
-    /// Reads the files again.
+    /// Reads the files of `config`, and changes nothing.
     ///
     /// # Errors
-    /// [`DoorsError`] if a file cannot be read or a line of it is wrong; the rules that were stay in force.
-    pub fn reload(&self) -> Result<Reloaded, DoorsError> {
-        let _one = lock(&self.reloading);
-        let old = self.rules();
-        let mut new = Rules::read(&self.config, old.generation)?;
-        let users_changed = match (&old.passwords, &new.passwords) {
+    /// [`DoorsError`] if a file cannot be read or a line of it is wrong.
+    pub fn prepare(&self, config: DoorsConfig) -> Result<Prepared, DoorsError> {
+        Rules::read(config, 0).map(Prepared)
+    }
+
+    /// Goes by `new` from now on.
+    pub fn exchange(&self, Prepared(mut new): Prepared) -> Reloaded {
+        let mut rules = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+        let users_changed = match (&rules.passwords, &new.passwords) {
             (Some(old), Some(new)) => old.changed(new),
-            _ => Vec::new(), // the configuration says whether there is one, and stays
+            (Some(all), None) | (None, Some(all)) => all.users(),
+            (None, None) => Vec::new(),
         };
-        let acl_changed = old.acl_text != new.acl_text;
-        if acl_changed || !users_changed.is_empty() {
-            new.renumber(old.generation + 1);
-        }
+        let acl_changed = rules.acl_text != new.acl_text;
+        let is_other = acl_changed || !users_changed.is_empty();
+        new.renumber(rules.generation + u64::from(is_other));
         let reloaded = Reloaded {
             users_changed,
             users: new.passwords.as_ref().map_or(0, Passwords::len),
             acl_changed,
             acl_rules: new.acl.as_ref().map_or(0, Acl::len),
-            warnings: self.warnings(),
+            warnings: new.warnings(),
         };
         let (generation, receives_all) = (new.generation, new.receives_all());
-        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+        *rules = Arc::new(new);
         // Last, so that what was decided by the former rules is decided anew by these.
         self.receives_all.store(receives_all, Ordering::Release);
         self.generation.store(generation, Ordering::Release);
-        Ok(reloaded)
+        reloaded
     }
 
     /// What an operator should look at: a password file that every user of the machine can read.
     pub fn warnings(&self) -> Vec<String> {
-        self.config.password_file.iter().filter_map(|path| open_to_all(path)).collect()
+        self.rules().warnings()
     }
 
     /// The rules of this moment, for many decisions in a row.
@@ -245,7 +249,11 @@ impl Authorize for Doors {
 }
 
 impl Rules {
-    fn read(config: &DoorsConfig, generation: u64) -> Result<Self, DoorsError> {
+    fn warnings(&self) -> Vec<String> {
+        self.config.password_file.iter().filter_map(|path| open_to_all(path)).collect()
+    }
+
+    fn read(config: DoorsConfig, generation: u64) -> Result<Self, DoorsError> {
         let passwords = match &config.password_file {
             Some(path) => {
                 let key = config.decoy_key.clone();
@@ -258,7 +266,7 @@ impl Rules {
             (Some(path), Some(text)) => Some(Acl::parse(path, text).map_err(DoorsError::Acl)?),
             _ => None,
         };
-        let mut rules = Self { passwords, acl, acl_text, generation };
+        let mut rules = Self { config, passwords, acl, acl_text, generation };
         rules.renumber(generation);
         Ok(rules)
     }
@@ -375,6 +383,10 @@ mod tests {
         Site { folder, config }
     }
 
+    fn reload(doors: &Doors, config: &DoorsConfig) -> Result<Reloaded, DoorsError> {
+        Ok(doors.exchange(doors.prepare(config.clone())?))
+    }
+
     fn proof(user: Option<&str>, password: Option<&str>, certificate: Option<&str>) -> Proof {
         Proof {
             username: user.map(Into::into),
@@ -464,25 +476,34 @@ mod tests {
             doors.authenticate(&proof(Some(user), Some(password), None), now).is_ok()
         };
         assert!(may("a") && !may("b"));
-        assert_eq!(doors.reload().unwrap().users_changed, Vec::<String>::new());
+        assert_eq!(reload(&doors, &site.config).unwrap().users_changed, Vec::<String>::new());
         assert_eq!(doors.generation(), 0, "nothing changed");
 
         // A good password file beside a broken ACL file: neither is taken.
         let users = fs::read_to_string(file("passwords")).unwrap();
         fs::write(file("passwords"), users.lines().next().unwrap()).unwrap();
         fs::write(file("acl"), "user alice\ntopic raed b\n").unwrap();
-        let error = doors.reload().unwrap_err().to_string();
+        let error = reload(&doors, &site.config).unwrap_err().to_string();
         assert!(error.contains("acl:2: \"raed\" is no access"), "{error}");
         assert!(may("a") && !may("b") && comes_in("bob", "ebb") && doors.generation() == 0);
         fs::remove_file(file("acl")).unwrap();
-        assert!(doors.reload().unwrap_err().to_string().contains("cannot be read"));
+        assert!(reload(&doors, &site.config).unwrap_err().to_string().contains("cannot be read"));
         assert!(may("a") && !may("b") && comes_in("bob", "ebb"));
 
         fs::write(file("acl"), "user alice\ntopic read b\ntopic read c\n").unwrap();
-        let reloaded = doors.reload().unwrap();
+        let reloaded = reload(&doors, &site.config).unwrap();
         assert_eq!(reloaded.users_changed, ["bob"]);
         assert_eq!((reloaded.users, reloaded.acl_changed, reloaded.acl_rules), (1, true, 2));
         assert!(!may("a") && may("b") && !comes_in("bob", "ebb") && doors.generation() == 1);
+
+        // Other files, or none: whoever had a name has it no longer.
+        fs::write(file("others"), &users).unwrap();
+        let others = DoorsConfig { password_file: Some(file("others")), ..site.config.clone() };
+        assert_eq!(reload(&doors, &others).unwrap().users_changed, ["bob"]);
+        assert!(comes_in("bob", "ebb"));
+        let none = DoorsConfig { password_file: None, ..site.config.clone() };
+        assert_eq!(reload(&doors, &none).unwrap().users_changed, ["alice", "bob"]);
+        assert!(!comes_in("bob", "ebb") && doors.generation() == 3);
     }
 
     #[test]
@@ -510,10 +531,10 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let site = site(true, None, false);
         let path = site.folder.path().join("passwords");
-        let doors = Doors::open(site.config).unwrap();
+        let doors = Doors::open(site.config.clone()).unwrap();
         for (mode, warnings) in [(0o644, 1), (0o640, 0)] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(doors.reload().unwrap().warnings.len(), warnings, "{mode:o}");
+            assert_eq!(reload(&doors, &site.config).unwrap().warnings.len(), warnings, "{mode:o}");
         }
     }
 
@@ -521,11 +542,11 @@ mod tests {
     fn hashed_by_us_is_a_user_after_reload() {
         let site = site(true, None, false);
         let path = site.folder.path().join("passwords");
-        let doors = Doors::open(site.config).unwrap();
+        let doors = Doors::open(site.config.clone()).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let text = password::set_user(&text, "carol", &hash(b"spring").unwrap()).unwrap();
         fs::write(&path, text).unwrap();
-        assert_eq!(doors.reload().unwrap().users_changed, ["carol"]);
+        assert_eq!(reload(&doors, &site.config).unwrap().users_changed, ["carol"]);
         let carol = proof(Some("carol"), Some("spring"), None);
         assert!(doors.authenticate(&carol, Instant::now()).is_ok());
     }

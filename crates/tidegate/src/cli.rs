@@ -121,9 +121,9 @@ pub fn main() -> ExitCode {
     finish(runtime.block_on(async {
         tokio::select! {
             biased;
-            result = run(cli, stop) => result,
-            // Ends with the command that it interrupts.
+            // Signals first: they are waited for before the command says that it is ready. Ends with the command.
             error = cancel_when_interrupted(interrupted) => Err(error),
+            result = run(cli, stop) => result,
         }
     }))
 }

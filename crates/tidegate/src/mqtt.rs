@@ -13,11 +13,12 @@ mod configure;
 pub mod import;
 mod inbox;
 pub mod server;
+pub mod service;
 pub mod settings;
 mod shard;
 mod transport;
 pub mod websocket;
 
 pub use bridge::Bridge;
-pub use configure::{bridges, open_doors, settings};
 pub use server::{Server, ServerError};
+pub use service::Service;

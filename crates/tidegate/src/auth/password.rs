@@ -109,6 +109,11 @@ impl Passwords {
         self.secrets.is_empty()
     }
 
+    /// The users, in order of their names.
+    pub fn users(&self) -> Vec<String> {
+        self.secrets.keys().map(ToString::to_string).collect()
+    }
+
     /// Users that are in only one of `self` and `new`, or whose secret differs, in order of their names.
     pub fn changed(&self, new: &Self) -> Vec<String> {
         let kept = |user: &str, secret| new.secrets.get(user) == Some(secret);

@@ -65,7 +65,7 @@ mod topics;
 pub use path::{PROPERTY, STAMPS_MAX};
 
 /// What a bridge is made of.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct BridgeSettings {
     /// Its name, unique in the node.
     pub name: String,
@@ -82,7 +82,7 @@ pub struct BridgeSettings {
     /// Whether the remote knows the bridge bit of MQTT 3.1.1 for sure.
     pub bridge_aware: bool,
     /// Whom to trust, with TLS.
-    pub tls: Option<Arc<rustls::ClientConfig>>,
+    pub tls: Option<RemoteTls>,
     /// User name at the remote.
     pub username: Option<String>,
     /// Password at the remote.
@@ -139,6 +139,26 @@ impl Default for BridgeSettings {
             receive_maximum: 1024,
             packet_bytes_max: tidegate_wire::mqtt::PACKET_BYTES_MAX,
         }
+    }
+}
+
+/// Whom to trust at the remote, and what to show there. Two are the same if they were made of the same files.
+#[derive(Clone, Debug)]
+pub struct RemoteTls {
+    config: Arc<rustls::ClientConfig>,
+    digest: Vec<u8>,
+}
+
+impl RemoteTls {
+    /// What goes by `config`, which was made of files with this digest.
+    pub fn new(config: rustls::ClientConfig, digest: &[u8]) -> Self {
+        Self { config: Arc::new(config), digest: digest.to_owned() }
+    }
+}
+
+impl PartialEq for RemoteTls {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
     }
 }
 

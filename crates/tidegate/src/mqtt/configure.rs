@@ -19,17 +19,18 @@ use rustls::{
     version::{TLS12, TLS13},
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use sha2::{Digest as _, Sha256};
 use tidegate_broker::{BrokerConfig, SessionConfig, TopicConfig};
 use tidegate_client::ApiError;
 use tidegate_message::{Authorize, Code, Identity, Proof, Refusal, check_topic_filter};
 use tidegate_wire::mqtt::QoS;
 
 use super::{
-    bridge::BridgeSettings,
+    bridge::{BridgeSettings, RemoteTls},
     settings::{Authenticate, ListenerSettings, Scram, ServerSettings, SessionSettings},
 };
 use crate::{
-    auth::{self, Doors, DoorsConfig},
+    auth::{self, Doors, DoorsConfig, DoorsError},
     config::{ByteCount, Config, MqttBridgeSection, MqttListenerSection},
 };
 
@@ -37,7 +38,7 @@ use crate::{
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key or the file.
-pub fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSettings, ApiError> {
+pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSettings, ApiError> {
     let section = &config.mqtt;
     let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
     let session = SessionConfig {
@@ -122,6 +123,7 @@ pub fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSettings, Ap
         shards: if section.shards == 0 { processors.min(255) } else { section.shards as usize },
         authorize: doors.clone() as Arc<dyn Authorize>,
         doors,
+        operators: None,
     })
 }
 
@@ -158,7 +160,24 @@ fn check_listener(name: &str, listener: &MqttListenerSection) -> Result<(), ApiE
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`] if a file cannot be read or a line of it is wrong.
-pub fn open_doors(config: &Config) -> Result<Arc<Doors>, ApiError> {
+pub(super) fn open_doors(config: &Config) -> Result<Arc<Doors>, ApiError> {
+    let doors = Doors::open(doors_config(config)?).map_err(|error| unread(&error))?;
+    for warning in doors.warnings() {
+        tracing::warn!("{warning}");
+    }
+    Ok(Arc::new(doors))
+}
+
+pub(super) fn unread(error: &DoorsError) -> ApiError {
+    ApiError::new(Code::CONFIG_INVALID, "users and rules of MQTT cannot be read")
+        .caused_by(crate::error_chain(error))
+}
+
+/// Where users and rules are.
+///
+/// # Errors
+/// [`Code::STORAGE_FAILED`] if the key that hides unknown users cannot be kept.
+pub(super) fn doors_config(config: &Config) -> Result<DoorsConfig, ApiError> {
     let decoy_key = if config.mqtt.password_file.is_some() {
         decoy_key(&config.node.data_dir.join("state")).map_err(|error| {
             let text = "node.data_dir cannot keep the state of the doors";
@@ -167,21 +186,13 @@ pub fn open_doors(config: &Config) -> Result<Arc<Doors>, ApiError> {
     } else {
         auth::password::DecoyKey([0; 32]) // there is no user to be told from
     };
-    let doors = Doors::open(DoorsConfig {
+    Ok(DoorsConfig {
         password_file: config.mqtt.password_file.clone(),
         acl_file: config.mqtt.acl_file.clone(),
         // Each listener says for itself.
         allow_anonymous: true,
         decoy_key,
-    });
-    let doors = doors.map_err(|error| {
-        ApiError::new(Code::CONFIG_INVALID, "users and rules of MQTT cannot be read")
-            .caused_by(crate::error_chain(&error))
-    })?;
-    for warning in doors.warnings() {
-        tracing::warn!("{warning}");
-    }
-    Ok(Arc::new(doors))
+    })
 }
 
 /// The key that makes unknown users look like known ones; made at the first start.
@@ -214,7 +225,10 @@ fn kept_random(folder: &Path, name: &str) -> io::Result<[u8; 32]> {
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key or the file.
-pub fn bridges(config: &Config, server: &ServerSettings) -> Result<Vec<BridgeSettings>, ApiError> {
+pub(super) fn bridges(
+    config: &Config,
+    server: &ServerSettings,
+) -> Result<Vec<BridgeSettings>, ApiError> {
     if config.mqtt_bridges.is_empty() {
         return Ok(Vec::new());
     }
@@ -324,7 +338,7 @@ const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 fn bridge_tls(
     key_of: &dyn Fn(&str) -> String,
     section: &MqttBridgeSection,
-) -> Result<Arc<ClientConfig>, ApiError> {
+) -> Result<RemoteTls, ApiError> {
     let key = key_of("ca");
     let path = section.ca.clone().unwrap_or_else(|| SYSTEM_AUTHORITIES.into());
     let mut roots = RootCertStore::empty();
@@ -357,7 +371,15 @@ fn bridge_tls(
             return Err(ApiError::new(Code::CONFIG_INVALID, text));
         }
     };
-    Ok(Arc::new(config))
+    // Files that are read again may hold something else.
+    let mut digest = Sha256::new();
+    for (key, path) in [("certificate", &section.certificate), ("key", &section.key)] {
+        if let Some(path) = path {
+            digest.update(&fs::read(path).map_err(|e| unreadable(&key_of(key), path, &e))?);
+        }
+    }
+    digest.update(&fs::read(&path).map_err(|error| unreadable(&key, &path, &error))?);
+    Ok(RemoteTls::new(config, &digest.finalize()))
 }
 
 /// TLS 1.2 and 1.3, since devices live long.

@@ -4,7 +4,7 @@ use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
         mpsc::{self, Receiver},
     },
@@ -25,6 +25,8 @@ use crate::clock;
 
 /// Questions that may wait for the doors; beyond them clients are told that the server is busy.
 const QUESTIONS_MAX: usize = 1024;
+/// Threads that answer them.
+const ANSWERERS: usize = 2;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
 /// Bytes that a connection from inside the program may have in the kernel, each way of its pair; the kernel doubles it.
@@ -65,7 +67,7 @@ impl Server {
     /// # Errors
     /// [`ServerError`].
     pub fn start(settings: ServerSettings) -> Result<Self, ServerError> {
-        let ServerSettings { broker, listeners, shards, doors, authorize } = settings;
+        let ServerSettings { broker, listeners, shards, doors, authorize, operators } = settings;
         let mut sockets = Vec::new();
         let mut addresses = Vec::new();
         for listener in listeners {
@@ -107,6 +109,7 @@ impl Server {
                 listeners: if shard == 0 { std::mem::take(&mut sockets) } else { Vec::new() },
                 doors: doors.clone(),
                 questions: questions.clone(),
+                admission: operators.as_ref().and_then(|operators| operators.admission(shard)),
                 seed,
             };
             let shard_loop = Shard::new(parts).map_err(ServerError::Start)?;
@@ -117,8 +120,15 @@ impl Server {
             })?;
         }
         drop(questions);
-        let (inboxes, stops) = (inboxes.clone(), server.stops.clone());
-        server.spawn("mqtt-doors".to_owned(), move || answer(&asked, &*doors, &inboxes, &stops))?;
+        // One goes on while another computes; a third would take the processors from those who are in already.
+        let asked = Arc::new(Mutex::new(asked));
+        for number in 0..ANSWERERS {
+            let (asked, doors) = (asked.clone(), doors.clone());
+            let (inboxes, stops) = (inboxes.clone(), server.stops.clone());
+            server.spawn(format!("mqtt-doors-{number}"), move || {
+                answer(&asked, &*doors, &inboxes, &stops);
+            })?;
+        }
         Ok(server)
     }
 
@@ -160,30 +170,19 @@ impl Server {
         Connector { inboxes: self.inboxes.clone() }
     }
 
-    /// Exchanges policies, limits and overflow of the listeners' sessions, and the exceptions by topic, for clients that
-    /// connect from now on. Names the listeners of `settings` that are not there or are otherwise another: those need a
-    /// restart.
-    pub fn reload(&self, settings: &ServerSettings) -> Vec<Arc<str>> {
+    /// Exchanges the settings of listeners that there are already, by name, and the exceptions by topic, for clients that
+    /// connect from now on. What listeners there are, where, and what is spoken there stays.
+    pub fn reload(&self, settings: &ServerSettings) {
         self.shared.set_topics(settings.broker.topics.clone());
-        let mut others = Vec::new();
-        for new in &settings.listeners {
-            let found = self.listeners.iter().find(|listener| listener.settings.name == new.name);
-            match found {
-                Some(listener) => {
-                    *listener.sessions.write().expect("no panic while they are exchanged") =
-                        new.sessions.clone();
-                    if !listener.settings.is_same_door(new) {
-                        others.push(new.name.clone());
-                    }
-                }
-                None => others.push(new.name.clone()),
+        for listener in &self.listeners {
+            let name = listener.settings().name.clone();
+            if let Some(new) = settings.listeners.iter().find(|new| new.name == name) {
+                listener.exchange(new.clone());
             }
         }
-        let is_gone = |listener: &&Arc<Listener>| {
-            !settings.listeners.iter().any(|new| new.name == listener.settings.name)
-        };
-        others.extend(self.listeners.iter().filter(is_gone).map(|l| l.settings.name.clone()));
-        others
+        for inbox in self.inboxes.iter() {
+            inbox.put([Note::KickAnonymous]);
+        }
     }
 
     /// Ends the connections of a user: those who hold a name that is no longer theirs.
@@ -280,15 +279,16 @@ impl Connector {
     }
 }
 
-/// Answers what the shards ask, one after another: passwords take long by design. Questions whose askers have given up are
-/// passed over, so that many at once do not starve those that come later.
+/// Answers what the shards ask: passwords take long by design. Questions whose askers have given up are passed over, so that
+/// many at once do not starve those that come later.
 fn answer(
-    asked: &Receiver<Question>,
+    asked: &Mutex<Receiver<Question>>,
     doors: &dyn Authenticate,
     inboxes: &[Arc<Inbox<Note>>],
     stops: &AtomicBool,
 ) {
-    while let Ok(question) = asked.recv() {
+    let next = || asked.lock().expect("no panic while one is taken").recv();
+    while let Ok(question) = next() {
         if stops.load(Ordering::Acquire) {
             return;
         }

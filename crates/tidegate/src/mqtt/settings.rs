@@ -5,7 +5,7 @@ use std::{
 };
 
 use tidegate_broker::{
-    BrokerConfig, SessionConfig,
+    Admission, BrokerConfig, SessionConfig,
     schedule::{Policy, Threshold},
 };
 use tidegate_message::{Authorize, Identity, IdentityKind, Proof, Refusal};
@@ -24,6 +24,14 @@ pub struct ServerSettings {
     pub doors: Arc<dyn Authenticate>,
     /// Who may do what.
     pub authorize: Arc<dyn Authorize>,
+    /// What looks at messages before they are routed.
+    pub operators: Option<Arc<dyn Operators>>,
+}
+
+/// What looks at messages before they are routed, and may change, drop and emit some.
+pub trait Operators: Send + Sync + std::fmt::Debug {
+    /// What does that on the shard of this number; none if nothing is to be done.
+    fn admission(&self, shard: usize) -> Option<Box<dyn Admission>>;
 }
 
 /// Where clients connect.
@@ -45,26 +53,13 @@ pub struct ListenerSettings {
     pub anonymous: bool,
     /// Who everybody is that comes by it, without being asked; none where the doors are asked.
     pub identity: Option<Identity>,
-    /// Settings of the sessions of its clients; these can be exchanged while it listens.
+    /// Settings of the sessions of its clients.
     pub sessions: SessionSettings,
     /// Congestion control, such as `bbr` or `cubic`; the system's if none.
     pub tcp_congestion: Option<String>,
     /// Messages that a client may publish a second, and a second's worth at once; who sends more is read from no faster.
     /// None for any.
     pub publish_rate_max: Option<NonZeroU32>,
-}
-
-impl ListenerSettings {
-    /// Whether `other` differs in nothing that needs a new socket; TLS is not compared.
-    pub(super) fn is_same_door(&self, other: &Self) -> bool {
-        self.listen == other.listen
-            && self.protocol == other.protocol
-            && self.connections_max == other.connections_max
-            && self.connect_timeout == other.connect_timeout
-            && self.anonymous == other.anonymous
-            && self.tcp_congestion == other.tcp_congestion
-            && self.publish_rate_max == other.publish_rate_max
-    }
 }
 
 /// Settings of sessions.

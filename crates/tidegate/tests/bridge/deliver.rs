@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use tidegate::mqtt::bridge::{Bridge, BridgeSettings, PROPERTY, RemoteVersion};
+use tidegate::mqtt::bridge::{Bridge, BridgeSettings, PROPERTY, RemoteTls, RemoteVersion};
 use tidegate_load::client::{Client, Options, Outgoing};
 use tidegate_wire::mqtt::{QoS, Will};
 
@@ -269,7 +269,7 @@ fn the_remote_is_reached_over_tls() {
     let (here, there) = (broker(0, None), broker(0, Some(Arc::new(server))));
     let settings = BridgeSettings {
         host: "localhost".to_owned(),
-        tls: Some(Arc::new(trusting.clone())),
+        tls: Some(RemoteTls::new(trusting.clone(), b"")),
         ..topics("#", "#")
     };
     let bridge = bridge(&here, "a", port(&there), settings);

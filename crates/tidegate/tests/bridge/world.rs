@@ -47,6 +47,7 @@ pub(crate) fn broker(port: u16, tls: Option<Arc<rustls::ServerConfig>>) -> Serve
         shards: 2,
         doors: Arc::new(OpenDoors),
         authorize: Arc::new(AllowAll),
+        operators: None,
     };
     Server::start(settings).unwrap()
 }

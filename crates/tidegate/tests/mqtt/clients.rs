@@ -5,13 +5,14 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     path::Path,
     process::{Command, Output, Stdio},
+    sync::Arc,
     thread,
 };
 
 use tidegate_load::client::{Client, ClientError, Options};
 use tidegate_wire::mqtt::ReasonCode;
 
-use crate::program::{Program, options_of, signal};
+use crate::program::{LONGEST, Program, options_of, signal};
 
 const ONE: &str = "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n";
 
@@ -167,12 +168,57 @@ fn users_and_rules_hold_and_are_read_anew_on_a_hangup() {
     passwd(&users, &["--scram", "bob"], "second\n");
     fs::write(&rules, "user ada\nno such thing\n").unwrap();
     signal(program.id(), "HUP");
-    program.line_with("stay as they were");
+    program.line_with("stays as it was");
     assert_eq!(refusal(&program, Some(("bob", "second"))), ReasonCode::BAD_USER_NAME_OR_PASSWORD);
 
     fs::write(&rules, "user bob\ntopic readwrite home/#\n").unwrap();
     signal(program.id(), "HUP");
     program.line_with("read anew");
     Client::connect(options(&program, Some(("bob", "second")))).expect("he is a user now");
+    program.stop();
+}
+
+#[test]
+fn a_reload_exchanges_the_doors_and_ends_who_is_let_in_no_longer() {
+    let secure = "[mqtt.listener.secure]\nlisten = \"127.0.0.1:0\"\nprotocol = \"tls\"\n";
+    let program = Program::start(&format!("{ONE}{secure}"));
+    let mut nobody = Client::connect(options(&program, None)).expect("anonymous on loopback");
+    let users = program.path("users");
+    passwd(&users, &["ada"], "word\n");
+
+    // A password file where there was none: who proved nothing has to go; a shard more has to wait; TLS shows other files.
+    let named = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let (certificate, key) = (program.path("other.pem"), program.path("other.key"));
+    fs::write(&certificate, named.cert.pem()).unwrap();
+    fs::write(&key, named.signing_key.serialize_pem()).unwrap();
+    program.reload(&format!(
+        "[mqtt]\nshards = 3\npassword_file = {users:?}\n{ONE}{secure}certificate = {certificate:?}\nkey = {key:?}\n"
+    ));
+    program.line_with("read anew");
+    let line = program.line_with("from the next start on");
+    assert!(line.contains("mqtt.shards"), "{line}");
+    match nobody.receive(LONGEST) {
+        Err(ClientError::Disconnected { reason, .. }) => {
+            assert_eq!(reason, ReasonCode::ADMINISTRATIVE_ACTION);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(refusal(&program, None), ReasonCode::NOT_AUTHORIZED);
+    Client::connect(options(&program, Some(("ada", "word")))).expect("she is a user");
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(named.cert.der().clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let trusting = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let options = Options {
+        port: program.address("secure").port(),
+        host: "localhost".to_owned(),
+        tls: Some(Arc::new(trusting)),
+        ..options(&program, Some(("ada", "word")))
+    };
+    Client::connect(options).expect("the new certificate is shown");
     program.stop();
 }

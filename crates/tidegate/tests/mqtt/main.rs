@@ -2,4 +2,5 @@
 
 mod clients;
 mod hostile;
+mod operators;
 mod program;

@@ -35,12 +35,7 @@ impl Program {
     }
 
     pub(crate) fn start_in(folder: TempDir, mqtt: &str) -> Self {
-        let config = format!(
-            "[node]\ndata_dir = {:?}\napi_listen = \"127.0.0.1:0\"\n[link]\nlisten = \"127.0.0.1:0\"\n{mqtt}",
-            folder.path().join("data")
-        );
-        let path = folder.path().join("tidegate.toml");
-        fs::write(&path, config).expect("a configuration");
+        let path = write_config(&folder, mqtt);
         let listeners = mqtt.matches("[mqtt.listener.").count();
         let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
             .args(["--config".as_ref(), path.as_os_str(), "node".as_ref()])
@@ -92,6 +87,12 @@ impl Program {
         found.unwrap_or_else(|| panic!("no listener {listener}")).1
     }
 
+    /// Has it read other MQTT sections.
+    pub(crate) fn reload(&self, mqtt: &str) {
+        write_config(&self.folder, mqtt);
+        signal(self.id(), "HUP");
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -121,6 +122,16 @@ impl Program {
             thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+fn write_config(folder: &TempDir, mqtt: &str) -> PathBuf {
+    let config = format!(
+        "[node]\ndata_dir = {:?}\napi_listen = \"127.0.0.1:0\"\n[link]\nlisten = \"127.0.0.1:0\"\n{mqtt}",
+        folder.path().join("data")
+    );
+    let path = folder.path().join("tidegate.toml");
+    fs::write(&path, config).expect("a configuration");
+    path
 }
 
 impl Drop for Program {

@@ -20,7 +20,7 @@ use tidegate_wire::mqtt::{
 };
 
 use super::{
-    BridgeError, BridgeSettings, RemoteVersion,
+    BridgeError, BridgeSettings, RemoteTls, RemoteVersion,
     path::{Direction, Stamps},
     relay::{Counters, Fault, Relay, SUBSCRIBE_ID, Side, Way},
     topics::Topics,
@@ -309,7 +309,7 @@ impl Runtime {
         }
         let tls = match &settings.tls {
             None => None,
-            Some(config) => {
+            Some(RemoteTls { config, .. }) => {
                 let name = ServerName::try_from(settings.host.clone())
                     .map_err(|_| Broken::ServerName(settings.host.clone()))?;
                 Some((config.clone(), name))

@@ -1,0 +1,368 @@
+//! The sections and their keys, with defaults and bounds.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use tidegate_broker::{Overflow, schedule::Policy};
+use tidegate_client::MESSAGE_BYTES_MAX;
+use tidegate_frame::controller::{LinkModel, MezPiConfig};
+use tidegate_message::{CameraName, FrameSize};
+use tidegate_wire::mqtt::PACKET_BYTES_MAX;
+
+use super::{ByteCount, ConfigError, Origins, layers::Setting, value::Value};
+use crate::{
+    link::Transport,
+    mqtt::{bridge::RemoteVersion, settings::Protocol},
+};
+
+/// Most bytes of a log's entry beside its frame: the header of a stream log's entry is the longest.
+pub const ENTRY_META_BYTES_MAX: u64 = 64 << 10;
+
+config! {
+    /// `[node]`: this program.
+    node: NodeConfig {
+        /// Name of the node: its certificate is `NAME.pem` in `data_dir/pki`. Default `edge`.
+        name: CameraName = name("edge"),
+        /// Folder for certificates and state. Default `tidegate-data` in the current folder.
+        data_dir: PathBuf = "tidegate-data".into(),
+        /// Where applications connect (gRPC). Default `127.0.0.1:7080`; `0.0.0.0:7080` opens it to the
+        /// network, where a client needs a certificate all the same.
+        api_listen: SocketAddr = (Ipv4Addr::LOCALHOST, 7080).into(),
+    }
+
+    /// `[frames]`: cameras and what is done to their frames.
+    frames: FramesConfig {
+        /// Folder of the characterization tables. Default none: the built-in table of the profile.
+        tables_dir: Option<PathBuf> = None,
+        /// Detector whose table is used where a subscription names none. Default `moving`.
+        detector: CameraName = name("moving"),
+        /// Size that the detector scales frames to before it looks; picks the table. Default none: the
+        /// frame's own.
+        detector_input: Option<FrameSize> = None,
+        /// Scene class of the table where a subscription names none. Default none: any.
+        scene: Option<CameraName> = None,
+        /// Largest frame of a camera or publisher. Default `8MB`, which fits the segments of a log; larger ones make
+        /// its segments larger; at most `63MiB`.
+        frame_bytes_max: ByteCount = ByteCount(8_000_000),
+        /// Most pixels of a frame: an image of few bytes can claim more than memory holds. Default
+        /// 40000000, an 8K frame and some more.
+        frame_pixels_max: u32 = 40_000_000,
+        /// How far a frame's timestamp may lie ahead of this node's clock. Default `1s`.
+        future_tolerance: Duration = Duration::from_secs(1),
+    }
+
+    /// `[mez_pi]`: the controller of the Mez paper, for all cameras of this node; `budget` needs none of it.
+    mez_pi: MezPiSection {
+        /// Latency over frame size, as `tidegate characterize --link` measures it, in milliseconds a megabyte.
+        /// Default: the line through the paper's Table 1.
+        slope_ms_per_megabyte: f64 = LinkModel::paper().slope_ms_per_byte * 1e6,
+        /// The same line's latency of an empty frame, in milliseconds.
+        intercept_ms: f64 = LinkModel::paper().intercept_ms,
+        /// K1: bytes of correction for each millisecond of error; negative. Default -6000.
+        k1_bytes_per_ms: f64 = MezPiConfig::default().k1_bytes_per_ms,
+        /// K2: bytes of correction for each millisecond of error that lasts a second; negative. Default -250.
+        k2_bytes_per_ms_second: f64 = MezPiConfig::default().k2_bytes_per_ms_second,
+        /// An error up to this is let be. Default `20ms`.
+        threshold: Duration = MezPiConfig::default().threshold,
+        /// Time that latency is averaged over. Default `4s`.
+        interval: Duration = MezPiConfig::default().interval,
+    }
+
+    /// `[log]`: memory for frames.
+    log: LogConfig {
+        /// Bytes of originals kept for each camera, at the camera's node. Default `1GiB`: 7 minutes of 500
+        /// kB frames at 5 a second.
+        camera_bytes: ByteCount = ByteCount(1 << 30),
+        /// Bytes kept of each transferred stream, at the edge node. Default `128MiB`.
+        stream_bytes: ByteCount = ByteCount(128 << 20),
+    }
+
+    /// `[link]`: between nodes.
+    link: LinkConfig {
+        /// Where camera nodes connect, UDP and TCP. Default `127.0.0.1:7443`.
+        listen: SocketAddr = (Ipv4Addr::LOCALHOST, 7443).into(),
+        /// The edge node that a camera node dials, as host and port. Default `127.0.0.1:7443`.
+        edge: String = "127.0.0.1:7443".to_owned(),
+        /// `auto`, `quic` or `tcp`. Default `auto`: TCP only where QUIC does not get through.
+        transport: Transport = Transport::Auto,
+        /// With `auto`, how long QUIC is tried before TCP is tried as well. Default `300ms`: more than three round trips of
+        /// the slowest path on which QUIC is wanted.
+        quic_head_start: Duration = Duration::from_millis(300),
+        /// Longest queue a link may build at its bottleneck, in time. Default `10ms`: a tenth of the
+        /// usual latency bound.
+        queue_allowed: Duration = Duration::from_millis(10),
+        /// A peer that is silent this long is taken for gone. Default `3s`.
+        idle_timeout: Duration = Duration::from_secs(3),
+        /// Longest time to connect and authenticate. Default `3s`.
+        connect_timeout: Duration = Duration::from_secs(3),
+        /// Tries in a row to reach the edge node before a camera node gives up; 0 never gives up. Default 0.
+        max_reconnects: u32 = 0,
+        /// Longest wait between two tries; the first is a twentieth of it. Default `5s`.
+        reconnect_backoff_max: Duration = Duration::from_secs(5),
+        /// Congestion control of TCP links, such as `bbr` or `cubic`. Default none: the system's.
+        tcp_congestion: Option<String> = None,
+        /// Whether an edge node's cameras share one medium, such as the Wi-Fi of its access point: each is then told what it
+        /// may use. `false` where each has a link of its own. Default true.
+        shared_medium: bool = true,
+    }
+
+    /// `[mqtt]`: the MQTT broker of this node.
+    mqtt: MqttSection {
+        /// Whether this node serves MQTT. Default true, on this machine alone until a listener says otherwise.
+        enabled: bool = true,
+        /// Threads that serve connections. Default 0: one for each processor.
+        shards: u32 = 0,
+        /// Users and what proves them, in Mosquitto's format; `tidegate passwd` writes it. Default none: nobody comes in by
+        /// user name.
+        password_file: Option<PathBuf> = None,
+        /// Rules for topics, in Mosquitto's grammar. Default none: whoever is in may publish and subscribe to everything.
+        acl_file: Option<PathBuf> = None,
+        /// Whether clients come in that prove nothing. Default none: at listeners on loopback, while there is no password file.
+        allow_anonymous: Option<bool> = None,
+        /// Bytes of messages that the node holds at most: waiting, in flight, retained and being received. Default `256MiB`.
+        payload_bytes_max: ByteCount = ByteCount(256 << 20),
+        /// Largest packet of a client. Default `64MiB`.
+        packet_bytes_max: ByteCount = ByteCount(64 << 20),
+        /// Bytes that may wait for one subscriber. Default `32MiB`.
+        queue_bytes_max: ByteCount = ByteCount(32 << 20),
+        /// Messages that may wait for one subscriber. Default 100000.
+        queue_messages_max: u32 = 100_000,
+        /// What happens to QoS 0 messages beyond that: `drop-oldest`, `drop-newest`, `latest` (of each topic the newest waits),
+        /// `disconnect` or `block-publisher`. Default `drop-oldest`.
+        overflow_qos0: Overflow = Overflow::DropOldest,
+        /// The same for QoS 1 and 2. Default `disconnect`: the subscriber is disconnected, its session and what waits are kept.
+        overflow: Overflow = Overflow::Disconnect,
+        /// When large messages start: `deadline`, `conservative`, `probabilistic`, `historic` or `none`. Default `deadline`.
+        policy: Policy = Policy::default(),
+        /// Payloads over this are large. Default `10kB`.
+        large_bytes: ByteCount = ByteCount(10_000),
+        /// Longest time that a session outlives its connection. Default `168h`.
+        session_expiry_max: Duration = Duration::from_secs(7 * 24 * 3600),
+        /// Longest keep alive, also for clients that want none; `0s` lets them. Default `0s`.
+        keepalive_max: Duration = Duration::ZERO,
+        /// QoS 1 and 2 messages in flight to one subscriber. Default 1024.
+        inflight_max: u16 = 1024,
+        /// Retained messages. Default 1000000.
+        retained_max: u32 = 1_000_000,
+        /// Sessions, with and without connection. Default 1000000.
+        sessions_max: u32 = 1_000_000,
+        /// Subscriptions of one session. Default 100000.
+        subscriptions_max: u32 = 100_000,
+        /// Levels of a topic. Default 128.
+        topic_levels_max: u32 = 128,
+        /// How often `$SYS` is published; `0s` for never. Default `10s`.
+        sys_interval: Duration = Duration::from_secs(10),
+    }
+
+    ;
+    /// `[mqtt.listener.NAME]`: where MQTT clients connect. Without any, one on 127.0.0.1:1883.
+    "mqtt.listener" in mqtt_listeners: MqttListenerSection with "main" {
+        /// Address and port. Default `127.0.0.1:1883`.
+        listen: SocketAddr = (Ipv4Addr::LOCALHOST, 1883).into(),
+        /// `tcp`, `tls`, `websocket` or `secure-websocket`; WebSockets at `/mqtt`. Default `tcp`.
+        protocol: Protocol = Protocol::Tcp,
+        /// Certificate chain, PEM. Default none: the node's own, with TLS.
+        certificate: Option<PathBuf> = None,
+        /// Its key, PEM.
+        key: Option<PathBuf> = None,
+        /// Authorities of clients' certificates, PEM. Default none: clients show none.
+        client_ca: Option<PathBuf> = None,
+        /// Whether clients without a certificate are refused. Default false.
+        require_certificate: bool = false,
+        /// Connections at a time. Default 100000.
+        connections_max: u32 = 100_000,
+        /// Longest time to the client's CONNECT. Default `10s`.
+        connect_timeout: Duration = Duration::from_secs(10),
+        /// Messages that one client may publish a second; who sends more is read from no faster. Default 0: any.
+        publish_rate_max: u32 = 0,
+        /// Whether clients come in that prove nothing. Default none: as `[mqtt]` says.
+        allow_anonymous: Option<bool> = None,
+        /// As in `[mqtt]`, for clients of this listener. Default none.
+        queue_bytes_max: Option<ByteCount> = None,
+        /// As in `[mqtt]`.
+        overflow_qos0: Option<Overflow> = None,
+        /// As in `[mqtt]`.
+        overflow: Option<Overflow> = None,
+        /// As in `[mqtt]`.
+        policy: Option<Policy> = None,
+        /// As in `[mqtt]`.
+        large_bytes: Option<ByteCount> = None,
+        /// Congestion control, such as `bbr` or `cubic`. Default none: the system's.
+        tcp_congestion: Option<String> = None,
+    }
+    /// `[mqtt.bridge.NAME]`: what passes between this node's broker and another MQTT broker.
+    "mqtt.bridge" in mqtt_bridges: MqttBridgeSection {
+        /// The other broker, as host and port.
+        remote: String = String::new(),
+        /// Version of MQTT that is spoken there: `auto`, `3.1.1` or `5`. Default `auto`: 3.1.1 only where 5 is not taken.
+        version: RemoteVersion = RemoteVersion::Auto,
+        /// Whether the remote knows the bridge bit of MQTT 3.1.1, as Mosquitto and Tidegate do: then topics that go both ways
+        /// may overlap in that version too. Default false.
+        bridge_aware: bool = false,
+        /// Whether TLS is spoken there. Default false.
+        tls: bool = false,
+        /// Authorities of the remote's certificate, PEM. Default none: those of the system.
+        ca: Option<PathBuf> = None,
+        /// Certificate chain to show there, PEM. Default none.
+        certificate: Option<PathBuf> = None,
+        /// Its key, PEM.
+        key: Option<PathBuf> = None,
+        /// User name there. Default none.
+        username: Option<String> = None,
+        /// File that holds the password, without the end of its line. Default none.
+        password_file: Option<PathBuf> = None,
+        /// Name of the bridge's session there. Default none: made of the names of node and bridge and a number of the node.
+        client_id: Option<String> = None,
+        /// What is published there: filters, separated by commas. Default none.
+        topics_out: String = String::new(),
+        /// What is fetched from there: filters, separated by commas. Default none.
+        topics_in: String = String::new(),
+        /// Stands before the filters here, and is exchanged for `remote_prefix`. Default none.
+        local_prefix: String = String::new(),
+        /// Stands before the filters there, and is exchanged for `local_prefix`. Default none.
+        remote_prefix: String = String::new(),
+        /// The highest QoS of messages that pass, 0 to 2. Default 2.
+        qos: u32 = 2,
+        /// Whether messages keep their retain flag. Default true.
+        retain: bool = true,
+        /// Longest silence towards the remote; `0s` for any. Default `60s`.
+        keepalive: Duration = Duration::from_secs(60),
+        /// Longest wait between two tries to connect. Default `30s`.
+        reconnect_backoff_max: Duration = Duration::from_secs(30),
+        /// As in `[mqtt]`, for what waits here for the remote. Default none.
+        queue_bytes_max: Option<ByteCount> = None,
+        /// As in `[mqtt]`.
+        overflow_qos0: Option<Overflow> = None,
+        /// As in `[mqtt]`.
+        overflow: Option<Overflow> = None,
+        /// As in `[mqtt]`.
+        policy: Option<Policy> = None,
+        /// As in `[mqtt]`.
+        large_bytes: Option<ByteCount> = None,
+    }
+    /// `[mqtt.user.NAME]`: what holds for one user instead of what the listener says.
+    "mqtt.user" in mqtt_users: MqttUserSection {
+        /// As in `[mqtt]`. Default none.
+        queue_bytes_max: Option<ByteCount> = None,
+        /// As in `[mqtt]`.
+        overflow_qos0: Option<Overflow> = None,
+        /// As in `[mqtt]`.
+        overflow: Option<Overflow> = None,
+        /// As in `[mqtt]`.
+        policy: Option<Policy> = None,
+        /// As in `[mqtt]`.
+        large_bytes: Option<ByteCount> = None,
+    }
+    /// `[mqtt.topic.NAME]`: what holds for the topics of a filter instead of what listener and user say; the first by name.
+    "mqtt.topic" in mqtt_topics: MqttTopicSection {
+        /// Which topics.
+        filter: String = String::new(),
+        /// Payloads over this are large. Default none.
+        large_bytes: Option<ByteCount> = None,
+        /// As in `[mqtt]`, for every QoS. Default none.
+        overflow: Option<Overflow> = None,
+    }
+}
+
+impl Config {
+    /// The bounds of single settings and what holds between them.
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let (frames, log, link) = (&self.frames, &self.log, &self.link);
+        let frame_bytes = frames.frame_bytes_max.0;
+        // Room for what stands beside the frame in its message.
+        let frame_bytes_most = MESSAGE_BYTES_MAX as u64 - (1 << 20);
+        // A log has at least four segments, each with room for the largest frame.
+        const LOG_BOUND: &str = "at least 4 times frames.frame_bytes_max and 64KiB each";
+        let log_bytes_min = 4 * (frame_bytes + ENTRY_META_BYTES_MAX);
+        let seconds = Duration::from_secs;
+        for (name, kept, bound) in [
+            (
+                "frames.frame_bytes_max",
+                (1 << 10..=frame_bytes_most).contains(&frame_bytes),
+                "from 1KiB to 63MiB",
+            ),
+            ("frames.frame_pixels_max", frames.frame_pixels_max >= 64, "at least 64"),
+            ("frames.future_tolerance", frames.future_tolerance <= seconds(3600), "at most 1h"),
+            // A camera's log keeps more than its last few frames.
+            (
+                "log.camera_bytes",
+                log.camera_bytes.0 >= 16 * frame_bytes.min(8 << 20),
+                "at least 16 times frames.frame_bytes_max, or 128MiB if that is less",
+            ),
+            ("log.camera_bytes", log.camera_bytes.0 >= log_bytes_min, LOG_BOUND),
+            ("log.stream_bytes", log.stream_bytes.0 >= log_bytes_min, LOG_BOUND),
+            (
+                "link.queue_allowed",
+                (Duration::from_millis(1)..=seconds(1)).contains(&link.queue_allowed),
+                "from 1ms to 1s",
+            ),
+            (
+                "link.idle_timeout",
+                (seconds(1)..=seconds(300)).contains(&link.idle_timeout),
+                "from 1s to 5min",
+            ),
+            (
+                "link.connect_timeout",
+                (Duration::from_millis(100)..=seconds(60)).contains(&link.connect_timeout),
+                "from 100ms to 1min",
+            ),
+            (
+                "link.quic_head_start",
+                (Duration::from_millis(10)..=seconds(10)).contains(&link.quic_head_start),
+                "from 10ms to 10s",
+            ),
+            (
+                "link.reconnect_backoff_max",
+                (Duration::from_millis(100)..=seconds(600)).contains(&link.reconnect_backoff_max),
+                "from 100ms to 10min",
+            ),
+            (
+                "link.edge",
+                link.edge.rsplit_once(':').is_some_and(|(host, port)| {
+                    !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+                }),
+                "a host and a port, such as edge.local:7443",
+            ),
+            ("mqtt.shards", self.mqtt.shards <= 255, "at most 255"),
+            ("mqtt.payload_bytes_max", self.mqtt.payload_bytes_max.0 >= 1 << 20, "at least 1MiB"),
+            (
+                "mqtt.packet_bytes_max",
+                (1 << 10..=u64::from(PACKET_BYTES_MAX)).contains(&self.mqtt.packet_bytes_max.0),
+                "from 1KiB to 256MiB less a few bytes",
+            ),
+            (
+                "mqtt.packet_bytes_max",
+                self.mqtt.packet_bytes_max.0 <= self.mqtt.payload_bytes_max.0 / 2,
+                "at most half of mqtt.payload_bytes_max",
+            ),
+            ("mqtt.queue_bytes_max", self.mqtt.queue_bytes_max.0 >= 1 << 10, "at least 1KiB"),
+            ("mqtt.large_bytes", self.mqtt.large_bytes.0 <= u64::from(u32::MAX), "at most 4GiB"),
+            ("mqtt.inflight_max", self.mqtt.inflight_max >= 1, "at least 1"),
+            (
+                "mqtt.keepalive_max",
+                self.mqtt.keepalive_max <= seconds(u64::from(u16::MAX)),
+                "at most 65535s",
+            ),
+            (
+                "mqtt.topic_levels_max",
+                (1..=65_535).contains(&self.mqtt.topic_levels_max),
+                "from 1 to 65535",
+            ),
+        ] {
+            if !kept {
+                let origin = self.origins.of(name).cloned();
+                return Err(ConfigError::Bound { origin, key: name, bound });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn name(word: &'static str) -> CameraName {
+    word.parse().expect("defaults are names")
+}

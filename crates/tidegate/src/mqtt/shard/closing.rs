@@ -1,0 +1,97 @@
+//! Ends: after what the peer was told has left, after a time, or at once.
+
+use std::io;
+
+use tidegate_broker::ConnectionKey;
+use tidegate_message::Instant;
+
+use super::{LINGER, Shard, Stage};
+
+impl Shard {
+    pub(super) fn broke(&mut self, now: Instant, slot: usize, error: &io::Error) {
+        tracing::debug!(%error, slot, "connection broke");
+        self.drop_connection(now, slot);
+    }
+
+    pub(super) fn say_and_close(&mut self, now: Instant, slot: usize, bytes: &[u8]) {
+        self.say(now, slot, bytes);
+        self.begin_closing(now, slot);
+    }
+
+    /// A connection that the broker has ended lasts until what it was told has left, or for [`LINGER`].
+    pub(super) fn end_if_flushed(&mut self, now: Instant, slot: usize, key: ConnectionKey) {
+        if !self.is_open(slot, key) || !self.broker.is_flushed(key) {
+            return;
+        }
+        let Some(connection) = self.slots[slot].as_deref_mut() else { return };
+        if connection.is_ending && connection.transport.is_clear() {
+            self.broker.closed(now, key);
+            self.begin_closing(now, slot);
+        }
+    }
+
+    /// Lets the peer read what it was told, then closes.
+    fn begin_closing(&mut self, now: Instant, slot: usize) {
+        let id = self.id(slot);
+        let Some(connection) = self.slots[slot].as_deref_mut() else { return };
+        connection.stage = Stage::Closing;
+        connection.is_paused = false;
+        connection.rests_until = None;
+        connection.left = Vec::new();
+        connection.transport.end();
+        self.closings.push_back((now + LINGER, id));
+        self.queue(slot);
+    }
+
+    /// Ends a connection at once.
+    pub(super) fn drop_connection(&mut self, now: Instant, slot: usize) {
+        if let Some(connection) = self.displace(slot)
+            && let Stage::Open(key) = connection.stage
+        {
+            self.broker.closed(now, key);
+        }
+    }
+
+    /// Ends the connections of those who proved nothing, where their listener now asks for a proof.
+    pub(super) fn kick_anonymous(&mut self) {
+        for connection in self.slots.iter().flatten() {
+            if let Stage::Open(key) = connection.stage
+                && connection.is_anonymous
+                && !connection.listener.settings().anonymous
+            {
+                self.broker.kick_connection(key);
+            }
+        }
+    }
+
+    /// Ends connections that took too long to open or to close.
+    pub(super) fn give_up(&mut self, now: Instant) {
+        while let Some((_, id)) = self.openings.pop_front_if(|(at, _)| *at <= now) {
+            let Some(connection) = self.connection(id) else { continue };
+            if !matches!(connection.stage, Stage::Open(_) | Stage::Closing) {
+                tracing::debug!(peer = ?connection.peer, "no CONNECT came in time");
+                self.drop_connection(now, id.slot);
+            }
+        }
+        while let Some((_, id)) = self.closings.pop_front_if(|(at, _)| *at <= now) {
+            if self.connection(id).is_some() {
+                self.drop_connection(now, id.slot);
+            }
+        }
+        while let Some(entry) = self.resting.first_entry()
+            && entry.key().0 <= now
+        {
+            let id = entry.remove();
+            if let Some(connection) = self.connection(id) {
+                connection.rests_until = None;
+                self.queue(id.slot);
+            }
+        }
+        if self.accepts_at.is_some_and(|at| at <= now) {
+            self.accepts_at = None;
+            for at in 0..self.parts.listeners.len() {
+                self.accept(now, at);
+            }
+        }
+    }
+}

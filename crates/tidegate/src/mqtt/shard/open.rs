@@ -1,0 +1,210 @@
+//! Reading and writing: what comes in goes to the broker, what it has for a connection goes out, as much as the kernel takes.
+
+use std::{
+    io::IoSlice,
+    os::fd::{AsFd as _, AsRawFd as _},
+    time::Duration,
+};
+
+use mio::net::TcpStream;
+use tidegate_broker::{CONTROL_BYTES_MAX, ConnectionKey, SLICES_MAX, schedule::LinkState};
+use tidegate_message::Instant;
+
+use super::{LEFT_BYTES, Shard, Stage};
+use crate::mqtt::transport::ReadOutcome;
+
+/// Reads of one connection in one turn, before others have theirs.
+const READS_MAX: usize = 4;
+/// Bytes of answers that wait for a client before it is read from no more.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// Writes to one connection in one turn.
+const WRITES_MAX: usize = 16;
+
+impl Shard {
+    pub(super) fn read_queued(&mut self, now: Instant) {
+        for _ in 0..self.queued.len() {
+            let Some(slot) = self.queued.pop_front() else { return };
+            if let Some(connection) = self.slots[slot].as_deref_mut() {
+                connection.is_queued = false;
+                self.read(now, slot);
+            }
+        }
+    }
+
+    pub(super) fn read(&mut self, now: Instant, slot: usize) {
+        for _ in 0..READS_MAX {
+            let Some(connection) = self.slots[slot].as_deref_mut() else { return };
+            if !connection.is_readable || connection.is_paused || connection.rests_until.is_some() {
+                return;
+            }
+            // Who does not read what it is answered is not read from; writable, the socket brings it back here. What comes
+            // behind CONNECT waits until the doors have answered.
+            let waits = match &connection.stage {
+                Stage::Open(key) => self.broker.answer_bytes(*key) > ANSWER_BYTES_MAX,
+                Stage::Waiting(_) => true,
+                Stage::Opening | Stage::Exchanging(..) | Stage::Closing => false,
+            };
+            if waits || (!connection.transport.is_plain() && !connection.transport.is_clear()) {
+                return;
+            }
+            // What is left of a packet goes before what is read, so that the packet is whole in one place.
+            let left = connection.left.len();
+            let start = if left <= LEFT_BYTES { LEFT_BYTES - left } else { LEFT_BYTES };
+            if left <= LEFT_BYTES {
+                self.buffer[start..LEFT_BYTES].copy_from_slice(&connection.left);
+            }
+            let count = match connection.transport.read(&mut self.buffer[LEFT_BYTES..]) {
+                Ok(ReadOutcome::Bytes(count)) => count,
+                Ok(ReadOutcome::WouldBlock) => {
+                    connection.is_readable = false;
+                    return;
+                }
+                Ok(ReadOutcome::End) => return self.drop_connection(now, slot),
+                Err(error) => {
+                    tracing::debug!(%error, peer = ?connection.peer, "connection broke");
+                    return self.drop_connection(now, slot);
+                }
+            };
+            let received = self.broker.received();
+            match &connection.stage {
+                Stage::Open(key) => {
+                    let key = *key;
+                    if left <= LEFT_BYTES {
+                        connection.left.clear();
+                        let input = &self.buffer[start..LEFT_BYTES + count];
+                        let taken = self.broker.receive(now, key, input);
+                        let rest = &input[taken..];
+                        if !rest.is_empty() {
+                            connection.left.extend_from_slice(rest);
+                        } else if connection.left.capacity() > LEFT_BYTES {
+                            connection.left = Vec::new();
+                        }
+                    } else {
+                        let read = &self.buffer[LEFT_BYTES..LEFT_BYTES + count];
+                        connection.left.extend_from_slice(read);
+                        self.received_left(now, slot, key);
+                    }
+                    self.rest(now, slot, self.broker.received() - received);
+                }
+                Stage::Closing => {}
+                Stage::Opening | Stage::Exchanging(..) | Stage::Waiting(_) => {
+                    let read = &self.buffer[LEFT_BYTES..LEFT_BYTES + count];
+                    if connection.left.len() + count > CONTROL_BYTES_MAX {
+                        tracing::debug!(peer = ?connection.peer, "too much came before CONNACK");
+                        return self.drop_connection(now, slot);
+                    }
+                    connection.left.extend_from_slice(read);
+                    while self.opening(now, slot) {}
+                }
+            }
+        }
+        // The others first.
+        self.queue(slot);
+    }
+
+    /// Lets a publisher that sends faster than its listener allows wait for what it sent too early.
+    fn rest(&mut self, now: Instant, slot: usize, messages: u64) {
+        let id = self.id(slot);
+        let Some(connection) = self.slots[slot].as_deref_mut() else { return };
+        let Some(rate) = connection.settings.publish_rate_max else { return };
+        let second = Duration::from_secs(1);
+        let earned = connection.earned_at.max(now - second);
+        let nanos = messages.saturating_mul(1_000_000_000) / u64::from(rate.get());
+        connection.earned_at = earned + Duration::from_nanos(nanos);
+        if connection.earned_at > now {
+            connection.rests_until = Some(connection.earned_at);
+            if let Stage::Open(key) = connection.stage {
+                self.broker.rests_until(key, connection.earned_at);
+            }
+            self.resting.insert((connection.earned_at, slot), id);
+        }
+    }
+
+    pub(super) fn received_left(&mut self, now: Instant, slot: usize, key: ConnectionKey) {
+        let Some(connection) = self.slots[slot].as_deref_mut() else { return };
+        if connection.left.is_empty() {
+            return;
+        }
+        let taken = self.broker.receive(now, key, &connection.left);
+        connection.left.drain(..taken);
+        if connection.left.is_empty() {
+            connection.left = Vec::new();
+        }
+    }
+
+    /// Writes what a connection has to send, as much as it takes.
+    pub(super) fn flush(&mut self, now: Instant, slot: usize, key: ConnectionKey) {
+        let Some(connection) = self.slots.get_mut(slot).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        if !matches!(connection.stage, Stage::Open(open) if open == key) {
+            return;
+        }
+        for _ in 0..WRITES_MAX {
+            if !connection.transport.is_clear() {
+                match connection.transport.flush() {
+                    Ok(true) => {}
+                    Ok(false) => return self.broker.transmitted(now, key, 0, true),
+                    Err(error) => return self.broke(now, slot, &error),
+                }
+            }
+            if self.broker.wants_link(key) {
+                self.broker.set_link(key, link_state(connection.transport.socket()));
+            }
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let count = self.broker.transmit(now, key, &mut slices);
+            if count == 0 {
+                return;
+            }
+            match connection.transport.write(&slices[..count]) {
+                Ok((written, more)) => {
+                    self.broker.transmitted(now, key, written, !more);
+                    if !more {
+                        return;
+                    }
+                }
+                Err(error) => return self.broke(now, slot, &error),
+            }
+        }
+        // The others first.
+        self.broker.writable(key);
+    }
+
+    pub(super) fn write_again(&mut self, now: Instant, slot: usize) {
+        let Some(connection) = self.slots.get_mut(slot).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        match connection.transport.flush() {
+            Ok(false) => {}
+            Ok(true) => {
+                match connection.stage {
+                    Stage::Open(key) => self.broker.writable(key),
+                    Stage::Closing => connection.transport.end(),
+                    _ => {}
+                }
+                // It may not have been read from, for want of room for answers.
+                if connection.is_readable {
+                    self.queue(slot);
+                }
+            }
+            Err(error) => self.broke(now, slot, &error),
+        }
+    }
+}
+
+/// What the kernel knows of a connection.
+fn link_state(socket: &TcpStream) -> LinkState {
+    match tidegate_sys::net::tcp_info(socket.as_fd()) {
+        Ok(info) => LinkState {
+            rtt: info.rtt,
+            rtt_min: info.rtt_min,
+            delivery_rate: info.delivery_rate,
+            unsent_bytes: u64::from(info.unsent_bytes),
+            in_flight_bytes: u64::from(info.in_flight) * u64::from(info.segment_bytes),
+        },
+        Err(error) => {
+            tracing::debug!(%error, socket = socket.as_raw_fd(), "the kernel tells nothing of a connection");
+            LinkState::default()
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! From an accepted socket to a session: TLS, WebSocket, CONNECT, who it is, and which shard is its home.
+
+use std::{
+    io::{self, IoSlice},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use mio::net::TcpStream;
+use tidegate_broker::{CONTROL_BYTES_MAX, ConnectRequest, Refused, WRITE_BYTES_MAX};
+use tidegate_message::{Identity, IdentityKind, Instant, Proof, Refusal};
+use tidegate_wire::mqtt::{Auth, Connect, DecodeError, FixedHeader, Packet, ReasonCode, Version};
+
+use super::{Connection, Listener, Note, Question, Shard, Stage};
+use crate::mqtt::{settings::Scram, transport::Transport};
+
+/// What the kernel may hold unsent before it stops asking for more.
+const UNSENT_BYTES: u32 = WRITE_BYTES_MAX as u32;
+/// The one method of extended authentication.
+const SCRAM: &str = "SCRAM-SHA-256";
+
+impl Shard {
+    pub(super) fn accept(&mut self, now: Instant, at: usize) {
+        let shards = self.parts.inboxes.len();
+        loop {
+            let Some((socket, listener)) = self.parts.listeners.get(at) else { return };
+            let accepted = socket.accept();
+            let listener = listener.clone();
+            let socket = match accepted {
+                Ok((socket, _)) => socket,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    // Out of descriptors or memory: those that wait are taken when there are some again.
+                    tracing::warn!(%error, listener = %listener.settings().name, "connections cannot be accepted now");
+                    self.accepts_at = Some(now + Duration::from_millis(100));
+                    return;
+                }
+            };
+            let count = listener.connections.fetch_add(1, Ordering::Relaxed);
+            let settings = listener.settings();
+            if count >= settings.connections_max {
+                listener.connections.fetch_sub(1, Ordering::Relaxed);
+                tracing::debug!(listener = %settings.name, count, "connection refused: as many as allowed are there");
+                continue;
+            }
+            let shard = self.turn % shards;
+            self.turn = self.turn.wrapping_add(1);
+            if shard == self.parts.shard {
+                self.open(now, socket, listener);
+            } else {
+                self.parts.inboxes[shard].put([Note::Accepted(socket, listener)]);
+            }
+        }
+    }
+
+    /// Takes up an accepted connection, which counts at its listener.
+    pub(super) fn open(&mut self, now: Instant, socket: TcpStream, listener: Arc<Listener>) {
+        let settings = listener.settings();
+        let options = socket2::SockRef::from(&socket);
+        let set = options
+            .set_tcp_nodelay(true)
+            .and_then(|()| options.set_tcp_notsent_lowat(UNSENT_BYTES))
+            .and_then(|()| match &settings.tcp_congestion {
+                Some(name) => options.set_tcp_congestion(name.as_bytes()),
+                None => Ok(()),
+            });
+        if let Err(error) = set {
+            tracing::warn!(%error, listener = %settings.name, "socket options cannot be set");
+        }
+        let peer = socket.peer_addr().ok().map(|address| address.ip());
+        let transport =
+            Transport::new(socket, settings.tls.clone(), settings.protocol.is_websocket());
+        let transport = match transport {
+            Ok(transport) => transport,
+            Err(error) => {
+                listener.connections.fetch_sub(1, Ordering::Relaxed);
+                tracing::warn!(%error, listener = %settings.name, "TLS cannot be begun");
+                return;
+            }
+        };
+        let timeout = settings.connect_timeout;
+        let connection = Connection {
+            transport,
+            listener,
+            settings,
+            peer,
+            stage: Stage::Opening,
+            left: Vec::new(),
+            is_readable: false,
+            is_queued: false,
+            is_paused: false,
+            is_ending: false,
+            is_anonymous: true,
+            earned_at: now,
+            rests_until: None,
+        };
+        let Some(slot) = self.place(Box::new(connection)) else { return };
+        let id = self.id(slot);
+        let at = self.openings.partition_point(|(at, _)| *at <= now + timeout);
+        self.openings.insert(at, (now + timeout, id));
+    }
+
+    /// What came before a connection is open; false if more is needed or the connection went.
+    pub(super) fn opening(&mut self, now: Instant, slot: usize) -> bool {
+        let Some(connection) = self.slots[slot].as_deref_mut() else { return false };
+        if !matches!(connection.stage, Stage::Opening | Stage::Exchanging(..)) {
+            return false;
+        }
+        let max = (self.parts.shared.config().packet_bytes_max as usize).min(CONTROL_BYTES_MAX);
+        let header = match FixedHeader::decode(&connection.left, max) {
+            Ok(Some(header)) if connection.left.len() >= header.packet_bytes() => header,
+            Ok(_) => return false,
+            Err(error) => {
+                self.reject(now, slot, &error);
+                return false;
+            }
+        };
+        let body = &connection.left[header.header_bytes..header.packet_bytes()];
+        match std::mem::replace(&mut connection.stage, Stage::Opening) {
+            Stage::Opening => {
+                // MQTT-3.1.0-1
+                if header.packet_type() != 1 {
+                    tracing::debug!(peer = ?connection.peer, "the first packet is no CONNECT");
+                    self.drop_connection(now, slot);
+                    return false;
+                }
+                let connect = match Packet::decode(Version::V5, header.first, body) {
+                    Ok(Packet::Connect(connect)) => connect,
+                    Ok(_) => unreachable!("the type was looked at"),
+                    Err(error) => {
+                        self.reject(now, slot, &error);
+                        return false;
+                    }
+                };
+                connection.left.drain(..header.packet_bytes());
+                self.introduced(now, slot, connect);
+            }
+            Stage::Exchanging(connect, scram) => {
+                let auth = match Packet::decode(Version::V5, header.first, body) {
+                    Ok(Packet::Auth(auth)) => auth,
+                    // MQTT-4.12.0-4
+                    Ok(_) => {
+                        self.refuse(now, slot, &connect, ReasonCode::PROTOCOL_ERROR);
+                        return false;
+                    }
+                    Err(error) => {
+                        self.reject(now, slot, &error);
+                        return false;
+                    }
+                };
+                connection.left.drain(..header.packet_bytes());
+                self.exchanged(now, slot, connect, scram, &auth);
+            }
+            other => {
+                connection.stage = other;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A CONNECT that cannot be read. Who speaks another version is told so (MQTT-3.1.2-2).
+    fn reject(&mut self, now: Instant, slot: usize, error: &DecodeError) {
+        tracing::debug!(slot, %error, "CONNECT refused");
+        let reason = error.reason();
+        if reason == ReasonCode::UNSUPPORTED_PROTOCOL_VERSION {
+            let connack = Refused::new(Version::V4, reason, "").connack;
+            self.say_and_close(now, slot, &connack);
+        } else {
+            self.drop_connection(now, slot);
+        }
+    }
+
+    fn refuse(&mut self, now: Instant, slot: usize, connect: &Connect, reason: ReasonCode) {
+        tracing::debug!(client = %connect.client_id, %reason, "CONNECT refused");
+        let connack = Refused::new(connect.version, reason, "").connack;
+        self.say_and_close(now, slot, &connack);
+    }
+
+    /// CONNECT came: who is it?
+    fn introduced(&mut self, now: Instant, slot: usize, mut connect: Box<Connect>) {
+        let id = self.id(slot);
+        let connection = self.slots[slot].as_deref_mut().expect("it just spoke");
+        connection.settings = connection.listener.settings();
+        if let Some(method) = &connect.properties.authentication_method {
+            if method != SCRAM {
+                self.refuse(now, slot, &connect, ReasonCode::BAD_AUTHENTICATION_METHOD);
+                return;
+            }
+            let first = connect.properties.authentication_data.take().unwrap_or_default();
+            let proof = Proof {
+                client: connect.client_id.clone(),
+                address: connection.peer,
+                ..Proof::default()
+            };
+            match self.parts.doors.clone().scram(proof, &first) {
+                Ok(scram) => {
+                    let challenge = Packet::Auth(challenge(&scram.challenge));
+                    connection.stage = Stage::Exchanging(connect, Some(scram));
+                    let mut out = Vec::new();
+                    challenge.encode(Version::V5, &mut out).expect("a challenge is short");
+                    self.say(now, slot, &out);
+                }
+                Err(refusal) => self.refuse(now, slot, &connect, reason_of(refusal)),
+            }
+            return;
+        }
+        if let Some(identity) = &connection.settings.identity {
+            let identity =
+                Identity { client: connect.client_id.as_str().into(), ..identity.clone() };
+            return self.answered(now, slot, connect, Ok(identity), None);
+        }
+        let proof = Proof {
+            username: connect.username.clone(),
+            password: connect.password.take(),
+            certificate: connection.transport.certificate(),
+            client: connect.client_id.clone(),
+            address: connection.peer,
+        };
+        let proves_nothing = proof.username.is_none() && proof.certificate.is_none();
+        if proves_nothing && !connection.settings.anonymous {
+            let refusal = Err(Refusal::ProofRequired);
+            return self.answered(now, slot, connect, refusal, None);
+        }
+        if !self.parts.doors.is_slow(&proof) {
+            let answer = self.parts.doors.authenticate(&proof);
+            return self.answered(now, slot, connect, answer, None);
+        }
+        let until = now + connection.settings.connect_timeout;
+        let question = Question { proof, shard: self.parts.shard, connection: id, until };
+        match self.parts.questions.try_send(question) {
+            Ok(()) => connection.stage = Stage::Waiting(connect),
+            // More ask than can be answered.
+            Err(_) => self.refuse(now, slot, &connect, ReasonCode::SERVER_BUSY),
+        }
+    }
+
+    fn exchanged(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        connect: Box<Connect>,
+        scram: Option<Scram>,
+        auth: &Auth,
+    ) {
+        let is_next = auth.reason == ReasonCode::CONTINUE_AUTHENTICATION
+            && auth.method.as_deref() == Some(SCRAM);
+        let Some(scram) = scram.filter(|_| is_next) else {
+            return self.refuse(now, slot, &connect, ReasonCode::PROTOCOL_ERROR);
+        };
+        match (scram.finish)(auth.data.as_deref().unwrap_or_default()) {
+            Ok((identity, data)) => self.answered(now, slot, connect, Ok(identity), Some(data)),
+            Err(refusal) => self.answered(now, slot, connect, Err(refusal), None),
+        }
+    }
+
+    /// The doors have said who it is.
+    pub(super) fn answered(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        connect: Box<Connect>,
+        answer: Result<Identity, Refusal>,
+        data: Option<Vec<u8>>,
+    ) {
+        let identity = match answer {
+            Ok(identity) => identity,
+            Err(refusal) => {
+                tracing::info!(client = %connect.client_id, %refusal, "connection refused");
+                return self.refuse(now, slot, &connect, reason_of(refusal));
+            }
+        };
+        let Some(connection) = self.slots[slot].as_deref_mut() else { return };
+        connection.is_anonymous = identity.kind == IdentityKind::Anonymous;
+        // A name that nobody could prove makes nobody somebody.
+        if connection.is_anonymous && !connection.settings.anonymous {
+            tracing::info!(client = %connect.client_id, "connection refused: nothing was proved");
+            return self.refuse(now, slot, &connect, reason_of(Refusal::ProofRequired));
+        }
+        let home = if connect.client_id.is_empty() {
+            self.parts.shard
+        } else {
+            self.parts.shared.shard_of(&connect.client_id)
+        };
+        let config = connection.settings.sessions.session_of(&identity, &connect);
+        let request =
+            ConnectRequest { connect: *connect, identity, config, authentication_data: data };
+        if home == self.parts.shard {
+            self.welcome(now, slot, request);
+        } else if let Some(connection) = self.displace(slot) {
+            self.parts.inboxes[home].put([Note::Welcome(connection, Box::new(request))]);
+        }
+    }
+
+    /// The client's session is here.
+    pub(super) fn welcome(&mut self, now: Instant, slot: usize, request: ConnectRequest) {
+        if self.stops.is_some() {
+            let reason = ReasonCode::SERVER_SHUTTING_DOWN;
+            let refused = Refused::new(request.connect.version, reason, "");
+            return self.say_and_close(now, slot, &refused.connack);
+        }
+        match self.broker.connect(now, request) {
+            Err(refused) => self.say_and_close(now, slot, &refused.connack),
+            Ok(key) => {
+                let at = key.slot as usize;
+                if self.by_key.len() <= at {
+                    self.by_key.resize(at + 1, usize::MAX);
+                }
+                self.by_key[at] = slot;
+                let connection = self.slots[slot].as_deref_mut().expect("it was just answered");
+                connection.stage = Stage::Open(key);
+                connection.is_readable = true;
+                // What came behind CONNECT.
+                self.received_left(now, slot, key);
+                self.queue(slot);
+            }
+        }
+    }
+
+    /// Sends bytes before the connection is open.
+    pub(super) fn say(&mut self, now: Instant, slot: usize, bytes: &[u8]) {
+        let Some(connection) = self.slots[slot].as_deref_mut() else { return };
+        // A few bytes into an empty buffer of the kernel; who does not take them is not worth waiting for.
+        if let Err(error) = connection.transport.write(&[IoSlice::new(bytes)]) {
+            self.broke(now, slot, &error);
+        }
+    }
+}
+
+fn challenge(data: &[u8]) -> Auth {
+    Auth {
+        reason: ReasonCode::CONTINUE_AUTHENTICATION,
+        method: Some(SCRAM.to_owned()),
+        data: Some(data.to_owned()),
+        ..Auth::default()
+    }
+}
+
+fn reason_of(refusal: Refusal) -> ReasonCode {
+    match refusal {
+        Refusal::BadCredentials => ReasonCode::BAD_USER_NAME_OR_PASSWORD,
+        Refusal::ProofRequired => ReasonCode::NOT_AUTHORIZED,
+        Refusal::TooMany => ReasonCode::CONNECTION_RATE_EXCEEDED,
+    }
+}
