@@ -32,6 +32,8 @@ pub(crate) struct Connection {
     pub(crate) last_heard: Instant,
     /// Largest packet that the client takes.
     pub(crate) packet_bytes_max: u32,
+    /// Largest packet that is taken from it.
+    pub(crate) received_bytes_max: u32,
     /// QoS 1 and 2 messages in flight that the client takes.
     pub(crate) receive_maximum: u16,
     /// Whether acknowledgements may carry a reason string.

@@ -288,7 +288,8 @@ impl World {
     }
 
     pub(crate) fn try_connect(&mut self, connect: Connect) -> Result<At, Refused> {
-        self.try_connect_with(connect, SessionConfig::default())
+        let config = self.shared.config().session.clone();
+        self.try_connect_with(connect, config)
     }
 
     pub(crate) fn join_with(&mut self, connect: Connect, config: SessionConfig) -> At {

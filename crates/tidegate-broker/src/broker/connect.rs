@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_message::{Identity, IdentityKind, Instant, check_topic_name};
+use tidegate_message::{Identity, IdentityKind, Instant};
 use tidegate_wire::mqtt::{
     Auth, Connack, ConnackProperties, Connect, Disconnect, PACKET_BYTES_MAX, Packet, ReasonCode,
     Version,
@@ -87,7 +87,7 @@ impl Broker {
         let will = match connect.will.take() {
             None => None,
             Some(will) => {
-                if let Err(error) = check_topic_name(&will.topic, limits.topic_levels_max) {
+                if let Err(error) = config.check_topic_name(&will.topic) {
                     return refuse(ReasonCode::TOPIC_NAME_INVALID, &error.to_string());
                 }
                 let topic = Arc::from(&*will.topic);
@@ -151,6 +151,7 @@ impl Broker {
             keep_alive,
             last_heard: now,
             packet_bytes_max: asked.maximum_packet_size.unwrap_or(PACKET_BYTES_MAX),
+            received_bytes_max: config.packet_bytes_max,
             receive_maximum: asked
                 .receive_maximum
                 .map_or(u16::MAX, u16::from)
@@ -183,7 +184,7 @@ impl Broker {
         properties.receive_maximum = std::num::NonZeroU16::new(limits.receive_maximum);
         properties.topic_alias_maximum = limits.topic_alias_max;
         properties.maximum_packet_size =
-            (limits.packet_bytes_max < PACKET_BYTES_MAX).then_some(limits.packet_bytes_max);
+            (config.packet_bytes_max < PACKET_BYTES_MAX).then_some(config.packet_bytes_max);
         properties.authentication_method = asked.authentication_method.clone();
         properties.authentication_data = authentication_data;
         let connack = Connack { session_present, reason: ReasonCode::SUCCESS, properties };

@@ -66,8 +66,8 @@ impl Broker {
             }
             return Ok(count);
         }
-        let packet_bytes_max = self.shared.config().packet_bytes_max as usize;
-        let Some(header) = FixedHeader::decode(input, packet_bytes_max)? else { return Ok(0) };
+        let received_bytes_max = connection.received_bytes_max as usize;
+        let Some(header) = FixedHeader::decode(input, received_bytes_max)? else { return Ok(0) };
         let (first, packet_bytes) = (header.first, header.packet_bytes());
         let Some(body) = input.get(header.header_bytes..packet_bytes) else {
             if header.packet_type() != PUBLISH {
@@ -123,6 +123,7 @@ impl Broker {
         payload_bytes: usize,
     ) -> Result<(), Fault> {
         let topic = self.topic_of(key, publish)?;
+        self.check_topic(key, &topic)?;
         let mut forwarded = Vec::new();
         publish.properties.forwarded(&mut forwarded);
         let bytes = charge_bytes(payload_bytes, forwarded.len()) - MESSAGE_OVERHEAD_BYTES;

@@ -41,12 +41,15 @@ pub fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSettings, Ap
     let section = &config.mqtt;
     let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
     let session = SessionConfig {
+        packet_bytes_max: bytes(section.packet_bytes_max),
+        topic_levels_max: section.topic_levels_max as usize,
         queue_bytes_max: section.queue_bytes_max.0,
         queue_messages_max: section.queue_messages_max as usize,
         overflow_qos0: section.overflow_qos0,
         overflow: section.overflow,
         policy: section.policy.clone(),
         large_bytes: bytes(section.large_bytes),
+        ..SessionConfig::default()
     };
     let topics = config.mqtt_topics.iter().map(|(name, topic)| {
         let key = format!("mqtt.topic.{name}.filter");
@@ -60,13 +63,11 @@ pub fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSettings, Ap
     });
     let broker = BrokerConfig {
         payload_bytes_max: section.payload_bytes_max.0,
-        packet_bytes_max: bytes(section.packet_bytes_max),
         session_expiry_max: section.session_expiry_max,
         sessions_max: section.sessions_max as usize,
         subscriptions_max: section.subscriptions_max as usize,
         retained_max: section.retained_max as usize,
         inflight_max: section.inflight_max,
-        topic_levels_max: section.topic_levels_max as usize,
         keep_alive_max: u16::try_from(section.keepalive_max.as_secs()).unwrap_or(u16::MAX),
         session: session.clone(),
         topics: topics.collect::<Result<_, ApiError>>()?,
@@ -311,7 +312,7 @@ fn bridge(
         backoff_max: section.reconnect_backoff_max,
         session,
         receive_maximum: server.broker.receive_maximum,
-        packet_bytes_max: server.broker.packet_bytes_max,
+        packet_bytes_max: server.broker.session.packet_bytes_max,
         ..BridgeSettings::default()
     };
     settings.check().map_err(|error| invalid(&format!("mqtt.bridge.{name}"), &error))?;

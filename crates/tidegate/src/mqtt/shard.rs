@@ -72,6 +72,12 @@ impl Listener {
         Self { settings, sessions, connections: AtomicUsize::new(0) }
     }
 
+    /// Largest packet of a client whose user has no limit of its own.
+    fn packet_bytes_max(&self) -> usize {
+        let sessions = self.sessions.read().expect("no panic while they are exchanged");
+        sessions.usual.packet_bytes_max as usize
+    }
+
     fn session_of(&self, identity: &Identity, connect: &Connect) -> Arc<SessionConfig> {
         let sessions = self.sessions.read().expect("no panic while they are exchanged");
         sessions.session_of(identity, connect)
@@ -463,7 +469,8 @@ impl Shard {
         if !matches!(connection.stage, Stage::Opening | Stage::Exchanging(..)) {
             return false;
         }
-        let max = (self.parts.shared.config().packet_bytes_max as usize).min(CONTROL_BYTES_MAX);
+        // Whose it is, nobody knows yet: the usual limit holds.
+        let max = connection.listener.packet_bytes_max().min(CONTROL_BYTES_MAX);
         let header = match FixedHeader::decode(&connection.left, max) {
             Ok(Some(header)) if connection.left.len() >= header.packet_bytes() => header,
             Ok(_) => return false,
