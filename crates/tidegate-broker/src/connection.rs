@@ -30,6 +30,8 @@ pub(crate) struct Connection {
     /// Seconds of silence that are allowed; 0 for any.
     pub(crate) keep_alive: u16,
     pub(crate) last_heard: Instant,
+    /// When its silence is looked at.
+    pub(crate) silence_at: Option<Instant>,
     /// Largest packet that the client takes.
     pub(crate) packet_bytes_max: u32,
     /// Largest packet that is taken from it.

@@ -23,18 +23,12 @@ impl Broker {
                 Timer::Silence(key) => self.silent(now, key),
                 Timer::Wake(key) => self.woken(now, key),
                 Timer::SessionEnd(key) => {
-                    let Some(session) = self.sessions.get_mut(key) else { continue };
-                    session.looked_at.take_if(|at| *at <= now);
-                    if session.ends_at.is_some_and(|at| at <= now) {
-                        self.statistics.expired_sessions += 1;
-                        self.end_session(now, key);
-                    } else {
-                        self.watch_end(key);
-                    }
+                    self.statistics.expired_sessions += 1;
+                    self.end_session(now, key);
                 }
                 Timer::Will(key) => {
                     let Some(session) = self.sessions.get_mut(key) else { continue };
-                    if let Some((will, _)) = session.will.take_if(|(_, at)| *at <= now) {
+                    if let Some((will, _)) = session.will.take() {
                         self.publish_will(now, key, &will);
                     }
                 }
@@ -51,8 +45,20 @@ impl Broker {
         }
     }
 
+    /// Looks at a connection again when it has been silent for too long.
+    pub(super) fn watch_silence(&mut self, key: Key) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        self.timers.cancel(connection.silence_at.take(), Timer::Silence(key));
+        if connection.keep_alive > 0 {
+            let at = connection.last_heard + silence(connection.keep_alive);
+            connection.silence_at = Some(at);
+            self.timers.set(at, Timer::Silence(key));
+        }
+    }
+
     fn silent(&mut self, now: Instant, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.silence_at = None;
         let session = connection.session.and_then(|key| self.sessions.get(key));
         if session.is_some_and(|session| session.blocked_by > 0) {
             // It is we who do not read.
@@ -60,7 +66,7 @@ impl Broker {
         }
         let ends = connection.last_heard + silence(connection.keep_alive);
         if ends > now {
-            self.timers.set(ends, Timer::Silence(key));
+            self.watch_silence(key);
         } else {
             self.disconnect(
                 key,

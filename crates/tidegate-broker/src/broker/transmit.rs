@@ -169,7 +169,7 @@ impl Broker {
     pub(super) fn wake_at(&mut self, key: Key, at: Instant) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.wakes_at.is_none_or(|set| at < set) {
-            connection.wakes_at = Some(at);
+            self.timers.cancel(connection.wakes_at.replace(at), Timer::Wake(key));
             self.timers.set(at, Timer::Wake(key));
         }
     }
@@ -387,9 +387,6 @@ impl Broker {
     /// A timer for this connection.
     pub(super) fn woken(&mut self, now: Instant, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        if connection.wakes_at.is_some_and(|at| at > now) {
-            return;
-        }
         connection.wakes_at = None;
         mark_dirty(key, connection, &mut self.dirty);
         if connection.schedule.query_at().is_none() {
