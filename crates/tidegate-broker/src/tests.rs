@@ -549,7 +549,7 @@ impl World {
             self.close(At(at));
         }
         self.pump();
-        self.advance(Duration::from_secs(1 << 24));
+        self.advance(2 * self.shared.config().session_expiry_max);
         let sessions: u64 = self.shards.iter().map(|shard| shard.statistics().sessions).sum();
         assert_eq!(sessions, 0, "sessions that do not expire");
         let mut topics = Vec::new();
