@@ -7,7 +7,7 @@ use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode, encod
 
 use super::{
     Broker, ConnectionKey,
-    deliver::{Outgoing, append, drain_time, is_large, may_begin},
+    deliver::{Outgoing, append, is_large, may_begin},
     mark_dirty,
 };
 use crate::{
@@ -148,17 +148,9 @@ impl Broker {
             Next::Large if connection.outbox.data_bytes() > 0 => Step::Enough,
             Next::Large => self.begin(now, key, session_key, Class::Large),
             Next::Wait(at) => {
-                if large.is_some() && connection.outbox.data_bytes() == 0 {
-                    let link = connection.link;
-                    let drained = (link.unsent_bytes > 0)
-                        .then(|| now + drain_time(link.unsent_bytes, link.delivery_rate));
-                    let at = match (at, drained) {
-                        (Some(at), Some(drained)) => Some(at.min(drained)),
-                        (at, drained) => at.or(drained),
-                    };
-                    if let Some(at) = at {
-                        self.wake_at(key, at);
-                    }
+                // While small packets wait in the output, that they leave brings it back here.
+                if let Some(at) = at.filter(|_| connection.outbox.data_bytes() == 0) {
+                    self.wake_at(key, at);
                 }
                 Step::Enough
             }
