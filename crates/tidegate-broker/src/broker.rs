@@ -371,6 +371,7 @@ impl Broker {
             return;
         }
         connection.is_closing = true;
+        connection.receiving = None;
         if connection.version == Version::V5 {
             let mut packet = Disconnect::new(reason);
             packet.reason_string =
@@ -393,6 +394,11 @@ impl Broker {
         }
         mark_dirty(key, connection, &mut self.dirty);
         self.outputs.push_back(Output::Close(key));
+    }
+
+    /// Ends a connection for a reason of the shell's, such as that it has no memory for what comes in.
+    pub fn end(&mut self, key: ConnectionKey, reason: ReasonCode, text: &str) {
+        self.disconnect(key, reason, Some(text));
     }
 
     /// Ends the connection of the client, if it has one here, because somebody said so.

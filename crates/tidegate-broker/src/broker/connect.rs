@@ -402,11 +402,6 @@ impl Broker {
     }
 }
 
-/// One and a half times the keep alive (MQTT-3.1.2-22).
-pub(super) fn silence(keep_alive: u16) -> Duration {
-    Duration::from_millis(u64::from(keep_alive) * 1500)
-}
-
 /// How long the session outlives its connection, and whether the client is to be told that it is shorter than it asked.
 fn session_expiry(
     connect: &Connect,

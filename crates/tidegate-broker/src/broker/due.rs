@@ -5,8 +5,9 @@ use std::sync::Arc;
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{QoS, ReasonCode};
 
-use super::{Broker, Statistics, connect::silence};
+use super::{Broker, Statistics};
 use crate::{
+    connection::{STALLED, silence},
     message::{Body, Incoming},
     slab::Key,
     timers::Timer,
@@ -45,13 +46,13 @@ impl Broker {
         }
     }
 
-    /// Looks at a connection again when it has been silent for too long.
+    /// Looks at a connection when it has been silent for too long, unless somebody looks before.
     pub(super) fn watch_silence(&mut self, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        self.timers.cancel(connection.silence_at.take(), Timer::Silence(key));
-        if connection.keep_alive > 0 {
-            let at = connection.last_heard + silence(connection.keep_alive);
-            connection.silence_at = Some(at);
+        if let Some(at) = connection.silence_ends()
+            && connection.silence_at.is_none_or(|set| at < set)
+        {
+            self.timers.cancel(connection.silence_at.replace(at), Timer::Silence(key));
             self.timers.set(at, Timer::Silence(key));
         }
     }
@@ -64,16 +65,22 @@ impl Broker {
             // It is we who do not read.
             connection.last_heard = now;
         }
-        let ends = connection.last_heard + silence(connection.keep_alive);
-        if ends > now {
-            self.watch_silence(key);
-        } else {
-            self.disconnect(
-                key,
-                ReasonCode::KEEP_ALIVE_TIMEOUT,
-                Some("nothing came for one and a half times the keep alive"),
-            );
+        let keep_alive = connection.keep_alive;
+        if keep_alive > 0 && connection.last_heard + silence(keep_alive) <= now {
+            let text = "nothing came for one and a half times the keep alive";
+            return self.disconnect(key, ReasonCode::KEEP_ALIVE_TIMEOUT, Some(text));
         }
+        if let Some(receiving) = &mut connection.receiving
+            && connection.last_heard + STALLED <= now
+        {
+            let refusals = self.shared.refusals();
+            if receiving.refusals < refusals {
+                let text = "the rest of a large message does not come, and others need its memory";
+                return self.disconnect(key, ReasonCode::QUOTA_EXCEEDED, Some(text));
+            }
+            receiving.looked_at = now;
+        }
+        self.watch_silence(key);
     }
 
     /// The topics that Mosquitto's users read.

@@ -96,7 +96,7 @@ impl Broker {
             payload: Body::Held(&payload),
             forwarded: &received.forwarded,
             message_expiry: received.message_expiry,
-            charge: Some(charge),
+            charge: Some(charge.whole()),
         };
         self.arrived(now, key, &topic, None, arrival)
     }
