@@ -331,12 +331,6 @@ impl Broker {
         keys.len()
     }
 
-    /// Ends a connection because somebody said so.
-    pub fn kick_connection(&mut self, key: ConnectionKey) {
-        let text = Some("ended by an administrator");
-        self.disconnect(key, ReasonCode::ADMINISTRATIVE_ACTION, text);
-    }
-
     /// Messages received so far.
     pub fn received(&self) -> u64 {
         self.statistics.received
@@ -377,6 +371,7 @@ impl Broker {
             return;
         }
         connection.is_closing = true;
+        connection.receiving = None;
         if connection.version == Version::V5 {
             let mut packet = Disconnect::new(reason);
             packet.reason_string =
@@ -399,6 +394,11 @@ impl Broker {
         }
         mark_dirty(key, connection, &mut self.dirty);
         self.outputs.push_back(Output::Close(key));
+    }
+
+    /// Ends a connection for a reason of the shell's, such as that there is no memory for what comes in.
+    pub fn end(&mut self, key: ConnectionKey, reason: ReasonCode, text: &str) {
+        self.disconnect(key, reason, Some(text));
     }
 
     /// Ends the connection of the client, if it has one here, because somebody said so.

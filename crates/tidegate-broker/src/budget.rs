@@ -86,6 +86,30 @@ impl Charge {
     }
 }
 
+/// Bytes of a packet that has not come whole, taken from a node's budget and from the half of it that all such packets may
+/// take; given back when dropped.
+#[derive(Debug)]
+pub struct PartialCharge {
+    charge: Charge,
+    _half: Charge,
+}
+
+impl PartialCharge {
+    pub(crate) fn new(charge: Charge, half: Charge) -> Self {
+        Self { charge, _half: half }
+    }
+
+    /// How many bytes.
+    pub fn bytes(&self) -> u64 {
+        self.charge.bytes()
+    }
+
+    /// The charge of the packet that has come whole.
+    pub(crate) fn whole(self) -> Charge {
+        self.charge
+    }
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
         self.state.used.fetch_sub(self.bytes, Ordering::AcqRel);

@@ -2,6 +2,8 @@
 
 use std::{str::FromStr, sync::Arc, time::Duration};
 
+use tidegate_message::{TopicError, check_topic_filter, check_topic_name, split_shared};
+
 use crate::schedule::Policy;
 
 /// Settings of all shards of a node.
@@ -9,8 +11,6 @@ use crate::schedule::Policy;
 pub struct BrokerConfig {
     /// Bytes of payloads that the node holds at most: queued, in flight, retained and being received. Default 256 MiB.
     pub payload_bytes_max: u64,
-    /// Largest packet that is accepted, in bytes. Default 256 MiB less a byte, the protocol's own limit.
-    pub packet_bytes_max: u32,
     /// Longest time that a session outlives its connection; what clients ask beyond it is cut, and they are told.
     /// Default seven days.
     pub session_expiry_max: Duration,
@@ -31,8 +31,6 @@ pub struct BrokerConfig {
     pub topic_alias_max: u16,
     /// Topic aliases defined towards a subscriber that takes them. Default 64.
     pub topic_alias_out_max: u16,
-    /// Levels of a topic or filter. Default 128.
-    pub topic_levels_max: usize,
     /// Longest keep alive in seconds, and the one of clients that want none; 0 lets them. Default 0.
     pub keep_alive_max: u16,
     /// Payloads up to this are copied into the subscriber's output, larger ones go by reference. Default 4 KiB.
@@ -50,6 +48,13 @@ pub struct BrokerConfig {
 /// Settings of a session, by listener, by user, or for all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionConfig {
+    /// Largest packet that is accepted from the client, in bytes; MQTT 5 clients are told. Default the protocol's own limit,
+    /// 256 MiB and four bytes.
+    pub packet_bytes_max: u32,
+    /// Levels of a topic or filter that the client names; `$share/GROUP` before a filter does not count. Default 128.
+    pub topic_levels_max: usize,
+    /// Bytes of a topic or filter that the client names, `$share/GROUP/` included. Default 65,535, the protocol's own limit.
+    pub topic_bytes_max: usize,
     /// Bytes of the messages that wait for one subscriber; one may always wait. Default 32 MiB.
     pub queue_bytes_max: u64,
     /// Messages that wait for one subscriber. Default 100,000.
@@ -95,7 +100,6 @@ impl Default for BrokerConfig {
     fn default() -> Self {
         Self {
             payload_bytes_max: 256 << 20,
-            packet_bytes_max: tidegate_wire::mqtt::PACKET_BYTES_MAX,
             session_expiry_max: Duration::from_secs(7 * 24 * 3600),
             sessions_max: 1_000_000,
             subscriptions_max: 100_000,
@@ -105,7 +109,6 @@ impl Default for BrokerConfig {
             receive_maximum: 1024,
             topic_alias_max: 64,
             topic_alias_out_max: 64,
-            topic_levels_max: 128,
             keep_alive_max: 0,
             copy_bytes_max: 4 << 10,
             session: SessionConfig::default(),
@@ -119,6 +122,9 @@ impl Default for BrokerConfig {
 impl Default for SessionConfig {
     fn default() -> Self {
         Self {
+            packet_bytes_max: tidegate_wire::mqtt::PACKET_BYTES_MAX,
+            topic_levels_max: 128,
+            topic_bytes_max: 65_535,
             queue_bytes_max: 32 << 20,
             queue_messages_max: 100_000,
             overflow_qos0: Overflow::DropOldest,
@@ -126,6 +132,27 @@ impl Default for SessionConfig {
             policy: Policy::default(),
             large_bytes: 10_000,
         }
+    }
+}
+
+impl SessionConfig {
+    /// Whether the client may publish to `topic`, by its form.
+    pub(crate) fn check_topic_name(&self, topic: &str) -> Result<(), TopicError> {
+        self.check_topic_bytes(topic)?;
+        check_topic_name(topic, self.topic_levels_max)
+    }
+
+    /// Whether the client may subscribe to `filter`, by its form; gives its part without `$share/GROUP/`.
+    pub(crate) fn check_topic_filter<'a>(&self, filter: &'a str) -> Result<&'a str, TopicError> {
+        self.check_topic_bytes(filter)?;
+        let inner = split_shared(filter)?.map_or(filter, |shared| shared.filter);
+        check_topic_filter(inner, self.topic_levels_max)?;
+        Ok(inner)
+    }
+
+    fn check_topic_bytes(&self, text: &str) -> Result<(), TopicError> {
+        let (bytes, limit) = (text.len(), self.topic_bytes_max);
+        if bytes > limit { Err(TopicError::TooLong { bytes, limit }) } else { Ok(()) }
     }
 }
 

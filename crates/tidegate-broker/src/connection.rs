@@ -12,7 +12,7 @@ use tidegate_message::{Instant, Payload};
 use tidegate_wire::mqtt::{PacketId, QoS, Version};
 
 use crate::{
-    budget::Charge,
+    budget::PartialCharge,
     message::Message,
     outbox::Outbox,
     routes::Route,
@@ -30,8 +30,12 @@ pub(crate) struct Connection {
     /// Seconds of silence that are allowed; 0 for any.
     pub(crate) keep_alive: u16,
     pub(crate) last_heard: Instant,
+    /// When its silence is looked at.
+    pub(crate) silence_at: Option<Instant>,
     /// Largest packet that the client takes.
     pub(crate) packet_bytes_max: u32,
+    /// Largest packet that is taken from it.
+    pub(crate) received_bytes_max: u32,
     /// QoS 1 and 2 messages in flight that the client takes.
     pub(crate) receive_maximum: u16,
     /// Whether acknowledgements may carry a reason string.
@@ -133,16 +137,41 @@ pub(crate) struct Receiving {
     pub(crate) forwarded: Vec<u8>,
     pub(crate) message_expiry: Option<u32>,
     /// None if the budget had no room: the payload is read and forgotten.
-    pub(crate) charge: Option<Charge>,
-    /// Its part of what messages that are not whole may take.
-    pub(crate) _receiving: Option<Charge>,
+    pub(crate) charge: Option<PartialCharge>,
+    /// When it was last looked at whether anything still comes, and how often memory had been refused by then.
+    pub(crate) looked_at: Instant,
+    pub(crate) refusals: u64,
     pub(crate) segments: Vec<Bytes>,
     pub(crate) segment: Option<Segment>,
     /// Bytes of the payload that have not arrived.
     pub(crate) left: usize,
 }
 
+/// A large PUBLISH of which nothing came for this long has stalled. TCP bridges shorter gaps of bad links; who still holds
+/// memory then loses it to those who were refused some.
+pub(crate) const STALLED: Duration = Duration::from_secs(30);
+
+impl Connection {
+    /// When its silence is to be looked at.
+    pub(crate) fn silence_ends(&self) -> Option<Instant> {
+        let keep_alive = (self.keep_alive > 0).then(|| self.last_heard + silence(self.keep_alive));
+        let stalls =
+            self.receiving.as_ref().and_then(|receiving| receiving.stalls(self.last_heard));
+        keep_alive.into_iter().chain(stalls).min()
+    }
+}
+
+/// One and a half times the keep alive (MQTT-3.1.2-22).
+pub(crate) fn silence(keep_alive: u16) -> Duration {
+    Duration::from_millis(u64::from(keep_alive) * 1500)
+}
+
 impl Receiving {
+    /// When it is to be looked at whether it has stalled; never if it holds no memory.
+    fn stalls(&self, last_heard: Instant) -> Option<Instant> {
+        self.charge.is_some().then(|| last_heard.max(self.looked_at) + STALLED)
+    }
+
     /// Takes what it needs of `input`; how much that was.
     pub(crate) fn take(&mut self, input: &[u8], pool: &Segments) -> usize {
         let taken = input.len().min(self.left);

@@ -41,7 +41,7 @@ pub use broker::{
     Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Output, Peer, Refused, SessionReport,
     Statistics, WRITE_BYTES_MAX,
 };
-pub use budget::Budget;
+pub use budget::{Budget, PartialCharge};
 pub use config::{BrokerConfig, Overflow, SessionConfig, TopicConfig};
 pub use message::{Body, Incoming, Message};
 pub use outbox::SLICES_MAX;

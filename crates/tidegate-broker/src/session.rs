@@ -111,8 +111,6 @@ pub(crate) struct Session {
     pub(crate) will: Option<(Box<WillMessage>, Instant)>,
     /// When it ends, if nobody comes.
     pub(crate) ends_at: Option<Instant>,
-    /// When a timer looks at that, the earliest if there are several.
-    pub(crate) looked_at: Option<Instant>,
     pub(crate) dropped: Dropped,
     /// Publishers that are not read from because this session's queue is full.
     pub(crate) blocks: Vec<SessionKey>,

@@ -36,7 +36,7 @@ pub struct Shared {
     retained_count: AtomicUsize,
     sessions: AtomicUsize,
     hasher: RandomState,
-    /// Of the budget, what messages may take that have not arrived whole: somebody may announce much and send nothing.
+    /// Of the budget, what packets may take that have not arrived whole: somebody may announce much and send nothing.
     receiving: Budget,
     segments: Segments,
     statistics: Mutex<Vec<Statistics>>,
@@ -153,6 +153,11 @@ impl Shared {
 
     pub(crate) fn receiving(&self) -> &Budget {
         &self.receiving
+    }
+
+    /// How often there was no memory for somebody.
+    pub(crate) fn refusals(&self) -> u64 {
+        self.budget.refused() + self.receiving.refused()
     }
 
     pub(crate) fn segments(&self) -> &Segments {

@@ -288,7 +288,8 @@ impl World {
     }
 
     pub(crate) fn try_connect(&mut self, connect: Connect) -> Result<At, Refused> {
-        self.try_connect_with(connect, SessionConfig::default())
+        let config = self.shared.config().session.clone();
+        self.try_connect_with(connect, config)
     }
 
     pub(crate) fn join_with(&mut self, connect: Connect, config: SessionConfig) -> At {
@@ -548,7 +549,7 @@ impl World {
             self.close(At(at));
         }
         self.pump();
-        self.advance(Duration::from_secs(1 << 24));
+        self.advance(2 * self.shared.config().session_expiry_max);
         let sessions: u64 = self.shards.iter().map(|shard| shard.statistics().sessions).sum();
         assert_eq!(sessions, 0, "sessions that do not expire");
         let mut topics = Vec::new();

@@ -1,12 +1,13 @@
 //! When something is to be looked at again.
 
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::collections::BTreeSet;
 
 use tidegate_message::Instant;
 
 use crate::slab::Key;
 
-/// What is looked at. A timer may be early or about something that is gone: whoever is called checks.
+/// What is looked at. Whoever sets one notes when, and cancels it when what it is about ends: peers can make timers that are
+/// due in days as fast as they can connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// A connection has been silent for too long.
@@ -23,28 +24,34 @@ pub(crate) enum Timer {
 
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
-    heap: BinaryHeap<Reverse<(Instant, Timer)>>,
+    set: BTreeSet<(Instant, Timer)>,
 }
 
 impl Timers {
     pub(crate) fn set(&mut self, at: Instant, timer: Timer) {
-        self.heap.push(Reverse((at, timer)));
+        self.set.insert((at, timer));
+    }
+
+    /// Takes back a timer that was set for `at`, if it was.
+    pub(crate) fn cancel(&mut self, at: Option<Instant>, timer: Timer) {
+        if let Some(at) = at {
+            self.set.remove(&(at, timer));
+        }
     }
 
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.heap.peek().map(|Reverse((at, _))| *at)
+        self.set.first().map(|(at, _)| *at)
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.heap.len()
+        self.set.len()
     }
 
     pub(crate) fn due(&mut self, now: Instant) -> Option<Timer> {
-        let Reverse((at, _)) = self.heap.peek()?;
-        if *at > now {
+        if self.next()? > now {
             return None;
         }
-        self.heap.pop().map(|Reverse((_, timer))| timer)
+        self.set.pop_first().map(|(_, timer)| timer)
     }
 }

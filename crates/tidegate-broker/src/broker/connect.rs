@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_message::{Identity, IdentityKind, Instant, check_topic_name};
+use tidegate_message::{Identity, IdentityKind, Instant};
 use tidegate_wire::mqtt::{
     Auth, Connack, ConnackProperties, Connect, Disconnect, PACKET_BYTES_MAX, Packet, ReasonCode,
     Version,
@@ -87,7 +87,7 @@ impl Broker {
         let will = match connect.will.take() {
             None => None,
             Some(will) => {
-                if let Err(error) = check_topic_name(&will.topic, limits.topic_levels_max) {
+                if let Err(error) = config.check_topic_name(&will.topic) {
                     return refuse(ReasonCode::TOPIC_NAME_INVALID, &error.to_string());
                 }
                 let topic = Arc::from(&*will.topic);
@@ -150,7 +150,9 @@ impl Broker {
             will,
             keep_alive,
             last_heard: now,
+            silence_at: None,
             packet_bytes_max: asked.maximum_packet_size.unwrap_or(PACKET_BYTES_MAX),
+            received_bytes_max: config.packet_bytes_max,
             receive_maximum: asked
                 .receive_maximum
                 .map_or(u16::MAX, u16::from)
@@ -177,13 +179,11 @@ impl Broker {
         self.statistics.connects += 1;
         self.statistics.connections_peak =
             self.statistics.connections_peak.max(self.connections.len() as u64);
-        if keep_alive > 0 {
-            self.timers.set(now + silence(keep_alive), Timer::Silence(key));
-        }
+        self.watch_silence(key);
         properties.receive_maximum = std::num::NonZeroU16::new(limits.receive_maximum);
         properties.topic_alias_maximum = limits.topic_alias_max;
         properties.maximum_packet_size =
-            (limits.packet_bytes_max < PACKET_BYTES_MAX).then_some(limits.packet_bytes_max);
+            (config.packet_bytes_max < PACKET_BYTES_MAX).then_some(config.packet_bytes_max);
         properties.authentication_method = asked.authentication_method.clone();
         properties.authentication_data = authentication_data;
         let connack = Connack { session_present, reason: ReasonCode::SUCCESS, properties };
@@ -202,8 +202,10 @@ impl Broker {
         session.config = config;
         session.expiry = expiry;
         session.connection = Some(key);
-        session.ends_at = None;
-        session.will = None; // MQTT-3.1.3-9
+        let session_key = connection.session.expect("just given");
+        self.timers.cancel(session.ends_at.take(), Timer::SessionEnd(session_key));
+        let will_at = session.will.take().map(|(_, at)| at); // MQTT-3.1.3-9
+        self.timers.cancel(will_at, Timer::Will(session_key));
         session.state.connected.store(true, std::sync::atomic::Ordering::Relaxed);
         connection.resend = session.inflight.entries().map(|entry| entry.id).collect();
         mark_dirty(key, connection, &mut self.dirty);
@@ -219,6 +221,8 @@ impl Broker {
         self.let_go(now, key, false);
         if let Some(mut connection) = self.connections.remove(key) {
             connection.outbox.clear(&mut self.buffers);
+            self.timers.cancel(connection.silence_at, Timer::Silence(key));
+            self.timers.cancel(connection.wakes_at, Timer::Wake(key));
         }
     }
 
@@ -257,18 +261,6 @@ impl Broker {
         self.outputs.push_back(Output::Close(key));
     }
 
-    /// Sets a timer for the end of a session, unless one that comes in time is set: who reconnects often must not leave a
-    /// timer behind each time.
-    pub(super) fn watch_end(&mut self, key: Key) {
-        let Some(session) = self.sessions.get_mut(key) else { return };
-        if let Some(ends_at) = session.ends_at
-            && session.looked_at.is_none_or(|at| at > ends_at)
-        {
-            session.looked_at = Some(ends_at);
-            self.timers.set(ends_at, Timer::SessionEnd(key));
-        }
-    }
-
     /// Another connection comes for the session of this one.
     fn take_over(&mut self, now: Instant, session: Key, clean_start: bool) {
         let connection = self.sessions.get(session).and_then(|session| session.connection);
@@ -300,7 +292,9 @@ impl Broker {
         }
         session.inflight.keep_resendable();
         if let Some(expiry) = session.expiry {
-            session.ends_at = Some(now + expiry);
+            let at = now + expiry;
+            session.ends_at = Some(at);
+            self.timers.set(at, Timer::SessionEnd(session_key));
         }
         match will {
             Some(will) if will.delay.is_zero() => self.publish_will(now, session_key, &will),
@@ -312,7 +306,6 @@ impl Broker {
             }
             _ => {}
         }
-        self.watch_end(session_key);
     }
 
     pub(super) fn publish_will(&mut self, now: Instant, session: Key, will: &WillMessage) {
@@ -367,7 +360,6 @@ impl Broker {
             state: Arc::new(SessionState::default()),
             will: None,
             ends_at: None,
-            looked_at: None,
             dropped: Default::default(),
             blocks: Vec::new(),
             blocked_by: 0,
@@ -379,11 +371,13 @@ impl Broker {
     /// Forgets a session that has no connection; its will, if it still waits, is published (MQTT-3.1.2-8).
     pub(super) fn end_session(&mut self, now: Instant, key: Key) {
         let will = self.sessions.get_mut(key).and_then(|session| session.will.take());
-        if let Some((will, _)) = will {
+        if let Some((will, at)) = will {
+            self.timers.cancel(Some(at), Timer::Will(key));
             self.publish_will(now, key, &will);
         }
         let session_key = self.session_key(key);
         let Some(session) = self.sessions.remove(key) else { return };
+        self.timers.cancel(session.ends_at, Timer::SessionEnd(key));
         self.by_client.remove(&session.client_id);
         self.shared.end_session();
         if !session.subscriptions.is_empty() {
@@ -406,11 +400,6 @@ impl Broker {
             }
         }
     }
-}
-
-/// One and a half times the keep alive (MQTT-3.1.2-22).
-pub(super) fn silence(keep_alive: u16) -> Duration {
-    Duration::from_millis(u64::from(keep_alive) * 1500)
 }
 
 /// How long the session outlives its connection, and whether the client is to be told that it is shorter than it asked.

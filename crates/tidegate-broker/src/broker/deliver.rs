@@ -1,6 +1,6 @@
 //! From a message to its subscribers.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tidegate_message::{Action, Instant, Target as Asked};
 use tidegate_wire::mqtt::{PublishHead, QoS, ReasonCode, Version};
@@ -563,10 +563,4 @@ pub(super) fn append(body: &Body<'_>, out: &mut Vec<u8>) {
             }
         }
     }
-}
-
-/// How long after `bytes` unsent ones another look is worth it.
-pub(super) fn drain_time(bytes: u64, rate: u64) -> Duration {
-    let micros = bytes.saturating_mul(1_000_000).checked_div(rate).unwrap_or(5_000);
-    Duration::from_micros(micros.clamp(1_000, 20_000))
 }

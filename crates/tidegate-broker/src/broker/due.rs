@@ -5,8 +5,9 @@ use std::sync::Arc;
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{QoS, ReasonCode};
 
-use super::{Broker, Statistics, connect::silence};
+use super::{Broker, Statistics};
 use crate::{
+    connection::{STALLED, silence},
     message::{Body, Incoming},
     slab::Key,
     timers::Timer,
@@ -23,18 +24,12 @@ impl Broker {
                 Timer::Silence(key) => self.silent(now, key),
                 Timer::Wake(key) => self.woken(now, key),
                 Timer::SessionEnd(key) => {
-                    let Some(session) = self.sessions.get_mut(key) else { continue };
-                    session.looked_at.take_if(|at| *at <= now);
-                    if session.ends_at.is_some_and(|at| at <= now) {
-                        self.statistics.expired_sessions += 1;
-                        self.end_session(now, key);
-                    } else {
-                        self.watch_end(key);
-                    }
+                    self.statistics.expired_sessions += 1;
+                    self.end_session(now, key);
                 }
                 Timer::Will(key) => {
                     let Some(session) = self.sessions.get_mut(key) else { continue };
-                    if let Some((will, _)) = session.will.take_if(|(_, at)| *at <= now) {
+                    if let Some((will, _)) = session.will.take() {
                         self.publish_will(now, key, &will);
                     }
                 }
@@ -51,23 +46,41 @@ impl Broker {
         }
     }
 
+    /// Looks at a connection when it has been silent for too long, unless somebody looks before.
+    pub(super) fn watch_silence(&mut self, key: Key) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if let Some(at) = connection.silence_ends()
+            && connection.silence_at.is_none_or(|set| at < set)
+        {
+            self.timers.cancel(connection.silence_at.replace(at), Timer::Silence(key));
+            self.timers.set(at, Timer::Silence(key));
+        }
+    }
+
     fn silent(&mut self, now: Instant, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.silence_at = None;
         let session = connection.session.and_then(|key| self.sessions.get(key));
         if session.is_some_and(|session| session.blocked_by > 0) {
             // It is we who do not read.
             connection.last_heard = now;
         }
-        let ends = connection.last_heard + silence(connection.keep_alive);
-        if ends > now {
-            self.timers.set(ends, Timer::Silence(key));
-        } else {
-            self.disconnect(
-                key,
-                ReasonCode::KEEP_ALIVE_TIMEOUT,
-                Some("nothing came for one and a half times the keep alive"),
-            );
+        let keep_alive = connection.keep_alive;
+        if keep_alive > 0 && connection.last_heard + silence(keep_alive) <= now {
+            let text = "nothing came for one and a half times the keep alive";
+            return self.disconnect(key, ReasonCode::KEEP_ALIVE_TIMEOUT, Some(text));
         }
+        if let Some(receiving) = &mut connection.receiving
+            && connection.last_heard + STALLED <= now
+        {
+            let refusals = self.shared.refusals();
+            if receiving.refusals < refusals {
+                let text = "the rest of a large message does not come, and others need its memory";
+                return self.disconnect(key, ReasonCode::QUOTA_EXCEEDED, Some(text));
+            }
+            receiving.looked_at = now;
+        }
+        self.watch_silence(key);
     }
 
     /// The topics that Mosquitto's users read.

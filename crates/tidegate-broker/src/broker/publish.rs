@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_message::{Action, IdentityKind, Instant, Payload, Target, check_topic_name};
+use tidegate_message::{Action, IdentityKind, Instant, Payload, Target};
 use tidegate_wire::mqtt::{AckKind, PacketId, Publish, QoS, ReasonCode, Version};
 
 use super::{Broker, deliver::Outcome};
@@ -96,18 +96,15 @@ impl Broker {
             payload: Body::Held(&payload),
             forwarded: &received.forwarded,
             message_expiry: received.message_expiry,
-            charge: Some(charge),
+            charge: Some(charge.whole()),
         };
         self.arrived(now, key, &topic, None, arrival)
     }
 
     /// The topic of a PUBLISH, with aliases resolved and noted (section 3.3.2.3.4).
     pub(super) fn topic_of(&mut self, key: Key, publish: &Publish<'_>) -> Result<Arc<str>, Fault> {
-        let (max, levels_max) = {
-            let limits = self.shared.config();
-            (limits.topic_alias_max, limits.topic_levels_max)
-        };
-        let connection = self.connections.get_mut(key).expect("it is being received from");
+        let max = self.shared.config().topic_alias_max;
+        let connection = self.connections.get(key).expect("it is being received from");
         let Some(alias) = publish.properties.topic_alias else { return Ok(publish.topic.into()) };
         let alias = alias.get();
         if alias > max {
@@ -125,14 +122,23 @@ impl Broker {
         if let Some(known) = known.filter(|known| **known == *publish.topic) {
             return Ok(known);
         }
-        check_topic_name(publish.topic, levels_max)
-            .map_err(|error| Fault::new(ReasonCode::TOPIC_NAME_INVALID, error.to_string()))?;
+        self.check_topic(key, publish.topic)?;
+        let connection = self.connections.get_mut(key).expect("it is being received from");
         let topic: Arc<str> = publish.topic.into();
         if connection.aliases_in.len() <= at {
             connection.aliases_in.resize(at + 1, None);
         }
         connection.aliases_in[at] = Some(topic.clone());
         Ok(topic)
+    }
+
+    /// Whether the client may publish to `topic`, by its form.
+    pub(super) fn check_topic(&self, key: Key, topic: &str) -> Result<(), Fault> {
+        let connection = self.connections.get(key).expect("it is being received from");
+        let session = connection.session.expect("checked before");
+        let session = self.sessions.get(session).expect("a connection's session is there");
+        let checked = session.config.check_topic_name(topic);
+        checked.map_err(|error| Fault::new(ReasonCode::TOPIC_NAME_INVALID, error.to_string()))
     }
 
     /// Whether it is a QoS 2 message that was received and not released, which is answered again and no more
@@ -369,9 +375,7 @@ impl Broker {
 
     #[cold]
     fn look_up(&mut self, key: Key, topic: &str) -> Result<Option<Arc<Route>>, Fault> {
-        let levels_max = self.shared.config().topic_levels_max;
-        check_topic_name(topic, levels_max)
-            .map_err(|error| Fault::new(ReasonCode::TOPIC_NAME_INVALID, error.to_string()))?;
+        self.check_topic(key, topic)?;
         let route = self.route(topic);
         let connection = self.connections.get_mut(key).expect("it is being received from");
         let session = connection.session.expect("checked before");

@@ -8,6 +8,7 @@ use tidegate_wire::mqtt::{
 
 use super::{Broker, ConnectionKey, Output, mark_dirty, publish::Fault};
 use crate::{
+    budget::PartialCharge,
     connection::Receiving,
     inflight::Awaits,
     message::{MESSAGE_OVERHEAD_BYTES, charge_bytes},
@@ -66,8 +67,8 @@ impl Broker {
             }
             return Ok(count);
         }
-        let packet_bytes_max = self.shared.config().packet_bytes_max as usize;
-        let Some(header) = FixedHeader::decode(input, packet_bytes_max)? else { return Ok(0) };
+        let received_bytes_max = connection.received_bytes_max as usize;
+        let Some(header) = FixedHeader::decode(input, received_bytes_max)? else { return Ok(0) };
         let (first, packet_bytes) = (header.first, header.packet_bytes());
         let Some(body) = input.get(header.header_bytes..packet_bytes) else {
             if header.packet_type() != PUBLISH {
@@ -93,7 +94,7 @@ impl Broker {
                 return Err(Fault::new(ReasonCode::PACKET_TOO_LARGE, text));
             };
             refuse_subscription_ids(&publish)?;
-            self.begin_receiving(key, &publish, header.body_bytes - head_bytes)?;
+            self.begin_receiving(now, key, &publish, header.body_bytes - head_bytes)?;
             self.statistics.packets_received += 1;
             return Ok(header.header_bytes + head_bytes);
         };
@@ -118,16 +119,18 @@ impl Broker {
 
     fn begin_receiving(
         &mut self,
+        now: Instant,
         key: Key,
         publish: &Publish<'_>,
         payload_bytes: usize,
     ) -> Result<(), Fault> {
         let topic = self.topic_of(key, publish)?;
+        self.check_topic(key, &topic)?;
         let mut forwarded = Vec::new();
         publish.properties.forwarded(&mut forwarded);
         let bytes = charge_bytes(payload_bytes, forwarded.len()) - MESSAGE_OVERHEAD_BYTES;
-        let receiving = self.shared.receiving().charge(bytes);
-        let charge = if receiving.is_some() { self.charge(bytes) } else { None };
+        let charge = self.charge_partial(bytes);
+        let refusals = self.shared.refusals();
         let connection = self.connections.get_mut(key).expect("it is being received from");
         connection.receiving = Some(Box::new(Receiving {
             topic,
@@ -137,12 +140,25 @@ impl Broker {
             forwarded,
             message_expiry: publish.properties.message_expiry,
             charge,
-            _receiving: receiving,
+            looked_at: now,
+            refusals,
             segments: Vec::new(),
             segment: None,
             left: payload_bytes,
         }));
+        self.watch_silence(key);
         Ok(())
+    }
+
+    /// Takes bytes from the node's budget for what the caller keeps of packets that are not whole, and from the half of it
+    /// that all such packets may take; none if there is no room. They are given back when the charge is dropped.
+    pub fn charge_partial(&mut self, bytes: u64) -> Option<PartialCharge> {
+        let half = self.shared.receiving();
+        if bytes > half.limit() {
+            return None; // There never is, so nobody else is to blame.
+        }
+        let half = half.charge(bytes)?;
+        self.charge(bytes).map(|charge| PartialCharge::new(charge, half))
     }
 
     fn received_packet(&mut self, now: Instant, key: Key, packet: Packet<'_>) -> Result<(), Fault> {

@@ -1,6 +1,6 @@
 //! Subscriptions (MQTT 5, sections 3.8 to 3.11).
 
-use tidegate_message::{Action, Instant, Target, check_topic_filter, split_shared};
+use tidegate_message::{Action, Instant, Target, TopicError};
 use tidegate_wire::mqtt::{
     Packet, QoS, ReasonCode, RetainHandling, Suback, Subscribe, SubscribeFilter, Unsubscribe,
     Version,
@@ -20,16 +20,37 @@ impl Broker {
         packet: Subscribe,
     ) -> Result<(), Fault> {
         let id = packet.subscription_id.unwrap_or(0);
-        let filters = packet.filters.iter();
-        let reasons = filters.map(|filter| self.subscribe_one(now, key, filter, id)).collect();
-        let answer = Suback {
+        let mut invalid = None;
+        let reasons = packet.filters.iter().map(|filter| {
+            self.subscribe_one(now, key, filter, id).unwrap_or_else(|error| {
+                tracing::debug!(connection = key.slot, filter = %filter.filter, %error, "filter refused");
+                invalid.get_or_insert(error);
+                ReasonCode::TOPIC_FILTER_INVALID
+            })
+        });
+        let mut answer = Suback {
             packet_id: packet.packet_id,
             reason_string: None,
             user_properties: Vec::new(),
-            reasons,
+            reasons: reasons.collect(),
         };
+        let connection = self.connections.get(key).expect("it is being received from");
+        // MQTT-3.1.2-29
+        answer.reason_string =
+            invalid.filter(|_| connection.problem_information).map(|error| error.to_string());
+        let packet_bytes_max = connection.packet_bytes_max as usize;
         self.answer(key, |version, out| {
-            Packet::Suback(answer).encode(version, out).expect("a byte for each filter received");
+            let start = out.len();
+            let mut encode = |answer| {
+                out.truncate(start);
+                let encoded = Packet::Suback(answer).encode(version, out);
+                encoded.expect("a byte for each filter received, and a short text");
+                out.len() - start
+            };
+            if answer.reason_string.is_some() && encode(answer.clone()) <= packet_bytes_max {
+                return;
+            }
+            encode(Suback { reason_string: None, ..answer }); // MQTT-3.9.2-1
         });
         self.begin_queries(now, key);
         Ok(())
@@ -41,7 +62,7 @@ impl Broker {
         key: Key,
         asked: &SubscribeFilter,
         id: u32,
-    ) -> ReasonCode {
+    ) -> Result<ReasonCode, TopicError> {
         let connection = self.connections.get(key).expect("it is being received from");
         let session_key = connection.session.expect("checked before");
         let own = self.session_key(session_key);
@@ -50,12 +71,8 @@ impl Broker {
         let limits = self.shared.config();
         let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
         let filter = &*asked.filter;
-        let Ok(shared) = split_shared(filter) else { return ReasonCode::TOPIC_FILTER_INVALID };
-        let inner = shared.as_ref().map_or(filter, |shared| shared.filter);
-        if let Err(error) = check_topic_filter(inner, limits.topic_levels_max) {
-            tracing::debug!(client = %session.client_id, filter, %error, "filter refused");
-            return ReasonCode::TOPIC_FILTER_INVALID;
-        }
+        let inner = session.config.check_topic_filter(filter)?;
+        let is_shared = inner.len() < filter.len();
         let decision = self.shared.authorize().decide(
             &session.identity,
             Action::Subscribe,
@@ -63,11 +80,11 @@ impl Broker {
         );
         if !decision.allow {
             tracing::debug!(client = %session.client_id, filter, rule = %decision.rule, "subscribe not allowed");
-            return ReasonCode::NOT_AUTHORIZED;
+            return Ok(ReasonCode::NOT_AUTHORIZED);
         }
         let is_known = session.subscriptions.contains_key(filter);
         if !is_known && session.subscriptions.len() >= limits.subscriptions_max {
-            return ReasonCode::QUOTA_EXCEEDED;
+            return Ok(ReasonCode::QUOTA_EXCEEDED);
         }
         let options = SubscriptionOptions {
             qos: asked.maximum_qos,
@@ -82,7 +99,7 @@ impl Broker {
             RetainHandling::SendIfNew => is_new,
             RetainHandling::DoNotSend => false,
         };
-        if wanted && shared.is_none() && self.shared.retained_count() > 0 {
+        if wanted && !is_shared && self.shared.retained_count() > 0 {
             // Asked for again, they are sent again, once.
             session.retained.retain(|scan| *scan.filter != *inner);
             session.retained.push_back(RetainedScan {
@@ -95,11 +112,11 @@ impl Broker {
             });
         }
         debug_assert!(version == Version::V5 || id == 0);
-        match options.qos {
+        Ok(match options.qos {
             QoS::AtMostOnce => ReasonCode::SUCCESS,
             QoS::AtLeastOnce => ReasonCode::GRANTED_QOS_1,
             QoS::ExactlyOnce => ReasonCode::GRANTED_QOS_2,
-        }
+        })
     }
 
     pub(super) fn unsubscribe(&mut self, key: Key, packet: Unsubscribe) -> Result<(), Fault> {

@@ -7,7 +7,7 @@ use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode, encod
 
 use super::{
     Broker, ConnectionKey,
-    deliver::{Outgoing, append, drain_time, is_large, may_begin},
+    deliver::{Outgoing, append, is_large, may_begin},
     mark_dirty,
 };
 use crate::{
@@ -148,17 +148,9 @@ impl Broker {
             Next::Large if connection.outbox.data_bytes() > 0 => Step::Enough,
             Next::Large => self.begin(now, key, session_key, Class::Large),
             Next::Wait(at) => {
-                if large.is_some() && connection.outbox.data_bytes() == 0 {
-                    let link = connection.link;
-                    let drained = (link.unsent_bytes > 0)
-                        .then(|| now + drain_time(link.unsent_bytes, link.delivery_rate));
-                    let at = match (at, drained) {
-                        (Some(at), Some(drained)) => Some(at.min(drained)),
-                        (at, drained) => at.or(drained),
-                    };
-                    if let Some(at) = at {
-                        self.wake_at(key, at);
-                    }
+                // While small packets wait in the output, that they leave brings it back here.
+                if let Some(at) = at.filter(|_| connection.outbox.data_bytes() == 0) {
+                    self.wake_at(key, at);
                 }
                 Step::Enough
             }
@@ -169,7 +161,7 @@ impl Broker {
     pub(super) fn wake_at(&mut self, key: Key, at: Instant) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.wakes_at.is_none_or(|set| at < set) {
-            connection.wakes_at = Some(at);
+            self.timers.cancel(connection.wakes_at.replace(at), Timer::Wake(key));
             self.timers.set(at, Timer::Wake(key));
         }
     }
@@ -387,9 +379,6 @@ impl Broker {
     /// A timer for this connection.
     pub(super) fn woken(&mut self, now: Instant, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        if connection.wakes_at.is_some_and(|at| at > now) {
-            return;
-        }
         connection.wakes_at = None;
         mark_dirty(key, connection, &mut self.dirty);
         if connection.schedule.query_at().is_none() {

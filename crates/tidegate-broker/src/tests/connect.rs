@@ -5,7 +5,8 @@ use super::*;
 #[test]
 fn connack_tells_what_the_server_takes() {
     // 3.2.2.3
-    let config = BrokerConfig { packet_bytes_max: 70_000, receive_maximum: 9, ..settings() };
+    let session = SessionConfig { packet_bytes_max: 70_000, ..SessionConfig::default() };
+    let config = BrokerConfig { session, receive_maximum: 9, ..settings() };
     each_with(config, |world| {
         let a = world.connect(v5("a"));
         let connack = world.connack(a);

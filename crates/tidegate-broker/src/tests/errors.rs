@@ -154,15 +154,137 @@ fn nothing_follows_our_disconnect() {
 
 #[test]
 fn packets_over_our_maximum_are_refused_before_they_have_come() {
-    // 3.2.2.3.6: 0x95
-    let config = BrokerConfig { packet_bytes_max: 1000, ..settings() };
-    each_with(config, |world| {
-        let at = world.join(v5("a"));
-        world.raw(at, &[0x30, 0xe9, 0x07]); // 1001 and a header of 3
-        assert_eq!(world.end_reason(at), Some(ReasonCode::PACKET_TOO_LARGE));
-        let at = world.join(v5("a"));
-        world.raw(at, &publish_bytes(message("t", AtMostOnce, &"x".repeat(993)), &[]));
+    // 3.2.2.3.6: 0x95; before MQTT 5 the connection just ends (3.1.1, section 4.8)
+    let few = SessionConfig { packet_bytes_max: 1000, ..SessionConfig::default() };
+    each(|world| {
+        for first in [0x30, 0x82, 0xa2] {
+            let at = world.join_with(v5("a"), few.clone());
+            world.raw(at, &[first, 0xe6, 0x07]); // 998 and a header of 3
+            assert_eq!(world.end_reason(at), Some(ReasonCode::PACKET_TOO_LARGE));
+            let told = world.clients[at.0].disconnected.clone().unwrap().reason_string.unwrap();
+            assert_eq!(told, "packet of 1001 bytes exceeds the limit of 1000");
+        }
+        let at = world.join_with(v4("a"), few.clone());
+        world.raw(at, &[0x30, 0xe6, 0x07]);
+        assert_eq!(world.end_reason(at), None);
+        let at = world.join_with(v5("a"), few.clone());
+        let fits = publish_bytes(message("t", AtMostOnce, &"x".repeat(993)), &[]);
+        assert_eq!(fits.len(), 1000);
+        world.raw(at, &fits);
         assert!(world.is_open(at));
+        // What holds for one client holds for nobody else.
+        let other = world.join(v5("other"));
+        world.publish(other, message("t", AtMostOnce, &"x".repeat(100_000)));
+        assert!(world.is_open(other));
+        // Nor for what this one is sent.
+        world.subscribe(at, "t", AtMostOnce);
+        world.publish(other, message("t", AtMostOnce, &"x".repeat(100_000)));
+        assert_eq!(world.messages(at).len(), 1);
+    });
+}
+
+/// Two levels and five bytes at most.
+fn short_topics() -> SessionConfig {
+    SessionConfig { topic_levels_max: 2, topic_bytes_max: 5, ..SessionConfig::default() }
+}
+
+#[test]
+fn topics_over_our_limits_are_refused_and_the_limit_is_named() {
+    // 3.3.2.1, 4.13: 0x90
+    each(|world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "#", AtMostOnce);
+        for (topic, told) in [
+            ("a/b/c", "a topic has at most 2 levels here, this one has 3"),
+            ("123456", "a topic has at most 5 bytes, this one has 6"),
+        ] {
+            for size in [1, 100_000] {
+                let at = world.join_with(v5("a"), short_topics());
+                let bytes = publish_bytes(message(topic, AtMostOnce, &"x".repeat(size)), &[]);
+                // A large one is refused before it has come whole.
+                world.raw(at, &bytes[..bytes.len().min(1_000)]);
+                assert_eq!(world.end_reason(at), Some(ReasonCode::TOPIC_NAME_INVALID), "{topic}");
+                let text = world.clients[at.0].disconnected.clone().unwrap().reason_string;
+                assert!(text.as_deref().unwrap().starts_with(told), "{text:?}");
+            }
+            // With an alias, too.
+            let at = world.join_with(v5("a"), short_topics());
+            world.raw(at, &publish_bytes(message(topic, AtMostOnce, "x"), &[0x23, 0, 1]));
+            assert_eq!(world.end_reason(at), Some(ReasonCode::TOPIC_NAME_INVALID), "{topic}");
+            // 3.1.1, section 4.8: the connection ends.
+            let at = world.join_with(v4("a"), short_topics());
+            world.publish(at, message(topic, AtMostOnce, "x"));
+            assert_eq!(world.end_reason(at), None);
+        }
+        let at = world.join_with(v5("a"), short_topics());
+        world.publish(at, message("12/45", AtMostOnce, "x"));
+        assert!(world.is_open(at));
+        assert_eq!(world.messages(s).len(), 1);
+    });
+}
+
+#[test]
+fn wills_over_our_limits_are_refused_at_connect() {
+    // 3.2.2.2: 0x90; 3.1.1 has no code for it but "server unavailable" (3.2.2.3)
+    each(|world| {
+        for topic in ["a/b/c", "123456"] {
+            let connect = Connect { will: Some(will(topic, "x")), ..v5("a") };
+            let refused = world.try_connect_with(connect, short_topics()).unwrap_err();
+            assert_eq!(refused.reason, ReasonCode::TOPIC_NAME_INVALID);
+            let connect = Connect { will: Some(will(topic, "x")), ..v4("a") };
+            let refused = world.try_connect_with(connect, short_topics()).unwrap_err();
+            assert_eq!(refused.connack, [0x20, 2, 0, 3]);
+        }
+        let connect = Connect { will: Some(will("a/b", "x")), ..v5("a") };
+        assert!(world.try_connect_with(connect, short_topics()).is_ok());
+    });
+}
+
+#[test]
+fn filters_over_our_limits_are_refused_alone_and_the_limit_is_named() {
+    // 3.9.3: 0x8F; 3.1.1, 3.9.3: 0x80. MQTT-3.1.2-29, MQTT-3.9.2-1: who wants no text, or could not take it, gets none.
+    let suback = |world: &mut World, at, text: &str| {
+        let filters = vec![filter(text, AtMostOnce), filter("a/#", AtMostOnce)];
+        let (packet_id, user_properties) = (id(1), Vec::new());
+        let packet = Subscribe { packet_id, subscription_id: None, user_properties, filters };
+        world.send(at, Packet::Subscribe(packet));
+        world.answer(at, |packet| match packet {
+            Packet::Suback(suback) => Some(suback.clone()),
+            _ => None,
+        })
+    };
+    let invalid = [ReasonCode::TOPIC_FILTER_INVALID, ReasonCode::SUCCESS];
+    for (text, told) in [
+        ("a/+/c", "a topic has at most 2 levels here, this one has 3"),
+        ("123456", "a topic has at most 5 bytes, this one has 6"),
+        ("$share/g/a", "a topic has at most 5 bytes, this one has 10"),
+    ] {
+        each(|world| {
+            let at = world.join_with(v5("a"), short_topics());
+            let answer = suback(world, at, text);
+            assert_eq!(answer.reasons, invalid);
+            assert!(answer.reason_string.as_deref().unwrap().starts_with(told), "{answer:?}");
+            let mut connect = v5("b");
+            connect.properties.request_problem_information = Some(false);
+            let at = world.join_with(connect, short_topics());
+            let answer = suback(world, at, text);
+            assert_eq!((&answer.reasons[..], answer.reason_string), (&invalid[..], None));
+            let mut connect = v5("c");
+            connect.properties.maximum_packet_size = Some(40);
+            let at = world.try_connect_with(connect, short_topics()).unwrap();
+            let answer = suback(world, at, text);
+            assert_eq!((&answer.reasons[..], answer.reason_string), (&invalid[..], None));
+            let at = world.join_with(v4("d"), short_topics());
+            let answer = suback(world, at, text);
+            assert_eq!(answer.reasons, [ReasonCode::UNSPECIFIED_ERROR, ReasonCode::SUCCESS]);
+        });
+    }
+    each(|world| {
+        let levels = SessionConfig { topic_bytes_max: 100, ..short_topics() };
+        let at = world.join_with(v5("a"), levels);
+        assert_eq!(world.subscribe(at, "$share/g/a/b", AtMostOnce), ReasonCode::SUCCESS);
+        let invalid = world.subscribe(at, "$share/g/a/b/c", AtMostOnce);
+        assert_eq!(invalid, ReasonCode::TOPIC_FILTER_INVALID);
     });
 }
 

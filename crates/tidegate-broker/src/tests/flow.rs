@@ -289,3 +289,27 @@ fn latency_queries_keep_to_the_protocol() {
         assert_eq!(world.texts(s), ["x"]);
     });
 }
+
+#[test]
+fn a_withheld_message_is_looked_at_when_the_schedule_says() {
+    use crate::schedule::LinkState;
+    let milliseconds = Duration::from_millis;
+    each(|world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "t", AtMostOnce);
+        let p = world.join(v5("p"));
+        let (shard, key) = (world.clients[s.0].shard, world.clients[s.0].key.unwrap());
+        // 4 ms until the kernel has sent what it holds.
+        let link =
+            LinkState { delivery_rate: 1_000_000, unsent_bytes: 4_000, ..LinkState::default() };
+        world.shards[shard].set_link(key, link);
+        world.publish(p, message("t", AtMostOnce, &"x".repeat(20_000)));
+        assert_eq!(world.shards[shard].poll_timeout(), Some(world.now + milliseconds(4)));
+        world.advance(milliseconds(3));
+        world.shards[shard].set_link(key, LinkState { unsent_bytes: 0, ..link });
+        assert!(world.messages(s).is_empty());
+        world.advance(milliseconds(1));
+        assert_eq!(world.messages(s).len(), 1);
+        assert_eq!(world.shards[shard].poll_timeout(), None);
+    });
+}

@@ -303,3 +303,92 @@ fn what_was_accepted_is_delivered_though_memory_is_short() {
         assert!(expected.len() < 300);
     });
 }
+
+/// Half a million bytes for what is not whole.
+fn a_million() -> BrokerConfig {
+    BrokerConfig { payload_bytes_max: 1_000_000, ..settings() }
+}
+
+/// A QoS 1 message of MQTT 5 of so many bytes.
+fn large(bytes: usize) -> Vec<u8> {
+    let text = "x".repeat(bytes);
+    publish_bytes(Publish { packet_id: Some(id(1)), ..message("t", AtLeastOnce, &text) }, &[])
+}
+
+/// Publishes it in two parts, so that it is not whole at first.
+fn accepts(world: &mut World, at: At, bytes: &[u8]) -> ReasonCode {
+    world.raw(at, &bytes[..100]);
+    world.raw(at, &bytes[100..]);
+    world.accepted(at, id(1))
+}
+
+#[test]
+fn what_is_not_whole_takes_half_of_the_budget_at_most() {
+    let ok = ReasonCode::NO_MATCHING_SUBSCRIBERS;
+    each_with(a_million(), |world| {
+        let p = world.join(v5("p"));
+        let first = world.shards[0].charge_partial(400_000).unwrap();
+        assert_eq!((first.bytes(), world.shared.budget().used()), (400_000, 400_000));
+        assert!(world.shards[0].charge_partial(100_001).is_none());
+        let second = world.shards[0].charge_partial(50_000).unwrap();
+        assert_eq!(accepts(world, p, &large(70_000)), ReasonCode::QUOTA_EXCEEDED);
+        drop((first, second));
+        assert_eq!(world.shared.budget().used(), 0);
+        assert_eq!(accepts(world, p, &large(70_000)), ok);
+        assert_eq!(accepts(world, p, &large(500_001)), ReasonCode::QUOTA_EXCEEDED);
+        // What is whole takes from the other half alone.
+        world.publish(p, retained("r", AtLeastOnce, &"x".repeat(450_000)));
+        assert_eq!(world.shared.retained_count(), 1);
+        assert!(world.shards[0].charge_partial(500_000).is_some());
+        assert!(world.shards[0].charge_partial(u64::MAX).is_none());
+    });
+}
+
+#[test]
+fn who_stalls_a_large_message_loses_its_memory_to_others() {
+    each_with(a_million(), |world| {
+        let stalls = world.join(Connect { keep_alive: 3_600, ..v5("stalls") });
+        let other = world.join(v5("other"));
+        world.raw(stalls, &large(400_000)[..100_000]);
+        // While nobody wants it, it keeps it.
+        world.advance(seconds(3_000));
+        assert!(world.is_open(stalls));
+        assert_eq!(accepts(world, other, &large(70_000)), ReasonCode::NO_MATCHING_SUBSCRIBERS);
+        assert_eq!(accepts(world, other, &large(300_000)), ReasonCode::QUOTA_EXCEEDED);
+        world.advance(seconds(29));
+        world.raw(stalls, b"x");
+        world.advance(seconds(29));
+        assert!(world.is_open(stalls));
+        world.advance(seconds(1));
+        assert_eq!(world.end_reason(stalls), Some(ReasonCode::QUOTA_EXCEEDED));
+        assert_eq!(world.shared.budget().used(), 0);
+        assert_eq!(accepts(world, other, &large(300_000)), ReasonCode::NO_MATCHING_SUBSCRIBERS);
+    });
+}
+
+#[test]
+fn who_was_refused_memory_itself_has_none_to_lose() {
+    each_with(a_million(), |world| {
+        let at = world.join(v5("a"));
+        let bytes = large(600_000);
+        world.raw(at, &bytes[..100_000]);
+        let other = world.join(v5("other"));
+        assert_eq!(accepts(world, other, &large(500_001)), ReasonCode::QUOTA_EXCEEDED);
+        world.advance(seconds(3_000));
+        world.raw(at, &bytes[100_000..]);
+        assert_eq!(world.accepted(at, id(1)), ReasonCode::QUOTA_EXCEEDED);
+    });
+}
+
+#[test]
+fn the_shell_may_end_a_connection_and_say_why() {
+    each(|world| {
+        for (connect, expected) in [(v5("a"), Some(ReasonCode::QUOTA_EXCEEDED)), (v4("b"), None)] {
+            let at = world.join(connect);
+            let (shard, key) = (world.clients[at.0].shard, world.clients[at.0].key.unwrap());
+            world.shards[shard].end(key, ReasonCode::QUOTA_EXCEEDED, "no memory is left");
+            world.pump();
+            assert_eq!(world.end_reason(at), expected);
+        }
+    });
+}

@@ -160,6 +160,47 @@ fn reconnecting_often_leaves_no_timers_behind() {
         let at = world.join(kept("c"));
         world.cut(at);
     }
-    assert!(world.shards[0].timers() < 10);
+    assert_eq!(world.shards[0].timers(), 1);
     world.end();
+}
+
+#[test]
+fn what_has_ended_leaves_no_timers_behind() {
+    let mut world = World::new(settings(), 1);
+    let (now, broker) = (world.now, &mut world.shards[0]);
+    let mut pass = |connect: Connect| {
+        let identity = Identity::anonymous(&connect.client_id);
+        let config = Arc::new(SessionConfig::default());
+        let request = ConnectRequest { connect, identity, config, authentication_data: None };
+        let key = broker.connect(now, request).expect("the broker accepts");
+        broker.closed(now, key);
+        broker.timers()
+    };
+    let patient = |connect| Connect { keep_alive: 65_535, ..connect };
+    for number in 0..100_000 {
+        assert_eq!(pass(patient(v5(&number.to_string()))), 0);
+    }
+    // One for the end of the session, one for its will.
+    let late = Will { delay: 3_000, ..will("w", "x") };
+    for _ in 0..1_000 {
+        let connect = Connect { will: Some(late.clone()), ..patient(kept("c")) };
+        assert_eq!(pass(Connect { clean_start: true, ..connect.clone() }), 2);
+        assert_eq!(pass(connect), 2);
+    }
+    assert_eq!(pass(v5("c")), 0);
+    world.end();
+}
+
+#[test]
+fn a_connection_has_one_timer_for_its_silence() {
+    let mut world = World::new(settings(), 1);
+    let at = world.join(Connect { keep_alive: 10, ..v5("c") });
+    for _ in 0..100 {
+        world.advance(seconds(9));
+        world.send(at, Packet::Pingreq);
+        assert_eq!(world.shards[0].timers(), 1);
+    }
+    world.advance(seconds(15));
+    assert_eq!(world.end_reason(at), Some(ReasonCode::KEEP_ALIVE_TIMEOUT));
+    assert_eq!(world.shards[0].timers(), 0);
 }

@@ -143,7 +143,8 @@ fn wildcards_do_not_match_topics_of_the_server() {
 
 #[test]
 fn subscriptions_of_a_session_are_limited() {
-    let config = BrokerConfig { subscriptions_max: 2, topic_levels_max: 3, ..settings() };
+    let session = SessionConfig { topic_levels_max: 3, ..SessionConfig::default() };
+    let config = BrokerConfig { subscriptions_max: 2, session, ..settings() };
     each_with(config, |world| {
         let at = world.join(v5("a"));
         let filters = ["a", "b", "c", "a", "1/2/3/4"].map(|text| filter(text, AtMostOnce)).to_vec();

@@ -155,6 +155,8 @@ config! {
         subscriptions_max: u32 = 100_000,
         /// Levels of a topic. Default 128.
         topic_levels_max: u32 = 128,
+        /// Length of a topic. Default `65535B`, the protocol's own.
+        topic_bytes_max: ByteCount = ByteCount(65_535),
         /// How often `$SYS` is published; `0s` for never. Default `10s`.
         sys_interval: Duration = Duration::from_secs(10),
     }
@@ -180,6 +182,12 @@ config! {
         connect_timeout: Duration = Duration::from_secs(10),
         /// Messages that one client may publish a second; who sends more is read from no faster. Default 0: any.
         publish_rate_max: u32 = 0,
+        /// As in `[mqtt]`, for clients of this listener; at most that. Default none.
+        packet_bytes_max: Option<ByteCount> = None,
+        /// As in `[mqtt]`.
+        topic_levels_max: Option<u32> = None,
+        /// As in `[mqtt]`.
+        topic_bytes_max: Option<ByteCount> = None,
         /// Whether clients come in that prove nothing. Default none: as `[mqtt]` says.
         allow_anonymous: Option<bool> = None,
         /// As in `[mqtt]`, for clients of this listener. Default none.
@@ -352,6 +360,11 @@ impl Config {
                 "mqtt.topic_levels_max",
                 (1..=65_535).contains(&self.mqtt.topic_levels_max),
                 "from 1 to 65535",
+            ),
+            (
+                "mqtt.topic_bytes_max",
+                (1..=65_535).contains(&self.mqtt.topic_bytes_max.0),
+                "from 1B to 65535B",
             ),
         ] {
             if !kept {

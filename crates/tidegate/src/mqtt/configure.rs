@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     auth::{self, Doors, DoorsConfig, DoorsError},
-    config::{ByteCount, Config, MqttBridgeSection, MqttListenerSection},
+    config::{ByteCount, Config, MqttBridgeSection, MqttListenerSection, MqttSection},
 };
 
 /// The settings of the MQTT server that `config` describes.
@@ -42,6 +42,9 @@ pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSetti
     let section = &config.mqtt;
     let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
     let session = SessionConfig {
+        packet_bytes_max: bytes(section.packet_bytes_max),
+        topic_levels_max: section.topic_levels_max as usize,
+        topic_bytes_max: section.topic_bytes_max.0 as usize,
         queue_bytes_max: section.queue_bytes_max.0,
         queue_messages_max: section.queue_messages_max as usize,
         overflow_qos0: section.overflow_qos0,
@@ -61,13 +64,11 @@ pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSetti
     });
     let broker = BrokerConfig {
         payload_bytes_max: section.payload_bytes_max.0,
-        packet_bytes_max: bytes(section.packet_bytes_max),
         session_expiry_max: section.session_expiry_max,
         sessions_max: section.sessions_max as usize,
         subscriptions_max: section.subscriptions_max as usize,
         retained_max: section.retained_max as usize,
         inflight_max: section.inflight_max,
-        topic_levels_max: section.topic_levels_max as usize,
         keep_alive_max: u16::try_from(section.keepalive_max.as_secs()).unwrap_or(u16::MAX),
         session: session.clone(),
         topics: topics.collect::<Result<_, ApiError>>()?,
@@ -75,8 +76,14 @@ pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSetti
         ..BrokerConfig::default()
     };
     let listeners = config.mqtt_listeners.iter().map(|(name, listener)| {
-        check_listener(name, listener)?;
+        check_listener(name, listener, section)?;
         let mut session = session.clone();
+        session.packet_bytes_max =
+            listener.packet_bytes_max.map_or(session.packet_bytes_max, bytes);
+        session.topic_levels_max =
+            listener.topic_levels_max.map_or(session.topic_levels_max, |levels| levels as usize);
+        session.topic_bytes_max =
+            listener.topic_bytes_max.map_or(session.topic_bytes_max, |count| count.0 as usize);
         session.queue_bytes_max =
             listener.queue_bytes_max.map_or(session.queue_bytes_max, |count| count.0);
         session.overflow_qos0 = listener.overflow_qos0.unwrap_or(session.overflow_qos0);
@@ -128,7 +135,11 @@ pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSetti
 }
 
 /// What the types of single settings cannot say.
-fn check_listener(name: &str, listener: &MqttListenerSection) -> Result<(), ApiError> {
+fn check_listener(
+    name: &str,
+    listener: &MqttListenerSection,
+    whole: &MqttSection,
+) -> Result<(), ApiError> {
     let wrong = |key: &str, text: &str| {
         Err(ApiError::new(Code::CONFIG_INVALID, format!("mqtt.listener.{name}.{key} {text}")))
     };
@@ -149,6 +160,16 @@ fn check_listener(name: &str, listener: &MqttListenerSection) -> Result<(), ApiE
     }
     if listener.connections_max == 0 {
         return wrong("connections_max", "must be at least 1");
+    }
+    let packet = listener.packet_bytes_max.map_or(whole.packet_bytes_max.0, |count| count.0);
+    if !(1 << 10..=whole.packet_bytes_max.0).contains(&packet) {
+        return wrong("packet_bytes_max", "must be from 1KiB to mqtt.packet_bytes_max");
+    }
+    if listener.topic_levels_max.is_some_and(|levels| !(1..=65_535).contains(&levels)) {
+        return wrong("topic_levels_max", "must be from 1 to 65535");
+    }
+    if listener.topic_bytes_max.is_some_and(|count| !(1..=65_535).contains(&count.0)) {
+        return wrong("topic_bytes_max", "must be from 1B to 65535B");
     }
     if listener.connect_timeout < Duration::from_millis(100) {
         return wrong("connect_timeout", "must be at least 100ms");
@@ -325,7 +346,7 @@ fn bridge(
         backoff_max: section.reconnect_backoff_max,
         session,
         receive_maximum: server.broker.receive_maximum,
-        packet_bytes_max: server.broker.packet_bytes_max,
+        packet_bytes_max: server.broker.session.packet_bytes_max,
         ..BridgeSettings::default()
     };
     settings.check().map_err(|error| invalid(&format!("mqtt.bridge.{name}"), &error))?;

@@ -28,7 +28,9 @@ use mio::{
     Events, Interest, Poll, Token,
     net::{TcpListener, TcpStream},
 };
-use tidegate_broker::{Admission, Broker, ConnectRequest, ConnectionKey, Output, Peer, Shared};
+use tidegate_broker::{
+    Admission, Broker, ConnectRequest, ConnectionKey, Output, PartialCharge, Peer, Shared,
+};
 use tidegate_message::{Identity, Instant, Proof, Refusal};
 use tidegate_wire::mqtt::{Connect, ReasonCode};
 
@@ -127,6 +129,8 @@ pub(super) struct Connection {
     stage: Stage,
     /// Bytes that are no whole packet yet.
     left: Vec<u8>,
+    /// Their part of the node's budget, if they are many.
+    left_charge: Option<PartialCharge>,
     /// Whether the socket may have more to read.
     is_readable: bool,
     /// In the list of connections to be read.

@@ -236,3 +236,114 @@ fn publish_bytes(message: &Outgoing<'_>) -> Vec<u8> {
     bytes.extend_from_slice(message.payload);
     bytes
 }
+
+#[test]
+fn who_does_not_read_its_answers_is_not_read_from() {
+    let program = Program::start(LISTENER);
+    let address = program.address("main");
+    let mut healthy = Healthy::connect(address);
+    let before = program.resident_bytes();
+    let mut stream = dial(address);
+    stream.write_all(&connect_bytes(Version::V4)).unwrap();
+    // PINGREQ until neither kernel nor program takes more of them: without a bound this would never end.
+    stream.set_nonblocking(true).unwrap();
+    let pings: Vec<u8> = [0xc0, 0x00].repeat(32 << 10);
+    let (mut sent, mut quiet_since) = (0_usize, Instant::now());
+    while quiet_since.elapsed() < Duration::from_secs(1) {
+        match stream.write(&pings[sent % 2..]) {
+            Ok(count) => (sent, quiet_since) = (sent + count, Instant::now()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert!(sent < 64 << 20, "it is read from without end");
+    }
+    let grown = program.resident_bytes().saturating_sub(before);
+    assert!(grown < 4 << 20, "{grown} bytes of answers");
+    healthy.exchange();
+    // Once it reads, each is answered.
+    stream.set_nonblocking(false).unwrap();
+    if sent % 2 == 1 {
+        stream.write_all(&[0]).unwrap();
+        sent += 1;
+    }
+    let mut answers = vec![0; 4 + sent];
+    stream.read_exact(&mut answers).unwrap();
+    assert!(answers[4..].chunks(2).all(|answer| answer == [0xd0, 0x00]));
+    healthy.exchange();
+    program.stop();
+}
+
+#[test]
+fn packets_that_are_never_whole_stay_within_the_budget() {
+    let program = Program::start(&format!(
+        "[mqtt]\npayload_bytes_max = \"8MiB\"\npacket_bytes_max = \"4MiB\"\n{LISTENER}"
+    ));
+    let address = program.address("main");
+    let mut healthy = Healthy::connect(address);
+    let before = program.resident_bytes();
+    // A hundred SUBSCRIBEs of 200 KB that lack their last byte: five times the half that such packets may take.
+    let mut subscribe = vec![0x82, 0xc0, 0x9a, 0x0c];
+    subscribe.resize(200_000, 0);
+    let mut streams: Vec<TcpStream> = (0..100).map(|_| dial(address)).collect();
+    let mut refused = 0;
+    for stream in &mut streams {
+        stream.write_all(&connect_bytes(Version::V5)).unwrap();
+        // It may be ended before it has sent all.
+        let whole = stream.write_all(&subscribe);
+        stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let mut said = Vec::new();
+        let end = stream.read_to_end(&mut said);
+        match disconnect_reason(&said) {
+            Some(reason) => {
+                assert_eq!(reason, ReasonCode::QUOTA_EXCEEDED);
+                refused += 1;
+            }
+            None if whole.is_err()
+                || !matches!(&end, Err(e) if e.kind() == ErrorKind::WouldBlock) =>
+            {
+                refused += 1;
+            }
+            None => {}
+        }
+    }
+    assert!((70..100).contains(&refused), "{refused} of 100 refused");
+    let grown = program.resident_bytes().saturating_sub(before);
+    assert!(grown < 12 << 20, "{grown} bytes");
+    healthy.exchange();
+    drop(streams);
+    program.stop();
+}
+
+#[test]
+fn each_listener_has_its_own_limits() {
+    let program = Program::start(&format!(
+        "{LISTENER}[mqtt.listener.small]\nlisten = \"127.0.0.1:0\"\npacket_bytes_max = \"2KiB\"\n\
+         topic_levels_max = 3\ntopic_bytes_max = \"20B\"\n"
+    ));
+    let mut healthy = Healthy::connect(program.address("main"));
+    let publish = |listener: &str, topic: &str, bytes: usize| {
+        let mut stream = dial(program.address(listener));
+        stream.write_all(&connect_bytes(Version::V5)).unwrap();
+        let payload = vec![1; bytes];
+        let message =
+            Outgoing { qos: QoS::AtMostOnce, topic, payload: &payload, ..Outgoing::default() };
+        stream.write_all(&publish_bytes(&message)).unwrap();
+        // What is in order is followed by a farewell.
+        stream.write_all(&[0xe0, 0x00]).unwrap();
+        disconnect_reason(&last_words(&mut stream))
+    };
+    let long = "a".repeat(21);
+    for (topic, bytes, reason) in [
+        ("a/b/c", 1000, None),
+        ("a/b/c", 3000, Some(ReasonCode::PACKET_TOO_LARGE)),
+        ("a/b/c/d", 10, Some(ReasonCode::TOPIC_NAME_INVALID)),
+        (&*long, 10, Some(ReasonCode::TOPIC_NAME_INVALID)),
+    ] {
+        assert_eq!(publish("small", topic, bytes), reason, "{topic}, {bytes} bytes");
+        assert_eq!(publish("main", topic, bytes), None, "{topic}, {bytes} bytes");
+    }
+    healthy.exchange();
+    program.stop();
+}

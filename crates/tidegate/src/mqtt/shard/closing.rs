@@ -4,6 +4,7 @@ use std::io;
 
 use tidegate_broker::ConnectionKey;
 use tidegate_message::Instant;
+use tidegate_wire::mqtt::ReasonCode;
 
 use super::{LINGER, Shard, Stage};
 
@@ -38,6 +39,7 @@ impl Shard {
         connection.is_paused = false;
         connection.rests_until = None;
         connection.left = Vec::new();
+        connection.left_charge = None;
         connection.transport.end();
         self.closings.push_back((now + LINGER, id));
         self.queue(slot);
@@ -59,7 +61,8 @@ impl Shard {
                 && connection.is_anonymous
                 && !connection.listener.settings().anonymous
             {
-                self.broker.kick_connection(key);
+                let text = "who nobody knows is let in no longer";
+                self.broker.end(key, ReasonCode::ADMINISTRATIVE_ACTION, text);
             }
         }
     }

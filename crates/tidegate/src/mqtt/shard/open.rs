@@ -9,6 +9,7 @@ use std::{
 use mio::net::TcpStream;
 use tidegate_broker::{CONTROL_BYTES_MAX, ConnectionKey, SLICES_MAX, schedule::LinkState};
 use tidegate_message::Instant;
+use tidegate_wire::mqtt::ReasonCode;
 
 use super::{LEFT_BYTES, Shard, Stage};
 use crate::mqtt::transport::ReadOutcome;
@@ -17,6 +18,8 @@ use crate::mqtt::transport::ReadOutcome;
 const READS_MAX: usize = 4;
 /// Bytes of answers that wait for a client before it is read from no more.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// Of these, what each connection may keep beside the node's budget.
+const FREE_BYTES: usize = 1 << 10;
 /// Writes to one connection in one turn.
 const WRITES_MAX: usize = 16;
 
@@ -84,6 +87,7 @@ impl Shard {
                         connection.left.extend_from_slice(read);
                         self.received_left(now, slot, key);
                     }
+                    self.charge_left(now, slot);
                     self.rest(now, slot, self.broker.received() - received);
                 }
                 Stage::Closing => {}
@@ -95,6 +99,7 @@ impl Shard {
                     }
                     connection.left.extend_from_slice(read);
                     while self.opening(now, slot) {}
+                    self.charge_left(now, slot);
                 }
             }
         }
@@ -117,6 +122,36 @@ impl Shard {
                 self.broker.rests_until(key, connection.earned_at);
             }
             self.resting.insert((connection.earned_at, slot), id);
+        }
+    }
+
+    /// Holds what is left of a packet within the node's budget, or ends the connection.
+    pub(super) fn charge_left(&mut self, now: Instant, slot: usize) {
+        let Some(connection) = self.slots[slot].as_deref_mut() else { return };
+        let bytes = connection.left.capacity();
+        if bytes <= FREE_BYTES {
+            connection.left_charge = None;
+            return;
+        }
+        if connection.left_charge.as_ref().is_some_and(|charge| charge.bytes() == bytes as u64) {
+            return;
+        }
+        connection.left_charge = None;
+        connection.left_charge = self.broker.charge_partial(bytes as u64);
+        if connection.left_charge.is_some() {
+            return;
+        }
+        tracing::debug!(peer = ?connection.peer, bytes, "no memory for a packet that is not whole");
+        match connection.stage {
+            Stage::Open(key) => {
+                connection.left = Vec::new();
+                let text = "the server has no memory for packets that are not whole";
+                self.broker.end(key, ReasonCode::QUOTA_EXCEEDED, text);
+            }
+            Stage::Opening | Stage::Exchanging(..) | Stage::Waiting(_) => {
+                self.drop_connection(now, slot);
+            }
+            Stage::Closing => {}
         }
     }
 

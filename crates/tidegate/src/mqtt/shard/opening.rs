@@ -87,6 +87,7 @@ impl Shard {
             peer,
             stage: Stage::Opening,
             left: Vec::new(),
+            left_charge: None,
             is_readable: false,
             is_queued: false,
             is_paused: false,
@@ -107,7 +108,9 @@ impl Shard {
         if !matches!(connection.stage, Stage::Opening | Stage::Exchanging(..)) {
             return false;
         }
-        let max = (self.parts.shared.config().packet_bytes_max as usize).min(CONTROL_BYTES_MAX);
+        // Whose it is, nobody knows yet: the usual limit holds.
+        let usual = connection.settings.sessions.usual.packet_bytes_max as usize;
+        let max = usual.min(CONTROL_BYTES_MAX);
         let header = match FixedHeader::decode(&connection.left, max) {
             Ok(Some(header)) if connection.left.len() >= header.packet_bytes() => header,
             Ok(_) => return false,
@@ -313,6 +316,7 @@ impl Shard {
                 connection.is_readable = true;
                 // What came behind CONNECT.
                 self.received_left(now, slot, key);
+                self.charge_left(now, slot);
                 self.queue(slot);
             }
         }
