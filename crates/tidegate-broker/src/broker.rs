@@ -50,6 +50,8 @@ pub struct Broker {
     /// By shard, what goes there.
     peers: Vec<Vec<Peer>>,
     timers: Timers,
+    /// When retained messages expire, the first of those that this shard knows of.
+    retained_at: Option<Instant>,
     /// Routes of topics of late, by hash.
     routes: Vec<Option<Arc<Route>>>,
     admission: Option<Box<dyn Admission>>,
@@ -206,6 +208,7 @@ impl Broker {
             outputs: VecDeque::new(),
             peers: (0..shared.shards()).map(|_| Vec::new()).collect(),
             timers,
+            retained_at: None,
             routes: vec![None; ROUTES],
             admission: None,
             batch: Batch::default(),

@@ -131,7 +131,11 @@ impl Broker {
             return self.shared.retain(message.topic, None);
         }
         let kept = self.held(message, held);
-        kept.is_some_and(|kept| self.shared.retain(message.topic, Some(kept)))
+        let retained = kept.is_some_and(|kept| self.shared.retain(message.topic, Some(kept)));
+        if retained && let Some(at) = message.expires {
+            self.watch_retained(at);
+        }
+        retained
     }
 
     /// The message, held; none and counted if there is no room for it.
