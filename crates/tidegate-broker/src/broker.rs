@@ -438,6 +438,14 @@ impl Broker {
         }
     }
 
+    /// Lets publishers go that waited for `subscriber`.
+    fn release(&mut self, publishers: Vec<SessionKey>, subscriber: SessionKey) {
+        for publisher in publishers {
+            self.shared.waits().remove(publisher, subscriber);
+            self.tell_publisher(publisher, false);
+        }
+    }
+
     /// Sends a pause or its end to the shard of `session`.
     fn tell_publisher(&mut self, session: SessionKey, pause: bool) {
         if session.shard() == self.shard {

@@ -35,6 +35,7 @@ mod slab;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod waits;
 
 pub use admission::{Admission, Batch, Draft, Verdict};
 pub use broker::{

@@ -18,6 +18,7 @@ use crate::{
     retained::Expiring,
     routes::Routes,
     segments::Segments,
+    waits::Waits,
 };
 
 /// The state of a node that its shards share.
@@ -35,6 +36,7 @@ pub struct Shared {
     retained: Mutex<Expiring>,
     retained_count: AtomicUsize,
     sessions: AtomicUsize,
+    waits: Mutex<Waits>,
     hasher: RandomState,
     /// Of the budget, what packets may take that have not arrived whole: somebody may announce much and send nothing.
     receiving: Budget,
@@ -71,6 +73,7 @@ impl Shared {
             retained: Mutex::default(),
             retained_count: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
+            waits: Mutex::default(),
             hasher: RandomState::new(),
             receiving,
             segments: Segments::default(),
@@ -149,6 +152,11 @@ impl Shared {
 
     pub(crate) fn end_session(&self) {
         self.sessions.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Publishers that are not read from, and why.
+    pub(crate) fn waits(&self) -> MutexGuard<'_, Waits> {
+        self.waits.lock().expect("no panic while it is held")
     }
 
     pub(crate) fn receiving(&self) -> &Budget {

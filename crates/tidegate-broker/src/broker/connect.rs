@@ -386,9 +386,7 @@ impl Broker {
                 routes.remove(filter, session_key);
             }
         }
-        for publisher in session.blocks {
-            self.tell_publisher(publisher, false);
-        }
+        self.release(session.blocks, session_key);
     }
 
     fn assign_client_id(&mut self) -> String {
