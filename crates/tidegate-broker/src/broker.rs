@@ -1,5 +1,6 @@
 //! One shard: sessions and connections, told what happens and asked what leaves.
 
+mod authenticate;
 mod connect;
 mod deliver;
 mod due;
@@ -17,6 +18,7 @@ use tidegate_message::{IdentityKind, Instant, topic_matches};
 use tidegate_wire::mqtt::{Auth, Disconnect, Packet, ReasonCode, Version};
 
 pub use self::{
+    authenticate::AuthAnswer,
     connect::{ConnectRequest, Refused},
     receive::CONTROL_BYTES_MAX,
     transmit::WRITE_BYTES_MAX,

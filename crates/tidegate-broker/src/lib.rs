@@ -39,8 +39,8 @@ mod waits;
 
 pub use admission::{Admission, Batch, Draft, Verdict};
 pub use broker::{
-    Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Output, Peer, Refused, SessionReport,
-    Statistics, WRITE_BYTES_MAX,
+    AuthAnswer, Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Output, Peer, Refused,
+    SessionReport, Statistics, WRITE_BYTES_MAX,
 };
 pub use budget::{Budget, PartialCharge};
 pub use config::{BrokerConfig, Overflow, SessionConfig, TopicConfig};

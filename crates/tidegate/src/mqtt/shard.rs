@@ -26,8 +26,8 @@ use mio::{
     net::{TcpListener, TcpStream},
 };
 use tidegate_broker::{
-    Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Output, Peer, Refused, SLICES_MAX,
-    SessionConfig, Shared, WRITE_BYTES_MAX, schedule::LinkState,
+    AuthAnswer, Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Output, Peer, Refused,
+    SLICES_MAX, SessionConfig, Shared, WRITE_BYTES_MAX, schedule::LinkState,
 };
 use tidegate_message::{Identity, IdentityKind, Instant, Proof, Refusal};
 use tidegate_wire::mqtt::{Auth, Connect, DecodeError, FixedHeader, Packet, ReasonCode, Version};
@@ -942,7 +942,7 @@ impl Shard {
             }
             Output::Auth(key, _) => {
                 // Another exchange on an open connection is refused; the client may connect anew.
-                self.broker.authenticated(key, Err(ReasonCode::NOT_AUTHORIZED));
+                self.broker.authenticated(key, AuthAnswer::Refuse(ReasonCode::NOT_AUTHORIZED));
             }
         }
     }
