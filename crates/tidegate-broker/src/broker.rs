@@ -1,5 +1,6 @@
 //! One shard: sessions and connections, told what happens and asked what leaves.
 
+mod authenticate;
 mod connect;
 mod deliver;
 mod due;
@@ -17,6 +18,7 @@ use tidegate_message::{IdentityKind, Instant, topic_matches};
 use tidegate_wire::mqtt::{Auth, Disconnect, Packet, ReasonCode, Version};
 
 pub use self::{
+    authenticate::AuthAnswer,
     connect::{ConnectRequest, Refused},
     receive::CONTROL_BYTES_MAX,
     transmit::WRITE_BYTES_MAX,
@@ -50,6 +52,8 @@ pub struct Broker {
     /// By shard, what goes there.
     peers: Vec<Vec<Peer>>,
     timers: Timers,
+    /// When retained messages expire, the first of those that this shard knows of.
+    retained_at: Option<Instant>,
     /// Routes of topics of late, by hash.
     routes: Vec<Option<Arc<Route>>>,
     admission: Option<Box<dyn Admission>>,
@@ -206,6 +210,7 @@ impl Broker {
             outputs: VecDeque::new(),
             peers: (0..shared.shards()).map(|_| Vec::new()).collect(),
             timers,
+            retained_at: None,
             routes: vec![None; ROUTES],
             admission: None,
             batch: Batch::default(),
@@ -432,6 +437,14 @@ impl Broker {
             if let (0, Some(connection)) = (session.blocked_by, session.connection) {
                 self.outputs.push_back(Output::Resume(connection));
             }
+        }
+    }
+
+    /// Lets publishers go that waited for `subscriber`.
+    fn release(&mut self, publishers: Vec<SessionKey>, subscriber: SessionKey) {
+        for publisher in publishers {
+            self.shared.waits().remove(publisher, subscriber);
+            self.tell_publisher(publisher, false);
         }
     }
 

@@ -91,8 +91,9 @@ pub enum Overflow {
     Latest,
     /// The subscriber is disconnected, its session and what waits are kept.
     Disconnect,
-    /// Its publishers are not read from until half of what waits is gone; a publisher that is the subscriber itself is
-    /// disconnected, since it could never acknowledge.
+    /// Its publishers are not read from until half of what waits is gone. A subscriber that waits for such a publisher itself,
+    /// directly or through others, is disconnected instead, since it could never acknowledge; so is one that is its own
+    /// publisher. What comes for it until then and finds no place is dropped.
     BlockPublisher,
 }
 

@@ -42,6 +42,7 @@ pub(crate) struct Connection {
     pub(crate) problem_information: bool,
     /// The one it began with, which another exchange must name (MQTT-4.12.1-1).
     pub(crate) authentication_method: Option<String>,
+    pub(crate) authentication: Authentication,
     /// A bridge of Mosquitto's kind: messages keep their retain flag.
     pub(crate) keeps_retain: bool,
     /// Topics by the client's alias.
@@ -68,6 +69,17 @@ pub(crate) struct Connection {
     pub(crate) resend: VecDeque<PacketId>,
     /// QoS 1 and 2 messages sent on this connection and not acknowledged: what Receive Maximum bounds (section 4.9).
     pub(crate) unacknowledged: u16,
+}
+
+/// Where an authentication stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Authentication {
+    /// None is under way.
+    Done,
+    /// The shell is to answer.
+    Asked,
+    /// The client is to answer.
+    Challenged,
 }
 
 /// A will that is held.

@@ -35,11 +35,12 @@ mod slab;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod waits;
 
 pub use admission::{Admission, Batch, Draft, Verdict};
 pub use broker::{
-    Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Output, Peer, Refused, SessionReport,
-    Statistics, WRITE_BYTES_MAX,
+    AuthAnswer, Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Output, Peer, Refused,
+    SessionReport, Statistics, WRITE_BYTES_MAX,
 };
 pub use budget::{Budget, PartialCharge};
 pub use config::{BrokerConfig, Overflow, SessionConfig, TopicConfig};

@@ -8,10 +8,14 @@
 //! The map holds U+0000 for `/`, as no topic contains it (MQTT-4.7.3-2) and texts then compare as
 //! plain bytes; nobody outside of this module sees that.
 
+mod expiring;
+
 use std::{
     collections::{BTreeMap, btree_map},
     ops::{Bound, ControlFlow},
 };
+
+pub(crate) use self::expiring::Expiring;
 
 /// Retained messages by topic.
 ///

@@ -154,6 +154,11 @@ impl Session {
         self.expiry != Some(Duration::ZERO)
     }
 
+    /// Whether it is of that user, whatever groups he is in and whatever the client calls itself.
+    pub(crate) fn is_of(&self, identity: &Identity) -> bool {
+        (self.identity.kind, &self.identity.name) == (identity.kind, &identity.name)
+    }
+
     /// Whether more than half of what may wait does; told to the other shards.
     pub(crate) fn note_behind(&self) -> bool {
         let behind = self.queue.bytes() > self.config.queue_bytes_max / 2

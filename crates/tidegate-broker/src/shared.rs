@@ -15,9 +15,10 @@ use crate::{
     budget::Budget,
     config::{BrokerConfig, TopicConfig},
     message::Message,
-    retained::Retained,
+    retained::Expiring,
     routes::Routes,
     segments::Segments,
+    waits::Waits,
 };
 
 /// The state of a node that its shards share.
@@ -32,9 +33,10 @@ pub struct Shared {
     changes: AtomicU64,
     /// Exceptions by topic.
     topics: RwLock<Arc<[TopicConfig]>>,
-    retained: Mutex<Retained<Arc<Message>>>,
+    retained: Mutex<Expiring>,
     retained_count: AtomicUsize,
     sessions: AtomicUsize,
+    waits: Mutex<Waits>,
     hasher: RandomState,
     /// Of the budget, what packets may take that have not arrived whole: somebody may announce much and send nothing.
     receiving: Budget,
@@ -68,9 +70,10 @@ impl Shared {
             routes: RwLock::default(),
             changes: AtomicU64::new(1),
             topics,
-            retained: Mutex::new(Retained::new()),
+            retained: Mutex::default(),
             retained_count: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
+            waits: Mutex::default(),
             hasher: RandomState::new(),
             receiving,
             segments: Segments::default(),
@@ -151,6 +154,11 @@ impl Shared {
         self.sessions.fetch_sub(1, Ordering::AcqRel);
     }
 
+    /// Publishers that are not read from, and why.
+    pub(crate) fn waits(&self) -> MutexGuard<'_, Waits> {
+        self.waits.lock().expect("no panic while it is held")
+    }
+
     pub(crate) fn receiving(&self) -> &Budget {
         &self.receiving
     }
@@ -206,7 +214,7 @@ impl Shared {
         routes
     }
 
-    pub(crate) fn retained(&self) -> MutexGuard<'_, Retained<Arc<Message>>> {
+    pub(crate) fn retained(&self) -> MutexGuard<'_, Expiring> {
         self.retained.lock().expect("no panic while retained messages change")
     }
 
@@ -219,6 +227,18 @@ impl Shared {
         self.retained_count.store(retained.len(), Ordering::Relaxed);
     }
 
+    /// Forgets retained messages that have expired, at most `limit`; when there are more to forget.
+    pub(crate) fn forget_expired(&self, now: Instant, limit: usize) -> Option<Instant> {
+        let mut retained = self.retained();
+        let taken = retained.take_expired(now, limit);
+        self.retained_count.store(retained.len(), Ordering::Relaxed);
+        let next = retained.next_expiry();
+        // Their memory is given back after the lock.
+        drop(retained);
+        drop(taken);
+        next
+    }
+
     /// Retains a message; false if there are too many topics. Without one, forgets the topic's.
     pub(crate) fn retain(&self, topic: &str, message: Option<Arc<Message>>) -> bool {
         let mut retained = self.retained();
@@ -227,7 +247,7 @@ impl Shared {
                 let full = retained.len() >= self.config.retained_max;
                 let taken = !full || retained.get(topic).is_some();
                 if taken {
-                    retained.insert(topic, message);
+                    retained.insert(message);
                 }
                 taken
             }

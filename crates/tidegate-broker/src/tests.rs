@@ -30,16 +30,16 @@ use std::{
     time::Duration,
 };
 
-use tidegate_message::{AllowAll, Authorize, Identity, Instant};
+use tidegate_message::{AllowAll, Authorize, Identity, IdentityKind, Instant};
 use tidegate_wire::mqtt::{
-    Ack, Connack, Connect, ConnectProperties, Disconnect, FixedHeader, ForwardedProperties, Packet,
-    PacketId, Publish, PublishProperties, QoS, ReasonCode, RetainHandling, Subscribe,
+    Ack, Auth, Connack, Connect, ConnectProperties, Disconnect, FixedHeader, ForwardedProperties,
+    Packet, PacketId, Publish, PublishProperties, QoS, ReasonCode, RetainHandling, Subscribe,
     SubscribeFilter, Unsubscribe, Version, Will,
 };
 
 use crate::{
-    Broker, BrokerConfig, ConnectRequest, ConnectionKey, Output, Peer, Refused, SLICES_MAX,
-    SessionConfig, Shared,
+    AuthAnswer, Broker, BrokerConfig, ConnectRequest, ConnectionKey, Output, Peer, Refused,
+    SLICES_MAX, SessionConfig, Shared,
 };
 
 pub(crate) use self::Got::{Other, Published};
@@ -81,6 +81,8 @@ struct Client {
     /// QoS 1 and 2 messages that it has not acknowledged.
     open: Vec<PacketId>,
     disconnected: Option<Disconnect>,
+    /// Steps of its authentication that wait for the shell.
+    asked: Vec<Auth>,
 }
 
 /// Names a connection of a [`World`].
@@ -316,9 +318,11 @@ impl World {
         let connect = Connect::decode(&bytes[header.header_bytes..]).unwrap();
         let asked = connect.properties.clone();
         let version = connect.version;
-        let user = connect.username.clone();
         let mut identity = Identity::anonymous(&connect.client_id);
-        identity.name = user.unwrap_or_default().into();
+        if let Some(user) = &connect.username {
+            identity =
+                Identity { kind: IdentityKind::User, name: user.as_str().into(), ..identity };
+        }
         let config = Arc::new(config);
         let request = ConnectRequest { connect, identity, config, authentication_data: None };
         let key = self.shards[shard].connect(self.now, request)?;
@@ -340,6 +344,7 @@ impl World {
             aliases: HashMap::new(),
             open: Vec::new(),
             disconnected: None,
+            asked: Vec::new(),
         });
         self.pump();
         Ok(At(self.clients.len() - 1))
@@ -370,6 +375,18 @@ impl World {
     pub(crate) fn end_reason(&self, at: At) -> Option<ReasonCode> {
         assert!(!self.is_open(at), "the connection is open");
         self.clients[at.0].disconnected.as_ref().map(|packet| packet.reason)
+    }
+
+    /// What the shell was last asked of an authentication.
+    pub(crate) fn asked(&mut self, at: At) -> Auth {
+        self.clients[at.0].asked.pop().expect("a step of an authentication")
+    }
+
+    /// What the shell answers to it.
+    pub(crate) fn authenticated(&mut self, at: At, answer: AuthAnswer) {
+        let client = &self.clients[at.0];
+        self.shards[client.shard].authenticated(client.key.expect("it is open"), answer);
+        self.pump();
     }
 
     /// Whether the client answers QoS 1 and 2 messages by itself; it does at first.
@@ -675,15 +692,8 @@ impl World {
                 }
             }
             Output::Auth(key, auth) => {
-                // An exchange of one step: what the client showed is right if it is "right".
-                let answer = match auth.data.as_deref() {
-                    Some(b"right") => Ok(tidegate_wire::mqtt::Auth {
-                        method: auth.method,
-                        ..tidegate_wire::mqtt::Auth::default()
-                    }),
-                    _ => Err(ReasonCode::NOT_AUTHORIZED),
-                };
-                self.shards[shard].authenticated(key, answer);
+                let at = self.at(shard, key).expect("nobody is asked for a closed connection");
+                self.clients[at].asked.push(*auth);
             }
         }
     }

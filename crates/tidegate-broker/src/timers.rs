@@ -18,6 +18,8 @@ pub(crate) enum Timer {
     SessionEnd(Key),
     /// A will's delay ends.
     Will(Key),
+    /// Retained messages expire.
+    Retained,
     /// `$SYS`.
     Sys,
 }

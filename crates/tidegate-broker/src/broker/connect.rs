@@ -4,14 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use tidegate_message::{Identity, IdentityKind, Instant};
 use tidegate_wire::mqtt::{
-    Auth, Connack, ConnackProperties, Connect, Disconnect, PACKET_BYTES_MAX, Packet, ReasonCode,
-    Version,
+    Connack, ConnackProperties, Connect, Disconnect, PACKET_BYTES_MAX, Packet, ReasonCode, Version,
 };
 
 use super::{Broker, ConnectionKey, Output, mark_dirty};
 use crate::{
     config::SessionConfig,
-    connection::{AliasesOut, Connection, WillMessage},
+    connection::{AliasesOut, Authentication, Connection, WillMessage},
     inflight::Inflight,
     message::{Body, Incoming},
     queue::Queue,
@@ -113,9 +112,8 @@ impl Broker {
         let mut session_present = false;
         if let Some(&former) = self.by_client.get(&client_id) {
             // What waits for one user is not another's, whatever name the client gives itself.
-            let is_other = self.sessions.get(former).is_some_and(|session| {
-                (session.identity.kind, &session.identity.name) != (identity.kind, &identity.name)
-            });
+            let is_other =
+                self.sessions.get(former).is_some_and(|session| !session.is_of(&identity));
             let clean_start = connect.clean_start || is_other;
             self.take_over(now, former, clean_start);
             // It may have ended with its connection.
@@ -159,6 +157,7 @@ impl Broker {
                 .min(limits.inflight_max),
             problem_information: asked.request_problem_information.unwrap_or(true),
             authentication_method: asked.authentication_method.clone(),
+            authentication: Authentication::Done,
             keeps_retain: connect.bridge,
             aliases_in: Vec::new(),
             aliases_out: AliasesOut::new(asked.topic_alias_maximum.min(limits.topic_alias_out_max)),
@@ -223,21 +222,6 @@ impl Broker {
             connection.outbox.clear(&mut self.buffers);
             self.timers.cancel(connection.silence_at, Timer::Silence(key));
             self.timers.cancel(connection.wakes_at, Timer::Wake(key));
-        }
-    }
-
-    /// The answer to a step of an authentication that was handed out as [`Output::Auth`].
-    pub fn authenticated(&mut self, key: ConnectionKey, answer: Result<Auth, ReasonCode>) {
-        match answer {
-            Ok(auth) => {
-                let Some(connection) = self.connections.get_mut(key) else { return };
-                let out = connection.outbox.control(&mut self.buffers);
-                if Packet::Auth(auth).encode(connection.version, out).is_ok() {
-                    self.statistics.packets_sent += 1;
-                }
-                self.mark_dirty(key);
-            }
-            Err(reason) => self.disconnect(key, reason, None),
         }
     }
 
@@ -386,9 +370,7 @@ impl Broker {
                 routes.remove(filter, session_key);
             }
         }
-        for publisher in session.blocks {
-            self.tell_publisher(publisher, false);
-        }
+        self.release(session.blocks, session_key);
     }
 
     fn assign_client_id(&mut self) -> String {

@@ -131,7 +131,11 @@ impl Broker {
             return self.shared.retain(message.topic, None);
         }
         let kept = self.held(message, held);
-        kept.is_some_and(|kept| self.shared.retain(message.topic, Some(kept)))
+        let retained = kept.is_some_and(|kept| self.shared.retain(message.topic, Some(kept)));
+        if retained && let Some(at) = message.expires {
+            self.watch_retained(at);
+        }
+        retained
     }
 
     /// The message, held; none and counted if there is no room for it.
@@ -370,10 +374,6 @@ impl Broker {
             if queued.qos == QoS::AtMostOnce { config.overflow_qos0 } else { config.overflow };
         let publisher = queued.message.publisher;
         let mut overflow = route.and_then(|route| route.overflow).unwrap_or(usual);
-        if overflow == Overflow::BlockPublisher && publisher == Some(own) {
-            // Who is not read from cannot acknowledge: it would wait for itself.
-            overflow = Overflow::Disconnect;
-        }
         let is_large = is_large(queued.payload_bytes(), route, session);
         let mut queued = queued;
         if overflow == Overflow::Latest {
@@ -420,6 +420,11 @@ impl Broker {
                 Overflow::BlockPublisher => {
                     let blocks = publisher.filter(|publisher| !session.blocks.contains(publisher));
                     if let Some(publisher) = blocks {
+                        if !self.shared.waits().insert(publisher, own) {
+                            // Who is not read from cannot acknowledge: all of the circle would wait for ever.
+                            overflow = Overflow::Disconnect;
+                            continue;
+                        }
                         session.blocks.push(publisher);
                         self.tell_publisher(publisher, true);
                     }

@@ -1,6 +1,6 @@
 //! What is due at a time: silence, expiry, wills, `$SYS`.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{QoS, ReasonCode};
@@ -15,6 +15,11 @@ use crate::{
 
 /// Sessions that are named because they hold most.
 const HEAVIEST: usize = 10;
+
+/// Retained messages that are forgotten in one go, and the least time to the next: all together within seconds, though a
+/// million expire at once, and nobody waits for longer than a fraction of a millisecond.
+const RETAINED_STEP: usize = 256;
+const RETAINED_PAUSE: Duration = Duration::from_millis(1);
 
 impl Broker {
     /// Does what is due.
@@ -33,6 +38,7 @@ impl Broker {
                         self.publish_will(now, key, &will);
                     }
                 }
+                Timer::Retained => self.forget_expired(now),
                 Timer::Sys => {
                     let holding =
                         self.sessions(HEAVIEST).into_iter().filter(|s| s.held_bytes() > 0);
@@ -81,6 +87,21 @@ impl Broker {
             receiving.looked_at = now;
         }
         self.watch_silence(key);
+    }
+
+    /// Looks at retained messages when one expires, unless somebody looks before.
+    pub(super) fn watch_retained(&mut self, at: Instant) {
+        if self.retained_at.is_none_or(|set| at < set) {
+            self.timers.cancel(self.retained_at.replace(at), Timer::Retained);
+            self.timers.set(at, Timer::Retained);
+        }
+    }
+
+    fn forget_expired(&mut self, now: Instant) {
+        self.retained_at = None;
+        if let Some(next) = self.shared.forget_expired(now, RETAINED_STEP) {
+            self.watch_retained(next.max(now + RETAINED_PAUSE));
+        }
     }
 
     /// The topics that Mosquitto's users read.

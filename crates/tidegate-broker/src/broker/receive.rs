@@ -6,7 +6,7 @@ use tidegate_wire::mqtt::{
     encode_ack,
 };
 
-use super::{Broker, ConnectionKey, Output, mark_dirty, publish::Fault};
+use super::{Broker, ConnectionKey, mark_dirty, publish::Fault};
 use crate::{
     budget::PartialCharge,
     connection::Receiving,
@@ -182,20 +182,7 @@ impl Broker {
                 self.leave(now, key, &packet);
                 Ok(())
             }
-            Packet::Auth(auth) => {
-                let connection = self.connections.get(key).expect("it is being received from");
-                if connection.authentication_method.is_none()
-                    || auth.method != connection.authentication_method
-                {
-                    // MQTT-4.12.1-1, MQTT-4.12.0-7
-                    return Err(Fault::new(
-                        ReasonCode::PROTOCOL_ERROR,
-                        "AUTH must name the authentication method of CONNECT",
-                    ));
-                }
-                self.outputs.push_back(Output::Auth(key, Box::new(auth)));
-                Ok(())
-            }
+            Packet::Auth(auth) => self.received_auth(key, auth),
             Packet::Publish(_) => unreachable!("taken before"),
             Packet::Connect(_) => Err(Fault::new(
                 ReasonCode::PROTOCOL_ERROR,

@@ -227,9 +227,7 @@ impl Broker {
                 self.statistics.sent_bytes += bytes as u64;
             }
         }
-        for publisher in released {
-            self.tell_publisher(publisher, false);
-        }
+        self.release(released, self.session_key(session_key));
         Step::More
     }
 

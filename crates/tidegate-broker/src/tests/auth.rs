@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_message::{Action, Decision, Target};
-use tidegate_wire::mqtt::Auth;
 
 use super::*;
 
-/// Nobody publishes below `no/`, subscribes to `secret`, or receives from `hidden/` but "root".
+/// Nobody publishes below `no/`, subscribes to `secret`, or receives from `hidden/` but "root"; below `members/` members
+/// publish.
 #[derive(Debug, Default)]
 struct Rules {
     generation: AtomicU64,
@@ -16,7 +16,10 @@ struct Rules {
 impl Authorize for Rules {
     fn decide(&self, identity: &Identity, action: Action, target: Target<'_>) -> Decision {
         let denied = match (action, target) {
-            (Action::Publish, Target::Topic(topic)) => topic.starts_with("no/"),
+            (Action::Publish, Target::Topic(topic)) => {
+                let is_member = identity.groups.iter().any(|group| &**group == "members");
+                topic.starts_with("no/") || (topic.starts_with("members/") && !is_member)
+            }
             (Action::Subscribe, Target::Filter(filter)) => filter == "secret",
             (Action::Receive, Target::Topic(topic)) => {
                 topic.starts_with("hidden/") && &*identity.name != "root"
@@ -122,33 +125,208 @@ fn a_will_that_is_not_allowed_is_not_published() {
     });
 }
 
+/// A client that authenticates by the method "M".
+fn by_method(name: &str) -> Connect {
+    let mut connect = Connect { username: Some("user".into()), ..v5(name) };
+    connect.properties.authentication_method = Some("M".into());
+    connect
+}
+
+fn auth(reason: ReasonCode, method: &str, data: &str) -> Packet<'static> {
+    let (method, data) = (Some(method.into()), Some(data.into()));
+    Packet::Auth(Auth { reason, method, data, ..Auth::default() })
+}
+
+fn begins(data: &str) -> Packet<'static> {
+    auth(ReasonCode::REAUTHENTICATE, "M", data)
+}
+
+fn goes_on(data: &str) -> Packet<'static> {
+    auth(ReasonCode::CONTINUE_AUTHENTICATION, "M", data)
+}
+
+fn accept(name: &str, groups: &[&str]) -> AuthAnswer {
+    let groups = groups.iter().map(|group| Arc::from(*group)).collect();
+    let (kind, name) = (IdentityKind::User, name.into());
+    let identity = Identity { kind, name, groups, client: "of the exchange".into() };
+    AuthAnswer::Accept { identity, data: Some("end".into()) }
+}
+
+#[test]
+fn authenticating_again_takes_as_many_steps_as_it_needs() {
+    // 4.12.1, MQTT-4.12.0-2, -3, -5
+    each(|world| {
+        let at = world.connect(by_method("a"));
+        assert_eq!(world.connack(at).properties.authentication_method.as_deref(), Some("M"));
+        for _ in 0..2 {
+            let mut step = begins("first");
+            for challenge in ["one", "two", "three"] {
+                world.send(at, step.clone());
+                assert_eq!(Packet::Auth(world.asked(at)), step);
+                assert!(world.take(at).is_empty());
+                world.authenticated(at, AuthAnswer::Challenge(challenge.into()));
+                assert_eq!(world.take(at), [Other(goes_on(challenge))]);
+                step = goes_on(&format!("answer to {challenge}"));
+            }
+            world.send(at, step.clone());
+            assert_eq!(Packet::Auth(world.asked(at)), step);
+            world.authenticated(at, accept("user", &[]));
+            assert_eq!(world.take(at), [Other(auth(ReasonCode::SUCCESS, "M", "end"))]);
+        }
+    });
+}
+
+#[test]
+fn other_packets_flow_while_a_client_authenticates_again() {
+    // 4.12.1: "using the previous authentication"
+    each(|world| {
+        let at = world.join(by_method("a"));
+        let works = |world: &mut World| {
+            world.send(at, Packet::Pingreq);
+            assert_eq!(world.take(at), [Other(Packet::Pingresp)]);
+            assert_eq!(world.subscribe(at, "t", ExactlyOnce), ReasonCode::GRANTED_QOS_2);
+            world.publish(at, message("t", ExactlyOnce, "x"));
+            assert_eq!(world.texts(at), ["x"]);
+        };
+        world.send(at, begins(""));
+        works(world);
+        world.authenticated(at, AuthAnswer::Challenge(Vec::new()));
+        world.take(at);
+        works(world);
+        world.send(at, goes_on(""));
+        works(world);
+    });
+}
+
 #[test]
 fn authenticating_again_names_the_method_of_connect() {
-    // MQTT-4.12.1-1, -2; MQTT-4.12.0-7
-    let auth = |method: &str, data: &[u8]| {
-        Packet::Auth(Auth {
-            reason: ReasonCode::REAUTHENTICATE,
-            method: Some(method.into()),
-            data: Some(data.to_vec()),
-            ..Auth::default()
-        })
-    };
+    // MQTT-4.12.1-1; MQTT-4.12.0-7
     each(|world| {
-        let mut connect = v5("a");
-        connect.properties.authentication_method = Some("M".into());
-        let at = world.connect(connect.clone());
-        assert_eq!(world.connack(at).properties.authentication_method.as_deref(), Some("M"));
-        world.send(at, auth("M", b"right"));
-        assert!(
-            matches!(&world.take(at)[..], [Other(Packet::Auth(answer))] if answer.reason == ReasonCode::SUCCESS)
-        );
-        world.send(at, auth("M", b"wrong"));
-        assert_eq!(world.end_reason(at), Some(ReasonCode::NOT_AUTHORIZED));
-        let at = world.join(connect);
-        world.send(at, auth("N", b"right"));
+        let at = world.join(by_method("a"));
+        world.send(at, auth(ReasonCode::REAUTHENTICATE, "N", ""));
+        assert_eq!(world.end_reason(at), Some(ReasonCode::PROTOCOL_ERROR));
+        let at = world.join(by_method("a"));
+        world.send(at, begins(""));
+        world.authenticated(at, AuthAnswer::Challenge(Vec::new()));
+        world.send(at, auth(ReasonCode::CONTINUE_AUTHENTICATION, "N", ""));
         assert_eq!(world.end_reason(at), Some(ReasonCode::PROTOCOL_ERROR));
         let at = world.join(v5("a"));
-        world.send(at, auth("M", b"right"));
+        world.send(at, begins(""));
         assert_eq!(world.end_reason(at), Some(ReasonCode::PROTOCOL_ERROR));
     });
+}
+
+#[test]
+fn an_authentication_out_of_turn_is_a_protocol_error() {
+    // Sections 3.15.2.1 and 4.12.1. A row is what the client sends at last: at once, while the shell thinks, and while it is
+    // the client's turn.
+    for (last, errs) in [
+        (begins(""), [false, true, true]),
+        (goes_on(""), [true, true, false]),
+        (auth(ReasonCode::SUCCESS, "M", ""), [true, true, true]),
+    ] {
+        for (turn, errs) in errs.into_iter().enumerate() {
+            each(|world| {
+                let at = world.join(by_method("a"));
+                if turn > 0 {
+                    world.send(at, begins(""));
+                }
+                if turn > 1 {
+                    world.authenticated(at, AuthAnswer::Challenge(Vec::new()));
+                }
+                world.send(at, last.clone());
+                assert_eq!(world.is_open(at), !errs, "{last:?} in turn {turn}");
+                if errs {
+                    assert_eq!(world.end_reason(at), Some(ReasonCode::PROTOCOL_ERROR));
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn who_fails_to_authenticate_again_is_disconnected() {
+    // MQTT-4.12.1-2
+    each(|world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "#", AtMostOnce);
+        let at = world.join(Connect { will: Some(will("w", "gone")), ..by_method("a") });
+        world.send(at, begins(""));
+        world.authenticated(at, AuthAnswer::Refuse(ReasonCode::NOT_AUTHORIZED));
+        assert_eq!(world.end_reason(at), Some(ReasonCode::NOT_AUTHORIZED));
+        assert_eq!(world.texts(s), ["gone"]);
+    });
+}
+
+#[test]
+fn another_user_has_no_place_in_a_connection() {
+    let somebody = Identity { kind: IdentityKind::Certificate, ..Identity::anonymous("a") };
+    let somebody = Identity { name: "user".into(), ..somebody };
+    for answer in [
+        accept("other", &[]),
+        AuthAnswer::Accept { identity: Identity::anonymous("a"), data: None },
+        AuthAnswer::Accept { identity: somebody, data: None },
+    ] {
+        each(|world| {
+            let at = world.join(by_method("a"));
+            world.send(at, begins(""));
+            world.authenticated(at, answer.clone());
+            assert_eq!(world.end_reason(at), Some(ReasonCode::NOT_AUTHORIZED));
+        });
+    }
+}
+
+#[test]
+fn who_authenticated_again_has_the_rights_of_the_new_groups() {
+    with_rules(|world| {
+        let at = world.join(by_method("a"));
+        let may = |world: &mut World| {
+            let id = world.publish(at, message("members/a", AtLeastOnce, "x")).unwrap();
+            world.accepted(at, id) != ReasonCode::NOT_AUTHORIZED
+        };
+        for (groups, expected) in [(&["members"][..], true), (&[], false)] {
+            world.send(at, begins(""));
+            assert_eq!(may(world), !expected);
+            world.authenticated(at, accept("user", groups));
+            assert_eq!(may(world), expected);
+        }
+    });
+}
+
+#[test]
+fn an_answer_that_nobody_waits_for_is_forgotten() {
+    each(|world| {
+        let at = world.join(by_method("a"));
+        world.authenticated(at, AuthAnswer::Challenge(Vec::new()));
+        world.authenticated(at, accept("other", &[]));
+        assert!(world.take(at).is_empty());
+        world.send(at, begins(""));
+        let (shard, key) = (world.clients[at.0].shard, world.clients[at.0].key.unwrap());
+        // The session is another connection's now.
+        let next = world.join(by_method("a"));
+        world.shards[shard].authenticated(key, AuthAnswer::Refuse(ReasonCode::NOT_AUTHORIZED));
+        world.pump();
+        assert_eq!(world.end_reason(at), Some(ReasonCode::SESSION_TAKEN_OVER));
+        assert!(world.is_open(next));
+    });
+}
+
+#[test]
+fn an_auth_that_the_client_could_not_take_is_not_sent() {
+    // MQTT-3.1.2-24
+    for (maximum, bytes, fits) in
+        [(None, 60_000, true), (None, 65_536, false), (Some(100), 90, false)]
+    {
+        each(|world| {
+            let mut connect = by_method("a");
+            connect.properties.maximum_packet_size = maximum;
+            let at = world.connect(connect);
+            world.send(at, begins(""));
+            world.authenticated(at, AuthAnswer::Challenge(vec![0; bytes]));
+            assert_eq!(world.is_open(at), fits);
+            if !fits {
+                assert_eq!(world.end_reason(at), Some(ReasonCode::PACKET_TOO_LARGE));
+            }
+        });
+    }
 }

@@ -377,3 +377,27 @@ fn no_bytes_of_a_client_do_harm() {
         });
     }
 }
+
+#[test]
+fn a_user_is_ended_everywhere_and_nobody_else() {
+    each(|world| {
+        let of =
+            |user: &str, client: &str| Connect { username: Some(user.to_owned()), ..kept(client) };
+        let his: Vec<At> = (0..6).map(|n| world.join(of("his", &format!("h{n}")))).collect();
+        let away = world.join(of("his", "away"));
+        world.cut(away);
+        // A client that only calls itself so, and another user.
+        let others = [world.join(v5("his")), world.join(of("hers", "o"))];
+        let ended: usize = world.shards.iter_mut().map(|shard| shard.kick_user("his")).sum();
+        assert_eq!(ended, his.len());
+        assert!(world.shards.iter_mut().all(|shard| shard.kick_user("") == 0));
+        world.pump();
+        for at in his {
+            assert_eq!(world.end_reason(at), Some(ReasonCode::ADMINISTRATIVE_ACTION));
+        }
+        assert!(others.iter().all(|at| world.is_open(*at)));
+        // He may come again, and finds his session.
+        let again = world.connect(of("his", "h0"));
+        assert!(world.connack(again).session_present);
+    });
+}

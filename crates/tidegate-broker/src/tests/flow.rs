@@ -313,3 +313,48 @@ fn a_withheld_message_is_looked_at_when_the_schedule_says() {
         assert_eq!(world.shards[shard].poll_timeout(), None);
     });
 }
+
+#[test]
+fn a_connection_is_flushed_when_its_last_byte_has_left() {
+    each(|world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "#", AtMostOnce);
+        world.room(s, 0);
+        let p = world.join(v5("p"));
+        world.publish(p, message("small", AtMostOnce, "x"));
+        world.publish(p, message("large", AtMostOnce, &"x".repeat(20_000)));
+        world.send(s, Packet::Pingreq);
+        let (shard, key) = (world.clients[s.0].shard, world.clients[s.0].key.unwrap());
+        let mut given = 0;
+        while !world.shards[shard].is_flushed(key) {
+            assert!(world.clients[s.0].got.len() < 3, "after {given} bytes");
+            world.room(s, 97);
+            given += 97;
+        }
+        assert_eq!(world.take(s).len(), 3);
+        assert!(given > 20_000);
+    });
+}
+
+#[test]
+fn answers_that_wait_are_counted_and_messages_are_not() {
+    each(|world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "#", AtMostOnce);
+        let (shard, key) = (world.clients[s.0].shard, world.clients[s.0].key.unwrap());
+        world.room(s, 0);
+        for _ in 0..10 {
+            world.send(s, Packet::Pingreq);
+        }
+        assert_eq!(world.shards[shard].answer_bytes(key), 20);
+        world.publish(s, message("t", AtLeastOnce, "x")); // PUBACK: 4 bytes
+        assert_eq!(world.shards[shard].answer_bytes(key), 24);
+        world.room(s, 3);
+        assert_eq!(world.shards[shard].answer_bytes(key), 21);
+        world.room(s, usize::MAX);
+        assert_eq!(world.shards[shard].answer_bytes(key), 0);
+        assert_eq!(world.take(s).len(), 12);
+        world.cut(s);
+        assert_eq!(world.shards[shard].answer_bytes(key), 0);
+    });
+}

@@ -193,6 +193,91 @@ fn who_publishes_to_itself_is_not_blocked_for_ever() {
     });
 }
 
+/// Two acknowledged messages may be in flight to it, and two may wait.
+fn narrow(name: &str) -> Connect {
+    let mut connect = kept(name);
+    connect.properties.receive_maximum = NonZeroU16::new(2);
+    connect
+}
+
+#[test]
+fn publishers_that_would_wait_for_each_other_do_not() {
+    for count in [2, 3, 5] {
+        each(|world| {
+            // Each publishes to the next one, and acknowledges only behind what it publishes.
+            let clients: Vec<At> = (0..count)
+                .map(|number| {
+                    let connect = narrow(&format!("c{number}"));
+                    let at = world.join_with(connect, config(Overflow::BlockPublisher, 2));
+                    world.subscribe(at, &format!("to/{number}"), AtLeastOnce);
+                    world.acknowledges(at, false);
+                    at
+                })
+                .collect();
+            for (number, at) in clients.iter().enumerate() {
+                let topic = format!("to/{}", (number + 1) % count);
+                for _ in 0..20 {
+                    world.publish(*at, message(&topic, AtLeastOnce, "x"));
+                }
+            }
+            world.advance(seconds(1));
+            // The first is in the way of the last.
+            let open = clients.iter().map(|at| world.is_open(*at));
+            assert_eq!(open.filter(|open| !open).count(), 1);
+            assert_eq!(world.end_reason(clients[0]), Some(ReasonCode::QUOTA_EXCEEDED));
+            assert!(dropped(world).queue_full > 0);
+            // All others come to their ends: who acknowledges is heard, and so all are let go.
+            let last = clients[count - 1];
+            assert!(!world.is_paused(last));
+            for at in clients[1..].iter().rev() {
+                for _ in 0..20 {
+                    for delivery in world.messages(*at) {
+                        world.puback(*at, delivery.id.unwrap());
+                    }
+                }
+                assert!(!world.is_paused(*at));
+            }
+            // It finds what waited, and nobody waits any more.
+            let first = world.join(narrow("c0"));
+            assert!(!world.is_paused(first));
+            assert!(!world.messages(first).is_empty());
+            world.advance(seconds(1));
+            assert!(world.shared.waits().is_empty());
+        });
+    }
+}
+
+#[test]
+fn a_row_of_publishers_waits_without_a_loss() {
+    each(|world| {
+        let slow = world.join_with(v5("slow"), config(Overflow::BlockPublisher, 4));
+        world.subscribe(slow, "b", AtLeastOnce);
+        world.room(slow, 1);
+        let middle = world.join_with(narrow("middle"), config(Overflow::BlockPublisher, 2));
+        world.subscribe(middle, "a", AtLeastOnce);
+        world.acknowledges(middle, false);
+        let first = world.join(v5("first"));
+        let text = "x".repeat(20_000);
+        for _ in 0..20 {
+            world.publish(middle, message("b", AtLeastOnce, &text));
+            world.publish(first, message("a", AtLeastOnce, &text));
+        }
+        world.advance(seconds(1_000));
+        assert!(world.is_paused(middle) && world.is_paused(first));
+        world.room(slow, usize::MAX);
+        world.acknowledges(middle, true);
+        for delivery in world.take(middle) {
+            if let Published(Delivery { id: Some(id), .. }) = delivery {
+                world.puback(middle, id);
+            }
+        }
+        assert!(!world.is_paused(middle) && !world.is_paused(first));
+        assert_eq!(world.messages(slow).len(), 20);
+        assert_eq!(dropped(world).total(), 0);
+        assert!(world.shared.waits().is_empty());
+    });
+}
+
 #[test]
 fn a_topic_may_have_its_own_policy() {
     let topics = vec![TopicConfig {

@@ -128,6 +128,88 @@ fn expired_ones_do_not_hide_the_others() {
     });
 }
 
+/// A retained QoS 1 message that expires after so many seconds.
+fn expiring(topic: &str, seconds: u8) -> Vec<u8> {
+    let publish = Publish { packet_id: Some(id(1)), ..retained(topic, AtLeastOnce, "x") };
+    publish_bytes(publish, &[2, 0, 0, 0, seconds])
+}
+
+#[test]
+fn what_expired_gives_its_place_and_memory_back_though_nobody_looks() {
+    each_with(BrokerConfig { retained_max: 2, ..settings() }, |world| {
+        let p = world.join(v5("p"));
+        let retain = |world: &mut World, topic: &str| {
+            world.raw(p, &expiring(topic, 10));
+            world.accepted(p, id(1))
+        };
+        let ok = ReasonCode::NO_MATCHING_SUBSCRIBERS;
+        for _ in 0..3 {
+            assert_eq!((retain(world, "a"), retain(world, "b")), (ok, ok));
+            assert_eq!(retain(world, "c"), ReasonCode::QUOTA_EXCEEDED);
+            world.advance(seconds(9));
+            assert_eq!(world.shared.retained_count(), 2);
+            world.advance(seconds(1));
+            assert_eq!((world.shared.retained_count(), world.shared.budget().used()), (0, 0));
+            assert!(world.shards.iter().all(|shard| shard.timers() == 0));
+        }
+    });
+}
+
+#[test]
+fn a_message_in_the_place_of_an_expiring_one_has_its_own_expiry() {
+    each(|world| {
+        let publishers = ["p", "q", "r"].map(|name| world.join(v5(name)));
+        world.raw(publishers[0], &expiring("stays", 10));
+        world.publish(publishers[1], retained("stays", AtMostOnce, "x"));
+        world.raw(publishers[0], &expiring("cleared", 10));
+        world.publish(publishers[1], retained("cleared", AtMostOnce, ""));
+        world.publish(publishers[1], retained("cleared", AtMostOnce, "x"));
+        world.raw(publishers[0], &expiring("earlier", 20));
+        world.raw(publishers[2], &expiring("earlier", 10));
+        world.raw(publishers[0], &expiring("later", 10));
+        world.raw(publishers[2], &expiring("later", 20));
+        world.raw(publishers[2], &expiring("again", 20));
+        world.raw(publishers[2], &expiring("again", 20));
+        for (second, count) in [(9, 5), (10, 4), (19, 4), (20, 2), (1_000, 2)] {
+            world.advance((START + seconds(second)).since(world.now));
+            assert_eq!(world.shared.retained_count(), count, "after {second} s");
+        }
+    });
+}
+
+#[test]
+fn many_that_expire_at_once_are_forgotten_in_steps() {
+    each(|world| {
+        let p = world.join(v5("p"));
+        for number in 0..1000 {
+            world.raw(p, &expiring(&number.to_string(), 10));
+        }
+        world.advance(seconds(10));
+        for left in [744, 488, 232, 0] {
+            assert_eq!(world.shared.retained_count(), left);
+            world.advance(Duration::from_millis(1));
+        }
+        assert_eq!(world.shared.budget().used(), 0);
+    });
+}
+
+#[test]
+fn the_count_of_retained_messages_is_true_after_they_expired() {
+    let config = BrokerConfig { sys_interval: seconds(10), ..BrokerConfig::default() };
+    each_with(config, |world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "$SYS/broker/retained messages/count", AtMostOnce);
+        world.advance(seconds(1));
+        for topic in ["a", "b", "c"] {
+            world.raw(s, &expiring(topic, 15));
+        }
+        world.advance(seconds(30));
+        let counts: Vec<u64> = world.texts(s).iter().map(|text| text.parse().unwrap()).collect();
+        let [.., with, without, after] = counts[..] else { panic!("{counts:?}") };
+        assert_eq!((with, after), (without + 3, without));
+    });
+}
+
 #[test]
 fn too_large_ones_do_not_hide_the_others() {
     each(|world| {

@@ -204,3 +204,43 @@ fn a_connection_has_one_timer_for_its_silence() {
     assert_eq!(world.end_reason(at), Some(ReasonCode::KEEP_ALIVE_TIMEOUT));
     assert_eq!(world.shards[0].timers(), 0);
 }
+
+/// A client of a user that finds its session again.
+fn of_user(user: Option<&str>) -> Connect {
+    Connect { username: user.map(str::to_owned), ..kept("c") }
+}
+
+#[test]
+fn a_session_is_never_another_users() {
+    for other in [Some("b"), None] {
+        for is_connected in [true, false] {
+            each(|world| {
+                let w = world.join(v5("w"));
+                world.subscribe(w, "gone", AtMostOnce);
+                let late = Will { delay: 100, ..will("gone", "x") };
+                let first = world.join(Connect { will: Some(late), ..of_user(Some("a")) });
+                world.subscribe(first, "t", AtLeastOnce);
+                if !is_connected {
+                    world.cut(first);
+                    world.publish(w, message("t", AtLeastOnce, "for a"));
+                }
+                let second = world.connect(of_user(other));
+                assert!(!world.connack(second).session_present);
+                if is_connected {
+                    assert_eq!(world.end_reason(first), Some(ReasonCode::SESSION_TAKEN_OVER));
+                }
+                // MQTT-3.1.2-8: the session ended, so its will does not wait.
+                assert_eq!(world.texts(w), ["x"]);
+                world.publish(w, message("t", AtLeastOnce, "now"));
+                assert!(world.messages(second).is_empty());
+                assert_eq!(world.shared.subscriptions(), 1);
+                // What is gone is gone for its own user, too.
+                let third = world.connect(of_user(Some("a")));
+                assert!(!world.connack(third).session_present);
+                world.cut(third);
+                let fourth = world.connect(of_user(Some("a")));
+                assert!(world.connack(fourth).session_present);
+            });
+        }
+    }
+}

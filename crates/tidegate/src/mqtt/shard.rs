@@ -11,6 +11,7 @@
 mod closing;
 mod open;
 mod opening;
+mod proving;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -32,7 +33,7 @@ use tidegate_broker::{
     Admission, Broker, ConnectRequest, ConnectionKey, Output, PartialCharge, Peer, Shared,
 };
 use tidegate_message::{Identity, Instant, Proof, Refusal};
-use tidegate_wire::mqtt::{Connect, ReasonCode};
+use tidegate_wire::mqtt::Connect;
 
 use super::{
     inbox::Inbox,
@@ -141,6 +142,8 @@ pub(super) struct Connection {
     is_ending: bool,
     /// With a publish rate, when all that it sent so far would have been sent at that rate.
     earned_at: Instant,
+    /// The exchange by which an open connection proves again whose it is.
+    scram: Option<Scram>,
     /// Whether it proved nothing.
     is_anonymous: bool,
     /// Not to be read from before, with a publish rate.
@@ -453,10 +456,7 @@ impl Shard {
                     self.queue(slot);
                 }
             }
-            Output::Auth(key, _) => {
-                // Another exchange on an open connection is refused; the client may connect anew.
-                self.broker.authenticated(key, Err(ReasonCode::NOT_AUTHORIZED));
-            }
+            Output::Auth(key, auth) => self.prove_again(key, &auth),
         }
     }
 

@@ -129,7 +129,7 @@ fn refusal(program: &Program, username: Option<(&str, &str)>) -> ReasonCode {
     }
 }
 
-fn passwd(file: &Path, arguments: &[&str], password: &str) {
+pub(crate) fn passwd(file: &Path, arguments: &[&str], password: &str) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .arg("passwd")
         .arg(file)

@@ -4,3 +4,4 @@ mod clients;
 mod hostile;
 mod operators;
 mod program;
+mod proving;

@@ -9,16 +9,14 @@ use std::{
 use mio::net::TcpStream;
 use tidegate_broker::{CONTROL_BYTES_MAX, ConnectRequest, Refused, WRITE_BYTES_MAX};
 use tidegate_message::{Identity, IdentityKind, Instant, Proof, Refusal};
-use tidegate_wire::mqtt::{Auth, Connect, DecodeError, FixedHeader, Packet, ReasonCode, Version};
+use tidegate_wire::mqtt::{Connect, DecodeError, FixedHeader, Packet, ReasonCode, Version};
 
+use super::proving::{SCRAM, reason_of};
 use super::{Connection, Listener, Note, Question, Shard, Stage};
-use crate::mqtt::{settings::Scram, transport::Transport};
+use crate::mqtt::transport::Transport;
 
 /// What the kernel may hold unsent before it stops asking for more.
 const UNSENT_BYTES: u32 = WRITE_BYTES_MAX as u32;
-/// The one method of extended authentication.
-const SCRAM: &str = "SCRAM-SHA-256";
-
 impl Shard {
     pub(super) fn accept(&mut self, now: Instant, at: usize) {
         let shards = self.parts.inboxes.len();
@@ -92,6 +90,7 @@ impl Shard {
             is_queued: false,
             is_paused: false,
             is_ending: false,
+            scram: None,
             is_anonymous: true,
             earned_at: now,
             rests_until: None,
@@ -175,7 +174,13 @@ impl Shard {
         }
     }
 
-    fn refuse(&mut self, now: Instant, slot: usize, connect: &Connect, reason: ReasonCode) {
+    pub(super) fn refuse(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        connect: &Connect,
+        reason: ReasonCode,
+    ) {
         tracing::debug!(client = %connect.client_id, %reason, "CONNECT refused");
         let connack = Refused::new(connect.version, reason, "").connack;
         self.say_and_close(now, slot, &connack);
@@ -191,23 +196,7 @@ impl Shard {
                 self.refuse(now, slot, &connect, ReasonCode::BAD_AUTHENTICATION_METHOD);
                 return;
             }
-            let first = connect.properties.authentication_data.take().unwrap_or_default();
-            let proof = Proof {
-                client: connect.client_id.clone(),
-                address: connection.peer,
-                ..Proof::default()
-            };
-            match self.parts.doors.clone().scram(proof, &first) {
-                Ok(scram) => {
-                    let challenge = Packet::Auth(challenge(&scram.challenge));
-                    connection.stage = Stage::Exchanging(connect, Some(scram));
-                    let mut out = Vec::new();
-                    challenge.encode(Version::V5, &mut out).expect("a challenge is short");
-                    self.say(now, slot, &out);
-                }
-                Err(refusal) => self.refuse(now, slot, &connect, reason_of(refusal)),
-            }
-            return;
+            return self.begin_scram(now, slot, connect);
         }
         if let Some(identity) = &connection.settings.identity {
             let identity =
@@ -236,25 +225,6 @@ impl Shard {
             Ok(()) => connection.stage = Stage::Waiting(connect),
             // More ask than can be answered.
             Err(_) => self.refuse(now, slot, &connect, ReasonCode::SERVER_BUSY),
-        }
-    }
-
-    fn exchanged(
-        &mut self,
-        now: Instant,
-        slot: usize,
-        connect: Box<Connect>,
-        scram: Option<Scram>,
-        auth: &Auth,
-    ) {
-        let is_next = auth.reason == ReasonCode::CONTINUE_AUTHENTICATION
-            && auth.method.as_deref() == Some(SCRAM);
-        let Some(scram) = scram.filter(|_| is_next) else {
-            return self.refuse(now, slot, &connect, ReasonCode::PROTOCOL_ERROR);
-        };
-        match (scram.finish)(auth.data.as_deref().unwrap_or_default()) {
-            Ok((identity, data)) => self.answered(now, slot, connect, Ok(identity), Some(data)),
-            Err(refusal) => self.answered(now, slot, connect, Err(refusal), None),
         }
     }
 
@@ -329,22 +299,5 @@ impl Shard {
         if let Err(error) = connection.transport.write(&[IoSlice::new(bytes)]) {
             self.broke(now, slot, &error);
         }
-    }
-}
-
-fn challenge(data: &[u8]) -> Auth {
-    Auth {
-        reason: ReasonCode::CONTINUE_AUTHENTICATION,
-        method: Some(SCRAM.to_owned()),
-        data: Some(data.to_owned()),
-        ..Auth::default()
-    }
-}
-
-fn reason_of(refusal: Refusal) -> ReasonCode {
-    match refusal {
-        Refusal::BadCredentials => ReasonCode::BAD_USER_NAME_OR_PASSWORD,
-        Refusal::ProofRequired => ReasonCode::NOT_AUTHORIZED,
-        Refusal::TooMany => ReasonCode::CONNECTION_RATE_EXCEEDED,
     }
 }

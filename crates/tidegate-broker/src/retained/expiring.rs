@@ -1,0 +1,67 @@
+//! Retained messages of a node, and which of them expire when.
+//!
+//! Always true: a message that expires has its place in the order of expiry for as long as it is retained, and no longer.
+
+use std::{collections::BTreeSet, ops::Deref, sync::Arc};
+
+use tidegate_message::Instant;
+
+use super::Retained;
+use crate::message::Message;
+
+/// Retained messages, with those that expire in order.
+#[derive(Debug, Default)]
+pub(crate) struct Expiring {
+    messages: Retained<Arc<Message>>,
+    order: BTreeSet<(Instant, Arc<str>)>,
+}
+
+impl Deref for Expiring {
+    type Target = Retained<Arc<Message>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.messages
+    }
+}
+
+impl Expiring {
+    /// Keeps a message for its topic.
+    pub(crate) fn insert(&mut self, message: Arc<Message>) {
+        let expiry = message.expires.map(|at| (at, message.topic.clone()));
+        let topic = message.topic.clone();
+        if let Some(former) = self.messages.insert(&topic, message) {
+            self.forget_expiry(&former);
+        }
+        self.order.extend(expiry);
+    }
+
+    /// Forgets the message of a topic.
+    pub(crate) fn remove(&mut self, topic: &str) {
+        if let Some(former) = self.messages.remove(topic) {
+            self.forget_expiry(&former);
+        }
+    }
+
+    /// When the first one expires.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        self.order.first().map(|(at, _)| *at)
+    }
+
+    /// Takes out those that have expired, at most `limit`.
+    pub(crate) fn take_expired(&mut self, now: Instant, limit: usize) -> Vec<Arc<Message>> {
+        let mut taken = Vec::new();
+        while taken.len() < limit
+            && self.next_expiry().is_some_and(|at| at <= now)
+            && let Some((_, topic)) = self.order.pop_first()
+        {
+            taken.extend(self.messages.remove(&topic));
+        }
+        taken
+    }
+
+    fn forget_expiry(&mut self, message: &Message) {
+        if let Some(at) = message.expires {
+            self.order.remove(&(at, message.topic.clone()));
+        }
+    }
+}
