@@ -16,7 +16,6 @@ pub mod server;
 pub mod settings;
 mod shard;
 mod transport;
-pub mod websocket;
 
 pub use bridge::Bridge;
 pub use configure::{bridges, open_doors, settings};
