@@ -23,6 +23,7 @@
 mod connection;
 mod flow;
 mod greeting;
+mod layers;
 mod layout;
 mod meter;
 mod packet;
@@ -33,9 +34,11 @@ mod worker;
 pub mod args;
 pub mod client;
 pub mod command;
+pub mod connect;
 pub mod process;
 pub mod report;
 pub mod spec;
+pub mod url;
 
 pub use report::Report;
 pub use run::{LoadError, Phase, Progress, run};

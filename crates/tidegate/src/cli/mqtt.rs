@@ -167,9 +167,7 @@ async fn aside(
 fn command_error(error: CommandError) -> ApiError {
     let code = match &error {
         CommandError::Client(client) => client_code(client),
-        CommandError::NoMessage | CommandError::Pem { .. } | CommandError::Tls(_) => {
-            Code::CONFIG_INVALID
-        }
+        CommandError::NoMessage | CommandError::Connect(_) => Code::CONFIG_INVALID,
         CommandError::File { .. } | CommandError::Input { .. } | CommandError::Output { .. } => {
             Code::STORAGE_FAILED
         }
@@ -200,7 +198,7 @@ fn client_code(error: &ClientError) -> Code {
             _ => Code::LINK_DOWN,
         },
         ClientError::ServerName { .. } | ClientError::Topic { .. } => Code::CONFIG_INVALID,
-        ClientError::Packet { .. } => Code::LINK_PROTOCOL,
+        ClientError::Packet { .. } | ClientError::Frame { .. } => Code::LINK_PROTOCOL,
         _ => Code::LINK_DOWN,
     }
 }
