@@ -4,7 +4,7 @@
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    sync::Arc,
+    sync::{Arc, Mutex},
     thread::{self, JoinHandle},
 };
 
@@ -246,4 +246,47 @@ fn agree(request: &Request, mut response: Response) -> Result<Response, ErrorRes
     assert_eq!(mqtt, "mqtt");
     response.headers_mut().insert("sec-websocket-protocol", mqtt);
     Ok(response)
+}
+
+/// A relay as that of [`crate::relay`], but over every transport. Its threads end with their connections, its listener with the
+/// process.
+pub(crate) fn relay(transport: Transport, certificate: &Certificate) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("a listener has an address");
+    let subscribers = Arc::new(Mutex::new(Vec::new()));
+    let tls = certificate.server();
+    thread::spawn(move || {
+        for socket in listener.incoming().map_while(Result::ok) {
+            let (subscribers, tls) = (Arc::clone(&subscribers), Arc::clone(&tls));
+            thread::spawn(move || {
+                open(transport, tls, socket).and_then(|channel| pass_on(channel, &subscribers))
+            });
+        }
+    });
+    address
+}
+
+/// Bytes of one record or frame: packets lie across them.
+const RELAYED_BYTES_MAX: usize = 5000;
+
+fn pass_on(
+    mut channel: Box<dyn Channel>,
+    subscribers: &Mutex<Vec<Box<dyn Channel>>>,
+) -> Option<()> {
+    channel.receive()?; // CONNECT
+    channel.send(&[0x20, 2, 0, 0], usize::MAX / 4).then_some(())?;
+    // The first packet tells who this is: later reads begin in the middle of one.
+    let mut bytes = channel.receive()?;
+    if bytes[0] == 0x82 {
+        channel.send(&[0x90, 3, bytes[2], bytes[3], 0], usize::MAX / 4).then_some(())?;
+        subscribers.lock().ok()?.push(channel);
+        return None; // it says nothing more that matters
+    }
+    while bytes != [0xE0, 0] {
+        let mut subscribers = subscribers.lock().ok()?;
+        subscribers.retain_mut(|channel| channel.send(&bytes, RELAYED_BYTES_MAX));
+        drop(subscribers);
+        bytes = channel.receive()?;
+    }
+    None
 }
