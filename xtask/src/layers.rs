@@ -66,7 +66,13 @@ const fn rule(
 /// Every crate of the workspace. A core may use `bytes`, `thiserror`, `tracing` and the one library that is its subject.
 const RULES: &[Rule] = &[
     rule("tidegate-message", Layer::Noun, &["bytes", "thiserror"], &[]),
-    rule("tidegate-wire", Layer::Core, &["bytes", "thiserror", "tracing"], &[]),
+    // The opening of a WebSocket and its masks are made of digests and base64.
+    rule(
+        "tidegate-wire",
+        Layer::Core,
+        &["base64", "bytes", "sha1", "sha2", "thiserror", "tracing"],
+        &[],
+    ),
     rule("tidegate-log", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-sys"]),
     rule("tidegate-frame", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-jpeg"]),
     // The packets of MQTT are the broker's nouns.

@@ -1,18 +1,22 @@
 //! The flags of a load, for any program that flattens them.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use clap::{Args, ValueEnum};
 use tidegate_wire::mqtt::{QoS, Version};
 
-use crate::spec::{Flow, Pace, Spec, Topology};
+use crate::{
+    connect::{ConnectError, TlsArgs},
+    spec::{Flow, Pace, Spec, Topology},
+    url::BrokerUrl,
+};
 
 /// Flags that make a [`Spec`].
 #[derive(Args, Clone, Debug)]
 pub struct LoadArgs {
-    /// Broker to load
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:1883")]
-    pub target: String,
+    /// Broker to load: HOST:PORT, or a URL as of pub and sub, such as wss://HOST:PORT/PATH
+    #[arg(long, value_name = "HOST:PORT|URL", default_value = "127.0.0.1:1883")]
+    pub target: BrokerUrl,
     /// Version of MQTT: 3.1, 3.1.1 or 5
     #[arg(long, value_name = "VERSION", default_value = "3.1.1", value_parser = version)]
     pub mqtt: Version,
@@ -77,6 +81,9 @@ pub struct LoadArgs {
     /// Password of every connection
     #[arg(long, value_name = "PASSWORD", requires = "username")]
     pub password: Option<String>,
+    /// TLS of every connection
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// First level of every topic
     #[arg(long, value_name = "TOPIC", default_value = "load")]
     pub topic: String,
@@ -108,7 +115,16 @@ pub enum Format {
 
 impl LoadArgs {
     /// The load that these flags ask for.
-    pub fn spec(&self) -> Spec {
+    ///
+    /// # Errors
+    /// Any of [`ConnectError`].
+    pub fn spec(&self) -> Result<Spec, ConnectError> {
+        let mut tls = self.tls.config()?;
+        if let Some(tls) = &mut tls {
+            // A connection stands for a device of its own: what another one agreed on does not shorten its handshake.
+            tls.resumption = rustls::client::Resumption::disabled();
+        }
+        self.target.endpoint(None, tls.is_some())?;
         let (topology, publishers, subscribers) = match (self.fan_in, self.fan_out) {
             (Some(publishers), _) => (Topology::FanIn, publishers, self.subscribers.unwrap_or(1)),
             (_, Some(subscribers)) => (Topology::FanOut, self.publishers.unwrap_or(1), subscribers),
@@ -124,8 +140,9 @@ impl LoadArgs {
             ..Flow::default()
         };
         let defaults = Spec::default();
-        Spec {
-            target: self.target.clone(),
+        Ok(Spec {
+            target: self.target.to_string(),
+            tls: tls.map(Arc::new),
             version: self.mqtt,
             topology,
             publishers,
@@ -148,7 +165,7 @@ impl LoadArgs {
             source_addresses: self.sources,
             threads: self.threads,
             process: self.pid,
-        }
+        })
     }
 }
 
@@ -240,7 +257,8 @@ mod tests {
 
     fn spec(flags: &str) -> Result<Spec, clap::Error> {
         let words = std::iter::once("load").chain(flags.split_whitespace());
-        Program::try_parse_from(words).map(|program| program.load.spec())
+        Program::try_parse_from(words)
+            .map(|program| program.load.spec().expect("nothing of it is wrong"))
     }
 
     #[test]

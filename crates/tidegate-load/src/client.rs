@@ -8,25 +8,26 @@
 //! Always true: messages that arrive while an answer is waited for are kept for [`Client::receive`], up to a bound; a message of
 //! QoS 2 is given out once per exchange; nothing waits longer than its timeout; every error names the broker.
 
+mod error;
+mod link;
+
 use std::{
     collections::{HashSet, VecDeque},
-    fmt,
-    io::{self, Read, Write},
-    net::{TcpStream, ToSocketAddrs as _},
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use rustls_pki_types::ServerName;
 use tidegate_wire::mqtt::{
-    AckKind, Connack, Connect, ConnectProperties, DecodeError, Disconnect, EncodeError,
-    FixedHeader, ForwardedProperties, Packet, PacketId, Publish, PublishHead, QoS, ReasonCode,
-    Subscribe, SubscribeFilter, Unsubscribe, UserProperties, Version, Will, encode_ack,
+    AckKind, Connack, Connect, ConnectProperties, Disconnect, FixedHeader, ForwardedProperties,
+    Packet, PacketId, Publish, PublishHead, QoS, ReasonCode, Subscribe, SubscribeFilter,
+    Unsubscribe, UserProperties, Version, Will, encode_ack,
 };
+
+pub use self::error::{ClientError, Peer};
+use self::link::Link;
 
 /// Messages kept for [`Client::receive`] while an answer is waited for.
 const WAITING_MAX: usize = 1 << 16;
-const READ_BYTES: usize = 64 << 10;
 
 /// How to connect.
 #[derive(Clone, Debug)]
@@ -61,6 +62,8 @@ pub struct Options {
     pub timeout: Duration,
     /// TLS, with whom to trust. Default none.
     pub tls: Option<Arc<rustls::ClientConfig>>,
+    /// The path of a WebSocket, such as [`crate::url::PATH`]. Default none: no WebSocket.
+    pub websocket: Option<String>,
 }
 
 impl Default for Options {
@@ -81,6 +84,7 @@ impl Default for Options {
             packet_bytes_max: 256 << 20,
             timeout: Duration::from_secs(10),
             tls: None,
+            websocket: None,
         }
     }
 }
@@ -124,7 +128,7 @@ pub struct Message {
 /// A connection to a broker.
 #[derive(Debug)]
 pub struct Client {
-    stream: Stream,
+    link: Link,
     options: Options,
     connack: Connack,
     keep_alive: Duration,
@@ -139,11 +143,6 @@ pub struct Client {
     wrote_at: Instant,
     /// When PINGREQ was sent, while its answer has not come.
     pinged_at: Option<Instant>,
-}
-
-enum Stream {
-    Plain(TcpStream),
-    Tls(Box<rustls::StreamOwned<rustls::ClientConnection, TcpStream>>),
 }
 
 /// What is waited for.
@@ -171,18 +170,7 @@ impl Client {
     /// # Errors
     /// Any of [`ClientError`], but `Publish` and `Subscribe`.
     pub fn connect(options: Options) -> Result<Self, ClientError> {
-        let peer = Peer::of(&options);
-        let socket = dial(&options, &peer)?;
-        let stream = match &options.tls {
-            None => Stream::Plain(socket),
-            Some(config) => {
-                let name = ServerName::try_from(options.host.clone())
-                    .map_err(|_| ClientError::ServerName { peer: peer.clone() })?;
-                let session = rustls::ClientConnection::new(Arc::clone(config), name)
-                    .map_err(|source| ClientError::Tls { peer, source })?;
-                Stream::Tls(Box::new(rustls::StreamOwned::new(session, socket)))
-            }
-        };
+        let link = Link::open(&options)?;
         let connect = Connect {
             version: options.version,
             bridge: false,
@@ -200,7 +188,7 @@ impl Client {
             },
         };
         let mut client = Self {
-            stream,
+            link,
             connack: Connack::default(),
             keep_alive: Duration::from_secs(u64::from(options.keep_alive)),
             input: Vec::new(),
@@ -307,7 +295,7 @@ impl Client {
     /// The next message; none if there is none within `timeout`. Keeps the connection alive.
     ///
     /// # Errors
-    /// `Io`, `Closed`, `Disconnected`, `Packet`, `Unexpected` and `Silent`.
+    /// `Tls`, `Frame`, `Io`, `Closed`, `Disconnected`, `Packet`, `Unexpected` and `Silent`.
     pub fn receive(&mut self, timeout: Duration) -> Result<Option<Message>, ClientError> {
         let until = Instant::now() + timeout;
         loop {
@@ -327,28 +315,21 @@ impl Client {
     /// `Io`, if the farewell could not be written.
     pub fn disconnect(mut self) -> Result<(), ClientError> {
         self.send(&Packet::Disconnect(Disconnect::default()))?;
-        if let Stream::Tls(stream) = &mut self.stream {
-            stream.conn.send_close_notify();
-            let _ = stream.flush(); // the broker closes at DISCONNECT, and may be faster
-        }
+        self.link.end();
         Ok(())
     }
 
     /// Ends the connection without a word, so that the will is published.
     pub fn abort(self) {
-        let socket = match &self.stream {
-            Stream::Plain(socket) => socket,
-            Stream::Tls(stream) => &stream.sock,
-        };
-        let _ = socket.shutdown(std::net::Shutdown::Both); // it is ending either way
+        self.link.abort();
     }
 
     fn version(&self) -> Version {
         self.options.version
     }
 
-    fn peer(&self) -> Peer {
-        Peer::of(&self.options)
+    pub(crate) fn peer(&self) -> Peer {
+        self.link.peer().clone()
     }
 
     /// One exchange runs at a time, so that any identifier but the last is free.
@@ -411,10 +392,10 @@ impl Client {
         if self.out.is_empty() {
             return Ok(());
         }
-        let written = self.stream.write_all(&self.out).and_then(|()| self.stream.flush());
+        let written = self.link.write(&self.out);
         self.out.clear();
         self.wrote_at = Instant::now();
-        written.map_err(|source| ClientError::Io { peer: self.peer(), source })
+        written
     }
 
     fn answer(&mut self, wanted: Wanted, name: &'static str) -> Result<Answer, ClientError> {
@@ -446,7 +427,7 @@ impl Client {
                 return Ok(None);
             }
             let look_at = until.min(self.ping(now)?);
-            self.read(look_at - now)?;
+            self.link.read(&mut self.input, look_at - now)?;
         }
     }
 
@@ -482,27 +463,6 @@ impl Client {
             self.used = 0;
         }
         Ok(whole)
-    }
-
-    /// Reads what there is, for at most `timeout`.
-    fn read(&mut self, timeout: Duration) -> Result<(), ClientError> {
-        let at = self.input.len();
-        self.input.resize(at + READ_BYTES, 0);
-        let read = self.stream.read(&mut self.input[at..], timeout);
-        self.input.truncate(at + read.as_ref().map_or(0, |&bytes| bytes));
-        match read {
-            Ok(0) => Err(ClientError::Closed { peer: self.peer() }),
-            Ok(_) => Ok(()),
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock
-                | io::ErrorKind::TimedOut
-                | io::ErrorKind::Interrupted => Ok(()),
-                io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
-                    Err(ClientError::Closed { peer: self.peer() })
-                }
-                _ => Err(ClientError::Io { peer: self.peer(), source: error }),
-            },
-        }
     }
 
     /// Handles one packet; returns what was `wanted`, if it is that.
@@ -604,178 +564,5 @@ impl Client {
             encode_ack(self.version(), kind, id, ReasonCode::SUCCESS, &mut self.out);
         }
         Ok(())
-    }
-}
-
-fn dial(options: &Options, peer: &Peer) -> Result<TcpStream, ClientError> {
-    let unknown = |source| ClientError::Resolve { peer: peer.clone(), source };
-    let addresses = (&*options.host, options.port).to_socket_addrs().map_err(unknown)?;
-    let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, options.timeout) {
-            Ok(socket) => {
-                let prepared = socket
-                    .set_nodelay(true)
-                    .and_then(|()| socket.set_read_timeout(Some(options.timeout)))
-                    .and_then(|()| socket.set_write_timeout(Some(options.timeout)));
-                prepared.map_err(|source| ClientError::Io { peer: peer.clone(), source })?;
-                return Ok(socket);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(ClientError::Connect { peer: peer.clone(), source: last })
-}
-
-impl Stream {
-    /// `timeout` is over 0.
-    fn read(&mut self, buffer: &mut [u8], timeout: Duration) -> io::Result<usize> {
-        match self {
-            Self::Plain(stream) => {
-                stream.set_read_timeout(Some(timeout))?;
-                stream.read(buffer)
-            }
-            Self::Tls(stream) => {
-                stream.sock.set_read_timeout(Some(timeout))?;
-                stream.read(buffer)
-            }
-        }
-    }
-
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Plain(stream) => stream.write_all(bytes),
-            Self::Tls(stream) => stream.write_all(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Plain(stream) => stream.flush(),
-            Self::Tls(stream) => stream.flush(),
-        }
-    }
-}
-
-impl fmt::Debug for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Plain(_) => "Plain",
-            Self::Tls(_) => "Tls",
-        })
-    }
-}
-
-/// The broker, in errors.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Host as it was given.
-    pub host: String,
-    /// Port.
-    pub port: u16,
-}
-
-impl Peer {
-    fn of(options: &Options) -> Self {
-        Self { host: options.host.clone(), port: options.port }
-    }
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
-    }
-}
-
-/// Why an operation of a client failed.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each field is named in the message; `peer` is the broker")]
-pub enum ClientError {
-    /// The host has no address.
-    #[error("{peer}: the host is not known")]
-    Resolve {
-        peer: Peer,
-        #[source]
-        source: io::Error,
-    },
-    /// No connection.
-    #[error("{peer}: no connection")]
-    Connect {
-        peer: Peer,
-        #[source]
-        source: io::Error,
-    },
-    /// The host's name can be in no certificate.
-    #[error("{peer}: the host is no name for TLS")]
-    ServerName { peer: Peer },
-    /// TLS cannot begin.
-    #[error("{peer}: TLS cannot begin")]
-    Tls {
-        peer: Peer,
-        #[source]
-        source: rustls::Error,
-    },
-    /// The connection broke.
-    #[error("{peer}: the connection broke")]
-    Io {
-        peer: Peer,
-        #[source]
-        source: io::Error,
-    },
-    /// The broker closed it without a word.
-    #[error("{peer}: the broker closed the connection")]
-    Closed { peer: Peer },
-    /// The broker refused the connection.
-    #[error("{peer}: the broker refuses the connection: {reason}{}", Told(reason_string))]
-    Refused { peer: Peer, reason: ReasonCode, reason_string: Option<String> },
-    /// The broker ended the connection and said why.
-    #[error("{peer}: the broker ended the connection: {reason}{}", Told(reason_string))]
-    Disconnected { peer: Peer, reason: ReasonCode, reason_string: Option<String> },
-    /// The broker did not take a message.
-    #[error("{peer}: the broker refuses the message to {topic}: {reason}")]
-    Publish { peer: Peer, topic: String, reason: ReasonCode },
-    /// The broker refused a subscription.
-    #[error("{peer}: the broker refuses the subscription to {filter}: {reason}")]
-    Subscribe { peer: Peer, filter: String, reason: ReasonCode },
-    /// An answer did not come in time.
-    #[error("{peer}: {wanted} did not come within {timeout:?}")]
-    TimedOut { peer: Peer, wanted: &'static str, timeout: Duration },
-    /// A ping was not answered.
-    #[error("{peer}: the broker does not answer")]
-    Silent { peer: Peer },
-    /// The broker's bytes are no MQTT.
-    #[error("{peer}: the broker sent what is no packet")]
-    Packet {
-        peer: Peer,
-        #[source]
-        source: DecodeError,
-    },
-    /// A packet that no broker sends, or not now.
-    #[error("{peer}: the broker sent a packet that has no place here, {first:#04x}")]
-    Unexpected { peer: Peer, first: u8 },
-    /// More messages came while an answer was waited for than are kept.
-    #[error("{peer}: more than {maximum} messages came before an answer")]
-    TooManyWaiting { peer: Peer, maximum: usize },
-    /// The message is longer than the broker takes.
-    #[error("{peer}: a packet of {packet_bytes} bytes is longer than the broker takes, {maximum}")]
-    TooLarge { peer: Peer, packet_bytes: usize, maximum: usize },
-    /// No topic to publish to.
-    #[error("{topic:?} is no topic to publish to: it is empty, too long, or has a wildcard")]
-    Topic { topic: String },
-    /// A field that cannot be said in MQTT.
-    #[error("this cannot be said in MQTT")]
-    Encode(#[from] EncodeError),
-}
-
-/// What a broker adds for people.
-struct Told<'a>(&'a Option<String>);
-
-impl fmt::Display for Told<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.as_ref().map_or(Ok(()), |text| write!(f, ", \"{text}\""))
     }
 }

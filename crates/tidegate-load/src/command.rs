@@ -3,84 +3,22 @@
 use std::{
     io::{self, BufRead, Write},
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
 use clap::{Args, ValueEnum};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use serde::Serialize;
-use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter, UserProperties, Version, Will};
+use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
 use crate::{
-    args::{qos, version},
-    client::{Client, ClientError, Message, Options, Outgoing},
+    args::qos,
+    client::{Client, ClientError, Message, Outgoing},
+    connect::{ConnectArgs, ConnectError},
 };
 
 /// How soon a stop is noticed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-
-/// Flags of a connection.
-#[derive(Args, Clone, Debug)]
-pub struct ConnectArgs {
-    /// Broker's host
-    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
-    pub host: String,
-    /// Broker's port [default: 1883, or 8883 with --cafile]
-    #[arg(short, long, value_name = "PORT")]
-    pub port: Option<u16>,
-    /// Version of MQTT: 3.1, 3.1.1 or 5
-    #[arg(short = 'V', long, value_name = "VERSION", default_value = "5", value_parser = version)]
-    pub mqtt: Version,
-    /// Client identifier; without it the broker chooses one
-    #[arg(short, long, value_name = "ID", default_value = "")]
-    pub id: String,
-    /// Keep the session that the broker has of this client, and let it keep this one
-    #[arg(short = 'c', long)]
-    pub no_clean_start: bool,
-    /// Seconds that the session outlives the connection (MQTT 5)
-    #[arg(short = 'x', long, value_name = "SECONDS")]
-    pub session_expiry: Option<u32>,
-    /// Keep alive in seconds, 0 for none
-    #[arg(short, long, value_name = "SECONDS", default_value_t = 60)]
-    pub keep_alive: u16,
-    /// User name
-    #[arg(short, long, value_name = "NAME")]
-    pub username: Option<String>,
-    /// Password
-    #[arg(short = 'P', long, value_name = "PASSWORD")]
-    pub password: Option<String>,
-    /// Topic of a message that the broker sends if this client goes without a word
-    #[arg(long, value_name = "TOPIC")]
-    pub will_topic: Option<String>,
-    /// Its payload
-    #[arg(long, value_name = "TEXT", requires = "will_topic", default_value = "")]
-    pub will_payload: String,
-    /// Its quality of service
-    #[arg(long, value_name = "0|1|2", requires = "will_topic", default_value = "0", value_parser = qos)]
-    pub will_qos: QoS,
-    /// Whether the broker keeps it
-    #[arg(long, requires = "will_topic")]
-    pub will_retain: bool,
-    /// Seconds before it is sent (MQTT 5)
-    #[arg(long, value_name = "SECONDS", requires = "will_topic", default_value_t = 0)]
-    pub will_delay: u32,
-    /// Use TLS, and trust the certificates in this PEM file
-    #[arg(long, value_name = "FILE")]
-    pub cafile: Option<PathBuf>,
-    /// This client's certificates, PEM
-    #[arg(long, value_name = "FILE", requires_all = ["key", "cafile"])]
-    pub cert: Option<PathBuf>,
-    /// This client's key, PEM
-    #[arg(long, value_name = "FILE", requires = "cert")]
-    pub key: Option<PathBuf>,
-    /// Seconds to wait for the connection and for each answer
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    pub timeout: u32,
-}
 
 /// Flags of `pub`.
 #[derive(Args, Clone, Debug)]
@@ -164,67 +102,6 @@ pub enum MessageFormat {
     Json,
 }
 
-impl ConnectArgs {
-    /// How to connect.
-    ///
-    /// # Errors
-    /// `File` and `Tls` of [`CommandError`].
-    pub fn options(&self, user_properties: UserProperties) -> Result<Options, CommandError> {
-        let will = self.will_topic.clone().map(|topic| Will {
-            topic,
-            payload: self.will_payload.clone().into_bytes(),
-            qos: self.will_qos,
-            retain: self.will_retain,
-            delay: self.will_delay,
-            message_expiry: None,
-            forwarded: Vec::new(),
-        });
-        Ok(Options {
-            host: self.host.clone(),
-            port: self.port.unwrap_or(if self.cafile.is_some() { 8883 } else { 1883 }),
-            version: self.mqtt,
-            client_id: self.id.clone(),
-            clean_start: !self.no_clean_start,
-            keep_alive: self.keep_alive,
-            session_expiry: self.session_expiry,
-            username: self.username.clone(),
-            password: self.password.clone().map(String::into_bytes),
-            will,
-            user_properties,
-            timeout: Duration::from_secs(u64::from(self.timeout.max(1))),
-            tls: self.tls()?,
-            ..Options::default()
-        })
-    }
-
-    fn tls(&self) -> Result<Option<Arc<rustls::ClientConfig>>, CommandError> {
-        let Some(authority) = &self.cafile else { return Ok(None) };
-        let mut roots = rustls::RootCertStore::empty();
-        for certificate in certificates(authority)? {
-            roots.add(certificate)?;
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots);
-        let config = match (&self.cert, &self.key) {
-            (Some(cert), Some(key)) => {
-                let key = PrivateKeyDer::from_pem_file(key)
-                    .map_err(|source| CommandError::Pem { path: key.clone(), source })?;
-                config.with_client_auth_cert(certificates(cert)?, key)?
-            }
-            _ => config.with_no_client_auth(),
-        };
-        Ok(Some(Arc::new(config)))
-    }
-}
-
-fn certificates(path: &PathBuf) -> Result<Vec<CertificateDer<'static>>, CommandError> {
-    CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect)
-        .map_err(|source| CommandError::Pem { path: path.clone(), source })
-}
-
 impl PubArgs {
     /// Publishes what the flags say, `input` being the standard input. Returns how many messages went.
     ///
@@ -305,10 +182,7 @@ impl SubArgs {
         if let Some((filter, &reason)) =
             self.topic.iter().zip(&reasons).find(|(_, reason)| reason.is_failure())
         {
-            let peer = crate::client::Peer {
-                host: self.connect.host.clone(),
-                port: self.connect.options(Vec::new())?.port,
-            };
+            let peer = client.peer();
             return Err(ClientError::Subscribe { peer, filter: filter.clone(), reason }.into());
         }
         let mut messages = 0;
@@ -391,6 +265,9 @@ pub enum CommandError {
     /// The client failed.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// The flags make no connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
     /// There is nothing to publish.
     #[error(
         "there is no message: give --message, --file, --stdin-line, --stdin-file or --null-message"
@@ -405,18 +282,6 @@ pub enum CommandError {
         #[source]
         source: io::Error,
     },
-    /// A file of certificates or a key cannot be read.
-    #[error("{} holds no certificate or key", path.display())]
-    Pem {
-        /// Which.
-        path: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        source: rustls_pki_types::pem::Error,
-    },
-    /// Certificates or key do not make a TLS connection.
-    #[error("TLS cannot be used with these certificates")]
-    Tls(#[from] rustls::Error),
     /// The standard input cannot be read.
     #[error("the standard input cannot be read")]
     Input {

@@ -1,10 +1,6 @@
 //! One connection of a load: what its bytes mean, and what it answers.
 
-use std::{
-    io::{self, Read as _, Write as _},
-    net::TcpStream,
-    sync::atomic::Ordering,
-};
+use std::{error::Error as _, sync::atomic::Ordering};
 
 use tidegate_wire::mqtt::{EncodeError, ReasonCode, Version};
 
@@ -15,6 +11,7 @@ use crate::{
     meter::Meter,
     packet::{self, Header, Malformed, Stamp},
     run::Shared,
+    socket::{Socket, SocketError},
     spec::Spec,
     track::{Arrival, Sequence},
 };
@@ -27,13 +24,10 @@ const READS_MAX: usize = 4;
 
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) socket: TcpStream,
+    pub(crate) socket: Socket,
     pub(crate) role: Role,
     pub(crate) stage: Stage,
     pub(crate) work: Work,
-    /// Bytes that the socket did not take yet.
-    out: Vec<u8>,
-    out_at: usize,
     /// Beginning of a packet whose rest has not come.
     partial: Vec<u8>,
     /// A message whose payload has not all come.
@@ -50,6 +44,8 @@ pub(crate) struct Connection {
 pub(crate) enum Stage {
     /// TCP connects.
     Connecting,
+    /// TLS and WebSocket open.
+    Opening,
     /// CONNECT was sent.
     Greeting,
     /// SUBSCRIBE was sent.
@@ -96,8 +92,10 @@ pub(crate) struct Context<'a> {
     credit: (u32, u64),
     /// Publishers whose window has more room.
     pub(crate) woken: Vec<u32>,
-    pub(crate) input: Vec<u8>,
-    pub(crate) output: Vec<u8>,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// What layers gave.
+    plain: Vec<u8>,
     /// Exchanges that wait for an acknowledgement.
     pub(crate) unacknowledged: u64,
 }
@@ -115,6 +113,7 @@ impl<'a> Context<'a> {
             woken: Vec::new(),
             input: vec![0; READ_BYTES],
             output: Vec::with_capacity(2 * WRITE_BYTES),
+            plain: Vec::new(),
             unacknowledged: 0,
         }
     }
@@ -141,8 +140,7 @@ impl<'a> Context<'a> {
 /// Why a connection ended.
 #[derive(Debug)]
 pub(crate) enum Lost {
-    Io(io::Error),
-    ByBroker,
+    Socket(SocketError),
     Refused { packet: &'static str, reason: ReasonCode },
     Malformed,
     Unsayable(EncodeError),
@@ -152,8 +150,10 @@ pub(crate) enum Lost {
 impl std::fmt::Display for Lost {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Io(error) => write!(f, "{error}"),
-            Self::ByBroker => write!(f, "closed by the broker"),
+            Self::Socket(error) => {
+                write!(f, "{error}")?;
+                error.source().map_or(Ok(()), |source| write!(f, ": {source}"))
+            }
             Self::Refused { packet, reason } => write!(f, "{packet}: {reason}"),
             Self::Malformed => write!(f, "the broker sent what is no MQTT"),
             Self::Unsayable(error) => write!(f, "{error}"),
@@ -168,6 +168,12 @@ impl From<EncodeError> for Lost {
     }
 }
 
+impl From<SocketError> for Lost {
+    fn from(error: SocketError) -> Self {
+        Self::Socket(error)
+    }
+}
+
 impl From<Malformed> for Lost {
     fn from(_: Malformed) -> Self {
         Self::Malformed
@@ -175,14 +181,12 @@ impl From<Malformed> for Lost {
 }
 
 impl Connection {
-    pub(crate) fn new(socket: TcpStream, role: Role, work: Work) -> Self {
+    pub(crate) fn new(socket: Socket, role: Role, work: Work) -> Self {
         Self {
             socket,
             role,
             stage: Stage::Connecting,
             work,
-            out: Vec::new(),
-            out_at: 0,
             partial: Vec::new(),
             tail: None,
             wrote_at: 0,
@@ -194,46 +198,35 @@ impl Connection {
     /// The socket may be written to: it is connected, or takes bytes again.
     pub(crate) fn writable(&mut self, context: &mut Context<'_>) -> Result<(), Lost> {
         if self.stage == Stage::Connecting {
-            if let Some(error) = self.socket.take_error().map_err(Lost::Io)? {
-                return Err(Lost::Io(error));
-            }
-            self.stage = Stage::Greeting;
-            greeting::connect(context.spec, self.role, &mut self.out)?;
+            self.socket.open(context.shared.endpoint, context.spec.tls.as_ref())?;
+            self.stage = Stage::Opening;
+            self.greet(context)?;
         }
         self.flush(context.now)
     }
 
-    /// Writes what waits, as far as the socket takes it.
-    pub(crate) fn flush(&mut self, now: i64) -> Result<(), Lost> {
-        while self.out_at < self.out.len() {
-            match self.socket.write(&self.out[self.out_at..]) {
-                Ok(0) => return Err(Lost::ByBroker),
-                Ok(bytes) => {
-                    self.out_at += bytes;
-                    self.wrote_at = now;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Lost::Io(error)),
-            }
-        }
-        self.out.clear();
-        self.out_at = 0;
-        if self.out.capacity() > 4 * WRITE_BYTES {
-            self.out = Vec::new();
+    /// Sends CONNECT once everything below MQTT is open.
+    fn greet(&mut self, context: &Context<'_>) -> Result<(), Lost> {
+        if self.stage == Stage::Opening && self.socket.is_open() {
+            self.stage = Stage::Greeting;
+            greeting::connect(context.spec, self.role, self.socket.out())?;
         }
         Ok(())
     }
 
-    pub(crate) fn flushed(&self) -> bool {
-        self.out.is_empty()
+    /// Writes what waits, as far as the socket takes it.
+    pub(crate) fn flush(&mut self, now: i64) -> Result<(), Lost> {
+        if self.socket.flush()? {
+            self.wrote_at = now;
+        }
+        Ok(())
     }
 
     /// Sends what may leave. Returns whether more may leave at once.
     pub(crate) fn publish(&mut self, context: &mut Context<'_>) -> Result<bool, Lost> {
         self.flush(context.now)?;
         let Work::Publish(publisher) = &mut self.work else { return Ok(false) };
-        if self.stage != Stage::Ready || !self.out.is_empty() {
+        if self.stage != Stage::Ready || !self.socket.is_flushed() {
             return Ok(false);
         }
         let Context { shared, spec, output, meters, unacknowledged, .. } = context;
@@ -251,23 +244,10 @@ impl Connection {
                 *unacknowledged += u64::from(spec.flows[flow].qos as u8 > 0);
             },
         );
-        let mut at = 0;
-        while at < output.len() {
-            match self.socket.write(&output[at..]) {
-                Ok(0) => return Err(Lost::ByBroker),
-                Ok(bytes) => at += bytes,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.out.extend_from_slice(&output[at..]);
-                    break;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Lost::Io(error)),
-            }
-        }
-        if at > 0 {
+        if self.socket.write(output)? {
             self.wrote_at = context.now;
         }
-        Ok(more && self.out.is_empty())
+        Ok(more && self.socket.is_flushed())
     }
 
     /// Reads what is there. Returns whether there may be more.
@@ -276,7 +256,11 @@ impl Connection {
             return Ok(false);
         }
         let mut input = std::mem::take(&mut context.input);
-        let result = self.read_into(&mut input, context);
+        let result = if self.socket.is_plain() {
+            self.read_plain(&mut input, context)
+        } else {
+            self.read_layered(&mut input, context)
+        };
         context.input = input;
         context.tell_publisher();
         let more = result?;
@@ -284,32 +268,49 @@ impl Connection {
         Ok(more)
     }
 
-    fn read_into(&mut self, input: &mut [u8], context: &mut Context<'_>) -> Result<bool, Lost> {
+    fn read_plain(&mut self, input: &mut [u8], context: &mut Context<'_>) -> Result<bool, Lost> {
         for _ in 0..READS_MAX {
             let kept = self.partial.len();
             let room = input.len() - kept;
-            let bytes = match self.socket.read(&mut input[kept..]) {
-                Ok(0) => return Err(Lost::ByBroker),
-                Ok(bytes) => bytes,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Lost::Io(error)),
-            };
+            let Some(bytes) = self.socket.read(&mut input[kept..])? else { return Ok(false) };
             context.now = tidegate_sys::clock::monotonic_nanos();
             input[..kept].copy_from_slice(&self.partial);
-            let all = &input[..kept + bytes];
-            let used = self.consume(all, context)?;
-            self.partial.clear();
-            self.partial.extend_from_slice(&all[used..]);
-            if self.partial.len() > READ_BYTES / 2 {
-                return Err(Lost::Malformed);
-            }
+            self.take(&input[..kept + bytes], context)?;
             if bytes < room {
                 // Less than asked for: the socket is empty, and the next byte makes a new edge.
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    fn read_layered(&mut self, input: &mut [u8], context: &mut Context<'_>) -> Result<bool, Lost> {
+        for _ in 0..READS_MAX {
+            let Some(bytes) = self.socket.read(input)? else { return Ok(false) };
+            context.now = tidegate_sys::clock::monotonic_nanos();
+            let mut plain = std::mem::take(&mut context.plain);
+            plain.clear();
+            plain.extend_from_slice(&self.partial);
+            let has_ended = self.socket.unwrap(&input[..bytes], &mut plain)?;
+            self.greet(context)?;
+            self.take(&plain, context)?;
+            context.plain = plain;
+            if has_ended {
+                return Err(SocketError::Ended.into());
+            }
+            if bytes < input.len() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Handles the packets of `input`, and keeps the beginning of one.
+    fn take(&mut self, input: &[u8], context: &mut Context<'_>) -> Result<(), Lost> {
+        let used = self.consume(input, context)?;
+        self.partial.clear();
+        self.partial.extend_from_slice(&input[used..]);
+        if self.partial.len() > READ_BYTES / 2 { Err(Lost::Malformed) } else { Ok(()) }
     }
 
     /// Handles the packets of `input` and returns the bytes they took.
@@ -401,8 +402,8 @@ impl Connection {
     #[inline]
     fn answer(&mut self, first: u8, packet_id: u16) {
         match first & 0x06 {
-            0x02 => packet::ack(packet::PUBACK, packet_id, &mut self.out),
-            0x04 => packet::ack(packet::PUBREC, packet_id, &mut self.out),
+            0x02 => packet::ack(packet::PUBACK, packet_id, self.socket.out()),
+            0x04 => packet::ack(packet::PUBREC, packet_id, self.socket.out()),
             _ => {}
         }
     }
@@ -431,14 +432,14 @@ impl Connection {
             (5, Work::Publish(publisher)) => {
                 let id = id()?;
                 if publisher.ids.release(id) {
-                    packet::ack(packet::PUBREL, id, &mut self.out);
+                    packet::ack(packet::PUBREL, id, self.socket.out());
                 }
             }
             (7, Work::Publish(publisher)) => {
                 let ended = publisher.ids.complete(id()?, Exchange::Released);
                 acknowledged(ended, failed, context);
             }
-            (6, _) => packet::ack(packet::PUBCOMP, id()?, &mut self.out),
+            (6, _) => packet::ack(packet::PUBCOMP, id()?, self.socket.out()),
             (2, _) if self.stage == Stage::Greeting => self.welcome(body, context)?,
             (9, _) if self.stage == Stage::Subscribing => {
                 if let Some(reason) = greeting::refused(context.spec.version, body)? {
@@ -464,7 +465,7 @@ impl Connection {
         }
         self.stage = match self.role {
             Role::Subscriber(_) | Role::Stalled(_) => {
-                greeting::subscribe(context.spec, self.role, &mut self.out)?;
+                greeting::subscribe(context.spec, self.role, self.socket.out())?;
                 Stage::Subscribing
             }
             Role::Publisher(_) | Role::Idle(_) => Stage::Ready,
@@ -474,16 +475,16 @@ impl Connection {
 
     /// Says that this connection is alive.
     pub(crate) fn ping(&mut self, now: i64) -> Result<(), Lost> {
-        if self.out.is_empty() {
-            self.out.extend_from_slice(&[0xC0, 0]);
+        if self.socket.is_flushed() {
+            self.socket.out().extend_from_slice(&[0xC0, 0]);
         }
         self.flush(now)
     }
 
     /// Says farewell, if the socket takes it.
     pub(crate) fn disconnect(&mut self) {
-        if self.stage == Stage::Ready && self.out.is_empty() {
-            let _ = self.socket.write(&[0xE0, 0]); // the broker may have gone first
+        if self.stage == Stage::Ready && self.socket.is_flushed() {
+            self.socket.end(&[0xE0, 0]);
         }
         self.stage = Stage::Closed;
     }

@@ -10,12 +10,14 @@
 //! for the command line and for tests. [`process`] reads what another process has used, so that a broker's rate can be told per
 //! second of its own processor time.
 //!
+//! Both reach a broker over TCP, TLS, WebSocket or the last in the second, as its [`url`] says.
+//!
 //! A message of 100 bytes costs the generator some 20 ns to send and 20 ns to receive while bytes come in large reads, as
 //! `examples/relay.rs` shows. A broker that writes messages one by one makes it read them one by one, at 1 to 4 µs each, most of it
 //! in the kernel: still less than such a broker spends itself.
 //!
 //! Always true:
-//! - the hot path allocates nothing for a message, reads the clock once per batch and makes a system call per 64 KiB at most,
+//! - the hot path over TCP allocates nothing for a message, reads the clock once per batch and makes a system call per 64 KiB at most,
 //!   unless the broker itself sends in smaller pieces;
 //! - with a rate or a period, latency is counted from when a message was meant to leave, however late it did;
 //! - what is lost, duplicated or out of order is counted over the whole run, rates and latencies over the measured part.
@@ -23,19 +25,23 @@
 mod connection;
 mod flow;
 mod greeting;
+mod layers;
 mod layout;
 mod meter;
 mod packet;
 mod run;
+mod socket;
 mod track;
 mod worker;
 
 pub mod args;
 pub mod client;
 pub mod command;
+pub mod connect;
 pub mod process;
 pub mod report;
 pub mod spec;
+pub mod url;
 
 pub use report::Report;
 pub use run::{LoadError, Phase, Progress, run};

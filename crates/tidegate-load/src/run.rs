@@ -19,6 +19,7 @@ use crate::{
     process::ProcessError,
     report::{Failure, Report},
     spec::{Pace, Spec, SpecError},
+    url::{BrokerUrl, Endpoint, UrlError},
     worker::{Outcome, Worker},
 };
 
@@ -66,13 +67,16 @@ pub fn run(
     mut progress: impl FnMut(&Progress),
 ) -> Result<Report, LoadError> {
     spec.check()?;
-    let target = resolve(&spec.target)?;
+    let endpoint = endpoint(spec)?;
+    let target = resolve(&endpoint)
+        .map_err(|source| LoadError::Target { target: spec.target.clone(), source })?;
     raise_file_limit();
     if let Some(process) = spec.process {
         crate::process::usage(process)?;
     }
     let threads = usize::from(spec.threads.max(1));
-    let shared = Shared::new(spec, threads).map_err(|source| LoadError::System { source })?;
+    let shared =
+        Shared::new(spec, &endpoint, threads).map_err(|source| LoadError::System { source })?;
     let (settled, all_settled) = mpsc::channel();
     let outcomes = thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
@@ -191,6 +195,7 @@ impl<F: FnMut(&Progress)> Teller<'_, F> {
 /// What the workers of a run share.
 pub(crate) struct Shared<'a> {
     pub(crate) spec: &'a Spec,
+    pub(crate) endpoint: &'a Endpoint,
     /// When sending begins; 0 until everybody is connected.
     pub(crate) start_at: AtomicI64,
     /// Nothing more is sent.
@@ -231,7 +236,7 @@ pub(crate) struct Board {
 }
 
 impl<'a> Shared<'a> {
-    fn new(spec: &'a Spec, threads: usize) -> io::Result<Self> {
+    fn new(spec: &'a Spec, endpoint: &'a Endpoint, threads: usize) -> io::Result<Self> {
         let windows = spec.flows.iter().any(|flow| matches!(flow.pace, Pace::Window(_)));
         let credits = if windows { spec.publishers as usize * spec.flows.len() } else { 1 };
         let board = |_| {
@@ -250,6 +255,7 @@ impl<'a> Shared<'a> {
         };
         Ok(Self {
             spec,
+            endpoint,
             start_at: AtomicI64::new(0),
             stop: AtomicBool::new(false),
             finish: AtomicBool::new(false),
@@ -283,10 +289,15 @@ impl Board {
     }
 }
 
-fn resolve(target: &str) -> Result<SocketAddr, LoadError> {
-    let failed = |source| LoadError::Target { target: target.to_owned(), source };
-    let mut addresses = target.to_socket_addrs().map_err(failed)?;
-    addresses.next().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))
+fn endpoint(spec: &Spec) -> Result<Endpoint, LoadError> {
+    let url = spec.target.parse::<BrokerUrl>();
+    url.and_then(|url| url.endpoint(None, spec.tls.is_some()))
+        .map_err(|source| LoadError::Url { target: spec.target.clone(), source })
+}
+
+fn resolve(endpoint: &Endpoint) -> io::Result<SocketAddr> {
+    let mut addresses = (&*endpoint.host, endpoint.port).to_socket_addrs()?;
+    addresses.next().ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// Each connection takes a file descriptor. What the system does not allow shows as a failed connection.
@@ -314,6 +325,15 @@ pub enum LoadError {
     /// It cannot be run as it is asked for.
     #[error("this load cannot be run")]
     Spec(#[from] SpecError),
+    /// The broker cannot be reached as it is named.
+    #[error("the broker {target} cannot be loaded")]
+    Url {
+        /// What was asked for.
+        target: String,
+        /// What is wrong with it.
+        #[source]
+        source: UrlError,
+    },
     /// The broker's address is none.
     #[error("{target} is no address of a broker")]
     Target {

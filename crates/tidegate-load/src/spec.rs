@@ -1,14 +1,16 @@
 //! What a load is: who connects, what they send, for how long.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tidegate_wire::mqtt::{QoS, Version};
 
 /// A load. [`Spec::check`] says what is wrong with one; [`crate::run`] checks first.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Spec {
-    /// `HOST:PORT` of the broker. Default `127.0.0.1:1883`.
+    /// The broker, as a [`crate::url::BrokerUrl`]: `HOST:PORT`, or a URL such as `wss://HOST`. Default `127.0.0.1:1883`.
     pub target: String,
+    /// TLS, with whom to trust; each connection makes a whole handshake if its resumption is off. Default none.
+    pub tls: Option<Arc<rustls::ClientConfig>>,
     /// Version of the protocol. Default 3.1.1.
     pub version: Version,
     /// Who sends to whom. Default [`Topology::Pairs`].
@@ -100,6 +102,7 @@ impl Default for Spec {
     fn default() -> Self {
         Self {
             target: "127.0.0.1:1883".to_owned(),
+            tls: None,
             version: Version::V4,
             topology: Topology::Pairs,
             publishers: 1,

@@ -28,6 +28,7 @@ use crate::{
     packet::Stamp,
     process::{self, Usage},
     run::{Board, Shared},
+    socket::Socket,
     spec::Spec,
 };
 
@@ -373,9 +374,9 @@ impl<'a> Worker<'a> {
     }
 
     fn connect(&mut self, role: Role) -> io::Result<()> {
-        use socket2::{Domain, Protocol, Socket, Type};
+        use socket2::{Domain, Protocol, Type};
         let spec = self.spec();
-        let socket = Socket::new(
+        let socket = socket2::Socket::new(
             Domain::for_address(self.target),
             Type::STREAM.nonblocking().cloexec(),
             Some(Protocol::TCP),
@@ -409,7 +410,7 @@ impl<'a> Worker<'a> {
             Role::Subscriber(number) => Work::Receive(Box::new(Receiver::new(spec, number))),
             Role::Stalled(_) | Role::Idle(_) => Work::None,
         };
-        self.connections.push(Connection::new(socket, role, work));
+        self.connections.push(Connection::new(Socket::new(socket), role, work));
         Ok(())
     }
 
@@ -457,7 +458,7 @@ impl<'a> Worker<'a> {
             }
             Role::Stalled(_) => {
                 // It never reads again, so what comes is no event. It is in the queue: it was added when it was made.
-                let _ = epoll::delete(&self.epoll, &connection.socket);
+                let _ = epoll::delete(&self.epoll, connection.socket.tcp());
             }
             Role::Publisher(_) | Role::Idle(_) => {}
         }
@@ -475,8 +476,8 @@ impl<'a> Worker<'a> {
         *self.failures.entry(reason).or_default() += 1;
         connection.stage = Stage::Closed;
         // The descriptor stays until the end, so that its number is no other's; the peer sees the end at once.
-        let _ = connection.socket.shutdown(std::net::Shutdown::Both);
-        let _ = epoll::delete(&self.epoll, &connection.socket);
+        connection.socket.shutdown();
+        let _ = epoll::delete(&self.epoll, connection.socket.tcp());
     }
 
     /// A publisher may have something to write.
@@ -524,7 +525,7 @@ impl<'a> Worker<'a> {
             };
             if publisher
                 .may_fill(|number, flow| shared.credit(number, flow as u32).load(Ordering::SeqCst))
-                && self.connections[place as usize].flushed()
+                && self.connections[place as usize].socket.is_flushed()
             {
                 self.enqueue(place);
             }
@@ -595,7 +596,7 @@ impl<'a> Worker<'a> {
         board.unacknowledged.store(self.context.unacknowledged, Ordering::Relaxed);
         if self.phase == Phase::Draining {
             let waits = |connection: &&Connection| {
-                connection.stage == Stage::Ready && !connection.flushed()
+                connection.stage == Stage::Ready && !connection.socket.is_flushed()
             };
             let unwritten = self.connections.iter().filter(waits).count();
             board.unwritten.store(unwritten as u64, Ordering::Release);

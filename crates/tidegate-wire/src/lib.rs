@@ -1,4 +1,5 @@
-//! Records of the node link, encoded and decoded without I/O; packets of MQTT are in [`mqtt`].
+//! Records of the node link, encoded and decoded without I/O; packets of MQTT are in [`mqtt`], what carries
+//! them through a WebSocket in [`websocket`].
 //!
 //! ```text
 //!  Record ──encode──▶ kind (u8) · fields, little endian ──carrier──▶ decode ──▶ Record
@@ -24,6 +25,7 @@ mod transfer;
 
 pub mod limits;
 pub mod mqtt;
+pub mod websocket;
 
 pub use code::DecodeError;
 pub use hello::{

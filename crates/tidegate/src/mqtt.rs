@@ -17,7 +17,6 @@ pub mod service;
 pub mod settings;
 mod shard;
 mod transport;
-pub mod websocket;
 
 pub use bridge::Bridge;
 pub use server::{Server, ServerError};

@@ -13,7 +13,7 @@ use crate::broker::Mosquitto;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-fn filter(filter: &str) -> SubscribeFilter {
+pub(crate) fn filter(filter: &str) -> SubscribeFilter {
     SubscribeFilter {
         filter: filter.to_owned(),
         maximum_qos: QoS::ExactlyOnce,
@@ -128,12 +128,12 @@ fn a_connection_outlives_its_keep_alive() {
 }
 
 #[derive(Parser)]
-enum Program {
+pub(crate) enum Program {
     Pub(PubArgs),
     Sub(SubArgs),
 }
 
-fn parse(line: &str) -> Program {
+pub(crate) fn parse(line: &str) -> Program {
     Program::try_parse_from(std::iter::once("tidegate").chain(line.split(' '))).unwrap()
 }
 

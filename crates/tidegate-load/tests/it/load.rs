@@ -1,11 +1,16 @@
 //! Counts of loads are exact.
 
-use std::{sync::atomic::AtomicBool, time::Duration};
+use std::{io::Write as _, sync::atomic::AtomicBool, time::Duration};
 
 use tidegate_load::{Flow, LoadError, Pace, Report, Spec, Topology};
 use tidegate_wire::mqtt::{QoS, Version};
 
-use crate::{broker::Mosquitto, relay};
+use crate::{
+    broker::Mosquitto,
+    relay,
+    server::{self, Certificate, Server, Transport},
+    transports::{answering, until_it_goes},
+};
 
 fn short(target: String) -> Spec {
     Spec {
@@ -47,6 +52,97 @@ fn a_relay_gets_and_gives_every_message() {
             u64::from(subscribers),
             &format!("{subscribers} {payload_bytes}"),
         );
+    }
+}
+
+#[test]
+fn every_message_comes_over_tls_and_websocket() {
+    let certificate = Certificate::of("127.0.0.1");
+    for transport in Transport::ALL {
+        for (subscribers, payload_bytes, pace) in [
+            (1, 16, Pace::Window(1000)),
+            (2, 100, Pace::Rate(2000.0)),
+            (1, 300_000, Pace::Window(4)), // longer than one read, and than a record of TLS
+        ] {
+            let spec = Spec {
+                tls: transport.is_tls().then(|| certificate.client()),
+                topology: Topology::FanOut,
+                subscribers,
+                idle: 1,
+                flows: vec![Flow { payload_bytes, pace, ..Flow::default() }],
+                ..short(transport.url(server::relay(transport, &certificate)))
+            };
+            let note = format!("{transport:?} {payload_bytes}");
+            assert_exact(&run(&spec), u64::from(subscribers), &note);
+        }
+    }
+}
+
+#[test]
+fn a_broker_that_is_none_over_its_transport_is_told() {
+    let (certificate, other) = (Certificate::of("127.0.0.1"), Certificate::of("other.example"));
+    let http = "HTTP/1.1 404 Not Found\r\n\r\n";
+    let untrusted =
+        Server::start(Transport::Tls, &certificate, |channel| assert_eq!(channel.receive(), None));
+    for (transport, trust, server, expected) in [
+        (
+            Transport::Tls,
+            Some(&other),
+            untrusted,
+            "TLS failed: invalid peer certificate: UnknownIssuer",
+        ),
+        (
+            Transport::Tls,
+            Some(&certificate),
+            Server::raw(|mut socket| {
+                socket.write_all(http.as_bytes()).expect("the generator reads");
+                until_it_goes(socket);
+            }),
+            "TLS failed: received corrupt message of type InvalidContentType",
+        ),
+        (
+            Transport::WebSocket,
+            None,
+            answering(http),
+            "there is no WebSocket: the server answers 404; check the path",
+        ),
+        (
+            Transport::SecureWebSocket,
+            Some(&certificate),
+            Server::start(Transport::Tls, &certificate, |channel| {
+                let request = channel.receive().expect("a request");
+                assert!(request.starts_with(b"GET /mqtt HTTP/1.1\r\n"));
+                channel.close();
+            }),
+            "closed by the broker",
+        ),
+    ] {
+        let spec = Spec {
+            tls: trust.map(Certificate::client),
+            topology: Topology::FanOut,
+            publishers: 0,
+            ..short(transport.url(server.address))
+        };
+        match tidegate_load::run(&spec, &AtomicBool::new(false), |_| ()) {
+            Err(LoadError::NobodyConnected { failures, .. }) => {
+                assert_eq!(failures[0].reason, expected, "{transport:?}");
+            }
+            other => panic!("{transport:?}: {other:?}"),
+        }
+        server.join();
+    }
+}
+
+#[test]
+fn a_target_that_cannot_be_is_an_error() {
+    for (target, expected) in [
+        ("http://127.0.0.1", "no scheme of a broker"),
+        ("wss://127.0.0.1", "--cafile FILE"),
+        ("127.0.0.1:0", "1 to 65535"),
+    ] {
+        let error = tidegate_load::run(&short(target.to_owned()), &AtomicBool::new(false), |_| ());
+        let Err(LoadError::Url { source, .. }) = error else { panic!("{target}: {error:?}") };
+        assert!(source.to_string().contains(expected), "{target}: {source}");
     }
 }
 

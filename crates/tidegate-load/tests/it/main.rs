@@ -1,6 +1,8 @@
-//! Loads and clients against a relay of our own and, where it is installed, against mosquitto.
+//! Loads and clients against servers of our own and, where it is installed, against mosquitto.
 
 mod broker;
 mod client;
 mod load;
 mod relay;
+mod server;
+mod transports;

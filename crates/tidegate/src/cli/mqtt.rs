@@ -102,9 +102,13 @@ pub(super) async fn subscribe(args: SubArgs, stop: CancellationToken) -> Result<
 
 pub(super) async fn bench(args: BenchArgs, stop: CancellationToken) -> Result<(), ApiError> {
     let BenchCommand::Mqtt(args) = args.what;
+    let spec = args.load.spec().map_err(|error| {
+        ApiError::new(Code::CONFIG_INVALID, "the load was not run")
+            .caused_by(crate::error_chain(&error))
+    })?;
     aside(stop, move |stop| {
         let shows = io::stderr().is_terminal();
-        let report = tidegate_load::run(&args.load.spec(), stop, |progress| {
+        let report = tidegate_load::run(&spec, stop, |progress| {
             if shows {
                 // A line that cannot be shown is no reason to stop.
                 let _ = write!(io::stderr(), "\r{}\x1b[K", line(progress));
@@ -167,9 +171,7 @@ async fn aside(
 fn command_error(error: CommandError) -> ApiError {
     let code = match &error {
         CommandError::Client(client) => client_code(client),
-        CommandError::NoMessage | CommandError::Pem { .. } | CommandError::Tls(_) => {
-            Code::CONFIG_INVALID
-        }
+        CommandError::NoMessage | CommandError::Connect(_) => Code::CONFIG_INVALID,
         CommandError::File { .. } | CommandError::Input { .. } | CommandError::Output { .. } => {
             Code::STORAGE_FAILED
         }
@@ -200,7 +202,7 @@ fn client_code(error: &ClientError) -> Code {
             _ => Code::LINK_DOWN,
         },
         ClientError::ServerName { .. } | ClientError::Topic { .. } => Code::CONFIG_INVALID,
-        ClientError::Packet { .. } => Code::LINK_PROTOCOL,
+        ClientError::Packet { .. } | ClientError::Frame { .. } => Code::LINK_PROTOCOL,
         _ => Code::LINK_DOWN,
     }
 }

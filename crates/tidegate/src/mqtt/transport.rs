@@ -11,8 +11,9 @@ use std::{
 use mio::net::TcpStream;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use rustls_pki_types::ServerName;
-
-use super::websocket::{CloseCode, Decoder, Flow, Handshake, Step, binary_header, encode_close};
+use tidegate_wire::websocket::{
+    CloseCode, Decoder, Flow, Handshake, Step, binary_header, encode_close,
+};
 
 /// Plain bytes that one TLS connection takes before they are on their way (MQTT's own writes are no larger).
 const TLS_BUFFER_BYTES: usize = 16 << 10;

@@ -1,0 +1,154 @@
+//! What can go wrong between a client and its broker.
+
+use std::{fmt, io, time::Duration};
+
+use tidegate_wire::{
+    mqtt::{DecodeError, EncodeError, ReasonCode},
+    websocket::{FrameError, HandshakeError},
+};
+
+use super::Options;
+use crate::{layers::LayerError, url::Authority};
+
+/// The broker, in errors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Host as it was given.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+}
+
+impl Peer {
+    pub(super) fn of(options: &Options) -> Self {
+        Self { host: options.host.clone(), port: options.port }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Authority(&self.host, self.port).fmt(f)
+    }
+}
+
+/// Why an operation of a client failed.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each field is named in the message; `peer` is the broker")]
+pub enum ClientError {
+    /// The host has no address.
+    #[error("{peer}: the host is not known")]
+    Resolve {
+        peer: Peer,
+        #[source]
+        source: io::Error,
+    },
+    /// No connection.
+    #[error("{peer}: no connection")]
+    Connect {
+        peer: Peer,
+        #[source]
+        source: io::Error,
+    },
+    /// The host's name can be in no certificate.
+    #[error("{peer}: the host is no name for TLS")]
+    ServerName { peer: Peer },
+    /// TLS cannot begin, or ended with an error, such as a certificate that nobody trusts.
+    #[error("{peer}: TLS failed")]
+    Tls {
+        peer: Peer,
+        #[source]
+        source: rustls::Error,
+    },
+    /// The broker does not open a WebSocket.
+    #[error("{peer}: there is no MQTT over WebSocket")]
+    WebSocket {
+        peer: Peer,
+        #[source]
+        source: HandshakeError,
+    },
+    /// The broker sent what is no frame of a WebSocket.
+    #[error("{peer}: the WebSocket broke")]
+    Frame {
+        peer: Peer,
+        #[source]
+        source: FrameError,
+    },
+    /// The masks of a WebSocket must be random.
+    #[error("the system gives no random bytes")]
+    Random {
+        #[source]
+        source: getrandom::Error,
+    },
+    /// The connection broke.
+    #[error("{peer}: the connection broke")]
+    Io {
+        peer: Peer,
+        #[source]
+        source: io::Error,
+    },
+    /// The broker closed it without a word.
+    #[error("{peer}: the broker closed the connection")]
+    Closed { peer: Peer },
+    /// The broker refused the connection.
+    #[error("{peer}: the broker refuses the connection: {reason}{}", Told(reason_string))]
+    Refused { peer: Peer, reason: ReasonCode, reason_string: Option<String> },
+    /// The broker ended the connection and said why.
+    #[error("{peer}: the broker ended the connection: {reason}{}", Told(reason_string))]
+    Disconnected { peer: Peer, reason: ReasonCode, reason_string: Option<String> },
+    /// The broker did not take a message.
+    #[error("{peer}: the broker refuses the message to {topic}: {reason}")]
+    Publish { peer: Peer, topic: String, reason: ReasonCode },
+    /// The broker refused a subscription.
+    #[error("{peer}: the broker refuses the subscription to {filter}: {reason}")]
+    Subscribe { peer: Peer, filter: String, reason: ReasonCode },
+    /// An answer did not come in time.
+    #[error("{peer}: {wanted} did not come within {timeout:?}")]
+    TimedOut { peer: Peer, wanted: &'static str, timeout: Duration },
+    /// A ping was not answered.
+    #[error("{peer}: the broker does not answer")]
+    Silent { peer: Peer },
+    /// The broker's bytes are no MQTT.
+    #[error("{peer}: the broker sent what is no packet")]
+    Packet {
+        peer: Peer,
+        #[source]
+        source: DecodeError,
+    },
+    /// A packet that no broker sends, or not now.
+    #[error("{peer}: the broker sent a packet that has no place here, {first:#04x}")]
+    Unexpected { peer: Peer, first: u8 },
+    /// More messages came while an answer was waited for than are kept.
+    #[error("{peer}: more than {maximum} messages came before an answer")]
+    TooManyWaiting { peer: Peer, maximum: usize },
+    /// The message is longer than the broker takes.
+    #[error("{peer}: a packet of {packet_bytes} bytes is longer than the broker takes, {maximum}")]
+    TooLarge { peer: Peer, packet_bytes: usize, maximum: usize },
+    /// No topic to publish to.
+    #[error("{topic:?} is no topic to publish to: it is empty, too long, or has a wildcard")]
+    Topic { topic: String },
+    /// A field that cannot be said in MQTT.
+    #[error("this cannot be said in MQTT")]
+    Encode(#[from] EncodeError),
+}
+
+impl ClientError {
+    pub(super) fn of_layer(peer: Peer, error: LayerError) -> Self {
+        match error {
+            LayerError::ServerName => Self::ServerName { peer },
+            LayerError::Tls(source) => Self::Tls { peer, source },
+            LayerError::Records { source } => Self::Io { peer, source },
+            LayerError::Opening(source) => Self::WebSocket { peer, source },
+            LayerError::Frame(source) => Self::Frame { peer, source },
+            LayerError::Random { source } => Self::Random { source },
+        }
+    }
+}
+
+/// What a broker adds for people.
+struct Told<'a>(&'a Option<String>);
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |text| write!(f, ", \"{text}\""))
+    }
+}
