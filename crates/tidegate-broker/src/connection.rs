@@ -150,7 +150,7 @@ pub(crate) struct Receiving {
     pub(crate) message_expiry: Option<u32>,
     /// None if the budget had no room: the payload is read and forgotten.
     pub(crate) charge: Option<PartialCharge>,
-    /// When it was last looked at whether anything still comes, and how often memory had been refused by then.
+    /// When it began or was last found stalled, and how often memory had been refused by then.
     pub(crate) looked_at: Instant,
     pub(crate) refusals: u64,
     pub(crate) segments: Vec<Bytes>,

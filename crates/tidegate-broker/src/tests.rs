@@ -577,6 +577,13 @@ impl World {
         }
         assert_eq!(self.shared.budget().used(), 0, "bytes that nobody gives back");
         assert_eq!(self.shared.subscriptions(), 0, "subscriptions without a session");
+        assert!(self.shared.waits().is_empty(), "publishers that wait for nobody");
+        if self.shared.config().sys_interval.is_zero() {
+            // The longest expiry of what was retained.
+            self.advance(Duration::from_secs(u32::MAX.into()));
+            let timers: usize = self.shards.iter().map(Broker::timers).sum();
+            assert_eq!(timers, 0, "timers of what has ended");
+        }
     }
 
     // ---- what a shell does
