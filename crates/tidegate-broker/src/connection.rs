@@ -12,7 +12,7 @@ use tidegate_message::{Instant, Payload};
 use tidegate_wire::mqtt::{PacketId, QoS, Version};
 
 use crate::{
-    budget::PartialCharge,
+    budget::{Charge, PartialCharge},
     message::Message,
     outbox::Outbox,
     routes::Route,
@@ -55,6 +55,8 @@ pub(crate) struct Connection {
     pub(crate) is_dirty: bool,
     /// The kernel takes nothing more for now.
     pub(crate) is_blocked: bool,
+    /// Of the node's budget, what its output takes while the kernel takes nothing.
+    pub(crate) output_charge: Option<Charge>,
     /// Ends when what waits has left; nothing more is read or delivered.
     pub(crate) is_closing: bool,
     /// When its large message or query is to be looked at again.

@@ -15,19 +15,25 @@ use crate::message::Message;
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     free: Vec<Vec<u8>>,
+    free_bytes: usize,
 }
 
-/// Buffers that are kept for the next use, and the largest that is.
-const KEPT: usize = 256;
-const KEPT_BYTES: usize = 128 << 10;
+/// Bytes of buffers that are kept for the next use.
+const KEPT_BYTES: usize = 2 << 20;
+
+/// A buffer's first size.
+pub(crate) const FIRST_BYTES: usize = 4 << 10;
 
 impl Buffers {
     fn take(&mut self) -> Vec<u8> {
-        self.free.pop().unwrap_or_else(|| Vec::with_capacity(4 << 10))
+        let Some(buffer) = self.free.pop() else { return Vec::with_capacity(FIRST_BYTES) };
+        self.free_bytes -= buffer.capacity();
+        buffer
     }
 
     fn put(&mut self, mut buffer: Vec<u8>) {
-        if self.free.len() < KEPT && buffer.capacity() <= KEPT_BYTES {
+        if self.free_bytes + buffer.capacity() <= KEPT_BYTES {
+            self.free_bytes += buffer.capacity();
             buffer.clear();
             self.free.push(buffer);
         }
@@ -62,6 +68,11 @@ struct Sending {
 }
 
 impl Outbox {
+    /// Bytes of memory that it takes.
+    pub(crate) fn capacity(&self) -> usize {
+        self.control.capacity() + self.data.capacity()
+    }
+
     /// Bytes of small packets that wait.
     pub(crate) fn data_bytes(&self) -> usize {
         self.data.len() - self.data_sent

@@ -166,6 +166,7 @@ impl Broker {
             link: Default::default(),
             is_dirty: false,
             is_blocked: false,
+            output_charge: None,
             is_closing: false,
             wakes_at: None,
             query: None,

@@ -11,6 +11,7 @@ use crate::{
     config::Overflow,
     connection::Connection,
     message::{Body, Incoming, Message, seconds_left},
+    outbox::FIRST_BYTES,
     queue::{Ids, Queued},
     routes::{Route, Target},
     schedule::Policy,
@@ -29,9 +30,8 @@ pub(super) enum Outcome {
     Refused,
 }
 
-/// Small packets that wait in an output at most: while the kernel takes bytes, and while it does not.
+/// Small packets that wait in an output at most, while the kernel takes bytes.
 const OUTBOX_BYTES: usize = 64 << 10;
-const OUTBOX_BYTES_BLOCKED: usize = 16 << 10;
 /// Sessions that are asked to give memory back for one message.
 const RECLAIMS_MAX: usize = 8;
 
@@ -475,7 +475,7 @@ fn goes_at_once(
     copy_bytes_max: usize,
 ) -> bool {
     let bytes = message.payload.len();
-    let room = if connection.is_blocked { OUTBOX_BYTES_BLOCKED } else { OUTBOX_BYTES };
+    let room = if connection.is_blocked { FIRST_BYTES } else { OUTBOX_BYTES };
     bytes <= copy_bytes_max
         && !connection.is_closing
         && connection.outbox.data_bytes() + bytes <= room

@@ -49,6 +49,9 @@ impl Broker {
         if self.admission.is_some() {
             self.admit(now, key);
         }
+        if self.connections.get(key).is_some_and(|connection| connection.is_blocked) {
+            self.charge_output(key);
+        }
         taken
     }
 

@@ -11,10 +11,11 @@ use super::{
     mark_dirty,
 };
 use crate::{
+    budget::Charge,
     connection::{Connection, Query},
     inflight::Awaits,
     message::Body,
-    outbox::SLICES_MAX,
+    outbox::{FIRST_BYTES, SLICES_MAX},
     queue::{Ids, Queued},
     schedule::{Backlog, Class, LinkState, Next, Policy, Waiting},
     slab::Key,
@@ -82,6 +83,30 @@ impl Broker {
         {
             query.left = Some(now);
             connection.schedule.query_sent(now);
+        }
+        if blocked {
+            self.charge_output(key);
+        } else {
+            connection.output_charge = None;
+        }
+    }
+
+    /// Holds what waits in the output of a connection that the kernel takes nothing from within the node's budget, but for a
+    /// buffer's first size each, or ends the connection.
+    pub(super) fn charge_output(&mut self, key: Key) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let bytes = connection.outbox.capacity() as u64;
+        let charged = connection.output_charge.as_ref().map_or(0, Charge::bytes);
+        if bytes == charged || (bytes <= 2 * FIRST_BYTES as u64 && charged == 0) {
+            return;
+        }
+        connection.output_charge = None;
+        let charge = self.charge(bytes);
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.output_charge = charge;
+        if connection.output_charge.is_none() {
+            let text = "the node's memory is full, and this client does not read";
+            self.disconnect(key, ReasonCode::QUOTA_EXCEEDED, Some(text));
         }
     }
 

@@ -477,3 +477,38 @@ fn the_shell_may_end_a_connection_and_say_why() {
         }
     });
 }
+
+#[test]
+fn outputs_of_stalled_subscribers_are_inside_the_budget() {
+    let config = BrokerConfig { payload_bytes_max: 1 << 20, ..settings() };
+    each_with(config, |world| {
+        let names: Vec<String> = (0..40).map(|number| format!("s{number}")).collect();
+        let stalled: Vec<At> = names.iter().map(|name| world.join(v5(name))).collect();
+        for &s in &stalled {
+            world.subscribe(s, "t", AtMostOnce);
+            world.room(s, 0);
+        }
+        // 40 kB at once, before anything is written, are copied for each: more than the budget.
+        let p = world.join(v5("p"));
+        let text = "x".repeat(1_000);
+        let bytes = publish_bytes(message("t", AtMostOnce, &text), &[]).repeat(40);
+        world.raw(p, &bytes);
+        let used = world.shared.budget().used();
+        assert!(used > 512 << 10, "{used} bytes are counted");
+        let ended = stalled.iter().filter(|&&s| {
+            world.end_reason(s).is_some_and(|reason| reason == ReasonCode::QUOTA_EXCEEDED)
+                || !world.is_open(s)
+        });
+        let ended = ended.count();
+        assert!((10..40).contains(&ended), "{ended} of 40 ended");
+        assert!(world.is_open(p), "the publisher is not to blame");
+        // Who reads again has it all, and takes nothing more.
+        let mut whole = 0;
+        for &s in &stalled {
+            world.room(s, usize::MAX);
+            whole += usize::from(world.messages(s).len() == 40);
+        }
+        assert!(whole > 0 && whole <= 40 - ended, "{whole} have all, {ended} ended");
+        assert_eq!(world.shared.budget().used(), 0);
+    });
+}
