@@ -242,7 +242,7 @@ impl Broker {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if let (Some(session), Some(seconds)) = (connection.session, packet.session_expiry) {
             let session = self.sessions.get_mut(session).expect("a connection's session is there");
-            // MQTT-3.14.2-2: what was 0 stays 0.
+            // Section 3.14.2.2.2: what was 0 stays 0.
             if session.expiry == Some(Duration::ZERO) && seconds > 0 {
                 let text = "the session's expiry cannot be raised from 0";
                 return self.disconnect(key, ReasonCode::PROTOCOL_ERROR, Some(text));

@@ -226,7 +226,7 @@ impl Broker {
         let connection = self.connections.get_mut(key).expect("it is being received from");
         let session = connection.session.expect("checked before");
         if ack.reason.is_failure() {
-            return self.ended(now, key, ack, Awaits::Pubrec); // MQTT-4.9.0-2
+            return self.ended(now, key, ack, Awaits::Pubrec); // MQTT-4.4.0-2
         }
         let session = self.sessions.get_mut(session).expect("a connection's session is there");
         let found = session.inflight.release(ack.packet_id);

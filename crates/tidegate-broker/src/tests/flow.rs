@@ -60,7 +60,7 @@ fn a_pubrec_frees_no_place() {
 
 #[test]
 fn a_publisher_that_exceeds_our_receive_maximum_is_disconnected() {
-    // MQTT-3.3.4-7, -8: 0x93
+    // MQTT-3.3.4-7: 0x93
     let config = BrokerConfig { receive_maximum: 2, ..settings() };
     each_with(config, |world| {
         let p = world.join(v5("p"));

@@ -248,7 +248,7 @@ impl Will {
         }
         let topic = input.text("will topic")?;
         if topic.is_empty() || topic.contains(['+', '#']) {
-            return Err(DecodeError::TopicName { field: "will topic", clause: "MQTT-4.7.1-1" });
+            return Err(DecodeError::TopicName { field: "will topic", clause: "MQTT-4.7.0-1" });
         }
         let payload = input.binary("will payload")?.to_owned();
         let qos = QoS::of_bits((flags & flag::WILL_QOS) >> 3).expect("checked with the flags");
