@@ -245,6 +245,22 @@ fn disconnects_and_authentications() {
 }
 
 #[test]
+fn versions_that_are_not_known_are_answered_as_they_speak() {
+    for (body, expected) in [
+        (&b"\0\x04MQTT\x06\x02\0\x3c\0\x01a"[..], V4),
+        (b"\0\x04MQTT\x06\x02\0\x3c\0\0\x01a", V5),
+        (b"\0\x04MQTT\x63\x02\0\x3c\x05\x11\0\0\0\x01\0\x01a", V5),
+        (b"\0\x06MQIsdp\x04\x02\0\x3c\0\x01a", V4),
+        (b"\0\x04MQTT\0\x02\0\x3c\0\x01a", V4),
+        (b"\0\x04MQTT\x07", V4),
+    ] {
+        let error = Connect::decode(body).unwrap_err();
+        let DecodeError::UnsupportedVersion { layout, .. } = error else { panic!("{error}") };
+        assert_eq!(layout, expected, "{body:02x?}");
+    }
+}
+
+#[test]
 fn errors_name_what_where_and_why() {
     for (version, first, body, expected) in [
         (V4, 0x36, &b"\0\x01a"[..], "quality of service 3 is malformed (MQTT-3.3.1-4)"),
