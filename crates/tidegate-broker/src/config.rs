@@ -51,7 +51,7 @@ pub struct SessionConfig {
     /// Largest packet that is accepted from the client, in bytes; MQTT 5 clients are told. Default the protocol's own limit,
     /// 256 MiB and four bytes.
     pub packet_bytes_max: u32,
-    /// Levels of a topic or filter that the client names; `$share/GROUP` before a filter does not count. Default 128.
+    /// Levels of a topic or filter that the client names; `$share/GROUP` before a filter does not count. Default 256.
     pub topic_levels_max: usize,
     /// Bytes of a topic or filter that the client names, `$share/GROUP/` included. Default 65,535, the protocol's own limit.
     pub topic_bytes_max: usize,
@@ -124,7 +124,7 @@ impl Default for SessionConfig {
     fn default() -> Self {
         Self {
             packet_bytes_max: tidegate_wire::mqtt::PACKET_BYTES_MAX,
-            topic_levels_max: 128,
+            topic_levels_max: 256,
             topic_bytes_max: 65_535,
             queue_bytes_max: 32 << 20,
             queue_messages_max: 100_000,

@@ -38,7 +38,7 @@ pub struct ConnectRequest {
 pub struct Refused {
     /// Why.
     pub reason: ReasonCode,
-    /// What to send before closing.
+    /// What to send before closing; nothing where the client takes less than that.
     pub connack: Vec<u8>,
 }
 
@@ -56,6 +56,18 @@ impl Refused {
             .expect("our reasons are short texts");
         Self { reason, connack }
     }
+
+    /// The same for a client that takes packets of at most `bytes_max` bytes (MQTT-3.1.2-24, MQTT-3.2.2-19).
+    fn within(version: Version, reason: ReasonCode, text: &str, bytes_max: usize) -> Self {
+        let mut refused = Self::new(version, reason, text);
+        if refused.connack.len() > bytes_max {
+            refused = Self::new(version, reason, "");
+        }
+        if refused.connack.len() > bytes_max {
+            refused.connack.clear();
+        }
+        refused
+    }
 }
 
 impl Broker {
@@ -70,7 +82,10 @@ impl Broker {
     ) -> Result<ConnectionKey, Refused> {
         let ConnectRequest { mut connect, mut identity, config, authentication_data } = request;
         let version = connect.version;
-        let refuse = |reason, text: &str| Err(Refused::new(version, reason, text));
+        let packet_bytes_max = connect.properties.maximum_packet_size.unwrap_or(PACKET_BYTES_MAX);
+        let refuse = |reason, text: &str| {
+            Err(Refused::within(version, reason, text, packet_bytes_max as usize))
+        };
         let shared = self.shared.clone();
         let limits = shared.config();
         let mut properties = ConnackProperties::default();
@@ -108,6 +123,30 @@ impl Broker {
             }
         };
         let expiry = session_expiry(&connect, limits.session_expiry_max, &mut properties);
+        let keep_alive = match (connect.keep_alive, limits.keep_alive_max) {
+            (asked, 0) => asked,
+            (asked, max) if version == Version::V5 && (asked == 0 || asked > max) => {
+                properties.server_keep_alive = Some(max);
+                max
+            }
+            (asked, _) => asked,
+        };
+        let asked = &connect.properties;
+        properties.receive_maximum = std::num::NonZeroU16::new(limits.receive_maximum);
+        properties.topic_alias_maximum = limits.topic_alias_max;
+        properties.maximum_packet_size =
+            (config.packet_bytes_max < PACKET_BYTES_MAX).then_some(config.packet_bytes_max);
+        properties.authentication_method = asked.authentication_method.clone();
+        properties.authentication_data = authentication_data;
+        let mut connack =
+            Connack { session_present: false, reason: ReasonCode::SUCCESS, properties };
+        let mut encoded = Vec::new();
+        let accepted = Packet::Connack(Box::new(connack.clone()));
+        accepted.encode(version, &mut encoded).expect("what we say is short");
+        if encoded.len() > packet_bytes_max as usize {
+            // Who cannot be told our limits (MQTT-3.1.2-24) could not keep them.
+            return refuse(ReasonCode::PACKET_TOO_LARGE, "");
+        }
         let client_id: Arc<str> = connect.client_id.as_str().into();
         let mut session_present = false;
         if let Some(&former) = self.by_client.get(&client_id) {
@@ -133,15 +172,6 @@ impl Broker {
             }
             None => self.begin_session(&client_id, identity.clone(), config.clone(), version),
         };
-        let keep_alive = match (connect.keep_alive, limits.keep_alive_max) {
-            (asked, 0) => asked,
-            (asked, max) if version == Version::V5 && (asked == 0 || asked > max) => {
-                properties.server_keep_alive = Some(max);
-                max
-            }
-            (asked, _) => asked,
-        };
-        let asked = &connect.properties;
         let connection = Connection {
             session: Some(session),
             version,
@@ -149,7 +179,7 @@ impl Broker {
             keep_alive,
             last_heard: now,
             silence_at: None,
-            packet_bytes_max: asked.maximum_packet_size.unwrap_or(PACKET_BYTES_MAX),
+            packet_bytes_max,
             received_bytes_max: config.packet_bytes_max,
             receive_maximum: asked
                 .receive_maximum
@@ -180,14 +210,8 @@ impl Broker {
         self.statistics.connections_peak =
             self.statistics.connections_peak.max(self.connections.len() as u64);
         self.watch_silence(key);
-        properties.receive_maximum = std::num::NonZeroU16::new(limits.receive_maximum);
-        properties.topic_alias_maximum = limits.topic_alias_max;
-        properties.maximum_packet_size =
-            (config.packet_bytes_max < PACKET_BYTES_MAX).then_some(config.packet_bytes_max);
-        properties.authentication_method = asked.authentication_method.clone();
-        properties.authentication_data = authentication_data;
-        let connack = Connack { session_present, reason: ReasonCode::SUCCESS, properties };
         let connection = self.connections.get_mut(key).expect("just entered");
+        connack.session_present = session_present;
         Packet::Connack(Box::new(connack))
             .encode(version, connection.outbox.control(&mut self.buffers))
             .expect("what we say is short");
@@ -231,7 +255,7 @@ impl Broker {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if let (Some(session), Some(seconds)) = (connection.session, packet.session_expiry) {
             let session = self.sessions.get_mut(session).expect("a connection's session is there");
-            // MQTT-3.14.2-2: what was 0 stays 0.
+            // Section 3.14.2.2.2: what was 0 stays 0.
             if session.expiry == Some(Duration::ZERO) && seconds > 0 {
                 let text = "the session's expiry cannot be raised from 0";
                 return self.disconnect(key, ReasonCode::PROTOCOL_ERROR, Some(text));

@@ -232,7 +232,7 @@ impl Broker {
         let connection = self.connections.get_mut(key).expect("it is being received from");
         let session = connection.session.expect("checked before");
         if ack.reason.is_failure() {
-            return self.ended(now, key, ack, Awaits::Pubrec); // MQTT-4.9.0-2
+            return self.ended(now, key, ack, Awaits::Pubrec); // MQTT-4.4.0-2
         }
         let session = self.sessions.get_mut(session).expect("a connection's session is there");
         let found = session.inflight.release(ack.packet_id);
@@ -277,7 +277,15 @@ impl Broker {
         if connection.is_closing {
             return; // MQTT-3.14.4-1
         }
-        encode(connection.version, connection.outbox.control(&mut self.buffers));
+        let packet_bytes_max = connection.packet_bytes_max as usize;
+        let out = connection.outbox.control(&mut self.buffers);
+        let start = out.len();
+        encode(connection.version, out);
+        if out.len() - start > packet_bytes_max {
+            out.truncate(start); // MQTT-3.1.2-24
+            let text = "the answer is larger than this client takes";
+            return self.disconnect(key, ReasonCode::PACKET_TOO_LARGE, Some(text));
+        }
         self.statistics.packets_sent += 1;
         mark_dirty(key, connection, &mut self.dirty);
     }

@@ -60,7 +60,7 @@ fn a_pubrec_frees_no_place() {
 
 #[test]
 fn a_publisher_that_exceeds_our_receive_maximum_is_disconnected() {
-    // MQTT-3.3.4-7, -8: 0x93
+    // MQTT-3.3.4-7: 0x93
     let config = BrokerConfig { receive_maximum: 2, ..settings() };
     each_with(config, |world| {
         let p = world.join(v5("p"));
@@ -146,6 +146,39 @@ fn a_goodbye_fits_into_what_the_client_takes() {
         let s = world.join(connect);
         world.raw(s, &[0x30, 5, 0, 3, b'a', b'/', b'#']);
         assert_eq!(world.end_reason(s), Some(ReasonCode::TOPIC_NAME_INVALID));
+    });
+}
+
+#[test]
+fn an_answer_that_is_larger_than_the_client_takes_is_not_sent() {
+    // MQTT-3.1.2-24; the world looks at the length of each packet that leaves.
+    each(|world| {
+        let at = world.connect(v5("c"));
+        let connack = Packet::Connack(Box::new(world.connack(at)));
+        let mut bytes = Vec::new();
+        connack.encode(Version::V5, &mut bytes).unwrap();
+        let least = u32::try_from(bytes.len()).unwrap();
+        let mut connect = v5("c");
+        for size in 1..least {
+            connect.properties.maximum_packet_size = Some(size);
+            let refused = world.try_connect(connect.clone()).unwrap_err();
+            assert_eq!(refused.reason, ReasonCode::PACKET_TOO_LARGE, "{size}");
+            assert!(refused.connack.len() <= size as usize, "{size}");
+            assert_eq!(refused.connack.is_empty(), size < 5, "{size}");
+        }
+        assert!(world.is_open(at), "nobody took the session over");
+        connect.properties.maximum_packet_size = Some(least);
+        let at = world.join(connect);
+        let filters = |count| (0..count).map(|n| filter(&n.to_string(), AtMostOnce)).collect();
+        // 2 of header, 2 of identifier, 1 of properties
+        let fits = least as usize - 5;
+        assert_eq!(world.subscribe_to(at, None, filters(fits)).len(), fits);
+        let filters = filters(fits + 1);
+        let packet_id = world.fresh_id(at);
+        let user_properties = Vec::new();
+        let subscribe = Subscribe { packet_id, subscription_id: None, user_properties, filters };
+        world.send(at, Packet::Subscribe(subscribe));
+        assert_eq!(world.end_reason(at), Some(ReasonCode::PACKET_TOO_LARGE));
     });
 }
 

@@ -188,7 +188,7 @@ fn a_pubrec_for_nothing_is_answered_with_not_found() {
 
 #[test]
 fn a_pubrec_with_an_error_ends_the_exchange() {
-    // MQTT-4.9.0-2, 4.3.3: no PUBREL
+    // MQTT-4.4.0-2, section 4.9; MQTT-4.3.3-4: no PUBREL
     each(|world| {
         let mut connect = kept("s");
         connect.properties.receive_maximum = NonZeroU16::new(1);

@@ -31,13 +31,23 @@ impl Connect {
     ///
     /// # Errors
     ///
-    /// - `UnsupportedVersion` for a level that is not of that protocol name, before anything after it is looked at.
+    /// - `UnsupportedVersion` for a level that is not of that protocol name, whatever comes after it.
     /// - `Malformed` for another protocol name, flags that contradict each other, text that is not UTF-8.
     /// - `Protocol` for authentication data without a method, and a property outside its range.
     /// - `TopicName` for the will's topic; `Short`, `Trailing`, `PropertyUnknown`, `PropertyRepeated`.
     pub fn decode(body: &[u8]) -> Result<Self, DecodeError> {
         let mut input = Input::new(body);
-        let (version, bridge) = take_version(&mut input)?;
+        let (level, known) = take_version(&mut input)?;
+        let Some((version, bridge)) = known else {
+            let is_v5 = Self::take(Version::V5, false, input).is_ok();
+            let layout = if is_v5 { Version::V5 } else { Version::V4 };
+            return Err(DecodeError::UnsupportedVersion { level, layout });
+        };
+        Self::take(version, bridge, input)
+    }
+
+    /// What comes after the level.
+    fn take(version: Version, bridge: bool, mut input: Input<'_>) -> Result<Self, DecodeError> {
         let flags = input.u8("connect flags")?;
         check_flags(version, flags)?;
         let keep_alive = input.u16("keep alive")?;
@@ -133,20 +143,21 @@ impl Connect {
     }
 }
 
-/// The version, and whether the client is a bridge.
-fn take_version(input: &mut Input<'_>) -> Result<(Version, bool), DecodeError> {
+/// The level asked for and, if that is known, the version and whether the client is a bridge.
+fn take_version(input: &mut Input<'_>) -> Result<(u8, Option<(Version, bool)>), DecodeError> {
     let name = input.binary("protocol name")?;
     if name != b"MQTT" && name != b"MQIsdp" {
         return Err(DecodeError::Malformed { field: "protocol name", clause: "MQTT-3.1.2-1" });
     }
     let level = input.u8("protocol level")?;
     let bridge = level & BRIDGE != 0;
-    match (name, level & !BRIDGE) {
-        (b"MQTT", 5) if !bridge => Ok((Version::V5, false)),
-        (b"MQTT", 4) => Ok((Version::V4, bridge)),
-        (b"MQIsdp", 3) => Ok((Version::V3, bridge)),
-        _ => Err(DecodeError::UnsupportedVersion { level }),
-    }
+    let known = match (name, level & !BRIDGE) {
+        (b"MQTT", 5) if !bridge => Some((Version::V5, false)),
+        (b"MQTT", 4) => Some((Version::V4, bridge)),
+        (b"MQIsdp", 3) => Some((Version::V3, bridge)),
+        _ => None,
+    };
+    Ok((level, known))
 }
 
 fn check_flags(version: Version, flags: u8) -> Result<(), DecodeError> {
@@ -248,7 +259,7 @@ impl Will {
         }
         let topic = input.text("will topic")?;
         if topic.is_empty() || topic.contains(['+', '#']) {
-            return Err(DecodeError::TopicName { field: "will topic", clause: "MQTT-4.7.1-1" });
+            return Err(DecodeError::TopicName { field: "will topic", clause: "MQTT-4.7.0-1" });
         }
         let payload = input.binary("will payload")?.to_owned();
         let qos = QoS::of_bits((flags & flag::WILL_QOS) >> 3).expect("checked with the flags");

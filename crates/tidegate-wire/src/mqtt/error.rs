@@ -91,6 +91,8 @@ pub enum DecodeError {
     UnsupportedVersion {
         /// The level asked for, with bit 7.
         level: u8,
+        /// How to say so: as MQTT 5 does if the packet is laid out as its CONNECT is, else as 3.1.1 does (MQTT-3.1.2-2 of both).
+        layout: Version,
     },
 }
 

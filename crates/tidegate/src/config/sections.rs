@@ -153,8 +153,8 @@ config! {
         sessions_max: u32 = 1_000_000,
         /// Subscriptions of one session. Default 100000.
         subscriptions_max: u32 = 100_000,
-        /// Levels of a topic. Default 128.
-        topic_levels_max: u32 = 128,
+        /// Levels of a topic. Default 256.
+        topic_levels_max: u32 = 256,
         /// Length of a topic. Default `65535B`, the protocol's own.
         topic_bytes_max: ByteCount = ByteCount(65_535),
         /// How often `$SYS` is published; `0s` for never. Default `10s`.

@@ -8,6 +8,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    ops::RangeInclusive,
 };
 
 /// What became of a `mosquitto.conf`.
@@ -38,6 +39,9 @@ pub fn import(text: &str) -> Imported {
     import.read(text);
     import.write()
 }
+
+/// What a packet may have beside its payload: a topic of the greatest length.
+const HEAD_BYTES: u64 = 64 << 10;
 
 /// Settings of Mosquitto that belong to the listener above them.
 const OF_LISTENER: &[&str] = &[
@@ -241,21 +245,7 @@ impl Import {
         let local_only = !open.contains(&true);
         let mut toml = String::from("[mqtt]\n");
         self.write_doors(&sections, &open, local_only, &mut toml);
-        for (key, name) in
-            [("message_size_limit", "message_bytes_max"), ("max_queued_bytes", "queue_bytes_max")]
-        {
-            if let Some(bytes) = self.number(key) {
-                let _ = writeln!(toml, "{name} = \"{}\"", byte_count(bytes));
-            }
-        }
-        let mut shared = String::new();
-        if let Some(bytes) = self.number("max_packet_size") {
-            let _ = writeln!(shared, "packet_bytes_max = \"{}\"", byte_count(bytes));
-        }
-        if let Some(seconds) = self.number("max_keepalive") {
-            let _ = writeln!(shared, "keepalive_max = \"{seconds}s\"");
-        }
-
+        self.write_limits(&mut toml);
         if local_only {
             self.warnings.push(
                 "no listener is set up: Mosquitto is then at 127.0.0.1:1883 only, and so is this one"
@@ -263,20 +253,44 @@ impl Import {
             );
             let _ = write!(
                 toml,
-                "\n[mqtt.listener.tcp-1883]\nlisten = \"127.0.0.1:1883\"\nprotocol = \"tcp\"\n{shared}"
+                "\n[mqtt.listener.tcp-1883]\nlisten = \"127.0.0.1:1883\"\nprotocol = \"tcp\"\n"
             );
         }
         let mut names = BTreeSet::new();
         for (section, open) in sections.iter_mut().zip(open) {
             if open {
                 match self.listener(section, &mut names) {
-                    Ok(text) => toml.push_str(&format!("{text}{shared}")),
+                    Ok(text) => toml.push_str(&text),
                     Err(why) => self.leave_out(section, &why),
                 }
             }
         }
         self.untranslated.sort_by_key(|line| line.line);
         Imported { toml, untranslated: self.untranslated, warnings: self.warnings }
+    }
+
+    /// Bounds of packets, queues and keep alive, for all listeners.
+    fn write_limits(&mut self, toml: &mut String) {
+        let packet = 1 << 10..=128 << 20; // half of the default memory for payloads
+        let whole = self.number("max_packet_size", packet.clone());
+        let payload = self.number("message_size_limit", packet.clone());
+        if payload.is_some() {
+            self.warnings.push(format!(
+                "message_size_limit counts a payload, packet_bytes_max the packet around it: {} were added for its topic and \
+                 properties",
+                byte_count(HEAD_BYTES)
+            ));
+        }
+        let payload = payload.map(|bytes| (bytes + HEAD_BYTES).min(*packet.end()));
+        if let Some(bytes) = whole.into_iter().chain(payload).min() {
+            let _ = writeln!(toml, "packet_bytes_max = \"{}\"", byte_count(bytes));
+        }
+        if let Some(bytes) = self.number("max_queued_bytes", 1 << 10..=u64::MAX >> 1) {
+            let _ = writeln!(toml, "queue_bytes_max = \"{}\"", byte_count(bytes));
+        }
+        if let Some(seconds) = self.number("max_keepalive", 1..=65_535) {
+            let _ = writeln!(toml, "keepalive_max = \"{seconds}s\"");
+        }
     }
 
     /// Password file, ACL file, and whether anonymous clients come in: ours are for all listeners.
@@ -481,7 +495,7 @@ impl Import {
     }
 
     /// The value of a setting for all, none if it means "no bound".
-    fn number(&mut self, key: &str) -> Option<u64> {
+    fn number(&mut self, key: &str, bounds: RangeInclusive<u64>) -> Option<u64> {
         let setting = self.general.get(key)?.clone();
         match setting.value.parse() {
             Ok(0) if key == "max_keepalive" => {
@@ -490,6 +504,11 @@ impl Import {
             }
             Ok(0) => {
                 self.leave(&setting, "0 is no bound in Mosquitto; here the default bounds it");
+                None
+            }
+            Ok(number) if !bounds.contains(&number) => {
+                let why = format!("here it is from {} to {}", bounds.start(), bounds.end());
+                self.leave(&setting, &why);
                 None
             }
             Ok(number) => Some(number),

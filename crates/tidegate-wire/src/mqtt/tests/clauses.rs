@@ -26,7 +26,7 @@ fn check(rows: &[(&str, Version, u8, &[u8], u8)]) {
 #[test]
 fn fixed_headers() {
     check(&[
-        ("MQTT-2.2.2-1, type 0 is reserved", V4, 0x00, b"", MALFORMED),
+        ("table 2.1, type 0 is forbidden", V4, 0x00, b"", MALFORMED),
         ("type 0 is reserved", V5, 0x00, b"", MALFORMED),
         ("3.1.1, 2.2.1: type 15 is reserved", V4, 0xf0, b"", MALFORMED),
         ("3.1.1, 2.2.1: type 15 is reserved", V3, 0xf0, b"", MALFORMED),
@@ -85,9 +85,9 @@ fn connects() {
         ("MQTT-3.1.3-4", V5, 0x10, b"\0\x04MQTT\x05\x02\0\0\0\0\x01\xff", MALFORMED),
         ("MQTT-3.1.2-9, no will", V4, 0x10, b"\0\x04MQTT\x04\x06\0\0\0\0", MALFORMED),
         ("MQTT-3.1.3-11", V5, 0x10, b"\0\x04MQTT\x05\x06\0\0\0\0\0\0\0\x01\xff\0\0", MALFORMED),
-        ("MQTT-4.7.1-1 will", V5, 0x10, b"\0\x04MQTT\x05\x06\0\0\0\0\0\0\0\x01+\0\0", TOPIC),
+        ("MQTT-4.7.0-1 will", V5, 0x10, b"\0\x04MQTT\x05\x06\0\0\0\0\0\0\0\x01+\0\0", TOPIC),
         ("MQTT-4.7.3-1 will", V4, 0x10, b"\0\x04MQTT\x04\x06\0\0\0\0\0\0\0\0", TOPIC),
-        ("MQTT-3.1.2-17", V4, 0x10, b"\0\x04MQTT\x04\x82\0\0\0\0", MALFORMED),
+        ("MQTT-3.1.2-19", V4, 0x10, b"\0\x04MQTT\x04\x82\0\0\0\0", MALFORMED),
         ("3.1: flag, and no user name", V3, 0x10, b"\0\x06MQIsdp\x03\xc2\0\0\0\x01a", FINE),
         ("MQTT-3.1.2-19", V5, 0x10, b"\0\x04MQTT\x05\xc2\0\0\0\0\0\0\x01u", MALFORMED),
         ("MQTT-3.1.2-18, bytes after", V4, 0x10, b"\0\x04MQTT\x04\x02\0\0\0\0\0\x01u", MALFORMED),
@@ -180,7 +180,7 @@ fn publishes() {
 #[test]
 fn acks() {
     check(&[
-        ("MQTT-2.3.1-1", V4, 0x40, b"\0\0", PROTOCOL),
+        ("MQTT-2.3.1-6", V4, 0x40, b"\0\0", PROTOCOL),
         ("2.2.1", V5, 0x50, b"\0\0", PROTOCOL),
         ("too short", V4, 0x40, b"\0", MALFORMED),
         ("too long", V4, 0x40, b"\0\x01\0", MALFORMED),
@@ -242,6 +242,22 @@ fn disconnects_and_authentications() {
         ("3.15.2.2.2", V5, 0xf0, b"\x18\0", PROTOCOL),
         ("3.15.2.2.2", V5, 0xf0, b"\x18\x04\x15\0\x01m", FINE),
     ]);
+}
+
+#[test]
+fn versions_that_are_not_known_are_answered_as_they_speak() {
+    for (body, expected) in [
+        (&b"\0\x04MQTT\x06\x02\0\x3c\0\x01a"[..], V4),
+        (b"\0\x04MQTT\x06\x02\0\x3c\0\0\x01a", V5),
+        (b"\0\x04MQTT\x63\x02\0\x3c\x05\x11\0\0\0\x01\0\x01a", V5),
+        (b"\0\x06MQIsdp\x04\x02\0\x3c\0\x01a", V4),
+        (b"\0\x04MQTT\0\x02\0\x3c\0\x01a", V4),
+        (b"\0\x04MQTT\x07", V4),
+    ] {
+        let error = Connect::decode(body).unwrap_err();
+        let DecodeError::UnsupportedVersion { layout, .. } = error else { panic!("{error}") };
+        assert_eq!(layout, expected, "{body:02x?}");
+    }
 }
 
 #[test]

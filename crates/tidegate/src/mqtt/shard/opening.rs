@@ -141,7 +141,11 @@ impl Shard {
             Stage::Exchanging(connect, scram) => {
                 let auth = match Packet::decode(Version::V5, header.first, body) {
                     Ok(Packet::Auth(auth)) => auth,
-                    // MQTT-4.12.0-4
+                    Ok(Packet::Disconnect(_)) => {
+                        self.drop_connection(now, slot);
+                        return false;
+                    }
+                    // MQTT-3.1.2-30
                     Ok(_) => {
                         self.refuse(now, slot, &connect, ReasonCode::PROTOCOL_ERROR);
                         return false;
@@ -165,9 +169,8 @@ impl Shard {
     /// A CONNECT that cannot be read. Who speaks another version is told so (MQTT-3.1.2-2).
     fn reject(&mut self, now: Instant, slot: usize, error: &DecodeError) {
         tracing::debug!(slot, %error, "CONNECT refused");
-        let reason = error.reason();
-        if reason == ReasonCode::UNSUPPORTED_PROTOCOL_VERSION {
-            let connack = Refused::new(Version::V4, reason, "").connack;
+        if let DecodeError::UnsupportedVersion { layout, .. } = error {
+            let connack = Refused::new(*layout, error.reason(), "").connack;
             self.say_and_close(now, slot, &connack);
         } else {
             self.drop_connection(now, slot);
