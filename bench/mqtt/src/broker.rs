@@ -96,32 +96,21 @@ impl Default for Setup {
 /// The programs that are there.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    ours: Ours,
+    ours: PathBuf,
     cache: PathBuf,
     root: PathBuf,
 }
 
 /// How our broker is started.
-#[derive(Clone, Debug)]
-enum Ours {
-    /// `tidegate node` by a configuration file.
-    Node(PathBuf),
-    /// A program that takes address, shards and policy.
-    Server(PathBuf),
-}
-
 impl Programs {
-    /// Finds them: ours beside this program, unless `TIDEGATE_BENCH_SERVER` names one.
+    /// Finds them: ours beside this program.
     ///
     /// # Errors
     /// This program has no place.
     pub fn find(root: &Path) -> anyhow::Result<Self> {
         let folder = |name: &str| std::env::var_os(name).map(PathBuf::from);
         let own = std::env::current_exe().context("finding this program")?;
-        let ours = match folder("TIDEGATE_BENCH_SERVER") {
-            Some(server) => Ours::Server(server),
-            None => Ours::Node(own.with_file_name("tidegate")),
-        };
+        let ours = own.with_file_name("tidegate");
         let cache = folder("TIDEGATE_CACHE").unwrap_or_else(|| {
             let home = || folder("HOME").unwrap_or_default().join(".cache");
             folder("XDG_CACHE_HOME").unwrap_or_else(home).join("tidegate")
@@ -152,9 +141,7 @@ impl Programs {
             self.cache.join(format!("{name}-{}", version.unwrap_or_default().trim()))
         };
         match kind {
-            Kind::Tidegate => match &self.ours {
-                Ours::Node(program) | Ours::Server(program) => program.clone(),
-            },
+            Kind::Tidegate => self.ours.clone(),
             Kind::Mosquitto => {
                 // Debian has it where only root's path leads.
                 let usual = PathBuf::from("/usr/sbin/mosquitto");
@@ -171,12 +158,8 @@ impl Programs {
         let program = self.program(kind);
         let said = |arguments: &[&str]| machine::said(&program.display().to_string(), arguments);
         match kind {
-            Kind::Tidegate => match &self.ours {
-                Ours::Node(_) => said(&["--version"]),
-                Ours::Server(_) => "a server for tests".to_owned(),
-            },
             Kind::Mosquitto => said(&["-h"]),
-            Kind::Rumqttd | Kind::Nats | Kind::Mochi => said(&["--version"]),
+            Kind::Tidegate | Kind::Rumqttd | Kind::Nats | Kind::Mochi => said(&["--version"]),
         }
     }
 
@@ -263,13 +246,10 @@ impl Programs {
             Ok(path)
         };
         let (address, port) = listen.rsplit_once(':').expect("an address with a port");
-        match (kind, &self.ours) {
-            (Kind::Tidegate, Ours::Server(_)) => {
-                command.args([listen, &setup.shards.to_string(), setup.policy]);
-            }
-            (Kind::Tidegate, Ours::Node(program)) => {
+        match kind {
+            Kind::Tidegate => {
                 let file = write("node.toml", node_config(setup, folder)?)?;
-                let made = Command::new(program)
+                let made = Command::new(&self.ours)
                     .current_dir(folder)
                     .arg("--config")
                     .arg(&file)
@@ -283,7 +263,7 @@ impl Programs {
                     .arg(format!("mqtt.listener.bench.listen={listen}"))
                     .arg("node");
             }
-            (Kind::Mosquitto, _) => {
+            Kind::Mosquitto => {
                 let limits = if setup.raised {
                     "max_inflight_messages 65535\nmax_queued_messages 0\n"
                 } else {
@@ -295,10 +275,10 @@ impl Programs {
                 );
                 command.arg("-c").arg(write("mosquitto.conf", text)?);
             }
-            (Kind::Rumqttd, _) => {
+            Kind::Rumqttd => {
                 command.arg("-q").arg("-c").arg(write("rumqttd.toml", rumqttd_config(listen))?);
             }
-            (Kind::Nats, _) => {
+            Kind::Nats => {
                 let text = format!(
                     "server_name: bench\nlisten: \"127.0.0.1:-1\"\njetstream {{ store_dir: {:?}, max_memory_store: 4GB }}\n\
                      mqtt {{ host: \"{address}\", port: {port}, max_ack_pending: 65535 }}\nmax_payload: 64MB\n\
@@ -307,7 +287,7 @@ impl Programs {
                 );
                 command.arg("-c").arg(write("nats.conf", text)?);
             }
-            (Kind::Mochi, _) => {
+            Kind::Mochi => {
                 command.arg(listen);
             }
         }

@@ -8,7 +8,7 @@ use tidegate_sim::medium::Change;
 
 use crate::site::{App, Site, Subscriber, frame, within};
 
-fn change(text: &str) -> Change {
+pub(crate) fn change(text: &str) -> Change {
     text.parse().expect("a change")
 }
 

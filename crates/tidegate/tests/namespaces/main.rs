@@ -4,4 +4,5 @@
 
 mod demo;
 mod faults;
+mod mqtt;
 mod site;

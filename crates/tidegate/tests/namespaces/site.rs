@@ -195,7 +195,7 @@ impl Drop for Site {
     }
 }
 
-fn kill(child: Option<Child>) {
+pub(crate) fn kill(child: Option<Child>) {
     if let Some(mut child) = child {
         // SIGKILL: no goodbye. One that has ended by itself is an error of its own test.
         child.kill().expect("a running process");
