@@ -152,6 +152,6 @@ fn users_prove_who_they_are_when_they_come_and_again() {
     assert_eq!(ada.prove_again("ada", "first"), Ok(()));
     assert_eq!(ada.prove_again("bob", "second"), Err(ReasonCode::NOT_AUTHORIZED));
     let mut ada = connect();
-    assert_eq!(ada.prove_again("ada", "wrong"), Err(ReasonCode::BAD_USER_NAME_OR_PASSWORD));
+    assert_eq!(ada.prove_again("ada", "wrong"), Err(ReasonCode::NOT_AUTHORIZED));
     program.stop();
 }

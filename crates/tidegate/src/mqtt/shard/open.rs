@@ -189,6 +189,10 @@ impl Shard {
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
             let count = self.broker.transmit(now, key, &mut slices);
             if count == 0 {
+                // It may not have been read from, for want of room for answers; the kernel says nothing new of it.
+                if connection.is_readable {
+                    self.queue(slot);
+                }
                 return;
             }
             match connection.transport.write(&slices[..count]) {

@@ -79,7 +79,8 @@ impl Shard {
         };
         let answer = step.unwrap_or_else(|refusal| {
             tracing::info!(peer = ?connection.peer, %refusal, "another authentication failed");
-            AuthAnswer::Refuse(reason_of(refusal))
+            // A DISCONNECT has no other reason for it (MQTT-3.14.2-1).
+            AuthAnswer::Refuse(ReasonCode::NOT_AUTHORIZED)
         });
         self.broker.authenticated(key, answer);
     }
