@@ -10,7 +10,7 @@ mod subscribe;
 mod transmit;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
 };
 
@@ -315,10 +315,11 @@ impl Broker {
         }
     }
 
-    /// Ends the connections of a user because somebody said so; how many.
-    pub fn kick_user(&mut self, user: &str) -> usize {
+    /// Ends the connections of some users because somebody said so; how many.
+    pub fn kick_users(&mut self, users: &HashSet<String>) -> usize {
         let is_his = |session: &Session| {
-            session.identity.kind != IdentityKind::Anonymous && *session.identity.name == *user
+            session.identity.kind != IdentityKind::Anonymous
+                && users.contains(&*session.identity.name)
         };
         let keys: Vec<Key> = self
             .sessions
@@ -404,6 +405,16 @@ impl Broker {
     /// Ends a connection for a reason of the shell's, such as that there is no memory for what comes in.
     pub fn end(&mut self, key: ConnectionKey, reason: ReasonCode, text: &str) {
         self.disconnect(key, reason, Some(text));
+    }
+
+    /// Ends the session of a client that does not come again, and its connection, if it is here; what waits for it is gone.
+    pub fn forget(&mut self, now: Instant, client_id: &str) -> bool {
+        let Some(&key) = self.by_client.get(client_id) else { return false };
+        self.take_over(now, key, true);
+        if self.by_client.contains_key(client_id) {
+            self.end_session(now, key);
+        }
+        true
     }
 
     /// Ends the connection of the client, if it has one here, because somebody said so.

@@ -11,7 +11,7 @@ use crate::{
     session::SessionKey,
 };
 
-/// What a held message costs beside its payload and properties, in bytes: itself, its counts, its place in a queue.
+/// What a held message costs beside its topic, payload and properties, in bytes: itself, its counts, its place in a queue.
 pub const MESSAGE_OVERHEAD_BYTES: u64 = 160;
 
 /// A message that is held by reference in queues, in flight or retained.
@@ -84,7 +84,9 @@ impl Body<'_> {
 impl Incoming<'_> {
     /// Bytes that holding it takes from the budget.
     pub fn charge_bytes(&self) -> u64 {
-        charge_bytes(self.payload.len(), self.forwarded.len())
+        // A retained one has its topic in the index of topics as well.
+        let topics = self.topic.len() * (1 + usize::from(self.retain));
+        charge_bytes(self.payload.len(), self.forwarded.len() + topics)
     }
 
     /// Holds it; `None` if the budget has no room.
@@ -113,9 +115,9 @@ impl Incoming<'_> {
     }
 }
 
-/// Bytes that a message with such a payload and properties takes from the budget.
-pub fn charge_bytes(payload: usize, forwarded: usize) -> u64 {
-    (payload + forwarded) as u64 + MESSAGE_OVERHEAD_BYTES
+/// Bytes that a message with such a payload, and topic and properties together, takes from the budget.
+pub fn charge_bytes(payload: usize, head: usize) -> u64 {
+    (payload + head) as u64 + MESSAGE_OVERHEAD_BYTES
 }
 
 impl Message {

@@ -20,6 +20,8 @@ pub(crate) struct Buffers {
 
 /// Bytes of buffers that are kept for the next use.
 const KEPT_BYTES: usize = 2 << 20;
+/// And of the largest of them: who waits with a few bytes is not to be charged for many.
+const LARGEST_BYTES: usize = 128 << 10;
 
 /// A buffer's first size.
 pub(crate) const FIRST_BYTES: usize = 4 << 10;
@@ -32,8 +34,9 @@ impl Buffers {
     }
 
     fn put(&mut self, mut buffer: Vec<u8>) {
-        if self.free_bytes + buffer.capacity() <= KEPT_BYTES {
-            self.free_bytes += buffer.capacity();
+        let bytes = buffer.capacity();
+        if bytes <= LARGEST_BYTES && self.free_bytes + bytes <= KEPT_BYTES {
+            self.free_bytes += bytes;
             buffer.clear();
             self.free.push(buffer);
         }
@@ -70,7 +73,8 @@ struct Sending {
 impl Outbox {
     /// Bytes of memory that it takes.
     pub(crate) fn capacity(&self) -> usize {
-        self.control.capacity() + self.data.capacity()
+        let head = self.sending.as_ref().map_or(0, |sending| sending.head.capacity());
+        self.control.capacity() + self.data.capacity() + head
     }
 
     /// Bytes of small packets that wait.

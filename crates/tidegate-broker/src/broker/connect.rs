@@ -58,7 +58,7 @@ impl Refused {
     }
 
     /// The same for a client that takes packets of at most `bytes_max` bytes (MQTT-3.1.2-24, MQTT-3.2.2-19).
-    fn within(version: Version, reason: ReasonCode, text: &str, bytes_max: usize) -> Self {
+    pub fn within(version: Version, reason: ReasonCode, text: &str, bytes_max: usize) -> Self {
         let mut refused = Self::new(version, reason, text);
         if refused.connack.len() > bytes_max {
             refused = Self::new(version, reason, "");
@@ -271,7 +271,7 @@ impl Broker {
     }
 
     /// Another connection comes for the session of this one.
-    fn take_over(&mut self, now: Instant, session: Key, clean_start: bool) {
+    pub(super) fn take_over(&mut self, now: Instant, session: Key, clean_start: bool) {
         let connection = self.sessions.get(session).and_then(|session| session.connection);
         if let Some(key) = connection {
             self.disconnect(

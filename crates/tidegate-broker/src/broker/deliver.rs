@@ -198,7 +198,8 @@ impl Broker {
             session.dropped.budget_full += 1;
             self.statistics.dropped.budget_full += 1;
         }
-        session.note_behind();
+        let blocks =
+            if session.note_behind() { Vec::new() } else { std::mem::take(&mut session.blocks) };
         if freed == 0 {
             let connection = session.connection;
             session.queue = Default::default();
@@ -209,6 +210,7 @@ impl Broker {
                 self.disconnect(connection, ReasonCode::QUOTA_EXCEEDED, Some(text));
             }
         }
+        self.release(blocks, self.session_key(key));
         true
     }
 
@@ -474,14 +476,14 @@ fn goes_at_once(
     message: &Incoming<'_>,
     copy_bytes_max: usize,
 ) -> bool {
-    let bytes = message.payload.len();
+    let bytes = message.payload.len() + message.topic.len() + message.forwarded.len();
     let room = if connection.is_blocked { FIRST_BYTES } else { OUTBOX_BYTES };
     bytes <= copy_bytes_max
         && !connection.is_closing
         && connection.outbox.data_bytes() + bytes <= room
         && session.queue.may_pass(message.topic)
         && connection.resend.is_empty()
-        && !is_large(bytes, Some(route), session)
+        && !is_large(message.payload.len(), Some(route), session)
 }
 
 /// Whether another QoS 1 or 2 message may be in flight (section 4.9, and our own window of bytes). Large ones leave half of

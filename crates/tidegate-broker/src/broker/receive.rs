@@ -133,6 +133,9 @@ impl Broker {
         publish.properties.forwarded(&mut forwarded);
         let bytes = charge_bytes(payload_bytes, forwarded.len()) - MESSAGE_OVERHEAD_BYTES;
         let charge = self.charge_partial(bytes);
+        if charge.is_none() {
+            forwarded = Vec::new(); // The message is read and forgotten.
+        }
         let refusals = self.shared.refusals();
         let connection = self.connections.get_mut(key).expect("it is being received from");
         connection.receiving = Some(Box::new(Receiving {

@@ -100,8 +100,10 @@ impl Broker {
             RetainHandling::DoNotSend => false,
         };
         if wanted && !is_shared && self.shared.retained_count() > 0 {
-            // Asked for again, they are sent again, once.
-            session.retained.retain(|scan| *scan.filter != *inner);
+            if !is_new {
+                // Asked for again, they are sent again, once.
+                session.retained.retain(|scan| *scan.filter != *inner);
+            }
             session.retained.push_back(RetainedScan {
                 filter: inner.into(),
                 cursor: None,

@@ -101,9 +101,8 @@ impl Broker {
             return;
         }
         connection.output_charge = None;
-        let charge = self.charge(bytes);
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        connection.output_charge = charge;
+        // Nobody else gives anything for a client that does not read.
+        connection.output_charge = self.shared.budget().charge(bytes);
         if connection.output_charge.is_none() {
             let text = "the node's memory is full, and this client does not read";
             self.disconnect(key, ReasonCode::QUOTA_EXCEEDED, Some(text));

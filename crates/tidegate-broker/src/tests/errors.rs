@@ -378,6 +378,10 @@ fn no_bytes_of_a_client_do_harm() {
     }
 }
 
+fn users(names: &[&str]) -> std::collections::HashSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
 #[test]
 fn a_user_is_ended_everywhere_and_nobody_else() {
     each(|world| {
@@ -388,9 +392,10 @@ fn a_user_is_ended_everywhere_and_nobody_else() {
         world.cut(away);
         // A client that only calls itself so, and another user.
         let others = [world.join(v5("his")), world.join(of("hers", "o"))];
-        let ended: usize = world.shards.iter_mut().map(|shard| shard.kick_user("his")).sum();
+        let ended: usize =
+            world.shards.iter_mut().map(|shard| shard.kick_users(&users(&["his"]))).sum();
         assert_eq!(ended, his.len());
-        assert!(world.shards.iter_mut().all(|shard| shard.kick_user("") == 0));
+        assert!(world.shards.iter_mut().all(|shard| shard.kick_users(&users(&[""])) == 0));
         world.pump();
         for at in his {
             assert_eq!(world.end_reason(at), Some(ReasonCode::ADMINISTRATIVE_ACTION));

@@ -282,6 +282,19 @@ impl BridgeSettings {
         }
     }
 
+    /// Whether a bridge that is made anew as `new` wants all that the sessions of this one are subscribed to: the session here,
+    /// and the one at the remote.
+    pub(super) fn goes_on_as(&self, new: &Self) -> (bool, bool) {
+        let wants =
+            |old: &[String], new: &[String]| old.iter().all(|pattern| new.contains(pattern));
+        let local =
+            self.local_prefix == new.local_prefix && wants(&self.topics_out, &new.topics_out);
+        let remote = (&self.host, self.port, &self.client_id, &self.remote_prefix)
+            == (&new.host, new.port, &new.client_id, &new.remote_prefix)
+            && wants(&self.topics_in, &new.topics_in);
+        (local, remote)
+    }
+
     /// What a remote would send back that does not know who sent it.
     fn overlap(&self) -> Option<BridgeError> {
         self.topics_out.iter().find_map(|out| {
@@ -298,6 +311,8 @@ impl BridgeSettings {
 /// A running bridge; it stops when told to, or when dropped.
 #[derive(Debug)]
 pub struct Bridge {
+    local_id: String,
+    forgets_remote: Arc<AtomicBool>,
     counters: Arc<Counters>,
     stop: Arc<AtomicBool>,
     waker: Arc<mio::Waker>,
@@ -342,14 +357,27 @@ impl Bridge {
         let name = format!("bridge-{}", settings.name);
         let runtime = Runtime::new(settings, connector, poll, stop.clone(), counters.clone());
         let runtime = runtime.map_err(BridgeError::Start)?;
+        let local_id = runtime.local_id().to_owned();
+        let forgets_remote = runtime.forgets_remote();
         let thread = thread::Builder::new().name(name).spawn(move || runtime.run());
         let thread = Some(thread.map_err(BridgeError::Start)?);
-        Ok(Self { counters, stop, waker, thread })
+        Ok(Self { local_id, forgets_remote, counters, stop, waker, thread })
     }
 
     /// What it did.
     pub fn report(&self) -> BridgeReport {
         self.counters.report()
+    }
+
+    /// The name of its session here: the same in one process for one name of a bridge.
+    pub fn local_id(&self) -> &str {
+        &self.local_id
+    }
+
+    /// Stops, and ends the session at the remote, unless another bridge goes on with it; where that is of MQTT 5 and connected.
+    pub fn leave(self, keeps_remote: bool) -> BridgeReport {
+        self.forgets_remote.store(!keeps_remote, Ordering::Release);
+        self.stop()
     }
 
     /// Says farewell to both brokers and waits for the thread. To be done before this node's broker stops.

@@ -483,6 +483,10 @@ impl Authenticate for Doors {
         Self::authenticate(self, proof, std::time::Instant::now())
     }
 
+    fn generation(&self) -> u64 {
+        Authorize::generation(self)
+    }
+
     fn is_slow(&self, proof: &Proof) -> bool {
         proof.password.is_some() || proof.username.is_some()
     }

@@ -1,6 +1,7 @@
 //! The threads of an MQTT server.
 
 use std::{
+    collections::HashSet,
     io,
     net::{Ipv4Addr, SocketAddr},
     sync::{
@@ -185,12 +186,18 @@ impl Server {
         }
     }
 
-    /// Ends the connections of a user: those who hold a name that is no longer theirs.
-    pub fn kick_user(&self, user: &str) {
-        let user: Arc<str> = user.into();
+    /// Ends the connections of users: those who hold a name that is no longer theirs.
+    pub fn kick_users(&self, users: HashSet<String>) {
+        let users = Arc::new(users);
         for inbox in self.inboxes.iter() {
-            inbox.put([Note::KickUser(user.clone())]);
+            inbox.put([Note::KickUsers(users.clone())]);
         }
+    }
+
+    /// Ends the session of a client that does not come again.
+    pub fn forget(&self, client_id: &str) {
+        let home = self.shared.shard_of(client_id);
+        self.inboxes[home].put([Note::Forget(client_id.into())]);
     }
 
     /// Tells every client that the server stops, and waits until all threads have ended.

@@ -88,8 +88,9 @@ impl Service {
         &self.server
     }
 
-    /// Goes by `new` from now on: users, rules, policies, the settings of listeners, bridges; all of them, or none. Whoever
-    /// is no longer let in is disconnected; sessions keep the settings with which they connected. What cannot be exchanged
+    /// Goes by `new` from now on: users, rules, policies, the settings of listeners, bridges; all of them, or none. Users whose
+    /// secret changed, and whoever proved nothing where that is no longer enough, are disconnected; who came by a certificate stays.
+    /// Sessions keep the settings with which they connected. What cannot be exchanged
     /// stays as it was, and is named.
     ///
     /// # Errors
@@ -111,9 +112,7 @@ impl Service {
         reloaded.need_restart.retain(|key| is_fixed(key));
         let users = self.doors.exchange(rules);
         self.server.reload(&settings);
-        for user in &users.users_changed {
-            self.server.kick_user(user);
-        }
+        self.server.kick_users(users.users_changed.iter().cloned().collect());
         tracing::info!(users = users.users, users_changed = ?users.users_changed, rules = users.acl_rules,
             rules_changed = users.acl_changed, exchanged = ?reloaded.exchanged, "configuration of MQTT read anew");
         for warning in users.warnings {
@@ -135,8 +134,16 @@ impl Service {
     ) -> Result<(), ApiError> {
         let stays = |settings: &BridgeSettings| planned.contains(settings);
         let gone = bridges.extract_if(.., |_, (settings, _)| !stays(settings));
-        for (name, (_, bridge)) in gone {
-            let report = bridge.stop();
+        for (name, (old, bridge)) in gone {
+            // Who comes again goes on with the sessions of before, and with what waits there.
+            let next = planned.iter().find(|new| new.name == name);
+            let (keeps_local, keeps_remote) =
+                next.map_or((false, false), |new| old.goes_on_as(new));
+            let local_id = bridge.local_id().to_owned();
+            let report = bridge.leave(keeps_remote);
+            if !keeps_local {
+                self.server.forget(&local_id);
+            }
             tracing::info!(bridge = %name, ?report, "bridge stopped");
             changed.push(name);
         }

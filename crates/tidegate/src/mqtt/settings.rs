@@ -168,6 +168,11 @@ pub trait Authenticate: Send + Sync + std::fmt::Debug {
     /// [`Refusal`].
     fn authenticate(&self, proof: &Proof) -> Result<Identity, Refusal>;
 
+    /// Counts the exchanges of users and rules.
+    fn generation(&self) -> u64 {
+        0
+    }
+
     /// Whether the answer takes long, as with passwords; it is then given on a thread of its own.
     fn is_slow(&self, proof: &Proof) -> bool;
 

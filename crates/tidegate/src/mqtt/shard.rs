@@ -5,16 +5,16 @@
 //!  accept ─▶ opening (TLS, WebSocket, CONNECT) ─▶ doors ─▶ the shard of the client's name ─▶ open ─▶ closing
 //! ```
 //!
-//! Always true: no connection holds up another for longer than one read of [`READ_BYTES`] and one write of
+//! Always true: no connection holds up another for longer than some reads of [`READ_BYTES`] and some writes of
 //! `WRITE_BYTES_MAX`; a connection that ends takes nothing with it but its session's promises.
 
+mod authentication;
 mod closing;
 mod open;
 mod opening;
-mod proving;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashSet, VecDeque},
     io,
     net::IpAddr,
     sync::{
@@ -75,6 +75,10 @@ impl Listener {
         let mut settings = self.settings.write().expect("no panic while they are exchanged");
         let same = new.protocol.is_secure() == settings.protocol.is_secure();
         *settings = Arc::new(ListenerSettings {
+            // What was worked out for another door may be too much for this one.
+            anonymous: new.anonymous
+                && (settings.anonymous
+                    || (new.listen == settings.listen && new.protocol == settings.protocol)),
             listen: settings.listen,
             protocol: settings.protocol,
             tls: if same { new.tls } else { settings.tls.clone() },
@@ -94,8 +98,10 @@ pub(super) enum Note {
     Answered(ConnectionId, Result<Identity, Refusal>),
     /// What another shard has for sessions here.
     Peers(Vec<Peer>),
-    /// Ends the connections of a user.
-    KickUser(Arc<str>),
+    /// Ends the connections of some users.
+    KickUsers(Arc<HashSet<String>>),
+    /// Ends the session of a client.
+    Forget(Box<str>),
     /// Ends the connections of those who proved nothing where that is no longer enough.
     KickAnonymous,
     /// Ends all connections, then the shard.
@@ -144,6 +150,8 @@ pub(super) struct Connection {
     earned_at: Instant,
     /// The exchange by which an open connection proves again whose it is.
     scram: Option<Scram>,
+    /// Of the doors, when it was asked who it is.
+    generation: u64,
     /// Whether it proved nothing.
     is_anonymous: bool,
     /// Not to be read from before, with a publish rate.
@@ -330,8 +338,11 @@ impl Shard {
                 self.answered(now, id.slot, connect, answer, None);
             }
             Note::Peers(batch) => self.broker.handle_peers(now, batch),
-            Note::KickUser(user) => {
-                self.broker.kick_user(&user);
+            Note::KickUsers(users) => {
+                self.broker.kick_users(&users);
+            }
+            Note::Forget(client_id) => {
+                self.broker.forget(now, &client_id);
             }
             Note::KickAnonymous => self.kick_anonymous(),
             Note::Stop => {
@@ -456,12 +467,49 @@ impl Shard {
                     self.queue(slot);
                 }
             }
-            Output::Auth(key, auth) => self.prove_again(key, &auth),
+            Output::Auth(key, auth) => self.reauthenticate(key, &auth),
         }
     }
 
     fn is_open(&self, slot: usize, key: ConnectionKey) -> bool {
         let connection = self.slots.get(slot).and_then(Option::as_deref);
         connection.is_some_and(|c| matches!(c.stage, Stage::Open(open) if open == key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::mqtt::settings::{ListenerSettings, Protocol, SessionSettings};
+
+    use super::*;
+
+    fn settings(listen: &str, anonymous: bool) -> ListenerSettings {
+        ListenerSettings {
+            name: "main".into(),
+            listen: listen.parse().expect("an address"),
+            protocol: Protocol::Tcp,
+            tls: None,
+            connections_max: 1,
+            connect_timeout: Duration::from_secs(1),
+            anonymous,
+            identity: None,
+            sessions: SessionSettings::default(),
+            tcp_congestion: None,
+            publish_rate_max: None,
+        }
+    }
+
+    #[test]
+    fn a_door_that_stays_where_it_is_opens_no_further_by_an_address_it_does_not_have() {
+        let listener = Listener::new(settings("0.0.0.0:1883", false));
+        // Loopback lets anonymous clients in, but this socket is not there.
+        listener.exchange(settings("127.0.0.1:1883", true));
+        assert!(!listener.settings().anonymous);
+        assert_eq!(listener.settings().listen, "0.0.0.0:1883".parse().expect("an address"));
+        // Said of this very address, it holds.
+        listener.exchange(settings("0.0.0.0:1883", true));
+        assert!(listener.settings().anonymous);
+        listener.exchange(settings("127.0.0.1:1884", false));
+        assert!(!listener.settings().anonymous);
     }
 }

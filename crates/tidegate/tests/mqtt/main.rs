@@ -1,7 +1,7 @@
 //! The MQTT broker of a node as its users have it: the real program, foreign clients, real sockets.
 
+mod authentication;
 mod clients;
 mod hostile;
 mod operators;
 mod program;
-mod proving;

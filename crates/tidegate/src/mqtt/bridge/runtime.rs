@@ -4,7 +4,7 @@ use std::{
     io::{self, IoSlice},
     net::{SocketAddr, ToSocketAddrs as _},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -114,6 +114,8 @@ pub(super) struct Runtime {
     relay: Relay,
     /// The name of the session here. Nobody else can guess it and take the session over.
     local_id: String,
+    /// Whether the session at the remote ends with the farewell.
+    forgets_remote: Arc<AtomicBool>,
     modes: Vec<Mode>,
     /// Which of them is tried next.
     mode: usize,
@@ -125,7 +127,25 @@ pub(super) struct Runtime {
     random: u64,
 }
 
+/// A number that this process keeps to itself.
+fn process_number() -> io::Result<u64> {
+    static NUMBER: OnceLock<u64> = OnceLock::new();
+    if let Some(number) = NUMBER.get() {
+        return Ok(*number);
+    }
+    let number = u64::from_ne_bytes(random_bytes()?);
+    Ok(*NUMBER.get_or_init(|| number))
+}
+
 impl Runtime {
+    pub(super) fn local_id(&self) -> &str {
+        &self.local_id
+    }
+
+    pub(super) fn forgets_remote(&self) -> Arc<AtomicBool> {
+        self.forgets_remote.clone()
+    }
+
     pub(super) fn new(
         settings: BridgeSettings,
         connector: Connector,
@@ -150,7 +170,8 @@ impl Runtime {
             RemoteVersion::V5 => vec![Mode::V5],
         };
         Ok(Self {
-            local_id: format!("bridge/{}/{random:016x}", settings.name),
+            local_id: format!("bridge/{}/{:016x}", settings.name, process_number()?),
+            forgets_remote: Arc::default(),
             settings,
             connector,
             poll,
@@ -712,7 +733,11 @@ impl Runtime {
     /// Leaves both brokers, if that can be said between two packets.
     fn farewell(&mut self, local: &mut Line, remote: &mut Line) {
         if self.relay.is_between(Side::Remote) {
-            self.relay.send(Side::Remote, &Packet::Disconnect(Disconnect::default()));
+            let is_v5 = self.modes[self.mode] == Mode::V5;
+            let ends = is_v5 && self.forgets_remote.load(Ordering::Acquire);
+            let session_expiry = ends.then_some(0);
+            let farewell = Disconnect { session_expiry, ..Disconnect::default() };
+            self.relay.send(Side::Remote, &Packet::Disconnect(farewell));
         }
         if self.relay.is_between(Side::Local) {
             // With the will, which says that the bridge is not connected.

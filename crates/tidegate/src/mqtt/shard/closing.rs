@@ -64,7 +64,7 @@ impl Shard {
                 && connection.is_anonymous
                 && !connection.listener.settings().anonymous
             {
-                let text = "who nobody knows is let in no longer";
+                let text = "anonymous access is no longer allowed";
                 self.broker.end(key, ReasonCode::ADMINISTRATIVE_ACTION, text);
             }
         }

@@ -18,7 +18,7 @@ use crate::mqtt::transport::ReadOutcome;
 const READS_MAX: usize = 4;
 /// Bytes of answers that wait for a client before it is read from no more.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// Of these, what each connection may keep beside the node's budget.
+/// Of a packet that is not whole, what each connection may keep beside the node's budget.
 const FREE_BYTES: usize = 1 << 10;
 /// Writes to one connection in one turn.
 const WRITES_MAX: usize = 16;
@@ -57,6 +57,8 @@ impl Shard {
                 self.buffer[start..LEFT_BYTES].copy_from_slice(&connection.left);
             }
             let count = match connection.transport.read(&mut self.buffer[LEFT_BYTES..]) {
+                // Below MQTT, such as a WebSocket's ping: nothing was heard of the client (MQTT-3.1.2-22).
+                Ok(ReadOutcome::Bytes(0)) => continue,
                 Ok(ReadOutcome::Bytes(count)) => count,
                 Ok(ReadOutcome::WouldBlock) => {
                     connection.is_readable = false;
@@ -216,13 +218,17 @@ impl Shard {
         match connection.transport.flush() {
             Ok(false) => {}
             Ok(true) => {
+                let is_readable = connection.is_readable;
                 match connection.stage {
-                    Stage::Open(key) => self.broker.writable(key),
+                    Stage::Open(key) => {
+                        self.broker.writable(key);
+                        self.end_if_flushed(now, slot, key);
+                    }
                     Stage::Closing => connection.transport.end(),
                     _ => {}
                 }
                 // It may not have been read from, for want of room for answers.
-                if connection.is_readable {
+                if is_readable {
                     self.queue(slot);
                 }
             }

@@ -11,7 +11,7 @@ use tidegate_broker::{CONTROL_BYTES_MAX, ConnectRequest, Refused, WRITE_BYTES_MA
 use tidegate_message::{Identity, IdentityKind, Instant, Proof, Refusal};
 use tidegate_wire::mqtt::{Connect, DecodeError, FixedHeader, Packet, ReasonCode, Version};
 
-use super::proving::{SCRAM, reason_of};
+use super::authentication::{SCRAM, reason_of};
 use super::{Connection, Listener, Note, Question, Shard, Stage};
 use crate::mqtt::transport::Transport;
 
@@ -91,6 +91,7 @@ impl Shard {
             is_paused: false,
             is_ending: false,
             scram: None,
+            generation: 0,
             is_anonymous: true,
             earned_at: now,
             rests_until: None,
@@ -185,7 +186,8 @@ impl Shard {
         reason: ReasonCode,
     ) {
         tracing::debug!(client = %connect.client_id, %reason, "CONNECT refused");
-        let connack = Refused::new(connect.version, reason, "").connack;
+        let most = packet_bytes_max(connect);
+        let connack = Refused::within(connect.version, reason, "", most).connack;
         self.say_and_close(now, slot, &connack);
     }
 
@@ -194,6 +196,7 @@ impl Shard {
         let id = self.id(slot);
         let connection = self.slots[slot].as_deref_mut().expect("it just spoke");
         connection.settings = connection.listener.settings();
+        connection.generation = self.parts.doors.generation();
         if let Some(method) = &connect.properties.authentication_method {
             if method != SCRAM {
                 self.refuse(now, slot, &connect, ReasonCode::BAD_AUTHENTICATION_METHOD);
@@ -272,9 +275,13 @@ impl Shard {
     /// The client's session is here.
     pub(super) fn welcome(&mut self, now: Instant, slot: usize, request: ConnectRequest) {
         if self.stops.is_some() {
-            let reason = ReasonCode::SERVER_SHUTTING_DOWN;
-            let refused = Refused::new(request.connect.version, reason, "");
-            return self.say_and_close(now, slot, &refused.connack);
+            return self.refuse(now, slot, &request.connect, ReasonCode::SERVER_SHUTTING_DOWN);
+        }
+        let connection = self.slots[slot].as_deref().expect("it was just answered");
+        let is_shut = connection.is_anonymous && !connection.listener.settings().anonymous;
+        if is_shut || connection.generation != self.parts.doors.generation() {
+            // What it showed was looked at by rules that are no more; the next time by those that are.
+            return self.refuse(now, slot, &request.connect, ReasonCode::SERVER_BUSY);
         }
         match self.broker.connect(now, request) {
             Err(refused) => self.say_and_close(now, slot, &refused.connack),
@@ -303,4 +310,9 @@ impl Shard {
             self.broke(now, slot, &error);
         }
     }
+}
+
+/// Largest packet that the client takes (MQTT-3.1.2-24).
+pub(super) fn packet_bytes_max(connect: &Connect) -> usize {
+    connect.properties.maximum_packet_size.map_or(usize::MAX, |bytes| bytes as usize)
 }

@@ -101,7 +101,7 @@ impl Prover {
     }
 
     /// Proves again who it is; other packets pass meanwhile.
-    fn prove_again(&mut self, user: &str, password: &str) -> Result<(), ReasonCode> {
+    fn reauthenticate(&mut self, user: &str, password: &str) -> Result<(), ReasonCode> {
         let (mut scram, first) = ScramClient::begin(user, password.as_bytes(), [9; 18]);
         self.auth(ReasonCode::REAUTHENTICATE, first);
         let challenge = self.challenge();
@@ -148,10 +148,10 @@ fn users_prove_who_they_are_when_they_come_and_again() {
         prover
     };
     let mut ada = connect();
-    assert_eq!(ada.prove_again("ada", "first"), Ok(()));
-    assert_eq!(ada.prove_again("ada", "first"), Ok(()));
-    assert_eq!(ada.prove_again("bob", "second"), Err(ReasonCode::NOT_AUTHORIZED));
+    assert_eq!(ada.reauthenticate("ada", "first"), Ok(()));
+    assert_eq!(ada.reauthenticate("ada", "first"), Ok(()));
+    assert_eq!(ada.reauthenticate("bob", "second"), Err(ReasonCode::NOT_AUTHORIZED));
     let mut ada = connect();
-    assert_eq!(ada.prove_again("ada", "wrong"), Err(ReasonCode::NOT_AUTHORIZED));
+    assert_eq!(ada.reauthenticate("ada", "wrong"), Err(ReasonCode::NOT_AUTHORIZED));
     program.stop();
 }

@@ -4,7 +4,7 @@ use tidegate_broker::{AuthAnswer, ConnectionKey};
 use tidegate_message::{Instant, Proof, Refusal};
 use tidegate_wire::mqtt::{Auth, Connect, Packet, ReasonCode, Version};
 
-use super::{Shard, Stage};
+use super::{Shard, Stage, opening::packet_bytes_max};
 use crate::mqtt::settings::Scram;
 
 /// The one method of extended authentication.
@@ -23,9 +23,13 @@ impl Shard {
         match self.parts.doors.clone().scram(proof, &first) {
             Ok(scram) => {
                 let challenge = Packet::Auth(challenge(&scram.challenge));
-                connection.stage = Stage::Exchanging(connect, Some(scram));
                 let mut out = Vec::new();
                 challenge.encode(Version::V5, &mut out).expect("a challenge is short");
+                if out.len() > packet_bytes_max(&connect) {
+                    // MQTT-3.1.2-24
+                    return self.refuse(now, slot, &connect, ReasonCode::PACKET_TOO_LARGE);
+                }
+                connection.stage = Stage::Exchanging(connect, Some(scram));
                 self.say(now, slot, &out);
             }
             Err(refusal) => self.refuse(now, slot, &connect, reason_of(refusal)),
@@ -52,8 +56,8 @@ impl Shard {
         }
     }
 
-    /// AUTH on a connection that is open.
-    pub(super) fn prove_again(&mut self, key: ConnectionKey, auth: &Auth) {
+    /// AUTH on a connection that is open (section 4.12.1).
+    pub(super) fn reauthenticate(&mut self, key: ConnectionKey, auth: &Auth) {
         let Some(connection) = self
             .by_key
             .get(key.slot as usize)
@@ -78,7 +82,7 @@ impl Shard {
                 .map(|(identity, data)| AuthAnswer::Accept { identity, data: Some(data) }),
         };
         let answer = step.unwrap_or_else(|refusal| {
-            tracing::info!(peer = ?connection.peer, %refusal, "another authentication failed");
+            tracing::info!(peer = ?connection.peer, %refusal, "re-authentication failed");
             // A DISCONNECT has no other reason for it (MQTT-3.14.2-1).
             AuthAnswer::Refuse(ReasonCode::NOT_AUTHORIZED)
         });
