@@ -303,3 +303,27 @@ fn what_was_accepted_is_delivered_though_memory_is_short() {
         assert!(expected.len() < 300);
     });
 }
+
+#[test]
+fn whatever_finds_no_memory_is_counted() {
+    let config = BrokerConfig { payload_bytes_max: 100_000, ..settings() };
+    each_with(config, |world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "t", AtMostOnce);
+        let p = world.join(v5("p"));
+        let kept = "x".repeat(60_000);
+        world.publish(p, retained("kept", AtMostOnce, &kept));
+        // Longer than what is received whole: the budget says no before it has come.
+        let id = world.publish(p, message("t", AtLeastOnce, &"x".repeat(70_000))).unwrap();
+        assert_eq!(world.accepted(p, id), ReasonCode::QUOTA_EXCEEDED);
+        let refused = |world: &World| -> u64 {
+            world.shards.iter().map(|shard| shard.statistics().refused).sum()
+        };
+        assert_eq!((refused(world), dropped(world).budget_full), (1, 0));
+        // Nobody is told of QoS 0, on whatever shard the subscriber is.
+        world.publish(p, message("t", AtMostOnce, &"x".repeat(50_000)));
+        assert_eq!((refused(world), dropped(world).budget_full), (1, 1));
+        assert!(world.messages(s).is_empty());
+        world.publish(p, retained("kept", AtMostOnce, ""));
+    });
+}
