@@ -14,7 +14,6 @@ mod overflow;
 mod properties;
 mod publish;
 mod qos;
-mod random;
 mod retained;
 mod session;
 mod shared;

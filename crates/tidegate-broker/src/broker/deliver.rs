@@ -77,14 +77,18 @@ impl Broker {
             } else if let Some(held) = self.held(&message, &mut held) {
                 let peer = Peer::Member(held, RouteHandle(route.clone()), group, at);
                 self.peers[shard].push(peer);
+            } else {
+                self.statistics.dropped.budget_full += 1;
             }
         }
         for shard in 0..self.shared.shards() {
-            if shard != self.shard
-                && !route.on(shard).is_empty()
-                && let Some(held) = self.held(&message, &mut held)
-            {
+            if shard == self.shard || route.on(shard).is_empty() {
+                continue;
+            }
+            if let Some(held) = self.held(&message, &mut held) {
                 self.peers[shard].push(Peer::Message(held, RouteHandle(route.clone())));
+            } else {
+                self.statistics.dropped.budget_full += route.on(shard).len() as u64;
             }
         }
         Outcome::Matched

@@ -85,6 +85,7 @@ impl Broker {
             if self.answer_again(key, received.qos, received.packet_id) {
                 return Ok(());
             }
+            self.statistics.refused += 1;
             return self.refuse(key, received.qos, received.packet_id, ReasonCode::QUOTA_EXCEEDED);
         };
         let payload = received.payload();

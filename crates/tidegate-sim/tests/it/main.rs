@@ -1,4 +1,5 @@
-//! Claims about transfers, controllers and coordination, in virtual time.
+//! Claims about transfers, controllers, coordination and the MQTT broker, in virtual time.
 
+mod broker;
 mod control;
 mod paper;

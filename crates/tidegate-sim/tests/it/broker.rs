@@ -1,0 +1,53 @@
+//! The MQTT broker among its clients, whatever happens.
+
+use std::{env, ops::Range};
+
+use tidegate_sim::broker::{Outcome, run};
+
+/// Seeds of the ordinary test.
+const SEEDS: Range<u64> = 0..400;
+
+/// The seeds to run: `TIDEGATE_SEED=7` for one, `TIDEGATE_SEEDS=0..20000` for as many as one likes.
+fn seeds() -> Range<u64> {
+    let number = |text: &str| text.parse::<u64>().expect("a seed is a number");
+    if let Ok(seed) = env::var("TIDEGATE_SEED") {
+        return number(&seed)..number(&seed) + 1;
+    }
+    let Ok(range) = env::var("TIDEGATE_SEEDS") else { return SEEDS };
+    let (first, end) = range.split_once("..").expect("seeds are FIRST..END");
+    number(first)..number(end)
+}
+
+#[test]
+fn a_broker_keeps_its_promises_whatever_happens() {
+    let outcomes: Vec<Outcome> = seeds().map(run).collect();
+    if outcomes.len() < 100 {
+        return; // Some replays, of which nothing is asked but that they end.
+    }
+    // What is never reached is not tested.
+    let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
+    for (what, count) in [
+        ("faults", sum(|o| o.faults)),
+        ("refused", sum(|o| o.refused)),
+        ("withheld", sum(|o| o.statistics.withheld)),
+        ("disconnected", sum(|o| o.statistics.overflow_disconnects)),
+        ("dropped for a full queue", sum(|o| o.statistics.dropped.queue_full)),
+        ("conflated", sum(|o| o.statistics.dropped.conflated)),
+        ("dropped for a full budget", sum(|o| o.statistics.dropped.budget_full)),
+    ] {
+        println!("{what}: {count}");
+        assert!(count > 20, "{what}: {count}");
+    }
+    let (published, delivered) = (sum(|o| o.published), sum(|o| o.delivered));
+    println!("published: {published}, delivered: {delivered}");
+    assert!(delivered > published && published > 50 * outcomes.len() as u64);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_and_another_another() {
+    for seed in 0..20 {
+        let outcome = run(seed);
+        assert_eq!(run(seed), outcome, "seed {seed}");
+        assert_ne!(run(seed + 1).hash, outcome.hash);
+    }
+}
