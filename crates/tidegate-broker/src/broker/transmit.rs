@@ -15,7 +15,7 @@ use crate::{
     connection::{Connection, Query},
     inflight::Awaits,
     message::Body,
-    outbox::{FIRST_BYTES, SLICES_MAX},
+    outbox::SLICES_MAX,
     queue::{Ids, Queued},
     schedule::{Backlog, Class, LinkState, Next, Policy, Waiting},
     slab::Key,
@@ -25,6 +25,10 @@ use crate::{
 /// Most bytes of one write: what the kernel may hold unsent (TCP_NOTSENT_LOWAT). A longer write would put more there than
 /// the schedule can take back.
 pub const WRITE_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes of output that each connection may have beside the node's budget: [`WRITE_BYTES_MAX`] and a message copied behind
+/// that, in a buffer that grew to its next power of two.
+const OUTPUT_OWN_BYTES: u64 = 2 * WRITE_BYTES_MAX as u64;
 
 /// Retained messages that are looked at in one go.
 const RETAINED_STEP: usize = 512;
@@ -91,16 +95,20 @@ impl Broker {
         }
     }
 
-    /// Holds what waits in the output of a connection that the kernel takes nothing from within the node's budget, but for a
-    /// buffer's first size each, or ends the connection.
+    /// Holds what waits in the output of a connection that the kernel takes nothing from within the node's budget, or ends the
+    /// connection. What the queue gives in one go is each connection's own: who is to drain a queue that fills the budget must
+    /// be able to.
     pub(super) fn charge_output(&mut self, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let bytes = connection.outbox.capacity() as u64;
         let charged = connection.output_charge.as_ref().map_or(0, Charge::bytes);
-        if bytes == charged || (bytes <= 2 * FIRST_BYTES as u64 && charged == 0) {
+        if bytes == charged {
             return;
         }
         connection.output_charge = None;
+        if bytes <= OUTPUT_OWN_BYTES {
+            return;
+        }
         // Nobody else gives anything for a client that does not read.
         connection.output_charge = self.shared.budget().charge(bytes);
         if connection.output_charge.is_none() {
