@@ -86,7 +86,8 @@ impl Site {
             Version::V3 | Version::V4 => !connect.clean_start,
         };
         // Whose session is taken over may have a will.
-        let former = self.current[client].filter(|former| self.is_open(*former));
+        let is_former = |former: &usize| self.links[*former].client == client;
+        let former = (0..at).rev().filter(is_former).find(|former| self.is_open(*former));
         let will = former.and_then(|former| self.publishes_will(former));
         let shard = self.shared.shard_of(&connect.client_id);
         let request = ConnectRequest {
@@ -250,6 +251,11 @@ impl Site {
             Output::Close(key) => {
                 self.note(self.links[at].client, "is closed", [at as u64, 0]);
                 self.links[at].is_ending = true;
+                if self.links[at].is_left {
+                    // The goodbye, which parts it from its session at once.
+                    let will = self.publishes_will(at);
+                    self.published_will(will);
+                }
                 self.part(at);
                 self.after(LINGER, Event::Linger(at));
                 self.flush(at, shard, key);
