@@ -102,6 +102,8 @@ impl Site {
                 self.links[at].stage = Stage::Open(shard, key);
                 self.by_key[shard].insert(key, at);
                 self.current[client] = Some(at);
+                // CONNACK tells whose session it is, even if the connection has ended already.
+                self.flush(at, shard, key);
                 self.read(at);
             }
             Err(refused) => {
