@@ -86,7 +86,8 @@ impl Site {
             Version::V3 | Version::V4 => !connect.clean_start,
         };
         // Whose session is taken over may have a will.
-        let former = self.current[client].filter(|former| self.is_open(*former));
+        let is_former = |former: &usize| self.links[*former].client == client;
+        let former = (0..at).rev().filter(is_former).find(|former| self.is_open(*former));
         let will = former.and_then(|former| self.publishes_will(former));
         let shard = self.shared.shard_of(&connect.client_id);
         let request = ConnectRequest {
@@ -101,6 +102,8 @@ impl Site {
                 self.links[at].stage = Stage::Open(shard, key);
                 self.by_key[shard].insert(key, at);
                 self.current[client] = Some(at);
+                // CONNACK tells whose session it is, even if the connection has ended already.
+                self.flush(at, shard, key);
                 self.read(at);
             }
             Err(refused) => {
@@ -250,6 +253,11 @@ impl Site {
             Output::Close(key) => {
                 self.note(self.links[at].client, "is closed", [at as u64, 0]);
                 self.links[at].is_ending = true;
+                if self.links[at].is_left {
+                    // The goodbye, which parts it from its session at once.
+                    let will = self.publishes_will(at);
+                    self.published_will(will);
+                }
                 self.part(at);
                 self.after(LINGER, Event::Linger(at));
                 self.flush(at, shard, key);
