@@ -158,6 +158,18 @@ fn check_listener(
             }
         }
     }
+    if let Some(name) = &listener.tcp_congestion {
+        let kind = socket2::Type::STREAM;
+        let set = socket2::Socket::new(socket2::Domain::IPV4, kind, Some(socket2::Protocol::TCP))
+            .and_then(|socket| socket.set_tcp_congestion(name.as_bytes()));
+        if let Err(error) = set {
+            let known = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+            let known = known.unwrap_or_default();
+            let text =
+                format!("{name:?} cannot be set ({error}); this system has: {}", known.trim());
+            return wrong("tcp_congestion", &text);
+        }
+    }
     if listener.connections_max == 0 {
         return wrong("connections_max", "must be at least 1");
     }

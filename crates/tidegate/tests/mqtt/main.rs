@@ -2,6 +2,7 @@
 
 mod authentication;
 mod clients;
+mod doors;
 mod hostile;
 mod operators;
 mod program;

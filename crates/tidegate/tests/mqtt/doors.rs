@@ -1,0 +1,140 @@
+//! Listeners' doors and bounds over real sockets.
+
+use std::{
+    io::Read as _,
+    net::TcpStream,
+    process::{Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use tidegate_load::client::{Client, ClientError, Options, Outgoing};
+use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter};
+
+use crate::program::{LONGEST, Program, options_of};
+
+fn publish(client: &mut Client, topic: &str, qos: QoS) -> Result<ReasonCode, ClientError> {
+    client.publish(&Outgoing { topic, payload: b"x", qos, ..Outgoing::default() })
+}
+
+#[test]
+fn a_certificate_says_who_its_client_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let pki = folder.path().join("data/pki");
+    tidegate::pki::init(&pki, &Default::default()).unwrap();
+    let rules = folder.path().join("rules");
+    std::fs::write(&rules, "user application\ntopic readwrite its/#\n").unwrap();
+    let program = Program::start_in(
+        folder,
+        &format!(
+            "[mqtt]\nacl_file = {rules:?}\n[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\nprotocol = \"tls\"\n\
+             client_ca = {:?}\nrequire_certificate = true\nallow_anonymous = false\n",
+            pki.join("ca.pem")
+        ),
+    );
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(pki.join("ca.pem")).unwrap() {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    let trusting = || {
+        rustls::ClientConfig::builder_with_provider(Arc::new(
+            rustls::crypto::ring::default_provider(),
+        ))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots.clone())
+    };
+    let chain = CertificateDer::pem_file_iter(pki.join("application.pem")).unwrap();
+    let chain = chain.collect::<Result<Vec<_>, _>>().unwrap();
+    let key = PrivateKeyDer::from_pem_file(pki.join("application.key")).unwrap();
+    let known = trusting().with_client_auth_cert(chain, key).unwrap();
+    let options = |tls| Options {
+        host: "localhost".to_owned(),
+        tls: Some(Arc::new(tls)),
+        ..options_of(program.address("main"))
+    };
+    let mut client = Client::connect(options(known)).expect("its certificate is of our authority");
+    let reason = publish(&mut client, "its/own", QoS::AtLeastOnce).expect("its rule allows it");
+    assert!(!reason.is_failure());
+    match publish(&mut client, "another", QoS::AtLeastOnce) {
+        Err(ClientError::Publish { reason, .. }) => assert_eq!(reason, ReasonCode::NOT_AUTHORIZED),
+        other => panic!("{other:?}"),
+    }
+    let stranger = trusting().with_no_client_auth();
+    assert!(Client::connect(options(stranger)).is_err(), "nobody comes in without a certificate");
+    program.stop();
+}
+
+#[test]
+fn a_listener_bounds_connections_and_the_rate_of_each() {
+    let program = Program::start(
+        "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\npublish_rate_max = 20\nconnections_max = 2\n",
+    );
+    let address = program.address("main");
+    let mut subscriber = Client::connect(options_of(address)).unwrap();
+    let filter = SubscribeFilter {
+        filter: "#".to_owned(),
+        maximum_qos: QoS::AtMostOnce,
+        no_local: false,
+        retain_as_published: false,
+        retain_handling: RetainHandling::Send,
+    };
+    subscriber.subscribe(&[filter]).unwrap();
+    let mut publisher = Client::connect(options_of(address)).unwrap();
+    // A third is closed without a word, which costs nothing.
+    let mut third = TcpStream::connect(address).unwrap();
+    third.set_read_timeout(Some(LONGEST)).unwrap();
+    assert_eq!(third.read(&mut [0; 1]).unwrap_or(0), 0);
+    let began = Instant::now();
+    for _ in 0..60 {
+        publish(&mut publisher, "t", QoS::AtLeastOnce).unwrap();
+    }
+    // A second's worth at once, and then 20 a second.
+    assert!(began.elapsed() > Duration::from_millis(1_500), "{:?}", began.elapsed());
+    for _ in 0..60 {
+        subscriber.receive(LONGEST).unwrap().expect("none is lost for its rate");
+    }
+    // One gone, another may come.
+    publisher.disconnect().unwrap();
+    let until = Instant::now() + LONGEST;
+    while let Err(error) = Client::connect(options_of(address)) {
+        assert!(Instant::now() < until, "{error}");
+    }
+    program.stop();
+}
+
+#[test]
+fn whoever_is_connected_is_told_that_the_server_stops() {
+    let program = Program::start("[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n");
+    let mut client = Client::connect(options_of(program.address("main"))).unwrap();
+    program.stop();
+    match client.receive(LONGEST) {
+        Err(ClientError::Disconnected { reason, .. }) => {
+            assert_eq!(reason, ReasonCode::SERVER_SHUTTING_DOWN);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_congestion_control_that_there_is_not_is_refused_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    tidegate::pki::init(&folder.path().join("data/pki"), &Default::default()).unwrap();
+    let config = format!(
+        "[node]\ndata_dir = {:?}\n[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\ntcp_congestion = \"bbrr\"\n",
+        folder.path().join("data")
+    );
+    let path = folder.path().join("tidegate.toml");
+    std::fs::write(&path, config).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("--config")
+        .arg(&path)
+        .args(["--set", "node.api_listen=127.0.0.1:0", "--set", "link.listen=127.0.0.1:0", "node"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(said.contains("mqtt.listener.main.tcp_congestion") && said.contains("bbrr"), "{said}");
+}
