@@ -67,7 +67,12 @@ const fn rule(
 const RULES: &[Rule] = &[
     rule("tidegate-message", Layer::Noun, &["bytes", "thiserror"], &[]),
     rule("tidegate-wire", Layer::Core, &["bytes", "thiserror", "tracing"], &[]),
-    rule("tidegate-log", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-sys"]),
+    rule(
+        "tidegate-log",
+        Layer::Core,
+        &["bytes", "crc32c", "thiserror", "tracing"],
+        &["tidegate-sys"],
+    ),
     rule("tidegate-frame", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-jpeg"]),
     // The packets of MQTT are the broker's nouns.
     rule("tidegate-broker", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-wire"]),

@@ -35,18 +35,37 @@
 //! - after a failure of the storage, all that was appended before can still be read.
 
 mod capture;
+mod commit;
+mod disk;
+mod files;
+mod flusher;
+mod format;
 mod index;
 mod log;
 mod memory;
 mod reader;
+mod recovery;
+mod scan;
+mod segment;
+pub mod simulated;
 mod storage;
 mod writer;
 
 pub use capture::{
     CaptureAnchor, CaptureClock, CaptureStamp, Continuity, TimestampError, TimestampLimits,
 };
+pub use commit::{CommitConfig, CommitCounts, Commits, Durability, GroupCommit, NotDurable};
+pub use disk::{Disk, DiskEntry, DiskFile, DiskMap};
+pub use files::{Files, FilesConfig, Opened};
+pub use flusher::Flusher;
+pub use index::Slot;
 pub use log::{Entry, Log, LogConfig, LogError};
 pub use memory::{Memory, MemorySegment};
 pub use reader::{Entries, Overtaken, ReadError, Reader};
-pub use storage::{Segment, SegmentId, SegmentInfo, Storage, StorageError};
+pub use recovery::{Damage, Finding, OpenError, Report};
+pub use segment::FileSegment;
+pub use storage::{
+    Begin, Framing, Recovered, RecoveredSegment, Segment, SegmentId, SegmentInfo, Storage,
+    StorageError, StoredSlots, Written,
+};
 pub use writer::{AppendError, LogWriter, Reservation};

@@ -7,4 +7,5 @@ mod faulty;
 mod limit;
 mod model;
 mod overtaken;
+mod power;
 mod support;

@@ -1,0 +1,126 @@
+//! A segment file as its readers hold it.
+
+use std::{
+    io,
+    ops::Range,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use tidegate_message::Position;
+use tidegate_sys::region::Region;
+
+use crate::{
+    format::{RECORD_HEAD_BYTES, SLOT_BYTES, Trailer, encode_slot, slots_start, verify_record},
+    index::Slot,
+    scan::scan,
+    storage::{Segment, SegmentId, StorageError, StoredSlots},
+};
+
+/// The readers' end of a segment file.
+///
+/// What this process has appended is given as it is; what comes back from the disk proves itself each time that it is read.
+#[derive(Clone)]
+pub struct FileSegment {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    id: SegmentId,
+    region: Region,
+    seed: u32,
+    /// Whether records are checked when they are read.
+    is_checked: AtomicBool,
+    /// Its end, once it is sealed.
+    trailer: OnceLock<Trailer>,
+    /// Slots that were found by a scan because those in the file are damaged; `None` if they are whole.
+    rebuilt: OnceLock<Option<Bytes>>,
+}
+
+impl FileSegment {
+    /// A segment that is being filled, or was found without its end.
+    pub(crate) fn filling(id: SegmentId, region: Region, seed: u32, is_checked: bool) -> Self {
+        let shared = Shared {
+            id,
+            region,
+            seed,
+            is_checked: AtomicBool::new(is_checked),
+            trailer: OnceLock::new(),
+            rebuilt: OnceLock::new(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Says that the segment now ends with this trailer, and is readable to its last byte.
+    pub(crate) fn seal(&self, trailer: Trailer) {
+        self.shared.is_checked.store(true, Ordering::Relaxed);
+        let _ = self.shared.trailer.set(trailer);
+    }
+
+    pub(crate) fn trailer(&self) -> Option<&Trailer> {
+        self.shared.trailer.get()
+    }
+
+    fn failed(&self, operation: &'static str, source: io::Error) -> StorageError {
+        StorageError::Segment { segment: self.shared.id, operation, source }
+    }
+
+    /// The slots in the file, if they are whole.
+    fn whole_slots(&self, trailer: &Trailer) -> Option<Bytes> {
+        let region = &self.shared.region;
+        let len = region.published();
+        let start = slots_start(len, trailer.count)?;
+        let slots = region.slice(start..start + trailer.count as usize * SLOT_BYTES).ok()?;
+        // The first reader proves them for all.
+        let rebuilt = self.shared.rebuilt.get_or_init(|| {
+            if crc32c::crc32c_append(self.shared.seed, &slots) == trailer.slots_crc {
+                return None;
+            }
+            let bytes = region.slice(0..trailer.end as usize).unwrap_or_default();
+            let found = scan(&bytes, self.shared.seed, Some(trailer.base));
+            let mut slots: Vec<u8> = found.slots.iter().flat_map(encode_slot).collect();
+            // What is lost at the end still has its positions.
+            let lost = Slot { at: trailer.last_at, start: 0, meta_bytes: 0, body_bytes: 0 };
+            for _ in found.slots.len()..trailer.count as usize {
+                slots.extend(encode_slot(&lost));
+            }
+            Some(Bytes::from(slots))
+        });
+        Some(rebuilt.clone().unwrap_or(slots))
+    }
+}
+
+impl Segment for FileSegment {
+    fn slice(&self, range: Range<usize>) -> Result<Bytes, StorageError> {
+        let refused = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+        self.shared.region.slice(range).map_err(|error| self.failed("read", refused(error)))
+    }
+
+    fn read(&self, position: Position, slot: &Slot) -> Result<Bytes, StorageError> {
+        let damaged = || StorageError::Damaged { segment: self.shared.id, position };
+        let start = slot.start as usize;
+        let head = start.checked_sub(RECORD_HEAD_BYTES).ok_or_else(damaged)?;
+        let is_checked =
+            self.shared.is_checked.load(Ordering::Relaxed) || self.shared.region.is_damaged();
+        if !is_checked {
+            return self.slice(start..slot.end());
+        }
+        let mut record = self.slice(head..slot.end()).map_err(|_| damaged())?;
+        let proven = verify_record(&record, self.shared.seed).is_some_and(|head| {
+            (head.position, head.at, head.meta_bytes, head.body_bytes)
+                == (position, slot.at, slot.meta_bytes, slot.body_bytes)
+        });
+        if !proven {
+            return Err(damaged());
+        }
+        Ok(record.split_off(RECORD_HEAD_BYTES))
+    }
+
+    fn slots(&self) -> StoredSlots {
+        let slots = self.trailer().and_then(|trailer| self.whole_slots(trailer));
+        StoredSlots(slots.unwrap_or_default())
+    }
+}
