@@ -281,7 +281,7 @@ impl<D: Disk> Storage for Files<D> {
         };
         kept.map.write(0, &header.encode()).map_err(|error| refused(id, "write", error))?;
         let seed = seed(self.config.log_id, id);
-        let segment = FileSegment::filling(id, kept.map.region(), seed, false);
+        let segment = FileSegment::filling(id, kept.map.region(), seed);
         let mut state = self.shared.state();
         state.newest = Some((id, Arc::clone(&kept.file)));
         state.is_renamed = true;

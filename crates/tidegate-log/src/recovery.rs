@@ -272,7 +272,7 @@ fn examine<D: Disk>(
         if header.is_none() {
             report.findings.push(Finding::Repaired { name: name.to_owned() });
         }
-        let segment = FileSegment::filling(id, map.region(), seed, true);
+        let segment = FileSegment::filling(id, map.region(), seed);
         segment.seal(trailer);
         return Ok(Ok(Segment::Sealed(kept(map, file), segment, trailer)));
     }
@@ -291,7 +291,8 @@ fn examine<D: Disk>(
     if let Some((from, to)) = found.lost_range() {
         report.findings.push(Finding::Lost { from, to });
     }
-    let records = bytes[DATA_START..found.end].to_vec();
+    // The file may have been cut in the padding of the last one.
+    let records = bytes[DATA_START..found.end.min(bytes.len())].to_vec();
     drop((bytes, map));
     let header = Header { log_id, segment: id, ..header_of(header, &found) };
     Ok(reopen(file, len, header, &records, found))
@@ -331,7 +332,7 @@ fn reopen<D: Disk>(
     map.publish(found.end).expect("the file has room for its records");
     let id = header.segment;
     let seed = seed(header.log_id, id);
-    let segment = FileSegment::filling(id, map.region(), seed, true);
+    let segment = FileSegment::filling(id, map.region(), seed);
     let count = found.slots.len() as u64;
     let recovered = RecoveredSegment {
         id,

@@ -3,10 +3,7 @@
 use std::{
     io,
     ops::Range,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock},
 };
 
 use bytes::Bytes;
@@ -22,7 +19,8 @@ use crate::{
 
 /// The readers' end of a segment file.
 ///
-/// What this process has appended is given as it is; what comes back from the disk proves itself each time that it is read.
+/// An entry proves itself each time that it is read: the disk may have changed what it was given, and a file that somebody cuts
+/// reads as zeros from then on.
 #[derive(Clone)]
 pub struct FileSegment {
     shared: Arc<Shared>,
@@ -32,8 +30,6 @@ struct Shared {
     id: SegmentId,
     region: Region,
     seed: u32,
-    /// Whether records are checked when they are read.
-    is_checked: AtomicBool,
     /// Its end, once it is sealed.
     trailer: OnceLock<Trailer>,
     /// Slots that were found by a scan because those in the file are damaged; `None` if they are whole.
@@ -42,21 +38,14 @@ struct Shared {
 
 impl FileSegment {
     /// A segment that is being filled, or was found without its end.
-    pub(crate) fn filling(id: SegmentId, region: Region, seed: u32, is_checked: bool) -> Self {
-        let shared = Shared {
-            id,
-            region,
-            seed,
-            is_checked: AtomicBool::new(is_checked),
-            trailer: OnceLock::new(),
-            rebuilt: OnceLock::new(),
-        };
+    pub(crate) fn filling(id: SegmentId, region: Region, seed: u32) -> Self {
+        let shared =
+            Shared { id, region, seed, trailer: OnceLock::new(), rebuilt: OnceLock::new() };
         Self { shared: Arc::new(shared) }
     }
 
     /// Says that the segment now ends with this trailer, and is readable to its last byte.
     pub(crate) fn seal(&self, trailer: Trailer) {
-        self.shared.is_checked.store(true, Ordering::Relaxed);
         let _ = self.shared.trailer.set(trailer);
     }
 
@@ -103,11 +92,6 @@ impl Segment for FileSegment {
         let damaged = || StorageError::Damaged { segment: self.shared.id, position };
         let start = slot.start as usize;
         let head = start.checked_sub(RECORD_HEAD_BYTES).ok_or_else(damaged)?;
-        let is_checked =
-            self.shared.is_checked.load(Ordering::Relaxed) || self.shared.region.is_damaged();
-        if !is_checked {
-            return self.slice(start..slot.end());
-        }
         let mut record = self.slice(head..slot.end()).map_err(|_| damaged())?;
         let proven = verify_record(&record, self.shared.seed).is_some_and(|head| {
             (head.position, head.at, head.meta_bytes, head.body_bytes)

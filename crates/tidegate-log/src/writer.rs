@@ -6,7 +6,7 @@ use tidegate_message::{Code, Instant, Position};
 
 use crate::{
     commit::Durability,
-    index::{IndexSegment, Slot},
+    index::{IndexSegment, Next, Slot},
     log::{LogConfig, Shared},
     memory::Memory,
     storage::{Begin, SegmentId, Storage, StorageError, Written},
@@ -173,7 +173,10 @@ impl<S: Storage> LogWriter<S> {
     pub fn flush(&mut self) -> Result<Position, StorageError> {
         loop {
             let index = self.shared.index();
-            let from = self.durable.max(index.first());
+            let from = match index.next_from(self.durable) {
+                Next::Gone(kept, _) => kept,
+                Next::Kept(_) | Next::Ahead => self.durable,
+            };
             let unflushed = index
                 .segment_of(from)
                 .map(|segment| (segment.id, segment.first, segment.end, segment.next()));

@@ -2,6 +2,7 @@
 
 mod allocation;
 mod cadence;
+mod durable;
 mod faults;
 mod faulty;
 mod limit;
