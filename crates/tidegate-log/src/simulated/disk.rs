@@ -376,7 +376,8 @@ impl DiskFile for SimulatedFile {
             }
             let (mut writer, _) = Region::anonymous(content.cached.len())?;
             writer.write(0, &content.cached).map_err(io::Error::other)?;
-            Ok(SimulatedMap { file: Self { disk: self.disk.clone(), id: self.id }, writer })
+            let file = Self { disk: self.disk.clone(), id: self.id };
+            Ok(SimulatedMap { file, writer, filled: Vec::new() })
         })
     }
 }
@@ -385,6 +386,8 @@ impl DiskFile for SimulatedFile {
 pub struct SimulatedMap {
     file: SimulatedFile,
     writer: RegionWriter,
+    /// Handed out to be filled in place, and not published.
+    filled: Vec<Range<usize>>,
 }
 
 impl SimulatedMap {
@@ -413,17 +416,21 @@ impl DiskMap for SimulatedMap {
     }
 
     fn buffer(&mut self, range: Range<usize>) -> Result<&mut [u8], RegionError> {
-        self.writer.buffer(range)
+        let buffer = self.writer.buffer(range.clone())?;
+        self.filled.push(range);
+        Ok(buffer)
     }
 
     fn publish(&mut self, end: usize) -> Result<(), RegionError> {
-        let from = self.writer.published();
         self.writer.publish(end)?;
-        self.store(from, &self.writer.region().slice(from..end)?);
+        for Range { start, end: until } in std::mem::take(&mut self.filled) {
+            self.store(start, &self.writer.region().slice(start..until.min(end).max(start))?);
+        }
         Ok(())
     }
 
     fn reset(&mut self) -> bool {
+        self.filled.clear();
         self.writer.reset()
     }
 

@@ -19,7 +19,7 @@ use crate::{
 pub struct Outcome {
     /// Entries that were appended.
     pub appended: u64,
-    /// Entries that were said to be durable.
+    /// Entries that were said to be durable, once for each process that said so.
     pub durable: u64,
     /// Entries that were found after a start, over all starts.
     pub found: u64,
@@ -135,8 +135,8 @@ struct Process {
     flusher: Flusher<SimulatedDisk>,
     commits: Commits,
     pinned: VecDeque<Entry>,
-    /// Asked to be durable, and not known to be.
-    waiting: BTreeMap<Position, Content>,
+    /// Up to where [`Process::note_durable`] has looked.
+    noted: Position,
     /// Appended when the power was gone already.
     in_the_dark: BTreeSet<Position>,
 }
@@ -156,9 +156,9 @@ impl Process {
         let (writer, log) =
             Log::open(config.clone(), files).map_err(|error| closed(error.to_string()))?;
         known.check(&log)?;
-        let (pinned, waiting) = (VecDeque::new(), BTreeMap::new());
+        let (pinned, noted) = (VecDeque::new(), Position(0));
         let in_the_dark = BTreeSet::new();
-        Ok(Self { writer, log, flusher, commits, pinned, waiting, in_the_dark })
+        Ok(Self { writer, log, flusher, commits, pinned, noted, in_the_dark })
     }
 
     fn step(
@@ -231,10 +231,7 @@ impl Process {
                 if disk.is_dark() {
                     self.in_the_dark.insert(position);
                 }
-                known.cached.insert(position, content.clone());
-                if durability == Durability::Disk {
-                    self.waiting.insert(position, content);
-                }
+                known.cached.insert(position, content);
                 Ok(())
             }
             Err(AppendError::Pinned { .. }) => {
@@ -262,16 +259,15 @@ impl Process {
         }
     }
 
-    /// Notes what is said to be durable by now.
+    /// Notes what is said to be durable by now: of this process's entries, and of those that it has found.
     fn note_durable(&mut self, known: &mut Known) {
-        let commits = &self.commits;
-        let is_durable = |position: &Position| matches!(commits.poll(*position), Some(Ok(())));
-        let durable: Vec<Position> = self.waiting.keys().copied().filter(is_durable).collect();
-        for position in durable {
-            known.outcome.durable += 1;
-            let content = self.waiting.remove(&position).expect("it was listed");
-            known.durable.insert(position, content);
-        }
+        let from = self.noted.max(known.first);
+        let durable = self.commits.durable();
+        let said = known.cached.range(from..durable.max(from));
+        let said: Vec<_> = said.map(|(&position, content)| (position, content.clone())).collect();
+        known.outcome.durable += said.len() as u64;
+        known.durable.extend(said);
+        self.noted = durable;
     }
 
     fn first(&self) -> Position {
