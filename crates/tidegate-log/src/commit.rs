@@ -44,11 +44,18 @@ pub struct CommitConfig {
     pub delay_max: Duration,
     /// A flush begins as soon as this many bytes wait for it. Default 1 MiB.
     pub bytes_max: u64,
+    /// How long a full segment waits to be synced if nobody asks for it. What was appended since is scanned at the next start, and
+    /// may be lost with the power. Default 10 s.
+    pub settle_after: Duration,
 }
 
 impl Default for CommitConfig {
     fn default() -> Self {
-        Self { delay_max: Duration::from_millis(10), bytes_max: 1 << 20 }
+        Self {
+            delay_max: Duration::from_millis(10),
+            bytes_max: 1 << 20,
+            settle_after: Duration::from_secs(10),
+        }
     }
 }
 
@@ -119,8 +126,9 @@ impl GroupCommit {
     /// When to ask again, if anything waits that was looked at.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let took = self.took.iter().max().copied().unwrap_or_default();
-        let wait = self.config.delay_max.saturating_sub(took);
-        self.since.map(|since| since + wait)
+        let left = self.config.delay_max.saturating_sub(took);
+        // A quarter is for what comes on top: waking up, and a flush that takes longer than those before.
+        self.since.map(|since| since + left / 4 * 3)
     }
 
     /// The flush that began last has succeeded: entries before `end` are durable.
@@ -393,7 +401,11 @@ mod tests {
     }
 
     fn group() -> GroupCommit {
-        let config = CommitConfig { delay_max: Duration::from_millis(10), bytes_max: 1000 };
+        let config = CommitConfig {
+            delay_max: Duration::from_millis(12),
+            bytes_max: 1000,
+            ..CommitConfig::default()
+        };
         GroupCommit::new(config, Position(5))
     }
 
@@ -403,16 +415,17 @@ mod tests {
         assert_eq!((group.poll_flush(at(0)), group.poll_timeout()), (None, None));
         assert!(group.request(Position(6), 100), "the first to wait");
         assert_eq!(group.poll_flush(at(0)), None);
-        assert_eq!(group.poll_timeout(), Some(at(10)), "nothing is known of the disk");
+        assert_eq!(group.poll_timeout(), Some(at(9)), "nothing is known of the disk");
         assert!(!group.request(Position(7), 100));
-        assert_eq!(group.poll_flush(at(10)), Some(Position(7)));
-        assert_eq!(group.poll_flush(at(11)), None, "one at a time");
+        assert_eq!(group.poll_flush(at(8)), None);
+        assert_eq!(group.poll_flush(at(9)), Some(Position(7)));
+        assert_eq!(group.poll_flush(at(10)), None, "one at a time");
         assert!(!group.request(Position(8), 100), "the flusher looks after this flush anyway");
-        group.handle_flushed(at(14), Position(7));
+        group.handle_flushed(at(13), Position(7));
         assert_eq!(group.durable(), Position(7));
-        assert_eq!(group.poll_timeout(), Some(at(16)), "came after 10, and a flush takes 4");
-        assert_eq!(group.poll_flush(at(16)), Some(Position(8)));
-        group.handle_flushed(at(17), Position(8));
+        assert_eq!(group.poll_timeout(), Some(at(15)), "came after 9, and a flush takes 4");
+        assert_eq!(group.poll_flush(at(15)), Some(Position(8)));
+        group.handle_flushed(at(16), Position(8));
         assert_eq!(group.poll_timeout(), None);
     }
 
@@ -450,7 +463,7 @@ mod tests {
         }
         group.request(Position(100), 1);
         assert_eq!(group.poll_flush(at(now)), None);
-        assert_eq!(group.poll_timeout(), Some(at(now + 9)));
+        assert_eq!(group.poll_timeout(), Some(Instant::from_nanos(now * MILLI + 8_250_000)));
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!            append (stores to the map)              flusher, on a thread of its own
-//!  LogWriter ───────────────▶ filling ──full──▶ full ── sync, index, trailer ──▶ sealed ──removed──▶ unused
-//!                                ▲                                                                     │
-//!                                └─────────────── renamed, header written anew ◀───────────────────────┘
+//!  LogWriter ───────────────▶ filling ──full──▶ full ── slots ─┬─ sync, trailer ──▶ sealed ──removed──▶ unused
+//!                                ▲                             └────────────────────removed─────────────▶ │
+//!                                └─────────────── renamed, header written anew ◀───────────────────────────┘
 //! ```
 //!
 //! **What one append costs.** Meta and body are copied to the map once and read once for the checksum, a head of 32 bytes goes
@@ -16,8 +16,8 @@
 //! the file and, for a new name, the folder (`disk`). A segment is synced before its trailer is written: a trailer proves that all
 //! of its records were.
 //!
-//! **Positions are never given twice.** The newest segment knows the next one, by its records or by its header's base. So a file
-//! is used again, or removed, only if a later segment is on the disk.
+//! **No position that was said to be durable is given twice.** The newest segment on the disk knows the next one, by its records or
+//! its header's base. So its file is neither used again nor removed before a later one is on the disk.
 //!
 //! Always true: every file is in one state of the picture; a record counts only with its head, which is stored last; an error of
 //! the disk while syncing stays, see [`commit`](crate::Commits).
@@ -27,6 +27,7 @@ use std::{
     io,
     ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use tidegate_message::{Instant, Position};
@@ -90,6 +91,7 @@ pub(crate) struct Shared<D: Disk> {
     pub(crate) state: Mutex<State<D>>,
     /// Held by whoever syncs and seals, so that one does at a time.
     pub(crate) working: Mutex<()>,
+    pub(crate) settle_after: Duration,
 }
 
 pub(crate) struct State<D: Disk> {
@@ -129,8 +131,22 @@ pub(crate) struct Full<D: Disk> {
     pub(crate) next: Position,
     /// Offset after its last record.
     pub(crate) end: usize,
-    /// Its slots, if they cannot be had by going from record to record.
-    pub(crate) slots: Option<Vec<Slot>>,
+    pub(crate) slots: Slots,
+    /// When the flusher saw it first.
+    pub(crate) since: Option<Instant>,
+}
+
+/// Where the slots of a full segment are.
+#[derive(PartialEq, Eq)]
+pub(crate) enum Slots {
+    /// To be had by going from record to record.
+    InRecords,
+    /// What a scan has found.
+    Found(Vec<Slot>),
+    /// In the file.
+    Stored,
+    /// In the log's index only: the file has no room.
+    Unfit,
 }
 
 struct Filling<D: Disk> {
@@ -142,9 +158,6 @@ struct Filling<D: Disk> {
 
 /// Unused files that are kept for the next segments.
 const UNUSED_MAX: usize = 2;
-
-/// Removed files that may wait for a later segment to reach the disk, before the writer waits for it.
-const REMOVED_MAX: usize = 6;
 
 impl<D: Disk> Files<D> {
     /// Opens the log in the folder `disk`, which may be empty.
@@ -175,6 +188,7 @@ impl<D: Disk> Files<D> {
             commits: commits.clone(),
             state: Mutex::new(state),
             working: Mutex::default(),
+            settle_after: config.commit.settle_after,
         });
         let files = Self {
             shared: Arc::clone(&shared),
@@ -221,12 +235,8 @@ impl<D: Disk> Files<D> {
         }
     }
 
-    /// Removes files that are not to be used again, and waits for the disk if many wait for it.
+    /// Removes files that are not to be used again.
     fn tidy(&mut self) {
-        if self.shared.state().removed.len() > REMOVED_MAX {
-            // A failure is kept by the commits; room is used again without the disk then.
-            let _ = self.shared.flush(self.appended);
-        }
         loop {
             if self.shared.state().removed.len() <= UNUSED_MAX {
                 return;
@@ -355,7 +365,8 @@ impl<D: Disk> Storage for Files<D> {
             base: filling.base,
             next: self.appended,
             end,
-            slots: None,
+            slots: Slots::InRecords,
+            since: None,
         };
         let mut state = self.shared.state();
         state.full.push_back(full);
@@ -373,7 +384,13 @@ impl<D: Disk> Storage for Files<D> {
     }
 
     fn is_stored(&self, segment: SegmentId) -> bool {
-        matches!(self.shared.state().kept.get(&segment), Some((_, true)))
+        let state = self.shared.state();
+        match state.kept.get(&segment) {
+            Some(&(_, is_stored)) => is_stored,
+            None => {
+                state.full.iter().any(|full| full.kept.id == segment && full.slots == Slots::Stored)
+            }
+        }
     }
 
     fn admit(&self, asked: Durability) -> Result<(), StorageError> {
@@ -456,14 +473,10 @@ impl<D: Disk> Drop for Files<D> {
 impl<D: Disk> Shared<D> {
     /// A removed file that nobody reads, and that is not needed to tell the next position, which segment `next` begins with.
     fn take_unused(&self, next: SegmentId, wanted: impl Fn(&Kept<D>) -> bool) -> Option<Kept<D>> {
-        let is_failed = self.commits.failure().is_some();
         let mut state = self.state();
         let synced = state.newest_synced;
-        let is_needed = |id: SegmentId| match is_failed {
-            false => synced.is_none_or(|synced| id >= synced),
-            // Nothing reaches the disk any more, and room has to be used again nevertheless.
-            true => Some(id) == synced || id.0 + 1 == next.0,
-        };
+        // The one proves what was said to be durable, the other all that this process has appended.
+        let is_needed = |id: SegmentId| Some(id) == synced || id.0 + 1 == next.0;
         let mut removed = state.removed.iter_mut();
         let found =
             removed.position(|kept| !is_needed(kept.id) && wanted(kept) && kept.map.reset())?;

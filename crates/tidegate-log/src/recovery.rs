@@ -24,8 +24,8 @@ use tidegate_message::Position;
 
 use crate::{
     disk::{Disk, DiskFile, DiskMap, whole},
-    files::{Full, Kept, file_name},
-    format::{DATA_START, Header, HeaderError, TRAILER_BYTES, Trailer, seed},
+    files::{Full, Kept, Slots, file_name},
+    format::{DATA_START, Header, HeaderError, TRAILER_BYTES, Trailer, seed, slots_start},
     scan::{Scan, scan},
     segment::FileSegment,
     storage::{Recovered, RecoveredSegment, SegmentId},
@@ -273,7 +273,7 @@ fn examine<D: Disk>(
             report.findings.push(Finding::Repaired { name: name.to_owned() });
         }
         let segment = FileSegment::filling(id, map.region(), seed);
-        segment.seal(trailer);
+        segment.store(trailer, slots_start(bytes.len(), trailer.count).expect("it was checked"));
         return Ok(Ok(Segment::Sealed(kept(map, file), segment, trailer)));
     }
     let found = scan(&bytes, seed, header.map(|header| header.base));
@@ -351,7 +351,8 @@ fn reopen<D: Disk>(
         base: found.base,
         next: Position(found.base.0 + count),
         end: found.end,
-        slots: Some(found.slots),
+        slots: Slots::Found(found.slots),
+        since: None,
     };
     Ok(Segment::Scanned(full, recovered))
 }

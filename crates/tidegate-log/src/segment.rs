@@ -11,7 +11,7 @@ use tidegate_message::Position;
 use tidegate_sys::region::Region;
 
 use crate::{
-    format::{RECORD_HEAD_BYTES, SLOT_BYTES, Trailer, encode_slot, slots_start, verify_record},
+    format::{RECORD_HEAD_BYTES, SLOT_BYTES, Trailer, encode_slot, verify_record},
     index::Slot,
     scan::scan,
     storage::{Segment, SegmentId, StorageError, StoredSlots},
@@ -30,8 +30,8 @@ struct Shared {
     id: SegmentId,
     region: Region,
     seed: u32,
-    /// Its end, once it is sealed.
-    trailer: OnceLock<Trailer>,
+    /// Once its file keeps its slots: the trailer that it has or will have, and where the slots begin.
+    stored: OnceLock<(Trailer, usize)>,
     /// Slots that were found by a scan because those in the file are damaged; `None` if they are whole.
     rebuilt: OnceLock<Option<Bytes>>,
 }
@@ -39,18 +39,17 @@ struct Shared {
 impl FileSegment {
     /// A segment that is being filled, or was found without its end.
     pub(crate) fn filling(id: SegmentId, region: Region, seed: u32) -> Self {
-        let shared =
-            Shared { id, region, seed, trailer: OnceLock::new(), rebuilt: OnceLock::new() };
+        let shared = Shared { id, region, seed, stored: OnceLock::new(), rebuilt: OnceLock::new() };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Says that the segment now ends with this trailer, and is readable to its last byte.
-    pub(crate) fn seal(&self, trailer: Trailer) {
-        let _ = self.shared.trailer.set(trailer);
+    /// Says that the file has the slots that the trailer tells of, from `slots_start` on, and that they are readable.
+    pub(crate) fn store(&self, trailer: Trailer, slots_start: usize) {
+        let _ = self.shared.stored.set((trailer, slots_start));
     }
 
     pub(crate) fn trailer(&self) -> Option<&Trailer> {
-        self.shared.trailer.get()
+        self.shared.stored.get().map(|(trailer, _)| trailer)
     }
 
     fn failed(&self, operation: &'static str, source: io::Error) -> StorageError {
@@ -58,10 +57,9 @@ impl FileSegment {
     }
 
     /// The slots in the file, if they are whole.
-    fn whole_slots(&self, trailer: &Trailer) -> Option<Bytes> {
+    fn whole_slots(&self) -> Option<Bytes> {
         let region = &self.shared.region;
-        let len = region.published();
-        let start = slots_start(len, trailer.count)?;
+        let &(trailer, start) = self.shared.stored.get()?;
         let slots = region.slice(start..start + trailer.count as usize * SLOT_BYTES).ok()?;
         // The first reader proves them for all.
         let rebuilt = self.shared.rebuilt.get_or_init(|| {
@@ -104,7 +102,6 @@ impl Segment for FileSegment {
     }
 
     fn slots(&self) -> StoredSlots {
-        let slots = self.trailer().and_then(|trailer| self.whole_slots(trailer));
-        StoredSlots(slots.unwrap_or_default())
+        StoredSlots(self.whole_slots().unwrap_or_default())
     }
 }

@@ -149,7 +149,11 @@ impl Process {
         now: Instant,
     ) -> Result<Self, Violation> {
         let closed = |reason: String| Violation::Closed { reason };
-        let commit = CommitConfig { delay_max: Duration::from_millis(2), bytes_max: 4096 };
+        let commit = CommitConfig {
+            delay_max: Duration::from_millis(2),
+            bytes_max: 4096,
+            settle_after: Duration::from_millis(20),
+        };
         let files = FilesConfig { log_id: 7, opened: now, commit };
         let Opened { files, flusher, commits, .. } =
             Files::open(disk.clone(), files).map_err(|error| closed(error.to_string()))?;

@@ -265,6 +265,26 @@ fn many_producers_share_a_flush() {
 }
 
 #[test]
+fn a_full_segment_is_synced_after_a_while_or_when_asked_for() {
+    let mut running = open(SimulatedDisk::new(5), 100);
+    running.append(100, 1000);
+    let start = at(1_000_000);
+    let settles = running.flusher.turn(&|| start).unwrap();
+    assert_eq!((running.commits.counts().flushes, running.commits.durable()), (0, Position(0)));
+    assert_eq!(settles, start + std::time::Duration::from_secs(10));
+    assert!(running.flusher.turn(&|| settles).is_none(), "nothing else is full");
+    let durable = running.commits.durable();
+    assert!(Position(80) < durable && durable < Position(100), "all but the newest: {durable}");
+    running.append(1, 1000);
+    let asked = running.writer.append_durably(Durability::Disk, at(1 << 40), b"", b"x").unwrap();
+    let flush_at = running.flusher.turn(&|| settles).unwrap();
+    assert!(flush_at < settles + std::time::Duration::from_millis(10));
+    assert!(running.commits.poll(asked).is_none());
+    running.flusher.turn(&|| flush_at);
+    assert!(running.commits.poll(asked).unwrap().is_ok());
+}
+
+#[test]
 fn a_failed_sync_stays_and_reading_and_page_go_on() {
     let disk = SimulatedDisk::new(3);
     let mut running = open(disk.clone(), 6);

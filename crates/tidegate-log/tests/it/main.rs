@@ -5,6 +5,7 @@ mod cadence;
 mod durable;
 mod faults;
 mod faulty;
+mod kill;
 mod limit;
 mod model;
 mod overtaken;
