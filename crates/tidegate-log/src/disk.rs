@@ -75,6 +75,15 @@ pub trait DiskFile: Send + Sync + 'static {
     /// The disk failed.
     fn size(&self) -> io::Result<u64>;
 
+    /// Fills `bytes` from `offset` on.
+    ///
+    /// # Errors
+    /// The file ends before, or the disk failed.
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
+
+    /// Begins to read a range, without waiting for it. A hint.
+    fn prefetch(&self, _range: Range<u64>) {}
+
     /// Cuts or lengthens it. Not while it is mapped.
     ///
     /// # Errors
@@ -167,6 +176,14 @@ impl DiskFile for FolderFile {
 
     fn size(&self) -> io::Result<u64> {
         self.len()
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        FolderFile::read_at(self, offset, bytes)
+    }
+
+    fn prefetch(&self, range: Range<u64>) {
+        FolderFile::prefetch(self, range);
     }
 
     fn resize(&self, len: u64) -> io::Result<()> {

@@ -117,7 +117,8 @@ type IsStored = bool;
 pub(crate) struct Kept<D: Disk> {
     pub(crate) id: SegmentId,
     pub(crate) map: Map<D>,
-    pub(crate) file: Arc<D::File>,
+    /// Closed once there is nothing to be synced: a log may have more segments than a process may have open files.
+    pub(crate) file: Option<Arc<D::File>>,
     pub(crate) len: u64,
 }
 
@@ -222,11 +223,17 @@ impl<D: Disk> Files<D> {
                 return Err(error);
             }
             kept.id = id;
-            return Ok(kept);
+            return match disk.open(&name) {
+                Ok(file) => Ok(Kept { file: Some(Arc::new(file)), ..kept }),
+                Err(error) => {
+                    self.shared.state().removed.push(kept);
+                    Err(error)
+                }
+            };
         }
         let file = disk.create(&name, len)?;
         match file.map() {
-            Ok(map) => Ok(Kept { id, map, file: Arc::new(file), len }),
+            Ok(map) => Ok(Kept { id, map, file: Some(Arc::new(file)), len }),
             Err(error) => {
                 // The first error is the one to be told; what is left has nothing in it, which the next start sees.
                 let _ = disk.remove(&name);
@@ -293,7 +300,7 @@ impl<D: Disk> Storage for Files<D> {
         let seed = seed(self.config.log_id, id);
         let segment = FileSegment::filling(id, kept.map.region(), seed);
         let mut state = self.shared.state();
-        state.newest = Some((id, Arc::clone(&kept.file)));
+        state.newest = kept.file.clone().map(|file| (id, file));
         state.is_renamed = true;
         drop(state);
         let filling = Filling { kept, segment: segment.clone(), seed, base: begin.position };

@@ -112,7 +112,10 @@ impl<D: Disk> Shared<D> {
         let Some(mut full) = self.take(|_| true) else { return Ok(false) };
         store(&mut full);
         let is_renamed = std::mem::take(&mut self.state().is_renamed);
-        let synced = self.sync(&full.kept.file, is_renamed);
+        let synced = match full.kept.file.take() {
+            Some(file) => self.sync(&file, is_renamed),
+            None => Ok(()),
+        };
         if synced.is_ok() {
             seal(&mut full);
         }

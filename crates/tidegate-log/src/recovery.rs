@@ -25,7 +25,9 @@ use tidegate_message::Position;
 use crate::{
     disk::{Disk, DiskFile, DiskMap, whole},
     files::{Full, Kept, Slots, file_name},
-    format::{DATA_START, Header, HeaderError, TRAILER_BYTES, Trailer, seed, slots_start},
+    format::{
+        DATA_START, HEADER_BYTES, Header, HeaderError, TRAILER_BYTES, Trailer, seed, slots_start,
+    },
     scan::{Scan, scan},
     segment::FileSegment,
     storage::{Recovered, RecoveredSegment, SegmentId},
@@ -138,6 +140,15 @@ pub(crate) fn recover<D: Disk>(disk: &D, log_id: u64) -> Result<Found<D>, OpenEr
         }
     }
     ours.sort();
+    // All at once, so that a disk that has to seek can do so for many.
+    for (_, name, _) in ours.iter().filter(|(_, _, is_trusted)| *is_trusted) {
+        if let Ok(file) = disk.open(name)
+            && let Ok(len) = file.size()
+        {
+            file.prefetch(0..HEADER_BYTES as u64);
+            file.prefetch(len.saturating_sub(TRAILER_BYTES as u64)..len);
+        }
+    }
     for (id, name, is_trusted) in ours {
         found.next_id = id.0 + 1;
         if !is_trusted {
@@ -242,13 +253,17 @@ fn examine<D: Disk>(
     if len < DATA_START as u64 || u32::try_from(len).is_err() {
         return Ok(Ok(Segment::Damaged));
     }
-    let mut map = match file.map() {
+    let mut header = [0; HEADER_BYTES];
+    let mut trailer = [0; TRAILER_BYTES];
+    let ends = file
+        .read_at(0, &mut header)
+        .and_then(|()| file.read_at(len - TRAILER_BYTES as u64, &mut trailer));
+    let mut map = match ends.and_then(|()| file.map()) {
         Ok(map) => map,
         Err(error) => return Ok(Err(error)),
     };
     publish_whole(&mut map, len);
-    let bytes = whole(&map);
-    let header = match Header::decode(&bytes) {
+    let header = match Header::decode(&header) {
         Ok(header) if header.log_id != log_id => return Ok(Ok(Segment::Foreign)),
         Ok(header) => Some(header),
         Err(HeaderError::Damaged) => None,
@@ -263,9 +278,9 @@ fn examine<D: Disk>(
     let is_stale = header.is_some_and(|header| header.segment != id);
     let header = header.filter(|_| !is_stale);
     let seed = seed(log_id, id);
-    let kept = |map, file| Kept { id, map, file: Arc::new(file), len };
-    let end = &bytes[bytes.len() - TRAILER_BYTES..];
-    if let Some(trailer) = Trailer::decode(end, seed, bytes.len())
+    let kept = |map, file| Kept { id, map, file, len };
+    let file_bytes = map.published();
+    if let Some(trailer) = Trailer::decode(&trailer, seed, file_bytes)
         && trailer.segment == id
         && header.is_none_or(|header| header.base <= trailer.base)
     {
@@ -273,15 +288,16 @@ fn examine<D: Disk>(
             report.findings.push(Finding::Repaired { name: name.to_owned() });
         }
         let segment = FileSegment::filling(id, map.region(), seed);
-        segment.store(trailer, slots_start(bytes.len(), trailer.count).expect("it was checked"));
-        return Ok(Ok(Segment::Sealed(kept(map, file), segment, trailer)));
+        segment.store(trailer, slots_start(file_bytes, trailer.count).expect("it was checked"));
+        return Ok(Ok(Segment::Sealed(kept(map, None), segment, trailer)));
     }
+    let bytes = whole(&map);
     let found = scan(&bytes, seed, header.map(|header| header.base));
     let is_unwritten = bytes[..DATA_START].iter().all(|&byte| byte == 0);
     if found.slots.is_empty() {
         drop(bytes);
         return Ok(Ok(match header.is_some() || is_stale || is_unwritten {
-            true => Segment::Empty(kept(map, file), header),
+            true => Segment::Empty(kept(map, None), header),
             false => Segment::Damaged,
         }));
     }
@@ -345,7 +361,7 @@ fn reopen<D: Disk>(
         slots: Some(found.slots.clone()),
     };
     let full = Full {
-        kept: Kept { id, map, file: Arc::new(file), len },
+        kept: Kept { id, map, file: Some(Arc::new(file)), len },
         segment,
         seed,
         base: found.base,

@@ -22,9 +22,13 @@ use std::{
     ffi::{CStr, CString, OsString},
     fs::File,
     io,
+    ops::Range,
     os::{
         fd::{AsRawFd, FromRawFd, OwnedFd},
-        unix::ffi::{OsStrExt, OsStringExt},
+        unix::{
+            ffi::{OsStrExt, OsStringExt},
+            fs::FileExt,
+        },
     },
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -288,6 +292,27 @@ impl FolderFile {
             0 => Ok(()),
             error => Err(io::Error::from_raw_os_error(error)),
         }
+    }
+
+    /// Fills `bytes` from `offset` on.
+    ///
+    /// # Errors
+    /// The file ends before (`UnexpectedEof`), or the disk failed.
+    pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(bytes, offset)
+    }
+
+    /// Has the kernel begin to read a range, without waiting for it. A hint.
+    pub fn prefetch(&self, range: Range<u64>) {
+        let (Ok(start), Ok(len)) =
+            (range.start.try_into(), range.end.saturating_sub(range.start).try_into())
+        else {
+            return;
+        };
+        // SAFETY: the descriptor is open. Where the kernel cannot, the read waits.
+        unsafe {
+            libc::posix_fadvise(self.file.as_raw_fd(), start, len, libc::POSIX_FADV_WILLNEED)
+        };
     }
 
     /// Makes the bytes and the size of the file survive a loss of power, what was written through its map included.

@@ -345,6 +345,15 @@ impl DiskFile for SimulatedFile {
         self.with(|content, _, _| Ok(content.cached.len() as u64))
     }
 
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.with(|content, _, _| {
+            let start = usize::try_from(offset).map_err(io::Error::other)?;
+            let source = content.cached.get(start..start + bytes.len());
+            bytes.copy_from_slice(source.ok_or(io::ErrorKind::UnexpectedEof)?);
+            Ok(())
+        })
+    }
+
     fn resize(&self, len: u64) -> io::Result<()> {
         self.with(|content, _, _| {
             if content.is_mapped {

@@ -45,6 +45,11 @@ fn what_is_stored_in_a_map_is_in_the_file() {
     assert_eq!(&region.slice(9_000..9_006).unwrap()[..], b"stored");
     file.sync().unwrap();
     folder.sync().unwrap();
+    let mut read = [0; 6];
+    file.prefetch(8192..10_000);
+    file.read_at(9_000, &mut read).unwrap();
+    assert_eq!(&read, b"stored");
+    assert_eq!(file.read_at(9_995, &mut read).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     let bytes = fs::read(path.join("a")).unwrap();
     assert_eq!(&bytes[9_000..9_006], b"stored");
     assert!(bytes[..9_000].iter().all(|&byte| byte == 0));
