@@ -1,66 +1,7 @@
-//! The bytes of a segment file.
+//! The bytes of a segment file, to and from numbers.
 //!
-//! ```text
-//!  0            4096                     records end                 len − 64 − 24·count      len − 64     len
-//!  ├─ header ────┼─ record ─ record ─ … ───┼──── unused ──────────────┼─ slots, 24 each ─────┼─ trailer ──┤
-//!                 filled                                              └ written when the segment is sealed ┘
-//! ```
-//!
-//! All numbers are little endian. Offsets are from the start of the header, the record, the slot or the trailer.
-//!
-//! **Header**, in a sector of its own, so that no torn record harms it:
-//!
-//! | offset | bytes | what |
-//! |---|---|---|
-//! | 0 | 8 | `TGLOGSEG` |
-//! | 8 | 2 | major version, 1: another one is refused |
-//! | 10 | 2 | minor version, 0: a greater one is read |
-//! | 12 | 4 | feature bits that a reader has to know, or refuse the file; none yet |
-//! | 16 | 4 | feature bits that a reader may ignore; none yet |
-//! | 20 | 4 | length of the file in bytes when it was begun |
-//! | 24 | 8 | log id |
-//! | 32 | 8 | segment id, which the file's name says too |
-//! | 40 | 8 | base: position of the first record |
-//! | 48 | 8 | time of the newest record before the base; the least number if there is none |
-//! | 56 | 8 | when the segment was begun, wall clock |
-//! | 64 | 4 | where the records begin, 4096 |
-//! | 68 | 4 | CRC-32C of bytes 0 to 68: stays where it is in all versions |
-//!
-//! **Record**, at a multiple of 8:
-//!
-//! | offset | bytes | what |
-//! |---|---|---|
-//! | 0 | 4 | CRC-32C of all that follows, padding aside, begun with the segment's seed |
-//! | 4 | 4 | bytes of the meta |
-//! | 8 | 4 | bytes of the body |
-//! | 12 | 4 | flags: the upper 16 have to be known, the lower 16 may be ignored; none yet |
-//! | 16 | 8 | position |
-//! | 24 | 8 | time |
-//! | 32 | | meta, body, padding to a multiple of 8 |
-//!
-//! **Slot**, one for each position of the segment: time (8), offset of the record's meta (4), bytes of meta (4), bytes of body (4), 4
-//! zero bytes. A slot whose offset is 0 stands for a record that was lost.
-//!
-//! **Trailer**, which says that the segment is sealed, and that its records reached the disk before:
-//!
-//! | offset | bytes | what |
-//! |---|---|---|
-//! | 0 | 8 | `TGLOGEND` |
-//! | 8 | 8 | segment id |
-//! | 16 | 8 | base |
-//! | 24 | 4 | count of slots |
-//! | 28 | 4 | offset after the last record |
-//! | 32 | 8 | time of the first slot |
-//! | 40 | 8 | time of the last slot |
-//! | 48 | 8 | bytes of all metas and bodies |
-//! | 56 | 4 | CRC-32C of the slots, begun with the seed |
-//! | 60 | 4 | CRC-32C of bytes 0 to 60, begun with the seed |
-//!
-//! All times are nanoseconds since the Unix epoch.
-//!
-//! Always true: the seed of a segment is the CRC-32C of log id and segment id, and two ids below 2^32 of one log never share one. A
-//! CRC that was begun with another seed differs for the same bytes, so nothing that an earlier filling of the file left behind is
-//! ever taken for a record of this one. Decoding takes any bytes without a panic.
+//! Always true: decoding takes any bytes without a panic; what is decoded has proven itself, [`RecordHead::decode`] aside.
+#![doc = include_str!("../../../docs/src/log-format.md")]
 
 use tidegate_message::{Instant, Position};
 
