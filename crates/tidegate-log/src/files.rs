@@ -17,7 +17,8 @@
 //! of its records were.
 //!
 //! **No position that was said to be durable is given twice.** The newest segment on the disk knows the next one, by its records or
-//! its header's base. So its file is neither used again nor removed before a later one is on the disk.
+//! its header's base. So its file is neither used again nor removed before a later one is on the disk; the newest that a process
+//! finds is synced first of all.
 //!
 //! Always true: every file is in one state of the picture; a record counts only with its head, which is stored last; an error of
 //! the disk while syncing stays, see [`commit`](crate::Commits).
@@ -91,6 +92,8 @@ pub(crate) struct Shared<D: Disk> {
     pub(crate) state: Mutex<State<D>>,
     /// Held by whoever syncs and seals, so that one does at a time.
     pub(crate) working: Mutex<()>,
+    /// A new file for the next segment. Held by whoever makes one, so that the other waits for it instead of making it, too.
+    pub(crate) ready: Mutex<Option<Kept<D>>>,
     pub(crate) settle_after: Duration,
 }
 
@@ -104,6 +107,8 @@ pub(crate) struct State<D: Disk> {
     /// Sealed, or left as they are after a failure of the disk.
     pub(crate) kept: BTreeMap<SegmentId, (Kept<D>, IsStored)>,
     pub(crate) removed: Vec<Kept<D>>,
+    /// The next segment and its size, if it will need a new file soon.
+    pub(crate) wanted: Option<(SegmentId, u64)>,
     /// Names were changed since the folder was synced last.
     pub(crate) is_renamed: bool,
     /// The newest segment that is known to be on the disk.
@@ -155,10 +160,9 @@ struct Filling<D: Disk> {
     segment: FileSegment,
     seed: u32,
     base: Position,
+    /// Whether the log still takes new files, and the next one was not asked for yet.
+    grows: bool,
 }
-
-/// Unused files that are kept for the next segments.
-const UNUSED_MAX: usize = 2;
 
 impl<D: Disk> Files<D> {
     /// Opens the log in the folder `disk`, which may be empty.
@@ -174,13 +178,15 @@ impl<D: Disk> Files<D> {
         let commits = Commits::new(config.commit.clone(), first_unsealed);
         let state = State {
             newest: None,
-            newest_synced: found.sealed.keys().next_back().copied(),
+            newest_synced: None,
             full: found.full.into(),
             busy: None,
             kept: found.sealed.into_iter().map(|(id, kept)| (id, (kept, true))).collect(),
             removed: found.unused,
+            wanted: None,
             is_renamed: true,
         };
+        let newest = found.newest;
         if !state.full.is_empty() {
             commits.wake();
         }
@@ -189,8 +195,12 @@ impl<D: Disk> Files<D> {
             commits: commits.clone(),
             state: Mutex::new(state),
             working: Mutex::default(),
+            ready: Mutex::new(None),
             settle_after: config.commit.settle_after,
         });
+        if let Some(newest) = newest {
+            shared.sync_newest(newest);
+        }
         let files = Self {
             shared: Arc::clone(&shared),
             config,
@@ -212,44 +222,38 @@ impl<D: Disk> Files<D> {
         filling.ok_or(StorageError::Missing { segment, operation })
     }
 
-    /// A file for the next segment: one that is not used any more, else a new one.
-    fn take_file(&mut self, id: SegmentId, len: u64) -> io::Result<Kept<D>> {
+    /// A file for the next segment: the one that was made ready, one that is not used any more, or a new one; and whether the log
+    /// grows by it.
+    fn take_file(&mut self, id: SegmentId, len: u64) -> io::Result<(Kept<D>, bool)> {
+        let mut ready = self.shared.ready();
+        if let Some(kept) = ready.take_if(|ready| ready.id == id && ready.len == len) {
+            // The log has just wrapped if there is something to be used again.
+            return Ok((kept, self.shared.state().removed.is_empty()));
+        }
         let disk = &self.shared.disk;
         let name = file_name(id);
-        let unused = self.shared.take_unused(id, |kept| kept.len == len);
-        if let Some(mut kept) = unused {
-            if let Err(error) = disk.rename(&file_name(kept.id), &name) {
-                self.shared.state().removed.push(kept);
-                return Err(error);
-            }
-            kept.id = id;
-            return match disk.open(&name) {
-                Ok(file) => Ok(Kept { file: Some(Arc::new(file)), ..kept }),
-                Err(error) => {
-                    self.shared.state().removed.push(kept);
-                    Err(error)
-                }
-            };
+        let Some(mut kept) = self.shared.take_unused(id, |kept| kept.len == len) else {
+            return Ok((self.shared.new_file(id, len)?, true));
+        };
+        if let Err(error) = disk.rename(&file_name(kept.id), &name) {
+            self.shared.state().removed.push(kept);
+            return Err(error);
         }
-        let file = disk.create(&name, len)?;
-        match file.map() {
-            Ok(map) => Ok(Kept { id, map, file: Some(Arc::new(file)), len }),
+        kept.id = id;
+        match disk.open(&name) {
+            Ok(file) => Ok((Kept { file: Some(Arc::new(file)), ..kept }, false)),
             Err(error) => {
-                // The first error is the one to be told; what is left has nothing in it, which the next start sees.
-                let _ = disk.remove(&name);
+                self.shared.state().removed.push(kept);
                 Err(error)
             }
         }
     }
 
-    /// Removes files that are not to be used again.
-    fn tidy(&mut self) {
-        loop {
-            if self.shared.state().removed.len() <= UNUSED_MAX {
-                return;
-            }
-            let excess = self.shared.take_unused(SegmentId(self.next_id), |_| true);
-            let Some(kept) = excess else { return };
+    /// Removes files that nobody needs, the `spare` newest aside.
+    fn tidy(&mut self, spare: usize) {
+        while self.shared.state().removed.len() > spare {
+            let next = SegmentId(self.next_id);
+            let Some(kept) = self.shared.take_unused(next, |_| true) else { return };
             if self.shared.disk.remove(&file_name(kept.id)).is_err() {
                 self.shared.state().removed.push(kept);
                 return;
@@ -280,9 +284,9 @@ impl<D: Disk> Storage for Files<D> {
         len: usize,
         begin: Begin,
     ) -> Result<(SegmentId, FileSegment), StorageError> {
-        self.tidy();
         let id = SegmentId(self.next_id);
-        let mut kept = self.take_file(id, len as u64).map_err(|source| match source.kind() {
+        let taken = self.take_file(id, len as u64);
+        let (mut kept, grows) = taken.map_err(|source| match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 StorageError::Full { bytes: len, source }
             }
@@ -295,6 +299,7 @@ impl<D: Disk> Storage for Files<D> {
             base: begin.position,
             before: begin.last,
             created: self.config.opened,
+            kept: begin.kept,
         };
         kept.map.write(0, &header.encode()).map_err(|error| refused(id, "write", error))?;
         let seed = seed(self.config.log_id, id);
@@ -303,9 +308,11 @@ impl<D: Disk> Storage for Files<D> {
         state.newest = kept.file.clone().map(|file| (id, file));
         state.is_renamed = true;
         drop(state);
-        let filling = Filling { kept, segment: segment.clone(), seed, base: begin.position };
+        let base = begin.position;
+        let filling = Filling { kept, segment: segment.clone(), seed, base, grows };
         self.filling = Some(filling);
         self.next_id += 1;
+        self.tidy(1);
         Ok((id, segment))
     }
 
@@ -351,7 +358,13 @@ impl<D: Disk> Storage for Files<D> {
             );
             return Err(StorageError::Segment { segment, operation: "write", source });
         }
-        map.publish(align(slot.end())).map_err(refused)?;
+        let end = align(slot.end());
+        map.publish(end).map_err(refused)?;
+        let len = filling.kept.len;
+        if end as u64 > len / 2 && std::mem::take(&mut filling.grows) {
+            self.shared.state().wanted = Some((SegmentId(self.next_id), len));
+            self.shared.commits.wake();
+        }
         self.appended = position.next();
         Ok(())
     }
@@ -428,22 +441,19 @@ impl<D: Disk> Storage for Files<D> {
         let mut state = self.shared.state();
         if let Some((kept, _)) = state.kept.remove(&segment) {
             state.removed.push(kept);
-            return Ok(());
-        }
-        if let Some(found) = state.full.iter().position(|full| full.kept.id == segment) {
+        } else if let Some(found) = state.full.iter().position(|full| full.kept.id == segment) {
             let full = state.full.remove(found).expect("it was found there");
             state.removed.push(full.kept);
-            return Ok(());
-        }
-        if state.busy.take_if(|(id, _)| *id == segment).is_some() {
-            // The flusher finds that it is kept no longer.
-            return Ok(());
-        }
-        if self.filling.as_ref().is_some_and(|filling| filling.kept.id == segment) {
+        } else if self.filling.as_ref().is_some_and(|filling| filling.kept.id == segment) {
             state.removed.extend(self.filling.take().map(|filling| filling.kept));
-            return Ok(());
+        } else if state.busy.take_if(|(id, _)| *id == segment).is_none() {
+            // If it is busy, the flusher finds that it is kept no longer.
+            return Err(StorageError::Missing { segment, operation: "remove" });
         }
-        Err(StorageError::Missing { segment, operation: "remove" })
+        drop(state);
+        // The newest is for the next segment; a start before that finds it before the others, without a gap.
+        self.tidy(1);
+        Ok(())
     }
 
     fn bytes_held(&mut self) -> u64 {
@@ -478,6 +488,38 @@ impl<D: Disk> Drop for Files<D> {
 }
 
 impl<D: Disk> Shared<D> {
+    pub(crate) fn ready(&self) -> MutexGuard<'_, Option<Kept<D>>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has what an earlier process left in its newest segment reach the disk, so that its older files can go. A failure is kept by
+    /// the commits.
+    fn sync_newest(&self, newest: SegmentId) {
+        let synced = self.disk.open(&file_name(newest)).and_then(|file| file.sync());
+        match synced.and_then(|()| self.disk.sync()) {
+            Ok(()) => {
+                let mut state = self.state();
+                state.newest_synced = Some(newest);
+                state.is_renamed = false;
+            }
+            Err(source) => drop(self.commits.fail(StorageError::Sync { source })),
+        }
+    }
+
+    /// A new file for a segment.
+    pub(crate) fn new_file(&self, id: SegmentId, len: u64) -> io::Result<Kept<D>> {
+        let name = file_name(id);
+        let file = self.disk.create(&name, len)?;
+        match file.map() {
+            Ok(map) => Ok(Kept { id, map, file: Some(Arc::new(file)), len }),
+            Err(error) => {
+                // The first error is the one to be told; what is left has nothing in it, which the next start sees.
+                let _ = self.disk.remove(&name);
+                Err(error)
+            }
+        }
+    }
+
     /// A removed file that nobody reads, and that is not needed to tell the next position, which segment `next` begins with.
     fn take_unused(&self, next: SegmentId, wanted: impl Fn(&Kept<D>) -> bool) -> Option<Kept<D>> {
         let mut state = self.state();

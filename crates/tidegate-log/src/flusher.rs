@@ -53,6 +53,7 @@ impl<D: Disk> Flusher<D> {
             self.shared.sync_all().ok()?;
             self.shared.commits.handle_flushed(clock(), end);
         }
+        self.shared.make_ready();
         loop {
             let settle_at = self.shared.settle_at();
             if settle_at.is_none_or(|at| at > now) {
@@ -95,6 +96,19 @@ impl<D: Disk> Shared<D> {
             None => state.removed.push(full.kept),
         }
         true
+    }
+
+    /// Makes a file for the next segment, pages and all, if one was asked for.
+    fn make_ready(&self) {
+        let Some((id, len)) = self.state().wanted.take() else { return };
+        let mut ready = self.ready();
+        // A full disk is the writer's to meet, if it comes to need the file; and it may have begun the segment meanwhile.
+        let Ok(kept) = self.new_file(id, len) else { return };
+        if let Ok(len) = usize::try_from(len) {
+            // Where the kernel refuses, the writes fault.
+            let _ = kept.map.region().populate(0..len);
+        }
+        *ready = Some(kept);
     }
 
     /// When the oldest full segment is to be synced, if nobody asks for it before.

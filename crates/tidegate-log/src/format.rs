@@ -7,12 +7,17 @@ use tidegate_message::{Instant, Position};
 
 use crate::{index::Slot, storage::SegmentId};
 
-pub(crate) const HEADER_BYTES: usize = 72;
+pub(crate) const HEADER_BYTES: usize = 80;
+/// Where the checksum of a header is, in all versions.
+const HEADER_CRC: usize = 76;
 pub(crate) const DATA_START: usize = 4096;
 pub(crate) const RECORD_HEAD_BYTES: usize = 32;
 pub(crate) const RECORD_ALIGN: usize = 8;
 pub(crate) const SLOT_BYTES: usize = 24;
 pub(crate) const TRAILER_BYTES: usize = 64;
+
+/// Nothing appends that often; no sum of positions overflows.
+const POSITION_MAX: Position = Position(u64::MAX / 2);
 
 const MAJOR: u16 = 1;
 const MINOR: u16 = 0;
@@ -31,6 +36,8 @@ pub(crate) struct Header {
     /// Time of the newest record before the base.
     pub(crate) before: Option<Instant>,
     pub(crate) created: Instant,
+    /// The oldest position that the log kept then.
+    pub(crate) kept: Position,
 }
 
 /// Why a header was not read.
@@ -59,16 +66,18 @@ impl Header {
         put.u64(self.base.0);
         put.time(self.before.unwrap_or(Instant::MIN));
         put.time(self.created);
+        put.u64(self.kept.0);
         put.u32(DATA_START as u32);
-        let crc = crc32c::crc32c(&bytes[..68]);
-        bytes[68..].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..HEADER_CRC]);
+        bytes[HEADER_CRC..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, HeaderError> {
         let bytes = bytes.first_chunk::<HEADER_BYTES>().ok_or(HeaderError::Damaged)?;
         let mut take = Take(bytes);
-        if take.array() != *MAGIC || crc32c::crc32c(&bytes[..68]) != Take(&bytes[68..]).u32() {
+        let crc = crc32c::crc32c(&bytes[..HEADER_CRC]);
+        if take.array() != *MAGIC || crc != Take(&bytes[HEADER_CRC..]).u32() {
             return Err(HeaderError::Damaged);
         }
         let major = u16::from_le_bytes(take.array());
@@ -84,10 +93,10 @@ impl Header {
         let len = take.u32();
         let (log_id, segment, base) = (take.u64(), SegmentId(take.u64()), Position(take.u64()));
         let before = Some(take.time()).filter(|&before| before != Instant::MIN);
-        let created = take.time();
+        let (created, kept) = (take.time(), Position(take.u64()));
         match take.u32() {
-            start if start == DATA_START as u32 => {
-                Ok(Self { len, log_id, segment, base, before, created })
+            start if start == DATA_START as u32 && base <= POSITION_MAX => {
+                Ok(Self { len, log_id, segment, base, before, created, kept })
             }
             _ => Err(HeaderError::Damaged),
         }
@@ -126,7 +135,7 @@ impl RecordHead {
         bytes
     }
 
-    /// What the head says, unproven. `None` if a flag is set that has to be known.
+    /// What the head says, unproven. `None` if a flag is set that has to be known, or no position is as great.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut take = Take(bytes.first_chunk::<RECORD_HEAD_BYTES>()?);
         let _crc = take.u32();
@@ -135,7 +144,7 @@ impl RecordHead {
             return None;
         }
         let (position, at) = (Position(take.u64()), take.time());
-        Some(Self { meta_bytes, body_bytes, position, at })
+        (position <= POSITION_MAX).then_some(Self { meta_bytes, body_bytes, position, at })
     }
 
     /// Bytes of meta and body.
@@ -228,7 +237,7 @@ impl Trailer {
         };
         let end = trailer.end as usize;
         let fits = (DATA_START..=slots_start(len, trailer.count)?).contains(&end);
-        (fits && trailer.count > 0).then_some(trailer)
+        (fits && trailer.count > 0 && trailer.base <= POSITION_MAX).then_some(trailer)
     }
 }
 
@@ -296,6 +305,7 @@ mod tests {
         base: Position(0x2a),
         before: Some(Instant::from_nanos(0x0102_0304)),
         created: Instant::from_nanos(0x0a0b_0c0d),
+        kept: Position(0x07),
     };
 
     const HEAD: RecordHead = RecordHead {
@@ -347,8 +357,8 @@ mod tests {
         let changed = |offset: usize, value: u8| {
             let mut bytes = HEADER.encode();
             bytes[offset] = value;
-            let crc = crc32c::crc32c(&bytes[..68]);
-            bytes[68..].copy_from_slice(&crc.to_le_bytes());
+            let crc = crc32c::crc32c(&bytes[..HEADER_CRC]);
+            bytes[HEADER_CRC..].copy_from_slice(&crc.to_le_bytes());
             Header::decode(&bytes)
         };
         for (offset, value, expected, note) in [
@@ -358,7 +368,7 @@ mod tests {
             (12, 4, Err(HeaderError::Features(4)), "a feature to be known"),
             (16, 0xff, Ok(HEADER), "features to be ignored"),
             (0, b'X', Err(HeaderError::Damaged), "another magic"),
-            (64, 8, Err(HeaderError::Damaged), "records elsewhere"),
+            (72, 8, Err(HeaderError::Damaged), "records elsewhere"),
         ] {
             assert_eq!(changed(offset, value), expected, "{note}");
         }

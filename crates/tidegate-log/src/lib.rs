@@ -36,7 +36,8 @@
 //!   whose process has merely ended;
 //! - what is kept is one contiguous run of positions, as long as no file of it is lost or damaged, which readers are told;
 //! - storage and index together hold at most [`LogConfig::bytes_max`], entries pinned by readers
-//!   included; an idle log in memory holds nothing; files that are kept to be used again, three at most, come on top;
+//!   included; an idle log in memory holds nothing; files that are ready for the next segment or tell the next position,
+//!   three at most, come on top;
 //! - an entry that was seen once never changes while anyone holds it, unless somebody else changes its file;
 //! - after a failure of the storage, all that was appended before can still be read.
 

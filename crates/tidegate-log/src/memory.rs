@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use crate::index::Slot;
 
-    const BEGIN: Begin = Begin { position: Position(0), last: None };
+    const BEGIN: Begin = Begin { position: Position(0), last: None, kept: Position(0) };
 
     fn entry(body_bytes: u32) -> Written {
         let slot = Slot { at: Instant::EPOCH, start: 0, meta_bytes: 0, body_bytes };

@@ -107,6 +107,8 @@ pub(crate) struct Found<D: Disk> {
     pub(crate) unused: Vec<Kept<D>>,
     /// The id that the next segment gets.
     pub(crate) next_id: u64,
+    /// The newest segment, which tells the next position.
+    pub(crate) newest: Option<SegmentId>,
     pub(crate) report: Report,
 }
 
@@ -115,9 +117,25 @@ enum Segment<D: Disk> {
     Sealed(Kept<D>, FileSegment, Trailer),
     Scanned(Full<D>, RecoveredSegment<FileSegment>),
     /// Begun, and without entries.
-    Empty(Kept<D>, Option<Header>),
+    Empty(Kept<D>),
     Foreign,
     Damaged,
+    Gone,
+}
+
+/// A segment, and its header if that proved itself.
+type Examined<D> = (Segment<D>, Option<Header>);
+
+impl<D: Disk> Segment<D> {
+    /// Its id, if it tells which position comes next.
+    fn proves(&self, header: Option<Header>) -> Option<SegmentId> {
+        match self {
+            Self::Sealed(kept, ..) => Some(kept.id),
+            Self::Scanned(full, _) => Some(full.kept.id),
+            Self::Empty(kept) => header.map(|_| kept.id),
+            Self::Foreign | Self::Damaged | Self::Gone => None,
+        }
+    }
 }
 
 /// Looks at every file of the folder.
@@ -131,6 +149,7 @@ pub(crate) fn recover<D: Disk>(disk: &D, log_id: u64) -> Result<Found<D>, OpenEr
         full: Vec::new(),
         unused: Vec::new(),
         next_id: 0,
+        newest: None,
         report: Report::default(),
     };
     for entry in entries {
@@ -149,6 +168,7 @@ pub(crate) fn recover<D: Disk>(disk: &D, log_id: u64) -> Result<Found<D>, OpenEr
             file.prefetch(len.saturating_sub(TRAILER_BYTES as u64)..len);
         }
     }
+    let mut segments = Vec::with_capacity(ours.len());
     for (id, name, is_trusted) in ours {
         found.next_id = id.0 + 1;
         if !is_trusted {
@@ -156,17 +176,39 @@ pub(crate) fn recover<D: Disk>(disk: &D, log_id: u64) -> Result<Found<D>, OpenEr
             continue;
         }
         match examine(disk, log_id, id, &name, &mut found.report)? {
-            Ok(segment) => found.take(disk, segment, name, &names),
+            Ok((segment, header)) => segments.push((segment, header, name)),
             Err(error) => found.report.findings.push(Finding::Unreadable { name, error }),
         }
+    }
+    // The newest header knows what had been dropped by then, and whose files may be there still.
+    let newest = segments.iter().rev().find_map(|(_, header, _)| *header);
+    let kept = newest.map_or(Position(0), |header| header.kept.min(header.base));
+    for (segment, header, name) in segments {
+        if let Some(id) = segment.proves(header) {
+            found.newest = Some(id);
+        }
+        found.take(disk, (segment, header), kept, name, &names);
     }
     found.report.segments = found.recovered.segments.len();
     Ok(found)
 }
 
 impl<D: Disk> Found<D> {
-    fn take(&mut self, disk: &D, segment: Segment<D>, name: String, names: &HashSet<String>) {
+    fn take(
+        &mut self,
+        disk: &D,
+        (segment, header): Examined<D>,
+        oldest: Position,
+        name: String,
+        names: &HashSet<String>,
+    ) {
         match segment {
+            Segment::Sealed(kept, _, trailer)
+                if trailer.base.0 + u64::from(trailer.count) <= oldest.0 =>
+            {
+                self.unused.push(kept);
+            }
+            Segment::Scanned(full, _) if full.next <= oldest => self.unused.push(full.kept),
             Segment::Sealed(kept, segment, trailer) => {
                 let recovered = RecoveredSegment {
                     id: kept.id,
@@ -192,13 +234,14 @@ impl<D: Disk> Found<D> {
                     self.set_aside(disk, name, names, Damage::OutOfOrder);
                 }
             }
-            Segment::Empty(kept, header) => {
+            Segment::Empty(kept) => {
                 if let Some(header) = header {
                     self.recovered.next = self.recovered.next.max(header.base);
                     self.recovered.last = self.recovered.last.max(header.before);
                 }
                 self.unused.push(kept);
             }
+            Segment::Gone => {}
             Segment::Foreign => self.report.findings.push(Finding::Foreign { name }),
             Segment::Damaged => self.set_aside(disk, name, names, Damage::Unreadable),
         }
@@ -244,14 +287,18 @@ fn examine<D: Disk>(
     id: SegmentId,
     name: &str,
     report: &mut Report,
-) -> Result<io::Result<Segment<D>>, OpenError> {
+) -> Result<io::Result<Examined<D>>, OpenError> {
     let opened = disk.open(name).and_then(|file| Ok((file.size()?, file)));
     let (len, file) = match opened {
         Ok(opened) => opened,
         Err(error) => return Ok(Err(error)),
     };
+    if len == 0 {
+        // The process ended while it made it.
+        return Ok(disk.remove(name).map(|()| (Segment::Gone, None)));
+    }
     if len < DATA_START as u64 || u32::try_from(len).is_err() {
-        return Ok(Ok(Segment::Damaged));
+        return Ok(Ok((Segment::Damaged, None)));
     }
     let mut header = [0; HEADER_BYTES];
     let mut trailer = [0; TRAILER_BYTES];
@@ -264,7 +311,7 @@ fn examine<D: Disk>(
     };
     publish_whole(&mut map, len);
     let header = match Header::decode(&header) {
-        Ok(header) if header.log_id != log_id => return Ok(Ok(Segment::Foreign)),
+        Ok(header) if header.log_id != log_id => return Ok(Ok((Segment::Foreign, None))),
         Ok(header) => Some(header),
         Err(HeaderError::Damaged) => None,
         Err(HeaderError::Major(major)) => {
@@ -289,17 +336,16 @@ fn examine<D: Disk>(
         }
         let segment = FileSegment::filling(id, map.region(), seed);
         segment.store(trailer, slots_start(file_bytes, trailer.count).expect("it was checked"));
-        return Ok(Ok(Segment::Sealed(kept(map, None), segment, trailer)));
+        return Ok(Ok((Segment::Sealed(kept(map, None), segment, trailer), header)));
     }
     let bytes = whole(&map);
     let found = scan(&bytes, seed, header.map(|header| header.base));
     let is_unwritten = bytes[..DATA_START].iter().all(|&byte| byte == 0);
     if found.slots.is_empty() {
         drop(bytes);
-        return Ok(Ok(match header.is_some() || is_stale || is_unwritten {
-            true => Segment::Empty(kept(map, None), header),
-            false => Segment::Damaged,
-        }));
+        let is_empty = header.is_some() || is_stale || is_unwritten;
+        let segment = if is_empty { Segment::Empty(kept(map, None)) } else { Segment::Damaged };
+        return Ok(Ok((segment, header)));
     }
     if header.is_none() {
         report.findings.push(Finding::Repaired { name: name.to_owned() });
@@ -310,8 +356,8 @@ fn examine<D: Disk>(
     // The file may have been cut in the padding of the last one.
     let records = bytes[DATA_START..found.end.min(bytes.len())].to_vec();
     drop((bytes, map));
-    let header = Header { log_id, segment: id, ..header_of(header, &found) };
-    Ok(reopen(file, len, header, &records, found))
+    let anew = Header { log_id, segment: id, ..header_of(header, &found) };
+    Ok(reopen(file, len, anew, &records, found).map(|segment| (segment, header)))
 }
 
 /// The header of a segment, or one that says of it what its records do.
@@ -323,6 +369,7 @@ fn header_of(header: Option<Header>, found: &Scan) -> Header {
         base: found.base,
         before: None,
         created: found.times().0,
+        kept: Position(0),
     })
 }
 

@@ -193,6 +193,8 @@ pub struct Begin {
     pub position: Position,
     /// Time of the newest entry before it.
     pub last: Option<Instant>,
+    /// The oldest position that the log keeps.
+    pub kept: Position,
 }
 
 /// An entry whose meta and body were written.

@@ -318,7 +318,8 @@ impl<S: Storage> LogWriter<S> {
         self.store_slots();
         let index_bytes = if Self::KEEPS_INDEX { slots * Slot::BYTES } else { 0 };
         self.make_room(self.config.segment_bytes + index_bytes as u64)?;
-        let begin = Begin { position: self.next, last: self.last };
+        let kept = self.shared.index().first();
+        let begin = Begin { position: self.next, last: self.last, kept };
         let (id, segment) = self.storage.create(self.config.segment_bytes as usize, begin)?;
         let mut index_slots = std::mem::take(&mut self.spare_slots);
         if index_slots.capacity() != slots {

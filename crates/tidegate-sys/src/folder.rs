@@ -280,13 +280,16 @@ impl FolderFile {
         if mapped.contains(&self.inode) {
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, "a mapped file has its size"));
         }
-        self.file.set_len(len)?;
+        if len < self.len()? {
+            self.file.set_len(len)?;
+        }
         let Ok(len) = libc::off_t::try_from(len) else {
             return Err(io::Error::from(io::ErrorKind::FileTooLarge));
         };
         if len == 0 {
             return Ok(());
         }
+        // It lengthens the file as it goes, so that no process that ends meanwhile leaves a hole.
         // SAFETY: the descriptor is open. The call returns its error, and does not set errno.
         match unsafe { libc::posix_fallocate(self.file.as_raw_fd(), 0, len) } {
             0 => Ok(()),

@@ -1,8 +1,9 @@
 //! Logs in real folders: what comes back after the process, damaged files, foreign ones, full disks.
 
 use std::{
+    collections::BTreeSet,
     fs,
-    os::unix::fs::{PermissionsExt, symlink},
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
     thread,
 };
@@ -185,6 +186,43 @@ fn the_oldest_files_are_used_again_and_the_limit_holds() {
     let (read, damaged, _) = read_all(&running.log, 1000);
     assert!(read[0] <= first && damaged.is_empty());
     assert_eq!(read, (read[0]..840).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_next_file_is_made_ready_while_the_log_grows_and_not_after() {
+    let scratch = Scratch::new("ready");
+    let path = scratch.path("log");
+    let mut running = open(Folder::open(&path).unwrap(), 6);
+    running.append(3, 1000);
+    running.flusher.turn(&|| at(1));
+    assert_eq!(segments(&path).len(), 1, "less than half of it is used");
+    running.append(5, 1000);
+    running.flusher.turn(&|| at(1));
+    let files = segments(&path);
+    assert_eq!(files.len(), 2);
+    let ready = fs::read(&files[1]).unwrap();
+    assert!(ready.len() == SEGMENT_BYTES as usize && ready.iter().all(|&byte| byte == 0));
+    running.append(8, 1000);
+    assert_eq!(segments(&path), files, "it is used");
+    for _ in 0..30 {
+        running.append(5, 1000);
+        running.flusher.turn(&|| at(1));
+    }
+    assert!(segments(&path).len() <= 6 + 2, "{}", segments(&path).len());
+    assert!(running.writer.bytes_held() <= 6 * SEGMENT_BYTES);
+    let inodes = || {
+        let inode = |path: &PathBuf| fs::metadata(path).unwrap().ino();
+        segments(&path).iter().map(inode).collect::<BTreeSet<u64>>()
+    };
+    let before = inodes();
+    running.append(200, 1000);
+    running.flusher.turn(&|| at(1));
+    assert_eq!(inodes(), before, "the same files, used again");
+    let entries = running.log.end().0;
+    drop(running);
+    let running = open(Folder::open(&path).unwrap(), 6);
+    assert!(running.report.findings.is_empty(), "{:?}", running.report);
+    assert_eq!(running.log.end(), Position(entries));
 }
 
 #[test]
@@ -519,8 +557,8 @@ fn a_later_format_is_refused_and_nothing_is_touched() {
         let mut files = files.clone();
         let header = &mut files[1].1;
         header[offset] = value;
-        let crc = crc32c::crc32c(&header[..68]);
-        header[68..72].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32c::crc32c(&header[..76]);
+        header[76..80].copy_from_slice(&crc.to_le_bytes());
         let disk = disk_of(&files);
         let error = Files::open(disk.clone(), files_config(7)).err().expect(note);
         assert!(
@@ -538,8 +576,8 @@ fn a_later_format_is_refused_and_nothing_is_touched() {
     let header = &mut files[1].1;
     header[10] = 9;
     header[16] = 0x80;
-    let crc = crc32c::crc32c(&header[..68]);
-    header[68..72].copy_from_slice(&crc.to_le_bytes());
+    let crc = crc32c::crc32c(&header[..76]);
+    header[76..80].copy_from_slice(&crc.to_le_bytes());
     let running = open(disk_of(&files), 1000);
     assert_eq!(read_all(&running.log, 300).0.len(), 90, "a later minor is read");
 }

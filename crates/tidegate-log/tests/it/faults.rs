@@ -151,7 +151,7 @@ fn a_log_starts_in_an_empty_storage_only() {
     storage.faults.fail(Call::List);
     assert!(matches!(Log::create(config.clone(), storage), Err(LogError::Storage(_))));
     let mut storage = Faulty::default();
-    storage.create(256, Begin { position: Position(0), last: None }).unwrap();
+    storage.create(256, Begin { position: Position(0), last: None, kept: Position(0) }).unwrap();
     let error = Log::create(config, storage).err().unwrap();
     assert_eq!(error.to_string(), "the storage is not empty: it has 1 segments");
 }
