@@ -322,8 +322,8 @@ fn examine<D: Disk>(
         }
     };
     // A header of an earlier life: the file was taken for this segment, and its header did not reach the disk.
-    let is_stale = header.is_some_and(|header| header.segment != id);
-    let header = header.filter(|_| !is_stale);
+    let is_stale = header.is_some_and(|header| header.segment < id);
+    let header = header.filter(|header| header.segment == id);
     let seed = seed(log_id, id);
     let kept = |map, file| Kept { id, map, file, len };
     let file_bytes = map.published();

@@ -5,9 +5,11 @@ use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
+    sync::OnceLock,
     thread,
 };
 
+use proptest::prelude::*;
 use tidegate_log::{
     AppendError, Commits, Damage, Disk, Durability, Entry, Files, FilesConfig, Finding, Flusher,
     Log, LogConfig, LogWriter, OpenError, Opened, ReadError, Report, StorageError,
@@ -466,6 +468,47 @@ fn a_file_cut_at_any_length_gives_what_is_whole() {
             most = read.len();
         }
         assert_eq!(most, 90, "only the trailer was cut");
+    }
+}
+
+proptest! {
+    // A failing case prints its seed and what was changed.
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_damage_makes_up_an_entry_or_keeps_the_log_from_going_on(
+        changes in prop::collection::vec((0..3_usize, 0..SEGMENT_BYTES as usize, any::<u8>()), 0..30),
+        cut in (0..3_usize, 0..2 * SEGMENT_BYTES as usize),
+        swapped in prop::option::of((0..3_usize, 0..3_usize)),
+        copied in prop::option::of((0..3_usize, 0..6_u64)),
+    ) {
+        static FILES: OnceLock<Vec<(String, Vec<u8>)>> = OnceLock::new();
+        let files = FILES.get_or_init(|| small_log(&Scratch::new("damaged").path("log")));
+        let mut files = files.clone();
+        for (file, offset, value) in changes {
+            files[file].1[offset] = value;
+        }
+        files[cut.0].1.truncate(cut.1);
+        if let Some((one, other)) = swapped {
+            let bytes = files[one].1.clone();
+            files[one].1 = std::mem::replace(&mut files[other].1, bytes);
+        }
+        if let Some((from, to)) = copied {
+            let copy = files[from].1.clone();
+            files.push((format!("{to:016x}.segment"), copy));
+        }
+        let disk = disk_of(&files);
+        let mut end = 0;
+        for _ in 0..2 {
+            let mut running = open(disk.clone(), 1000);
+            let (read, ..) = read_all(&running.log, 300);
+            prop_assert!(read.is_sorted() && running.log.end().0 >= end);
+            running.append(40, 300);
+            running.flush();
+            end = running.log.end().0;
+        }
+        let (read, ..) = read_all(&open(disk, 1000).log, 300);
+        prop_assert!(read.ends_with(&(end - 80..end).collect::<Vec<_>>()));
     }
 }
 
