@@ -73,7 +73,12 @@ const RULES: &[Rule] = &[
         &["base64", "bytes", "sha1", "sha2", "thiserror", "tracing"],
         &[],
     ),
-    rule("tidegate-log", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-sys"]),
+    rule(
+        "tidegate-log",
+        Layer::Core,
+        &["bytes", "crc32c", "thiserror", "tracing"],
+        &["tidegate-sys"],
+    ),
     rule("tidegate-frame", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-jpeg"]),
     // The packets of MQTT are the broker's nouns.
     rule("tidegate-broker", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-wire"]),

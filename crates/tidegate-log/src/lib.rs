@@ -22,31 +22,57 @@
 //! delayed at worst by one such search, however slow a reader is with what it found. A lock-free index
 //! would only save the case that the scheduler stops a reader inside those nanoseconds.
 //!
+//! **Where the bytes are.** In a [`Storage`]: [`Memory`] outlives nothing; [`Files`] are mapped segment files that outlive the process
+//! and, once a [`Flusher`] on a thread of its own has synced them, a loss of power. How long an entry is to last is named where it is
+//! appended ([`Durability`]), and [`Commits`] tells when it does. The segments of files keep their own index, so that memory does not
+//! grow with the log, and opening takes time by the number of segments.
+//!
 //! **What one append costs.** One copy of meta and body into the segment, one index slot of 24 bytes; no
 //! allocation once the log has wrapped. Reading an entry takes one small allocation (the count of its
 //! slices).
 //!
 //! Always true:
-//! - times and positions strictly increase from each entry to the next; positions are never reused;
-//! - what is kept is one contiguous run of positions;
+//! - times and positions strictly increase from each entry to the next; no position is given twice that was said to be durable, or
+//!   whose process has merely ended;
+//! - what is kept is one contiguous run of positions, as long as no file of it is lost or damaged, which readers are told;
 //! - storage and index together hold at most [`LogConfig::bytes_max`], entries pinned by readers
-//!   included; an idle log holds nothing;
-//! - an entry that was seen once never changes while anyone holds it;
+//!   included; an idle log in memory holds nothing; files that are ready for the next segment or tell the next position,
+//!   three at most, come on top;
+//! - an entry that was seen once never changes while anyone holds it, unless somebody else changes its file;
 //! - after a failure of the storage, all that was appended before can still be read.
 
 mod capture;
+mod commit;
+mod disk;
+mod files;
+mod flusher;
+mod format;
 mod index;
 mod log;
 mod memory;
 mod reader;
+mod recovery;
+mod scan;
+mod segment;
+pub mod simulated;
 mod storage;
 mod writer;
 
 pub use capture::{
     CaptureAnchor, CaptureClock, CaptureStamp, Continuity, TimestampError, TimestampLimits,
 };
+pub use commit::{CommitConfig, CommitCounts, Commits, Durability, GroupCommit, NotDurable};
+pub use disk::{Disk, DiskEntry, DiskFile, DiskMap};
+pub use files::{Files, FilesConfig, Opened};
+pub use flusher::Flusher;
+pub use index::Slot;
 pub use log::{Entry, Log, LogConfig, LogError};
 pub use memory::{Memory, MemorySegment};
 pub use reader::{Entries, Overtaken, ReadError, Reader};
-pub use storage::{Segment, SegmentId, SegmentInfo, Storage, StorageError};
+pub use recovery::{Damage, Finding, OpenError, Report};
+pub use segment::FileSegment;
+pub use storage::{
+    Begin, Framing, Recovered, RecoveredSegment, Segment, SegmentId, SegmentInfo, Storage,
+    StorageError, StoredSlots, Written,
+};
 pub use writer::{AppendError, LogWriter, Reservation};

@@ -10,10 +10,10 @@ use bytes::Bytes;
 use tidegate_message::{Instant, Position};
 
 use crate::{
-    index::{Index, Located, Slot},
+    index::{Index, Located, Next},
     memory::Memory,
     reader::{Entries, ReadError, Reader},
-    storage::{Segment, Storage, StorageError},
+    storage::{Recovered, Segment, Storage, StorageError},
     writer::LogWriter,
 };
 
@@ -88,18 +88,34 @@ impl<S: Storage> Log<S> {
     /// # Errors
     /// The sizes of `config` do not fit each other, or the storage is not empty or failed.
     pub fn create(config: LogConfig, storage: S) -> Result<(LogWriter<S>, Self), LogError> {
+        let segments = storage.list().map_err(LogError::Storage)?.len();
+        if segments > 0 {
+            return Err(LogError::NotEmpty { segments });
+        }
+        Self::open(config, storage)
+    }
+
+    /// The log that an earlier process has left in `storage`, which may be empty, and its one writer.
+    ///
+    /// Takes time by the number of segments, not of entries.
+    ///
+    /// # Errors
+    /// The sizes of `config` do not fit each other.
+    pub fn open(config: LogConfig, mut storage: S) -> Result<(LogWriter<S>, Self), LogError> {
         let LogConfig { bytes_max, segment_bytes } = config;
-        if segment_bytes == 0 || u32::try_from(segment_bytes).is_err() {
+        let bytes = u32::try_from(segment_bytes).map_or(0, |bytes| bytes as usize);
+        if S::FRAMING.entry_bytes_max(bytes) == 0 {
             return Err(LogError::SegmentBytes { segment_bytes });
         }
         if bytes_max / segment_bytes < 4 {
             return Err(LogError::BytesMax { bytes_max, segment_bytes });
         }
-        let segments = storage.list().map_err(LogError::Storage)?.len();
-        if segments > 0 {
-            return Err(LogError::NotEmpty { segments });
+        let Recovered { segments, next, last } = storage.recover();
+        let mut index = Index::new(next, last);
+        for segment in segments {
+            index.push_recovered(segment);
         }
-        let shared = Arc::new(Shared { index: Mutex::new(Index::new()) });
+        let shared = Arc::new(Shared { index: Mutex::new(index) });
         let log = Self { shared: Arc::clone(&shared) };
         Ok((LogWriter::new(config, storage, shared), log))
     }
@@ -109,9 +125,7 @@ impl<S: Storage> Log<S> {
     /// # Errors
     /// The storage failed.
     pub fn entry_at(&self, at: Instant) -> Result<Option<Entry>, ReadError> {
-        self.read(|index| {
-            index.locate(index.at_or_after(at)).filter(|located| located.slot.at == at)
-        })
+        Ok(self.nearest_after(at)?.filter(|entry| entry.at == at))
     }
 
     /// The entry at that position; `None` if it has not been appended yet.
@@ -119,14 +133,11 @@ impl<S: Storage> Log<S> {
     /// # Errors
     /// The entry was dropped, or the storage failed.
     pub fn entry(&self, position: Position) -> Result<Option<Entry>, ReadError> {
-        let mut oldest = Position(0);
-        let found = self.read(|index| {
-            oldest = index.first();
-            index.locate(position)
-        })?;
+        let found = self.index().next_from(position);
         match found {
-            None if position < oldest => Err(ReadError::Expired { wanted: position, oldest }),
-            found => Ok(found),
+            Next::Kept(located) => located.read().map(Some),
+            Next::Gone(oldest, _) => Err(ReadError::Expired { wanted: position, oldest }),
+            Next::Ahead => Ok(None),
         }
     }
 
@@ -135,13 +146,13 @@ impl<S: Storage> Log<S> {
     /// # Errors
     /// The storage failed.
     pub fn nearest_before(&self, at: Instant) -> Result<Option<Entry>, ReadError> {
-        self.read(|index| {
-            let after = index.at_or_after(at);
-            if index.at(after) == Some(at) {
-                return index.locate(after);
-            }
-            index.locate(Position(after.0.checked_sub(1)?))
-        })
+        let after = self.position_from(at);
+        if self.start_of(after) == at
+            && let Some(entry) = self.read(|index| index.locate(after))?
+        {
+            return Ok(Some(entry));
+        }
+        self.read(|index| index.locate_before(after))
     }
 
     /// The earliest kept entry at or after that time.
@@ -149,7 +160,13 @@ impl<S: Storage> Log<S> {
     /// # Errors
     /// The storage failed.
     pub fn nearest_after(&self, at: Instant) -> Result<Option<Entry>, ReadError> {
-        self.read(|index| index.locate(index.at_or_after(at)))
+        let after = self.position_from(at);
+        self.read(|index| match index.next_from(after) {
+            Next::Kept(located) => Some(located),
+            // The writer has dropped it meanwhile.
+            Next::Gone(oldest, _) => index.locate(oldest),
+            Next::Ahead => None,
+        })
     }
 
     /// The oldest kept entry.
@@ -165,7 +182,7 @@ impl<S: Storage> Log<S> {
     /// # Errors
     /// The storage failed.
     pub fn last(&self) -> Result<Option<Entry>, ReadError> {
-        self.read(|index| index.locate(Position(index.next().0.checked_sub(1)?)))
+        self.read(|index| index.locate_before(index.next()))
     }
 
     /// The entries whose times lie in `times`, oldest first, of those appended before this call.
@@ -185,46 +202,46 @@ impl<S: Storage> Log<S> {
             Bound::Included(&at) => Some(just_after(at)),
             Bound::Excluded(&at) => Some(at),
         };
-        let index = self.index();
-        let (cursor, missing) = begin(&index, start);
-        let until = end.map_or(index.next(), |at| index.at_or_after(at));
-        drop(index);
-        let reader = Reader::new(self.clone(), cursor, start, missing);
-        Entries::new(reader, until, end)
+        let until = match end {
+            Some(at) => self.position_from(at),
+            None => self.end(),
+        };
+        Entries::new(self.reader_from(start), until, end)
     }
 
     /// A reader that starts with the first entry at or after `at` and goes on into the future.
     ///
     /// If entries of that time were dropped already, [`Reader::missing_at_start`] says so.
     pub fn reader_from(&self, at: Instant) -> Reader<S> {
-        let (cursor, missing) = begin(&self.index(), at);
+        let index = self.index();
+        let found = index.at_or_after(at);
+        let is_missing = index.dropped_at().is_some_and(|dropped| dropped >= at);
+        drop(index);
+        let cursor = found.finish();
+        let missing = is_missing.then(|| (at, self.start_of(cursor)));
         Reader::new(self.clone(), cursor, at, missing)
     }
 
     /// A reader that starts at `position`, which may lie in the future; if it was dropped already, the
     /// first read says so.
     pub fn reader_at(&self, position: Position) -> Reader<S> {
-        let index = self.index();
-        let from = if position < index.first() { Instant::MIN } else { start_of(&index, position) };
-        drop(index);
+        let is_dropped = position < self.index().first();
+        let from = if is_dropped { Instant::MIN } else { self.start_of(position) };
         Reader::new(self.clone(), position, from, None)
     }
 
     /// A reader that starts with the newest kept entry, or with the next to come if there is none.
     pub fn reader_newest(&self) -> Reader<S> {
         let index = self.index();
-        let newest = Position(index.next().0.saturating_sub(1)).max(index.first());
-        let from = start_of(&index, newest);
+        let newest = index.locate_before(index.next()).map_or(index.next(), |entry| entry.position);
         drop(index);
-        Reader::new(self.clone(), newest, from, None)
+        Reader::new(self.clone(), newest, self.start_of(newest), None)
     }
 
     /// A reader of what is appended from now on.
     pub fn reader_next(&self) -> Reader<S> {
-        let index = self.index();
-        let (next, from) = (index.next(), start_of(&index, index.next()));
-        drop(index);
-        Reader::new(self.clone(), next, from, None)
+        let next = self.end();
+        Reader::new(self.clone(), next, self.start_of(next), None)
     }
 
     /// The position that the next entry gets: one above the newest.
@@ -244,8 +261,25 @@ impl<S: Storage> Log<S> {
 
     /// How many entries are kept.
     pub fn entries(&self) -> u64 {
+        self.index().entries()
+    }
+
+    /// Position of the first kept entry at or after `at`; that of the next entry if there is none.
+    fn position_from(&self, at: Instant) -> Position {
+        let found = self.index().at_or_after(at);
+        found.finish()
+    }
+
+    /// The earliest time that the entry at `position` has or can get.
+    pub(crate) fn start_of(&self, position: Position) -> Instant {
         let index = self.index();
-        index.next().0 - index.first().0
+        let (located, last) = (index.locate(position), index.last_at());
+        drop(index);
+        match (located, last) {
+            (Some(located), _) => located.slot().at,
+            (None, Some(last)) => just_after(last),
+            (None, None) => Instant::MIN,
+        }
     }
 
     /// Finds an entry under the lock and slices it outside.
@@ -279,31 +313,14 @@ impl<G> Shared<G> {
 impl<G: Segment> Located<G> {
     /// Slices meta and body, which share one pin.
     pub(crate) fn read(self) -> Result<Entry, ReadError> {
-        let Self { position, slot, segment } = self;
-        let Slot { at, start, meta_bytes, .. } = slot;
+        let slot = self.slot();
+        let Self { position, segment, .. } = self;
         let bytes = segment
-            .slice(start as usize..slot.end())
+            .read(position, &slot)
             .map_err(|source| ReadError::Storage { position, source })?;
         let mut body = bytes;
-        let meta = body.split_to(meta_bytes as usize);
-        Ok(Entry { position, at, meta, body })
-    }
-}
-
-/// Position of the first kept entry at or after `at`, and the span from `at` up to it if any entry of
-/// that span was dropped.
-fn begin<G: Segment>(index: &Index<G>, at: Instant) -> (Position, Option<(Instant, Instant)>) {
-    let cursor = index.at_or_after(at);
-    let missing = index.dropped_at().is_some_and(|dropped| dropped >= at);
-    (cursor, missing.then(|| (at, start_of(index, cursor))))
-}
-
-/// The earliest time that the entry at `position` has or can get.
-pub(crate) fn start_of<G: Segment>(index: &Index<G>, position: Position) -> Instant {
-    match (index.at(position), index.last_at()) {
-        (Some(at), _) => at,
-        (None, Some(last)) => just_after(last),
-        (None, None) => Instant::MIN,
+        let meta = body.split_to(slot.meta_bytes as usize);
+        Ok(Entry { position, at: slot.at, meta, body })
     }
 }
 
@@ -315,8 +332,11 @@ pub(crate) fn just_after(at: Instant) -> Instant {
 /// Why a log was not created.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// A segment of no bytes, or of 4 GiB and more.
-    #[error("a segment has 1 to {} bytes, not {segment_bytes}", u32::MAX)]
+    /// A segment without room for an entry, or of 4 GiB and more.
+    #[error(
+        "a segment has room for an entry and at most {} bytes; {segment_bytes} do not fit that",
+        u32::MAX
+    )]
     SegmentBytes {
         /// The size asked for.
         segment_bytes: u64,

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, io, ops::Range};
 use bytes::Bytes;
 use tidegate_sys::region::{Region, RegionError, RegionWriter};
 
-use crate::storage::{Segment, SegmentId, SegmentInfo, Storage, StorageError};
+use crate::storage::{Begin, Segment, SegmentId, SegmentInfo, Storage, StorageError, Written};
 
 /// A storage in memory, which outlives nothing and is recycled.
 ///
@@ -57,7 +57,11 @@ impl Memory {
 impl Storage for Memory {
     type Segment = MemorySegment;
 
-    fn create(&mut self, len: usize) -> Result<(SegmentId, MemorySegment), StorageError> {
+    fn create(
+        &mut self,
+        len: usize,
+        _begin: Begin,
+    ) -> Result<(SegmentId, MemorySegment), StorageError> {
         self.reclaim();
         // One region is used again; the others go, so that what is held stays what `bytes_held` says.
         let recycled = self.spare.iter().position(|region| region.len() == len);
@@ -106,9 +110,9 @@ impl Storage for Memory {
         }
     }
 
-    fn publish(&mut self, segment: SegmentId, end: usize) -> Result<(), StorageError> {
+    fn publish(&mut self, segment: SegmentId, entry: &Written) -> Result<(), StorageError> {
         let writer = self.writer(segment, "publish")?;
-        writer.publish(end).map_err(|error| refused(segment, "publish", error))
+        writer.publish(entry.slot.end()).map_err(|error| refused(segment, "publish", error))
     }
 
     fn seal(&mut self, segment: SegmentId) -> Result<(), StorageError> {
@@ -172,15 +176,25 @@ impl Segment for MemorySegment {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_message::{Instant, Position};
+
     use super::*;
+    use crate::index::Slot;
+
+    const BEGIN: Begin = Begin { position: Position(0), last: None, kept: Position(0) };
+
+    fn entry(body_bytes: u32) -> Written {
+        let slot = Slot { at: Instant::EPOCH, start: 0, meta_bytes: 0, body_bytes };
+        Written { position: Position(0), slot }
+    }
 
     #[test]
     fn a_pinned_segment_is_held_until_its_last_slice_goes() {
         let mut memory = Memory::new();
-        let (id, segment) = memory.create(64).unwrap();
+        let (id, segment) = memory.create(64, BEGIN).unwrap();
         assert_eq!(memory.bytes_held(), 0, "a segment without bytes costs nothing");
         memory.write_at(id, 0, b"frame").unwrap();
-        memory.publish(id, 5).unwrap();
+        memory.publish(id, &entry(5)).unwrap();
         assert_eq!((memory.bytes_held(), memory.bytes_removable(id)), (64, 64));
         let slice = segment.slice(0..5).unwrap();
         assert_eq!(memory.bytes_removable(id), 0, "pinned by the slice");
@@ -197,7 +211,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "Miri knows no madvise")]
     fn what_is_prepared_is_taken_before_it_is_written() {
         let mut memory = Memory::new();
-        let (id, _segment) = memory.create(1 << 20).unwrap();
+        let (id, _segment) = memory.create(1 << 20, BEGIN).unwrap();
         memory.prepare(id, 0..10_000);
         let taken = memory.bytes_held();
         assert!(taken >= 10_000, "{taken}");
@@ -209,16 +223,16 @@ mod tests {
     #[test]
     fn an_unpinned_segment_is_used_again() {
         let mut memory = Memory::new();
-        let (first, segment) = memory.create(64).unwrap();
+        let (first, segment) = memory.create(64, BEGIN).unwrap();
         memory.write_at(first, 0, b"old").unwrap();
-        memory.publish(first, 3).unwrap();
+        memory.publish(first, &entry(3)).unwrap();
         let address = segment.slice(0..3).unwrap().as_ptr();
         drop(segment);
         memory.remove(first).unwrap();
-        let (second, segment) = memory.create(64).unwrap();
+        let (second, segment) = memory.create(64, BEGIN).unwrap();
         assert!(second > first);
         assert!(segment.slice(0..1).is_err(), "nothing of it is published");
-        memory.publish(second, 3).unwrap();
+        memory.publish(second, &entry(3)).unwrap();
         assert_eq!(segment.slice(0..3).unwrap().as_ptr(), address);
     }
 
@@ -233,7 +247,7 @@ mod tests {
         assert!(memory.remove(missing).is_err());
         assert!(memory.flush(missing, 0..1).is_err());
         assert_eq!(memory.bytes_removable(missing), 0);
-        let (id, _segment) = memory.create(4).unwrap();
+        let (id, _segment) = memory.create(4, BEGIN).unwrap();
         let error = memory.write_at(id, 2, b"abc").unwrap_err();
         assert_eq!(error.to_string(), "write of segment 0 failed");
         let source = std::error::Error::source(&error).unwrap();

@@ -3,7 +3,8 @@
 use tidegate_message::{Code, Instant, Position};
 
 use crate::{
-    log::{Entry, Log, just_after, start_of},
+    index::{Next, is_lost},
+    log::{Entry, Log, just_after},
     memory::Memory,
     storage::{Storage, StorageError},
 };
@@ -36,25 +37,34 @@ impl<S: Storage> Reader<S> {
     ///
     /// # Errors
     /// [`ReadError::Overtaken`]: the wrap dropped entries that were not read; the next call goes on after
-    /// them. [`ReadError::Storage`]: the entry is kept but could not be sliced; the next call tries again.
+    /// them. [`ReadError::Storage`]: the entry is kept but could not be read; the next call tries again, or goes on after it if it
+    /// is [damaged](StorageError::Damaged).
     #[expect(clippy::should_implement_trait, reason = "`None` is not the end, only the present")]
     pub fn next(&mut self) -> Result<Option<Entry>, ReadError> {
         let index = self.log.index();
-        let first = index.first();
-        if self.cursor < first {
-            let missed_until = start_of(&index, first);
-            drop(index);
-            let missed_from = std::mem::replace(&mut self.cursor, first);
-            let missed_time = (std::mem::replace(&mut self.from, missed_until), missed_until);
-            return Err(Overtaken { missed_from, missed_to: first, missed_time }.into());
-        }
-        let located = index.locate(self.cursor);
+        let (found, last) = (index.next_from(self.cursor), index.last_at());
         drop(index);
-        let Some(located) = located else { return Ok(None) };
-        let entry = located.read()?;
-        self.cursor = entry.position.next();
-        self.from = just_after(entry.at);
-        Ok(Some(entry))
+        match found {
+            Next::Ahead => Ok(None),
+            Next::Gone(to, at) => {
+                let until = at.or(last.map(just_after)).unwrap_or(Instant::MIN);
+                let missed_from = std::mem::replace(&mut self.cursor, to);
+                let missed_time = (std::mem::replace(&mut self.from, until), until);
+                Err(Overtaken { missed_from, missed_to: to, missed_time }.into())
+            }
+            Next::Kept(located) => {
+                let position = located.position;
+                let read = located.read();
+                match &read {
+                    Ok(entry) => self.from = just_after(entry.at),
+                    // It is damaged for good.
+                    Err(ReadError::Storage { source, .. }) if is_lost(source) => {}
+                    Err(_) => return read.map(Some),
+                }
+                self.cursor = position.next();
+                read.map(Some)
+            }
+        }
     }
 
     /// The position of the entry to be read next.
@@ -72,12 +82,11 @@ impl<S: Storage> Reader<S> {
     /// skipped, kept or dropped.
     pub fn skip_to_newest(&mut self) -> u64 {
         let index = self.log.index();
-        let newest = Position(index.next().0.saturating_sub(1));
-        if newest <= self.cursor || newest < index.first() {
-            return 0;
-        }
+        let newest = index.locate_before(index.next()).map(|located| located.position);
+        drop(index);
+        let Some(newest) = newest.filter(|&newest| newest > self.cursor) else { return 0 };
         let skipped = newest.0 - self.cursor.0;
-        self.from = start_of(&index, newest);
+        self.from = self.log.start_of(newest);
         self.cursor = newest;
         skipped
     }
@@ -113,7 +122,7 @@ impl<S: Storage> Entries<S> {
 impl<S: Storage> Iterator for Entries<S> {
     type Item = Result<Entry, ReadError>;
 
-    /// Ends after a failure of the storage.
+    /// Ends after a failure of the storage, and goes on after an entry that is damaged.
     fn next(&mut self) -> Option<Self::Item> {
         if self.failed || self.reader.cursor >= self.until {
             return None;
@@ -128,18 +137,19 @@ impl<S: Storage> Iterator for Entries<S> {
                 Some(Err(missed.into()))
             }
             Err(error) => {
-                self.failed = true;
+                self.failed =
+                    !matches!(&error, ReadError::Storage { source, .. } if is_lost(source));
                 Some(Err(error))
             }
         }
     }
 }
 
-/// What a reader missed because the wrap overtook it. Both ranges are half open, and end where the
+/// What a reader missed because the wrap overtook it, or because a segment was lost. Both ranges are half open, and end where the
 /// reader goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "entries {missed_from} up to {missed_to}, of times {} up to {}, were overwritten before they \
+    "entries {missed_from} up to {missed_to}, of times {} up to {}, were dropped before they \
      were read",
     missed_time.0, missed_time.1
 )]
@@ -168,11 +178,11 @@ pub enum ReadError {
     #[error(transparent)]
     Overtaken(#[from] Overtaken),
     /// The entry was dropped.
-    #[error("position {wanted} is older than the oldest kept, {oldest}")]
+    #[error("position {wanted} is not kept any more; the next that is, is {oldest}")]
     Expired {
         /// The position asked for.
         wanted: Position,
-        /// The oldest position that can be had.
+        /// The oldest position after it that can be had.
         oldest: Position,
     },
     /// The entry is kept, but the storage failed to give it.

@@ -1,14 +1,21 @@
 //! Where the bytes of a log are kept.
 
-use std::{fmt, io, ops::Range};
+use std::{fmt, io, ops::Range, sync::Arc};
 
 use bytes::Bytes;
+use tidegate_message::{Instant, Position};
+
+use crate::{
+    commit::Durability,
+    format::{SLOT_BYTES, decode_slot},
+    index::Slot,
+};
 
 /// The segments of one log: created empty, filled from the start, removed whole.
 ///
 /// The log's writer owns its storage, so these methods take `&mut self` and need no lock; readers hold
 /// [`Segment`]s. Any call may fail at any time: the log then keeps what it had. [`Memory`](crate::Memory)
-/// keeps segments in memory regions; tests fail them on demand.
+/// keeps segments in memory regions, [`Files`](crate::Files) in mapped files; tests fail them on demand.
 ///
 /// A segment is filled like this: [`write_at`](Storage::write_at) or [`buffer`](Storage::buffer) put bytes
 /// above what is published, as often as needed; [`publish`](Storage::publish) makes them readable and
@@ -17,11 +24,23 @@ pub trait Storage: Send + 'static {
     /// A segment as its readers hold it.
     type Segment: Segment;
 
+    /// What of a segment the storage takes for itself.
+    const FRAMING: Framing = Framing::NONE;
+
+    /// What an earlier process has left, to be asked for once. A storage that outlives nothing has nothing.
+    fn recover(&mut self) -> Recovered<Self::Segment> {
+        Recovered { segments: Vec::new(), next: Position(0), last: None }
+    }
+
     /// Takes a new, empty segment of `len` bytes, with an id above all before.
     ///
     /// # Errors
     /// There is no room for it.
-    fn create(&mut self, len: usize) -> Result<(SegmentId, Self::Segment), StorageError>;
+    fn create(
+        &mut self,
+        len: usize,
+        begin: Begin,
+    ) -> Result<(SegmentId, Self::Segment), StorageError>;
 
     /// Copies `bytes` to `offset`, above what is published.
     ///
@@ -50,11 +69,16 @@ pub trait Storage: Send + 'static {
     /// storage that has nothing to get ready, or cannot, does nothing.
     fn prepare(&mut self, _segment: SegmentId, _range: Range<usize>) {}
 
-    /// Makes the bytes below `end` readable and final.
+    /// Makes all bytes up to the end of `entry` readable and final; meta and body were written before.
     ///
     /// # Errors
     /// As [`Storage::write_at`].
-    fn publish(&mut self, segment: SegmentId, end: usize) -> Result<(), StorageError>;
+    fn publish(&mut self, segment: SegmentId, entry: &Written) -> Result<(), StorageError>;
+
+    /// Whether what is written to the segment from now on is lost, so that another one is to be begun.
+    fn is_broken(&self, _segment: SegmentId) -> bool {
+        false
+    }
 
     /// Ends the filling of a segment and gives back the room above what is published.
     ///
@@ -68,6 +92,25 @@ pub trait Storage: Send + 'static {
     /// # Errors
     /// No such segment, or the medium failed: then nothing of the range is to be relied on.
     fn flush(&mut self, segment: SegmentId, range: Range<usize>) -> Result<usize, StorageError>;
+
+    /// Whether the segment's slots can be read [from itself](Segment::slots), so that the log need not hold them.
+    fn is_stored(&self, _segment: SegmentId) -> bool {
+        false
+    }
+
+    /// Whether what is appended now can get as durable as that.
+    ///
+    /// # Errors
+    /// The storage cannot, or cannot any more.
+    fn admit(&self, asked: Durability) -> Result<(), StorageError> {
+        match asked {
+            Durability::Memory => Ok(()),
+            _ => Err(StorageError::Durability { asked, given: Durability::Memory }),
+        }
+    }
+
+    /// Asks that all entries before `end` survive a loss of power soon; the last of them has so many bytes.
+    fn request(&mut self, _end: Position, _bytes: u64) {}
 
     /// Every segment there is, oldest first.
     ///
@@ -95,6 +138,118 @@ pub trait Segment: Clone + Send + Sync + 'static {
     /// # Errors
     /// The range is not published, or the medium failed.
     fn slice(&self, range: Range<usize>) -> Result<Bytes, StorageError>;
+
+    /// Meta and body of the entry at `position`, in one piece.
+    ///
+    /// # Errors
+    /// As [`Segment::slice`], or the bytes are not those that were appended.
+    fn read(&self, _position: Position, slot: &Slot) -> Result<Bytes, StorageError> {
+        self.slice(slot.start as usize..slot.end())
+    }
+
+    /// The slots of a segment that [is stored](Storage::is_stored); else none.
+    fn slots(&self) -> StoredSlots {
+        StoredSlots(Bytes::new())
+    }
+}
+
+/// Bytes that a storage takes for itself in every segment. Offsets that the log names leave room for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Framing {
+    /// Before the first entry.
+    pub segment_head: usize,
+    /// After all else.
+    pub segment_tail: usize,
+    /// Before the meta of each entry.
+    pub entry_head: usize,
+    /// For each entry, anywhere. 0 says that the log holds the index of the segment for as long as there is the segment.
+    pub entry_slot: usize,
+    /// What follows an entry begins at a multiple of this.
+    pub entry_align: usize,
+}
+
+impl Framing {
+    /// Takes nothing.
+    pub const NONE: Self =
+        Self { segment_head: 0, segment_tail: 0, entry_head: 0, entry_slot: 0, entry_align: 1 };
+
+    /// The largest entry of a segment of `segment_bytes`, meta and body together.
+    pub fn entry_bytes_max(&self, segment_bytes: usize) -> usize {
+        let around = self.segment_head + self.segment_tail + self.entry_head + self.entry_slot;
+        segment_bytes.saturating_sub(around + self.entry_align - 1)
+    }
+
+    /// The most entries of a segment of `segment_bytes`, if they are empty.
+    pub(crate) fn entries_max(&self, segment_bytes: usize) -> usize {
+        let room = segment_bytes.saturating_sub(self.segment_head + self.segment_tail);
+        room / (self.entry_head + self.entry_slot).max(1)
+    }
+}
+
+/// Where a new segment begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begin {
+    /// Position of its first entry.
+    pub position: Position,
+    /// Time of the newest entry before it.
+    pub last: Option<Instant>,
+    /// The oldest position that the log keeps.
+    pub kept: Position,
+}
+
+/// An entry whose meta and body were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Its position.
+    pub position: Position,
+    /// Its time and place.
+    pub slot: Slot,
+}
+
+/// What a storage has from an earlier process.
+pub struct Recovered<G> {
+    /// The segments, oldest first, none of them empty, their positions and times increasing.
+    pub segments: Vec<RecoveredSegment<G>>,
+    /// The position that the next entry gets: after all that was ever appended, as far as is known.
+    pub next: Position,
+    /// Time of the newest entry ever appended, as far as is known.
+    pub last: Option<Instant>,
+}
+
+/// One segment of an earlier process.
+pub struct RecoveredSegment<G> {
+    /// Its name.
+    pub id: SegmentId,
+    /// Its readers' end.
+    pub segment: G,
+    /// Position of its first entry.
+    pub first: Position,
+    /// How many positions it has.
+    pub count: u64,
+    /// Bytes of its entries, meta and body.
+    pub bytes: u64,
+    /// Offset after the last of them.
+    pub end: usize,
+    /// Times of the first and the last entry.
+    pub times: (Instant, Instant),
+    /// Its slots, if they [cannot be read](Storage::is_stored) from itself.
+    pub slots: Option<Vec<Slot>>,
+}
+
+/// The slots of a segment as its file has them, 24 bytes each.
+#[derive(Clone, Debug)]
+pub struct StoredSlots(pub(crate) Bytes);
+
+impl StoredSlots {
+    /// The slot of that number within its segment.
+    pub(crate) fn get(&self, number: usize) -> Option<Slot> {
+        self.0.as_chunks::<SLOT_BYTES>().0.get(number).map(decode_slot)
+    }
+
+    /// How many slots have times before `at`.
+    pub(crate) fn before(&self, at: Instant) -> usize {
+        self.0.as_chunks().0.partition_point(|slot| decode_slot(slot).at < at)
+    }
 }
 
 /// Names a segment of one storage; later segments have greater ids.
@@ -149,6 +304,53 @@ pub enum StorageError {
         #[source]
         source: io::Error,
     },
+    /// The disk has no room for a new segment. What is there can still be read.
+    #[error(
+        "the disk has no room for a new segment of {bytes} bytes; free some, or allow the log less"
+    )]
+    Full {
+        /// The segment's size.
+        bytes: usize,
+        /// What the disk said.
+        #[source]
+        source: io::Error,
+    },
+    /// The entry is not what was appended.
+    #[error("the entry at position {position} in segment {segment} is damaged")]
+    Damaged {
+        /// The segment named.
+        segment: SegmentId,
+        /// The position of the entry.
+        position: Position,
+    },
+    /// The storage keeps nothing that long.
+    #[error("the storage keeps entries as long as `{given:?}` says, not `{asked:?}`")]
+    Durability {
+        /// What was asked for.
+        asked: Durability,
+        /// The most that can be had.
+        given: Durability,
+    },
+    /// The disk failed to make entries durable, and since then none are; reading goes on.
+    #[error(
+        "the disk has failed to keep entries before, and none are durable since; see to the disk, \
+         then start anew"
+    )]
+    NotDurable {
+        /// The first failure.
+        #[source]
+        first: Arc<StorageError>,
+    },
+    /// Files could not be made durable.
+    #[error("what was appended could not be made durable")]
+    Sync {
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Nobody makes entries durable any more.
+    #[error("the flusher of the log has ended")]
+    Stopped,
     /// The segments could not be listed.
     #[error("the segments could not be listed")]
     List {

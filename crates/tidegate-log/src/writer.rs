@@ -5,10 +5,11 @@ use std::sync::Arc;
 use tidegate_message::{Code, Instant, Position};
 
 use crate::{
-    index::{IndexSegment, Slot},
+    commit::Durability,
+    index::{IndexSegment, Next, Slot},
     log::{LogConfig, Shared},
     memory::Memory,
-    storage::{SegmentId, Storage, StorageError},
+    storage::{Begin, SegmentId, Storage, StorageError, Written},
 };
 
 /// The one writer of a log.
@@ -22,6 +23,8 @@ pub struct LogWriter<S: Storage = Memory> {
     /// Slots of a dropped segment, to be used again.
     spare_slots: Vec<Slot>,
     last: Option<Instant>,
+    /// The position that the next entry gets.
+    next: Position,
     durable: Position,
 }
 
@@ -55,19 +58,28 @@ impl Place {
 
 impl<S: Storage> LogWriter<S> {
     pub(crate) fn new(config: LogConfig, storage: S, shared: Arc<Shared<S::Segment>>) -> Self {
+        let index = shared.index();
+        let (next, last) = (index.next(), index.last_at());
+        drop(index);
         // One entry of 64 KiB on average fills bytes and slots alike; other sizes adapt the slots.
         let slots = usize::try_from(config.segment_bytes >> 16).unwrap_or(usize::MAX).max(4);
+        let slots_max = Self::slots_max(&config);
         Self {
-            slots: slots.min(Self::slots_max(&config)),
+            slots: if Self::KEEPS_INDEX { slots.min(slots_max) } else { slots_max },
             config,
             storage,
             shared,
             active: None,
             spare_slots: Vec::new(),
-            last: None,
+            last,
+            next,
             durable: Position(0),
         }
     }
+
+    /// Whether the index of a segment is held as long as the segment, and counts against the limit. Else only few segments have
+    /// theirs in memory, and each has slots for all the entries that fit it: memory that is not written is not taken.
+    const KEEPS_INDEX: bool = S::FRAMING.entry_slot == 0;
 
     /// Appends one entry, copying meta and body once. Never waits for a reader.
     ///
@@ -86,6 +98,26 @@ impl<S: Storage> LogWriter<S> {
         self.storage.write_at(place.segment, place.start, meta)?;
         self.storage.write_at(place.segment, place.body_start(), body)?;
         self.commit(at, place)
+    }
+
+    /// Appends one entry of which `durability` is asked. `Memory` and `Page` hold when this returns; `Disk` holds when
+    /// [`Commits::wait`](crate::Commits::wait) for the returned position has.
+    ///
+    /// # Errors
+    /// As [`LogWriter::append`], or the storage cannot give that: nothing was appended then.
+    pub fn append_durably(
+        &mut self,
+        durability: Durability,
+        at: Instant,
+        meta: &[u8],
+        body: &[u8],
+    ) -> Result<Position, AppendError> {
+        self.storage.admit(durability)?;
+        let position = self.append(at, meta, body)?;
+        if durability == Durability::Disk {
+            self.storage.request(position.next(), (meta.len() + body.len()) as u64);
+        }
+        Ok(position)
     }
 
     /// Reserves room for one entry whose body of `body_bytes` is then assembled in place: no copy at all.
@@ -128,7 +160,8 @@ impl<S: Storage> LogWriter<S> {
         if let Some(active) = self.active
             && self.fits(&active, bytes)
         {
-            self.storage.prepare(active.id, active.used..active.used + bytes);
+            let end = active.used + S::FRAMING.entry_head + bytes;
+            self.storage.prepare(active.id, active.used..end);
         }
     }
 
@@ -140,17 +173,23 @@ impl<S: Storage> LogWriter<S> {
     pub fn flush(&mut self) -> Result<Position, StorageError> {
         loop {
             let index = self.shared.index();
-            let from = self.durable.max(index.first());
+            let from = match index.next_from(self.durable) {
+                Next::Gone(kept, _) => kept,
+                Next::Kept(_) | Next::Ahead => self.durable,
+            };
             let unflushed = index
                 .segment_of(from)
-                .and_then(|segment| Some((segment.id, segment.slots.last()?.end())));
+                .map(|segment| (segment.id, segment.first, segment.end, segment.next()));
             drop(index);
             self.durable = from;
-            let Some((id, end)) = unflushed else { return Ok(from) };
+            let Some((id, first, end, next)) = unflushed else { return Ok(from) };
             let reached = self.storage.flush(id, 0..end)?;
             let index = self.shared.index();
-            let durable =
-                index.segment_of(from).map_or(from, |segment| segment.first_beyond(reached));
+            let durable = match index.segment_of(from) {
+                Some(segment) if segment.first == first => segment.first_beyond(reached),
+                // It is kept no longer.
+                _ => next,
+            };
             if durable <= from {
                 return Ok(from);
             }
@@ -165,12 +204,49 @@ impl<S: Storage> LogWriter<S> {
 
     /// Bytes that storage and index hold now, pinned segments included.
     pub fn bytes_held(&mut self) -> u64 {
-        self.storage.bytes_held() + self.shared.index().slot_bytes()
+        let index_bytes = if Self::KEEPS_INDEX { self.shared.index().slot_bytes() } else { 0 };
+        self.storage.bytes_held() + index_bytes
     }
 
     /// The largest entry, meta and body together, in bytes.
     pub fn entry_bytes_max(&self) -> usize {
-        self.config.segment_bytes as usize
+        S::FRAMING.entry_bytes_max(self.config.segment_bytes as usize)
+    }
+
+    /// Drops the oldest segments whose newest entry is before `at`, the one being filled aside: retention by age. Returns how many.
+    ///
+    /// # Errors
+    /// The storage failed; what was dropped before stays dropped.
+    pub fn expire(&mut self, at: Instant) -> Result<usize, StorageError> {
+        self.drop_while(|segment| segment.last_at().is_some_and(|last| last < at))
+    }
+
+    /// Drops the oldest segments that have only entries before `position`, the one being filled aside: they were all consumed.
+    /// Returns how many.
+    ///
+    /// # Errors
+    /// As [`LogWriter::expire`].
+    pub fn release(&mut self, position: Position) -> Result<usize, StorageError> {
+        self.drop_while(|segment| segment.next() <= position)
+    }
+
+    fn drop_while(
+        &mut self,
+        is_done: impl Fn(&IndexSegment<S::Segment>) -> bool,
+    ) -> Result<usize, StorageError> {
+        let mut dropped = 0;
+        loop {
+            let index = self.shared.index();
+            let mut segments = index.segments();
+            let is_done = segments.next().is_some_and(&is_done) && segments.next().is_some();
+            drop(segments);
+            drop(index);
+            if !is_done {
+                return Ok(dropped);
+            }
+            self.drop_oldest()?;
+            dropped += 1;
+        }
     }
 
     fn check_time(&self, at: Instant) -> Result<(), AppendError> {
@@ -188,13 +264,15 @@ impl<S: Storage> LogWriter<S> {
             return Err(AppendError::TooLarge { bytes, bytes_max });
         }
         let active = match self.active {
-            Some(active) if self.fits(&active, bytes) => active,
+            Some(active) if self.fits(&active, bytes) && !self.storage.is_broken(active.id) => {
+                active
+            }
             _ => self.start_segment()?,
         };
         let checked = "an entry is no larger than a segment, which is below 4 GiB";
         Ok(Place {
             segment: active.id,
-            start: active.used,
+            start: active.used + S::FRAMING.entry_head,
             meta_bytes: u32::try_from(meta_bytes).expect(checked),
             body_bytes: u32::try_from(body_bytes).expect(checked),
         })
@@ -202,39 +280,73 @@ impl<S: Storage> LogWriter<S> {
 
     /// Whether a segment that is being filled has room for one more entry of `bytes`.
     fn fits(&self, active: &Active, bytes: usize) -> bool {
-        bytes <= self.entry_bytes_max() - active.used && active.slots_used < active.slots_max
+        let framing = S::FRAMING;
+        let used = active.used + framing.entry_slot * active.slots_used;
+        let needed = framing.entry_head + bytes + framing.entry_slot + framing.segment_tail;
+        let room = (self.config.segment_bytes as usize).saturating_sub(used);
+        needed + framing.entry_align - 1 <= room && active.slots_used < active.slots_max
     }
 
     /// Makes a written entry readable.
     fn commit(&mut self, at: Instant, place: Place) -> Result<Position, AppendError> {
         let Place { segment, start, meta_bytes, body_bytes } = place;
-        self.storage.publish(segment, place.end())?;
+        let start = u32::try_from(start).expect("a segment is below 4 GiB");
+        let slot = Slot { at, start, meta_bytes, body_bytes };
+        self.storage.publish(segment, &Written { position: self.next, slot })?;
         let active = self.active.as_mut().expect("the entry was placed in it");
-        active.used = place.end();
+        active.used = place.end().next_multiple_of(S::FRAMING.entry_align);
         active.slots_used += 1;
         self.last = Some(at);
-        let start = u32::try_from(start).expect("a segment is below 4 GiB");
-        Ok(self.shared.index().push(Slot { at, start, meta_bytes, body_bytes }))
+        self.next = self.next.next();
+        Ok(self.shared.index().push(slot))
     }
 
     /// Starts a new segment, dropping the oldest as the limit demands.
     fn start_segment(&mut self) -> Result<Active, AppendError> {
         let slots = self.slots_needed();
         if let Some(full) = self.active {
-            self.storage.seal(full.id)?;
+            if full.slots_used > 0 {
+                self.storage.seal(full.id)?;
+            } else {
+                // It broke before it was used.
+                self.storage.remove(full.id)?;
+                self.shared.index().pop_newest();
+            }
             self.active = None;
             self.slots = slots;
         }
-        self.make_room(self.config.segment_bytes + (slots * Slot::BYTES) as u64)?;
-        let (id, segment) = self.storage.create(self.entry_bytes_max())?;
+        self.store_slots();
+        let index_bytes = if Self::KEEPS_INDEX { slots * Slot::BYTES } else { 0 };
+        self.make_room(self.config.segment_bytes + index_bytes as u64)?;
+        let kept = self.shared.index().first();
+        let begin = Begin { position: self.next, last: self.last, kept };
+        let (id, segment) = self.storage.create(self.config.segment_bytes as usize, begin)?;
         let mut index_slots = std::mem::take(&mut self.spare_slots);
         if index_slots.capacity() != slots {
             index_slots = Vec::with_capacity(slots);
         }
         self.shared.index().push_segment(id, segment, index_slots);
-        let active = Active { id, used: 0, slots_used: 0, slots_max: slots };
+        let used = S::FRAMING.segment_head;
+        let active = Active { id, used, slots_used: 0, slots_max: slots };
         self.active = Some(active);
         Ok(active)
+    }
+
+    /// Lets go of slots that the storage keeps by now.
+    fn store_slots(&mut self) {
+        loop {
+            let oldest = self.shared.index().oldest_held();
+            let Some(id) = oldest.filter(|&id| self.storage.is_stored(id)) else { return };
+            let slots = self.shared.index().release_slots(id);
+            self.reuse_slots(slots);
+        }
+    }
+
+    fn reuse_slots(&mut self, slots: Option<Vec<Slot>>) {
+        if let Some(mut slots) = slots {
+            slots.clear();
+            self.spare_slots = slots;
+        }
     }
 
     /// Index slots for the next segment: twice as many if they ran out before the bytes did, half as many
@@ -243,6 +355,9 @@ impl<S: Storage> LogWriter<S> {
     /// So no index ever grows under its lock, and small entries do not make it large beyond measure: the
     /// slots of a segment take at most as much memory as the segment.
     fn slots_needed(&self) -> usize {
+        if !Self::KEEPS_INDEX {
+            return self.slots;
+        }
         let slots = match self.active {
             Some(active) if active.slots_used == active.slots_max => self.slots.saturating_mul(2),
             Some(active) if active.slots_used < active.slots_max / 4 => (self.slots / 2).max(4),
@@ -252,7 +367,9 @@ impl<S: Storage> LogWriter<S> {
     }
 
     fn slots_max(config: &LogConfig) -> usize {
-        (config.segment_bytes as usize / Slot::BYTES).max(1)
+        let segment_bytes = config.segment_bytes as usize;
+        let most = segment_bytes / if Self::KEEPS_INDEX { Slot::BYTES } else { 1 };
+        most.min(S::FRAMING.entries_max(segment_bytes)).max(1)
     }
 
     /// Drops oldest segments until `needed` bytes fit under the limit.
@@ -278,7 +395,8 @@ impl<S: Storage> LogWriter<S> {
         let index = self.shared.index();
         let mut freed = 0;
         let frees_enough = |segment: &IndexSegment<S::Segment>| {
-            freed += self.storage.bytes_removable(segment.id) + segment.slot_bytes();
+            let index_bytes = if Self::KEEPS_INDEX { segment.slot_bytes() } else { 0 };
+            freed += self.storage.bytes_removable(segment.id) + index_bytes;
             freed >= excess
         };
         index.segments().position(frees_enough).map(|last| last + 1)
@@ -290,10 +408,7 @@ impl<S: Storage> LogWriter<S> {
         };
         self.storage.remove(id)?;
         let dropped = self.shared.index().pop_segment();
-        if let Some(IndexSegment { mut slots, .. }) = dropped {
-            slots.clear();
-            self.spare_slots = slots;
-        }
+        self.reuse_slots(dropped.and_then(IndexSegment::into_slots));
         Ok(())
     }
 }

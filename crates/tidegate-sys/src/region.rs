@@ -11,10 +11,13 @@
 //! so no byte is ever read and written at once. To be filled a second time the region is
 //! [reset](RegionWriter::reset), which succeeds only if the writer is its sole owner.
 //!
-//! Always true: a byte below `published` does not change while a slice or a [`Region`] of it exists; a
-//! slice keeps the whole region mapped; memory is taken from the kernel page by page, as it is touched.
+//! A region is memory of its own, or the bytes of a [file](crate::folder) whose folder this process has locked.
+//!
+//! Always true: a byte below `published` does not change while a slice or a [`Region`] of it exists (of a file: by this process);
+//! a slice keeps the whole region mapped; memory is taken from the kernel page by page, as it is touched.
 
 use std::{
+    fs::File,
     io,
     ops::Range,
     sync::{
@@ -25,6 +28,11 @@ use std::{
 
 use bytes::Bytes;
 use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
+
+use crate::{
+    folder::MapHold,
+    sigbus::{self, Guard},
+};
 
 /// Copies of at least this many bytes go past the cache.
 ///
@@ -49,8 +57,11 @@ pub struct RegionWriter {
 }
 
 struct Shared {
+    // Fields go in this order: the guard ends before its map does, and the file is held longest.
+    guard: Option<Guard>,
     map: MmapRaw,
     published: AtomicUsize,
+    _hold: Option<MapHold>,
 }
 
 impl Region {
@@ -66,15 +77,33 @@ impl Region {
             ));
         }
         let map = MmapRaw::from(MmapOptions::new().len(len).map_anon()?);
-        let shared = Arc::new(Shared { map, published: AtomicUsize::new(0) });
-        let writer = RegionWriter { shared: Arc::clone(&shared), published: 0, touched: 0 };
-        Ok((writer, Self { shared }))
+        let writer = RegionWriter::new(map, None, None);
+        let region = writer.region();
+        Ok((writer, region))
     }
 
     /// Bytes from the start that are final and readable.
     pub fn published(&self) -> usize {
         // Pairs with the store in `RegionWriter::publish`: whoever sees the boundary sees the bytes.
         self.shared.published.load(Ordering::Acquire)
+    }
+
+    /// Takes the memory of `range` now, and readies it for being written, so that the writer meets no page fault there.
+    ///
+    /// Changes no byte, so it may be called while the writer writes and others read.
+    ///
+    /// # Errors
+    /// The range lies beyond the region, or the kernel refuses (Linux before 5.14 knows no such request).
+    pub fn populate(&self, range: Range<usize>) -> io::Result<()> {
+        if range.start > range.end || range.end > self.shared.map.len() {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        self.shared.map.advise_range(Advice::PopulateWrite, range.start, range.len())
+    }
+
+    /// Whether a page of the region's file could not be reached and was replaced by zeros.
+    pub fn is_damaged(&self) -> bool {
+        self.shared.is_damaged()
     }
 
     /// The published bytes in `range`, shared and not copied; they pin the region until dropped.
@@ -97,6 +126,26 @@ impl Region {
 }
 
 impl RegionWriter {
+    fn new(map: MmapRaw, guard: Option<Guard>, hold: Option<MapHold>) -> Self {
+        let shared = Shared { guard, map, published: AtomicUsize::new(0), _hold: hold };
+        Self { shared: Arc::new(shared), published: 0, touched: 0 }
+    }
+
+    /// Maps `len` bytes of a file that `hold` keeps others of this process from mapping.
+    pub(crate) fn of_file(file: &File, len: usize, hold: MapHold) -> io::Result<Self> {
+        if len == 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file is empty"));
+        }
+        let map = MmapOptions::new().len(len).map_raw(file)?;
+        let guard = sigbus::guard(map.as_ptr(), len)?;
+        Ok(Self::new(map, Some(guard), Some(hold)))
+    }
+
+    /// Whether a page of the region's file could not be reached and was replaced by zeros: what is written there is lost.
+    pub fn is_damaged(&self) -> bool {
+        self.shared.is_damaged()
+    }
+
     /// Another handle for readers.
     pub fn region(&self) -> Region {
         Region { shared: Arc::clone(&self.shared) }
@@ -226,6 +275,12 @@ impl RegionWriter {
     }
 }
 
+impl Shared {
+    fn is_damaged(&self) -> bool {
+        self.guard.as_ref().is_some_and(Guard::is_damaged)
+    }
+}
+
 /// Owner of one slice; constructed only over published bytes.
 struct Slice {
     shared: Arc<Shared>,
@@ -244,7 +299,7 @@ impl AsRef<[u8]> for Slice {
 }
 
 /// The granule in which the kernel hands out memory.
-fn page_bytes() -> usize {
+pub(crate) fn page_bytes() -> usize {
     // SAFETY: the call has no precondition, and this name is always known.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(bytes).expect("the kernel has pages")

@@ -1,8 +1,10 @@
-//! Once a log has wrapped, appending takes no memory, and reading only the count of each slice.
+//! Once a log has wrapped, appending takes no memory, and reading only the count of each slice. In files, each segment takes some.
 
 use allocation_counter::measure;
+use tidegate_log::{Durability, Files, FilesConfig, Log, LogConfig, Opened};
+use tidegate_sys::folder::Folder;
 
-use crate::support::{at, log_of};
+use crate::support::{Scratch, at, log_of};
 
 #[test]
 fn a_wrapped_log_appends_without_allocating() {
@@ -36,4 +38,32 @@ fn reading_an_entry_allocates_once_and_copies_nothing() {
     assert!(used.bytes_total < 5 * 100, "{used:?}");
     let used = measure(|| assert!(reader.next().unwrap().is_none()));
     assert_eq!(used.count_total, 0, "asking in vain: {used:?}");
+}
+
+#[test]
+fn a_log_in_files_allocates_for_segments_and_not_for_entries() {
+    let scratch = Scratch::new("allocation");
+    let config = FilesConfig { log_id: 1, opened: at(0), commit: Default::default() };
+    let disk = Folder::open(&scratch.path("log")).unwrap();
+    let Opened { files, mut flusher, .. } = Files::open(disk, config).unwrap();
+    let config = LogConfig { bytes_max: 8 << 20, segment_bytes: 1 << 20 };
+    let (mut writer, log) = Log::open(config, files).unwrap();
+    let mut time = 0;
+    let mut append = |entries: u64| {
+        for _ in 0..entries {
+            time += 1;
+            let appended = writer.append_durably(Durability::Disk, at(time), b"meta", &[7; 100]);
+            appended.unwrap();
+        }
+    };
+    append(100);
+    let used = measure(|| append(5_000));
+    assert_eq!(used.count_total, 0, "within a segment: {used:?}");
+    let mut lap = || {
+        append(20_000);
+        flusher.turn(&|| at(1));
+    };
+    (0..5).for_each(|_| lap());
+    let (used, first) = (measure(&mut lap), log.first().unwrap().unwrap().position);
+    assert!(first.0 > 0 && used.count_total < 100, "three segments: {used:?}");
 }

@@ -144,14 +144,14 @@ fn flush_says_which_entries_are_durable() {
 
 #[test]
 fn a_log_starts_in_an_empty_storage_only() {
-    use tidegate_log::Storage;
+    use tidegate_log::{Begin, Storage};
 
     let config = LogConfig { bytes_max: 1024, segment_bytes: 256 };
     let storage = Faulty::default();
     storage.faults.fail(Call::List);
     assert!(matches!(Log::create(config.clone(), storage), Err(LogError::Storage(_))));
     let mut storage = Faulty::default();
-    storage.create(256).unwrap();
+    storage.create(256, Begin { position: Position(0), last: None, kept: Position(0) }).unwrap();
     let error = Log::create(config, storage).err().unwrap();
     assert_eq!(error.to_string(), "the storage is not empty: it has 1 segments");
 }

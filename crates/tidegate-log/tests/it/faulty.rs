@@ -10,7 +10,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use tidegate_log::{Memory, MemorySegment, Segment, SegmentId, SegmentInfo, Storage, StorageError};
+use tidegate_log::{
+    Begin, Memory, MemorySegment, Segment, SegmentId, SegmentInfo, Storage, StorageError, Written,
+};
 
 /// The calls of a storage that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,10 +71,14 @@ impl Faulty {
 impl Storage for Faulty {
     type Segment = FaultySegment;
 
-    fn create(&mut self, len: usize) -> Result<(SegmentId, FaultySegment), StorageError> {
+    fn create(
+        &mut self,
+        len: usize,
+        begin: Begin,
+    ) -> Result<(SegmentId, FaultySegment), StorageError> {
         let failed = |source| StorageError::Create { bytes: len, source };
         self.faults.check(Call::Create).map_err(failed)?;
-        let (id, segment) = self.memory.create(len)?;
+        let (id, segment) = self.memory.create(len, begin)?;
         Ok((id, FaultySegment { id, segment, faults: self.faults.clone() }))
     }
 
@@ -103,9 +109,9 @@ impl Storage for Faulty {
         self.memory.prepare(segment, range);
     }
 
-    fn publish(&mut self, segment: SegmentId, end: usize) -> Result<(), StorageError> {
+    fn publish(&mut self, segment: SegmentId, entry: &Written) -> Result<(), StorageError> {
         self.check(segment, Call::Publish)?;
-        self.memory.publish(segment, end)
+        self.memory.publish(segment, entry)
     }
 
     fn seal(&mut self, segment: SegmentId) -> Result<(), StorageError> {

@@ -2,9 +2,12 @@
 
 mod allocation;
 mod cadence;
+mod durable;
 mod faults;
 mod faulty;
+mod kill;
 mod limit;
 mod model;
 mod overtaken;
+mod power;
 mod support;

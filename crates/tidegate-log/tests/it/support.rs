@@ -1,5 +1,10 @@
 //! What several tests build.
 
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
 use tidegate_log::{Log, LogConfig, LogWriter, Memory};
 use tidegate_message::Instant;
 
@@ -23,4 +28,28 @@ pub(crate) fn frame_time(number: u64, fps: u64) -> Instant {
 /// Bytes that tell `number` and their place apart from all others.
 pub(crate) fn bytes_of(number: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| (number * 31 + i * 7 + i / 251) as u8).collect()
+}
+
+/// A folder of its own for one test, removed with it.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(test: &str) -> Self {
+        // Beside the build, because the system's folder for such things may be memory.
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("log-{test}"));
+        // What a killed run left behind.
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("the build folder can be written to");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }

@@ -1,0 +1,553 @@
+//! Segments in mapped files, which outlive the process and, once flushed, the loss of power.
+//!
+//! ```text
+//!            append (stores to the map)              flusher, on a thread of its own
+//!  LogWriter ───────────────▶ filling ──full──▶ full ── slots ─┬─ sync, trailer ──▶ sealed ──removed──▶ unused
+//!                                ▲                             └────────────────────removed─────────────▶ │
+//!                                └─────────────── renamed, header written anew ◀───────────────────────────┘
+//! ```
+//!
+//! **What one append costs.** Meta and body are copied to the map once and read once for the checksum, a head of 32 bytes goes
+//! before them; no system call. Against a write per message that saves the call; a page that is new to the page cache costs a
+//! fault all the same, so once the log has wrapped, segments are used again, pages, blocks and all.
+//!
+//! **What survives what.** A store to a shared map is in the kernel's page cache: it survives the end of the process, however that
+//! ends (`page`). The kernel writes pages back in any order, so nothing is said of a loss of power before the flusher has synced
+//! the file and, for a new name, the folder (`disk`). A segment is synced before its trailer is written: a trailer proves that all
+//! of its records were.
+//!
+//! **No position that was said to be durable is given twice.** The newest segment on the disk knows the next one, by its records or
+//! its header's base. So its file is neither used again nor removed before a later one is on the disk; the newest that a process
+//! finds is synced first of all.
+//!
+//! Always true: every file is in one state of the picture; a record counts only with its head, which is stored last; an error of
+//! the disk while syncing stays, see [`commit`](crate::Commits).
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    ops::Range,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tidegate_message::{Instant, Position};
+use tidegate_sys::{folder::Folder, region::RegionError};
+
+use crate::{
+    commit::{CommitConfig, Commits, Durability},
+    disk::{Disk, DiskFile, DiskMap},
+    flusher::Flusher,
+    format::{
+        DATA_START, Header, RECORD_ALIGN, RECORD_HEAD_BYTES, RecordHead, SLOT_BYTES, TRAILER_BYTES,
+        align, seed,
+    },
+    index::Slot,
+    recovery::{OpenError, Report, recover},
+    segment::FileSegment,
+    storage::{Begin, Framing, Recovered, SegmentId, SegmentInfo, Storage, StorageError, Written},
+};
+
+/// A storage in the files of a folder.
+pub struct Files<D: Disk = Folder> {
+    shared: Arc<Shared<D>>,
+    config: FilesConfig,
+    filling: Option<Filling<D>>,
+    next_id: u64,
+    /// Entries before it were appended.
+    appended: Position,
+    recovered: Option<Recovered<FileSegment>>,
+}
+
+/// What a storage in files needs to know.
+#[derive(Clone, Debug)]
+pub struct FilesConfig {
+    /// Which log this is: a hash of its name, say. Segments of another log in the folder are left alone.
+    pub log_id: u64,
+    /// When it was opened, by the wall clock; new segments carry it for who looks into them.
+    pub opened: Instant,
+    /// How flushes are grouped.
+    pub commit: CommitConfig,
+}
+
+/// A storage in files, and what belongs to it.
+pub struct Opened<D: Disk = Folder> {
+    /// The storage, for [`Log::open`](crate::Log::open).
+    pub files: Files<D>,
+    /// What makes it durable: to be [run](Flusher::run) on a thread of its own.
+    pub flusher: Flusher<D>,
+    /// Tells what is durable.
+    pub commits: Commits,
+    /// What was found.
+    pub report: Report,
+}
+
+/// The map of a file of a disk.
+pub(crate) type Map<D> = <<D as Disk>::File as DiskFile>::Map;
+
+/// What storage and flusher share.
+pub(crate) struct Shared<D: Disk> {
+    pub(crate) disk: D,
+    pub(crate) commits: Commits,
+    pub(crate) state: Mutex<State<D>>,
+    /// Held by whoever syncs and seals, so that one does at a time.
+    pub(crate) working: Mutex<()>,
+    /// A new file for the next segment. Held by whoever makes one, so that the other waits for it instead of making it, too.
+    pub(crate) ready: Mutex<Option<Kept<D>>>,
+    pub(crate) settle_after: Duration,
+}
+
+pub(crate) struct State<D: Disk> {
+    /// The segment that was begun last, whatever became of it since: what tells the next position.
+    pub(crate) newest: Option<(SegmentId, Arc<D::File>)>,
+    /// To be synced and sealed, oldest first.
+    pub(crate) full: VecDeque<Full<D>>,
+    /// The one of them that is being sealed, and its size.
+    pub(crate) busy: Option<(SegmentId, u64)>,
+    /// Sealed, or left as they are after a failure of the disk.
+    pub(crate) kept: BTreeMap<SegmentId, (Kept<D>, IsStored)>,
+    pub(crate) removed: Vec<Kept<D>>,
+    /// The next segment and its size, if it will need a new file soon.
+    pub(crate) wanted: Option<(SegmentId, u64)>,
+    /// Names were changed since the folder was synced last.
+    pub(crate) is_renamed: bool,
+    /// The newest segment that is known to be on the disk.
+    pub(crate) newest_synced: Option<SegmentId>,
+}
+
+/// Whether the slots of a segment can be read from its file.
+type IsStored = bool;
+
+/// The file of a segment that is not being filled.
+pub(crate) struct Kept<D: Disk> {
+    pub(crate) id: SegmentId,
+    pub(crate) map: Map<D>,
+    /// Closed once there is nothing to be synced: a log may have more segments than a process may have open files.
+    pub(crate) file: Option<Arc<D::File>>,
+    pub(crate) len: u64,
+}
+
+/// A segment to which nothing is added, and which is not sealed yet.
+pub(crate) struct Full<D: Disk> {
+    pub(crate) kept: Kept<D>,
+    pub(crate) segment: FileSegment,
+    pub(crate) seed: u32,
+    pub(crate) base: Position,
+    /// Position after its last entry.
+    pub(crate) next: Position,
+    /// Offset after its last record.
+    pub(crate) end: usize,
+    pub(crate) slots: Slots,
+    /// When the flusher saw it first.
+    pub(crate) since: Option<Instant>,
+}
+
+/// Where the slots of a full segment are.
+#[derive(PartialEq, Eq)]
+pub(crate) enum Slots {
+    /// To be had by going from record to record.
+    InRecords,
+    /// What a scan has found.
+    Found(Vec<Slot>),
+    /// In the file.
+    Stored,
+    /// In the log's index only: the file has no room.
+    Unfit,
+}
+
+struct Filling<D: Disk> {
+    kept: Kept<D>,
+    segment: FileSegment,
+    seed: u32,
+    base: Position,
+    /// Whether the log still takes new files, and the next one was not asked for yet.
+    grows: bool,
+}
+
+impl<D: Disk> Files<D> {
+    /// Opens the log in the folder `disk`, which may be empty.
+    ///
+    /// Takes time by the number of segments; only those that were not sealed are read.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or a later version of this program wrote to it. Damage of files is no error, but reported.
+    pub fn open(disk: D, config: FilesConfig) -> Result<Opened<D>, OpenError> {
+        let found = recover(&disk, config.log_id)?;
+        let next = found.recovered.next;
+        let first_unsealed = found.full.first().map_or(next, |full| full.base);
+        let commits = Commits::new(config.commit.clone(), first_unsealed);
+        let state = State {
+            newest: None,
+            newest_synced: None,
+            full: found.full.into(),
+            busy: None,
+            kept: found.sealed.into_iter().map(|(id, kept)| (id, (kept, true))).collect(),
+            removed: found.unused,
+            wanted: None,
+            is_renamed: true,
+        };
+        let newest = found.newest;
+        if !state.full.is_empty() {
+            commits.wake();
+        }
+        let shared = Arc::new(Shared {
+            disk,
+            commits: commits.clone(),
+            state: Mutex::new(state),
+            working: Mutex::default(),
+            ready: Mutex::new(None),
+            settle_after: config.commit.settle_after,
+        });
+        if let Some(newest) = newest {
+            shared.sync_newest(newest);
+        }
+        let files = Self {
+            shared: Arc::clone(&shared),
+            config,
+            filling: None,
+            next_id: found.next_id,
+            appended: next,
+            recovered: Some(found.recovered),
+        };
+        let flusher = Flusher::new(shared);
+        Ok(Opened { files, flusher, commits, report: found.report })
+    }
+
+    fn filling(
+        &mut self,
+        segment: SegmentId,
+        operation: &'static str,
+    ) -> Result<&mut Filling<D>, StorageError> {
+        let filling = self.filling.as_mut().filter(|filling| filling.kept.id == segment);
+        filling.ok_or(StorageError::Missing { segment, operation })
+    }
+
+    /// A file for the next segment: the one that was made ready, one that is not used any more, or a new one; and whether the log
+    /// grows by it.
+    fn take_file(&mut self, id: SegmentId, len: u64) -> io::Result<(Kept<D>, bool)> {
+        let mut ready = self.shared.ready();
+        if let Some(kept) = ready.take_if(|ready| ready.id == id && ready.len == len) {
+            // The log has just wrapped if there is something to be used again.
+            return Ok((kept, self.shared.state().removed.is_empty()));
+        }
+        let disk = &self.shared.disk;
+        let name = file_name(id);
+        let Some(mut kept) = self.shared.take_unused(id, |kept| kept.len == len) else {
+            return Ok((self.shared.new_file(id, len)?, true));
+        };
+        if let Err(error) = disk.rename(&file_name(kept.id), &name) {
+            self.shared.state().removed.push(kept);
+            return Err(error);
+        }
+        kept.id = id;
+        match disk.open(&name) {
+            Ok(file) => Ok((Kept { file: Some(Arc::new(file)), ..kept }, false)),
+            Err(error) => {
+                self.shared.state().removed.push(kept);
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes files that nobody needs, the `spare` newest aside.
+    fn tidy(&mut self, spare: usize) {
+        while self.shared.state().removed.len() > spare {
+            let next = SegmentId(self.next_id);
+            let Some(kept) = self.shared.take_unused(next, |_| true) else { return };
+            if self.shared.disk.remove(&file_name(kept.id)).is_err() {
+                self.shared.state().removed.push(kept);
+                return;
+            }
+            self.shared.state().is_renamed = true;
+        }
+    }
+}
+
+impl<D: Disk> Storage for Files<D> {
+    type Segment = FileSegment;
+
+    const FRAMING: Framing = Framing {
+        segment_head: DATA_START,
+        segment_tail: TRAILER_BYTES,
+        entry_head: RECORD_HEAD_BYTES,
+        entry_slot: SLOT_BYTES,
+        entry_align: RECORD_ALIGN,
+    };
+
+    fn recover(&mut self) -> Recovered<FileSegment> {
+        let none = Recovered { segments: Vec::new(), next: self.appended, last: None };
+        self.recovered.take().unwrap_or(none)
+    }
+
+    fn create(
+        &mut self,
+        len: usize,
+        begin: Begin,
+    ) -> Result<(SegmentId, FileSegment), StorageError> {
+        let id = SegmentId(self.next_id);
+        let taken = self.take_file(id, len as u64);
+        let (mut kept, grows) = taken.map_err(|source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                StorageError::Full { bytes: len, source }
+            }
+            _ => StorageError::Create { bytes: len, source },
+        })?;
+        let header = Header {
+            len: u32::try_from(len).expect("a segment is below 4 GiB"),
+            log_id: self.config.log_id,
+            segment: id,
+            base: begin.position,
+            before: begin.last,
+            created: self.config.opened,
+            kept: begin.kept,
+        };
+        kept.map.write(0, &header.encode()).map_err(|error| refused(id, "write", error))?;
+        let seed = seed(self.config.log_id, id);
+        let segment = FileSegment::filling(id, kept.map.region(), seed);
+        let mut state = self.shared.state();
+        state.newest = kept.file.clone().map(|file| (id, file));
+        state.is_renamed = true;
+        drop(state);
+        let base = begin.position;
+        let filling = Filling { kept, segment: segment.clone(), seed, base, grows };
+        self.filling = Some(filling);
+        self.next_id += 1;
+        self.tidy(1);
+        Ok((id, segment))
+    }
+
+    fn write_at(
+        &mut self,
+        segment: SegmentId,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), StorageError> {
+        let filling = self.filling(segment, "write")?;
+        filling.kept.map.write(offset, bytes).map_err(|error| refused(segment, "write", error))
+    }
+
+    fn buffer(
+        &mut self,
+        segment: SegmentId,
+        range: Range<usize>,
+    ) -> Result<&mut [u8], StorageError> {
+        let filling = self.filling(segment, "write")?;
+        filling.kept.map.buffer(range).map_err(|error| refused(segment, "write", error))
+    }
+
+    fn prepare(&mut self, segment: SegmentId, range: Range<usize>) {
+        let Ok(filling) = self.filling(segment, "prepare") else { return };
+        // Where the kernel refuses, the write faults.
+        let _ = filling.kept.map.region().populate(range);
+    }
+
+    fn publish(&mut self, segment: SegmentId, entry: &Written) -> Result<(), StorageError> {
+        let Written { position, slot } = *entry;
+        let filling = self.filling(segment, "publish")?;
+        let map = &mut filling.kept.map;
+        let refused = |error| refused(segment, "publish", error);
+        let start = slot.start as usize;
+        let content = map.buffer(start..slot.end()).map_err(refused)?;
+        let Slot { at, meta_bytes, body_bytes, .. } = slot;
+        let head = RecordHead { meta_bytes, body_bytes, position, at };
+        let head = head.encode(filling.seed, content);
+        map.write(start - RECORD_HEAD_BYTES, &head).map_err(refused)?;
+        if map.is_damaged() {
+            let source = io::Error::other(
+                "part of the file is out of reach: it was cut, or its disk failed",
+            );
+            return Err(StorageError::Segment { segment, operation: "write", source });
+        }
+        let end = align(slot.end());
+        map.publish(end).map_err(refused)?;
+        let len = filling.kept.len;
+        if end as u64 > len / 2 && std::mem::take(&mut filling.grows) {
+            self.shared.state().wanted = Some((SegmentId(self.next_id), len));
+            self.shared.commits.wake();
+        }
+        self.appended = position.next();
+        Ok(())
+    }
+
+    fn is_broken(&self, segment: SegmentId) -> bool {
+        let filling = self.filling.as_ref().filter(|filling| filling.kept.id == segment);
+        filling.is_some_and(|filling| filling.kept.map.is_damaged())
+    }
+
+    fn seal(&mut self, segment: SegmentId) -> Result<(), StorageError> {
+        self.filling(segment, "seal")?;
+        let Some(filling) = self.filling.take() else { return Ok(()) };
+        let end = filling.kept.map.published();
+        let full = Full {
+            kept: filling.kept,
+            segment: filling.segment,
+            seed: filling.seed,
+            base: filling.base,
+            next: self.appended,
+            end,
+            slots: Slots::InRecords,
+            since: None,
+        };
+        let mut state = self.shared.state();
+        state.full.push_back(full);
+        drop(state);
+        self.shared.commits.wake();
+        Ok(())
+    }
+
+    fn flush(&mut self, segment: SegmentId, range: Range<usize>) -> Result<usize, StorageError> {
+        let is_synced = matches!(self.shared.state().kept.get(&segment), Some((_, true)));
+        if !is_synced {
+            self.shared.flush(self.appended).map_err(|first| StorageError::NotDurable { first })?;
+        }
+        Ok(range.end)
+    }
+
+    fn is_stored(&self, segment: SegmentId) -> bool {
+        let state = self.shared.state();
+        match state.kept.get(&segment) {
+            Some(&(_, is_stored)) => is_stored,
+            None => {
+                state.full.iter().any(|full| full.kept.id == segment && full.slots == Slots::Stored)
+            }
+        }
+    }
+
+    fn admit(&self, asked: Durability) -> Result<(), StorageError> {
+        match self.shared.commits.failure() {
+            Some(first) if asked == Durability::Disk => Err(StorageError::NotDurable { first }),
+            _ => Ok(()),
+        }
+    }
+
+    fn request(&mut self, end: Position, bytes: u64) {
+        self.shared.commits.request(end, bytes);
+    }
+
+    fn list(&self) -> Result<Vec<SegmentInfo>, StorageError> {
+        let state = self.shared.state();
+        let info = |kept: &Kept<D>| SegmentInfo {
+            id: kept.id,
+            len: usize::try_from(kept.len).unwrap_or(usize::MAX),
+            published: kept.map.published(),
+        };
+        let kept = state.kept.values().map(|(kept, _)| info(kept));
+        let full = state.full.iter().map(|full| info(&full.kept));
+        let filling = self.filling.iter().map(|filling| info(&filling.kept));
+        Ok(kept.chain(full).chain(filling).collect())
+    }
+
+    fn remove(&mut self, segment: SegmentId) -> Result<(), StorageError> {
+        let mut state = self.shared.state();
+        if let Some((kept, _)) = state.kept.remove(&segment) {
+            state.removed.push(kept);
+        } else if let Some(found) = state.full.iter().position(|full| full.kept.id == segment) {
+            let full = state.full.remove(found).expect("it was found there");
+            state.removed.push(full.kept);
+        } else if self.filling.as_ref().is_some_and(|filling| filling.kept.id == segment) {
+            state.removed.extend(self.filling.take().map(|filling| filling.kept));
+        } else if state.busy.take_if(|(id, _)| *id == segment).is_none() {
+            // If it is busy, the flusher finds that it is kept no longer.
+            return Err(StorageError::Missing { segment, operation: "remove" });
+        }
+        drop(state);
+        // The newest is for the next segment; a start before that finds it before the others, without a gap.
+        self.tidy(1);
+        Ok(())
+    }
+
+    fn bytes_held(&mut self) -> u64 {
+        let state = self.shared.state();
+        let kept = state.kept.values().map(|(kept, _)| kept.len);
+        let full = state.full.iter().map(|full| full.kept.len);
+        let busy = state.busy.iter().map(|&(_, len)| len);
+        let filling = self.filling.iter().map(|filling| filling.kept.len);
+        // One handle is the segment's own, if anyone still has that.
+        let pinned = state.removed.iter().filter(|kept| kept.map.is_pinned_beyond(0));
+        let held = kept.chain(full).chain(busy).chain(filling).sum::<u64>();
+        held + pinned.map(|kept| kept.len).sum::<u64>()
+    }
+
+    fn bytes_removable(&self, segment: SegmentId) -> u64 {
+        let state = self.shared.state();
+        let full = || state.full.iter().map(|full| &full.kept).find(|kept| kept.id == segment);
+        let kept = state.kept.get(&segment).map(|(kept, _)| kept).or_else(full);
+        match (kept, state.busy) {
+            // The log's index holds one handle and drops it with the segment.
+            (Some(kept), _) if !kept.map.is_pinned_beyond(1) => kept.len,
+            (None, Some((id, len))) if id == segment => len,
+            _ => 0,
+        }
+    }
+}
+
+impl<D: Disk> Drop for Files<D> {
+    fn drop(&mut self) {
+        self.shared.commits.stop();
+    }
+}
+
+impl<D: Disk> Shared<D> {
+    pub(crate) fn ready(&self) -> MutexGuard<'_, Option<Kept<D>>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has what an earlier process left in its newest segment reach the disk, so that its older files can go. A failure is kept by
+    /// the commits.
+    fn sync_newest(&self, newest: SegmentId) {
+        let synced = self.disk.open(&file_name(newest)).and_then(|file| file.sync());
+        match synced.and_then(|()| self.disk.sync()) {
+            Ok(()) => {
+                let mut state = self.state();
+                state.newest_synced = Some(newest);
+                state.is_renamed = false;
+            }
+            Err(source) => drop(self.commits.fail(StorageError::Sync { source })),
+        }
+    }
+
+    /// A new file for a segment.
+    pub(crate) fn new_file(&self, id: SegmentId, len: u64) -> io::Result<Kept<D>> {
+        let name = file_name(id);
+        let file = self.disk.create(&name, len)?;
+        match file.map() {
+            Ok(map) => Ok(Kept { id, map, file: Some(Arc::new(file)), len }),
+            Err(error) => {
+                // The first error is the one to be told; what is left has nothing in it, which the next start sees.
+                let _ = self.disk.remove(&name);
+                Err(error)
+            }
+        }
+    }
+
+    /// A removed file that nobody reads, and that is not needed to tell the next position, which segment `next` begins with.
+    fn take_unused(&self, next: SegmentId, wanted: impl Fn(&Kept<D>) -> bool) -> Option<Kept<D>> {
+        let mut state = self.state();
+        let synced = state.newest_synced;
+        // The one proves what was said to be durable, the other all that this process has appended.
+        let is_needed = |id: SegmentId| Some(id) == synced || id.0 + 1 == next.0;
+        let mut removed = state.removed.iter_mut();
+        let found =
+            removed.position(|kept| !is_needed(kept.id) && wanted(kept) && kept.map.reset())?;
+        Some(state.removed.swap_remove(found))
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State<D>> {
+        // Every change of the state is complete before anything can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The name of the file of a segment.
+pub(crate) fn file_name(id: SegmentId) -> String {
+    format!("{:016x}.segment", id.0)
+}
+
+pub(crate) fn refused(
+    segment: SegmentId,
+    operation: &'static str,
+    error: RegionError,
+) -> StorageError {
+    let source = io::Error::new(io::ErrorKind::InvalidInput, error);
+    StorageError::Segment { segment, operation, source }
+}

@@ -1,0 +1,445 @@
+//! The bytes of a segment file, to and from numbers.
+//!
+//! Always true: decoding takes any bytes without a panic; what is decoded has proven itself, [`RecordHead::decode`] aside.
+#![doc = include_str!("../../../docs/src/log-format.md")]
+
+use tidegate_message::{Instant, Position};
+
+use crate::{index::Slot, storage::SegmentId};
+
+pub(crate) const HEADER_BYTES: usize = 80;
+/// Where the checksum of a header is, in all versions.
+const HEADER_CRC: usize = 76;
+pub(crate) const DATA_START: usize = 4096;
+pub(crate) const RECORD_HEAD_BYTES: usize = 32;
+pub(crate) const RECORD_ALIGN: usize = 8;
+pub(crate) const SLOT_BYTES: usize = 24;
+pub(crate) const TRAILER_BYTES: usize = 64;
+
+/// Nothing appends that often; no sum of positions overflows.
+const POSITION_MAX: Position = Position(u64::MAX / 2);
+
+const MAJOR: u16 = 1;
+const MINOR: u16 = 0;
+const FEATURES_KNOWN: u32 = 0;
+const FLAGS_REQUIRED: u32 = 0xffff_0000;
+const MAGIC: &[u8; 8] = b"TGLOGSEG";
+const TRAILER_MAGIC: &[u8; 8] = b"TGLOGEND";
+
+/// What the header of a segment says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) len: u32,
+    pub(crate) log_id: u64,
+    pub(crate) segment: SegmentId,
+    pub(crate) base: Position,
+    /// Time of the newest record before the base.
+    pub(crate) before: Option<Instant>,
+    pub(crate) created: Instant,
+    /// The oldest position that the log kept then.
+    pub(crate) kept: Position,
+}
+
+/// Why a header was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeaderError {
+    /// The bytes are no header, or a damaged one.
+    Damaged,
+    /// It is whole, and of a major version that this program does not know.
+    Major(u16),
+    /// It is whole, and has features that this program does not know.
+    Features(u32),
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let mut put = Put(&mut bytes, 0);
+        put.bytes(MAGIC);
+        put.bytes(&MAJOR.to_le_bytes());
+        put.bytes(&MINOR.to_le_bytes());
+        put.u32(0);
+        put.u32(0);
+        put.u32(self.len);
+        put.u64(self.log_id);
+        put.u64(self.segment.0);
+        put.u64(self.base.0);
+        put.time(self.before.unwrap_or(Instant::MIN));
+        put.time(self.created);
+        put.u64(self.kept.0);
+        put.u32(DATA_START as u32);
+        let crc = crc32c::crc32c(&bytes[..HEADER_CRC]);
+        bytes[HEADER_CRC..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, HeaderError> {
+        let bytes = bytes.first_chunk::<HEADER_BYTES>().ok_or(HeaderError::Damaged)?;
+        let mut take = Take(bytes);
+        let crc = crc32c::crc32c(&bytes[..HEADER_CRC]);
+        if take.array() != *MAGIC || crc != Take(&bytes[HEADER_CRC..]).u32() {
+            return Err(HeaderError::Damaged);
+        }
+        let major = u16::from_le_bytes(take.array());
+        if major != MAJOR {
+            return Err(HeaderError::Major(major));
+        }
+        let _minor: [u8; 2] = take.array();
+        let unknown = take.u32() & !FEATURES_KNOWN;
+        if unknown != 0 {
+            return Err(HeaderError::Features(unknown));
+        }
+        let _optional = take.u32();
+        let len = take.u32();
+        let (log_id, segment, base) = (take.u64(), SegmentId(take.u64()), Position(take.u64()));
+        let before = Some(take.time()).filter(|&before| before != Instant::MIN);
+        let (created, kept) = (take.time(), Position(take.u64()));
+        match take.u32() {
+            start if start == DATA_START as u32 && base <= POSITION_MAX => {
+                Ok(Self { len, log_id, segment, base, before, created, kept })
+            }
+            _ => Err(HeaderError::Damaged),
+        }
+    }
+}
+
+/// What the CRC of every record of a segment begins with.
+pub(crate) fn seed(log_id: u64, segment: SegmentId) -> u32 {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&log_id.to_le_bytes());
+    bytes[8..].copy_from_slice(&segment.0.to_le_bytes());
+    crc32c::crc32c(&bytes)
+}
+
+/// What precedes the meta of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordHead {
+    pub(crate) meta_bytes: u32,
+    pub(crate) body_bytes: u32,
+    pub(crate) position: Position,
+    pub(crate) at: Instant,
+}
+
+impl RecordHead {
+    /// The head of a record with this content, which is meta and body.
+    pub(crate) fn encode(&self, seed: u32, content: &[u8]) -> [u8; RECORD_HEAD_BYTES] {
+        let mut bytes = [0; RECORD_HEAD_BYTES];
+        let mut put = Put(&mut bytes, 4);
+        put.u32(self.meta_bytes);
+        put.u32(self.body_bytes);
+        put.u32(0);
+        put.u64(self.position.0);
+        put.time(self.at);
+        let crc = crc32c::crc32c_append(crc32c::crc32c_append(seed, &bytes[4..]), content);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// What the head says, unproven. `None` if a flag is set that has to be known, or no position is as great.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut take = Take(bytes.first_chunk::<RECORD_HEAD_BYTES>()?);
+        let _crc = take.u32();
+        let (meta_bytes, body_bytes) = (take.u32(), take.u32());
+        if take.u32() & FLAGS_REQUIRED != 0 {
+            return None;
+        }
+        let (position, at) = (Position(take.u64()), take.time());
+        (position <= POSITION_MAX).then_some(Self { meta_bytes, body_bytes, position, at })
+    }
+
+    /// Bytes of meta and body.
+    pub(crate) fn content_bytes(&self) -> u64 {
+        u64::from(self.meta_bytes) + u64::from(self.body_bytes)
+    }
+}
+
+/// The record that `bytes` begin with, if it is whole and of the segment with that seed.
+pub(crate) fn verify_record(bytes: &[u8], seed: u32) -> Option<RecordHead> {
+    let head = RecordHead::decode(bytes)?;
+    let end = RECORD_HEAD_BYTES.checked_add(usize::try_from(head.content_bytes()).ok()?)?;
+    let record = bytes.get(..end)?;
+    (crc32c::crc32c_append(seed, &record[4..]) == Take(record).u32()).then_some(head)
+}
+
+/// Where the record after one that ends at `end` begins.
+pub(crate) fn align(end: usize) -> usize {
+    end.next_multiple_of(RECORD_ALIGN)
+}
+
+pub(crate) fn encode_slot(slot: &Slot) -> [u8; SLOT_BYTES] {
+    let mut bytes = [0; SLOT_BYTES];
+    let mut put = Put(&mut bytes, 0);
+    put.time(slot.at);
+    put.u32(slot.start);
+    put.u32(slot.meta_bytes);
+    put.u32(slot.body_bytes);
+    bytes
+}
+
+pub(crate) fn decode_slot(bytes: &[u8; SLOT_BYTES]) -> Slot {
+    let mut take = Take(bytes);
+    let at = take.time();
+    Slot { at, start: take.u32(), meta_bytes: take.u32(), body_bytes: take.u32() }
+}
+
+/// What the end of a sealed segment says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trailer {
+    pub(crate) segment: SegmentId,
+    pub(crate) base: Position,
+    pub(crate) count: u32,
+    /// Offset after the last record.
+    pub(crate) end: u32,
+    pub(crate) first_at: Instant,
+    pub(crate) last_at: Instant,
+    /// Of all metas and bodies.
+    pub(crate) bytes: u64,
+    /// Of the slots.
+    pub(crate) slots_crc: u32,
+}
+
+impl Trailer {
+    pub(crate) fn encode(&self, seed: u32) -> [u8; TRAILER_BYTES] {
+        let mut bytes = [0; TRAILER_BYTES];
+        let mut put = Put(&mut bytes, 0);
+        put.bytes(TRAILER_MAGIC);
+        put.u64(self.segment.0);
+        put.u64(self.base.0);
+        put.u32(self.count);
+        put.u32(self.end);
+        put.time(self.first_at);
+        put.time(self.last_at);
+        put.u64(self.bytes);
+        put.u32(self.slots_crc);
+        let crc = crc32c::crc32c_append(seed, &bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// The trailer of a file of `len` bytes, if it is whole and of the segment with that seed, and fits the file.
+    pub(crate) fn decode(bytes: &[u8], seed: u32, len: usize) -> Option<Self> {
+        let bytes = bytes.first_chunk::<TRAILER_BYTES>()?;
+        let mut take = Take(bytes);
+        if take.array() != *TRAILER_MAGIC
+            || crc32c::crc32c_append(seed, &bytes[..60]) != Take(&bytes[60..]).u32()
+        {
+            return None;
+        }
+        let trailer = Self {
+            segment: SegmentId(take.u64()),
+            base: Position(take.u64()),
+            count: take.u32(),
+            end: take.u32(),
+            first_at: take.time(),
+            last_at: take.time(),
+            bytes: take.u64(),
+            slots_crc: take.u32(),
+        };
+        let end = trailer.end as usize;
+        let fits = (DATA_START..=slots_start(len, trailer.count)?).contains(&end);
+        (fits && trailer.count > 0 && trailer.base <= POSITION_MAX).then_some(trailer)
+    }
+}
+
+/// Where the slots of a sealed file of `len` bytes begin, if it has room for them.
+pub(crate) fn slots_start(len: usize, count: u32) -> Option<usize> {
+    len.checked_sub(TRAILER_BYTES)?.checked_sub((count as usize).checked_mul(SLOT_BYTES)?)
+}
+
+/// Fills bytes from some offset on.
+struct Put<'a>(&'a mut [u8], usize);
+
+impl Put<'_> {
+    fn bytes(&mut self, bytes: &[u8]) {
+        let end = self.1 + bytes.len();
+        self.0[self.1..end].copy_from_slice(bytes);
+        self.1 = end;
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    fn time(&mut self, at: Instant) {
+        self.bytes(&at.as_nanos().to_le_bytes());
+    }
+}
+
+/// Takes numbers off the front of bytes whose length was checked.
+struct Take<'a>(&'a [u8]);
+
+impl Take<'_> {
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        let (taken, rest) = self.0.split_first_chunk().expect("the length was checked");
+        self.0 = rest;
+        *taken
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.array())
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.array())
+    }
+
+    fn time(&mut self) -> Instant {
+        Instant::from_nanos(i64::from_le_bytes(self.array()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HEADER: Header = Header {
+        len: 0x0001_0000,
+        log_id: 0x1122_3344_5566_7788,
+        segment: SegmentId(9),
+        base: Position(0x2a),
+        before: Some(Instant::from_nanos(0x0102_0304)),
+        created: Instant::from_nanos(0x0a0b_0c0d),
+        kept: Position(0x07),
+    };
+
+    const HEAD: RecordHead = RecordHead {
+        meta_bytes: 2,
+        body_bytes: 5,
+        position: Position(0x2a),
+        at: Instant::from_nanos(0x0102_0305),
+    };
+
+    fn trailer() -> Trailer {
+        Trailer {
+            segment: HEADER.segment,
+            base: HEADER.base,
+            count: 1,
+            end: 4136,
+            first_at: HEAD.at,
+            last_at: HEAD.at,
+            bytes: 7,
+            slots_crc: 0xdead_beef,
+        }
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        let lines = bytes.chunks(16).map(|line| {
+            line.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
+        });
+        lines.collect::<Vec<_>>().join("\n") + "\n"
+    }
+
+    #[test]
+    fn version_1_0_is_these_bytes() {
+        let seed = seed(HEADER.log_id, HEADER.segment);
+        let slot = Slot { at: HEAD.at, start: 4128, meta_bytes: 2, body_bytes: 5 };
+        let parts = [
+            ("header", hex(&HEADER.encode())),
+            ("record", hex(&[&HEAD.encode(seed, b"mmframe")[..], b"mmframe"].concat())),
+            ("slot", hex(&encode_slot(&slot))),
+            ("trailer", hex(&trailer().encode(seed))),
+        ];
+        let text: String = parts.iter().map(|(name, hex)| format!("{name}\n{hex}")).collect();
+        assert_eq!(text, include_str!("../testdata/segment-1.0.txt"), "\n{text}");
+    }
+
+    #[test]
+    fn a_changed_header_is_damaged_newer_or_read() {
+        assert_eq!(Header::decode(&HEADER.encode()), Ok(HEADER));
+        let first = Header { before: None, ..HEADER };
+        assert_eq!(Header::decode(&first.encode()), Ok(first));
+        let changed = |offset: usize, value: u8| {
+            let mut bytes = HEADER.encode();
+            bytes[offset] = value;
+            let crc = crc32c::crc32c(&bytes[..HEADER_CRC]);
+            bytes[HEADER_CRC..].copy_from_slice(&crc.to_le_bytes());
+            Header::decode(&bytes)
+        };
+        for (offset, value, expected, note) in [
+            (8, 2, Err(HeaderError::Major(2)), "a later major"),
+            (8, 0, Err(HeaderError::Major(0)), "no version of ours"),
+            (10, 7, Ok(HEADER), "a later minor is read"),
+            (12, 4, Err(HeaderError::Features(4)), "a feature to be known"),
+            (16, 0xff, Ok(HEADER), "features to be ignored"),
+            (0, b'X', Err(HeaderError::Damaged), "another magic"),
+            (72, 8, Err(HeaderError::Damaged), "records elsewhere"),
+        ] {
+            assert_eq!(changed(offset, value), expected, "{note}");
+        }
+        for offset in 0..HEADER_BYTES {
+            let mut bytes = HEADER.encode();
+            bytes[offset] ^= 0x10;
+            assert_eq!(Header::decode(&bytes), Err(HeaderError::Damaged), "byte {offset}");
+            assert_eq!(Header::decode(&bytes[..offset]), Err(HeaderError::Damaged));
+        }
+    }
+
+    #[test]
+    fn a_record_of_another_segment_is_none_of_this_one() {
+        let record = |segment| {
+            let seed = seed(HEADER.log_id, SegmentId(segment));
+            ([&HEAD.encode(seed, b"mmframe")[..], b"mmframe"].concat(), seed)
+        };
+        let (bytes, seed) = record(9);
+        assert_eq!(verify_record(&bytes, seed), Some(HEAD));
+        for other in (0..9).chain(10..2000).chain([u64::from(u32::MAX)]) {
+            assert_eq!(verify_record(&record(other).0, seed), None, "segment {other}");
+        }
+        for offset in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[offset] ^= 1;
+            assert_eq!(verify_record(&flipped, seed), None, "byte {offset}");
+            assert_eq!(verify_record(&bytes[..offset], seed), None);
+        }
+    }
+
+    #[test]
+    fn flags_that_have_to_be_known_hide_a_record() {
+        let seed = 7;
+        let with_flags = |flags: u32| {
+            let mut bytes = HEAD.encode(seed, b"mmframe").to_vec();
+            bytes[12..16].copy_from_slice(&flags.to_le_bytes());
+            bytes.extend_from_slice(b"mmframe");
+            let crc = crc32c::crc32c_append(seed, &bytes[4..]);
+            bytes[..4].copy_from_slice(&crc.to_le_bytes());
+            verify_record(&bytes, seed)
+        };
+        assert_eq!(with_flags(0x0000_8001), Some(HEAD));
+        assert_eq!(with_flags(0x0001_0000), None);
+    }
+
+    #[test]
+    fn a_trailer_that_does_not_fit_its_file_is_none() {
+        let seed = seed(HEADER.log_id, HEADER.segment);
+        let fits = trailer();
+        assert_eq!(Trailer::decode(&fits.encode(seed), seed, 1 << 16), Some(fits));
+        for (wrong, note) in [
+            (Trailer { count: 0, ..fits }, "empty"),
+            (Trailer { count: u32::MAX, ..fits }, "more slots than bytes"),
+            (Trailer { end: 4095, ..fits }, "ends in the header"),
+            (Trailer { end: (1 << 16) - 64 - 23, ..fits }, "runs into the slots"),
+        ] {
+            assert_eq!(Trailer::decode(&wrong.encode(seed), seed, 1 << 16), None, "{note}");
+        }
+        assert_eq!(Trailer::decode(&fits.encode(seed), seed, 60), None, "no room at all");
+        assert_eq!(Trailer::decode(&fits.encode(seed), seed + 1, 1 << 16), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_decoded_without_a_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            seed in any::<u32>(),
+            len in 0..1_usize << 32,
+        ) {
+            let _ = (Header::decode(&bytes), verify_record(&bytes, seed));
+            prop_assert_eq!(Trailer::decode(&bytes, seed, len), None);
+        }
+    }
+}

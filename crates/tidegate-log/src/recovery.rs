@@ -1,0 +1,492 @@
+//! Finding what an earlier process has left in the folder of a log.
+//!
+//! ```text
+//!  name of ours? ──no──▶ foreign: left, named
+//!      │ header proves itself, of this log ──other log──▶ foreign: left, named
+//!      │ trailer proves itself ──yes──▶ sealed: served as it is, records prove themselves when read
+//!      └ no ──▶ scan ──▶ records: the file is cut behind them, to be flushed and sealed
+//!                   └──▶ none: begun and never used: its room is used again; or damaged: renamed, named
+//! ```
+//!
+//! A segment is what its name and its log's id say; its header repeats that. So a header that is damaged loses nothing as long as
+//! records behind it prove themselves.
+//!
+//! Always true: no file is removed or overwritten that is not empty or wholly unused and of our own name; nothing that disk or
+//! folder hold leads to a panic; of what fails, the report has a line.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    io,
+    sync::Arc,
+};
+
+use tidegate_message::Position;
+
+use crate::{
+    disk::{Disk, DiskFile, DiskMap, whole},
+    files::{Full, Kept, Slots, file_name},
+    format::{
+        DATA_START, HEADER_BYTES, Header, HeaderError, TRAILER_BYTES, Trailer, seed, slots_start,
+    },
+    scan::{Scan, scan},
+    segment::FileSegment,
+    storage::{Recovered, RecoveredSegment, SegmentId},
+};
+
+/// What was found when a log was opened, for the operator.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Segments that are served.
+    pub segments: usize,
+    /// Entries that are served, lost ones aside as far as is known.
+    pub entries: u64,
+    /// Segments that had to be scanned: the last one of every run, and more after a loss of power.
+    pub scanned: usize,
+    /// What an operator may want to know, in order of the segments.
+    pub findings: Vec<Finding>,
+}
+
+/// One thing that was found.
+#[derive(Debug)]
+pub enum Finding {
+    /// A file that is none of this log. It was left alone.
+    Foreign {
+        /// Its name.
+        name: String,
+    },
+    /// A file of our name that is a link, a folder, or open to others' writing. It was left alone, and its entries are missing.
+    Untrusted {
+        /// Its name.
+        name: String,
+    },
+    /// A file that could not be read. It was left alone, and its entries are missing.
+    Unreadable {
+        /// Its name.
+        name: String,
+        /// What happened.
+        error: io::Error,
+    },
+    /// A file without anything to be read, or whose entries do not fit those before. It was renamed, and is not looked at again.
+    SetAside {
+        /// Its name.
+        name: String,
+        /// The name that it has now, or why it could not be renamed.
+        to: io::Result<String>,
+        /// What is wrong with it.
+        why: Damage,
+    },
+    /// A segment whose header or end was damaged; its entries were found nevertheless.
+    Repaired {
+        /// Its name.
+        name: String,
+    },
+    /// Entries are missing between others.
+    Lost {
+        /// Position of the first one.
+        from: Position,
+        /// Position after the last one.
+        to: Position,
+    },
+}
+
+/// What is wrong with a file that was set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// No header and no entry of it proves itself.
+    Unreadable,
+    /// Its positions or times are not later than those of the segments before.
+    OutOfOrder,
+}
+
+/// All that recovery hands to [`Files`](crate::Files).
+pub(crate) struct Found<D: Disk> {
+    pub(crate) recovered: Recovered<FileSegment>,
+    pub(crate) sealed: BTreeMap<SegmentId, Kept<D>>,
+    pub(crate) full: Vec<Full<D>>,
+    /// Files whose room can be used again.
+    pub(crate) unused: Vec<Kept<D>>,
+    /// The id that the next segment gets.
+    pub(crate) next_id: u64,
+    /// The newest segment, which tells the next position.
+    pub(crate) newest: Option<SegmentId>,
+    pub(crate) report: Report,
+}
+
+/// A segment that was found whole or in part.
+enum Segment<D: Disk> {
+    Sealed(Kept<D>, FileSegment, Trailer),
+    Scanned(Full<D>, RecoveredSegment<FileSegment>),
+    /// Begun, and without entries.
+    Empty(Kept<D>),
+    Foreign,
+    Damaged,
+    Gone,
+}
+
+/// A segment, and its header if that proved itself.
+type Examined<D> = (Segment<D>, Option<Header>);
+
+impl<D: Disk> Segment<D> {
+    /// Its id, if it tells which position comes next.
+    fn proves(&self, header: Option<Header>) -> Option<SegmentId> {
+        match self {
+            Self::Sealed(kept, ..) => Some(kept.id),
+            Self::Scanned(full, _) => Some(full.kept.id),
+            Self::Empty(kept) => header.map(|_| kept.id),
+            Self::Foreign | Self::Damaged | Self::Gone => None,
+        }
+    }
+}
+
+/// Looks at every file of the folder.
+pub(crate) fn recover<D: Disk>(disk: &D, log_id: u64) -> Result<Found<D>, OpenError> {
+    let entries = disk.list().map_err(|source| OpenError::List { source })?;
+    let names: HashSet<String> = entries.iter().map(|entry| entry.name.clone()).collect();
+    let mut ours: Vec<(SegmentId, String, bool)> = Vec::new();
+    let mut found = Found {
+        recovered: Recovered { segments: Vec::new(), next: Position(0), last: None },
+        sealed: BTreeMap::new(),
+        full: Vec::new(),
+        unused: Vec::new(),
+        next_id: 0,
+        newest: None,
+        report: Report::default(),
+    };
+    for entry in entries {
+        match segment_of(&entry.name) {
+            Some(id) => ours.push((id, entry.name, entry.is_trusted)),
+            None => found.report.findings.push(Finding::Foreign { name: entry.name }),
+        }
+    }
+    ours.sort();
+    // All at once, so that a disk that has to seek can do so for many.
+    for (_, name, _) in ours.iter().filter(|(_, _, is_trusted)| *is_trusted) {
+        if let Ok(file) = disk.open(name)
+            && let Ok(len) = file.size()
+        {
+            file.prefetch(0..HEADER_BYTES as u64);
+            file.prefetch(len.saturating_sub(TRAILER_BYTES as u64)..len);
+        }
+    }
+    let mut segments = Vec::with_capacity(ours.len());
+    for (id, name, is_trusted) in ours {
+        found.next_id = id.0 + 1;
+        if !is_trusted {
+            found.report.findings.push(Finding::Untrusted { name });
+            continue;
+        }
+        match examine(disk, log_id, id, &name, &mut found.report)? {
+            Ok((segment, header)) => segments.push((segment, header, name)),
+            Err(error) => found.report.findings.push(Finding::Unreadable { name, error }),
+        }
+    }
+    // The newest header knows what had been dropped by then, and whose files may be there still.
+    let newest = segments.iter().rev().find_map(|(_, header, _)| *header);
+    let kept = newest.map_or(Position(0), |header| header.kept.min(header.base));
+    for (segment, header, name) in segments {
+        if let Some(id) = segment.proves(header) {
+            found.newest = Some(id);
+        }
+        found.take(disk, (segment, header), kept, name, &names);
+    }
+    found.report.segments = found.recovered.segments.len();
+    Ok(found)
+}
+
+impl<D: Disk> Found<D> {
+    fn take(
+        &mut self,
+        disk: &D,
+        (segment, header): Examined<D>,
+        oldest: Position,
+        name: String,
+        names: &HashSet<String>,
+    ) {
+        match segment {
+            Segment::Sealed(kept, _, trailer)
+                if trailer.base.0 + u64::from(trailer.count) <= oldest.0 =>
+            {
+                self.unused.push(kept);
+            }
+            Segment::Scanned(full, _) if full.next <= oldest => self.unused.push(full.kept),
+            Segment::Sealed(kept, segment, trailer) => {
+                let recovered = RecoveredSegment {
+                    id: kept.id,
+                    segment,
+                    first: trailer.base,
+                    count: u64::from(trailer.count),
+                    bytes: trailer.bytes,
+                    end: trailer.end as usize,
+                    times: (trailer.first_at, trailer.last_at),
+                    slots: None,
+                };
+                if self.push(recovered) {
+                    self.sealed.insert(kept.id, kept);
+                } else {
+                    self.set_aside(disk, name, names, Damage::OutOfOrder);
+                }
+            }
+            Segment::Scanned(full, recovered) => {
+                self.report.scanned += 1;
+                if self.push(recovered) {
+                    self.full.push(full);
+                } else {
+                    self.set_aside(disk, name, names, Damage::OutOfOrder);
+                }
+            }
+            Segment::Empty(kept) => {
+                if let Some(header) = header {
+                    self.recovered.next = self.recovered.next.max(header.base);
+                    self.recovered.last = self.recovered.last.max(header.before);
+                }
+                self.unused.push(kept);
+            }
+            Segment::Gone => {}
+            Segment::Foreign => self.report.findings.push(Finding::Foreign { name }),
+            Segment::Damaged => self.set_aside(disk, name, names, Damage::Unreadable),
+        }
+    }
+
+    /// Adds a segment, if it is later than those before.
+    fn push(&mut self, segment: RecoveredSegment<FileSegment>) -> bool {
+        let expected = self.recovered.next;
+        let (first_at, last_at) = segment.times;
+        let next = segment.first.0.checked_add(segment.count);
+        let is_later = self.recovered.last.is_none_or(|last| last < first_at);
+        let Some(next) = next.filter(|_| segment.first >= expected && is_later) else {
+            return false;
+        };
+        if segment.first > expected && !self.recovered.segments.is_empty() {
+            self.report.findings.push(Finding::Lost { from: expected, to: segment.first });
+        }
+        self.report.entries += segment.count;
+        self.recovered.next = Position(next);
+        self.recovered.last = Some(last_at);
+        self.recovered.segments.push(segment);
+        true
+    }
+
+    fn set_aside(&mut self, disk: &D, name: String, names: &HashSet<String>, why: Damage) {
+        let stem = name.strip_suffix(SUFFIX).unwrap_or(&name);
+        let mut to = format!("{stem}.damaged");
+        for number in 2.. {
+            if !names.contains(&to) {
+                break;
+            }
+            to = format!("{stem}.damaged-{number}");
+        }
+        let to = disk.rename(&name, &to).map(|()| to);
+        self.report.findings.push(Finding::SetAside { name, to, why });
+    }
+}
+
+/// Finds out what one file is. The inner error is the disk's.
+fn examine<D: Disk>(
+    disk: &D,
+    log_id: u64,
+    id: SegmentId,
+    name: &str,
+    report: &mut Report,
+) -> Result<io::Result<Examined<D>>, OpenError> {
+    let opened = disk.open(name).and_then(|file| Ok((file.size()?, file)));
+    let (len, file) = match opened {
+        Ok(opened) => opened,
+        Err(error) => return Ok(Err(error)),
+    };
+    if len == 0 {
+        // The process ended while it made it.
+        return Ok(disk.remove(name).map(|()| (Segment::Gone, None)));
+    }
+    if len < DATA_START as u64 || u32::try_from(len).is_err() {
+        return Ok(Ok((Segment::Damaged, None)));
+    }
+    let mut header = [0; HEADER_BYTES];
+    let mut trailer = [0; TRAILER_BYTES];
+    let ends = file
+        .read_at(0, &mut header)
+        .and_then(|()| file.read_at(len - TRAILER_BYTES as u64, &mut trailer));
+    let mut map = match ends.and_then(|()| file.map()) {
+        Ok(map) => map,
+        Err(error) => return Ok(Err(error)),
+    };
+    publish_whole(&mut map, len);
+    let header = match Header::decode(&header) {
+        Ok(header) if header.log_id != log_id => return Ok(Ok((Segment::Foreign, None))),
+        Ok(header) => Some(header),
+        Err(HeaderError::Damaged) => None,
+        Err(HeaderError::Major(major)) => {
+            return Err(OpenError::Major { name: name.to_owned(), major });
+        }
+        Err(HeaderError::Features(features)) => {
+            return Err(OpenError::Features { name: name.to_owned(), features });
+        }
+    };
+    // A header of an earlier life: the file was taken for this segment, and its header did not reach the disk.
+    let is_stale = header.is_some_and(|header| header.segment < id);
+    let header = header.filter(|header| header.segment == id);
+    let seed = seed(log_id, id);
+    let kept = |map, file| Kept { id, map, file, len };
+    let file_bytes = map.published();
+    if let Some(trailer) = Trailer::decode(&trailer, seed, file_bytes)
+        && trailer.segment == id
+        && header.is_none_or(|header| header.base <= trailer.base)
+    {
+        if header.is_none() {
+            report.findings.push(Finding::Repaired { name: name.to_owned() });
+        }
+        let segment = FileSegment::filling(id, map.region(), seed);
+        segment.store(trailer, slots_start(file_bytes, trailer.count).expect("it was checked"));
+        return Ok(Ok((Segment::Sealed(kept(map, None), segment, trailer), header)));
+    }
+    let bytes = whole(&map);
+    let found = scan(&bytes, seed, header.map(|header| header.base));
+    let is_unwritten = bytes[..DATA_START].iter().all(|&byte| byte == 0);
+    if found.slots.is_empty() {
+        drop(bytes);
+        let is_empty = header.is_some() || is_stale || is_unwritten;
+        let segment = if is_empty { Segment::Empty(kept(map, None)) } else { Segment::Damaged };
+        return Ok(Ok((segment, header)));
+    }
+    if header.is_none() {
+        report.findings.push(Finding::Repaired { name: name.to_owned() });
+    }
+    if let Some((from, to)) = found.lost_range() {
+        report.findings.push(Finding::Lost { from, to });
+    }
+    // The file may have been cut in the padding of the last one.
+    let records = bytes[DATA_START..found.end.min(bytes.len())].to_vec();
+    drop((bytes, map));
+    let anew = Header { log_id, segment: id, ..header_of(header, &found) };
+    Ok(reopen(file, len, anew, &records, found).map(|segment| (segment, header)))
+}
+
+/// The header of a segment, or one that says of it what its records do.
+fn header_of(header: Option<Header>, found: &Scan) -> Header {
+    header.unwrap_or(Header {
+        len: 0,
+        log_id: 0,
+        segment: SegmentId(0),
+        base: found.base,
+        before: None,
+        created: found.times().0,
+        kept: Position(0),
+    })
+}
+
+/// Readies a file of `len` bytes, whose records a scan has found, for being sealed: with the header that belongs to it, and cut
+/// behind the records if they take less than half of it.
+fn reopen<D: Disk>(
+    file: D::File,
+    len: u64,
+    header: Header,
+    records: &[u8],
+    found: Scan,
+) -> io::Result<Segment<D>> {
+    let needed = found.sealed_bytes() as u64;
+    let len = if needed <= len && len <= 2 * needed { len } else { needed };
+    file.resize(len)?;
+    let mut map = file.map()?;
+    let len_told = u32::try_from(len).unwrap_or(u32::MAX);
+    let header = Header { len: len_told, base: found.base, ..header };
+    map.write(0, &header.encode()).expect("the file has room for a header");
+    // A sync that failed may have left pages in the cache that count as written and are not: only writing them anew has the next
+    // sync write them.
+    map.write(DATA_START, records).expect("the file has room for its records");
+    map.publish(found.end).expect("the file has room for its records");
+    let id = header.segment;
+    let seed = seed(header.log_id, id);
+    let segment = FileSegment::filling(id, map.region(), seed);
+    let count = found.slots.len() as u64;
+    let recovered = RecoveredSegment {
+        id,
+        segment: segment.clone(),
+        first: found.base,
+        count,
+        bytes: found.bytes,
+        end: found.end,
+        times: found.times(),
+        slots: Some(found.slots.clone()),
+    };
+    let full = Full {
+        kept: Kept { id, map, file: Some(Arc::new(file)), len },
+        segment,
+        seed,
+        base: found.base,
+        next: Position(found.base.0 + count),
+        end: found.end,
+        slots: Slots::Found(found.slots),
+        since: None,
+    };
+    Ok(Segment::Scanned(full, recovered))
+}
+
+fn publish_whole(map: &mut impl DiskMap, len: u64) {
+    let len = usize::try_from(len).expect("a segment is below 4 GiB");
+    map.publish(len).expect("nothing was published before");
+}
+
+const SUFFIX: &str = ".segment";
+
+/// The segment that a file of that name holds, if the name is one of ours.
+fn segment_of(name: &str) -> Option<SegmentId> {
+    let id = u64::from_str_radix(name.strip_suffix(SUFFIX)?, 16).ok()?;
+    // The upper half is never reached, so that a stray file cannot leave us without a next id.
+    (id <= u64::MAX / 2 && file_name(SegmentId(id)) == name).then_some(SegmentId(id))
+}
+
+/// Why a log was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The folder could not be read.
+    #[error("the folder of the log could not be read")]
+    List {
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A later version of this program has written to the log.
+    #[error(
+        "{name} is of format {major}, which this version does not know; use the version that wrote \
+         it, or move the folder away"
+    )]
+    Major {
+        /// The file.
+        name: String,
+        /// Its major version.
+        major: u16,
+    },
+    /// A later version of this program has written to the log.
+    #[error(
+        "{name} has features that this version does not know (bits {features:#x}); use the version \
+         that wrote it, or move the folder away"
+    )]
+    Features {
+        /// The file.
+        name: String,
+        /// The unknown bits.
+        features: u32,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_ours_are_ours() {
+        for (name, expected) in [
+            ("000000000000002a.segment", Some(42)),
+            ("7fffffffffffffff.segment", Some(u64::MAX / 2)),
+            ("ffffffffffffffff.segment", None),
+            ("2a.segment", None),
+            ("000000000000002A.segment", None),
+            ("+00000000000002a.segment", None),
+            ("000000000000002a.segment~", None),
+            ("000000000000002a.damaged", None),
+            (".segment", None),
+            ("", None),
+        ] {
+            assert_eq!(segment_of(name), expected.map(SegmentId), "{name}");
+        }
+    }
+}

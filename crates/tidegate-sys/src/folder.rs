@@ -1,0 +1,448 @@
+//! A folder that belongs to one process, and its files as mapped regions.
+//!
+//! ```text
+//!  Folder::open ── exclusive lock ──▶ create, open ──▶ FolderFile ──map──▶ RegionWriter
+//!                                     rename, remove    │ sync, resize        (stores)
+//!                                     sync (names)      └─ fdatasync
+//! ```
+//!
+//! Every name is looked up in the opened folder itself (`openat`), and no link is followed: what another program puts in the
+//! folder's place, or a link that it leaves inside, leads nowhere else.
+//!
+//! **What a map rests on.** Bytes of a mapped file are memory of this program, and whoever else writes to the file writes to it.
+//! The folder is therefore locked (`flock`), refused if others than its owner may write there, and its files are made with mode
+//! 0600. A program of the same user that ignores the lock can still change what readers hold; that it cuts a file does not end
+//! the process (see `sigbus`).
+//!
+//! Always true: one file is mapped at most once; a mapped file is not resized; a created file has all its blocks, so that writing
+//! to its map never finds the disk full.
+
+use std::{
+    collections::HashSet,
+    ffi::{CStr, CString, OsString},
+    fs::File,
+    io,
+    ops::Range,
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd},
+        unix::{
+            ffi::{OsStrExt, OsStringExt},
+            fs::FileExt,
+        },
+    },
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use crate::region::RegionWriter;
+
+/// A locked folder. Clones share the lock, which ends with the last of them, its files and its maps.
+#[derive(Clone)]
+pub struct Folder {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    fd: OwnedFd,
+    path: PathBuf,
+    readable_by_others: bool,
+    /// Inodes of files that are mapped.
+    mapped: Mutex<HashSet<u64>>,
+}
+
+/// What a folder has under one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The name.
+    pub name: OsString,
+    /// Whether it is a plain file: no folder, link or device.
+    pub is_file: bool,
+    /// Whether the user of this process owns it and nobody else may write to it.
+    pub is_ours: bool,
+    /// Size in bytes.
+    pub len: u64,
+}
+
+impl Folder {
+    /// Opens the folder at `path` and locks it. A folder that is missing is made, with mode 0700, in one that exists.
+    ///
+    /// # Errors
+    /// [`FolderError`], by kind.
+    pub fn open(path: &Path) -> Result<Self, FolderError> {
+        let failed = |source| FolderError::Io { path: path.to_owned(), source };
+        let name = c_string(path.as_os_str().as_bytes()).map_err(failed)?;
+        // SAFETY: `name` ends with NUL and lives through the call.
+        if unsafe { libc::mkdir(name.as_ptr(), 0o700) } != 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::AlreadyExists {
+                return Err(failed(error));
+            }
+        }
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        // SAFETY: `name` ends with NUL and lives through the call.
+        let fd = owned(unsafe { libc::open(name.as_ptr(), flags) }).map_err(failed)?;
+        let status = status(&fd).map_err(failed)?;
+        // SAFETY: the call has no precondition.
+        let user = unsafe { libc::geteuid() };
+        let mode = status.st_mode & 0o777;
+        if status.st_uid != user {
+            let owner = status.st_uid;
+            return Err(FolderError::Owner { path: path.to_owned(), owner, user });
+        }
+        if mode & 0o022 != 0 {
+            return Err(FolderError::Mode { path: path.to_owned(), mode });
+        }
+        // SAFETY: the descriptor is open for the length of the call.
+        if unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            let error = io::Error::last_os_error();
+            return Err(match error.kind() {
+                io::ErrorKind::WouldBlock => FolderError::Locked { path: path.to_owned() },
+                _ => failed(error),
+            });
+        }
+        let shared = Shared {
+            fd,
+            path: path.to_owned(),
+            readable_by_others: mode & 0o055 != 0,
+            mapped: Mutex::default(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Where it is, as it was opened.
+    pub fn path(&self) -> &Path {
+        &self.shared.path
+    }
+
+    /// Whether other users may look into the folder. Its files have mode 0600 nevertheless.
+    pub fn is_readable_by_others(&self) -> bool {
+        self.shared.readable_by_others
+    }
+
+    /// Everything in the folder, in no order.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn list(&self) -> io::Result<Vec<Found>> {
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+        // SAFETY: the descriptor is open and the name ends with NUL.
+        let fd = owned(unsafe { libc::openat(self.fd(), c".".as_ptr(), flags) })?;
+        // SAFETY: the descriptor is one of a folder; on success the stream owns it and closes it.
+        let stream = unsafe { libc::fdopendir(fd.as_raw_fd()) };
+        if stream.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        std::mem::forget(fd);
+        let stream = Stream(stream);
+        let mut found = Vec::new();
+        loop {
+            // SAFETY: errno is this thread's own; only setting it apart tells an error from the end.
+            unsafe { *libc::__errno_location() = 0 };
+            // SAFETY: the stream is open, and no other thread uses it.
+            let entry = unsafe { libc::readdir(stream.0) };
+            if entry.is_null() {
+                let error = io::Error::last_os_error();
+                return match error.raw_os_error() {
+                    Some(0) | None => Ok(found),
+                    Some(_) => Err(error),
+                };
+            }
+            // SAFETY: readdir gave an entry, whose name ends with NUL and stays until the next call.
+            let name = unsafe { CStr::from_ptr((*entry).d_name.as_ptr()) };
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            match self.status_of(name) {
+                Ok(status) => found.push(Found {
+                    name: OsString::from_vec(name.to_bytes().to_vec()),
+                    is_file: status.st_mode & libc::S_IFMT == libc::S_IFREG,
+                    is_ours: is_ours(&status),
+                    len: u64::try_from(status.st_size).unwrap_or(0),
+                }),
+                // It went between the two calls.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Makes a new file of `len` bytes, all zero and all allocated, with mode 0600.
+    ///
+    /// # Errors
+    /// The name is taken or no plain name, or the disk is full (`StorageFull`): then there is no file.
+    pub fn create(&self, name: &str, len: u64) -> io::Result<FolderFile> {
+        let file = self.open_file(name, libc::O_CREAT | libc::O_EXCL)?;
+        if let Err(error) = file.resize(len) {
+            // What is left is an empty file; the reason to be told is the first one.
+            let _ = self.remove(name);
+            return Err(error);
+        }
+        Ok(file)
+    }
+
+    /// Opens a file that is there, for reading and writing.
+    ///
+    /// # Errors
+    /// There is none of that name, it is a link or no plain file, or others than its owner may write to it.
+    pub fn open_existing(&self, name: &str) -> io::Result<FolderFile> {
+        self.open_file(name, 0)
+    }
+
+    fn open_file(&self, name: &str, flags: libc::c_int) -> io::Result<FolderFile> {
+        let name = plain(name)?;
+        let flags = flags | libc::O_RDWR | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+        let mode: libc::c_uint = 0o600;
+        // SAFETY: the descriptor is open, and the name ends with NUL and lives through the call.
+        let fd = owned(unsafe { libc::openat(self.fd(), name.as_ptr(), flags, mode) })?;
+        let status = status(&fd)?;
+        if status.st_mode & libc::S_IFMT != libc::S_IFREG {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is no plain file"));
+        }
+        if !is_ours(&status) {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "the file belongs to another user, or others may write to it",
+            ));
+        }
+        Ok(FolderFile {
+            file: File::from(fd),
+            inode: status.st_ino,
+            folder: Arc::clone(&self.shared),
+        })
+    }
+
+    /// Gives a file another name, in place of what had that name before.
+    ///
+    /// # Errors
+    /// There is no such file, or the disk failed.
+    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let (from, to) = (plain(from)?, plain(to)?);
+        // SAFETY: the descriptor is open, and both names end with NUL and live through the call.
+        check(unsafe { libc::renameat(self.fd(), from.as_ptr(), self.fd(), to.as_ptr()) })
+    }
+
+    /// Removes a file. Maps of it stay readable.
+    ///
+    /// # Errors
+    /// There is no such file, or the disk failed.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        let name = plain(name)?;
+        // SAFETY: the descriptor is open, and the name ends with NUL and lives through the call.
+        check(unsafe { libc::unlinkat(self.fd(), name.as_ptr(), 0) })
+    }
+
+    /// Makes the names in this folder survive a loss of power.
+    ///
+    /// # Errors
+    /// The disk failed: then nothing of what was to be made durable is.
+    pub fn sync(&self) -> io::Result<()> {
+        // SAFETY: the descriptor is open.
+        check(unsafe { libc::fsync(self.fd()) })
+    }
+
+    fn fd(&self) -> libc::c_int {
+        self.shared.fd.as_raw_fd()
+    }
+
+    fn status_of(&self, name: &CStr) -> io::Result<libc::stat> {
+        let mut status = std::mem::MaybeUninit::uninit();
+        let flags = libc::AT_SYMLINK_NOFOLLOW;
+        // SAFETY: the descriptor is open, the name ends with NUL, and `status` has room for the answer.
+        check(unsafe { libc::fstatat(self.fd(), name.as_ptr(), status.as_mut_ptr(), flags) })?;
+        // SAFETY: the call succeeded, so it filled the structure.
+        Ok(unsafe { status.assume_init() })
+    }
+}
+
+/// An open file of a locked folder.
+pub struct FolderFile {
+    file: File,
+    inode: u64,
+    folder: Arc<Shared>,
+}
+
+impl FolderFile {
+    /// Size in bytes.
+    ///
+    /// # Errors
+    /// The disk failed.
+    #[expect(clippy::len_without_is_empty, reason = "it can fail")]
+    pub fn len(&self) -> io::Result<u64> {
+        self.file.metadata().map(|metadata| metadata.len())
+    }
+
+    /// Cuts the file to `len` bytes, or makes it that long, with blocks for all of it.
+    ///
+    /// # Errors
+    /// The file is mapped (`ResourceBusy`), or the disk is full (`StorageFull`) or failed.
+    pub fn resize(&self, len: u64) -> io::Result<()> {
+        let mapped = self.folder.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        if mapped.contains(&self.inode) {
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, "a mapped file has its size"));
+        }
+        if len < self.len()? {
+            self.file.set_len(len)?;
+        }
+        let Ok(len) = libc::off_t::try_from(len) else {
+            return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+        };
+        if len == 0 {
+            return Ok(());
+        }
+        // It lengthens the file as it goes, so that no process that ends meanwhile leaves a hole.
+        // SAFETY: the descriptor is open. The call returns its error, and does not set errno.
+        match unsafe { libc::posix_fallocate(self.file.as_raw_fd(), 0, len) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+
+    /// Fills `bytes` from `offset` on.
+    ///
+    /// # Errors
+    /// The file ends before (`UnexpectedEof`), or the disk failed.
+    pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(bytes, offset)
+    }
+
+    /// Has the kernel begin to read a range, without waiting for it. A hint.
+    pub fn prefetch(&self, range: Range<u64>) {
+        let (Ok(start), Ok(len)) =
+            (range.start.try_into(), range.end.saturating_sub(range.start).try_into())
+        else {
+            return;
+        };
+        // SAFETY: the descriptor is open. Where the kernel cannot, the read waits.
+        unsafe {
+            libc::posix_fadvise(self.file.as_raw_fd(), start, len, libc::POSIX_FADV_WILLNEED)
+        };
+    }
+
+    /// Makes the bytes and the size of the file survive a loss of power, what was written through its map included.
+    ///
+    /// # Errors
+    /// The disk failed: what was written since the last success may or may not be there, and a later success says nothing of it.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    /// Maps the whole file. Nothing of it is published.
+    ///
+    /// # Errors
+    /// The file is empty or mapped already, or the kernel refuses.
+    pub fn map(&self) -> io::Result<RegionWriter> {
+        let len = usize::try_from(self.len()?)
+            .map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+        let mut mapped = self.folder.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        if !mapped.insert(self.inode) {
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the file is mapped already"));
+        }
+        drop(mapped);
+        let hold = MapHold { folder: Arc::clone(&self.folder), inode: self.inode };
+        RegionWriter::of_file(&self.file, len, hold)
+    }
+}
+
+/// Held by a map: keeps the folder locked, and its file from being mapped again.
+pub(crate) struct MapHold {
+    folder: Arc<Shared>,
+    inode: u64,
+}
+
+impl Drop for MapHold {
+    fn drop(&mut self) {
+        self.folder.mapped.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.inode);
+    }
+}
+
+struct Stream(*mut libc::DIR);
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: the stream is open and is not used again. An error of closing what was only read means nothing.
+        unsafe { libc::closedir(self.0) };
+    }
+}
+
+fn is_ours(status: &libc::stat) -> bool {
+    // SAFETY: the call has no precondition.
+    status.st_uid == unsafe { libc::geteuid() } && status.st_mode & 0o022 == 0
+}
+
+fn status(fd: &OwnedFd) -> io::Result<libc::stat> {
+    let mut status = std::mem::MaybeUninit::uninit();
+    // SAFETY: the descriptor is open, and `status` has room for the answer.
+    check(unsafe { libc::fstat(fd.as_raw_fd(), status.as_mut_ptr()) })?;
+    // SAFETY: the call succeeded, so it filled the structure.
+    Ok(unsafe { status.assume_init() })
+}
+
+fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
+    check(fd.min(0))?;
+    // SAFETY: the call that made it succeeded, and nobody else has this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn check(rc: libc::c_int) -> io::Result<()> {
+    match rc {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A name that stays in its folder.
+fn plain(name: &str) -> io::Result<CString> {
+    if name.is_empty() || name.contains('/') || matches!(name, "." | "..") {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is no plain file name"));
+    }
+    c_string(name.as_bytes())
+}
+
+fn c_string(bytes: &[u8]) -> io::Result<CString> {
+    CString::new(bytes)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a path has no NUL"))
+}
+
+/// Why a folder was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// Another process, or another part of this one, has it.
+    #[error("the folder {path} is in use by another process")]
+    Locked {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// It belongs to somebody else.
+    #[error(
+        "the folder {path} belongs to user {owner}, and this process runs as user {user}; \
+         run it as that user, or give the folder to this one"
+    )]
+    Owner {
+        /// The folder.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Who this process runs as.
+        user: u32,
+    },
+    /// Others may write there.
+    #[error("the folder {path} has mode {mode:03o}: others may write there; make it 0700")]
+    Mode {
+        /// The folder.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// It is missing in a folder that is missing too, is no folder, or is a link, or the disk failed.
+    #[error("the folder {path} could not be opened")]
+    Io {
+        /// The folder.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+}
+
+#[cfg(test)]
+mod tests;
