@@ -139,6 +139,31 @@ config! {
         overflow: Overflow = Overflow::Disconnect,
         /// When large messages start: `deadline`, `conservative`, `probabilistic`, `historic` or `none`. Default `deadline`.
         policy: Policy = Policy::default(),
+        /// Of `deadline`: longest that a large message may predictably hold up a small one while the path is congested. Default
+        /// `100ms`.
+        policy_small_budget: Duration = Duration::from_millis(100),
+        /// Of `deadline`: longest withholding of a large message. Default `5s`.
+        policy_deadline: Duration = Duration::from_secs(5),
+        /// Of `deadline`: part of the bytes that is the large class's while small messages wait all the time, 0 to 0.99. Default
+        /// 0.2.
+        policy_large_share: f64 = 0.2,
+        /// Of the paper's policies: threshold_l, the round trip of a query where nothing is congested. Default `500ms`.
+        policy_threshold_l: Duration = Duration::from_millis(500),
+        /// Of the paper's policies: threshold_l is the mean of so many round trips instead. Default 0: it is fixed.
+        policy_threshold_samples: u32 = 0,
+        /// Of the paper's policies: T_Q, the period of queries. Default `5s`.
+        policy_query_period: Duration = Duration::from_secs(5),
+        /// Of the paper's policies: bytes of a query. Default `10kB`.
+        policy_query_bytes: ByteCount = ByteCount(10_000),
+        /// Of the paper's policies: the topic of queries. Default `latency`.
+        policy_query_topic: String = "latency".to_owned(),
+        /// Of the paper's policies: D, the longest withholding. Default `20s`.
+        policy_withhold_max: Duration = Duration::from_secs(20),
+        /// Of the paper's policies: how a round trip grows with the size of its message: `linear`, or sizes with factors and
+        /// straight lines between. Default `10kB:1, 1MB:10`.
+        policy_size_profile: String = "10kB:1, 1MB:10".to_owned(),
+        /// Of `probabilistic`: lambda, one divided by the mean seconds of congestion. Default 1 / 17.5.
+        policy_lambda: f64 = Policy::LAMBDA,
         /// Payloads over this are large. Default `10kB`.
         large_bytes: ByteCount = ByteCount(10_000),
         /// Longest time that a session outlives its connection. Default `168h`.
@@ -351,6 +376,36 @@ impl Config {
             ("mqtt.queue_bytes_max", self.mqtt.queue_bytes_max.0 >= 1 << 10, "at least 1KiB"),
             ("mqtt.large_bytes", self.mqtt.large_bytes.0 <= u64::from(u32::MAX), "at most 4GiB"),
             ("mqtt.inflight_max", self.mqtt.inflight_max >= 1, "at least 1"),
+            (
+                "mqtt.policy_large_share",
+                (0.0..=0.99).contains(&self.mqtt.policy_large_share),
+                "from 0 to 0.99",
+            ),
+            (
+                "mqtt.policy_deadline",
+                self.mqtt.policy_deadline >= Duration::from_millis(1),
+                "at least 1ms",
+            ),
+            (
+                "mqtt.policy_query_period",
+                self.mqtt.policy_query_period >= Duration::from_millis(100),
+                "at least 100ms",
+            ),
+            (
+                "mqtt.policy_query_bytes",
+                (1..=1 << 20).contains(&self.mqtt.policy_query_bytes.0),
+                "from 1B to 1MiB",
+            ),
+            (
+                "mqtt.policy_threshold_samples",
+                self.mqtt.policy_threshold_samples <= 10_000,
+                "at most 10000",
+            ),
+            (
+                "mqtt.policy_lambda",
+                self.mqtt.policy_lambda > 0.0 && self.mqtt.policy_lambda.is_finite(),
+                "above 0",
+            ),
             (
                 "mqtt.keepalive_max",
                 self.mqtt.keepalive_max <= seconds(u64::from(u16::MAX)),

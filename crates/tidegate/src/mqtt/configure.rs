@@ -20,14 +20,21 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use sha2::{Digest as _, Sha256};
-use tidegate_broker::{BrokerConfig, SessionConfig, TopicConfig};
+use tidegate_broker::{
+    BrokerConfig, SessionConfig, TopicConfig,
+    schedule::{DeadlineConfig, PaperConfig, SizeProfile, Threshold},
+};
 use tidegate_client::ApiError;
-use tidegate_message::{Authorize, Code, Identity, Proof, Refusal, check_topic_filter};
+use tidegate_message::{
+    Authorize, Code, Identity, Proof, Refusal, check_topic_filter, check_topic_name,
+};
 use tidegate_wire::mqtt::QoS;
 
 use super::{
     bridge::{BridgeSettings, RemoteTls},
-    settings::{Authenticate, ListenerSettings, Scram, ServerSettings, SessionSettings},
+    settings::{
+        Authenticate, ListenerSettings, PolicyNumbers, Scram, ServerSettings, SessionSettings,
+    },
 };
 use crate::{
     auth::{self, Doors, DoorsConfig, DoorsError},
@@ -41,6 +48,7 @@ use crate::{
 pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSettings, ApiError> {
     let section = &config.mqtt;
     let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
+    let numbers = Arc::new(policy_numbers(section)?);
     let session = SessionConfig {
         packet_bytes_max: bytes(section.packet_bytes_max),
         topic_levels_max: section.topic_levels_max as usize,
@@ -49,7 +57,7 @@ pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSetti
         queue_messages_max: section.queue_messages_max as usize,
         overflow_qos0: section.overflow_qos0,
         overflow: section.overflow,
-        policy: section.policy.clone(),
+        policy: numbers.of(&section.policy),
         large_bytes: bytes(section.large_bytes),
     };
     let topics = config.mqtt_topics.iter().map(|(name, topic)| {
@@ -73,6 +81,7 @@ pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSetti
         session: session.clone(),
         topics: topics.collect::<Result<_, ApiError>>()?,
         sys_interval: section.sys_interval,
+        query_topic: section.policy_query_topic.as_str().into(),
         ..BrokerConfig::default()
     };
     let listeners = config.mqtt_listeners.iter().map(|(name, listener)| {
@@ -88,7 +97,8 @@ pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSetti
             listener.queue_bytes_max.map_or(session.queue_bytes_max, |count| count.0);
         session.overflow_qos0 = listener.overflow_qos0.unwrap_or(session.overflow_qos0);
         session.overflow = listener.overflow.unwrap_or(session.overflow);
-        session.policy = listener.policy.clone().unwrap_or(session.policy);
+        session.policy =
+            listener.policy.as_ref().map_or(session.policy, |policy| numbers.of(policy));
         session.large_bytes = listener.large_bytes.map_or(session.large_bytes, bytes);
         let users = config.mqtt_users.iter().map(|(user, section)| {
             let mut session = session.clone();
@@ -96,7 +106,8 @@ pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSetti
                 section.queue_bytes_max.map_or(session.queue_bytes_max, |count| count.0);
             session.overflow_qos0 = section.overflow_qos0.unwrap_or(session.overflow_qos0);
             session.overflow = section.overflow.unwrap_or(session.overflow);
-            session.policy = section.policy.clone().unwrap_or(session.policy);
+            session.policy =
+                section.policy.as_ref().map_or(session.policy, |policy| numbers.of(policy));
             session.large_bytes = section.large_bytes.map_or(session.large_bytes, bytes);
             (user.clone(), Arc::new(session))
         });
@@ -118,7 +129,11 @@ pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSetti
             connect_timeout: listener.connect_timeout,
             anonymous,
             identity: None,
-            sessions: SessionSettings { usual: Arc::new(session), users: Arc::new(users) },
+            sessions: SessionSettings {
+                usual: Arc::new(session),
+                users: Arc::new(users),
+                numbers: numbers.clone(),
+            },
             tcp_congestion: listener.tcp_congestion.clone(),
             publish_rate_max: NonZeroU32::new(listener.publish_rate_max),
         })
@@ -132,6 +147,51 @@ pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSetti
         doors,
         operators: None,
     })
+}
+
+/// The numbers of the policies, whoever names one.
+fn policy_numbers(section: &MqttSection) -> Result<PolicyNumbers, ApiError> {
+    check_topic_name(&section.policy_query_topic, section.topic_levels_max as usize)
+        .map_err(|error| invalid("mqtt.policy_query_topic", &error))?;
+    let threshold_l = match section.policy_threshold_samples {
+        0 => Threshold::Fixed(section.policy_threshold_l),
+        samples => Threshold::MovingAverage { samples: samples as usize },
+    };
+    Ok(PolicyNumbers {
+        deadline: DeadlineConfig {
+            small_budget: section.policy_small_budget,
+            deadline: section.policy_deadline,
+            large_share: section.policy_large_share,
+            ..DeadlineConfig::default()
+        },
+        paper: PaperConfig {
+            threshold_l,
+            query_period: section.policy_query_period,
+            withhold_max: section.policy_withhold_max,
+            query_bytes: section.policy_query_bytes.0,
+            profile: size_profile(&section.policy_size_profile).ok_or_else(|| {
+                let text = "mqtt.policy_size_profile must be linear, or sizes that grow with factors above 0, such as \
+                            10kB:1, 1MB:10";
+                ApiError::new(Code::CONFIG_INVALID, text)
+            })?,
+        },
+        lambda: section.policy_lambda,
+    })
+}
+
+/// `linear`, or points such as `10kB:1, 1MB:10`.
+fn size_profile(text: &str) -> Option<SizeProfile> {
+    if text.trim() == "linear" {
+        return Some(SizeProfile::Linear);
+    }
+    let point = |text: &str| {
+        let (bytes, factor) = text.split_once(':')?;
+        let bytes: ByteCount = bytes.trim().parse().ok()?;
+        let factor: f64 = factor.trim().parse().ok()?;
+        (factor > 0.0 && factor.is_finite()).then_some((bytes.0, factor))
+    };
+    let points = text.split(',').map(point).collect::<Option<Vec<_>>>()?;
+    points.is_sorted_by(|before, after| before.0 < after.0).then_some(SizeProfile::Points(points))
 }
 
 /// What the types of single settings cannot say.
@@ -273,7 +333,8 @@ pub(super) fn bridges(
     let number: String = number[..6].iter().map(|byte| format!("{byte:02x}")).collect();
     let node = format!("{}-{number}", config.node.name.as_str());
     let sections = config.mqtt_bridges.iter();
-    sections.map(|(name, section)| bridge(name, section, &node, server)).collect()
+    let numbers = policy_numbers(&config.mqtt)?;
+    sections.map(|(name, section)| bridge(name, section, &node, server, &numbers)).collect()
 }
 
 fn bridge(
@@ -281,6 +342,7 @@ fn bridge(
     section: &MqttBridgeSection,
     node: &str,
     server: &ServerSettings,
+    numbers: &PolicyNumbers,
 ) -> Result<BridgeSettings, ApiError> {
     let key_of = |key: &str| format!("mqtt.bridge.{name}.{key}");
     let wrong = |key: &str, bound: &str| {
@@ -330,7 +392,10 @@ fn bridge(
         queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |count| count.0),
         overflow_qos0: section.overflow_qos0.unwrap_or(usual.overflow_qos0),
         overflow: section.overflow.unwrap_or(usual.overflow),
-        policy: section.policy.clone().unwrap_or_else(|| usual.policy.clone()),
+        policy: section
+            .policy
+            .as_ref()
+            .map_or_else(|| usual.policy.clone(), |policy| numbers.of(policy)),
         large_bytes: section
             .large_bytes
             .map_or(usual.large_bytes, |count| u32::try_from(count.0).unwrap_or(u32::MAX)),
@@ -514,6 +579,8 @@ impl Authenticate for Doors {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_broker::schedule::Policy;
+
     use super::*;
 
     fn read(text: &str) -> Result<Vec<BridgeSettings>, ApiError> {
@@ -551,6 +618,48 @@ mod tests {
         assert_eq!(bridge.client_id, format!("{}.cloud", bridge.node));
         assert!(bridge.node.starts_with("north-"), "{}", bridge.node);
         assert!(read("").unwrap().is_empty());
+    }
+
+    #[test]
+    fn policies_have_their_numbers() {
+        let settings = |text: &str| {
+            let text = format!("[mqtt]\n{text}\n[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n");
+            let config = Config::parse(Path::new("site.toml"), &text)?;
+            settings(&config, open_doors(&config)?)
+        };
+        let found = settings(
+            "policy = \"probabilistic\"\npolicy_lambda = 0.5\npolicy_threshold_samples = 9\npolicy_query_period = \"1s\"\n\
+             policy_size_profile = \"1kB:1, 2kB:3\"\npolicy_query_topic = \"rtt\"\npolicy_small_budget = \"7ms\"\n",
+        );
+        let found = found.unwrap();
+        let session = &found.listeners[0].sessions.usual;
+        let expected = PaperConfig {
+            threshold_l: Threshold::MovingAverage { samples: 9 },
+            query_period: Duration::from_secs(1),
+            profile: SizeProfile::Points(vec![(1_000, 1.0), (2_000, 3.0)]),
+            ..PaperConfig::default()
+        };
+        assert_eq!(session.policy, Policy::Probabilistic(expected, 0.5));
+        assert_eq!(&*found.broker.query_topic, "rtt");
+        // A client that names another policy has that one's numbers.
+        let deadline = found.listeners[0].sessions.numbers.of(&Policy::default());
+        let expected =
+            DeadlineConfig { small_budget: Duration::from_millis(7), ..DeadlineConfig::default() };
+        assert_eq!(deadline, Policy::Deadline(expected));
+        assert_eq!(
+            settings("").unwrap().broker.session,
+            SessionConfig { packet_bytes_max: 64 << 20, ..SessionConfig::default() }
+        );
+        for (text, expected) in [
+            ("policy_size_profile = \"2kB:1, 1kB:3\"", "mqtt.policy_size_profile"),
+            ("policy_size_profile = \"2kB:0\"", "mqtt.policy_size_profile"),
+            ("policy_query_topic = \"a/#\"", "mqtt.policy_query_topic"),
+            ("policy_large_share = 1.0", "from 0 to 0.99"),
+            ("policy_lambda = 0.0", "above 0"),
+        ] {
+            let error = crate::error_chain(&settings(text).unwrap_err());
+            assert!(error.contains(expected), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -275,7 +275,7 @@ impl Connector {
             connect_timeout: Duration::from_secs(10),
             anonymous: true,
             identity: Some(identity),
-            sessions: SessionSettings { usual: Arc::new(session), users: Arc::default() },
+            sessions: SessionSettings { usual: Arc::new(session), ..SessionSettings::default() },
             tcp_congestion: None,
             publish_rate_max: None,
         };

@@ -34,7 +34,7 @@ struct Running {
 }
 
 /// Settings of `[mqtt]` that hold from start to stop.
-const FIXED: [&str; 10] = [
+const FIXED: [&str; 11] = [
     "enabled",
     "shards",
     "payload_bytes_max",
@@ -45,6 +45,7 @@ const FIXED: [&str; 10] = [
     "sessions_max",
     "subscriptions_max",
     "sys_interval",
+    "policy_query_topic",
 ];
 
 /// What a reload did.
@@ -206,6 +207,7 @@ mod tests {
         config.mqtt.sessions_max += 1;
         config.mqtt.subscriptions_max += 1;
         config.mqtt.sys_interval *= 2;
+        config.mqtt.policy_query_topic.push('x');
         config.mqtt.queue_messages_max += 1; // this one is exchanged
         let mut found = Config::default().differences(&config);
         found.retain(|name| is_fixed(name));
