@@ -3,6 +3,7 @@
 use std::{str::FromStr, sync::Arc, time::Duration};
 
 use tidegate_message::{TopicError, check_topic_filter, check_topic_name, split_shared};
+use tidegate_wire::mqtt::QoS;
 
 use crate::schedule::Policy;
 
@@ -137,6 +138,11 @@ impl Default for SessionConfig {
 }
 
 impl SessionConfig {
+    /// What happens to messages of that QoS whose topic says nothing else.
+    pub(crate) fn overflow_of(&self, qos: QoS) -> Overflow {
+        if qos == QoS::AtMostOnce { self.overflow_qos0 } else { self.overflow }
+    }
+
     /// Whether the client may publish to `topic`, by its form.
     pub(crate) fn check_topic_name(&self, topic: &str) -> Result<(), TopicError> {
         self.check_topic_bytes(topic)?;
@@ -165,6 +171,11 @@ impl Overflow {
         ("disconnect", Self::Disconnect),
         ("block-publisher", Self::BlockPublisher),
     ];
+
+    /// Whether what waits may be dropped.
+    pub(crate) fn drops(self) -> bool {
+        matches!(self, Self::DropOldest | Self::DropNewest | Self::Latest)
+    }
 
     /// Its word in configuration.
     pub fn word(self) -> &'static str {

@@ -181,7 +181,7 @@ impl Broker {
     /// Makes the session that holds most give `bytes` back, or end; false if none can.
     fn reclaim(&mut self, bytes: u64) -> bool {
         let can = |session: &Session| {
-            session.queue.can_drop(|qos| droppable(session, qos))
+            session.queue.can_drop()
                 || (!session.queue.is_empty() && session.connection.is_some() && !session.is_kept())
         };
         let most = self
@@ -194,10 +194,7 @@ impl Broker {
         let session = self.sessions.get_mut(key).expect("just found");
         let mut freed = 0;
         while freed < bytes {
-            let qos12 = droppable(session, QoS::AtLeastOnce);
-            let qos0 = droppable(session, QoS::AtMostOnce);
-            let may_go = |qos| if qos == QoS::AtMostOnce { qos0 } else { qos12 };
-            let Some(dropped) = session.queue.drop_oldest(may_go) else { break };
+            let Some(dropped) = session.queue.drop_oldest() else { break };
             freed += dropped.message.charged();
             session.dropped.budget_full += 1;
             self.statistics.dropped.budget_full += 1;
@@ -298,7 +295,8 @@ impl Broker {
                 return;
             };
             let ids = Ids::of(target.ids(message.publisher));
-            Some(Box::new(Queued::new(held.clone(), qos, retain, ids, now)))
+            let overflow = overflow(session, qos, route);
+            Some(Box::new(Queued::new(held.clone(), qos, retain, ids, now, overflow)))
         } else {
             None
         };
@@ -367,22 +365,20 @@ impl Broker {
             self.statistics.dropped.budget_full += 1;
             return;
         };
-        let queued = Queued::new(held, qos, retain, Ids::of(target.ids(message.publisher)), now);
-        self.enqueue(key, queued, Some(route));
+        let Some(session) = self.sessions.get(key) else { return };
+        let ids = Ids::of(target.ids(message.publisher));
+        let queued = Queued::new(held, qos, retain, ids, now, overflow(session, qos, route));
+        self.enqueue(key, queued, route);
     }
 
     /// Puts a message into a session's queue, under the policy that holds there.
-    pub(super) fn enqueue(&mut self, key: Key, queued: Queued, route: Option<&Route>) {
+    fn enqueue(&mut self, key: Key, mut queued: Queued, route: &Route) {
         let own = self.session_key(key);
         let Some(session) = self.sessions.get_mut(key) else { return };
         let config = session.config.clone();
-        let usual =
-            if queued.qos == QoS::AtMostOnce { config.overflow_qos0 } else { config.overflow };
         let publisher = queued.message.publisher;
-        let mut overflow = route.and_then(|route| route.overflow).unwrap_or(usual);
-        let is_large = is_large(queued.payload_bytes(), route, session);
-        let mut queued = queued;
-        if overflow == Overflow::Latest {
+        let is_large = is_large(queued.payload_bytes(), Some(route), session);
+        if queued.overflow == Overflow::Latest {
             match session.queue.replace(queued) {
                 Some(new) => queued = new,
                 None => {
@@ -399,13 +395,8 @@ impl Broker {
             && (session.queue.bytes() + bytes > config.queue_bytes_max
                 || session.queue.len() >= config.queue_messages_max)
         {
-            let qos0 = overflow_drops(config.overflow_qos0, route);
-            let qos12 = overflow_drops(config.overflow, route);
-            let gone = match overflow {
-                Overflow::DropOldest | Overflow::Latest => session
-                    .queue
-                    .drop_oldest(|qos| if qos == QoS::AtMostOnce { qos0 } else { qos12 })
-                    .is_some(),
+            let gone = match queued.overflow {
+                Overflow::DropOldest | Overflow::Latest => session.queue.drop_oldest().is_some(),
                 Overflow::DropNewest => false,
                 Overflow::Disconnect => {
                     let connection = session.connection.filter(|key| {
@@ -428,7 +419,7 @@ impl Broker {
                     if let Some(publisher) = blocks {
                         if !self.shared.waits().insert(publisher, own) {
                             // Who is not read from cannot acknowledge: all of the circle would wait for ever.
-                            overflow = Overflow::Disconnect;
+                            queued.overflow = Overflow::Disconnect;
                             continue;
                         }
                         session.blocks.push(publisher);
@@ -444,7 +435,7 @@ impl Broker {
             }
         }
         let Some(session) = self.sessions.get_mut(key) else { return };
-        session.queue.push(queued, is_large, overflow == Overflow::Latest);
+        session.queue.push(queued, is_large);
         session.note_behind();
         if let Some(at) = session.connection {
             self.mark_dirty(at);
@@ -452,16 +443,9 @@ impl Broker {
     }
 }
 
-fn overflow_drops(usual: Overflow, route: Option<&Route>) -> bool {
-    let overflow = route.and_then(|route| route.overflow).unwrap_or(usual);
-    matches!(overflow, Overflow::DropOldest | Overflow::DropNewest | Overflow::Latest)
-}
-
-/// Whether waiting messages of that QoS may be dropped.
-fn droppable(session: &Session, qos: QoS) -> bool {
-    let config = &session.config;
-    let usual = if qos == QoS::AtMostOnce { config.overflow_qos0 } else { config.overflow };
-    overflow_drops(usual, None)
+/// What happens to a message for a session that is full.
+fn overflow(session: &Session, qos: QoS, route: &Route) -> Overflow {
+    route.overflow.unwrap_or_else(|| session.config.overflow_of(qos))
 }
 
 /// Whether a payload is in the large class.

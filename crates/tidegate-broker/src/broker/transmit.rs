@@ -358,8 +358,9 @@ impl Broker {
                 } else {
                     std::slice::from_ref(&scan.options.id)
                 });
-                let queued = Queued::new(message, qos, true, ids, scan.since);
-                session.queue.push(queued, is_large, false);
+                let overflow = config.overflow_of(qos);
+                let queued = Queued::new(message, qos, true, ids, scan.since, overflow);
+                session.queue.push(queued, is_large);
                 session.note_behind();
             }
             if scan.is_done {

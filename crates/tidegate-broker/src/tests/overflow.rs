@@ -581,3 +581,33 @@ fn whatever_finds_no_memory_is_counted() {
         world.publish(p, retained("kept", AtMostOnce, ""));
     });
 }
+
+#[test]
+fn what_waits_is_dropped_by_its_own_topics_policy_alone() {
+    let topics = vec![TopicConfig {
+        filter: "telemetry/#".into(),
+        large_bytes: None,
+        overflow: Some(Overflow::DropOldest),
+    }];
+    each_with(BrokerConfig { topics, ..settings() }, |world| {
+        let limits = SessionConfig { queue_messages_max: 5, ..SessionConfig::default() };
+        let s = world.join_with(kept("s"), limits.clone());
+        world.subscribe(s, "#", AtLeastOnce);
+        world.cut(s);
+        let p = world.join(v5("p"));
+        let publish = |world: &mut World, topic: &str, number: usize| {
+            let id = world.publish(p, message(topic, AtLeastOnce, &number.to_string())).unwrap();
+            assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS);
+        };
+        publish(world, "telemetry/a", 0);
+        for number in 1..5 {
+            publish(world, "alarm", number);
+        }
+        for number in 5..20 {
+            publish(world, "telemetry/a", number);
+        }
+        assert_eq!(dropped(world), Dropped { queue_full: 15, ..Dropped::default() });
+        let s = world.join_with(kept("s"), limits);
+        assert_eq!(world.texts(s), ["1", "2", "3", "4", "19"]);
+    });
+}
