@@ -56,7 +56,8 @@ pub struct SessionConfig {
     pub topic_levels_max: usize,
     /// Bytes of a topic or filter that the client names, `$share/GROUP/` included. Default 65,535, the protocol's own limit.
     pub topic_bytes_max: usize,
-    /// Bytes of the messages that wait for one subscriber; one may always wait. Default 32 MiB.
+    /// Bytes of the messages that wait for one subscriber; one may always wait, and under [`Overflow::Disconnect`] one more
+    /// than has room. Default 32 MiB.
     pub queue_bytes_max: u64,
     /// Messages that wait for one subscriber. Default 100,000.
     pub queue_messages_max: usize,
@@ -90,7 +91,9 @@ pub enum Overflow {
     DropNewest,
     /// Of each topic only the newest message waits.
     Latest,
-    /// The subscriber is disconnected, its session and what waits are kept.
+    /// The subscriber is disconnected; its session and what waits are kept, with the message that found no place. Until half
+    /// of it is gone, a QoS 1 or 2 message that nobody else takes is refused; where others take it, this copy is dropped and
+    /// counted.
     Disconnect,
     /// Its publishers are not read from until half of what waits is gone. A subscriber that waits for such a publisher itself,
     /// directly or through others, is disconnected instead, since it could never acknowledge; so is one that is its own

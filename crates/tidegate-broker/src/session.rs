@@ -20,6 +20,7 @@ use crate::{
     message::Message,
     queue::Queue,
     retained::Cursor,
+    shared::Shared,
     slab::{Key, USES},
 };
 
@@ -112,6 +113,9 @@ pub(crate) struct Session {
     /// When it ends, if nobody comes.
     pub(crate) ends_at: Option<Instant>,
     pub(crate) dropped: Dropped,
+    /// A message that found no place was kept under [`Overflow::Disconnect`](crate::Overflow), and more than half of what may
+    /// wait still does. Under that policy it takes no more until then.
+    pub(crate) is_full: bool,
     /// Publishers that are not read from because this session's queue is full.
     pub(crate) blocks: Vec<SessionKey>,
     /// Connections of this session that other sessions' queues block: how many of those.
@@ -159,11 +163,15 @@ impl Session {
         (self.identity.kind, &self.identity.name) == (identity.kind, &identity.name)
     }
 
-    /// Whether more than half of what may wait does; told to the other shards.
-    pub(crate) fn note_behind(&self) -> bool {
+    /// Whether more than half of what may wait does; told to the other shards. `own` is its name.
+    pub(crate) fn note_behind(&mut self, shared: &Shared, own: SessionKey) -> bool {
         let behind = self.queue.bytes() > self.config.queue_bytes_max / 2
             || self.queue.len() > self.config.queue_messages_max / 2;
         self.state.behind.store(behind, Ordering::Relaxed);
+        if self.is_full && !behind {
+            self.is_full = false;
+            shared.forget_full(own);
+        }
         behind
     }
 

@@ -1,6 +1,7 @@
 //! What all shards of a node see.
 
 use std::{
+    collections::HashMap,
     hash::{BuildHasher, Hasher, RandomState},
     sync::{
         Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
@@ -13,11 +14,12 @@ use tidegate_message::{Authorize, Instant};
 use crate::{
     broker::{SessionReport, Statistics},
     budget::Budget,
-    config::{BrokerConfig, TopicConfig},
+    config::{BrokerConfig, Overflow, TopicConfig},
     message::Message,
     retained::Expiring,
     routes::Routes,
     segments::Segments,
+    session::SessionKey,
     waits::Waits,
 };
 
@@ -37,6 +39,9 @@ pub struct Shared {
     retained_count: AtomicUsize,
     sessions: AtomicUsize,
     waits: Mutex<Waits>,
+    /// Sessions that are full, with what they do to QoS 1 and 2 where the topic says nothing else.
+    full: RwLock<HashMap<SessionKey, Overflow>>,
+    full_count: AtomicUsize,
     hasher: RandomState,
     /// Of the budget, what packets may take that have not arrived whole: somebody may announce much and send nothing.
     receiving: Budget,
@@ -74,6 +79,8 @@ impl Shared {
             retained_count: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
             waits: Mutex::default(),
+            full: RwLock::default(),
+            full_count: AtomicUsize::new(0),
             hasher: RandomState::new(),
             receiving,
             segments: Segments::default(),
@@ -157,6 +164,33 @@ impl Shared {
     /// Publishers that are not read from, and why.
     pub(crate) fn waits(&self) -> MutexGuard<'_, Waits> {
         self.waits.lock().expect("no panic while it is held")
+    }
+
+    /// Whether some session is full: what most messages ask, at the cost of one load.
+    #[inline]
+    pub(crate) fn some_full(&self) -> bool {
+        self.full_count.load(Ordering::Acquire) > 0
+    }
+
+    /// Sessions that are full.
+    pub(crate) fn full(&self) -> RwLockReadGuard<'_, HashMap<SessionKey, Overflow>> {
+        self.full.read().expect("no panic while it changes")
+    }
+
+    pub(crate) fn is_full(&self, session: SessionKey) -> bool {
+        self.some_full() && self.full().contains_key(&session)
+    }
+
+    pub(crate) fn note_full(&self, session: SessionKey, overflow: Overflow) {
+        let mut full = self.full.write().expect("no panic while it changes");
+        full.insert(session, overflow);
+        self.full_count.store(full.len(), Ordering::Release);
+    }
+
+    pub(crate) fn forget_full(&self, session: SessionKey) {
+        let mut full = self.full.write().expect("no panic while it changes");
+        full.remove(&session);
+        self.full_count.store(full.len(), Ordering::Release);
     }
 
     pub(crate) fn receiving(&self) -> &Budget {

@@ -15,7 +15,7 @@ use crate::{
     message::{Body, Incoming},
     queue::Queue,
     schedule::Schedule,
-    session::{Session, SessionState},
+    session::{Session, SessionKey, SessionState},
     slab::Key,
     timers::Timer,
 };
@@ -216,6 +216,7 @@ impl Broker {
             .encode(version, connection.outbox.control(&mut self.buffers))
             .expect("what we say is short");
         self.statistics.packets_sent += 1;
+        let own = SessionKey::new(self.shard as u8, session);
         let session = self.sessions.get_mut(session).expect("found or made");
         session.version = version;
         if session.identity != identity {
@@ -224,6 +225,9 @@ impl Broker {
             self.shared.count_change();
         }
         session.config = config;
+        if session.is_full {
+            shared.note_full(own, session.config.overflow);
+        }
         session.expiry = expiry;
         session.connection = Some(key);
         let session_key = connection.session.expect("just given");
@@ -370,6 +374,7 @@ impl Broker {
             will: None,
             ends_at: None,
             dropped: Default::default(),
+            is_full: false,
             blocks: Vec::new(),
             blocked_by: 0,
         });
@@ -389,6 +394,9 @@ impl Broker {
         self.timers.cancel(session.ends_at, Timer::SessionEnd(key));
         self.by_client.remove(&session.client_id);
         self.shared.end_session();
+        if session.is_full {
+            self.shared.forget_full(session_key);
+        }
         if !session.subscriptions.is_empty() {
             let mut routes = self.shared.routes_mut();
             for filter in session.subscriptions.keys() {

@@ -26,7 +26,7 @@ pub(super) enum Outcome {
     Matched,
     /// Nobody subscribes.
     Unmatched,
-    /// Nobody got it, since there is no memory to hold it for those who must wait.
+    /// Nobody got it, since there is no memory to hold it for those who must wait, or since all who would get it are full.
     Refused,
 }
 
@@ -53,6 +53,12 @@ impl Broker {
         message: Incoming<'_>,
         charge: Option<Charge>,
     ) -> Outcome {
+        if message.qos > QoS::AtMostOnce
+            && self.shared.some_full()
+            && self.is_refused_by_all(route, &message)
+        {
+            return Outcome::Refused;
+        }
         let mut held = charge.map(|charge| message.hold_charged(charge));
         if message.retain && !self.retain(&message, &mut held) {
             return Outcome::Refused;
@@ -69,7 +75,7 @@ impl Broker {
         }
         self.deliver_here(now, route, &message, &mut held);
         for group in 0..route.group_count() {
-            let at = route.turn(group);
+            let at = route.turn(group, |session| self.shared.is_full(session));
             let member = route.member(group, at);
             let shard = member.session.shard();
             if shard == self.shard {
@@ -92,6 +98,38 @@ impl Broker {
             }
         }
         Outcome::Matched
+    }
+
+    /// Whether nobody takes a message, and somebody because it is full, as far as this shard knows.
+    ///
+    /// Of other shards it does not know who is away, and knows who is full a moment later. What they were handed until then
+    /// was acknowledged; those of them that are full drop it and count it, at most what two shards exchange in one go.
+    #[cold]
+    fn is_refused_by_all(&self, route: &Route, message: &Incoming<'_>) -> bool {
+        let full = self.shared.full();
+        let mut refuses = false;
+        let plain = (0..self.shared.shards()).flat_map(|shard| route.on(shard));
+        for target in plain.chain(route.members()) {
+            let is_own = message.publisher == Some(target.session);
+            let most = if is_own { target.own } else { Some(target.qos) };
+            let Some(most) = most.filter(|_| !target.is_denied()) else { continue };
+            let qos = message.qos.min(most);
+            let is_here = target.session.shard() == self.shard;
+            let session = self.sessions.get(target.session.key()).filter(|_| is_here);
+            if qos == QoS::AtMostOnce && session.is_some_and(|s| s.connection.is_none()) {
+                continue;
+            }
+            match full.get(&target.session) {
+                Some(usual)
+                    if qos > QoS::AtMostOnce
+                        && route.overflow.unwrap_or(*usual) == Overflow::Disconnect =>
+                {
+                    refuses = true;
+                }
+                _ => return false,
+            }
+        }
+        refuses
     }
 
     /// A message from another shard.
@@ -191,6 +229,7 @@ impl Broker {
             .max_by_key(|(_, session)| session.queue.bytes())
             .map(|(key, _)| key);
         let Some(key) = most else { return false };
+        let own = self.session_key(key);
         let session = self.sessions.get_mut(key).expect("just found");
         let mut freed = 0;
         while freed < bytes {
@@ -199,19 +238,22 @@ impl Broker {
             session.dropped.budget_full += 1;
             self.statistics.dropped.budget_full += 1;
         }
-        let blocks =
-            if session.note_behind() { Vec::new() } else { std::mem::take(&mut session.blocks) };
+        let connection = session.connection.filter(|_| freed == 0);
         if freed == 0 {
-            let connection = session.connection;
+            let count = session.queue.len() as u64;
+            session.dropped.budget_full += count;
+            self.statistics.dropped.budget_full += count;
             session.queue = Default::default();
             self.statistics.overflow_disconnects += 1;
-            if let Some(connection) = connection {
-                tracing::warn!(client = %session.client_id, "disconnected: it holds most of the node's memory");
-                let text = "the node's memory is full, and most of it waits for this client";
-                self.disconnect(connection, ReasonCode::QUOTA_EXCEEDED, Some(text));
-            }
+            tracing::warn!(client = %session.client_id, "disconnected: it holds most of the node's memory");
         }
-        self.release(blocks, self.session_key(key));
+        let behind = session.note_behind(&self.shared, own);
+        let blocks = if behind { Vec::new() } else { std::mem::take(&mut session.blocks) };
+        if let Some(connection) = connection {
+            let text = "the node's memory is full, and most of it waits for this client";
+            self.disconnect(connection, ReasonCode::QUOTA_EXCEEDED, Some(text));
+        }
+        self.release(blocks, own);
         true
     }
 
@@ -384,7 +426,7 @@ impl Broker {
                 None => {
                     session.dropped.conflated += 1;
                     self.statistics.dropped.conflated += 1;
-                    session.note_behind();
+                    session.note_behind(&self.shared, own);
                     return;
                 }
             }
@@ -398,7 +440,11 @@ impl Broker {
             let gone = match queued.overflow {
                 Overflow::DropOldest | Overflow::Latest => session.queue.drop_oldest().is_some(),
                 Overflow::DropNewest => false,
+                Overflow::Disconnect if session.is_full => false,
                 Overflow::Disconnect => {
+                    // What finds no place is kept all the same: it is acknowledged.
+                    session.is_full = true;
+                    self.shared.note_full(own, config.overflow);
                     let connection = session.connection.filter(|key| {
                         self.connections.get(*key).is_some_and(|connection| !connection.is_closing)
                     });
@@ -406,13 +452,10 @@ impl Broker {
                         tracing::warn!(client = %session.client_id, bytes = session.queue.bytes(), messages = session.queue.len(),
                             "disconnected: its queue is full");
                         self.statistics.overflow_disconnects += 1;
-                        session.dropped.queue_full += 1;
-                        self.statistics.dropped.queue_full += 1;
                         let text = "too many messages wait for this client";
                         self.disconnect(connection, ReasonCode::QUOTA_EXCEEDED, Some(text));
-                        return;
                     }
-                    false
+                    break;
                 }
                 Overflow::BlockPublisher => {
                     let blocks = publisher.filter(|publisher| !session.blocks.contains(publisher));
@@ -436,7 +479,7 @@ impl Broker {
         }
         let Some(session) = self.sessions.get_mut(key) else { return };
         session.queue.push(queued, is_large);
-        session.note_behind();
+        session.note_behind(&self.shared, own);
         if let Some(at) = session.connection {
             self.mark_dirty(at);
         }

@@ -201,6 +201,7 @@ impl Broker {
     /// Begins the first message of a class.
     fn begin(&mut self, now: Instant, key: Key, session_key: Key, class: Class) -> Step {
         let copy_bytes_max = self.shared.config().copy_bytes_max;
+        let own = self.session_key(session_key);
         let connection = self.connections.get_mut(key).expect("looked up by the caller");
         let session = self.sessions.get_mut(session_key).expect("looked up by the caller");
         let first = match class {
@@ -216,7 +217,7 @@ impl Broker {
             Class::Large => session.queue.pop_large(),
         };
         let queued = queued.expect("the caller saw it");
-        let behind = session.note_behind();
+        let behind = session.note_behind(&self.shared, own);
         let released = if behind { Vec::new() } else { std::mem::take(&mut session.blocks) };
         let bytes = queued.payload_bytes();
         if queued.message.is_expired(now) {
@@ -259,7 +260,7 @@ impl Broker {
                 self.statistics.sent_bytes += bytes as u64;
             }
         }
-        self.release(released, self.session_key(session_key));
+        self.release(released, own);
         Step::More
     }
 
@@ -361,7 +362,7 @@ impl Broker {
                 let overflow = config.overflow_of(qos);
                 let queued = Queued::new(message, qos, true, ids, scan.since, overflow);
                 session.queue.push(queued, is_large);
-                session.note_behind();
+                session.note_behind(&self.shared, own);
             }
             if scan.is_done {
                 continue;

@@ -125,10 +125,11 @@ fn a_subscriber_may_be_disconnected_and_finds_what_waited() {
         let ended: u64 =
             world.shards.iter().map(|shard| shard.statistics().overflow_disconnects).sum();
         assert_eq!(ended, 1);
+        let refused: u64 = world.shards.iter().map(|shard| shard.statistics().refused).sum();
         let s = world.join(kept("s"));
         let got = world.messages(s);
         assert!(got.len() >= 6, "{got:?}");
-        assert_eq!(got.len() as u64 + dropped(world).total(), 21);
+        assert_eq!((got.len() as u64 + refused, dropped(world).total()), (21, 0));
     });
 }
 
@@ -609,5 +610,101 @@ fn what_waits_is_dropped_by_its_own_topics_policy_alone() {
         assert_eq!(dropped(world), Dropped { queue_full: 15, ..Dropped::default() });
         let s = world.join_with(kept("s"), limits);
         assert_eq!(world.texts(s), ["1", "2", "3", "4", "19"]);
+    });
+}
+
+#[test]
+fn what_a_full_subscriber_does_not_take_is_not_acknowledged_as_taken() {
+    for is_connected in [false, true] {
+        for qos in [AtLeastOnce, ExactlyOnce] {
+            each(|world| {
+                let limits = config(Overflow::Disconnect, 5);
+                let s = world.join_with(kept("s"), limits.clone());
+                world.subscribe(s, "t", ExactlyOnce);
+                if is_connected {
+                    world.acknowledges(s, false);
+                    world.room(s, 0);
+                } else {
+                    world.cut(s);
+                }
+                let p = world.join(v5("p"));
+                let mut accepted = Vec::new();
+                let mut refused = 0;
+                for number in 0..40 {
+                    let text = format!("{number:<5000}");
+                    let id = world.publish(p, message("t", qos, &text)).unwrap();
+                    match world.accepted(p, id) {
+                        ReasonCode::SUCCESS => accepted.push(text),
+                        reason => {
+                            assert_eq!(reason, ReasonCode::QUOTA_EXCEEDED);
+                            refused += 1;
+                        }
+                    }
+                }
+                assert!(accepted.len() >= 6 && refused > 20, "{} accepted", accepted.len());
+                assert!(is_connected || accepted.len() == 6);
+                assert!(!world.is_open(s));
+                // An acknowledgement cannot say no before MQTT 5.
+                let old = world.join(v4("old"));
+                world.publish(old, message("t", qos, "x"));
+                assert!(!world.is_open(old));
+                assert_eq!(dropped(world).total(), 0);
+                let s = world.join_with(kept("s"), limits);
+                assert_eq!(world.texts(s), accepted);
+                // There is room again.
+                let id = world.publish(p, message("t", qos, "again")).unwrap();
+                assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS);
+                assert_eq!(world.texts(s), ["again"]);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_full_subscriber_refuses_nobody_elses_copy_and_its_loss_is_counted() {
+    each(|world| {
+        let s = world.join_with(kept("s"), config(Overflow::Disconnect, 5));
+        world.subscribe(s, "t", ExactlyOnce);
+        world.cut(s);
+        let other = world.join(v5("other"));
+        world.subscribe(other, "t", AtLeastOnce);
+        let p = world.join(v5("p"));
+        for number in 0..12 {
+            let id = world.publish(p, message("t", AtLeastOnce, &number.to_string())).unwrap();
+            assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS);
+        }
+        assert_eq!(world.messages(other).len(), 12);
+        let named: Vec<_> =
+            world.shards.iter().flat_map(|shard| shard.sessions(9)).map(|s| s.dropped).collect();
+        assert!(named.contains(&Dropped { queue_full: 6, ..Dropped::default() }), "{named:?}");
+        // Who is away and would not have it kept, or has its own policy, changes nothing.
+        world.unsubscribe(other, &["t"]);
+        let id = world.publish(p, message("t", AtLeastOnce, "x")).unwrap();
+        assert_eq!(world.accepted(p, id), ReasonCode::QUOTA_EXCEEDED);
+        assert_eq!(dropped(world).queue_full, 6);
+        let s = world.join(kept("s"));
+        assert_eq!(world.texts(s), ["0", "1", "2", "3", "4", "5"]);
+    });
+}
+
+#[test]
+fn a_full_member_of_a_group_is_passed_over() {
+    each(|world| {
+        let members = ["a", "b"].map(|name| {
+            let at = world.join_with(kept(name), config(Overflow::Disconnect, 5));
+            world.subscribe(at, "$share/g/t", AtLeastOnce);
+            at
+        });
+        members.iter().for_each(|at| world.cut(*at));
+        let p = world.join(v5("p"));
+        let reasons: Vec<_> = (0..20)
+            .map(|_| {
+                let id = world.publish(p, message("t", AtLeastOnce, "x")).unwrap();
+                world.accepted(p, id)
+            })
+            .collect();
+        assert_eq!(reasons[..12], [ReasonCode::SUCCESS; 12]);
+        assert_eq!(reasons[12..], [ReasonCode::QUOTA_EXCEEDED; 8]);
+        assert_eq!(dropped(world).total(), 0);
     });
 }
