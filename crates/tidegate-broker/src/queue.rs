@@ -87,8 +87,8 @@ pub(crate) struct Queue {
     bytes: u64,
     /// Of the last that came; counts from 1.
     sequence: u64,
-    /// Messages that may be dropped.
-    droppable: usize,
+    /// Of `bytes`, those of messages that may be dropped.
+    droppable_bytes: u64,
 }
 
 impl Queue {
@@ -121,7 +121,7 @@ impl Queue {
         }
         queued.sequence = self.sequence;
         self.bytes += queued.message.charged();
-        self.droppable += usize::from(queued.overflow.drops());
+        self.droppable_bytes += droppable_bytes(&queued);
         let topic = &queued.message.topic;
         if is_large || (!self.large.is_empty() && self.large_topics.contains_key(topic)) {
             if let Some(count) = self.large_topics.get_mut(topic) {
@@ -149,6 +149,8 @@ impl Queue {
         });
         let Some(waiting) = waiting else { return Some(queued) };
         self.bytes = self.bytes - waiting.message.charged() + queued.message.charged();
+        self.droppable_bytes =
+            self.droppable_bytes - droppable_bytes(waiting) + droppable_bytes(&queued);
         let (sequence, after) = (waiting.sequence, waiting.after);
         *waiting = Queued { sequence, after, ..queued };
         None
@@ -183,7 +185,7 @@ impl Queue {
 
     fn left(&mut self, queued: &Queued) {
         self.bytes -= queued.message.charged();
-        self.droppable -= usize::from(queued.overflow.drops());
+        self.droppable_bytes -= droppable_bytes(queued);
         if !self.latest.is_empty()
             && self.latest.get(&queued.message.topic) == Some(&queued.sequence)
         {
@@ -201,14 +203,14 @@ impl Queue {
         self.left(queued);
     }
 
-    /// Whether a message may be dropped.
-    pub(crate) fn can_drop(&self) -> bool {
-        self.droppable > 0
+    /// Bytes of the messages that may be dropped, each counted whole.
+    pub(crate) fn droppable_bytes(&self) -> u64 {
+        self.droppable_bytes
     }
 
     /// Takes out the oldest message that may be dropped.
     pub(crate) fn drop_oldest(&mut self) -> Option<Queued> {
-        if !self.can_drop() {
+        if self.droppable_bytes == 0 {
             return None;
         }
         let position =
@@ -237,6 +239,10 @@ impl Queue {
             Some(queued)
         }
     }
+}
+
+fn droppable_bytes(queued: &Queued) -> u64 {
+    if queued.overflow.drops() { queued.message.charged() } else { 0 }
 }
 
 #[cfg(test)]

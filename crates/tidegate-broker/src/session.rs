@@ -116,6 +116,8 @@ pub(crate) struct Session {
     /// A message that found no place was kept under [`Overflow::Disconnect`](crate::Overflow), and more than half of what may
     /// wait still does. Under that policy it takes no more until then.
     pub(crate) is_full: bool,
+    /// What it could give back when its shard last took note of it.
+    pub(crate) noted_gives: u64,
     /// Publishers that are not read from because this session's queue is full.
     pub(crate) blocks: Vec<SessionKey>,
     /// Connections of this session that other sessions' queues block: how many of those.
@@ -173,6 +175,16 @@ impl Session {
             shared.forget_full(own);
         }
         behind
+    }
+
+    /// Bytes of memory that it could give back for others: what may be dropped, or all that waits if it ends with its
+    /// connection.
+    pub(crate) fn gives(&self) -> u64 {
+        if self.connection.is_some() && !self.is_kept() {
+            self.queue.bytes()
+        } else {
+            self.queue.droppable_bytes()
+        }
     }
 
     pub(crate) fn is_received(&self, id: PacketId) -> bool {

@@ -5,7 +5,7 @@ use std::{
     hash::{BuildHasher, Hasher, RandomState},
     sync::{
         Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -42,6 +42,8 @@ pub struct Shared {
     /// Sessions that are full, with what they do to QoS 1 and 2 where the topic says nothing else.
     full: RwLock<HashMap<SessionKey, Overflow>>,
     full_count: AtomicUsize,
+    /// By shard, the most that one of its sessions could give back of the budget, about, and whether it was asked to.
+    gives: Box<[(AtomicU64, AtomicBool)]>,
     hasher: RandomState,
     /// Of the budget, what packets may take that have not arrived whole: somebody may announce much and send nothing.
     receiving: Budget,
@@ -81,6 +83,7 @@ impl Shared {
             waits: Mutex::default(),
             full: RwLock::default(),
             full_count: AtomicUsize::new(0),
+            gives: (0..shards).map(|_| Default::default()).collect(),
             hasher: RandomState::new(),
             receiving,
             segments: Segments::default(),
@@ -191,6 +194,26 @@ impl Shared {
         let mut full = self.full.write().expect("no panic while it changes");
         full.remove(&session);
         self.full_count.store(full.len(), Ordering::Release);
+    }
+
+    /// What one session of that shard could give back at most, about.
+    pub(crate) fn gives(&self, shard: usize) -> u64 {
+        self.gives[shard].0.load(Ordering::Relaxed)
+    }
+
+    /// A session of that shard could give so much back.
+    pub(crate) fn note_gives(&self, shard: usize, bytes: u64) {
+        self.gives[shard].0.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// No session of that shard could give back more.
+    pub(crate) fn set_gives(&self, shard: usize, bytes: u64) {
+        self.gives[shard].0.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes whether that shard is asked to give memory back; whether it was before.
+    pub(crate) fn ask(&self, shard: usize, asks: bool) -> bool {
+        self.gives[shard].1.swap(asks, Ordering::AcqRel)
     }
 
     pub(crate) fn receiving(&self) -> &Budget {

@@ -201,34 +201,62 @@ impl Broker {
         budget.used().saturating_add(message.charge_bytes()) <= budget.limit()
     }
 
-    /// Takes bytes from the node's budget; if there are none, those sessions of this shard that hold most give some
-    /// back, as their policies allow.
+    /// Takes bytes from the node's budget; if there are none, those sessions that hold most give some back, as their policies
+    /// allow: at once if they are of this shard, else for those who come next.
     pub(super) fn charge(&mut self, bytes: u64) -> Option<Charge> {
         let budget = self.shared.budget().clone();
         for _ in 0..RECLAIMS_MAX {
             if let Some(charge) = budget.charge(bytes) {
                 return Some(charge);
             }
-            if bytes > budget.limit() || !self.reclaim(bytes) {
+            if bytes > budget.limit() || !self.make_room(bytes) {
                 return None;
             }
         }
         budget.charge(bytes)
     }
 
-    /// Makes the session that holds most give `bytes` back, or end; false if none can.
-    fn reclaim(&mut self, bytes: u64) -> bool {
-        let can = |session: &Session| {
-            session.queue.can_drop()
-                || (!session.queue.is_empty() && session.connection.is_some() && !session.is_kept())
-        };
-        let most = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| can(session))
-            .max_by_key(|(_, session)| session.queue.bytes())
-            .map(|(key, _)| key);
-        let Some(key) = most else { return false };
+    /// Makes room, unless that is for another shard to do, which is asked to.
+    fn make_room(&mut self, bytes: u64) -> bool {
+        let others = (0..self.shared.shards()).filter(|shard| *shard != self.shard);
+        let most = others.max_by_key(|shard| self.shared.gives(*shard));
+        // Both are known to within a half.
+        if let Some(shard) = most
+            && self.shared.gives(shard) / 2 > self.shared.gives(self.shard)
+        {
+            if !self.shared.ask(shard, true) {
+                self.peers[shard].push(Peer::Reclaim(bytes));
+            }
+            return false;
+        }
+        self.reclaim(bytes) > 0
+    }
+
+    /// Gives memory back for another shard: more than that asked for, or it would have to ask for every message.
+    pub(super) fn give_back(&mut self, bytes: u64) {
+        self.shared.ask(self.shard, false);
+        let mut wanted = bytes.max(self.shared.budget().limit() / 16);
+        for _ in 0..RECLAIMS_MAX {
+            let freed = self.reclaim(wanted);
+            wanted = wanted.saturating_sub(freed);
+            if freed == 0 || wanted == 0 {
+                break;
+            }
+        }
+    }
+
+    /// Makes the session that could give most give `bytes` back, or end; how many it gave.
+    fn reclaim(&mut self, bytes: u64) -> u64 {
+        let freed = self
+            .givers
+            .first(&mut self.sessions)
+            .map_or(0, |(_, key)| self.reclaim_from(key, bytes));
+        let first = self.givers.first(&mut self.sessions);
+        self.shared.set_gives(self.shard, first.map_or(0, |(gives, _)| gives));
+        freed
+    }
+
+    fn reclaim_from(&mut self, key: Key, bytes: u64) -> u64 {
         let own = self.session_key(key);
         let session = self.sessions.get_mut(key).expect("just found");
         let mut freed = 0;
@@ -240,6 +268,7 @@ impl Broker {
         }
         let connection = session.connection.filter(|_| freed == 0);
         if freed == 0 {
+            freed = session.queue.bytes();
             let count = session.queue.len() as u64;
             session.dropped.budget_full += count;
             self.statistics.dropped.budget_full += count;
@@ -254,7 +283,7 @@ impl Broker {
             self.disconnect(connection, ReasonCode::QUOTA_EXCEEDED, Some(text));
         }
         self.release(blocks, own);
-        true
+        freed
     }
 
     /// Whether a subscriber cannot be handed the message at once.
@@ -480,6 +509,11 @@ impl Broker {
         let Some(session) = self.sessions.get_mut(key) else { return };
         session.queue.push(queued, is_large);
         session.note_behind(&self.shared, own);
+        if let Some(gives) = self.givers.note(key, session) {
+            self.shared.note_gives(self.shard, gives);
+            self.givers.tidy(&self.sessions);
+        }
+        let session = self.sessions.get(key).expect("looked up above");
         if let Some(at) = session.connection {
             self.mark_dirty(at);
         }

@@ -363,6 +363,9 @@ impl Broker {
                 let queued = Queued::new(message, qos, true, ids, scan.since, overflow);
                 session.queue.push(queued, is_large);
                 session.note_behind(&self.shared, own);
+                if let Some(gives) = self.givers.note(session_key, session) {
+                    self.shared.note_gives(self.shard, gives);
+                }
             }
             if scan.is_done {
                 continue;

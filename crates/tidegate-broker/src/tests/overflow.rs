@@ -708,3 +708,56 @@ fn a_full_member_of_a_group_is_passed_over() {
         assert_eq!(dropped(world).total(), 0);
     });
 }
+
+#[test]
+fn who_stalls_on_one_shard_keeps_nobody_from_memory_on_another() {
+    let config = BrokerConfig { payload_bytes_max: 4 << 20, ..settings() };
+    let mut world = World::new(config, 3);
+    // One after the other on the three shards.
+    let [stalled, b, c, flood, to_b, to_c] =
+        ["stalled", "b", "c", "flood", "to_b", "to_c"].map(|name| world.join(v5(name)));
+    world.subscribe(stalled, "flood", AtMostOnce);
+    world.room(stalled, 0);
+    world.subscribe(b, "b", AtLeastOnce);
+    world.subscribe(c, "c", AtLeastOnce);
+    let text = "x".repeat(60_000);
+    let flooded = |world: &mut World, count| {
+        (0..count).for_each(|_| {
+            world.publish(flood, message("flood", AtMostOnce, &text));
+        });
+    };
+    flooded(&mut world, 100);
+    assert!(world.shared.budget().used() > (4 << 20) - 100_000);
+    let large = "y".repeat(300_000);
+    let mut refused = 0;
+    for _ in 0..30 {
+        // It goes on, and takes what room there is.
+        flooded(&mut world, 2);
+        for (from, topic) in [(to_b, "b"), (to_c, "c")] {
+            let id = world.publish(from, message(topic, AtLeastOnce, &large)).unwrap();
+            refused += usize::from(world.accepted(from, id).is_failure());
+        }
+    }
+    assert!(refused <= 30, "{refused} of 60 refused");
+    assert_eq!(world.messages(b).len() + world.messages(c).len(), 60 - refused);
+    assert!(world.is_open(stalled) && world.is_open(b) && world.is_open(c));
+    assert!(dropped(&world).budget_full > 0);
+    world.end();
+}
+
+#[test]
+fn what_a_whole_queue_lost_is_counted() {
+    let config = BrokerConfig { payload_bytes_max: 1 << 20, ..settings() };
+    let mut world = World::new(config, 1);
+    let s = world.join(v5("s"));
+    world.subscribe(s, "t", AtLeastOnce);
+    world.room(s, 0);
+    let p = world.join(v5("p"));
+    for _ in 0..10 {
+        world.publish(p, message("t", AtLeastOnce, &"x".repeat(60_000)));
+    }
+    let queued = world.shards[0].sessions(1)[0].queued as u64;
+    world.publish(p, retained("r", AtLeastOnce, &"y".repeat(500_000)));
+    assert!(queued > 5 && !world.is_open(s));
+    assert_eq!(dropped(&world), Dropped { budget_full: queued, ..Dropped::default() });
+}
