@@ -266,8 +266,10 @@ impl Broker {
         for draft in &emitted {
             if draft.hops == 0 || draft.hops > HOPS_MAX {
                 self.statistics.hops_exceeded += 1;
-            } else if draft.verdict == Verdict::Pass {
-                self.publish_draft(now, draft, None, None);
+            } else if draft.verdict == Verdict::Pass
+                && self.publish_draft(now, draft, None, None) == Outcome::Refused
+            {
+                self.statistics.refused += 1; // Nobody could be told.
             }
         }
     }
