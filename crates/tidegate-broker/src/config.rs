@@ -2,7 +2,9 @@
 
 use std::{str::FromStr, sync::Arc, time::Duration};
 
-use tidegate_message::{TopicError, check_topic_filter, check_topic_name, split_shared};
+use tidegate_message::{
+    TopicError, check_topic_filter, check_topic_name, split_shared, topic_matches,
+};
 use tidegate_wire::mqtt::QoS;
 
 use crate::schedule::Policy;
@@ -80,6 +82,13 @@ pub struct TopicConfig {
     pub large_bytes: Option<u32>,
     /// Another overflow, for every QoS.
     pub overflow: Option<Overflow>,
+}
+
+impl TopicConfig {
+    /// The exception that holds for a topic.
+    pub(crate) fn of<'a>(exceptions: &'a [Self], topic: &str) -> Option<&'a Self> {
+        exceptions.iter().find(|exception| topic_matches(&exception.filter, topic))
+    }
 }
 
 /// What happens to a message for a subscriber whose queue is full.

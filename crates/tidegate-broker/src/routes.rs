@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use tidegate_message::{Shared, split_shared, topic_matches};
+use tidegate_message::{Shared, split_shared};
 use tidegate_wire::mqtt::QoS;
 
 use crate::{
@@ -184,7 +184,7 @@ impl Routes {
                 turn: group.turn.clone(),
             });
         });
-        let exception = exceptions.iter().find(|topics| topic_matches(&topics.filter, topic));
+        let exception = TopicConfig::of(exceptions, topic);
         Route {
             topic: topic.clone(),
             generation,

@@ -16,7 +16,7 @@ use crate::{
     budget::Budget,
     config::{BrokerConfig, Overflow, TopicConfig},
     message::Message,
-    retained::Expiring,
+    retained::{Expiring, Kept},
     routes::Routes,
     segments::Segments,
     session::SessionKey,
@@ -278,7 +278,7 @@ impl Shared {
     /// Forgets a retained message that has expired, unless another took its place.
     pub(crate) fn forget_retained(&self, message: &Arc<Message>) {
         let mut retained = self.retained();
-        if retained.get(&message.topic).is_some_and(|kept| Arc::ptr_eq(kept, message)) {
+        if retained.get(&message.topic).is_some_and(|kept| Arc::ptr_eq(&kept.message, message)) {
             retained.remove(&message.topic);
         }
         self.retained_count.store(retained.len(), Ordering::Relaxed);
@@ -297,14 +297,14 @@ impl Shared {
     }
 
     /// Retains a message; false if there are too many topics. Without one, forgets the topic's.
-    pub(crate) fn retain(&self, topic: &str, message: Option<Arc<Message>>) -> bool {
+    pub(crate) fn retain(&self, topic: &str, kept: Option<Kept>) -> bool {
         let mut retained = self.retained();
-        let taken = match message {
-            Some(message) => {
+        let taken = match kept {
+            Some(kept) => {
                 let full = retained.len() >= self.config.retained_max;
                 let taken = !full || retained.get(topic).is_some();
                 if taken {
-                    retained.insert(message);
+                    retained.insert(kept);
                 }
                 taken
             }

@@ -13,6 +13,7 @@ use crate::{
     message::{Body, Incoming, Message, seconds_left},
     outbox::FIRST_BYTES,
     queue::{Ids, Queued},
+    retained::Kept,
     routes::{Route, Target},
     schedule::Policy,
     session::Session,
@@ -173,7 +174,12 @@ impl Broker {
             return self.shared.retain(message.topic, None);
         }
         let kept = self.held(message, held);
-        let retained = kept.is_some_and(|kept| self.shared.retain(message.topic, Some(kept)));
+        let publisher = message.publisher.filter(|publisher| publisher.shard() == self.shard);
+        let session = publisher.and_then(|publisher| self.sessions.get(publisher.key()));
+        let client = session.map(|session| session.client_id.clone());
+        let retained = kept.is_some_and(|message| {
+            self.shared.retain(&message.topic.clone(), Some(Kept { message, client }))
+        });
         if retained && let Some(at) = message.expires {
             self.watch_retained(at);
         }
@@ -448,7 +454,7 @@ impl Broker {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let config = session.config.clone();
         let publisher = queued.message.publisher;
-        let is_large = is_large(queued.payload_bytes(), Some(route), session);
+        let is_large = is_large(queued.payload_bytes(), route.large_bytes, session);
         if queued.overflow == Overflow::Latest {
             match session.queue.replace(queued) {
                 Some(new) => queued = new,
@@ -525,11 +531,10 @@ fn overflow(session: &Session, qos: QoS, route: &Route) -> Overflow {
     route.overflow.unwrap_or_else(|| session.config.overflow_of(qos))
 }
 
-/// Whether a payload is in the large class.
-pub(super) fn is_large(bytes: usize, route: Option<&Route>, session: &Session) -> bool {
+/// Whether a payload is in the large class; its topic may say from how many bytes on.
+pub(super) fn is_large(bytes: usize, large_bytes: Option<u32>, session: &Session) -> bool {
     let usual = session.config.large_bytes;
-    session.config.policy != Policy::None
-        && bytes > route.and_then(|route| route.large_bytes).unwrap_or(usual) as usize
+    session.config.policy != Policy::None && bytes > large_bytes.unwrap_or(usual) as usize
 }
 
 /// Whether a message may be copied into the output now: it is small, and nothing waits that it must not overtake.
@@ -548,7 +553,7 @@ fn goes_at_once(
         && connection.outbox.data_bytes() + bytes <= room
         && session.queue.may_pass(message.topic)
         && connection.resend.is_empty()
-        && !is_large(message.payload.len(), Some(route), session)
+        && !is_large(message.payload.len(), route.large_bytes, session)
 }
 
 /// Whether another QoS 1 or 2 message may be in flight (section 4.9, and our own window of bytes). Large ones leave half of

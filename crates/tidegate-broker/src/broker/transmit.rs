@@ -12,11 +12,13 @@ use super::{
 };
 use crate::{
     budget::Charge,
+    config::TopicConfig,
     connection::{Connection, Query},
     inflight::Awaits,
     message::Body,
     outbox::SLICES_MAX,
     queue::{Ids, Queued},
+    retained::Kept,
     schedule::{Backlog, Class, LinkState, Next, Policy, Waiting},
     slab::Key,
     timers::Timer,
@@ -340,6 +342,7 @@ impl Broker {
         let Some(session_key) = connection.session else { return };
         let own = self.session_key(session_key);
         let Some(session) = self.sessions.get_mut(session_key) else { return };
+        let mut topics = None;
         while let Some(mut scan) = session.retained.pop_front() {
             while let Some(message) = scan.found.pop_front() {
                 // They wait here rather than in the queue, whose overflow is for those who do not keep up.
@@ -352,14 +355,18 @@ impl Broker {
                     session.retained.push_front(scan);
                     return;
                 }
-                let is_large = is_large(message.payload.len(), None, session);
+                let topics = topics.get_or_insert_with(|| self.shared.topics());
+                let exception = TopicConfig::of(topics, &message.topic);
+                let large_bytes = exception.and_then(|exception| exception.large_bytes);
+                let is_large = is_large(message.payload.len(), large_bytes, session);
                 let qos = message.qos.min(scan.options.qos);
                 let ids = Ids::of(if scan.options.id == 0 {
                     &[]
                 } else {
                     std::slice::from_ref(&scan.options.id)
                 });
-                let overflow = config.overflow_of(qos);
+                let overflow = exception.and_then(|exception| exception.overflow);
+                let overflow = overflow.unwrap_or_else(|| config.overflow_of(qos));
                 let queued = Queued::new(message, qos, true, ids, scan.since, overflow);
                 session.queue.push(queued, is_large);
                 session.note_behind(&self.shared, own);
@@ -375,10 +382,11 @@ impl Broker {
                 &scan.filter,
                 scan.cursor.take(),
                 RETAINED_STEP,
-                |_, message| {
+                |_, Kept { message, client }| {
+                    let is_own = client.as_ref() == Some(&session.client_id);
                     if message.is_expired(now) {
                         expired.push(message.clone());
-                    } else if !(scan.options.no_local && message.publisher == Some(own)) {
+                    } else if !(scan.options.no_local && is_own) {
                         scan.found.push_back(message.clone());
                     }
                 },
