@@ -187,6 +187,11 @@ impl Session {
         }
     }
 
+    /// Whether messages wait for it or for its acknowledgement.
+    pub(crate) fn has_backlog(&self) -> bool {
+        !self.queue.is_empty() || self.inflight.kept_bytes() > 0
+    }
+
     pub(crate) fn is_received(&self, id: PacketId) -> bool {
         self.received.contains(&id)
     }

@@ -115,7 +115,16 @@ impl Broker {
                     received: now,
                     publisher: None,
                 };
-                let Some(message) = message.hold(shared.budget()) else {
+                let former = self.by_client.get(&*connect.client_id);
+                let former = former.and_then(|key| self.sessions.get(*key));
+                let drains = former.is_some_and(|session| session.has_backlog());
+                let held = self.hold(&message).or_else(|| {
+                    // Its own backlog may be what fills the memory, so it must come in; its will is its connection's own
+                    // until that is published.
+                    let charge = shared.budget().charge(0).filter(|_| drains)?;
+                    Some(message.hold_charged(charge))
+                });
+                let Some(message) = held else {
                     return refuse(ReasonCode::QUOTA_EXCEEDED, "no memory is left for the will");
                 };
                 let delay = Duration::from_secs(u64::from(will.delay));
@@ -201,6 +210,7 @@ impl Broker {
             wakes_at: None,
             query: None,
             recent: Vec::new(),
+            drains: false,
             receiving: None,
             resend: Default::default(),
             unacknowledged: 0,

@@ -198,7 +198,7 @@ impl Broker {
         held.clone()
     }
 
-    fn hold(&mut self, message: &Incoming<'_>) -> Option<Arc<Message>> {
+    pub(super) fn hold(&mut self, message: &Incoming<'_>) -> Option<Arc<Message>> {
         self.charge(message.charge_bytes()).map(|charge| message.hold_charged(charge))
     }
 

@@ -263,6 +263,7 @@ impl Broker {
             }
         }
         self.release(released, own);
+        self.end_drained(key);
         Step::More
     }
 

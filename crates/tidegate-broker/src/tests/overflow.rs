@@ -761,3 +761,65 @@ fn what_a_whole_queue_lost_is_counted() {
     assert!(queued > 5 && !world.is_open(s));
     assert_eq!(dropped(&world), Dropped { budget_full: queued, ..Dropped::default() });
 }
+
+/// Fills the memory with what waits for the session of `connect`, which is away; how many wait.
+fn fill(world: &mut World, connect: &Connect) -> usize {
+    let s = world.join(connect.clone());
+    world.subscribe(s, "t", AtLeastOnce);
+    world.cut(s);
+    let p = world.join(v5("filler"));
+    let text = "x".repeat(3_000);
+    (0..100)
+        .filter(|_| {
+            let id = world.publish(p, message("t", AtLeastOnce, &text)).unwrap();
+            world.accepted(p, id) == ReasonCode::SUCCESS
+        })
+        .count()
+}
+
+#[test]
+fn whose_backlog_fills_the_memory_may_come_with_a_will() {
+    let config = BrokerConfig { payload_bytes_max: 100_000, ..settings() };
+    each_with(config, |world| {
+        let waiting = fill(world, &kept("s"));
+        let large = will("w", &"x".repeat(5_000));
+        let other = Connect { will: Some(large.clone()), ..kept("other") };
+        assert_eq!(world.try_connect(other).unwrap_err().reason, ReasonCode::QUOTA_EXCEEDED);
+        let s = world.join(Connect { will: Some(large), ..kept("s") });
+        assert_eq!(world.messages(s).len(), waiting);
+        let w = world.join(v5("w"));
+        world.subscribe(w, "w", AtMostOnce);
+        world.cut(s);
+        assert_eq!(world.messages(w).len(), 1);
+    });
+}
+
+#[test]
+fn whose_backlog_fills_the_memory_takes_it_before_it_must_publish_again() {
+    // Before MQTT 5 the connection ends where a message is not accepted, and the message comes again with the next.
+    let config = BrokerConfig { payload_bytes_max: 100_000, ..settings() };
+    each_with(config, |world| {
+        let connect = Connect { clean_start: false, ..v4("old") };
+        let waiting = fill(world, &connect);
+        let old = world.mute(connect.clone());
+        let text = "y".repeat(30_000);
+        for _ in 0..3 {
+            world.publish(old, retained("r", AtLeastOnce, &text));
+        }
+        let mut left = waiting;
+        while world.is_open(old) {
+            for delivery in world.messages(old) {
+                if world.is_open(old) {
+                    world.puback(old, delivery.id.unwrap());
+                    left -= 1;
+                }
+            }
+        }
+        assert!(left <= waiting / 2, "{left} of {waiting} are left");
+        assert_eq!(world.shared.retained_count(), 0);
+        let old = world.join(connect);
+        assert_eq!(world.messages(old).len(), left);
+        let id = world.publish(old, retained("r", AtLeastOnce, &text)).unwrap();
+        assert_eq!(world.accepted(old, id), ReasonCode::SUCCESS);
+    });
+}
