@@ -26,6 +26,7 @@ pub use self::{
 use crate::{
     admission::{Admission, Batch},
     connection::Connection,
+    givers::Givers,
     message::Message,
     outbox::Buffers,
     routes::Route,
@@ -45,6 +46,7 @@ pub struct Broker {
     shard: usize,
     sessions: Slab<Session>,
     by_client: HashMap<Arc<str>, Key>,
+    givers: Givers,
     connections: Slab<Connection>,
     buffers: Buffers,
     dirty: VecDeque<Key>,
@@ -94,6 +96,8 @@ pub enum Peer {
     Pause(SessionKey),
     /// One reason less not to read from it.
     Resume(SessionKey),
+    /// So many bytes of memory are wanted back from the sessions there.
+    Reclaim(u64),
 }
 
 /// A route between shards; nobody else looks into it.
@@ -204,6 +208,7 @@ impl Broker {
             shard,
             sessions: Slab::default(),
             by_client: HashMap::new(),
+            givers: Givers::default(),
             connections: Slab::default(),
             buffers: Buffers::default(),
             dirty: VecDeque::new(),
@@ -268,6 +273,7 @@ impl Broker {
                 }
                 Peer::Pause(session) => self.pause(session),
                 Peer::Resume(session) => self.resume(session),
+                Peer::Reclaim(bytes) => self.give_back(bytes),
             }
         }
     }

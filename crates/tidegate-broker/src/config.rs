@@ -2,7 +2,10 @@
 
 use std::{str::FromStr, sync::Arc, time::Duration};
 
-use tidegate_message::{TopicError, check_topic_filter, check_topic_name, split_shared};
+use tidegate_message::{
+    TopicError, check_topic_filter, check_topic_name, split_shared, topic_matches,
+};
+use tidegate_wire::mqtt::QoS;
 
 use crate::schedule::Policy;
 
@@ -55,7 +58,8 @@ pub struct SessionConfig {
     pub topic_levels_max: usize,
     /// Bytes of a topic or filter that the client names, `$share/GROUP/` included. Default 65,535, the protocol's own limit.
     pub topic_bytes_max: usize,
-    /// Bytes of the messages that wait for one subscriber; one may always wait. Default 32 MiB.
+    /// Bytes of the messages that wait for one subscriber; one may always wait, and under [`Overflow::Disconnect`] one more
+    /// than has room. Default 32 MiB.
     pub queue_bytes_max: u64,
     /// Messages that wait for one subscriber. Default 100,000.
     pub queue_messages_max: usize,
@@ -80,6 +84,13 @@ pub struct TopicConfig {
     pub overflow: Option<Overflow>,
 }
 
+impl TopicConfig {
+    /// The exception that holds for a topic.
+    pub(crate) fn of<'a>(exceptions: &'a [Self], topic: &str) -> Option<&'a Self> {
+        exceptions.iter().find(|exception| topic_matches(&exception.filter, topic))
+    }
+}
+
 /// What happens to a message for a subscriber whose queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Overflow {
@@ -89,7 +100,9 @@ pub enum Overflow {
     DropNewest,
     /// Of each topic only the newest message waits.
     Latest,
-    /// The subscriber is disconnected, its session and what waits are kept.
+    /// The subscriber is disconnected; its session and what waits are kept, with the message that found no place. Until half
+    /// of it is gone, a QoS 1 or 2 message that nobody else takes is refused; where others take it, this copy is dropped and
+    /// counted.
     Disconnect,
     /// Its publishers are not read from until half of what waits is gone. A subscriber that waits for such a publisher itself,
     /// directly or through others, is disconnected instead, since it could never acknowledge; so is one that is its own
@@ -137,6 +150,11 @@ impl Default for SessionConfig {
 }
 
 impl SessionConfig {
+    /// What happens to messages of that QoS whose topic says nothing else.
+    pub(crate) fn overflow_of(&self, qos: QoS) -> Overflow {
+        if qos == QoS::AtMostOnce { self.overflow_qos0 } else { self.overflow }
+    }
+
     /// Whether the client may publish to `topic`, by its form.
     pub(crate) fn check_topic_name(&self, topic: &str) -> Result<(), TopicError> {
         self.check_topic_bytes(topic)?;
@@ -165,6 +183,11 @@ impl Overflow {
         ("disconnect", Self::Disconnect),
         ("block-publisher", Self::BlockPublisher),
     ];
+
+    /// Whether what waits may be dropped.
+    pub(crate) fn drops(self) -> bool {
+        matches!(self, Self::DropOldest | Self::DropNewest | Self::Latest)
+    }
 
     /// Its word in configuration.
     pub fn word(self) -> &'static str {

@@ -65,6 +65,8 @@ pub(crate) struct Connection {
     pub(crate) query: Option<Query>,
     /// Topics that it published to of late, the last first.
     pub(crate) recent: Vec<Recent>,
+    /// A message of its own was not accepted, which it cannot be told: it may take what waits for it, and ends then.
+    pub(crate) drains: bool,
     /// A large PUBLISH that is being received.
     pub(crate) receiving: Option<Box<Receiving>>,
     /// Exchanges of former connections that are yet to be sent again.

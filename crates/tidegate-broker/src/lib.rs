@@ -20,6 +20,7 @@ mod broker;
 pub mod budget;
 pub mod config;
 mod connection;
+mod givers;
 pub mod index;
 mod inflight;
 pub mod message;

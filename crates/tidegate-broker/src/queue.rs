@@ -12,7 +12,7 @@ use std::{
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::QoS;
 
-use crate::message::Message;
+use crate::{config::Overflow, message::Message};
 
 /// A message and how it goes to this subscriber.
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ pub(crate) struct Queued {
     pub(crate) ids: Ids,
     /// When it began to wait.
     pub(crate) since: Instant,
+    /// What its topic or its subscriber says: whether it may be dropped does not depend on what comes after it.
+    pub(crate) overflow: Overflow,
     sequence: u64,
     /// Of a large message: the last small one of its topic that was there before it.
     after: u64,
@@ -63,8 +65,9 @@ impl Queued {
         retain: bool,
         ids: Ids,
         since: Instant,
+        overflow: Overflow,
     ) -> Self {
-        Self { message, qos, retain, ids, since, sequence: 0, after: 0 }
+        Self { message, qos, retain, ids, since, overflow, sequence: 0, after: 0 }
     }
 
     pub(crate) fn payload_bytes(&self) -> usize {
@@ -84,7 +87,8 @@ pub(crate) struct Queue {
     bytes: u64,
     /// Of the last that came; counts from 1.
     sequence: u64,
-    qos0: usize,
+    /// Of `bytes`, those of messages that may be dropped.
+    droppable_bytes: u64,
 }
 
 impl Queue {
@@ -106,10 +110,10 @@ impl Queue {
         self.small.is_empty() && (self.large.is_empty() || !self.large_topics.contains_key(topic))
     }
 
-    /// Appends a message, to which [`Queue::replace`] then applies if it `conflates`.
-    pub(crate) fn push(&mut self, mut queued: Queued, is_large: bool, conflates: bool) {
+    /// Appends a message, to which [`Queue::replace`] then applies under [`Overflow::Latest`].
+    pub(crate) fn push(&mut self, mut queued: Queued, is_large: bool) {
         self.sequence += 1;
-        if conflates {
+        if queued.overflow == Overflow::Latest {
             self.latest.insert(queued.message.topic.clone(), self.sequence);
         } else if !self.latest.is_empty() {
             // A newer one must not take the place of one before this.
@@ -117,7 +121,7 @@ impl Queue {
         }
         queued.sequence = self.sequence;
         self.bytes += queued.message.charged();
-        self.qos0 += usize::from(queued.qos == QoS::AtMostOnce);
+        self.droppable_bytes += droppable_bytes(&queued);
         let topic = &queued.message.topic;
         if is_large || (!self.large.is_empty() && self.large_topics.contains_key(topic)) {
             if let Some(count) = self.large_topics.get_mut(topic) {
@@ -133,7 +137,8 @@ impl Queue {
         }
     }
 
-    /// Puts `queued` in the place of the last waiting message of its topic, if that conflates; else gives it back.
+    /// Puts `queued`, under [`Overflow::Latest`], in the place of the last waiting message of its topic, if that is under it,
+    /// too; else gives it back.
     pub(crate) fn replace(&mut self, queued: Queued) -> Option<Queued> {
         let topic = &queued.message.topic;
         let waiting = self.latest.get(topic).and_then(|sequence| {
@@ -144,8 +149,8 @@ impl Queue {
         });
         let Some(waiting) = waiting else { return Some(queued) };
         self.bytes = self.bytes - waiting.message.charged() + queued.message.charged();
-        self.qos0 -= usize::from(waiting.qos == QoS::AtMostOnce);
-        self.qos0 += usize::from(queued.qos == QoS::AtMostOnce);
+        self.droppable_bytes =
+            self.droppable_bytes - droppable_bytes(waiting) + droppable_bytes(&queued);
         let (sequence, after) = (waiting.sequence, waiting.after);
         *waiting = Queued { sequence, after, ..queued };
         None
@@ -180,7 +185,7 @@ impl Queue {
 
     fn left(&mut self, queued: &Queued) {
         self.bytes -= queued.message.charged();
-        self.qos0 -= usize::from(queued.qos == QoS::AtMostOnce);
+        self.droppable_bytes -= droppable_bytes(queued);
         if !self.latest.is_empty()
             && self.latest.get(&queued.message.topic) == Some(&queued.sequence)
         {
@@ -198,19 +203,18 @@ impl Queue {
         self.left(queued);
     }
 
-    /// Whether there is a message that `may_go`.
-    pub(crate) fn can_drop(&self, may_go: impl Fn(QoS) -> bool) -> bool {
-        (self.qos0 > 0 && may_go(QoS::AtMostOnce))
-            || (self.qos0 < self.len() && may_go(QoS::AtLeastOnce))
+    /// Bytes of the messages that may be dropped, each counted whole.
+    pub(crate) fn droppable_bytes(&self) -> u64 {
+        self.droppable_bytes
     }
 
-    /// Takes out the oldest message that `may_go`, which is the same for QoS 1 and 2.
-    pub(crate) fn drop_oldest(&mut self, may_go: impl Fn(QoS) -> bool) -> Option<Queued> {
-        if !self.can_drop(&may_go) {
+    /// Takes out the oldest message that may be dropped.
+    pub(crate) fn drop_oldest(&mut self) -> Option<Queued> {
+        if self.droppable_bytes == 0 {
             return None;
         }
         let position =
-            |class: &VecDeque<Queued>| class.iter().position(|queued| may_go(queued.qos));
+            |class: &VecDeque<Queued>| class.iter().position(|queued| queued.overflow.drops());
         let small = position(&self.small);
         let large = position(&self.large);
         let from_large = match (small, large) {
@@ -237,6 +241,10 @@ impl Queue {
     }
 }
 
+fn droppable_bytes(queued: &Queued) -> u64 {
+    if queued.overflow.drops() { queued.message.charged() } else { 0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,7 +253,8 @@ mod tests {
         message::{Body, Incoming},
     };
 
-    fn queued(topic: &str, qos: QoS, text: &str) -> Queued {
+    fn queued(topic: &str, overflow: Overflow, text: &str) -> Queued {
+        let qos = QoS::AtLeastOnce;
         let message = Incoming {
             topic: &topic.into(),
             payload: Body::Read(text.as_bytes()),
@@ -257,17 +266,17 @@ mod tests {
             publisher: None,
         };
         let message = message.hold(&Budget::new(1 << 20)).unwrap();
-        Queued::new(message, qos, false, Ids::None, Instant::EPOCH)
+        Queued::new(message, qos, false, Ids::None, Instant::EPOCH, overflow)
     }
 
     #[test]
     fn a_dropped_large_message_leaves_its_place_in_the_order_to_the_next() {
         let mut queue = Queue::default();
-        queue.push(queued("t", QoS::AtLeastOnce, "small"), false, false);
-        queue.push(queued("t", QoS::AtMostOnce, "large"), true, false);
-        queue.push(queued("t", QoS::AtMostOnce, "larger"), true, false);
+        queue.push(queued("t", Overflow::Disconnect, "small"), false);
+        queue.push(queued("t", Overflow::DropOldest, "large"), true);
+        queue.push(queued("t", Overflow::DropOldest, "larger"), true);
         assert!(queue.large().is_none());
-        assert!(queue.drop_oldest(|qos| qos == QoS::AtMostOnce).is_some());
+        assert!(queue.drop_oldest().is_some());
         assert!(queue.large().is_none(), "the small one came first");
         queue.pop_small();
         assert!(queue.large().is_some());
@@ -276,13 +285,13 @@ mod tests {
     #[test]
     fn what_found_no_place_is_not_replaced() {
         let mut queue = Queue::default();
-        assert!(queue.replace(queued("a", QoS::AtMostOnce, "1")).is_some());
-        queue.push(queued("b", QoS::AtMostOnce, "2"), false, true);
-        assert!(queue.replace(queued("a", QoS::AtMostOnce, "3")).is_some());
-        assert!(queue.replace(queued("b", QoS::AtMostOnce, "4")).is_none());
+        assert!(queue.replace(queued("a", Overflow::Latest, "1")).is_some());
+        queue.push(queued("b", Overflow::Latest, "2"), false);
+        assert!(queue.replace(queued("a", Overflow::Latest, "3")).is_some());
+        assert!(queue.replace(queued("b", Overflow::Latest, "4")).is_none());
         // After one that must stay, the one before it is not replaced any more.
-        queue.push(queued("b", QoS::AtLeastOnce, "5"), false, false);
-        assert!(queue.replace(queued("b", QoS::AtMostOnce, "6")).is_some());
+        queue.push(queued("b", Overflow::Disconnect, "5"), false);
+        assert!(queue.replace(queued("b", Overflow::Latest, "6")).is_some());
         assert_eq!(queue.len(), 2);
         let bytes = queue.bytes();
         let left = [queue.pop_small(), queue.pop_small()].map(|queued| queued.unwrap());

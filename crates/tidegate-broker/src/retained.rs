@@ -15,7 +15,7 @@ use std::{
     ops::{Bound, ControlFlow},
 };
 
-pub(crate) use self::expiring::Expiring;
+pub(crate) use self::expiring::{Expiring, Kept};
 
 /// Retained messages by topic.
 ///

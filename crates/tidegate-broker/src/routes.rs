@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use tidegate_message::{Shared, split_shared, topic_matches};
+use tidegate_message::{Shared, split_shared};
 use tidegate_wire::mqtt::QoS;
 
 use crate::{
@@ -184,7 +184,7 @@ impl Routes {
                 turn: group.turn.clone(),
             });
         });
-        let exception = exceptions.iter().find(|topics| topic_matches(&topics.filter, topic));
+        let exception = TopicConfig::of(exceptions, topic);
         Route {
             topic: topic.clone(),
             generation,
@@ -213,16 +213,25 @@ impl Route {
     }
 
     /// The member of a shared subscription whose turn it is: the next that is connected and not behind, or else the next
-    /// that is connected, or else the next.
-    pub(crate) fn turn(&self, group: usize) -> usize {
+    /// that is connected and not full, or else the next that is not full, or else the next.
+    pub(crate) fn turn(&self, group: usize, is_full: impl Fn(SessionKey) -> bool) -> usize {
         let group = &self.groups[group];
         let start = group.turn.fetch_add(1, Ordering::Relaxed);
         let count = group.states.len();
         let around = || (0..count).map(|step| start.wrapping_add(step) % count);
         around()
             .find(|at| group.states[*at].is_ready())
-            .or_else(|| around().find(|at| group.states[*at].connected.load(Ordering::Relaxed)))
+            .or_else(|| {
+                let has_room = |at: &usize| !is_full(group.members[*at].session);
+                let is_there = |at: &usize| group.states[*at].connected.load(Ordering::Relaxed);
+                around().filter(is_there).find(has_room).or_else(|| around().find(has_room))
+            })
             .unwrap_or(start % count)
+    }
+
+    /// All members of all shared subscriptions that match.
+    pub(crate) fn members(&self) -> impl Iterator<Item = &Target> {
+        self.groups.iter().flat_map(|group| &group.members)
     }
 
     pub(crate) fn member(&self, group: usize, member: usize) -> &Target {
@@ -257,6 +266,11 @@ impl Target {
             Some(own) if publisher == Some(self.session) => own,
             _ => &self.ids,
         }
+    }
+
+    /// Whether rules are known not to let it have messages of the topic.
+    pub(crate) fn is_denied(&self) -> bool {
+        self.allowed.load(Ordering::Relaxed) == DENIED
     }
 
     /// Whether rules let it have messages of the topic; `decide` is asked once for each route.

@@ -20,6 +20,7 @@ use crate::{
     message::Message,
     queue::Queue,
     retained::Cursor,
+    shared::Shared,
     slab::{Key, USES},
 };
 
@@ -112,6 +113,11 @@ pub(crate) struct Session {
     /// When it ends, if nobody comes.
     pub(crate) ends_at: Option<Instant>,
     pub(crate) dropped: Dropped,
+    /// A message that found no place was kept under [`Overflow::Disconnect`](crate::Overflow), and more than half of what may
+    /// wait still does. Under that policy it takes no more until then.
+    pub(crate) is_full: bool,
+    /// What it could give back when its shard last took note of it.
+    pub(crate) noted_gives: u64,
     /// Publishers that are not read from because this session's queue is full.
     pub(crate) blocks: Vec<SessionKey>,
     /// Connections of this session that other sessions' queues block: how many of those.
@@ -159,12 +165,31 @@ impl Session {
         (self.identity.kind, &self.identity.name) == (identity.kind, &identity.name)
     }
 
-    /// Whether more than half of what may wait does; told to the other shards.
-    pub(crate) fn note_behind(&self) -> bool {
+    /// Whether more than half of what may wait does; told to the other shards. `own` is its name.
+    pub(crate) fn note_behind(&mut self, shared: &Shared, own: SessionKey) -> bool {
         let behind = self.queue.bytes() > self.config.queue_bytes_max / 2
             || self.queue.len() > self.config.queue_messages_max / 2;
         self.state.behind.store(behind, Ordering::Relaxed);
+        if self.is_full && !behind {
+            self.is_full = false;
+            shared.forget_full(own);
+        }
         behind
+    }
+
+    /// Bytes of memory that it could give back for others: what may be dropped, or all that waits if it ends with its
+    /// connection.
+    pub(crate) fn gives(&self) -> u64 {
+        if self.connection.is_some() && !self.is_kept() {
+            self.queue.bytes()
+        } else {
+            self.queue.droppable_bytes()
+        }
+    }
+
+    /// Whether messages wait for it or for its acknowledgement.
+    pub(crate) fn has_backlog(&self) -> bool {
+        !self.queue.is_empty() || self.inflight.kept_bytes() > 0
     }
 
     pub(crate) fn is_received(&self, id: PacketId) -> bool {

@@ -1,10 +1,11 @@
 //! What all shards of a node see.
 
 use std::{
+    collections::HashMap,
     hash::{BuildHasher, Hasher, RandomState},
     sync::{
         Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -13,11 +14,12 @@ use tidegate_message::{Authorize, Instant};
 use crate::{
     broker::{SessionReport, Statistics},
     budget::Budget,
-    config::{BrokerConfig, TopicConfig},
+    config::{BrokerConfig, Overflow, TopicConfig},
     message::Message,
-    retained::Expiring,
+    retained::{Expiring, Kept},
     routes::Routes,
     segments::Segments,
+    session::SessionKey,
     waits::Waits,
 };
 
@@ -37,6 +39,11 @@ pub struct Shared {
     retained_count: AtomicUsize,
     sessions: AtomicUsize,
     waits: Mutex<Waits>,
+    /// Sessions that are full, with what they do to QoS 1 and 2 where the topic says nothing else.
+    full: RwLock<HashMap<SessionKey, Overflow>>,
+    full_count: AtomicUsize,
+    /// By shard, the most that one of its sessions could give back of the budget, about, and whether it was asked to.
+    gives: Box<[(AtomicU64, AtomicBool)]>,
     hasher: RandomState,
     /// Of the budget, what packets may take that have not arrived whole: somebody may announce much and send nothing.
     receiving: Budget,
@@ -74,6 +81,9 @@ impl Shared {
             retained_count: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
             waits: Mutex::default(),
+            full: RwLock::default(),
+            full_count: AtomicUsize::new(0),
+            gives: (0..shards).map(|_| Default::default()).collect(),
             hasher: RandomState::new(),
             receiving,
             segments: Segments::default(),
@@ -159,6 +169,53 @@ impl Shared {
         self.waits.lock().expect("no panic while it is held")
     }
 
+    /// Whether some session is full: what most messages ask, at the cost of one load.
+    #[inline]
+    pub(crate) fn some_full(&self) -> bool {
+        self.full_count.load(Ordering::Acquire) > 0
+    }
+
+    /// Sessions that are full.
+    pub(crate) fn full(&self) -> RwLockReadGuard<'_, HashMap<SessionKey, Overflow>> {
+        self.full.read().expect("no panic while it changes")
+    }
+
+    pub(crate) fn is_full(&self, session: SessionKey) -> bool {
+        self.some_full() && self.full().contains_key(&session)
+    }
+
+    pub(crate) fn note_full(&self, session: SessionKey, overflow: Overflow) {
+        let mut full = self.full.write().expect("no panic while it changes");
+        full.insert(session, overflow);
+        self.full_count.store(full.len(), Ordering::Release);
+    }
+
+    pub(crate) fn forget_full(&self, session: SessionKey) {
+        let mut full = self.full.write().expect("no panic while it changes");
+        full.remove(&session);
+        self.full_count.store(full.len(), Ordering::Release);
+    }
+
+    /// What one session of that shard could give back at most, about.
+    pub(crate) fn gives(&self, shard: usize) -> u64 {
+        self.gives[shard].0.load(Ordering::Relaxed)
+    }
+
+    /// A session of that shard could give so much back.
+    pub(crate) fn note_gives(&self, shard: usize, bytes: u64) {
+        self.gives[shard].0.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// No session of that shard could give back more.
+    pub(crate) fn set_gives(&self, shard: usize, bytes: u64) {
+        self.gives[shard].0.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes whether that shard is asked to give memory back; whether it was before.
+    pub(crate) fn ask(&self, shard: usize, asks: bool) -> bool {
+        self.gives[shard].1.swap(asks, Ordering::AcqRel)
+    }
+
     pub(crate) fn receiving(&self) -> &Budget {
         &self.receiving
     }
@@ -221,7 +278,7 @@ impl Shared {
     /// Forgets a retained message that has expired, unless another took its place.
     pub(crate) fn forget_retained(&self, message: &Arc<Message>) {
         let mut retained = self.retained();
-        if retained.get(&message.topic).is_some_and(|kept| Arc::ptr_eq(kept, message)) {
+        if retained.get(&message.topic).is_some_and(|kept| Arc::ptr_eq(&kept.message, message)) {
             retained.remove(&message.topic);
         }
         self.retained_count.store(retained.len(), Ordering::Relaxed);
@@ -240,14 +297,14 @@ impl Shared {
     }
 
     /// Retains a message; false if there are too many topics. Without one, forgets the topic's.
-    pub(crate) fn retain(&self, topic: &str, message: Option<Arc<Message>>) -> bool {
+    pub(crate) fn retain(&self, topic: &str, kept: Option<Kept>) -> bool {
         let mut retained = self.retained();
-        let taken = match message {
-            Some(message) => {
+        let taken = match kept {
+            Some(kept) => {
                 let full = retained.len() >= self.config.retained_max;
                 let taken = !full || retained.get(topic).is_some();
                 if taken {
-                    retained.insert(message);
+                    retained.insert(kept);
                 }
                 taken
             }

@@ -15,7 +15,7 @@ use crate::{
     message::{Body, Incoming},
     queue::Queue,
     schedule::Schedule,
-    session::{Session, SessionState},
+    session::{Session, SessionKey, SessionState},
     slab::Key,
     timers::Timer,
 };
@@ -115,7 +115,16 @@ impl Broker {
                     received: now,
                     publisher: None,
                 };
-                let Some(message) = message.hold(shared.budget()) else {
+                let former = self.by_client.get(&*connect.client_id);
+                let former = former.and_then(|key| self.sessions.get(*key));
+                let drains = former.is_some_and(|session| session.has_backlog());
+                let held = self.hold(&message).or_else(|| {
+                    // Its own backlog may be what fills the memory, so it must come in; its will is its connection's own
+                    // until that is published.
+                    let charge = shared.budget().charge(0).filter(|_| drains)?;
+                    Some(message.hold_charged(charge))
+                });
+                let Some(message) = held else {
                     return refuse(ReasonCode::QUOTA_EXCEEDED, "no memory is left for the will");
                 };
                 let delay = Duration::from_secs(u64::from(will.delay));
@@ -201,6 +210,7 @@ impl Broker {
             wakes_at: None,
             query: None,
             recent: Vec::new(),
+            drains: false,
             receiving: None,
             resend: Default::default(),
             unacknowledged: 0,
@@ -216,6 +226,7 @@ impl Broker {
             .encode(version, connection.outbox.control(&mut self.buffers))
             .expect("what we say is short");
         self.statistics.packets_sent += 1;
+        let own = SessionKey::new(self.shard as u8, session);
         let session = self.sessions.get_mut(session).expect("found or made");
         session.version = version;
         if session.identity != identity {
@@ -224,6 +235,9 @@ impl Broker {
             self.shared.count_change();
         }
         session.config = config;
+        if session.is_full {
+            shared.note_full(own, session.config.overflow);
+        }
         session.expiry = expiry;
         session.connection = Some(key);
         let session_key = connection.session.expect("just given");
@@ -370,6 +384,8 @@ impl Broker {
             will: None,
             ends_at: None,
             dropped: Default::default(),
+            is_full: false,
+            noted_gives: 0,
             blocks: Vec::new(),
             blocked_by: 0,
         });
@@ -389,6 +405,9 @@ impl Broker {
         self.timers.cancel(session.ends_at, Timer::SessionEnd(key));
         self.by_client.remove(&session.client_id);
         self.shared.end_session();
+        if session.is_full {
+            self.shared.forget_full(session_key);
+        }
         if !session.subscriptions.is_empty() {
             let mut routes = self.shared.routes_mut();
             for filter in session.subscriptions.keys() {

@@ -13,6 +13,7 @@ use crate::{
     message::{Body, Incoming, Message, seconds_left},
     outbox::FIRST_BYTES,
     queue::{Ids, Queued},
+    retained::Kept,
     routes::{Route, Target},
     schedule::Policy,
     session::Session,
@@ -26,7 +27,7 @@ pub(super) enum Outcome {
     Matched,
     /// Nobody subscribes.
     Unmatched,
-    /// Nobody got it, since there is no memory to hold it for those who must wait.
+    /// Nobody got it, since there is no memory to hold it for those who must wait, or since all who would get it are full.
     Refused,
 }
 
@@ -53,6 +54,12 @@ impl Broker {
         message: Incoming<'_>,
         charge: Option<Charge>,
     ) -> Outcome {
+        if message.qos > QoS::AtMostOnce
+            && self.shared.some_full()
+            && self.is_refused_by_all(route, &message)
+        {
+            return Outcome::Refused;
+        }
         let mut held = charge.map(|charge| message.hold_charged(charge));
         if message.retain && !self.retain(&message, &mut held) {
             return Outcome::Refused;
@@ -69,7 +76,7 @@ impl Broker {
         }
         self.deliver_here(now, route, &message, &mut held);
         for group in 0..route.group_count() {
-            let at = route.turn(group);
+            let at = route.turn(group, |session| self.shared.is_full(session));
             let member = route.member(group, at);
             let shard = member.session.shard();
             if shard == self.shard {
@@ -92,6 +99,38 @@ impl Broker {
             }
         }
         Outcome::Matched
+    }
+
+    /// Whether nobody takes a message, and somebody because it is full, as far as this shard knows.
+    ///
+    /// Of other shards it does not know who is away, and knows who is full a moment later. What they were handed until then
+    /// was acknowledged; those of them that are full drop it and count it, at most what two shards exchange in one go.
+    #[cold]
+    fn is_refused_by_all(&self, route: &Route, message: &Incoming<'_>) -> bool {
+        let full = self.shared.full();
+        let mut refuses = false;
+        let plain = (0..self.shared.shards()).flat_map(|shard| route.on(shard));
+        for target in plain.chain(route.members()) {
+            let is_own = message.publisher == Some(target.session);
+            let most = if is_own { target.own } else { Some(target.qos) };
+            let Some(most) = most.filter(|_| !target.is_denied()) else { continue };
+            let qos = message.qos.min(most);
+            let is_here = target.session.shard() == self.shard;
+            let session = self.sessions.get(target.session.key()).filter(|_| is_here);
+            if qos == QoS::AtMostOnce && session.is_some_and(|s| s.connection.is_none()) {
+                continue;
+            }
+            match full.get(&target.session) {
+                Some(usual)
+                    if qos > QoS::AtMostOnce
+                        && route.overflow.unwrap_or(*usual) == Overflow::Disconnect =>
+                {
+                    refuses = true;
+                }
+                _ => return false,
+            }
+        }
+        refuses
     }
 
     /// A message from another shard.
@@ -135,7 +174,12 @@ impl Broker {
             return self.shared.retain(message.topic, None);
         }
         let kept = self.held(message, held);
-        let retained = kept.is_some_and(|kept| self.shared.retain(message.topic, Some(kept)));
+        let publisher = message.publisher.filter(|publisher| publisher.shard() == self.shard);
+        let session = publisher.and_then(|publisher| self.sessions.get(publisher.key()));
+        let client = session.map(|session| session.client_id.clone());
+        let retained = kept.is_some_and(|message| {
+            self.shared.retain(&message.topic.clone(), Some(Kept { message, client }))
+        });
         if retained && let Some(at) = message.expires {
             self.watch_retained(at);
         }
@@ -154,7 +198,7 @@ impl Broker {
         held.clone()
     }
 
-    fn hold(&mut self, message: &Incoming<'_>) -> Option<Arc<Message>> {
+    pub(super) fn hold(&mut self, message: &Incoming<'_>) -> Option<Arc<Message>> {
         self.charge(message.charge_bytes()).map(|charge| message.hold_charged(charge))
     }
 
@@ -163,59 +207,89 @@ impl Broker {
         budget.used().saturating_add(message.charge_bytes()) <= budget.limit()
     }
 
-    /// Takes bytes from the node's budget; if there are none, those sessions of this shard that hold most give some
-    /// back, as their policies allow.
+    /// Takes bytes from the node's budget; if there are none, those sessions that hold most give some back, as their policies
+    /// allow: at once if they are of this shard, else for those who come next.
     pub(super) fn charge(&mut self, bytes: u64) -> Option<Charge> {
         let budget = self.shared.budget().clone();
         for _ in 0..RECLAIMS_MAX {
             if let Some(charge) = budget.charge(bytes) {
                 return Some(charge);
             }
-            if bytes > budget.limit() || !self.reclaim(bytes) {
+            if bytes > budget.limit() || !self.make_room(bytes) {
                 return None;
             }
         }
         budget.charge(bytes)
     }
 
-    /// Makes the session that holds most give `bytes` back, or end; false if none can.
-    fn reclaim(&mut self, bytes: u64) -> bool {
-        let can = |session: &Session| {
-            session.queue.can_drop(|qos| droppable(session, qos))
-                || (!session.queue.is_empty() && session.connection.is_some() && !session.is_kept())
-        };
-        let most = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| can(session))
-            .max_by_key(|(_, session)| session.queue.bytes())
-            .map(|(key, _)| key);
-        let Some(key) = most else { return false };
+    /// Makes room, unless that is for another shard to do, which is asked to.
+    fn make_room(&mut self, bytes: u64) -> bool {
+        let others = (0..self.shared.shards()).filter(|shard| *shard != self.shard);
+        let most = others.max_by_key(|shard| self.shared.gives(*shard));
+        // Both are known to within a half.
+        if let Some(shard) = most
+            && self.shared.gives(shard) / 2 > self.shared.gives(self.shard)
+        {
+            if !self.shared.ask(shard, true) {
+                self.peers[shard].push(Peer::Reclaim(bytes));
+            }
+            return false;
+        }
+        self.reclaim(bytes) > 0
+    }
+
+    /// Gives memory back for another shard: more than that asked for, or it would have to ask for every message.
+    pub(super) fn give_back(&mut self, bytes: u64) {
+        self.shared.ask(self.shard, false);
+        let mut wanted = bytes.max(self.shared.budget().limit() / 16);
+        for _ in 0..RECLAIMS_MAX {
+            let freed = self.reclaim(wanted);
+            wanted = wanted.saturating_sub(freed);
+            if freed == 0 || wanted == 0 {
+                break;
+            }
+        }
+    }
+
+    /// Makes the session that could give most give `bytes` back, or end; how many it gave.
+    fn reclaim(&mut self, bytes: u64) -> u64 {
+        let freed = self
+            .givers
+            .first(&mut self.sessions)
+            .map_or(0, |(_, key)| self.reclaim_from(key, bytes));
+        let first = self.givers.first(&mut self.sessions);
+        self.shared.set_gives(self.shard, first.map_or(0, |(gives, _)| gives));
+        freed
+    }
+
+    fn reclaim_from(&mut self, key: Key, bytes: u64) -> u64 {
+        let own = self.session_key(key);
         let session = self.sessions.get_mut(key).expect("just found");
         let mut freed = 0;
         while freed < bytes {
-            let qos12 = droppable(session, QoS::AtLeastOnce);
-            let qos0 = droppable(session, QoS::AtMostOnce);
-            let may_go = |qos| if qos == QoS::AtMostOnce { qos0 } else { qos12 };
-            let Some(dropped) = session.queue.drop_oldest(may_go) else { break };
+            let Some(dropped) = session.queue.drop_oldest() else { break };
             freed += dropped.message.charged();
             session.dropped.budget_full += 1;
             self.statistics.dropped.budget_full += 1;
         }
-        let blocks =
-            if session.note_behind() { Vec::new() } else { std::mem::take(&mut session.blocks) };
+        let connection = session.connection.filter(|_| freed == 0);
         if freed == 0 {
-            let connection = session.connection;
+            freed = session.queue.bytes();
+            let count = session.queue.len() as u64;
+            session.dropped.budget_full += count;
+            self.statistics.dropped.budget_full += count;
             session.queue = Default::default();
             self.statistics.overflow_disconnects += 1;
-            if let Some(connection) = connection {
-                tracing::warn!(client = %session.client_id, "disconnected: it holds most of the node's memory");
-                let text = "the node's memory is full, and most of it waits for this client";
-                self.disconnect(connection, ReasonCode::QUOTA_EXCEEDED, Some(text));
-            }
+            tracing::warn!(client = %session.client_id, "disconnected: it holds most of the node's memory");
         }
-        self.release(blocks, self.session_key(key));
-        true
+        let behind = session.note_behind(&self.shared, own);
+        let blocks = if behind { Vec::new() } else { std::mem::take(&mut session.blocks) };
+        if let Some(connection) = connection {
+            let text = "the node's memory is full, and most of it waits for this client";
+            self.disconnect(connection, ReasonCode::QUOTA_EXCEEDED, Some(text));
+        }
+        self.release(blocks, own);
+        freed
     }
 
     /// Whether a subscriber cannot be handed the message at once.
@@ -298,7 +372,8 @@ impl Broker {
                 return;
             };
             let ids = Ids::of(target.ids(message.publisher));
-            Some(Box::new(Queued::new(held.clone(), qos, retain, ids, now)))
+            let overflow = overflow(session, qos, route);
+            Some(Box::new(Queued::new(held.clone(), qos, retain, ids, now, overflow)))
         } else {
             None
         };
@@ -367,28 +442,26 @@ impl Broker {
             self.statistics.dropped.budget_full += 1;
             return;
         };
-        let queued = Queued::new(held, qos, retain, Ids::of(target.ids(message.publisher)), now);
-        self.enqueue(key, queued, Some(route));
+        let Some(session) = self.sessions.get(key) else { return };
+        let ids = Ids::of(target.ids(message.publisher));
+        let queued = Queued::new(held, qos, retain, ids, now, overflow(session, qos, route));
+        self.enqueue(key, queued, route);
     }
 
     /// Puts a message into a session's queue, under the policy that holds there.
-    pub(super) fn enqueue(&mut self, key: Key, queued: Queued, route: Option<&Route>) {
+    fn enqueue(&mut self, key: Key, mut queued: Queued, route: &Route) {
         let own = self.session_key(key);
         let Some(session) = self.sessions.get_mut(key) else { return };
         let config = session.config.clone();
-        let usual =
-            if queued.qos == QoS::AtMostOnce { config.overflow_qos0 } else { config.overflow };
         let publisher = queued.message.publisher;
-        let mut overflow = route.and_then(|route| route.overflow).unwrap_or(usual);
-        let is_large = is_large(queued.payload_bytes(), route, session);
-        let mut queued = queued;
-        if overflow == Overflow::Latest {
+        let is_large = is_large(queued.payload_bytes(), route.large_bytes, session);
+        if queued.overflow == Overflow::Latest {
             match session.queue.replace(queued) {
                 Some(new) => queued = new,
                 None => {
                     session.dropped.conflated += 1;
                     self.statistics.dropped.conflated += 1;
-                    session.note_behind();
+                    session.note_behind(&self.shared, own);
                     return;
                 }
             }
@@ -399,15 +472,14 @@ impl Broker {
             && (session.queue.bytes() + bytes > config.queue_bytes_max
                 || session.queue.len() >= config.queue_messages_max)
         {
-            let qos0 = overflow_drops(config.overflow_qos0, route);
-            let qos12 = overflow_drops(config.overflow, route);
-            let gone = match overflow {
-                Overflow::DropOldest | Overflow::Latest => session
-                    .queue
-                    .drop_oldest(|qos| if qos == QoS::AtMostOnce { qos0 } else { qos12 })
-                    .is_some(),
+            let gone = match queued.overflow {
+                Overflow::DropOldest | Overflow::Latest => session.queue.drop_oldest().is_some(),
                 Overflow::DropNewest => false,
+                Overflow::Disconnect if session.is_full => false,
                 Overflow::Disconnect => {
+                    // What finds no place is kept all the same: it is acknowledged.
+                    session.is_full = true;
+                    self.shared.note_full(own, config.overflow);
                     let connection = session.connection.filter(|key| {
                         self.connections.get(*key).is_some_and(|connection| !connection.is_closing)
                     });
@@ -415,20 +487,17 @@ impl Broker {
                         tracing::warn!(client = %session.client_id, bytes = session.queue.bytes(), messages = session.queue.len(),
                             "disconnected: its queue is full");
                         self.statistics.overflow_disconnects += 1;
-                        session.dropped.queue_full += 1;
-                        self.statistics.dropped.queue_full += 1;
                         let text = "too many messages wait for this client";
                         self.disconnect(connection, ReasonCode::QUOTA_EXCEEDED, Some(text));
-                        return;
                     }
-                    false
+                    break;
                 }
                 Overflow::BlockPublisher => {
                     let blocks = publisher.filter(|publisher| !session.blocks.contains(publisher));
                     if let Some(publisher) = blocks {
                         if !self.shared.waits().insert(publisher, own) {
                             // Who is not read from cannot acknowledge: all of the circle would wait for ever.
-                            overflow = Overflow::Disconnect;
+                            queued.overflow = Overflow::Disconnect;
                             continue;
                         }
                         session.blocks.push(publisher);
@@ -444,31 +513,28 @@ impl Broker {
             }
         }
         let Some(session) = self.sessions.get_mut(key) else { return };
-        session.queue.push(queued, is_large, overflow == Overflow::Latest);
-        session.note_behind();
+        session.queue.push(queued, is_large);
+        session.note_behind(&self.shared, own);
+        if let Some(gives) = self.givers.note(key, session) {
+            self.shared.note_gives(self.shard, gives);
+            self.givers.tidy(&self.sessions);
+        }
+        let session = self.sessions.get(key).expect("looked up above");
         if let Some(at) = session.connection {
             self.mark_dirty(at);
         }
     }
 }
 
-fn overflow_drops(usual: Overflow, route: Option<&Route>) -> bool {
-    let overflow = route.and_then(|route| route.overflow).unwrap_or(usual);
-    matches!(overflow, Overflow::DropOldest | Overflow::DropNewest | Overflow::Latest)
+/// What happens to a message for a session that is full.
+fn overflow(session: &Session, qos: QoS, route: &Route) -> Overflow {
+    route.overflow.unwrap_or_else(|| session.config.overflow_of(qos))
 }
 
-/// Whether waiting messages of that QoS may be dropped.
-fn droppable(session: &Session, qos: QoS) -> bool {
-    let config = &session.config;
-    let usual = if qos == QoS::AtMostOnce { config.overflow_qos0 } else { config.overflow };
-    overflow_drops(usual, None)
-}
-
-/// Whether a payload is in the large class.
-pub(super) fn is_large(bytes: usize, route: Option<&Route>, session: &Session) -> bool {
+/// Whether a payload is in the large class; its topic may say from how many bytes on.
+pub(super) fn is_large(bytes: usize, large_bytes: Option<u32>, session: &Session) -> bool {
     let usual = session.config.large_bytes;
-    session.config.policy != Policy::None
-        && bytes > route.and_then(|route| route.large_bytes).unwrap_or(usual) as usize
+    session.config.policy != Policy::None && bytes > large_bytes.unwrap_or(usual) as usize
 }
 
 /// Whether a message may be copied into the output now: it is small, and nothing waits that it must not overtake.
@@ -487,7 +553,7 @@ fn goes_at_once(
         && connection.outbox.data_bytes() + bytes <= room
         && session.queue.may_pass(message.topic)
         && connection.resend.is_empty()
-        && !is_large(message.payload.len(), Some(route), session)
+        && !is_large(message.payload.len(), route.large_bytes, session)
 }
 
 /// Whether another QoS 1 or 2 message may be in flight (section 4.9, and our own window of bytes). Large ones leave half of

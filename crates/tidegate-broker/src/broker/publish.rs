@@ -80,7 +80,9 @@ impl Broker {
         key: Key,
         mut received: Receiving,
     ) -> Result<(), Fault> {
-        let Some(charge) = received.charge.take() else {
+        let drains = self.connections.get(key).is_some_and(|connection| connection.drains);
+        let is_refused = drains && received.qos > QoS::AtMostOnce;
+        let Some(charge) = received.charge.take().filter(|_| !is_refused) else {
             self.statistics.received += 1;
             if self.answer_again(key, received.qos, received.packet_id) {
                 return Ok(());
@@ -266,8 +268,10 @@ impl Broker {
         for draft in &emitted {
             if draft.hops == 0 || draft.hops > HOPS_MAX {
                 self.statistics.hops_exceeded += 1;
-            } else if draft.verdict == Verdict::Pass {
-                self.publish_draft(now, draft, None, None);
+            } else if draft.verdict == Verdict::Pass
+                && self.publish_draft(now, draft, None, None) == Outcome::Refused
+            {
+                self.statistics.refused += 1; // Nobody could be told.
             }
         }
     }
@@ -345,6 +349,13 @@ impl Broker {
         // Before MQTT 5 an acknowledgement cannot say no. What is not allowed is acknowledged (MQTT-3.3.5-2 of 3.1.1); what
         // was not accepted must not be, so the connection ends and the publisher may try again.
         if version != Version::V5 && reason != ReasonCode::NOT_AUTHORIZED {
+            let session = connection.session.and_then(|session| self.sessions.get(session));
+            if session.is_some_and(|session| session.has_backlog()) {
+                // It would come again, and publish again, before it takes what fills the memory.
+                let connection = self.connections.get_mut(key).expect("looked up above");
+                connection.drains = true;
+                return Ok(());
+            }
             return Err(Fault::new(reason, "the message was not accepted"));
         }
         let kind = if qos == QoS::AtLeastOnce { AckKind::Puback } else { AckKind::Pubrec };

@@ -21,6 +21,8 @@ const STREAMED_BYTES: usize = 64 << 10;
 pub const CONTROL_BYTES_MAX: usize = 256 << 10;
 
 const PUBLISH: u8 = 3;
+/// Of the first byte of a PUBLISH, its QoS.
+const QOS_BITS: u8 = 0b0110;
 
 impl Broker {
     /// Takes whole packets, and what it can use of a large PUBLISH, from the front of `input`; how many bytes that was. The
@@ -103,6 +105,12 @@ impl Broker {
         };
         self.statistics.packets_received += 1;
         if header.packet_type() == PUBLISH {
+            if connection.drains && first & QOS_BITS != 0 {
+                // Nothing may be accepted before what was not (MQTT-4.6.0-5 of 3.1.1).
+                self.statistics.received += 1;
+                self.statistics.refused += 1;
+                return Ok(packet_bytes);
+            }
             let last = connection.recent.first().filter(|recent| recent.allowed);
             let last = last.map(|recent| recent.route.clone());
             let known = last.as_ref().map_or("", |route| &*route.topic);
@@ -227,7 +235,19 @@ impl Broker {
         if let Some(at) = next_query {
             self.wake_at(key, at.max(now));
         }
+        self.end_drained(key);
         Ok(())
+    }
+
+    /// Ends a connection of whose messages one was not accepted, once nothing waits for it or half of the memory is free.
+    pub(super) fn end_drained(&mut self, key: Key) {
+        let Some(connection) = self.connections.get(key).filter(|c| c.drains) else { return };
+        let session = connection.session.and_then(|session| self.sessions.get(session));
+        let budget = self.shared.budget();
+        if budget.used() <= budget.limit() / 2 || !session.is_some_and(|s| s.has_backlog()) {
+            let text = "a message was not accepted";
+            self.disconnect(key, ReasonCode::QUOTA_EXCEEDED, Some(text));
+        }
     }
 
     /// PUBREC: the subscriber has the message, or does not want it.

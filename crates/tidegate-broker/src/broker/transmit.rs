@@ -12,11 +12,13 @@ use super::{
 };
 use crate::{
     budget::Charge,
+    config::TopicConfig,
     connection::{Connection, Query},
     inflight::Awaits,
     message::Body,
     outbox::SLICES_MAX,
     queue::{Ids, Queued},
+    retained::Kept,
     schedule::{Backlog, Class, LinkState, Next, Policy, Waiting},
     slab::Key,
     timers::Timer,
@@ -201,6 +203,7 @@ impl Broker {
     /// Begins the first message of a class.
     fn begin(&mut self, now: Instant, key: Key, session_key: Key, class: Class) -> Step {
         let copy_bytes_max = self.shared.config().copy_bytes_max;
+        let own = self.session_key(session_key);
         let connection = self.connections.get_mut(key).expect("looked up by the caller");
         let session = self.sessions.get_mut(session_key).expect("looked up by the caller");
         let first = match class {
@@ -216,7 +219,7 @@ impl Broker {
             Class::Large => session.queue.pop_large(),
         };
         let queued = queued.expect("the caller saw it");
-        let behind = session.note_behind();
+        let behind = session.note_behind(&self.shared, own);
         let released = if behind { Vec::new() } else { std::mem::take(&mut session.blocks) };
         let bytes = queued.payload_bytes();
         if queued.message.is_expired(now) {
@@ -259,7 +262,8 @@ impl Broker {
                 self.statistics.sent_bytes += bytes as u64;
             }
         }
-        self.release(released, self.session_key(session_key));
+        self.release(released, own);
+        self.end_drained(key);
         Step::More
     }
 
@@ -339,6 +343,7 @@ impl Broker {
         let Some(session_key) = connection.session else { return };
         let own = self.session_key(session_key);
         let Some(session) = self.sessions.get_mut(session_key) else { return };
+        let mut topics = None;
         while let Some(mut scan) = session.retained.pop_front() {
             while let Some(message) = scan.found.pop_front() {
                 // They wait here rather than in the queue, whose overflow is for those who do not keep up.
@@ -351,16 +356,24 @@ impl Broker {
                     session.retained.push_front(scan);
                     return;
                 }
-                let is_large = is_large(message.payload.len(), None, session);
+                let topics = topics.get_or_insert_with(|| self.shared.topics());
+                let exception = TopicConfig::of(topics, &message.topic);
+                let large_bytes = exception.and_then(|exception| exception.large_bytes);
+                let is_large = is_large(message.payload.len(), large_bytes, session);
                 let qos = message.qos.min(scan.options.qos);
                 let ids = Ids::of(if scan.options.id == 0 {
                     &[]
                 } else {
                     std::slice::from_ref(&scan.options.id)
                 });
-                let queued = Queued::new(message, qos, true, ids, scan.since);
-                session.queue.push(queued, is_large, false);
-                session.note_behind();
+                let overflow = exception.and_then(|exception| exception.overflow);
+                let overflow = overflow.unwrap_or_else(|| config.overflow_of(qos));
+                let queued = Queued::new(message, qos, true, ids, scan.since, overflow);
+                session.queue.push(queued, is_large);
+                session.note_behind(&self.shared, own);
+                if let Some(gives) = self.givers.note(session_key, session) {
+                    self.shared.note_gives(self.shard, gives);
+                }
             }
             if scan.is_done {
                 continue;
@@ -370,10 +383,11 @@ impl Broker {
                 &scan.filter,
                 scan.cursor.take(),
                 RETAINED_STEP,
-                |_, message| {
+                |_, Kept { message, client }| {
+                    let is_own = client.as_ref() == Some(&session.client_id);
                     if message.is_expired(now) {
                         expired.push(message.clone());
-                    } else if !(scan.options.no_local && message.publisher == Some(own)) {
+                    } else if !(scan.options.no_local && is_own) {
                         scan.found.push_back(message.clone());
                     }
                 },

@@ -12,12 +12,20 @@ use crate::message::Message;
 /// Retained messages, with those that expire in order.
 #[derive(Debug, Default)]
 pub(crate) struct Expiring {
-    messages: Retained<Arc<Message>>,
+    messages: Retained<Kept>,
     order: BTreeSet<(Instant, Arc<str>)>,
 }
 
+/// A retained message.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) message: Arc<Message>,
+    /// The client that published it, whose sessions may come and go: it has its own back by its name (MQTT-3.8.3-3).
+    pub(crate) client: Option<Arc<str>>,
+}
+
 impl Deref for Expiring {
-    type Target = Retained<Arc<Message>>;
+    type Target = Retained<Kept>;
 
     fn deref(&self) -> &Self::Target {
         &self.messages
@@ -26,11 +34,12 @@ impl Deref for Expiring {
 
 impl Expiring {
     /// Keeps a message for its topic.
-    pub(crate) fn insert(&mut self, message: Arc<Message>) {
+    pub(crate) fn insert(&mut self, kept: Kept) {
+        let message = &kept.message;
         let expiry = message.expires.map(|at| (at, message.topic.clone()));
         let topic = message.topic.clone();
-        if let Some(former) = self.messages.insert(&topic, message) {
-            self.forget_expiry(&former);
+        if let Some(former) = self.messages.insert(&topic, kept) {
+            self.forget_expiry(&former.message);
         }
         self.order.extend(expiry);
     }
@@ -38,7 +47,7 @@ impl Expiring {
     /// Forgets the message of a topic.
     pub(crate) fn remove(&mut self, topic: &str) {
         if let Some(former) = self.messages.remove(topic) {
-            self.forget_expiry(&former);
+            self.forget_expiry(&former.message);
         }
     }
 
@@ -54,7 +63,7 @@ impl Expiring {
             && self.next_expiry().is_some_and(|at| at <= now)
             && let Some((_, topic)) = self.order.pop_first()
         {
-            taken.extend(self.messages.remove(&topic));
+            taken.extend(self.messages.remove(&topic).map(|kept| kept.message));
         }
         taken
     }

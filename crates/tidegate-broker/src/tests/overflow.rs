@@ -125,10 +125,11 @@ fn a_subscriber_may_be_disconnected_and_finds_what_waited() {
         let ended: u64 =
             world.shards.iter().map(|shard| shard.statistics().overflow_disconnects).sum();
         assert_eq!(ended, 1);
+        let refused: u64 = world.shards.iter().map(|shard| shard.statistics().refused).sum();
         let s = world.join(kept("s"));
         let got = world.messages(s);
         assert!(got.len() >= 6, "{got:?}");
-        assert_eq!(got.len() as u64 + dropped(world).total(), 21);
+        assert_eq!((got.len() as u64 + refused, dropped(world).total()), (21, 0));
     });
 }
 
@@ -579,5 +580,246 @@ fn whatever_finds_no_memory_is_counted() {
         assert_eq!((refused(world), dropped(world).budget_full), (1, 1));
         assert!(world.messages(s).is_empty());
         world.publish(p, retained("kept", AtMostOnce, ""));
+    });
+}
+
+#[test]
+fn what_waits_is_dropped_by_its_own_topics_policy_alone() {
+    let topics = vec![TopicConfig {
+        filter: "telemetry/#".into(),
+        large_bytes: None,
+        overflow: Some(Overflow::DropOldest),
+    }];
+    each_with(BrokerConfig { topics, ..settings() }, |world| {
+        let limits = SessionConfig { queue_messages_max: 5, ..SessionConfig::default() };
+        let s = world.join_with(kept("s"), limits.clone());
+        world.subscribe(s, "#", AtLeastOnce);
+        world.cut(s);
+        let p = world.join(v5("p"));
+        let publish = |world: &mut World, topic: &str, number: usize| {
+            let id = world.publish(p, message(topic, AtLeastOnce, &number.to_string())).unwrap();
+            assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS);
+        };
+        publish(world, "telemetry/a", 0);
+        for number in 1..5 {
+            publish(world, "alarm", number);
+        }
+        for number in 5..20 {
+            publish(world, "telemetry/a", number);
+        }
+        assert_eq!(dropped(world), Dropped { queue_full: 15, ..Dropped::default() });
+        let s = world.join_with(kept("s"), limits);
+        assert_eq!(world.texts(s), ["1", "2", "3", "4", "19"]);
+    });
+}
+
+#[test]
+fn what_a_full_subscriber_does_not_take_is_not_acknowledged_as_taken() {
+    for is_connected in [false, true] {
+        for qos in [AtLeastOnce, ExactlyOnce] {
+            each(|world| {
+                let limits = config(Overflow::Disconnect, 5);
+                let s = world.join_with(kept("s"), limits.clone());
+                world.subscribe(s, "t", ExactlyOnce);
+                if is_connected {
+                    world.acknowledges(s, false);
+                    world.room(s, 0);
+                } else {
+                    world.cut(s);
+                }
+                let p = world.join(v5("p"));
+                let mut accepted = Vec::new();
+                let mut refused = 0;
+                for number in 0..40 {
+                    let text = format!("{number:<5000}");
+                    let id = world.publish(p, message("t", qos, &text)).unwrap();
+                    match world.accepted(p, id) {
+                        ReasonCode::SUCCESS => accepted.push(text),
+                        reason => {
+                            assert_eq!(reason, ReasonCode::QUOTA_EXCEEDED);
+                            refused += 1;
+                        }
+                    }
+                }
+                assert!(accepted.len() >= 6 && refused > 20, "{} accepted", accepted.len());
+                assert!(is_connected || accepted.len() == 6);
+                assert!(!world.is_open(s));
+                // An acknowledgement cannot say no before MQTT 5.
+                let old = world.join(v4("old"));
+                world.publish(old, message("t", qos, "x"));
+                assert!(!world.is_open(old));
+                assert_eq!(dropped(world).total(), 0);
+                let s = world.join_with(kept("s"), limits);
+                assert_eq!(world.texts(s), accepted);
+                // There is room again.
+                let id = world.publish(p, message("t", qos, "again")).unwrap();
+                assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS);
+                assert_eq!(world.texts(s), ["again"]);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_full_subscriber_refuses_nobody_elses_copy_and_its_loss_is_counted() {
+    each(|world| {
+        let s = world.join_with(kept("s"), config(Overflow::Disconnect, 5));
+        world.subscribe(s, "t", ExactlyOnce);
+        world.cut(s);
+        let other = world.join(v5("other"));
+        world.subscribe(other, "t", AtLeastOnce);
+        let p = world.join(v5("p"));
+        for number in 0..12 {
+            let id = world.publish(p, message("t", AtLeastOnce, &number.to_string())).unwrap();
+            assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS);
+        }
+        assert_eq!(world.messages(other).len(), 12);
+        let named: Vec<_> =
+            world.shards.iter().flat_map(|shard| shard.sessions(9)).map(|s| s.dropped).collect();
+        assert!(named.contains(&Dropped { queue_full: 6, ..Dropped::default() }), "{named:?}");
+        // Who is away and would not have it kept, or has its own policy, changes nothing.
+        world.unsubscribe(other, &["t"]);
+        let id = world.publish(p, message("t", AtLeastOnce, "x")).unwrap();
+        assert_eq!(world.accepted(p, id), ReasonCode::QUOTA_EXCEEDED);
+        assert_eq!(dropped(world).queue_full, 6);
+        let s = world.join(kept("s"));
+        assert_eq!(world.texts(s), ["0", "1", "2", "3", "4", "5"]);
+    });
+}
+
+#[test]
+fn a_full_member_of_a_group_is_passed_over() {
+    each(|world| {
+        let members = ["a", "b"].map(|name| {
+            let at = world.join_with(kept(name), config(Overflow::Disconnect, 5));
+            world.subscribe(at, "$share/g/t", AtLeastOnce);
+            at
+        });
+        members.iter().for_each(|at| world.cut(*at));
+        let p = world.join(v5("p"));
+        let reasons: Vec<_> = (0..20)
+            .map(|_| {
+                let id = world.publish(p, message("t", AtLeastOnce, "x")).unwrap();
+                world.accepted(p, id)
+            })
+            .collect();
+        assert_eq!(reasons[..12], [ReasonCode::SUCCESS; 12]);
+        assert_eq!(reasons[12..], [ReasonCode::QUOTA_EXCEEDED; 8]);
+        assert_eq!(dropped(world).total(), 0);
+    });
+}
+
+#[test]
+fn who_stalls_on_one_shard_keeps_nobody_from_memory_on_another() {
+    let config = BrokerConfig { payload_bytes_max: 4 << 20, ..settings() };
+    let mut world = World::new(config, 3);
+    // One after the other on the three shards.
+    let [stalled, b, c, flood, to_b, to_c] =
+        ["stalled", "b", "c", "flood", "to_b", "to_c"].map(|name| world.join(v5(name)));
+    world.subscribe(stalled, "flood", AtMostOnce);
+    world.room(stalled, 0);
+    world.subscribe(b, "b", AtLeastOnce);
+    world.subscribe(c, "c", AtLeastOnce);
+    let text = "x".repeat(60_000);
+    let flooded = |world: &mut World, count| {
+        (0..count).for_each(|_| {
+            world.publish(flood, message("flood", AtMostOnce, &text));
+        });
+    };
+    flooded(&mut world, 100);
+    assert!(world.shared.budget().used() > (4 << 20) - 100_000);
+    let large = "y".repeat(300_000);
+    let mut refused = 0;
+    for _ in 0..30 {
+        // It goes on, and takes what room there is.
+        flooded(&mut world, 2);
+        for (from, topic) in [(to_b, "b"), (to_c, "c")] {
+            let id = world.publish(from, message(topic, AtLeastOnce, &large)).unwrap();
+            refused += usize::from(world.accepted(from, id).is_failure());
+        }
+    }
+    assert!(refused <= 30, "{refused} of 60 refused");
+    assert_eq!(world.messages(b).len() + world.messages(c).len(), 60 - refused);
+    assert!(world.is_open(stalled) && world.is_open(b) && world.is_open(c));
+    assert!(dropped(&world).budget_full > 0);
+    world.end();
+}
+
+#[test]
+fn what_a_whole_queue_lost_is_counted() {
+    let config = BrokerConfig { payload_bytes_max: 1 << 20, ..settings() };
+    let mut world = World::new(config, 1);
+    let s = world.join(v5("s"));
+    world.subscribe(s, "t", AtLeastOnce);
+    world.room(s, 0);
+    let p = world.join(v5("p"));
+    for _ in 0..10 {
+        world.publish(p, message("t", AtLeastOnce, &"x".repeat(60_000)));
+    }
+    let queued = world.shards[0].sessions(1)[0].queued as u64;
+    world.publish(p, retained("r", AtLeastOnce, &"y".repeat(500_000)));
+    assert!(queued > 5 && !world.is_open(s));
+    assert_eq!(dropped(&world), Dropped { budget_full: queued, ..Dropped::default() });
+}
+
+/// Fills the memory with what waits for the session of `connect`, which is away; how many wait.
+fn fill(world: &mut World, connect: &Connect) -> usize {
+    let s = world.join(connect.clone());
+    world.subscribe(s, "t", AtLeastOnce);
+    world.cut(s);
+    let p = world.join(v5("filler"));
+    let text = "x".repeat(3_000);
+    (0..100)
+        .filter(|_| {
+            let id = world.publish(p, message("t", AtLeastOnce, &text)).unwrap();
+            world.accepted(p, id) == ReasonCode::SUCCESS
+        })
+        .count()
+}
+
+#[test]
+fn whose_backlog_fills_the_memory_may_come_with_a_will() {
+    let config = BrokerConfig { payload_bytes_max: 100_000, ..settings() };
+    each_with(config, |world| {
+        let waiting = fill(world, &kept("s"));
+        let large = will("w", &"x".repeat(5_000));
+        let other = Connect { will: Some(large.clone()), ..kept("other") };
+        assert_eq!(world.try_connect(other).unwrap_err().reason, ReasonCode::QUOTA_EXCEEDED);
+        let s = world.join(Connect { will: Some(large), ..kept("s") });
+        assert_eq!(world.messages(s).len(), waiting);
+        let w = world.join(v5("w"));
+        world.subscribe(w, "w", AtMostOnce);
+        world.cut(s);
+        assert_eq!(world.messages(w).len(), 1);
+    });
+}
+
+#[test]
+fn whose_backlog_fills_the_memory_takes_it_before_it_must_publish_again() {
+    // Before MQTT 5 the connection ends where a message is not accepted, and the message comes again with the next.
+    let config = BrokerConfig { payload_bytes_max: 100_000, ..settings() };
+    each_with(config, |world| {
+        let connect = Connect { clean_start: false, ..v4("old") };
+        let waiting = fill(world, &connect);
+        let old = world.mute(connect.clone());
+        let text = "y".repeat(30_000);
+        for _ in 0..3 {
+            world.publish(old, retained("r", AtLeastOnce, &text));
+        }
+        let mut left = waiting;
+        while world.is_open(old) {
+            for delivery in world.messages(old) {
+                if world.is_open(old) {
+                    world.puback(old, delivery.id.unwrap());
+                    left -= 1;
+                }
+            }
+        }
+        assert!(left <= waiting / 2, "{left} of {waiting} are left");
+        assert_eq!(world.shared.retained_count(), 0);
+        let old = world.join(connect);
+        assert_eq!(world.messages(old).len(), left);
+        let id = world.publish(old, retained("r", AtLeastOnce, &text)).unwrap();
+        assert_eq!(world.accepted(old, id), ReasonCode::SUCCESS);
     });
 }

@@ -298,3 +298,35 @@ fn topics_with_retained_messages_are_limited() {
         assert_eq!(code("c", "x"), accepted);
     });
 }
+
+#[test]
+fn no_local_holds_for_the_client_whatever_its_session() {
+    // MQTT-3.8.3-3
+    each(|world| {
+        let s = world.join(v5("s"));
+        world.publish(s, retained("a", AtMostOnce, "own"));
+        world.cut(s);
+        let s = world.join(v5("s"));
+        let no_local = SubscribeFilter { no_local: true, ..filter("#", AtMostOnce) };
+        world.subscribe_to(s, None, vec![no_local.clone()]);
+        assert!(world.messages(s).is_empty());
+        let other = world.join(v5("other"));
+        world.subscribe_to(other, None, vec![no_local]);
+        assert_eq!(world.texts(other), ["own"]);
+    });
+}
+
+#[test]
+fn a_topics_threshold_holds_for_its_retained_message() {
+    let topics =
+        vec![crate::TopicConfig { filter: "a".into(), large_bytes: Some(100), overflow: None }];
+    each_with(BrokerConfig { topics, ..settings() }, |world| {
+        let p = world.join(v5("p"));
+        let large = "x".repeat(5_000);
+        world.publish(p, retained("a", AtMostOnce, &large));
+        world.publish(p, retained("b", AtMostOnce, "small"));
+        let s = world.join(v5("s"));
+        world.subscribe(s, "#", AtMostOnce);
+        assert_eq!(world.texts(s), ["small".to_owned(), large]);
+    });
+}
