@@ -32,7 +32,8 @@ use std::time::Duration;
 use tidegate_message::Instant;
 
 pub use self::policy::{
-    DeadlineConfig, PaperConfig, Policy, SizeProfile, Threshold, UnknownPolicyError,
+    DeadlineConfig, PaperConfig, Policy, PolicyConfig, PolicyError, SizeProfile, Threshold,
+    UnknownPolicyError,
 };
 use self::{deadline::Deadline, paper::Paper};
 
@@ -155,7 +156,7 @@ impl Schedule {
             Policy::None => Next::Large,
             Policy::Deadline(config) => self.deadline.large(config, now, large, link),
             Policy::Conservative(config)
-            | Policy::Probabilistic(config, _)
+            | Policy::Probabilistic(config)
             | Policy::Historic(config) => self.paper.large(&self.policy, config, now, large),
         };
         // Until what is before it has left, nothing would be gained by a start: that is not withholding.
@@ -248,7 +249,7 @@ impl Schedule {
                 config.deadline
             }
             Policy::Conservative(config)
-            | Policy::Probabilistic(config, _)
+            | Policy::Probabilistic(config)
             | Policy::Historic(config) => config.withhold_max,
         };
         let Some(small_since) = self.turns.small_since else { return false };

@@ -27,7 +27,7 @@ use tidegate_message::Instant;
 use super::{Next, PaperConfig, Policy, Threshold, Waiting};
 
 /// More RTTs than that are not averaged, whatever the configuration says.
-const SAMPLES_MAX: usize = 1024;
+pub(super) const SAMPLES_MAX: usize = 1024;
 /// `ΔS` must be above the limit, so a timer ends just after it.
 const JUST_AFTER: Duration = Duration::from_nanos(1);
 
@@ -144,8 +144,8 @@ impl Paper {
             Policy::Conservative(_) => {
                 (latency_now >= latency_calm && sojourn <= config.withhold_max).then_some(too_long)
             }
-            Policy::Probabilistic(_, lambda) => {
-                let persists = (-lambda * (sojourn.as_secs_f64() + period)).exp();
+            Policy::Probabilistic(_) => {
+                let persists = (-config.lambda * (sojourn.as_secs_f64() + period)).exp();
                 let latency_next = persists * latency_now + (1.0 - persists) * latency_calm;
                 let sends = latency_now < period + latency_next;
                 (!sends && sojourn <= config.withhold_max).then_some(too_long)

@@ -30,8 +30,8 @@ fn ask(schedule: &mut Schedule, now: f64, backlog: Backlog) -> Next {
 fn equations_of_the_paper_by_hand() {
     // 1 MB scales by ten: L_now = 5 RTT, threshold_l / 2 = 2.5 s, T_Q = 1 s, D = 20 s.
     let conservative = Policy::Conservative(paper());
-    let good = Policy::Probabilistic(paper(), 1.0 / 17.5);
-    let bad = Policy::Probabilistic(paper(), 1.0 / 60.0);
+    let good = Policy::Probabilistic(paper());
+    let bad = Policy::Probabilistic(PaperConfig { lambda: 1.0 / 60.0, ..paper() });
     let historic = Policy::Historic(paper());
     for (policy, rtt, sojourn, sent, why) in [
         (&conservative, 0.499, 0.0, true, "2.495 < 2.5"),
@@ -104,6 +104,67 @@ fn small_goes_at_once_with_every_policy() {
     }
     assert_eq!(Policy::default().to_string(), "deadline");
     assert!("fifo".parse::<Policy>().unwrap_err().to_string().contains("probabilistic"));
+}
+
+#[test]
+fn settings_have_ranges() {
+    let deadline = DeadlineConfig::default;
+    let (hour, beyond) = (secs(3600.0), secs(3601.0));
+    for (config, expected) in [
+        (deadline(), None),
+        (
+            DeadlineConfig { small_budget: Duration::ZERO, deadline: Duration::ZERO, ..deadline() },
+            None,
+        ),
+        (
+            DeadlineConfig { small_budget: beyond, ..deadline() },
+            Some(PolicyError::SmallBudget(beyond)),
+        ),
+        (DeadlineConfig { deadline: hour, large_share: 1.0, ..deadline() }, None),
+        (DeadlineConfig { deadline: beyond, ..deadline() }, Some(PolicyError::Deadline(beyond))),
+        (DeadlineConfig { large_share: 1.1, ..deadline() }, Some(PolicyError::LargeShare(1.1))),
+        (DeadlineConfig { large_share: -0.1, ..deadline() }, Some(PolicyError::LargeShare(-0.1))),
+        (DeadlineConfig { quantum_bytes: 0, ..deadline() }, Some(PolicyError::QuantumBytes(0))),
+    ] {
+        assert_eq!(Policy::Deadline(config.clone()).check().err(), expected, "{config:?}");
+    }
+    let fixed = |rtt| PaperConfig { threshold_l: Threshold::Fixed(rtt), ..paper() };
+    let average =
+        |samples| PaperConfig { threshold_l: Threshold::MovingAverage { samples }, ..paper() };
+    let period = |query_period| PaperConfig { query_period, ..paper() };
+    let profile =
+        |points: &[_]| PaperConfig { profile: SizeProfile::Points(points.to_vec()), ..paper() };
+    let lambda = |lambda| PaperConfig { lambda, ..paper() };
+    for (config, expected) in [
+        (paper(), None),
+        (fixed(Duration::ZERO), Some(PolicyError::Threshold(Duration::ZERO))),
+        (fixed(beyond), Some(PolicyError::Threshold(beyond))),
+        (average(1), None),
+        (average(0), Some(PolicyError::Samples(0))),
+        (average(1025), Some(PolicyError::Samples(1025))),
+        (period(Duration::ZERO), Some(PolicyError::QueryPeriod(Duration::ZERO))),
+        (period(secs(0.01)), None),
+        (period(beyond), Some(PolicyError::QueryPeriod(beyond))),
+        (PaperConfig { withhold_max: beyond, ..paper() }, Some(PolicyError::WithholdMax(beyond))),
+        (PaperConfig { query_bytes: 2 << 20, ..paper() }, Some(PolicyError::QueryBytes(2 << 20))),
+        (lambda(0.0), Some(PolicyError::Lambda(0.0))),
+        (lambda(f64::INFINITY), Some(PolicyError::Lambda(f64::INFINITY))),
+        (profile(&[]), Some(PolicyError::NoPoints)),
+        (profile(&[(9, 0.0)]), Some(PolicyError::Factor { bytes: 9, factor: 0.0 })),
+        (profile(&[(1, 1.0), (9, 1.0)]), None),
+        (profile(&[(9, 1.0), (9, 2.0)]), Some(PolicyError::Order { bytes: 9 })),
+        (profile(&[(1, 2.0), (9, 1.0)]), Some(PolicyError::Order { bytes: 9 })),
+    ] {
+        for policy in [Policy::Conservative, Policy::Probabilistic, Policy::Historic] {
+            assert_eq!(policy(config.clone()).check().err(), expected, "{config:?}");
+        }
+        let both = PolicyConfig { paper: config, ..PolicyConfig::default() };
+        assert_eq!(both.check().err(), expected);
+        assert_eq!(both.policy("historic"), Ok(Policy::Historic(both.paper.clone())));
+    }
+    let nan = DeadlineConfig { large_share: f64::NAN, ..deadline() };
+    assert!(matches!(nan.check(), Err(PolicyError::LargeShare(_))));
+    assert!(matches!(lambda(f64::NAN).check(), Err(PolicyError::Lambda(_))));
 }
 
 #[test]
@@ -457,7 +518,7 @@ fn policies() -> impl Strategy<Value = Policy> {
         deadline.prop_map(Policy::Deadline),
         paper.clone().prop_map(Policy::Conservative),
         (paper.clone(), 0.001..10.0f64)
-            .prop_map(|(paper, lambda)| Policy::Probabilistic(paper, lambda)),
+            .prop_map(|(paper, lambda)| Policy::Probabilistic(PaperConfig { lambda, ..paper })),
         paper.prop_map(Policy::Historic),
     ]
 }

@@ -391,3 +391,15 @@ fn answers_that_wait_are_counted_and_messages_are_not() {
         assert_eq!(world.shards[shard].answer_bytes(key), 0);
     });
 }
+
+#[test]
+fn settings_of_policies_are_checked() {
+    use crate::{config::PolicyConfigError, schedule::*};
+    assert_eq!(settings().check_policies(), Ok(()));
+    let wild = BrokerConfig { query_topic: "latency/#".into(), ..settings() };
+    assert!(matches!(wild.check_policies(), Err(PolicyConfigError::QueryTopic(_))));
+    let policy = Policy::Deadline(DeadlineConfig { quantum_bytes: 0, ..DeadlineConfig::default() });
+    let session = SessionConfig { policy, ..SessionConfig::default() };
+    let found = BrokerConfig { session, ..settings() }.check_policies();
+    assert_eq!(found, Err(PolicyConfigError::Policy(PolicyError::QuantumBytes(0))));
+}

@@ -23,7 +23,7 @@ pub(super) fn latencies(trace: &Trace, policy: &Policy, reading: Reading) -> Vec
     match policy {
         Policy::None => arrivals().map(|unit| trace.latency_s(unit)).collect(),
         Policy::Deadline(_) => by_kernel(trace, policy, reading),
-        Policy::Conservative(_) | Policy::Probabilistic(..) | Policy::Historic(_) => {
+        Policy::Conservative(_) | Policy::Probabilistic(_) | Policy::Historic(_) => {
             arrivals().map(|unit| by_query(trace, policy, reading, unit)).collect()
         }
     }
