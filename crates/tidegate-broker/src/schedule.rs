@@ -4,7 +4,7 @@
 //!  Backlog   (what waits)  ─┐
 //!  LinkState (the kernel)  ─┼─> Schedule::next ─> Small | Large | Wait(until)
 //!  answered, observed (RTT) ┘         ^                  │
-//!                                     └──── started ─────┘
+//!                                     └──── started ─────┘ (and small messages that did not wait)
 //! ```
 //!
 //! MQTT cannot interleave inside a packet: once begun, a large message holds up all that comes after it for
@@ -137,17 +137,16 @@ impl Schedule {
     /// With [`Policy::None`] the caller keeps one queue in order of arrival and does not ask; if it does,
     /// small messages go first and nothing is withheld.
     pub fn next(&mut self, now: Instant, backlog: Backlog, link: LinkState) -> Next {
-        self.turns.large_waits = backlog.large.is_some();
         if let Policy::Deadline(_) = self.policy {
             self.deadline.observe(now, link);
         }
         let small_waits = backlog.small_bytes > 0;
-        self.turns.small_waits = small_waits;
         let Some(large) = backlog.large else {
-            self.turns.clear();
-            self.withholding = None;
+            self.no_large();
             return if small_waits { Next::Small } else { Next::Wait(None) };
         };
+        self.turns.large_waits = true;
+        self.turns.small_waits = small_waits;
         if small_waits {
             return if self.overtakes(now, large) { Next::Large } else { Next::Small };
         }
@@ -169,15 +168,43 @@ impl Schedule {
         next
     }
 
-    /// A message of that class and size was begun.
+    /// No large message waits, or it may not leave: the same as to ask with a backlog without one.
+    #[inline]
+    pub fn no_large(&mut self) {
+        if self.turns.large_waits {
+            self.turns.clear();
+            self.withholding = None;
+        }
+    }
+
+    /// What the kernel knows of the way, looked at although nothing is asked.
+    pub fn looked(&mut self, now: Instant, link: LinkState) {
+        if let Policy::Deadline(_) = self.policy {
+            self.deadline.observe(now, link);
+        }
+    }
+
+    /// Whether to look at what the kernel knows although no large message waits.
+    ///
+    /// For [`Policy::Deadline`] once a second, from the first large message on: a rate that is first seen when the next
+    /// one comes would be taken for news.
+    #[inline]
+    pub fn look_due(&self, now: Instant) -> bool {
+        matches!(self.policy, Policy::Deadline(_)) && self.deadline.look_due(now)
+    }
+
+    /// A message of that class and size was begun, or went at once, without waiting.
+    #[inline]
     pub fn started(&mut self, now: Instant, class: Class, bytes: u64) {
         match class {
             Class::Small => {
                 self.deadline.small_started(now);
-                if let Policy::Deadline(config) = &self.policy {
-                    self.turns.small(now, bytes, config.share(), config.quantum_bytes);
-                } else {
-                    self.turns.small(now, bytes, 0.0, 0);
+                if self.turns.large_waits {
+                    let (share, quantum) = match &self.policy {
+                        Policy::Deadline(config) => (config.share(), config.quantum_bytes),
+                        _ => (0.0, 0),
+                    };
+                    self.turns.small(now, bytes, share, quantum);
                 }
             }
             Class::Large => {
@@ -282,9 +309,6 @@ impl Turns {
     }
 
     fn small(&mut self, now: Instant, bytes: u64, share: f64, quantum: u64) {
-        if !self.large_waits {
-            return;
-        }
         self.small_since.get_or_insert(now);
         self.small_bytes = self.small_bytes.saturating_add(bytes);
         let turn = ((quantum as f64 * (1.0 - share)) as u64).max(1);

@@ -14,7 +14,7 @@ use crate::{
     outbox::FIRST_BYTES,
     queue::{Ids, Queued},
     routes::{Route, Target},
-    schedule::Policy,
+    schedule::{Class, Policy},
     session::Session,
     slab::Key,
 };
@@ -342,6 +342,7 @@ impl Broker {
         self.statistics.sent += 1;
         self.statistics.packets_sent += 1;
         self.statistics.sent_bytes += message.payload.len() as u64;
+        connection.schedule.started(now, Class::Small, message.payload.len() as u64);
         let at = session.connection.expect("looked up above");
         mark_dirty(at, connection, &mut self.dirty);
     }

@@ -41,19 +41,22 @@ enum Step {
 }
 
 impl Broker {
-    /// Whether the shell should read the kernel's view of the connection before it asks what leaves.
-    pub fn wants_link(&self, key: ConnectionKey) -> bool {
+    /// Whether the shell should read the kernel's view of the connection before it asks what leaves: where a large message
+    /// waits, and at times for a policy that judges by it.
+    pub fn wants_link(&self, now: Instant, key: ConnectionKey) -> bool {
         self.connections.get(key).is_some_and(|connection| {
             let session = connection.session.and_then(|key| self.sessions.get(key));
             !connection.outbox.is_sending()
-                && session.is_some_and(|session| session.queue.has_large())
+                && (session.is_some_and(|session| session.queue.has_large())
+                    || connection.schedule.look_due(now))
         })
     }
 
     /// What the kernel knows of the connection.
-    pub fn set_link(&mut self, key: ConnectionKey, link: LinkState) {
+    pub fn set_link(&mut self, now: Instant, key: ConnectionKey, link: LinkState) {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.link = link;
+            connection.schedule.looked(now, link);
         }
     }
 
@@ -148,6 +151,7 @@ impl Broker {
         }
         let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
         if session.queue.is_empty() {
+            connection.schedule.no_large();
             return Step::Enough;
         }
         let bytes_max = self.shared.config().inflight_bytes_max;
@@ -165,6 +169,7 @@ impl Broker {
         let large = session.queue.large().filter(|queued| may_leave(queued, Class::Large));
         // Without a policy all are in the small class.
         let next = if large.is_none() {
+            connection.schedule.no_large();
             if small.is_some() { Next::Small } else { Next::Wait(None) }
         } else {
             let bytes = |queued: &Queued| queued.payload_bytes() as u64;

@@ -26,7 +26,7 @@ use tidegate_message::Instant;
 
 use super::{
     DeadlineConfig, LinkState, Next, Waiting,
-    window::{SlowMedian, WindowedMax},
+    window::{SAMPLE_PERIOD, SlowMedian, WindowedMax},
 };
 
 /// Part of the usual rate below which the path counts as congested.
@@ -50,6 +50,7 @@ const DRAIN_MAX: Duration = Duration::from_millis(10);
 /// What was seen of the path and of the small messages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deadline {
+    looked: Option<Instant>,
     rate: u64,
     rate_changed: Option<Instant>,
     rate_usual: SlowMedian,
@@ -58,7 +59,12 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
+    pub(super) fn look_due(&self, now: Instant) -> bool {
+        self.looked.is_some_and(|at| now.since(at) >= SAMPLE_PERIOD)
+    }
+
     pub(super) fn observe(&mut self, now: Instant, link: LinkState) {
+        self.looked = Some(now);
         if link.delivery_rate != self.rate {
             self.rate = link.delivery_rate;
             self.rate_changed = Some(now);
@@ -67,6 +73,7 @@ impl Deadline {
         self.in_flight.push(now, link.in_flight_bytes, RECENT);
     }
 
+    #[inline]
     pub(super) fn small_started(&mut self, now: Instant) {
         self.small_last = Some(now);
     }

@@ -185,8 +185,8 @@ impl Shard {
                     Err(error) => return self.broke(now, slot, &error),
                 }
             }
-            if self.broker.wants_link(key) {
-                self.broker.set_link(key, link_state(connection.transport.socket()));
+            if self.broker.wants_link(now, key) {
+                self.broker.set_link(now, key, link_state(connection.transport.socket()));
             }
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
             let count = self.broker.transmit(now, key, &mut slices);
