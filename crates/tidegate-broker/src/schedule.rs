@@ -35,7 +35,10 @@ pub use self::policy::{
     DeadlineConfig, PaperConfig, Policy, PolicyConfig, PolicyError, SizeProfile, Threshold,
     UnknownPolicyError,
 };
-use self::{deadline::Deadline, paper::Paper};
+use self::{
+    deadline::Deadline,
+    paper::{Paper, Source},
+};
 
 /// Decides for one subscriber. A new connection gets a new one: what was learnt of the old path is void.
 #[derive(Clone, Debug)]
@@ -179,18 +182,28 @@ impl Schedule {
 
     /// What the kernel knows of the way, looked at although nothing is asked.
     pub fn looked(&mut self, now: Instant, link: LinkState) {
-        if let Policy::Deadline(_) = self.policy {
-            self.deadline.observe(now, link);
+        match &self.policy {
+            Policy::None => {}
+            Policy::Deadline(_) => self.deadline.observe(now, link),
+            Policy::Conservative(config)
+            | Policy::Probabilistic(config)
+            | Policy::Historic(config) => self.paper.looked(now, link.rtt, config),
         }
     }
 
     /// Whether to look at what the kernel knows although no large message waits.
     ///
     /// For [`Policy::Deadline`] once a second, from the first large message on: a rate that is first seen when the next
-    /// one comes would be taken for news.
+    /// one comes would be taken for news. For the paper's policies once in a period `T_Q` while no PUBACK tells more.
     #[inline]
     pub fn look_due(&self, now: Instant) -> bool {
-        matches!(self.policy, Policy::Deadline(_)) && self.deadline.look_due(now)
+        match &self.policy {
+            Policy::None => false,
+            Policy::Deadline(_) => self.deadline.look_due(now),
+            Policy::Conservative(config)
+            | Policy::Probabilistic(config)
+            | Policy::Historic(config) => self.paper.look_due(now, config),
+        }
     }
 
     /// A message of that class and size was begun, or went at once, without waiting.
@@ -247,12 +260,22 @@ impl Schedule {
         self.paper.answered(now, rtt, self.policy.paper());
     }
 
-    /// An RTT from elsewhere, of `bytes` bytes: that of the kernel, or of a PUBACK of a message.
+    /// Whether the round trip of a QoS 1 message that begins now is wanted. Once in a period `T_Q`, while no query is
+    /// answered and for a policy that goes by it.
+    pub fn times_messages(&self, now: Instant) -> bool {
+        let paper = self.policy.paper();
+        paper.is_some_and(|config| self.paper.takes(now, Source::Message, config))
+    }
+
+    /// The RTT of a message: until its PUBACK, from when its last byte was written. `bytes` of it could not have left this
+    /// host before.
     ///
     /// It is scaled to the size of a query. Left out where a query was answered within the last two
     /// periods: those are all of one size and comparable.
     pub fn observed(&mut self, now: Instant, rtt: Duration, bytes: u64) {
-        self.paper.observed(now, rtt, bytes, self.policy.paper());
+        if let Some(config) = self.policy.paper() {
+            self.paper.observed(now, rtt, bytes, Source::Message, config);
+        }
     }
 
     /// The latest RTT, at the size of a query (`RTT_latest`); nothing before the first.

@@ -200,6 +200,7 @@ impl Broker {
             is_closing: false,
             wakes_at: None,
             query: None,
+            timed: None,
             recent: Vec::new(),
             receiving: None,
             resend: Default::default(),

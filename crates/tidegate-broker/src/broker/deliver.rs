@@ -338,6 +338,7 @@ impl Broker {
                 append(&message.payload, &mut out);
                 *connection.outbox.data(&mut self.buffers) = out;
             }
+            connection.time(now, qos, packet_id, message.payload.len());
         }
         self.statistics.sent += 1;
         self.statistics.packets_sent += 1;

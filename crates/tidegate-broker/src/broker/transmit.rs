@@ -84,12 +84,12 @@ impl Broker {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.outbox.advance(bytes, &mut self.buffers);
         connection.is_blocked = blocked;
-        if let Some(query) = &mut connection.query
-            && query.left.is_none()
-            && query.ends_at <= connection.outbox.written()
-        {
-            query.left = Some(now);
+        let written = connection.outbox.written();
+        if connection.query.as_mut().is_some_and(|query| query.leaves(now, written)) {
             connection.schedule.query_sent(now);
+        }
+        if let Some(timed) = &mut connection.timed {
+            timed.leaves(now, written);
         }
         if blocked {
             self.charge_output(key);
@@ -254,6 +254,7 @@ impl Broker {
                     packet_id,
                     copied,
                 );
+                connection.time(now, queued.qos, packet_id, bytes);
                 if session.config.policy != Policy::None {
                     let before = connection.schedule.withheld().messages;
                     connection.schedule.started(now, class, bytes as u64);
@@ -457,8 +458,7 @@ impl Broker {
             let out = connection.outbox.data(&mut self.buffers);
             head.encode(connection.version, out);
             out.resize(out.len() + bytes as usize, 0);
-            let ends_at = connection.outbox.written() + connection.outbox.ahead();
-            connection.query = Some(Query { id, ends_at, left: None });
+            connection.query = Some(Query::new(id, bytes as usize, &connection.outbox));
             self.statistics.packets_sent += 1;
         }
         // One that found no place is tried again.

@@ -452,6 +452,92 @@ fn a_path_is_looked_at_once_a_second_where_large_messages_come() {
     });
 }
 
+/// A session of the paper's conservative policy: threshold_l 0.5 s, T_Q 5 s.
+fn conservative() -> SessionConfig {
+    let policy = crate::schedule::Policy::Conservative(Default::default());
+    SessionConfig { policy, ..SessionConfig::default() }
+}
+
+#[test]
+fn who_answers_no_queries_is_judged_by_the_kernel() {
+    let large = "x".repeat(1_000_000);
+    each(|world| {
+        let s = world.join_with(v5("s"), conservative());
+        world.subscribe(s, "#", AtMostOnce);
+        let p = world.join(v5("p"));
+        let (shard, key) = (world.clients[s.0].shard, world.clients[s.0].key.unwrap());
+        let wants = |world: &World| world.shards[shard].wants_link(world.now, key);
+        let trip = |world: &mut World, milliseconds| {
+            let rtt = Duration::from_millis(milliseconds);
+            let link = crate::schedule::LinkState { rtt, ..Default::default() };
+            world.shards[shard].set_link(world.now, key, link);
+        };
+        assert!(wants(world));
+        trip(world, 400);
+        assert!(!wants(world), "until the next period");
+        world.publish(p, message("large", AtMostOnce, &large));
+        assert_eq!((world.messages(s).len(), withheld(world)), (1, 0));
+        world.advance(seconds(5));
+        assert!(wants(world));
+        trip(world, 600);
+        world.publish(p, message("large", AtMostOnce, &large));
+        assert!(world.messages(s).is_empty());
+        world.advance(seconds(4));
+        trip(world, 100);
+        world.publish(p, message("small", AtMostOnce, "s"));
+        assert_eq!(world.messages(s).len(), 1, "the period is not yet over");
+        world.advance(seconds(1));
+        trip(world, 100);
+        world.publish(p, message("small", AtMostOnce, "s"));
+        assert_eq!((world.messages(s).len(), withheld(world)), (2, 1));
+        // What nobody renewed is no news: the threshold is exceeded by the latest that was.
+        world.advance(seconds(5));
+        trip(world, 700);
+        trip(world, 700);
+        world.publish(p, message("large", AtMostOnce, &large));
+        world.advance(seconds(20));
+        assert!(world.messages(s).is_empty());
+        world.advance(Duration::from_nanos(1));
+        assert_eq!((world.messages(s).len(), withheld(world)), (1, 2), "D is over");
+    });
+}
+
+#[test]
+fn who_answers_no_queries_is_judged_by_its_own_acknowledgements() {
+    let large = "x".repeat(1_000_000);
+    each(|world| {
+        let s = world.join_with(v5("s"), conservative());
+        world.acknowledges(s, false);
+        world.subscribe(s, "t/#", AtLeastOnce);
+        let p = world.join(v5("p"));
+        let trip = |world: &mut World, milliseconds| {
+            world.publish(p, message("t/small", AtLeastOnce, "s"));
+            let got = world.messages(s);
+            assert_eq!(got.len(), 1);
+            world.advance(Duration::from_millis(milliseconds));
+            world.puback(s, got[0].id.unwrap());
+        };
+        trip(world, 700);
+        world.publish(p, message("t/large", AtLeastOnce, &large));
+        assert!(world.messages(s).is_empty());
+        trip(world, 100);
+        assert!(world.messages(s).is_empty(), "the period is not yet over");
+        world.advance(seconds(5));
+        trip(world, 100);
+        let got = world.messages(s);
+        assert_eq!((got.len(), withheld(world)), (1, 1));
+        // The large one was not timed. The last 16 KiB of the next one are: that takes as long as a query.
+        world.puback(s, got[0].id.unwrap());
+        world.advance(seconds(5));
+        world.publish(p, message("t/large", AtLeastOnce, &large));
+        let got = world.messages(s);
+        world.advance(Duration::from_millis(600));
+        world.puback(s, got[0].id.unwrap());
+        world.publish(p, message("t/large", AtLeastOnce, &large));
+        assert!(world.messages(s).is_empty());
+    });
+}
+
 #[test]
 fn a_connection_is_flushed_when_its_last_byte_has_left() {
     each(|world| {
