@@ -64,6 +64,12 @@ pub struct LinkState {
     pub unsent_bytes: u64,
     /// Bytes on the way: sent, not acknowledged, and not taken for lost.
     pub in_flight_bytes: u64,
+    /// How long the connection had bytes to send, since it began (`tcpi_busy_time`).
+    pub busy: Duration,
+    /// How long of that the subscriber's window held it back (`tcpi_rwnd_limited`).
+    pub receiver_limited: Duration,
+    /// How long of that this host's send buffer did, or what it may hold unsent (`tcpi_sndbuf_limited`).
+    pub buffer_limited: Duration,
 }
 
 /// What waits.

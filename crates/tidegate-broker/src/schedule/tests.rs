@@ -235,8 +235,7 @@ fn withholds_only_where_waiting_can_help() {
         rtt: secs(0.02),
         rtt_min: secs(0.02),
         delivery_rate: 1_250_000,
-        unsent_bytes: 0,
-        in_flight_bytes: 0,
+        ..LinkState::default()
     };
     let dip = LinkState { delivery_rate: 125_000, ..usual };
     let queue = LinkState { rtt: secs(1.0), ..usual };
@@ -272,6 +271,38 @@ fn withholds_only_where_waiting_can_help() {
     assert_eq!(schedule.next(at(60.0), backlog, dip), Next::Large, "80 ms fit the budget");
     assert!(matches!(schedule.next(at(60.0), large(60.0), dip), Next::Wait(Some(_))));
     assert_eq!(schedule.next(at(61.0), large(60.0), dip), Next::Large, "the start is the probe");
+}
+
+#[test]
+fn a_rate_at_which_an_end_held_back_is_not_the_paths() {
+    let slow = |busy, receiver_limited, buffer_limited| LinkState {
+        delivery_rate: 125_000,
+        busy: secs(busy),
+        receiver_limited: secs(receiver_limited),
+        buffer_limited: secs(buffer_limited),
+        ..LinkState::default()
+    };
+    for (link, withheld, why) in [
+        (slow(1.0, 0.0, 0.0), true, "the path"),
+        (slow(1.0, 0.4, 0.0), true, "the path for most of the time"),
+        (slow(1.0, 0.6, 0.0), false, "the subscriber did not read"),
+        (slow(1.0, 0.3, 0.3), false, "both ends"),
+        (slow(0.04, 0.04, 0.0), true, "too short to be judged"),
+    ] {
+        let mut schedule = warmed(1_250_000);
+        let next = schedule.next(at(60.0), large(60.0), link);
+        assert_eq!(matches!(next, Next::Wait(_)), withheld, "{why}");
+    }
+    // Only what came since the last look counts, and a rate of the ends is not taken for the usual one.
+    let mut schedule = warmed(1_250_000);
+    for second in 60..120 {
+        let time = second as f64 - 59.0;
+        let link = LinkState { delivery_rate: 100_000 + second, ..slow(time, time, 0.0) };
+        schedule.looked(at(second as f64), link);
+    }
+    schedule.started(at(120.0), Class::Small, 100);
+    let next = schedule.next(at(120.0), large(120.0), slow(61.0, 60.0, 0.0));
+    assert!(matches!(next, Next::Wait(_)), "now it is the path");
 }
 
 /// Latencies in seconds of small and large messages on a link of 10 Mbit/s, of which headers leave 95 %: 100 B
@@ -347,6 +378,7 @@ fn overload_costs_the_large_nothing_and_spares_the_small() {
             unsent_bytes: 0,
             // Here a large message takes its time and has left: nothing stands in the way of the next.
             in_flight_bytes: if backlog.small_bytes > 0 { 250_000 } else { 0 },
+            ..LinkState::default()
         };
         let next = schedule.next(now, backlog, link);
         match next {
@@ -530,13 +562,16 @@ fn links() -> impl Strategy<Value = LinkState> {
         Just(Duration::MAX)
     ];
     let any_bytes = prop_oneof![Just(0), Just(1), 0u64..10_000_000, Just(u64::MAX)];
-    (any_time.clone(), any_time, any_bytes.clone(), any_bytes.clone(), any_bytes).prop_map(
-        |(rtt, rtt_min, delivery_rate, unsent_bytes, in_flight_bytes)| LinkState {
-            rtt,
-            rtt_min,
-            delivery_rate,
-            unsent_bytes,
-            in_flight_bytes,
-        },
-    )
+    let times = prop::collection::vec(any_time, 5);
+    let bytes = prop::collection::vec(any_bytes, 3);
+    (times, bytes).prop_map(|(times, bytes)| LinkState {
+        rtt: times[0],
+        rtt_min: times[1],
+        busy: times[2],
+        receiver_limited: times[3],
+        buffer_limited: times[4],
+        delivery_rate: bytes[0],
+        unsent_bytes: bytes[1],
+        in_flight_bytes: bytes[2],
+    })
 }

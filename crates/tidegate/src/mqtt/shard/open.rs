@@ -246,6 +246,9 @@ fn link_state(socket: &TcpStream) -> LinkState {
             delivery_rate: info.delivery_rate,
             unsent_bytes: u64::from(info.unsent_bytes),
             in_flight_bytes: u64::from(info.in_flight) * u64::from(info.segment_bytes),
+            busy: info.busy,
+            receiver_limited: info.receiver_limited,
+            buffer_limited: info.buffer_limited,
         },
         Err(error) => {
             tracing::debug!(%error, socket = socket.as_raw_fd(), "the kernel tells nothing of a connection");
