@@ -7,7 +7,7 @@ use tidegate_message::{
 };
 use tidegate_wire::mqtt::QoS;
 
-use crate::schedule::Policy;
+use crate::schedule::{Policy, PolicyError};
 
 /// Settings of all shards of a node.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ pub struct BrokerConfig {
     pub topics: Vec<TopicConfig>,
     /// How often `$SYS` is published; zero for never. Default 10 s.
     pub sys_interval: Duration,
-    /// The topic of latency queries, for the paper's policies. Default `latency`.
+    /// The topic of latency queries, for the paper's policies: a name without wildcards. Default `latency`.
     pub query_topic: Arc<str>,
 }
 
@@ -131,6 +131,29 @@ impl Default for BrokerConfig {
             query_topic: "latency".into(),
         }
     }
+}
+
+impl BrokerConfig {
+    /// Whether the settings of policies are such that the broker can work with them.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn check_policies(&self) -> Result<(), PolicyConfigError> {
+        check_topic_name(&self.query_topic, self.session.topic_levels_max)
+            .map_err(PolicyConfigError::QueryTopic)?;
+        Ok(self.session.policy.check()?)
+    }
+}
+
+/// Why the settings of policies cannot be worked with.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PolicyConfigError {
+    /// [`BrokerConfig::query_topic`] is none.
+    #[error("the topic of latency queries is no topic name")]
+    QueryTopic(#[source] TopicError),
+    /// Of the policy of all sessions.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
 }
 
 impl Default for SessionConfig {

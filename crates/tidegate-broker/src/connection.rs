@@ -12,6 +12,7 @@ use tidegate_message::{Instant, Payload};
 use tidegate_wire::mqtt::{PacketId, QoS, Version};
 
 use crate::{
+    WRITE_BYTES_MAX,
     budget::{Charge, PartialCharge},
     message::Message,
     outbox::Outbox,
@@ -63,6 +64,8 @@ pub(crate) struct Connection {
     pub(crate) wakes_at: Option<Instant>,
     /// The latency query under way.
     pub(crate) query: Option<Query>,
+    /// A QoS 1 message under way that is timed as a query is.
+    pub(crate) timed: Option<Query>,
     /// Topics that it published to of late, the last first.
     pub(crate) recent: Vec<Recent>,
     /// A message of its own was not accepted, which it cannot be told: it may take what waits for it, and ends then.
@@ -105,13 +108,32 @@ pub(crate) struct Recent {
 /// Topics that a publisher's connection remembers.
 pub(crate) const RECENT_MAX: usize = 8;
 
-/// A query of the paper's policies: a QoS 1 message whose acknowledgement gives a round trip.
+/// A query of the paper's policies, or a message in its place: of QoS 1, its acknowledgement gives a round trip.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Query {
     pub(crate) id: PacketId,
-    /// What the connection has written when the query has left.
+    /// Bytes that may still be in this host when its last one is written: no more than one write has.
+    pub(crate) bytes: u64,
+    /// What the connection has written when it has left.
     pub(crate) ends_at: u64,
     pub(crate) left: Option<Instant>,
+}
+
+impl Query {
+    /// That was just put into the output.
+    pub(crate) fn new(id: PacketId, bytes: usize, outbox: &Outbox) -> Self {
+        let bytes = bytes.min(WRITE_BYTES_MAX) as u64;
+        Self { id, bytes, ends_at: outbox.written() + outbox.ahead(), left: None }
+    }
+
+    /// Whether its last byte left now, `written` bytes being written in all.
+    pub(crate) fn leaves(&mut self, now: Instant, written: u64) -> bool {
+        let leaves = self.left.is_none() && self.ends_at <= written;
+        if leaves {
+            self.left = Some(now);
+        }
+        leaves
+    }
 }
 
 /// Aliases that this server defined.
@@ -168,6 +190,17 @@ pub(crate) struct Receiving {
 pub(crate) const STALLED: Duration = Duration::from_secs(30);
 
 impl Connection {
+    /// Times a message that was just put into the output, if it is acknowledged by PUBACK and its round trip is wanted.
+    pub(crate) fn time(&mut self, now: Instant, qos: QoS, id: Option<PacketId>, bytes: usize) {
+        if let Some(id) = id
+            && qos == QoS::AtLeastOnce
+            && self.timed.is_none()
+            && self.schedule.times_messages(now)
+        {
+            self.timed = Some(Query::new(id, bytes, &self.outbox));
+        }
+    }
+
     /// When its silence is to be looked at.
     pub(crate) fn silence_ends(&self) -> Option<Instant> {
         let keep_alive = (self.keep_alive > 0).then(|| self.last_heard + silence(self.keep_alive));

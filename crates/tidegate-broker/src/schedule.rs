@@ -4,7 +4,7 @@
 //!  Backlog   (what waits)  ─┐
 //!  LinkState (the kernel)  ─┼─> Schedule::next ─> Small | Large | Wait(until)
 //!  answered, observed (RTT) ┘         ^                  │
-//!                                     └──── started ─────┘
+//!                                     └──── started ─────┘ (and small messages that did not wait)
 //! ```
 //!
 //! MQTT cannot interleave inside a packet: once begun, a large message holds up all that comes after it for
@@ -32,9 +32,13 @@ use std::time::Duration;
 use tidegate_message::Instant;
 
 pub use self::policy::{
-    DeadlineConfig, PaperConfig, Policy, SizeProfile, Threshold, UnknownPolicyError,
+    DeadlineConfig, PaperConfig, Policy, PolicyConfig, PolicyError, SizeProfile, Threshold,
+    UnknownPolicyError,
 };
-use self::{deadline::Deadline, paper::Paper};
+use self::{
+    deadline::Deadline,
+    paper::{Paper, Source},
+};
 
 /// Decides for one subscriber. A new connection gets a new one: what was learnt of the old path is void.
 #[derive(Clone, Debug)]
@@ -60,6 +64,12 @@ pub struct LinkState {
     pub unsent_bytes: u64,
     /// Bytes on the way: sent, not acknowledged, and not taken for lost.
     pub in_flight_bytes: u64,
+    /// How long the connection had bytes to send, since it began (`tcpi_busy_time`).
+    pub busy: Duration,
+    /// How long of that the subscriber's window held it back (`tcpi_rwnd_limited`).
+    pub receiver_limited: Duration,
+    /// How long of that this host's send buffer did, or what it may hold unsent (`tcpi_sndbuf_limited`).
+    pub buffer_limited: Duration,
 }
 
 /// What waits.
@@ -136,17 +146,16 @@ impl Schedule {
     /// With [`Policy::None`] the caller keeps one queue in order of arrival and does not ask; if it does,
     /// small messages go first and nothing is withheld.
     pub fn next(&mut self, now: Instant, backlog: Backlog, link: LinkState) -> Next {
-        self.turns.large_waits = backlog.large.is_some();
         if let Policy::Deadline(_) = self.policy {
             self.deadline.observe(now, link);
         }
         let small_waits = backlog.small_bytes > 0;
-        self.turns.small_waits = small_waits;
         let Some(large) = backlog.large else {
-            self.turns.clear();
-            self.withholding = None;
+            self.no_large();
             return if small_waits { Next::Small } else { Next::Wait(None) };
         };
+        self.turns.large_waits = true;
+        self.turns.small_waits = small_waits;
         if small_waits {
             return if self.overtakes(now, large) { Next::Large } else { Next::Small };
         }
@@ -155,7 +164,7 @@ impl Schedule {
             Policy::None => Next::Large,
             Policy::Deadline(config) => self.deadline.large(config, now, large, link),
             Policy::Conservative(config)
-            | Policy::Probabilistic(config, _)
+            | Policy::Probabilistic(config)
             | Policy::Historic(config) => self.paper.large(&self.policy, config, now, large),
         };
         // Until what is before it has left, nothing would be gained by a start: that is not withholding.
@@ -168,15 +177,53 @@ impl Schedule {
         next
     }
 
-    /// A message of that class and size was begun.
+    /// No large message waits, or it may not leave: the same as to ask with a backlog without one.
+    #[inline]
+    pub fn no_large(&mut self) {
+        if self.turns.large_waits {
+            self.turns.clear();
+            self.withholding = None;
+        }
+    }
+
+    /// What the kernel knows of the way, looked at although nothing is asked.
+    pub fn looked(&mut self, now: Instant, link: LinkState) {
+        match &self.policy {
+            Policy::None => {}
+            Policy::Deadline(_) => self.deadline.observe(now, link),
+            Policy::Conservative(config)
+            | Policy::Probabilistic(config)
+            | Policy::Historic(config) => self.paper.looked(now, link.rtt, config),
+        }
+    }
+
+    /// Whether to look at what the kernel knows although no large message waits.
+    ///
+    /// For [`Policy::Deadline`] once a second, from the first large message on: a rate that is first seen when the next
+    /// one comes would be taken for news. For the paper's policies once in a period `T_Q` while no PUBACK tells more.
+    #[inline]
+    pub fn look_due(&self, now: Instant) -> bool {
+        match &self.policy {
+            Policy::None => false,
+            Policy::Deadline(_) => self.deadline.look_due(now),
+            Policy::Conservative(config)
+            | Policy::Probabilistic(config)
+            | Policy::Historic(config) => self.paper.look_due(now, config),
+        }
+    }
+
+    /// A message of that class and size was begun, or went at once, without waiting.
+    #[inline]
     pub fn started(&mut self, now: Instant, class: Class, bytes: u64) {
         match class {
             Class::Small => {
                 self.deadline.small_started(now);
-                if let Policy::Deadline(config) = &self.policy {
-                    self.turns.small(now, bytes, config.share(), config.quantum_bytes);
-                } else {
-                    self.turns.small(now, bytes, 0.0, 0);
+                if self.turns.large_waits {
+                    let (share, quantum) = match &self.policy {
+                        Policy::Deadline(config) => (config.share(), config.quantum_bytes),
+                        _ => (0.0, 0),
+                    };
+                    self.turns.small(now, bytes, share, quantum);
                 }
             }
             Class::Large => {
@@ -219,12 +266,22 @@ impl Schedule {
         self.paper.answered(now, rtt, self.policy.paper());
     }
 
-    /// An RTT from elsewhere, of `bytes` bytes: that of the kernel, or of a PUBACK of a message.
+    /// Whether the round trip of a QoS 1 message that begins now is wanted. Once in a period `T_Q`, while no query is
+    /// answered and for a policy that goes by it.
+    pub fn times_messages(&self, now: Instant) -> bool {
+        let paper = self.policy.paper();
+        paper.is_some_and(|config| self.paper.takes(now, Source::Message, config))
+    }
+
+    /// The RTT of a message: until its PUBACK, from when its last byte was written. `bytes` of it could not have left this
+    /// host before.
     ///
     /// It is scaled to the size of a query. Left out where a query was answered within the last two
     /// periods: those are all of one size and comparable.
     pub fn observed(&mut self, now: Instant, rtt: Duration, bytes: u64) {
-        self.paper.observed(now, rtt, bytes, self.policy.paper());
+        if let Some(config) = self.policy.paper() {
+            self.paper.observed(now, rtt, bytes, Source::Message, config);
+        }
     }
 
     /// The latest RTT, at the size of a query (`RTT_latest`); nothing before the first.
@@ -248,7 +305,7 @@ impl Schedule {
                 config.deadline
             }
             Policy::Conservative(config)
-            | Policy::Probabilistic(config, _)
+            | Policy::Probabilistic(config)
             | Policy::Historic(config) => config.withhold_max,
         };
         let Some(small_since) = self.turns.small_since else { return false };
@@ -281,9 +338,6 @@ impl Turns {
     }
 
     fn small(&mut self, now: Instant, bytes: u64, share: f64, quantum: u64) {
-        if !self.large_waits {
-            return;
-        }
         self.small_since.get_or_insert(now);
         self.small_bytes = self.small_bytes.saturating_add(bytes);
         let turn = ((quantum as f64 * (1.0 - share)) as u64).max(1);

@@ -162,8 +162,10 @@ impl Contender {
             Self::Clairvoyant => return None,
             Self::None => Policy::None,
             Self::Conservative => Policy::Conservative(paper),
-            Self::ProbabilisticGood => Policy::Probabilistic(paper, 1.0 / 17.5),
-            Self::ProbabilisticBad => Policy::Probabilistic(paper, 1.0 / 60.0),
+            Self::ProbabilisticGood => Policy::Probabilistic(paper),
+            Self::ProbabilisticBad => {
+                Policy::Probabilistic(PaperConfig { lambda: 1.0 / 60.0, ..paper })
+            }
             Self::Historic => Policy::Historic(paper),
             Self::Deadline => Policy::Deadline(DeadlineConfig::default()),
             Self::DeadlineOfD => Policy::Deadline(DeadlineConfig {

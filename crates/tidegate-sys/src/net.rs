@@ -27,10 +27,19 @@ pub struct TcpInfo {
     pub unsent_bytes: u32,
     /// Estimated delivery rate in bytes per second.
     pub delivery_rate: u64,
+    /// How long there were bytes to send or to be acknowledged, since the connection began; this and the parts of it below
+    /// are zero on kernels before 4.10.
+    pub busy: Duration,
+    /// How long of that the receiver's window was what held them back.
+    pub receiver_limited: Duration,
+    /// How long of that the send buffer was, in which no unsent byte was left.
+    pub buffer_limited: Duration,
 }
 
 /// Bytes up to and with `tcpi_delivery_rate`; there since Linux 4.9.
-const TCP_INFO_BYTES: usize = 168;
+const TCP_INFO_BYTES_MIN: usize = 168;
+/// Bytes up to and with `tcpi_sndbuf_limited`; there since Linux 4.10.
+const TCP_INFO_BYTES: usize = 192;
 
 /// What the kernel knows of the connection `socket`.
 ///
@@ -52,11 +61,12 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    if (length as usize) < TCP_INFO_BYTES {
+    if (length as usize) < TCP_INFO_BYTES_MIN {
         return Err(io::ErrorKind::Unsupported.into());
     }
     let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
     let micros = |at| Duration::from_micros(u64::from(word(at)));
+    let long = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
     Ok(TcpInfo {
         segment_bytes: word(16),
         unacked: word(24),
@@ -68,7 +78,10 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
         retransmitted: word(100),
         unsent_bytes: word(144),
         rtt_min: micros(148),
-        delivery_rate: u64::from_ne_bytes(bytes[160..168].try_into().expect("eight bytes")),
+        delivery_rate: long(160),
+        busy: Duration::from_micros(long(168)),
+        receiver_limited: Duration::from_micros(long(176)),
+        buffer_limited: Duration::from_micros(long(184)),
     })
 }
 
@@ -97,6 +110,27 @@ mod tests {
             "{info:?}"
         );
         assert_eq!(info.unsent_bytes, 0);
+    }
+
+    #[test]
+    fn a_receiver_that_does_not_read_is_what_holds_back() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (_far, _) = listener.accept().unwrap();
+        near.set_nonblocking(true).unwrap();
+        // Full when nothing more goes for some ticks of the kernel's clock.
+        let begin = std::time::Instant::now();
+        let info = loop {
+            while near.write(&[7; 1 << 16]).is_ok() {}
+            let info = tcp_info(near.as_fd()).unwrap();
+            if info.receiver_limited >= Duration::from_millis(100) {
+                break info;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(20), "{info:?}");
+            std::thread::yield_now();
+        };
+        assert!(info.busy >= info.receiver_limited && info.unsent_bytes > 0, "{info:?}");
+        assert!(info.buffer_limited < info.receiver_limited, "{info:?}");
     }
 
     #[test]

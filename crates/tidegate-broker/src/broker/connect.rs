@@ -209,6 +209,7 @@ impl Broker {
             is_closing: false,
             wakes_at: None,
             query: None,
+            timed: None,
             recent: Vec::new(),
             drains: false,
             receiving: None,

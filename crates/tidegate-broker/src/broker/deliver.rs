@@ -15,7 +15,7 @@ use crate::{
     queue::{Ids, Queued},
     retained::Kept,
     routes::{Route, Target},
-    schedule::Policy,
+    schedule::{Class, Policy},
     session::Session,
     slab::Key,
 };
@@ -413,10 +413,12 @@ impl Broker {
                 append(&message.payload, &mut out);
                 *connection.outbox.data(&mut self.buffers) = out;
             }
+            connection.time(now, qos, packet_id, message.payload.len());
         }
         self.statistics.sent += 1;
         self.statistics.packets_sent += 1;
         self.statistics.sent_bytes += message.payload.len() as u64;
+        connection.schedule.started(now, Class::Small, message.payload.len() as u64);
         let at = session.connection.expect("looked up above");
         mark_dirty(at, connection, &mut self.dirty);
     }

@@ -229,6 +229,11 @@ impl Broker {
             }
             next_query = connection.schedule.query_at();
         }
+        if let Some(timed) = connection.timed.take_if(|timed| timed.id == ack.packet_id)
+            && let Some(left) = timed.left
+        {
+            connection.schedule.observed(now, now.since(left), timed.bytes);
+        }
         if !session.queue.is_empty() || !connection.resend.is_empty() {
             mark_dirty(key, connection, &mut self.dirty);
         }

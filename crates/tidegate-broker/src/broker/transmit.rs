@@ -43,19 +43,22 @@ enum Step {
 }
 
 impl Broker {
-    /// Whether the shell should read the kernel's view of the connection before it asks what leaves.
-    pub fn wants_link(&self, key: ConnectionKey) -> bool {
+    /// Whether the shell should read the kernel's view of the connection before it asks what leaves: where a large message
+    /// waits, and at times for a policy that judges by it.
+    pub fn wants_link(&self, now: Instant, key: ConnectionKey) -> bool {
         self.connections.get(key).is_some_and(|connection| {
             let session = connection.session.and_then(|key| self.sessions.get(key));
             !connection.outbox.is_sending()
-                && session.is_some_and(|session| session.queue.has_large())
+                && (session.is_some_and(|session| session.queue.has_large())
+                    || connection.schedule.look_due(now))
         })
     }
 
     /// What the kernel knows of the connection.
-    pub fn set_link(&mut self, key: ConnectionKey, link: LinkState) {
+    pub fn set_link(&mut self, now: Instant, key: ConnectionKey, link: LinkState) {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.link = link;
+            connection.schedule.looked(now, link);
         }
     }
 
@@ -83,12 +86,12 @@ impl Broker {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.outbox.advance(bytes, &mut self.buffers);
         connection.is_blocked = blocked;
-        if let Some(query) = &mut connection.query
-            && query.left.is_none()
-            && query.ends_at <= connection.outbox.written()
-        {
-            query.left = Some(now);
+        let written = connection.outbox.written();
+        if connection.query.as_mut().is_some_and(|query| query.leaves(now, written)) {
             connection.schedule.query_sent(now);
+        }
+        if let Some(timed) = &mut connection.timed {
+            timed.leaves(now, written);
         }
         if blocked {
             self.charge_output(key);
@@ -150,6 +153,7 @@ impl Broker {
         }
         let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
         if session.queue.is_empty() {
+            connection.schedule.no_large();
             return Step::Enough;
         }
         let bytes_max = self.shared.config().inflight_bytes_max;
@@ -167,6 +171,7 @@ impl Broker {
         let large = session.queue.large().filter(|queued| may_leave(queued, Class::Large));
         // Without a policy all are in the small class.
         let next = if large.is_none() {
+            connection.schedule.no_large();
             if small.is_some() { Next::Small } else { Next::Wait(None) }
         } else {
             let bytes = |queued: &Queued| queued.payload_bytes() as u64;
@@ -252,6 +257,7 @@ impl Broker {
                     packet_id,
                     copied,
                 );
+                connection.time(now, queued.qos, packet_id, bytes);
                 if session.config.policy != Policy::None {
                     let before = connection.schedule.withheld().messages;
                     connection.schedule.started(now, class, bytes as u64);
@@ -466,8 +472,7 @@ impl Broker {
             let out = connection.outbox.data(&mut self.buffers);
             head.encode(connection.version, out);
             out.resize(out.len() + bytes as usize, 0);
-            let ends_at = connection.outbox.written() + connection.outbox.ahead();
-            connection.query = Some(Query { id, ends_at, left: None });
+            connection.query = Some(Query::new(id, bytes as usize, &connection.outbox));
             self.statistics.packets_sent += 1;
         }
         // One that found no place is tried again.

@@ -11,6 +11,9 @@
 //! 3. the path is congested: the rate dipped under half of what is usual, or the RTT is far above what the
 //!    path and our own bytes in it explain.
 //!
+//! A rate at which the subscriber read, or at which this host filled its buffer, is none of the path: while the kernel
+//! counts one of those as what held the connection back for most of its busy time, the rate is neither a dip nor usual.
+//!
 //! Three traps. The best rate of late is no measure of what is usual: a token bucket lets the first bytes
 //! through at the speed of the wire, and one such sample would make each later one a dip. The median of one
 //! sample a second is; it also takes a link that became slow for good as it is after a quarter of a minute.
@@ -26,7 +29,7 @@ use tidegate_message::Instant;
 
 use super::{
     DeadlineConfig, LinkState, Next, Waiting,
-    window::{SlowMedian, WindowedMax},
+    window::{SAMPLE_PERIOD, SlowMedian, WindowedMax},
 };
 
 /// Part of the usual rate below which the path counts as congested.
@@ -35,6 +38,8 @@ const DIP: f64 = 0.5;
 const RATE_BELIEVED: Duration = Duration::from_secs(1);
 /// Times the least RTT above which the path may be congested.
 const RTT_FACTOR: u32 = 4;
+/// Busy time after which it is judged anew what held the connection back: the kernel counts in ticks of up to 10 ms.
+const BUSY_SPAN: Duration = Duration::from_millis(50);
 /// How far back our bytes in flight are remembered.
 const RECENT: Duration = Duration::from_secs(30);
 /// How long before the path runs dry a large message is started: timers and threads are late by a
@@ -50,23 +55,34 @@ const DRAIN_MAX: Duration = Duration::from_millis(10);
 /// What was seen of the path and of the small messages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deadline {
+    looked: Option<Instant>,
     rate: u64,
     rate_changed: Option<Instant>,
     rate_usual: SlowMedian,
+    ends: Ends,
     in_flight: WindowedMax,
     small_last: Option<Instant>,
 }
 
 impl Deadline {
+    pub(super) fn look_due(&self, now: Instant) -> bool {
+        self.looked.is_some_and(|at| now.since(at) >= SAMPLE_PERIOD)
+    }
+
     pub(super) fn observe(&mut self, now: Instant, link: LinkState) {
+        self.looked = Some(now);
         if link.delivery_rate != self.rate {
             self.rate = link.delivery_rate;
             self.rate_changed = Some(now);
         }
-        self.rate_usual.push(now, link.delivery_rate);
+        self.ends.observe(link);
+        if !self.ends.hold_back {
+            self.rate_usual.push(now, link.delivery_rate);
+        }
         self.in_flight.push(now, link.in_flight_bytes, RECENT);
     }
 
+    #[inline]
     pub(super) fn small_started(&mut self, now: Instant) {
         self.small_last = Some(now);
     }
@@ -116,7 +132,7 @@ impl Deadline {
             return Some(lonely);
         }
         let stale = self.rate_changed? + RATE_BELIEVED;
-        let dipped = (link.delivery_rate as f64) < DIP * usual as f64;
+        let dipped = !self.ends.hold_back && (link.delivery_rate as f64) < DIP * usual as f64;
         (dipped && now < stale).then_some(lonely.min(stale))
     }
 
@@ -127,6 +143,26 @@ impl Deadline {
         let own = seconds(self.in_flight.max().saturating_mul(2), usual).unwrap_or_default();
         let explained = link.rtt_min.saturating_add(own).saturating_add(config.small_budget);
         link.rtt > link.rtt_min.saturating_mul(RTT_FACTOR) && link.rtt > explained
+    }
+}
+
+/// Whether one of the two ends, and not the path, held the connection back of late.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ends {
+    hold_back: bool,
+    busy: Duration,
+    limited: Duration,
+}
+
+impl Ends {
+    fn observe(&mut self, link: LinkState) {
+        let span = link.busy.saturating_sub(self.busy);
+        if span < BUSY_SPAN {
+            return;
+        }
+        let limited = link.receiver_limited.saturating_add(link.buffer_limited);
+        self.hold_back = limited.saturating_sub(self.limited) > span / 2;
+        (self.busy, self.limited) = (link.busy, limited);
     }
 }
 

@@ -20,14 +20,16 @@
 //! is sent; [`Policy::Historic`], which has no `D`, is decided anew when `ΔS > D` and then when (6) turns true
 //! by itself, so that a subscriber whose answers stop does not keep its messages withheld for ever.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{cmp::Ordering, collections::VecDeque, time::Duration};
 
 use tidegate_message::Instant;
 
 use super::{Next, PaperConfig, Policy, Threshold, Waiting};
 
 /// More RTTs than that are not averaged, whatever the configuration says.
-const SAMPLES_MAX: usize = 1024;
+pub(super) const SAMPLES_MAX: usize = 1024;
+/// What the kernel measures its RTT with.
+const SEGMENT_BYTES: u64 = 1_460;
 /// `ΔS` must be above the limit, so a timer ends just after it.
 const JUST_AFTER: Duration = Duration::from_nanos(1);
 
@@ -35,7 +37,11 @@ const JUST_AFTER: Duration = Duration::from_nanos(1);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Paper {
     query: Query,
-    answered_last: Option<Instant>,
+    /// When the latest RTT came, and from where.
+    latest: Option<(Instant, Source)>,
+    /// When the kernel's RTT was last looked at, and the last that was taken: one that nobody renewed is no news.
+    looked: Option<Instant>,
+    kernel: Duration,
     /// Latest RTTs at the size of a query, newest last.
     rtts: VecDeque<Duration>,
     decision: Option<Decision>,
@@ -47,6 +53,17 @@ enum Query {
     Never,
     Sent(Instant),
     Answered(Instant),
+}
+
+/// What an RTT was measured by, the better the later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Source {
+    /// The kernel: of a segment, and to a proxy where there is one.
+    Kernel,
+    /// The PUBACK of a message, of any size.
+    Message,
+    /// The PUBACK of a query; those are all of one size and comparable.
+    Query,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +90,7 @@ impl Paper {
         if let Query::Sent(at) = self.query {
             self.query = Query::Answered(at);
         }
-        self.answered_last = Some(now);
+        self.latest = Some((now, Source::Query));
         self.push(rtt, config);
     }
 
@@ -82,15 +99,40 @@ impl Paper {
         now: Instant,
         rtt: Duration,
         bytes: u64,
-        config: Option<&PaperConfig>,
+        source: Source,
+        config: &PaperConfig,
     ) {
-        let Some(config) = config else { return self.push(rtt, None) };
-        let fresh = config.query_period.saturating_mul(2);
-        if self.answered_last.is_some_and(|at| now.since(at) <= fresh) {
+        if !self.takes(now, source, config) {
             return;
         }
+        self.latest = Some((now, source));
         let seconds = rtt.as_secs_f64() * config.profile.scale(bytes, config.query_bytes);
         self.push(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX), Some(config));
+    }
+
+    /// Whether an RTT from there counts: each period, as a query's would come, at once after those of a worse source, and
+    /// where a better one has been silent for two periods.
+    pub(super) fn takes(&self, now: Instant, source: Source, config: &PaperConfig) -> bool {
+        let Some((at, by)) = self.latest else { return true };
+        let age = now.since(at);
+        match source.cmp(&by) {
+            Ordering::Greater => true,
+            Ordering::Equal => age >= config.query_period,
+            Ordering::Less => age > config.query_period.saturating_mul(2),
+        }
+    }
+
+    pub(super) fn look_due(&self, now: Instant, config: &PaperConfig) -> bool {
+        self.looked.is_none_or(|at| now.since(at) >= config.query_period)
+            && self.takes(now, Source::Kernel, config)
+    }
+
+    pub(super) fn looked(&mut self, now: Instant, rtt: Duration, config: &PaperConfig) {
+        self.looked = Some(now);
+        if !rtt.is_zero() && rtt != self.kernel && self.takes(now, Source::Kernel, config) {
+            self.kernel = rtt;
+            self.observed(now, rtt, SEGMENT_BYTES, Source::Kernel, config);
+        }
     }
 
     pub(super) fn rtt(&self) -> Option<Duration> {
@@ -144,8 +186,8 @@ impl Paper {
             Policy::Conservative(_) => {
                 (latency_now >= latency_calm && sojourn <= config.withhold_max).then_some(too_long)
             }
-            Policy::Probabilistic(_, lambda) => {
-                let persists = (-lambda * (sojourn.as_secs_f64() + period)).exp();
+            Policy::Probabilistic(_) => {
+                let persists = (-config.lambda * (sojourn.as_secs_f64() + period)).exp();
                 let latency_next = persists * latency_now + (1.0 - persists) * latency_calm;
                 let sends = latency_now < period + latency_next;
                 (!sends && sojourn <= config.withhold_max).then_some(too_long)

@@ -30,8 +30,8 @@ fn ask(schedule: &mut Schedule, now: f64, backlog: Backlog) -> Next {
 fn equations_of_the_paper_by_hand() {
     // 1 MB scales by ten: L_now = 5 RTT, threshold_l / 2 = 2.5 s, T_Q = 1 s, D = 20 s.
     let conservative = Policy::Conservative(paper());
-    let good = Policy::Probabilistic(paper(), 1.0 / 17.5);
-    let bad = Policy::Probabilistic(paper(), 1.0 / 60.0);
+    let good = Policy::Probabilistic(paper());
+    let bad = Policy::Probabilistic(PaperConfig { lambda: 1.0 / 60.0, ..paper() });
     let historic = Policy::Historic(paper());
     for (policy, rtt, sojourn, sent, why) in [
         (&conservative, 0.499, 0.0, true, "2.495 < 2.5"),
@@ -107,6 +107,67 @@ fn small_goes_at_once_with_every_policy() {
 }
 
 #[test]
+fn settings_have_ranges() {
+    let deadline = DeadlineConfig::default;
+    let (hour, beyond) = (secs(3600.0), secs(3601.0));
+    for (config, expected) in [
+        (deadline(), None),
+        (
+            DeadlineConfig { small_budget: Duration::ZERO, deadline: Duration::ZERO, ..deadline() },
+            None,
+        ),
+        (
+            DeadlineConfig { small_budget: beyond, ..deadline() },
+            Some(PolicyError::SmallBudget(beyond)),
+        ),
+        (DeadlineConfig { deadline: hour, large_share: 1.0, ..deadline() }, None),
+        (DeadlineConfig { deadline: beyond, ..deadline() }, Some(PolicyError::Deadline(beyond))),
+        (DeadlineConfig { large_share: 1.1, ..deadline() }, Some(PolicyError::LargeShare(1.1))),
+        (DeadlineConfig { large_share: -0.1, ..deadline() }, Some(PolicyError::LargeShare(-0.1))),
+        (DeadlineConfig { quantum_bytes: 0, ..deadline() }, Some(PolicyError::QuantumBytes(0))),
+    ] {
+        assert_eq!(Policy::Deadline(config.clone()).check().err(), expected, "{config:?}");
+    }
+    let fixed = |rtt| PaperConfig { threshold_l: Threshold::Fixed(rtt), ..paper() };
+    let average =
+        |samples| PaperConfig { threshold_l: Threshold::MovingAverage { samples }, ..paper() };
+    let period = |query_period| PaperConfig { query_period, ..paper() };
+    let profile =
+        |points: &[_]| PaperConfig { profile: SizeProfile::Points(points.to_vec()), ..paper() };
+    let lambda = |lambda| PaperConfig { lambda, ..paper() };
+    for (config, expected) in [
+        (paper(), None),
+        (fixed(Duration::ZERO), Some(PolicyError::Threshold(Duration::ZERO))),
+        (fixed(beyond), Some(PolicyError::Threshold(beyond))),
+        (average(1), None),
+        (average(0), Some(PolicyError::Samples(0))),
+        (average(1025), Some(PolicyError::Samples(1025))),
+        (period(Duration::ZERO), Some(PolicyError::QueryPeriod(Duration::ZERO))),
+        (period(secs(0.01)), None),
+        (period(beyond), Some(PolicyError::QueryPeriod(beyond))),
+        (PaperConfig { withhold_max: beyond, ..paper() }, Some(PolicyError::WithholdMax(beyond))),
+        (PaperConfig { query_bytes: 2 << 20, ..paper() }, Some(PolicyError::QueryBytes(2 << 20))),
+        (lambda(0.0), Some(PolicyError::Lambda(0.0))),
+        (lambda(f64::INFINITY), Some(PolicyError::Lambda(f64::INFINITY))),
+        (profile(&[]), Some(PolicyError::NoPoints)),
+        (profile(&[(9, 0.0)]), Some(PolicyError::Factor { bytes: 9, factor: 0.0 })),
+        (profile(&[(1, 1.0), (9, 1.0)]), None),
+        (profile(&[(9, 1.0), (9, 2.0)]), Some(PolicyError::Order { bytes: 9 })),
+        (profile(&[(1, 2.0), (9, 1.0)]), Some(PolicyError::Order { bytes: 9 })),
+    ] {
+        for policy in [Policy::Conservative, Policy::Probabilistic, Policy::Historic] {
+            assert_eq!(policy(config.clone()).check().err(), expected, "{config:?}");
+        }
+        let both = PolicyConfig { paper: config, ..PolicyConfig::default() };
+        assert_eq!(both.check().err(), expected);
+        assert_eq!(both.policy("historic"), Ok(Policy::Historic(both.paper.clone())));
+    }
+    let nan = DeadlineConfig { large_share: f64::NAN, ..deadline() };
+    assert!(matches!(nan.check(), Err(PolicyError::LargeShare(_))));
+    assert!(matches!(lambda(f64::NAN).check(), Err(PolicyError::Lambda(_))));
+}
+
+#[test]
 fn one_query_is_on_its_way_at_a_time() {
     let mut schedule = Schedule::new(Policy::Historic(PaperConfig::default()));
     assert!(schedule.query_due(at(0.0)));
@@ -174,8 +235,7 @@ fn withholds_only_where_waiting_can_help() {
         rtt: secs(0.02),
         rtt_min: secs(0.02),
         delivery_rate: 1_250_000,
-        unsent_bytes: 0,
-        in_flight_bytes: 0,
+        ..LinkState::default()
     };
     let dip = LinkState { delivery_rate: 125_000, ..usual };
     let queue = LinkState { rtt: secs(1.0), ..usual };
@@ -211,6 +271,38 @@ fn withholds_only_where_waiting_can_help() {
     assert_eq!(schedule.next(at(60.0), backlog, dip), Next::Large, "80 ms fit the budget");
     assert!(matches!(schedule.next(at(60.0), large(60.0), dip), Next::Wait(Some(_))));
     assert_eq!(schedule.next(at(61.0), large(60.0), dip), Next::Large, "the start is the probe");
+}
+
+#[test]
+fn a_rate_at_which_an_end_held_back_is_not_the_paths() {
+    let slow = |busy, receiver_limited, buffer_limited| LinkState {
+        delivery_rate: 125_000,
+        busy: secs(busy),
+        receiver_limited: secs(receiver_limited),
+        buffer_limited: secs(buffer_limited),
+        ..LinkState::default()
+    };
+    for (link, withheld, why) in [
+        (slow(1.0, 0.0, 0.0), true, "the path"),
+        (slow(1.0, 0.4, 0.0), true, "the path for most of the time"),
+        (slow(1.0, 0.6, 0.0), false, "the subscriber did not read"),
+        (slow(1.0, 0.3, 0.3), false, "both ends"),
+        (slow(0.04, 0.04, 0.0), true, "too short to be judged"),
+    ] {
+        let mut schedule = warmed(1_250_000);
+        let next = schedule.next(at(60.0), large(60.0), link);
+        assert_eq!(matches!(next, Next::Wait(_)), withheld, "{why}");
+    }
+    // Only what came since the last look counts, and a rate of the ends is not taken for the usual one.
+    let mut schedule = warmed(1_250_000);
+    for second in 60..120 {
+        let time = second as f64 - 59.0;
+        let link = LinkState { delivery_rate: 100_000 + second, ..slow(time, time, 0.0) };
+        schedule.looked(at(second as f64), link);
+    }
+    schedule.started(at(120.0), Class::Small, 100);
+    let next = schedule.next(at(120.0), large(120.0), slow(61.0, 60.0, 0.0));
+    assert!(matches!(next, Next::Wait(_)), "now it is the path");
 }
 
 /// Latencies in seconds of small and large messages on a link of 10 Mbit/s, of which headers leave 95 %: 100 B
@@ -286,6 +378,7 @@ fn overload_costs_the_large_nothing_and_spares_the_small() {
             unsent_bytes: 0,
             // Here a large message takes its time and has left: nothing stands in the way of the next.
             in_flight_bytes: if backlog.small_bytes > 0 { 250_000 } else { 0 },
+            ..LinkState::default()
         };
         let next = schedule.next(now, backlog, link);
         match next {
@@ -457,7 +550,7 @@ fn policies() -> impl Strategy<Value = Policy> {
         deadline.prop_map(Policy::Deadline),
         paper.clone().prop_map(Policy::Conservative),
         (paper.clone(), 0.001..10.0f64)
-            .prop_map(|(paper, lambda)| Policy::Probabilistic(paper, lambda)),
+            .prop_map(|(paper, lambda)| Policy::Probabilistic(PaperConfig { lambda, ..paper })),
         paper.prop_map(Policy::Historic),
     ]
 }
@@ -469,13 +562,16 @@ fn links() -> impl Strategy<Value = LinkState> {
         Just(Duration::MAX)
     ];
     let any_bytes = prop_oneof![Just(0), Just(1), 0u64..10_000_000, Just(u64::MAX)];
-    (any_time.clone(), any_time, any_bytes.clone(), any_bytes.clone(), any_bytes).prop_map(
-        |(rtt, rtt_min, delivery_rate, unsent_bytes, in_flight_bytes)| LinkState {
-            rtt,
-            rtt_min,
-            delivery_rate,
-            unsent_bytes,
-            in_flight_bytes,
-        },
-    )
+    let times = prop::collection::vec(any_time, 5);
+    let bytes = prop::collection::vec(any_bytes, 3);
+    (times, bytes).prop_map(|(times, bytes)| LinkState {
+        rtt: times[0],
+        rtt_min: times[1],
+        busy: times[2],
+        receiver_limited: times[3],
+        buffer_limited: times[4],
+        delivery_rate: bytes[0],
+        unsent_bytes: bytes[1],
+        in_flight_bytes: bytes[2],
+    })
 }

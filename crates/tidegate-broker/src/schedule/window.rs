@@ -31,7 +31,7 @@ impl WindowedMax {
 }
 
 /// How often a value is looked at for [`SlowMedian`].
-const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
+pub(super) const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
 /// Values that the median is of: half a minute and more.
 const SAMPLES: usize = 31;
 /// Values before there is a median.

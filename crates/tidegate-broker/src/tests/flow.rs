@@ -335,15 +335,206 @@ fn a_withheld_message_is_looked_at_when_the_schedule_says() {
         // 4 ms until the kernel has sent what it holds.
         let link =
             LinkState { delivery_rate: 1_000_000, unsent_bytes: 4_000, ..LinkState::default() };
-        world.shards[shard].set_link(key, link);
+        world.shards[shard].set_link(world.now, key, link);
         world.publish(p, message("t", AtMostOnce, &"x".repeat(20_000)));
         assert_eq!(world.shards[shard].poll_timeout(), Some(world.now + milliseconds(4)));
         world.advance(milliseconds(3));
-        world.shards[shard].set_link(key, LinkState { unsent_bytes: 0, ..link });
+        world.shards[shard].set_link(world.now, key, LinkState { unsent_bytes: 0, ..link });
         assert!(world.messages(s).is_empty());
         world.advance(milliseconds(1));
         assert_eq!(world.messages(s).len(), 1);
         assert_eq!(world.shards[shard].poll_timeout(), None);
+    });
+}
+
+/// A world with a subscriber to everything and a publisher, whose path has had 10 Mbit/s for some seconds.
+fn warmed(world: &mut World, config: SessionConfig) -> (At, At) {
+    let s = world.join_with(v5("s"), config);
+    world.subscribe(s, "#", AtMostOnce);
+    let p = world.join(v5("p"));
+    for second in 0..20 {
+        look(world, s, 1_250_000 + second);
+        world.publish(p, message("small", AtMostOnce, "s"));
+        world.advance(seconds(1));
+    }
+    world.take(s);
+    (s, p)
+}
+
+/// The kernel knows that rate.
+fn look(world: &mut World, at: At, delivery_rate: u64) {
+    let (shard, key) = (world.clients[at.0].shard, world.clients[at.0].key.unwrap());
+    let link = crate::schedule::LinkState { delivery_rate, ..Default::default() };
+    world.shards[shard].set_link(world.now, key, link);
+}
+
+fn withheld(world: &World) -> u64 {
+    world.shards.iter().map(|shard| shard.statistics().withheld).sum()
+}
+
+#[test]
+fn a_large_message_is_withheld_in_a_dip_until_its_deadline_at_most() {
+    let large = "x".repeat(1_000_000);
+    each(|world| {
+        let (s, p) = warmed(world, SessionConfig::default());
+        world.publish(p, message("large", AtMostOnce, &large));
+        assert_eq!((world.messages(s).len(), withheld(world)), (1, 0), "0.8 s, but as always");
+        // A tenth of that, while small messages come; none of them ever waits in a queue.
+        let step = Duration::from_millis(200);
+        look(world, s, 125_000);
+        world.publish(p, message("small", AtMostOnce, "s"));
+        world.publish(p, message("large", AtMostOnce, &large));
+        for renewed in 1..25 {
+            assert_eq!(world.messages(s).len(), 1, "after {:?}", (renewed - 1) * step);
+            world.advance(step);
+            look(world, s, 125_000 + u64::from(renewed));
+            world.publish(p, message("small", AtMostOnce, "s"));
+        }
+        assert_eq!((world.messages(s).len(), withheld(world)), (1, 0));
+        world.advance(step - Duration::from_nanos(1));
+        assert!(world.messages(s).is_empty(), "the deadline is not yet over");
+        world.advance(Duration::from_nanos(1));
+        assert_eq!((world.messages(s).len(), withheld(world)), (1, 1));
+        // A dip that is not renewed is believed for a second, then the start itself is the probe.
+        look(world, s, 120_000);
+        world.publish(p, message("small", AtMostOnce, "s"));
+        world.publish(p, message("large", AtMostOnce, &large));
+        world.advance(Duration::from_millis(999));
+        assert_eq!((world.messages(s).len(), withheld(world)), (1, 1));
+        world.advance(Duration::from_millis(1));
+        assert_eq!((world.messages(s).len(), withheld(world)), (1, 2));
+        // Nobody is helped where no small message comes.
+        world.advance(seconds(9));
+        look(world, s, 110_000);
+        world.publish(p, message("large", AtMostOnce, &large));
+        assert_eq!((world.messages(s).len(), withheld(world)), (1, 2));
+    });
+}
+
+#[test]
+fn small_messages_that_go_at_once_end_with_the_large_one_that_waited() {
+    // They are of its share while it waits, and of nobody's after.
+    let large = "x".repeat(20_000);
+    each(|world| {
+        let (s, p) = warmed(world, SessionConfig::default());
+        world.publish(p, message("large", AtMostOnce, &large));
+        for _ in 0..2_000 {
+            world.publish(p, message("small", AtMostOnce, &"s".repeat(1_000)));
+        }
+        world.take(s);
+        world.room(s, 0);
+        for _ in 0..10 {
+            world.publish(p, message("small", AtMostOnce, &"s".repeat(4_000)));
+        }
+        world.publish(p, message("large", AtMostOnce, &large));
+        world.room(s, usize::MAX);
+        let sizes: Vec<usize> = world.messages(s).iter().map(|got| got.payload.len()).collect();
+        assert_eq!(sizes, [vec![4_000; 10], vec![20_000]].concat());
+    });
+}
+
+#[test]
+fn a_path_is_looked_at_once_a_second_where_large_messages_come() {
+    each(|world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "#", AtMostOnce);
+        let p = world.join(v5("p"));
+        let (shard, key) = (world.clients[s.0].shard, world.clients[s.0].key.unwrap());
+        let wants = |world: &World| world.shards[shard].wants_link(world.now, key);
+        world.advance(seconds(60));
+        assert!(!wants(world), "no large message came");
+        world.publish(p, message("large", AtMostOnce, &"x".repeat(20_000)));
+        assert!(!wants(world));
+        world.advance(seconds(1));
+        assert!(wants(world));
+        look(world, s, 1_250_000);
+        assert!(!wants(world));
+    });
+}
+
+/// A session of the paper's conservative policy: threshold_l 0.5 s, T_Q 5 s.
+fn conservative() -> SessionConfig {
+    let policy = crate::schedule::Policy::Conservative(Default::default());
+    SessionConfig { policy, ..SessionConfig::default() }
+}
+
+#[test]
+fn who_answers_no_queries_is_judged_by_the_kernel() {
+    let large = "x".repeat(1_000_000);
+    each(|world| {
+        let s = world.join_with(v5("s"), conservative());
+        world.subscribe(s, "#", AtMostOnce);
+        let p = world.join(v5("p"));
+        let (shard, key) = (world.clients[s.0].shard, world.clients[s.0].key.unwrap());
+        let wants = |world: &World| world.shards[shard].wants_link(world.now, key);
+        let trip = |world: &mut World, milliseconds| {
+            let rtt = Duration::from_millis(milliseconds);
+            let link = crate::schedule::LinkState { rtt, ..Default::default() };
+            world.shards[shard].set_link(world.now, key, link);
+        };
+        assert!(wants(world));
+        trip(world, 400);
+        assert!(!wants(world), "until the next period");
+        world.publish(p, message("large", AtMostOnce, &large));
+        assert_eq!((world.messages(s).len(), withheld(world)), (1, 0));
+        world.advance(seconds(5));
+        assert!(wants(world));
+        trip(world, 600);
+        world.publish(p, message("large", AtMostOnce, &large));
+        assert!(world.messages(s).is_empty());
+        world.advance(seconds(4));
+        trip(world, 100);
+        world.publish(p, message("small", AtMostOnce, "s"));
+        assert_eq!(world.messages(s).len(), 1, "the period is not yet over");
+        world.advance(seconds(1));
+        trip(world, 100);
+        world.publish(p, message("small", AtMostOnce, "s"));
+        assert_eq!((world.messages(s).len(), withheld(world)), (2, 1));
+        // What nobody renewed is no news: the threshold is exceeded by the latest that was.
+        world.advance(seconds(5));
+        trip(world, 700);
+        trip(world, 700);
+        world.publish(p, message("large", AtMostOnce, &large));
+        world.advance(seconds(20));
+        assert!(world.messages(s).is_empty());
+        world.advance(Duration::from_nanos(1));
+        assert_eq!((world.messages(s).len(), withheld(world)), (1, 2), "D is over");
+    });
+}
+
+#[test]
+fn who_answers_no_queries_is_judged_by_its_own_acknowledgements() {
+    let large = "x".repeat(1_000_000);
+    each(|world| {
+        let s = world.join_with(v5("s"), conservative());
+        world.acknowledges(s, false);
+        world.subscribe(s, "t/#", AtLeastOnce);
+        let p = world.join(v5("p"));
+        let trip = |world: &mut World, milliseconds| {
+            world.publish(p, message("t/small", AtLeastOnce, "s"));
+            let got = world.messages(s);
+            assert_eq!(got.len(), 1);
+            world.advance(Duration::from_millis(milliseconds));
+            world.puback(s, got[0].id.unwrap());
+        };
+        trip(world, 700);
+        world.publish(p, message("t/large", AtLeastOnce, &large));
+        assert!(world.messages(s).is_empty());
+        trip(world, 100);
+        assert!(world.messages(s).is_empty(), "the period is not yet over");
+        world.advance(seconds(5));
+        trip(world, 100);
+        let got = world.messages(s);
+        assert_eq!((got.len(), withheld(world)), (1, 1));
+        // The large one was not timed. The last 16 KiB of the next one are: that takes as long as a query.
+        world.puback(s, got[0].id.unwrap());
+        world.advance(seconds(5));
+        world.publish(p, message("t/large", AtLeastOnce, &large));
+        let got = world.messages(s);
+        world.advance(Duration::from_millis(600));
+        world.puback(s, got[0].id.unwrap());
+        world.publish(p, message("t/large", AtLeastOnce, &large));
+        assert!(world.messages(s).is_empty());
     });
 }
 
@@ -390,4 +581,16 @@ fn answers_that_wait_are_counted_and_messages_are_not() {
         world.cut(s);
         assert_eq!(world.shards[shard].answer_bytes(key), 0);
     });
+}
+
+#[test]
+fn settings_of_policies_are_checked() {
+    use crate::{config::PolicyConfigError, schedule::*};
+    assert_eq!(settings().check_policies(), Ok(()));
+    let wild = BrokerConfig { query_topic: "latency/#".into(), ..settings() };
+    assert!(matches!(wild.check_policies(), Err(PolicyConfigError::QueryTopic(_))));
+    let policy = Policy::Deadline(DeadlineConfig { quantum_bytes: 0, ..DeadlineConfig::default() });
+    let session = SessionConfig { policy, ..SessionConfig::default() };
+    let found = BrokerConfig { session, ..settings() }.check_policies();
+    assert_eq!(found, Err(PolicyConfigError::Policy(PolicyError::QuantumBytes(0))));
 }

@@ -171,6 +171,7 @@ impl Pipe {
             delivery_rate: if self.is_measured { path.rate } else { 0 },
             unsent_bytes: self.unsent.len() as u64,
             in_flight_bytes: self.in_flight as u64,
+            ..LinkState::default()
         }
     }
 }

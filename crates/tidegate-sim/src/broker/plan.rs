@@ -172,7 +172,7 @@ fn session(random: &mut SmallRng) -> SessionConfig {
         policy: match random.random_range(0..8) {
             0 | 1 => Policy::None,
             2 => Policy::Conservative(PaperConfig::default()),
-            3 => Policy::Probabilistic(PaperConfig::default(), 1.0 / 17.5),
+            3 => Policy::Probabilistic(PaperConfig::default()),
             4 => Policy::Historic(PaperConfig::default()),
             5 => Policy::Deadline(DeadlineConfig {
                 small_budget: Duration::from_millis(1),

@@ -178,8 +178,8 @@ impl Site {
     fn flush(&mut self, at: usize, shard: usize, key: ConnectionKey) {
         for _ in 0..WRITES_MAX {
             let (broker, link) = (&mut self.shards[shard], &mut self.links[at]);
-            if broker.wants_link(key) {
-                broker.set_link(key, link.down.state(&link.path));
+            if broker.wants_link(self.now, key) {
+                broker.set_link(self.now, key, link.down.state(&link.path));
             }
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
             let count = broker.transmit(self.now, key, &mut slices);

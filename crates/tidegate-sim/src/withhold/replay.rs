@@ -23,7 +23,7 @@ pub(super) fn latencies(trace: &Trace, policy: &Policy, reading: Reading) -> Vec
     match policy {
         Policy::None => arrivals().map(|unit| trace.latency_s(unit)).collect(),
         Policy::Deadline(_) => by_kernel(trace, policy, reading),
-        Policy::Conservative(_) | Policy::Probabilistic(..) | Policy::Historic(_) => {
+        Policy::Conservative(_) | Policy::Probabilistic(_) | Policy::Historic(_) => {
             arrivals().map(|unit| by_query(trace, policy, reading, unit)).collect()
         }
     }
@@ -90,10 +90,10 @@ fn by_kernel(trace: &Trace, policy: &Policy, reading: Reading) -> Vec<f64> {
     latencies
 }
 
-/// What a schedule sees of a second in which nothing large waits.
+/// What a broker tells a schedule in a second in which nothing large waits: what the kernel knows, and of a small
+/// message that goes at once.
 fn second(schedule: &mut Schedule, trace: &Trace, reading: Reading, rtt_min_s: f64, now: Instant) {
-    let small = Backlog { small_bytes: SMALL_BYTES, large: None };
-    schedule.next(now, small, link(trace, reading, rtt_min_s, now));
+    schedule.looked(now, link(trace, reading, rtt_min_s, now));
     schedule.started(now, Class::Small, SMALL_BYTES);
 }
 

@@ -185,8 +185,8 @@ impl Shard {
                     Err(error) => return self.broke(now, slot, &error),
                 }
             }
-            if self.broker.wants_link(key) {
-                self.broker.set_link(key, link_state(connection.transport.socket()));
+            if self.broker.wants_link(now, key) {
+                self.broker.set_link(now, key, link_state(connection.transport.socket()));
             }
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
             let count = self.broker.transmit(now, key, &mut slices);
@@ -246,6 +246,9 @@ fn link_state(socket: &TcpStream) -> LinkState {
             delivery_rate: info.delivery_rate,
             unsent_bytes: u64::from(info.unsent_bytes),
             in_flight_bytes: u64::from(info.in_flight) * u64::from(info.segment_bytes),
+            busy: info.busy,
+            receiver_limited: info.receiver_limited,
+            buffer_limited: info.buffer_limited,
         },
         Err(error) => {
             tracing::debug!(%error, socket = socket.as_raw_fd(), "the kernel tells nothing of a connection");
