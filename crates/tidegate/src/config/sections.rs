@@ -163,7 +163,7 @@ config! {
         /// straight lines between. Default `10kB:1, 1MB:10`.
         policy_size_profile: String = "10kB:1, 1MB:10".to_owned(),
         /// Of `probabilistic`: lambda, one divided by the mean seconds of congestion. Default 1 / 17.5.
-        policy_lambda: f64 = Policy::LAMBDA,
+        policy_lambda: f64 = 1.0 / 17.5,
         /// Payloads over this are large. Default `10kB`.
         large_bytes: ByteCount = ByteCount(10_000),
         /// Longest time that a session outlives its connection. Default `168h`.

@@ -22,7 +22,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use sha2::{Digest as _, Sha256};
 use tidegate_broker::{
     BrokerConfig, SessionConfig, TopicConfig,
-    schedule::{DeadlineConfig, PaperConfig, SizeProfile, Threshold},
+    schedule::{DeadlineConfig, PaperConfig, Policy, PolicyConfig, SizeProfile, Threshold},
 };
 use tidegate_client::ApiError;
 use tidegate_message::{
@@ -32,9 +32,7 @@ use tidegate_wire::mqtt::QoS;
 
 use super::{
     bridge::{BridgeSettings, RemoteTls},
-    settings::{
-        Authenticate, ListenerSettings, PolicyNumbers, Scram, ServerSettings, SessionSettings,
-    },
+    settings::{Authenticate, ListenerSettings, Scram, ServerSettings, SessionSettings},
 };
 use crate::{
     auth::{self, Doors, DoorsConfig, DoorsError},
@@ -48,7 +46,7 @@ use crate::{
 pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSettings, ApiError> {
     let section = &config.mqtt;
     let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
-    let numbers = Arc::new(policy_numbers(section)?);
+    let policies = Arc::new(policies(section)?);
     let session = SessionConfig {
         packet_bytes_max: bytes(section.packet_bytes_max),
         topic_levels_max: section.topic_levels_max as usize,
@@ -57,7 +55,7 @@ pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSetti
         queue_messages_max: section.queue_messages_max as usize,
         overflow_qos0: section.overflow_qos0,
         overflow: section.overflow,
-        policy: numbers.of(&section.policy),
+        policy: tuned(&policies, &section.policy),
         large_bytes: bytes(section.large_bytes),
     };
     let topics = config.mqtt_topics.iter().map(|(name, topic)| {
@@ -98,7 +96,7 @@ pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSetti
         session.overflow_qos0 = listener.overflow_qos0.unwrap_or(session.overflow_qos0);
         session.overflow = listener.overflow.unwrap_or(session.overflow);
         session.policy =
-            listener.policy.as_ref().map_or(session.policy, |policy| numbers.of(policy));
+            listener.policy.as_ref().map_or(session.policy, |policy| tuned(&policies, policy));
         session.large_bytes = listener.large_bytes.map_or(session.large_bytes, bytes);
         let users = config.mqtt_users.iter().map(|(user, section)| {
             let mut session = session.clone();
@@ -107,7 +105,7 @@ pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSetti
             session.overflow_qos0 = section.overflow_qos0.unwrap_or(session.overflow_qos0);
             session.overflow = section.overflow.unwrap_or(session.overflow);
             session.policy =
-                section.policy.as_ref().map_or(session.policy, |policy| numbers.of(policy));
+                section.policy.as_ref().map_or(session.policy, |policy| tuned(&policies, policy));
             session.large_bytes = section.large_bytes.map_or(session.large_bytes, bytes);
             (user.clone(), Arc::new(session))
         });
@@ -132,7 +130,7 @@ pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSetti
             sessions: SessionSettings {
                 usual: Arc::new(session),
                 users: Arc::new(users),
-                numbers: numbers.clone(),
+                policies: policies.clone(),
             },
             tcp_congestion: listener.tcp_congestion.clone(),
             publish_rate_max: NonZeroU32::new(listener.publish_rate_max),
@@ -149,15 +147,20 @@ pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSetti
     })
 }
 
+/// That policy with the numbers of this node.
+fn tuned(policies: &PolicyConfig, policy: &Policy) -> Policy {
+    policies.policy(policy.as_str()).expect("each policy has its word")
+}
+
 /// The numbers of the policies, whoever names one.
-fn policy_numbers(section: &MqttSection) -> Result<PolicyNumbers, ApiError> {
+fn policies(section: &MqttSection) -> Result<PolicyConfig, ApiError> {
     check_topic_name(&section.policy_query_topic, section.topic_levels_max as usize)
         .map_err(|error| invalid("mqtt.policy_query_topic", &error))?;
     let threshold_l = match section.policy_threshold_samples {
         0 => Threshold::Fixed(section.policy_threshold_l),
         samples => Threshold::MovingAverage { samples: samples as usize },
     };
-    Ok(PolicyNumbers {
+    let policies = PolicyConfig {
         deadline: DeadlineConfig {
             small_budget: section.policy_small_budget,
             deadline: section.policy_deadline,
@@ -174,9 +177,11 @@ fn policy_numbers(section: &MqttSection) -> Result<PolicyNumbers, ApiError> {
                             10kB:1, 1MB:10";
                 ApiError::new(Code::CONFIG_INVALID, text)
             })?,
+            lambda: section.policy_lambda,
         },
-        lambda: section.policy_lambda,
-    })
+    };
+    policies.check().map_err(|error| invalid("a number of the policies in [mqtt]", &error))?;
+    Ok(policies)
 }
 
 /// `linear`, or points such as `10kB:1, 1MB:10`.
@@ -333,8 +338,8 @@ pub(super) fn bridges(
     let number: String = number[..6].iter().map(|byte| format!("{byte:02x}")).collect();
     let node = format!("{}-{number}", config.node.name.as_str());
     let sections = config.mqtt_bridges.iter();
-    let numbers = policy_numbers(&config.mqtt)?;
-    sections.map(|(name, section)| bridge(name, section, &node, server, &numbers)).collect()
+    let policies = policies(&config.mqtt)?;
+    sections.map(|(name, section)| bridge(name, section, &node, server, &policies)).collect()
 }
 
 fn bridge(
@@ -342,7 +347,7 @@ fn bridge(
     section: &MqttBridgeSection,
     node: &str,
     server: &ServerSettings,
-    numbers: &PolicyNumbers,
+    policies: &PolicyConfig,
 ) -> Result<BridgeSettings, ApiError> {
     let key_of = |key: &str| format!("mqtt.bridge.{name}.{key}");
     let wrong = |key: &str, bound: &str| {
@@ -395,7 +400,7 @@ fn bridge(
         policy: section
             .policy
             .as_ref()
-            .map_or_else(|| usual.policy.clone(), |policy| numbers.of(policy)),
+            .map_or_else(|| usual.policy.clone(), |policy| tuned(policies, policy)),
         large_bytes: section
             .large_bytes
             .map_or(usual.large_bytes, |count| u32::try_from(count.0).unwrap_or(u32::MAX)),
@@ -579,8 +584,6 @@ impl Authenticate for Doors {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_broker::schedule::Policy;
-
     use super::*;
 
     fn read(text: &str) -> Result<Vec<BridgeSettings>, ApiError> {
@@ -637,12 +640,13 @@ mod tests {
             threshold_l: Threshold::MovingAverage { samples: 9 },
             query_period: Duration::from_secs(1),
             profile: SizeProfile::Points(vec![(1_000, 1.0), (2_000, 3.0)]),
+            lambda: 0.5,
             ..PaperConfig::default()
         };
-        assert_eq!(session.policy, Policy::Probabilistic(expected, 0.5));
+        assert_eq!(session.policy, Policy::Probabilistic(expected));
         assert_eq!(&*found.broker.query_topic, "rtt");
         // A client that names another policy has that one's numbers.
-        let deadline = found.listeners[0].sessions.numbers.of(&Policy::default());
+        let deadline = tuned(&found.listeners[0].sessions.policies, &Policy::default());
         let expected =
             DeadlineConfig { small_budget: Duration::from_millis(7), ..DeadlineConfig::default() };
         assert_eq!(deadline, Policy::Deadline(expected));

@@ -6,7 +6,7 @@ use std::{
 
 use tidegate_broker::{
     Admission, BrokerConfig, SessionConfig,
-    schedule::{DeadlineConfig, PaperConfig, Policy, Threshold},
+    schedule::{PolicyConfig, Threshold},
 };
 use tidegate_message::{Authorize, Identity, IdentityKind, Proof, Refusal};
 use tidegate_wire::mqtt::Connect;
@@ -62,42 +62,11 @@ pub struct ListenerSettings {
     pub publish_rate_max: Option<NonZeroU32>,
 }
 
-/// The numbers of each policy, whoever names it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PolicyNumbers {
-    /// Of `deadline`.
-    pub deadline: DeadlineConfig,
-    /// Of the paper's three.
-    pub paper: PaperConfig,
-    /// Of `probabilistic`.
-    pub lambda: f64,
-}
-
-impl Default for PolicyNumbers {
-    fn default() -> Self {
-        let (deadline, paper) = (DeadlineConfig::default(), PaperConfig::default());
-        Self { deadline, paper, lambda: Policy::LAMBDA }
-    }
-}
-
-impl PolicyNumbers {
-    /// That policy with these numbers.
-    pub fn of(&self, policy: &Policy) -> Policy {
-        match policy {
-            Policy::None => Policy::None,
-            Policy::Deadline(_) => Policy::Deadline(self.deadline.clone()),
-            Policy::Conservative(_) => Policy::Conservative(self.paper.clone()),
-            Policy::Probabilistic(..) => Policy::Probabilistic(self.paper.clone(), self.lambda),
-            Policy::Historic(_) => Policy::Historic(self.paper.clone()),
-        }
-    }
-}
-
 /// Settings of sessions.
 #[derive(Clone, Debug, Default)]
 pub struct SessionSettings {
     /// For a policy that a client names.
-    pub numbers: Arc<PolicyNumbers>,
+    pub policies: Arc<PolicyConfig>,
     /// Of all.
     pub usual: Arc<SessionConfig>,
     /// Of some users, by user name.
@@ -119,8 +88,8 @@ impl SessionSettings {
             return session.clone();
         }
         let mut session = SessionConfig::clone(session);
-        match policy.map(str::parse::<Policy>) {
-            Some(Ok(policy)) => session.policy = self.numbers.of(&policy),
+        match policy.map(|word| self.policies.policy(word)) {
+            Some(Ok(policy)) => session.policy = policy,
             Some(Err(error)) => {
                 tracing::info!(client = %connect.client_id, %error, "policy ignored");
             }
