@@ -500,8 +500,8 @@ impl Broker {
     /// Whether a subscription of `session` to the query topic would be QoS 1 or more.
     fn answers_queries(&self, session: &Session) -> bool {
         let topic = &self.shared.config().query_topic;
-        session.subscriptions.iter().any(|(filter, options)| {
-            options.qos > tidegate_wire::mqtt::QoS::AtMostOnce
+        session.subscriptions.iter().any(|(filter, subscription)| {
+            subscription.options.qos > tidegate_wire::mqtt::QoS::AtMostOnce
                 && crate::routes::shared(filter).is_none()
                 && topic_matches(filter, topic)
         })

@@ -12,7 +12,8 @@ use crate::schedule::{Policy, PolicyError};
 /// Settings of all shards of a node.
 #[derive(Clone, Debug)]
 pub struct BrokerConfig {
-    /// Bytes of payloads that the node holds at most: queued, in flight, retained and being received. Default 256 MiB.
+    /// Bytes that the node holds at most of messages, queued, in flight, retained and being received, and of filters and
+    /// aliases beyond a few kilobytes of each client. Default 256 MiB.
     pub payload_bytes_max: u64,
     /// Longest time that a session outlives its connection; what clients ask beyond it is cut, and they are told.
     /// Default seven days.

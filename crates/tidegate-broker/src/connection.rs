@@ -47,7 +47,7 @@ pub(crate) struct Connection {
     /// A bridge of Mosquitto's kind: messages keep their retain flag.
     pub(crate) keeps_retain: bool,
     /// Topics by the client's alias.
-    pub(crate) aliases_in: Vec<Option<Arc<str>>>,
+    pub(crate) aliases_in: AliasesIn,
     pub(crate) aliases_out: AliasesOut,
     pub(crate) outbox: Outbox,
     pub(crate) schedule: Schedule,
@@ -133,6 +133,36 @@ impl Query {
             self.left = Some(now);
         }
         leaves
+    }
+}
+
+/// Topics by the client's alias.
+#[derive(Debug, Default)]
+pub(crate) struct AliasesIn {
+    topics: Vec<Option<(Arc<str>, Option<Charge>)>>,
+    /// Of all topics, those that are replaced included.
+    bytes: u64,
+}
+
+/// Bytes of topics that each connection may have under aliases beside the node's budget.
+const ALIASES_OWN_BYTES: u64 = 4 << 10;
+
+impl AliasesIn {
+    pub(crate) fn get(&self, at: usize) -> Option<&Arc<str>> {
+        self.topics.get(at)?.as_ref().map(|(topic, _)| topic)
+    }
+
+    /// Whether another topic of so many bytes must be charged.
+    pub(crate) fn are_many(&self, bytes: usize) -> bool {
+        self.bytes + bytes as u64 > ALIASES_OWN_BYTES
+    }
+
+    pub(crate) fn set(&mut self, at: usize, topic: Arc<str>, charge: Option<Charge>) {
+        if self.topics.len() <= at {
+            self.topics.resize_with(at + 1, || None);
+        }
+        self.bytes += topic.len() as u64;
+        self.topics[at] = Some((topic, charge));
     }
 }
 

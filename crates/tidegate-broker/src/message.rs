@@ -14,6 +14,9 @@ use crate::{
 /// What a held message costs beside its topic, payload and properties, in bytes: itself, its counts, its place in a queue.
 pub const MESSAGE_OVERHEAD_BYTES: u64 = 160;
 
+/// What a retained message costs beside that: its place among the retained, and the text of its topic there.
+pub const RETAINED_OVERHEAD_BYTES: u64 = 144;
+
 /// A message that is held by reference in queues, in flight or retained.
 #[derive(Debug)]
 pub struct Message {
@@ -84,9 +87,7 @@ impl Body<'_> {
 impl Incoming<'_> {
     /// Bytes that holding it takes from the budget.
     pub fn charge_bytes(&self) -> u64 {
-        // A retained one has its topic in the index of topics as well.
-        let topics = self.topic.len() * (1 + usize::from(self.retain));
-        charge_bytes(self.payload.len(), self.forwarded.len() + topics)
+        charge_bytes(self.topic, self.payload.len(), self.forwarded.len(), self.retain)
     }
 
     /// Holds it; `None` if the budget has no room.
@@ -115,9 +116,11 @@ impl Incoming<'_> {
     }
 }
 
-/// Bytes that a message with such a payload, and topic and properties together, takes from the budget.
-pub fn charge_bytes(payload: usize, head: usize) -> u64 {
-    (payload + head) as u64 + MESSAGE_OVERHEAD_BYTES
+/// Bytes that a message of that topic, with such a payload and properties, takes from the budget.
+pub fn charge_bytes(topic: &str, payload: usize, forwarded: usize, retain: bool) -> u64 {
+    let once = (topic.len() + payload + forwarded) as u64 + MESSAGE_OVERHEAD_BYTES;
+    // A retained one has its topic in the index of topics as well.
+    once + if retain { topic.len() as u64 + RETAINED_OVERHEAD_BYTES } else { 0 }
 }
 
 impl Message {

@@ -14,6 +14,7 @@ use tidegate_message::{Identity, Instant};
 use tidegate_wire::mqtt::{PacketId, QoS, Version};
 
 use crate::{
+    budget::Charge,
     config::SessionConfig,
     connection::WillMessage,
     inflight::Inflight,
@@ -64,6 +65,22 @@ pub(crate) struct SubscriptionOptions {
     pub id: u32,
 }
 
+/// A subscription of a session.
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    pub(crate) options: SubscriptionOptions,
+    /// Of the node's budget, what it takes, beyond what each session may have beside that.
+    pub(crate) _charge: Option<Charge>,
+}
+
+/// Bytes of filters that each session may have beside the node's budget.
+pub(crate) const FILTERS_OWN_BYTES: u64 = 8 << 10;
+
+/// What a subscription costs: its filter here and in the index, and their places.
+pub(crate) fn filter_bytes(filter: &str) -> u64 {
+    2 * filter.len() as u64 + 96
+}
+
 /// Retained messages that a new subscription is still owed.
 #[derive(Debug)]
 pub(crate) struct RetainedScan {
@@ -101,7 +118,9 @@ pub(crate) struct Session {
     /// How long it outlives its connection; none for ever.
     pub(crate) expiry: Option<Duration>,
     pub(crate) connection: Option<Key>,
-    pub(crate) subscriptions: HashMap<Box<str>, SubscriptionOptions>,
+    pub(crate) subscriptions: HashMap<Box<str>, Subscription>,
+    /// Of all filters, as [`filter_bytes`] counts them.
+    pub(crate) filter_bytes: u64,
     pub(crate) retained: VecDeque<RetainedScan>,
     pub(crate) queue: Queue,
     pub(crate) inflight: Inflight,

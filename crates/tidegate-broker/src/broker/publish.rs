@@ -115,7 +115,7 @@ impl Broker {
             return Err(Fault::new(ReasonCode::TOPIC_ALIAS_INVALID, text));
         }
         let at = usize::from(alias) - 1;
-        let known = connection.aliases_in.get(at).cloned().flatten();
+        let known = connection.aliases_in.get(at).cloned();
         if publish.topic.is_empty() {
             return known.ok_or_else(|| {
                 let text = format!("topic alias {alias} was not defined on this connection");
@@ -126,12 +126,18 @@ impl Broker {
             return Ok(known);
         }
         self.check_topic(key, publish.topic)?;
+        let connection = self.connections.get(key).expect("it is being received from");
+        let mut charge = None;
+        if connection.aliases_in.are_many(publish.topic.len()) {
+            charge = self.charge(publish.topic.len() as u64);
+            if charge.is_none() {
+                let text = "no memory is left for the topic of an alias";
+                return Err(Fault::new(ReasonCode::QUOTA_EXCEEDED, text));
+            }
+        }
         let connection = self.connections.get_mut(key).expect("it is being received from");
         let topic: Arc<str> = publish.topic.into();
-        if connection.aliases_in.len() <= at {
-            connection.aliases_in.resize(at + 1, None);
-        }
-        connection.aliases_in[at] = Some(topic.clone());
+        connection.aliases_in.set(at, topic.clone(), charge);
         Ok(topic)
     }
 

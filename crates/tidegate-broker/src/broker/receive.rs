@@ -8,10 +8,7 @@ use tidegate_wire::mqtt::{
 
 use super::{Broker, ConnectionKey, mark_dirty, publish::Fault};
 use crate::{
-    budget::PartialCharge,
-    connection::Receiving,
-    inflight::Awaits,
-    message::{MESSAGE_OVERHEAD_BYTES, charge_bytes},
+    budget::PartialCharge, connection::Receiving, inflight::Awaits, message::charge_bytes,
     slab::Key,
 };
 
@@ -139,7 +136,7 @@ impl Broker {
         self.check_topic(key, &topic)?;
         let mut forwarded = Vec::new();
         publish.properties.forwarded(&mut forwarded);
-        let bytes = charge_bytes(payload_bytes, forwarded.len()) - MESSAGE_OVERHEAD_BYTES;
+        let bytes = charge_bytes(&topic, payload_bytes, forwarded.len(), publish.retain);
         let charge = self.charge_partial(bytes);
         if charge.is_none() {
             forwarded = Vec::new(); // The message is read and forgotten.

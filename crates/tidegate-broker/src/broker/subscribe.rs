@@ -8,7 +8,7 @@ use tidegate_wire::mqtt::{
 
 use super::{Broker, publish::Fault};
 use crate::{
-    session::{RetainedScan, SubscriptionOptions},
+    session::{FILTERS_OWN_BYTES, RetainedScan, Subscription, SubscriptionOptions, filter_bytes},
     slab::Key,
 };
 
@@ -86,13 +86,27 @@ impl Broker {
         if !is_known && session.subscriptions.len() >= limits.subscriptions_max {
             return Ok(ReasonCode::QUOTA_EXCEEDED);
         }
+        let bytes = if is_known { 0 } else { filter_bytes(filter) };
+        let mut charge = None;
+        if !is_known && session.filter_bytes + bytes > FILTERS_OWN_BYTES {
+            charge = self.charge(bytes);
+            if charge.is_none() {
+                return Ok(ReasonCode::QUOTA_EXCEEDED);
+            }
+        }
+        let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
         let options = SubscriptionOptions {
             qos: asked.maximum_qos,
             no_local: asked.no_local || keeps_retain,
             retain_as_published: asked.retain_as_published || keeps_retain,
             id,
         };
-        session.subscriptions.insert(filter.into(), options);
+        if let Some(known) = session.subscriptions.get_mut(filter) {
+            known.options = options;
+        } else {
+            session.filter_bytes += bytes;
+            session.subscriptions.insert(filter.into(), Subscription { options, _charge: charge });
+        }
         let is_new = self.shared.routes_mut().insert(filter, own, options, &session.state);
         let wanted = match asked.retain_handling {
             RetainHandling::Send => true,
@@ -130,6 +144,7 @@ impl Broker {
         for filter in &packet.filters {
             let found = session.subscriptions.remove(&**filter).is_some();
             if found {
+                session.filter_bytes -= filter_bytes(filter);
                 self.shared.routes_mut().remove(filter, own);
                 session.retained.retain(|scan| *scan.filter != **filter);
             }

@@ -823,3 +823,40 @@ fn whose_backlog_fills_the_memory_takes_it_before_it_must_publish_again() {
         assert_eq!(world.accepted(old, id), ReasonCode::SUCCESS);
     });
 }
+
+#[test]
+fn filters_aliases_and_retained_places_are_inside_the_budget() {
+    let config = BrokerConfig { payload_bytes_max: 1 << 20, ..settings() };
+    each_with(config, |world| {
+        let s = world.join(v5("s"));
+        let long = |number: usize| format!("{number:020000}");
+        let granted = |reason: &ReasonCode| !reason.is_failure();
+        let reasons: Vec<_> =
+            (0..100).map(|number| world.subscribe(s, &long(number), AtMostOnce)).collect();
+        assert_eq!(reasons.iter().filter(|reason| granted(reason)).count(), 26);
+        assert_eq!(reasons.last(), Some(&ReasonCode::QUOTA_EXCEEDED));
+        // Short ones are each session's own, and what is given up makes room.
+        let other = world.join(v5("other"));
+        assert!(granted(&world.subscribe(other, "t", AtMostOnce)));
+        assert!(!granted(&world.subscribe(other, &long(0), AtMostOnce)));
+        world.unsubscribe(s, &[&long(0)]);
+        assert!(granted(&world.subscribe(other, &long(0), AtMostOnce)));
+        world.cut(other);
+        world.cut(s);
+        assert_eq!(world.shared.budget().used(), 0);
+        // Aliases of sixty-four topics of 20 kB are more than there is.
+        let p = world.join(v5("p"));
+        for alias in 1..=64 {
+            let topic = long(alias);
+            let raw = [0x23, 0, alias as u8];
+            world.raw(p, &publish_bytes(message(&topic, AtMostOnce, ""), &raw));
+        }
+        assert_eq!(world.end_reason(p), Some(ReasonCode::QUOTA_EXCEEDED));
+        assert_eq!(world.shared.budget().used(), 0);
+        let p = world.join(v5("p"));
+        for number in 0..100 {
+            world.publish(p, retained(&format!("r/{number:02}"), AtMostOnce, "x"));
+        }
+        assert!(world.shared.budget().used() >= 100 * 300);
+    });
+}
