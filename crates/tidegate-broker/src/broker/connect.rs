@@ -208,8 +208,7 @@ impl Broker {
         };
         let key = self.connections.insert(connection);
         self.statistics.connects += 1;
-        self.statistics.connections_peak =
-            self.statistics.connections_peak.max(self.connections.len() as u64);
+        self.shared.begin_connection();
         self.watch_silence(key);
         let connection = self.connections.get_mut(key).expect("just entered");
         connack.session_present = session_present;
@@ -245,6 +244,7 @@ impl Broker {
     pub fn closed(&mut self, now: Instant, key: ConnectionKey) {
         self.let_go(now, key, false);
         if let Some(mut connection) = self.connections.remove(key) {
+            self.shared.end_connection();
             connection.outbox.clear(&mut self.buffers);
             self.timers.cancel(connection.silence_at, Timer::Silence(key));
             self.timers.cancel(connection.wakes_at, Timer::Wake(key));

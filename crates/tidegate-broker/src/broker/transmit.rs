@@ -80,6 +80,7 @@ impl Broker {
     pub fn transmitted(&mut self, now: Instant, key: ConnectionKey, bytes: usize, blocked: bool) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.outbox.advance(bytes, &mut self.buffers);
+        self.statistics.stream_bytes_sent += bytes as u64;
         connection.is_blocked = blocked;
         if let Some(query) = &mut connection.query
             && query.left.is_none()
