@@ -8,7 +8,7 @@ use tidegate_wire::mqtt::QoS;
 /// Messages that come from messages may come from messages again, this often.
 pub const HOPS_MAX: u8 = 8;
 
-/// Decides about the messages of one publisher, in the order in which they came.
+/// Decides about the messages of one publisher, its will among them, in the order in which they came.
 pub trait Admission: Send + fmt::Debug {
     /// Looks at `batch`: may change each draft and its verdict, and add what it emits.
     fn admit(&mut self, now: Instant, identity: &Identity, batch: &mut Batch);

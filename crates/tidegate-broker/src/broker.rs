@@ -7,6 +7,7 @@ mod due;
 mod publish;
 mod receive;
 mod subscribe;
+mod sys;
 mod transmit;
 
 use std::{
@@ -65,6 +66,7 @@ pub struct Broker {
     /// A packet without subscriber-specific parts, encoded once for many subscribers.
     scratch: Vec<u8>,
     statistics: Statistics,
+    sys: sys::Sys,
     /// Part of assigned client identifiers, so that those of two shards and starts differ.
     seed: u64,
     assigned: u64,
@@ -109,7 +111,7 @@ pub struct RouteHandle(Arc<Route>);
 pub struct Statistics {
     /// Connections now.
     pub connections: u64,
-    /// Most connections at a time.
+    /// Most connections of the node at a time, also in the counts of one shard.
     pub connections_peak: u64,
     /// Sessions now, with and without connection.
     pub sessions: u64,
@@ -129,6 +131,10 @@ pub struct Statistics {
     pub packets_received: u64,
     /// Packets of all kinds that were sent.
     pub packets_sent: u64,
+    /// Bytes received after CONNECT, without those of TLS and WebSocket.
+    pub stream_bytes_received: u64,
+    /// Bytes sent, without those of TLS and WebSocket.
+    pub stream_bytes_sent: u64,
     /// Messages that were refused: not allowed, no room.
     pub refused: u64,
     /// Messages that did not reach a subscriber.
@@ -144,7 +150,7 @@ pub struct Statistics {
 impl Statistics {
     pub(crate) fn plus(mut self, other: &Self) -> Self {
         self.connections += other.connections;
-        self.connections_peak += other.connections_peak;
+        self.connections_peak = self.connections_peak.max(other.connections_peak);
         self.sessions += other.sessions;
         self.connects += other.connects;
         self.expired_sessions += other.expired_sessions;
@@ -154,6 +160,8 @@ impl Statistics {
         self.sent_bytes += other.sent_bytes;
         self.packets_received += other.packets_received;
         self.packets_sent += other.packets_sent;
+        self.stream_bytes_received += other.stream_bytes_received;
+        self.stream_bytes_sent += other.stream_bytes_sent;
         self.refused += other.refused;
         self.dropped.add(other.dropped);
         self.hops_exceeded += other.hops_exceeded;
@@ -222,6 +230,7 @@ impl Broker {
             pending: Vec::new(),
             scratch: Vec::new(),
             statistics: Statistics::default(),
+            sys: sys::Sys::new(now),
             seed,
             assigned: 0,
             shared,
@@ -293,6 +302,7 @@ impl Broker {
     pub fn statistics(&self) -> Statistics {
         Statistics {
             connections: self.connections.len() as u64,
+            connections_peak: self.shared.connections_peak(),
             sessions: self.sessions.len() as u64,
             ..self.statistics
         }

@@ -19,12 +19,14 @@ struct State {
     used: AtomicU64,
     peak: AtomicU64,
     refused: AtomicU64,
+    messages: AtomicU64,
 }
 
 /// Bytes taken from a budget; given back when dropped.
 #[derive(Debug)]
 pub struct Charge {
     bytes: u64,
+    is_of_message: bool,
     state: Arc<State>,
 }
 
@@ -36,6 +38,7 @@ impl Budget {
             used: AtomicU64::new(0),
             peak: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            messages: AtomicU64::new(0),
         };
         Self { state: Arc::new(state) }
     }
@@ -49,7 +52,7 @@ impl Budget {
         match taken {
             Ok(before) => {
                 state.peak.fetch_max(before + bytes, Ordering::Relaxed);
-                Some(Charge { bytes, state: state.clone() })
+                Some(Charge { bytes, is_of_message: false, state: state.clone() })
             }
             Err(_) => {
                 state.refused.fetch_add(1, Ordering::Relaxed);
@@ -77,12 +80,26 @@ impl Budget {
     pub fn refused(&self) -> u64 {
         self.state.refused.load(Ordering::Relaxed)
     }
+
+    /// Messages held now, each once however many wait for it.
+    pub fn messages(&self) -> u64 {
+        self.state.messages.load(Ordering::Relaxed)
+    }
 }
 
 impl Charge {
     /// How many bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The charge of a message, which counts as long as it is held.
+    pub(crate) fn of_message(mut self) -> Self {
+        if !self.is_of_message {
+            self.is_of_message = true;
+            self.state.messages.fetch_add(1, Ordering::Relaxed);
+        }
+        self
     }
 }
 
@@ -113,6 +130,9 @@ impl PartialCharge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.state.used.fetch_sub(self.bytes, Ordering::AcqRel);
+        if self.is_of_message {
+            self.state.messages.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -129,7 +149,9 @@ mod tests {
         drop(first);
         assert_eq!((budget.used(), budget.peak(), budget.refused()), (40, 100, 1));
         assert!(budget.charge(u64::MAX).is_none());
-        drop(second);
-        assert_eq!(budget.used(), 0);
+        let message = second.of_message();
+        assert_eq!(budget.messages(), 1);
+        drop(message);
+        assert_eq!((budget.used(), budget.messages()), (0, 0));
     }
 }

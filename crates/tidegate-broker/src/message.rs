@@ -111,7 +111,7 @@ impl Incoming<'_> {
             expires: self.expires,
             received: self.received,
             publisher: self.publisher,
-            charge,
+            charge: charge.of_message(),
         })
     }
 }

@@ -156,6 +156,11 @@ impl Routes {
         self.plain.len() + self.members
     }
 
+    /// Members of shared subscriptions.
+    pub(crate) fn members(&self) -> usize {
+        self.members
+    }
+
     /// Where messages of `topic` go.
     pub(crate) fn route(
         &self,

@@ -161,7 +161,19 @@ pub struct Dropped {
 impl Dropped {
     /// All together.
     pub fn total(&self) -> u64 {
-        self.queue_full + self.conflated + self.budget_full + self.expired + self.too_large
+        self.by_reason().iter().map(|(_, count)| count).sum()
+    }
+
+    /// Each reason with its count.
+    pub fn by_reason(&self) -> [(&'static str, u64); 5] {
+        let &Self { queue_full, conflated, budget_full, expired, too_large } = self;
+        [
+            ("queue_full", queue_full),
+            ("conflated", conflated),
+            ("budget_full", budget_full),
+            ("expired", expired),
+            ("too_large", too_large),
+        ]
     }
 
     pub(crate) fn add(&mut self, other: Self) {

@@ -38,6 +38,8 @@ pub struct Shared {
     retained: Mutex<Expiring>,
     retained_count: AtomicUsize,
     sessions: AtomicUsize,
+    connections: AtomicU64,
+    connections_peak: AtomicU64,
     waits: Mutex<Waits>,
     /// Sessions that are full, with what they do to QoS 1 and 2 where the topic says nothing else.
     full: RwLock<HashMap<SessionKey, Overflow>>,
@@ -80,6 +82,8 @@ impl Shared {
             retained: Mutex::default(),
             retained_count: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
+            connections: AtomicU64::new(0),
+            connections_peak: AtomicU64::new(0),
             waits: Mutex::default(),
             full: RwLock::default(),
             full_count: AtomicUsize::new(0),
@@ -128,6 +132,11 @@ impl Shared {
         self.routes().len()
     }
 
+    /// Members of shared subscriptions among them.
+    pub fn shared_subscriptions(&self) -> usize {
+        self.routes().members()
+    }
+
     /// Retained messages of the node.
     pub fn retained_count(&self) -> usize {
         self.retained_count.load(Ordering::Relaxed)
@@ -162,6 +171,20 @@ impl Shared {
 
     pub(crate) fn end_session(&self) {
         self.sessions.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn begin_connection(&self) {
+        let count = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
+        self.connections_peak.fetch_max(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end_connection(&self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Most connections of the node at a time.
+    pub(crate) fn connections_peak(&self) -> u64 {
+        self.connections_peak.load(Ordering::Relaxed)
     }
 
     /// Publishers that are not read from, and why.

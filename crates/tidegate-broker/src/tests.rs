@@ -18,6 +18,7 @@ mod retained;
 mod session;
 mod shared;
 mod subscribe;
+mod sys;
 mod will;
 
 use std::{

@@ -2,13 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_message::{Identity, IdentityKind, Instant};
+use tidegate_message::{Action, Identity, IdentityKind, Instant, Target};
 use tidegate_wire::mqtt::{
     Connack, ConnackProperties, Connect, Disconnect, PACKET_BYTES_MAX, Packet, ReasonCode, Version,
 };
 
 use super::{Broker, ConnectionKey, Output, mark_dirty};
 use crate::{
+    admission::{Draft, Verdict},
     config::SessionConfig,
     connection::{AliasesOut, Authentication, Connection, WillMessage},
     inflight::Inflight,
@@ -218,8 +219,7 @@ impl Broker {
         };
         let key = self.connections.insert(connection);
         self.statistics.connects += 1;
-        self.statistics.connections_peak =
-            self.statistics.connections_peak.max(self.connections.len() as u64);
+        self.shared.begin_connection();
         self.watch_silence(key);
         let connection = self.connections.get_mut(key).expect("just entered");
         connack.session_present = session_present;
@@ -259,6 +259,7 @@ impl Broker {
     pub fn closed(&mut self, now: Instant, key: ConnectionKey) {
         self.let_go(now, key, false);
         if let Some(mut connection) = self.connections.remove(key) {
+            self.shared.end_connection();
             connection.outbox.clear(&mut self.buffers);
             self.timers.cancel(connection.silence_at, Timer::Silence(key));
             self.timers.cancel(connection.wakes_at, Timer::Wake(key));
@@ -332,32 +333,32 @@ impl Broker {
         }
     }
 
+    /// Publishes a will by the rules and through the operators that hold for what its owner publishes.
     pub(super) fn publish_will(&mut self, now: Instant, session: Key, will: &WillMessage) {
-        let Some(session_key) = self.sessions.get(session).map(|_| self.session_key(session))
-        else {
-            return;
-        };
-        let expires = will.expiry.map(|seconds| now + Duration::from_secs(u64::from(seconds)));
-        let message = Incoming {
-            expires,
-            received: now,
-            publisher: Some(session_key),
-            ..will.message.as_incoming()
-        };
-        let identity = &self.sessions.get(session).expect("looked up above").identity;
-        let may = self.shared.authorize().decide(
-            identity,
-            tidegate_message::Action::Publish,
-            tidegate_message::Target::Topic(message.topic),
-        );
+        let publisher = self.session_key(session);
+        let Some(session) = self.sessions.get(session) else { return };
+        let identity = session.identity.clone();
+        let message = &will.message;
+        let target = Target::Topic(&message.topic);
+        let may = self.shared.authorize().decide(&identity, Action::Publish, target);
         // As for what a client publishes: `$SYS` is the server's own (section 4.7.2).
         let is_own = identity.kind == IdentityKind::Internal;
-        if may.allow && (is_own || !message.topic.starts_with("$SYS/")) {
-            if !self.publish_internal(now, message) {
-                self.statistics.refused += 1;
-            }
-        } else {
+        if !may.allow || (!is_own && message.topic.starts_with("$SYS/")) {
             tracing::debug!(client = %identity.client, topic = %message.topic, rule = %may.rule, "will not allowed");
+            self.statistics.refused += 1;
+            return;
+        }
+        let draft = Draft {
+            topic: message.topic.clone(),
+            payload: message.payload.clone(),
+            forwarded: message.forwarded.to_vec(),
+            qos: message.qos,
+            retain: message.retain,
+            expires: will.expiry.map(|seconds| now + Duration::from_secs(u64::from(seconds))),
+            hops: 0,
+            verdict: Verdict::Pass,
+        };
+        if !self.admit_will(now, &identity, publisher, draft) {
             self.statistics.refused += 1;
         }
     }

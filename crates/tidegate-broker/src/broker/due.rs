@@ -1,20 +1,16 @@
 //! What is due at a time: silence, expiry, wills, `$SYS`.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tidegate_message::Instant;
-use tidegate_wire::mqtt::{QoS, ReasonCode};
+use tidegate_wire::mqtt::ReasonCode;
 
-use super::{Broker, Statistics};
+use super::{Broker, sys::HEAVIEST};
 use crate::{
     connection::{STALLED, silence},
-    message::{Body, Incoming},
     slab::Key,
     timers::Timer,
 };
-
-/// Sessions that are named because they hold most.
-const HEAVIEST: usize = 10;
 
 /// Retained messages that are forgotten in one go, and the least time to the next: all together within seconds, though a
 /// million expire at once, and nobody waits for longer than a fraction of a millisecond.
@@ -101,70 +97,6 @@ impl Broker {
         self.retained_at = None;
         if let Some(next) = self.shared.forget_expired(now, RETAINED_STEP) {
             self.watch_retained(next.max(now + RETAINED_PAUSE));
-        }
-    }
-
-    /// The topics that Mosquitto's users read.
-    fn publish_sys(&mut self, now: Instant) {
-        let shared = self.shared.clone();
-        let Statistics {
-            connections,
-            connections_peak,
-            sessions,
-            received,
-            received_bytes,
-            sent,
-            sent_bytes,
-            packets_received,
-            packets_sent,
-            expired_sessions,
-            dropped,
-            ..
-        } = shared.statistics();
-        let budget = shared.budget();
-        let heaviest: Vec<String> = shared
-            .heaviest(HEAVIEST)
-            .iter()
-            .map(|s| format!("{} {} {}", s.held_bytes(), s.queued + s.inflight, s.client_id))
-            .collect();
-        let version = concat!("tidegate version ", env!("CARGO_PKG_VERSION"));
-        for (topic, value) in [
-            ("version", version.to_owned()),
-            ("uptime", format!("{} seconds", now.since(shared.began()).as_secs())),
-            ("clients/total", sessions.to_string()),
-            ("clients/connected", connections.to_string()),
-            ("clients/active", connections.to_string()),
-            ("clients/disconnected", sessions.saturating_sub(connections).to_string()),
-            ("clients/inactive", sessions.saturating_sub(connections).to_string()),
-            ("clients/maximum", connections_peak.to_string()),
-            ("clients/expired", expired_sessions.to_string()),
-            ("messages/received", packets_received.to_string()),
-            ("messages/sent", packets_sent.to_string()),
-            ("publish/messages/received", received.to_string()),
-            ("publish/messages/sent", sent.to_string()),
-            ("publish/messages/dropped", dropped.total().to_string()),
-            ("publish/bytes/received", received_bytes.to_string()),
-            ("publish/bytes/sent", sent_bytes.to_string()),
-            ("subscriptions/count", shared.subscriptions().to_string()),
-            ("retained messages/count", shared.retained_count().to_string()),
-            ("store/messages/bytes", budget.used().to_string()),
-            // Bytes, messages and client of those that hold most, one a line.
-            ("clients/heaviest", heaviest.join("\n")),
-            ("heap/current", budget.used().to_string()),
-            ("heap/maximum", budget.peak().to_string()),
-        ] {
-            let topic: Arc<str> = format!("$SYS/broker/{topic}").into();
-            let message = Incoming {
-                topic: &topic,
-                payload: Body::Read(value.as_bytes()),
-                forwarded: &[],
-                qos: QoS::AtMostOnce,
-                retain: true,
-                expires: None,
-                received: now,
-                publisher: None,
-            };
-            self.publish_internal(now, message);
         }
     }
 }

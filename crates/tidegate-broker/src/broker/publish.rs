@@ -2,16 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_message::{Action, IdentityKind, Instant, Payload, Target};
+use tidegate_message::{Action, Identity, IdentityKind, Instant, Payload, Target};
 use tidegate_wire::mqtt::{AckKind, PacketId, Publish, QoS, ReasonCode, Version};
 
 use super::{Broker, deliver::Outcome};
 use crate::{
-    admission::{Draft, HOPS_MAX, Verdict},
+    admission::{Batch, Draft, HOPS_MAX, Verdict},
     budget::Charge,
     connection::{RECENT_MAX, Receiving, Recent},
     message::{Body, Incoming},
     routes::Route,
+    session::SessionKey,
     slab::Key,
 };
 
@@ -271,7 +272,32 @@ impl Broker {
                 self.disconnect(key, fault.reason, Some(&fault.text));
             }
         }
-        for draft in &emitted {
+        self.publish_emitted(now, &emitted);
+    }
+
+    /// Passes a will through the operators as what its owner publishes, then on; false if there was no room for it.
+    pub(super) fn admit_will(
+        &mut self,
+        now: Instant,
+        identity: &Identity,
+        publisher: SessionKey,
+        will: Draft,
+    ) -> bool {
+        let mut batch = Batch { drafts: vec![will], emitted: Vec::new() };
+        if let Some(admission) = &mut self.admission {
+            admission.admit(now, identity, &mut batch);
+        }
+        let mut is_taken = true;
+        for draft in &batch.drafts {
+            is_taken &= draft.verdict == Verdict::Drop
+                || self.publish_draft(now, draft, Some(publisher), None) != Outcome::Refused;
+        }
+        self.publish_emitted(now, &batch.emitted);
+        is_taken
+    }
+
+    fn publish_emitted(&mut self, now: Instant, emitted: &[Draft]) {
+        for draft in emitted {
             if draft.hops == 0 || draft.hops > HOPS_MAX {
                 self.statistics.hops_exceeded += 1;
             } else if draft.verdict == Verdict::Pass
@@ -286,7 +312,7 @@ impl Broker {
         &mut self,
         now: Instant,
         draft: &Draft,
-        publisher: Option<crate::session::SessionKey>,
+        publisher: Option<SessionKey>,
         charge: Option<Charge>,
     ) -> Outcome {
         let route = self.route(&draft.topic);
@@ -303,7 +329,7 @@ impl Broker {
         self.publish(now, &route, message, charge)
     }
 
-    /// A message of the node's own: a will, `$SYS`, what a bridge brought.
+    /// A message of the node's own: `$SYS`, what a bridge brought.
     pub fn publish_internal(&mut self, now: Instant, message: Incoming<'_>) -> bool {
         let route = self.route(message.topic);
         self.publish(now, &route, message, None) != Outcome::Refused

@@ -51,6 +51,7 @@ impl Broker {
         if self.connections.get(key).is_some_and(|connection| connection.is_blocked) {
             self.charge_output(key);
         }
+        self.statistics.stream_bytes_received += taken as u64;
         taken
     }
 

@@ -85,6 +85,7 @@ impl Broker {
     pub fn transmitted(&mut self, now: Instant, key: ConnectionKey, bytes: usize, blocked: bool) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.outbox.advance(bytes, &mut self.buffers);
+        self.statistics.stream_bytes_sent += bytes as u64;
         connection.is_blocked = blocked;
         let written = connection.outbox.written();
         if connection.query.as_mut().is_some_and(|query| query.leaves(now, written)) {

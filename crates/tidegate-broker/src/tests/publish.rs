@@ -182,3 +182,27 @@ fn what_came_before_an_error_passes_the_operators_and_is_answered_before_the_goo
         }
     });
 }
+
+#[test]
+fn a_will_passes_the_operators_as_what_its_owner_publishes() {
+    for (text, expected) in [
+        ("a", &["w a"][..]),
+        ("drop", &[]),
+        ("replace", &["elsewhere replaced"]),
+        ("emit", &["w emit", "copies emit", "copies emit"]),
+    ] {
+        for delay in [0, 10] {
+            with_operator(|world| {
+                let s = world.join(v5("s"));
+                world.subscribe(s, "#", AtLeastOnce);
+                let will = Will { qos: AtLeastOnce, delay, ..will("w", text) };
+                let p = world.join(Connect { will: Some(will), ..kept("p") });
+                world.cut(p);
+                world.advance(seconds(u64::from(delay)));
+                let got: Vec<_> =
+                    world.messages(s).iter().map(|d| format!("{} {}", d.topic, d.text())).collect();
+                assert_eq!(got, expected, "after {delay} s");
+            });
+        }
+    }
+}

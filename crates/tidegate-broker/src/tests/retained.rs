@@ -195,7 +195,11 @@ fn many_that_expire_at_once_are_forgotten_in_steps() {
 
 #[test]
 fn the_count_of_retained_messages_is_true_after_they_expired() {
-    let config = BrokerConfig { sys_interval: seconds(10), ..BrokerConfig::default() };
+    let config = BrokerConfig {
+        sys_interval: seconds(10),
+        session_expiry_max: seconds(3600),
+        ..BrokerConfig::default()
+    };
     each_with(config, |world| {
         let s = world.join(v5("s"));
         world.subscribe(s, "$SYS/broker/retained messages/count", AtMostOnce);

@@ -119,7 +119,8 @@ fn no_local_keeps_a_clients_own_messages_from_it() {
 #[test]
 fn wildcards_do_not_match_topics_of_the_server() {
     // MQTT-4.7.2-1
-    let config = BrokerConfig { sys_interval: seconds(10), ..settings() };
+    let config =
+        BrokerConfig { sys_interval: seconds(10), session_expiry_max: seconds(3600), ..settings() };
     each_with(config, |world| {
         let all = world.join(v5("all"));
         world.subscribe(all, "#", AtMostOnce);

@@ -189,16 +189,25 @@ impl Oracle {
             refused: 0,
             sends: 0,
         });
+        self.emitted(number);
+        number
+    }
+
+    /// A will, which passes the operators like any other message; its number.
+    pub(super) fn will(&mut self, publisher: usize, topic: &str, qos: QoS) -> u64 {
+        let number = self.internal(publisher, topic, qos);
+        self.publications[number as usize].treatment = Treatment::of(number, self.operators);
+        self.emitted(number);
+        number
+    }
+
+    /// Enters what an operator makes of that message, if one does.
+    fn emitted(&mut self, number: u64) {
+        let Publication { publisher, qos, treatment, .. } = self.publications[number as usize];
         if treatment == Treatment::Emit {
             let emitted = self.internal(publisher, EMITTED, qos);
             assert_eq!(emitted, number + 1);
         }
-        number
-    }
-
-    /// A will; its number.
-    pub(super) fn will(&mut self, publisher: usize, topic: &str, qos: QoS) -> u64 {
-        self.internal(publisher, topic, qos)
     }
 
     fn internal(&mut self, publisher: usize, topic: &str, qos: QoS) -> u64 {
