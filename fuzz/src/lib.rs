@@ -3,8 +3,13 @@
 //!
 //! Always true: a function here panics only where the code under test breaks a promise.
 
+mod broker;
+mod doors;
+mod websocket;
+
 use std::path::Path;
 
+use tidegate::{config::Config, mqtt::import::import};
 use tidegate_frame::{
     knob::{Applied, FrameLimits, KnobSetting, Transcoder, inspect},
     table::Table,
@@ -14,6 +19,12 @@ use tidegate_sim::medium::{Medium, PacketRef, PortId, Scenario};
 use tidegate_wire::{
     Record,
     mqtt::{FixedHeader, Packet, Publish, Version},
+};
+
+pub use self::{
+    broker::mqtt_broker,
+    doors::{acl_file, certificate_name, password_file, scram},
+    websocket::{websocket_frames, websocket_handshake},
 };
 
 /// A record that decodes is encoded and decoded again to itself.
@@ -133,5 +144,29 @@ pub fn scenario(data: &[u8]) {
     for _ in 0..1_000 {
         let Some(now) = medium.poll_timeout() else { break };
         while medium.poll_deliver(now).is_some() {}
+    }
+}
+
+/// A `mosquitto.conf`: what is written is a configuration of ours, what is left has its line and a reason, and no password is
+/// repeated.
+pub fn mosquitto_conf(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let imported = import(text);
+    if let Err(error) = Config::parse(Path::new("imported.toml"), &imported.toml) {
+        panic!("{error:?}\n{}", imported.toml);
+    }
+    let lines = text.lines().count();
+    let mut last = 0;
+    for left in &imported.untranslated {
+        assert!((last.max(1)..=lines).contains(&left.line) && !left.why.is_empty(), "{left:?}");
+        last = left.line;
+    }
+    for line in text.lines() {
+        let Some((key, secret)) = line.trim().split_once(char::is_whitespace) else { continue };
+        let secret = secret.trim();
+        // What stands elsewhere as well is no secret.
+        if key == "remote_password" && secret.len() >= 8 && text.matches(secret).count() == 1 {
+            assert!(!format!("{imported:?}").contains(secret), "{line}");
+        }
     }
 }

@@ -78,3 +78,43 @@ fn knobs() {
 fn scenarios() {
     replay("scenario", tidegate_fuzz::scenario);
 }
+
+#[test]
+fn websocket_frames() {
+    replay("websocket_frames", tidegate_fuzz::websocket_frames);
+}
+
+#[test]
+fn websocket_handshakes() {
+    replay("websocket_handshake", tidegate_fuzz::websocket_handshake);
+}
+
+#[test]
+fn mqtt_broker_steps() {
+    replay("mqtt_broker", tidegate_fuzz::mqtt_broker);
+}
+
+#[test]
+fn scram_messages() {
+    replay("scram", tidegate_fuzz::scram);
+}
+
+#[test]
+fn password_files() {
+    replay("password_file", tidegate_fuzz::password_file);
+}
+
+#[test]
+fn acl_files() {
+    replay("acl_file", tidegate_fuzz::acl_file);
+}
+
+#[test]
+fn certificate_names() {
+    replay("certificate_name", tidegate_fuzz::certificate_name);
+}
+
+#[test]
+fn mosquitto_confs() {
+    replay("mosquitto_conf", tidegate_fuzz::mosquitto_conf);
+}

@@ -124,8 +124,8 @@ impl Decoder {
     }
 
     /// Reads all of `input`: MQTT's bytes are appended to `out`, and to `reply` what must be sent back, in order:
-    /// pongs, and the close frame that answers a close or tells of an error. A reply is never longer than the
-    /// input that it answers by more than 32 bytes.
+    /// pongs, and the close frame that answers a close or tells of an error. A server's replies are never longer than
+    /// the input that they answer by more than 4 bytes; a client's have a mask of 4 bytes more for each frame.
     ///
     /// # Errors
     /// [`FrameError`], once and for all: send `reply`, then close the socket. What came before it is in `out`.

@@ -8,7 +8,7 @@
 //! ```
 
 pub mod bridge;
-mod certificate;
+pub mod certificate;
 mod configure;
 pub mod import;
 mod inbox;

@@ -17,6 +17,7 @@ const STREAMED_BYTES: usize = 64 << 10;
 /// Longest packet other than PUBLISH: a SUBSCRIBE of some thousand filters.
 pub const CONTROL_BYTES_MAX: usize = 256 << 10;
 
+const CONNECT: u8 = 1;
 const PUBLISH: u8 = 3;
 /// Of the first byte of a PUBLISH, its QoS.
 const QOS_BITS: u8 = 0b0110;
@@ -117,6 +118,13 @@ impl Broker {
             self.received_publish(now, key, &publish, last.as_ref())?;
             return Ok(packet_bytes);
         }
+        if header.packet_type() == CONNECT {
+            // Not read: what may be wrong with it, such as its version, has no reason in DISCONNECT.
+            return Err(Fault::new(
+                ReasonCode::PROTOCOL_ERROR,
+                "a second CONNECT on one connection (MQTT-3.1.0-2)",
+            ));
+        }
         let packet = Packet::decode(version, first, body)?;
         if self.admission.is_some() {
             // What was published before goes before.
@@ -195,11 +203,7 @@ impl Broker {
                 Ok(())
             }
             Packet::Auth(auth) => self.received_auth(key, auth),
-            Packet::Publish(_) => unreachable!("taken before"),
-            Packet::Connect(_) => Err(Fault::new(
-                ReasonCode::PROTOCOL_ERROR,
-                "a second CONNECT on one connection (MQTT-3.1.0-2)",
-            )),
+            Packet::Publish(_) | Packet::Connect(_) => unreachable!("taken before"),
             Packet::Connack(_) | Packet::Suback(_) | Packet::Unsuback(_) | Packet::Pingresp => {
                 Err(Fault::new(ReasonCode::PROTOCOL_ERROR, "a packet that only a server may send"))
             }

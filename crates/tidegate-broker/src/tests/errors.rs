@@ -13,6 +13,11 @@ fn what_a_client_must_not_send_ends_its_connection() {
     };
     let rows: &[(&str, &[u8], ReasonCode)] = &[
         ("a second CONNECT, MQTT-3.1.0-2", &connect, protocol),
+        (
+            "a second CONNECT, of an unknown version",
+            &[0x10, 7, 0, 4, b'M', b'Q', b'T', b'T', 0xff],
+            protocol,
+        ),
         ("CONNACK", &[0x20, 3, 0, 0, 0], protocol),
         ("SUBACK", &[0x90, 4, 0, 1, 0, 0], protocol),
         ("UNSUBACK", &[0xb0, 4, 0, 1, 0, 0], protocol),

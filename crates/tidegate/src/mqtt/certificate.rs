@@ -2,21 +2,49 @@
 
 use rustls_pki_types::CertificateDer;
 
-/// The common name of a certificate's subject; none if it has none that can be read.
-pub(super) fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
+/// The first common name of a certificate's subject; none if it has none that can be read.
+///
+/// Letters of two and four bytes (BMPString, UniversalString) are not read: their bytes, taken for UTF-8, may be another's
+/// name. Nor is a name with control characters, which no user has either.
+pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
-    let mut subject = certificate.subject();
-    // A sequence of sets of (object identifier, text) pairs; DER, short and long lengths.
-    while let Some((_, set, rest)) = element(subject) {
+    name_of(certificate.subject())
+}
+
+/// The first common name of a sequence of sets of (object identifier, text) pairs (RFC 5280 section 4.1.2.4), in DER with
+/// short and long lengths.
+fn name_of(mut subject: &[u8]) -> Option<String> {
+    while let Some((SET, mut pairs, rest)) = element(subject) {
         subject = rest;
-        let (_, pair, _) = element(set)?;
-        let (_, identifier, value) = element(pair)?;
-        if identifier == [0x55, 0x04, 0x03] {
-            let (_, text, _) = element(value)?;
-            return String::from_utf8(text.to_vec()).ok();
+        while let Some((SEQUENCE, pair, rest)) = element(pairs) {
+            pairs = rest;
+            let (tag, identifier, value) = element(pair)?;
+            if tag == OBJECT_IDENTIFIER && identifier == COMMON_NAME {
+                let (tag, text, _) = element(value)?;
+                return text_of(tag, text).map(str::to_owned);
+            }
         }
     }
     None
+}
+
+const OBJECT_IDENTIFIER: u8 = 0x06;
+const UTF8_STRING: u8 = 0x0c;
+const PRINTABLE_STRING: u8 = 0x13;
+const TELETEX_STRING: u8 = 0x14;
+const IA5_STRING: u8 = 0x16;
+const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
+const COMMON_NAME: [u8; 3] = [0x55, 0x04, 0x03];
+
+fn text_of(tag: u8, text: &[u8]) -> Option<&str> {
+    let text = str::from_utf8(text).ok()?;
+    let is_of_kind = match tag {
+        UTF8_STRING => true,
+        PRINTABLE_STRING | TELETEX_STRING | IA5_STRING => text.is_ascii(),
+        _ => false,
+    };
+    (is_of_kind && !text.is_empty() && !text.contains(char::is_control)).then_some(text)
 }
 
 /// Tag, content and what follows of the first DER element.
@@ -33,4 +61,40 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     };
     let (content, rest) = rest.split_at_checked(length)?;
     Some((tag, content, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_common_name_is_read_or_none() {
+        let long = [&b"\x31\x81\x8e\x30\x81\x8b\x06\x03\x55\x04\x03\x0c\x81\x83"[..], &[b'a'; 131]];
+        let long_name = "a".repeat(131);
+        for (subject, expected) in [
+            (&b"\x31\x0b\x30\x09\x06\x03\x55\x04\x03\x0c\x02ab"[..], Some("ab")),
+            (b"\x31\x0b\x30\x09\x06\x03\x55\x04\x03\x13\x02ab", Some("ab")),
+            (b"\x31\x0b\x30\x09\x06\x03\x55\x04\x03\x0c\x02\xc3\xa9", Some("\u{e9}")),
+            (b"\x31\x0b\x30\x09\x06\x03\x55\x04\x03\x13\x02\xc3\xa9", None), // not of its kind
+            // Two letters of UTF-16, whose bytes are those of four others.
+            (b"\x31\x0d\x30\x0b\x06\x03\x55\x04\x03\x1e\x04abcd", None),
+            (b"\x31\x0b\x30\x09\x06\x03\x55\x04\x03\x0c\x02a\x00", None),
+            (b"\x31\x09\x30\x07\x06\x03\x55\x04\x03\x0c\x00", None),
+            // An organization, in a set of its own and in one with the name.
+            (
+                b"\x31\x0a\x30\x08\x06\x03\x55\x04\x0a\x0c\x01o\x31\x0a\x30\x08\x06\x03\x55\x04\x03\x0c\x01n",
+                Some("n"),
+            ),
+            (
+                b"\x31\x14\x30\x08\x06\x03\x55\x04\x0a\x0c\x01o\x30\x08\x06\x03\x55\x04\x03\x0c\x01n",
+                Some("n"),
+            ),
+            (&long.concat(), Some(&*long_name)),
+            (b"\x31\x0b\x30\x09\x06\x03\x55\x04\x03\x0c\x03ab", None), // longer than its pair
+            (b"\x31\x0b\x30\x09\x06\x03\x55\x04\x03\x0c\x84ab", None),
+            (b"", None),
+        ] {
+            assert_eq!(name_of(subject).as_deref(), expected, "{subject:02x?}");
+        }
+    }
 }

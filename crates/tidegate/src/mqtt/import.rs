@@ -1,8 +1,10 @@
 //! `tidegate config import-mosquitto`: the settings of a `mosquitto.conf` (2.0) as sections of `tidegate.toml`.
 //!
 //! Always true: every line with a setting is translated or listed with the reason why not; what cannot be told is
-//! left closed, and a listener whose protection cannot be translated is left out; what lets in more than Mosquitto
-//! did is a warning; values that may be secret are not repeated.
+//! left closed, and a listener or a bridge whose protection cannot be translated is left out; what lets in more than
+//! Mosquitto did is a warning; values that may be secret are not repeated.
+
+mod bridges;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,10 +13,12 @@ use std::{
     ops::RangeInclusive,
 };
 
+use self::bridges::Bridge;
+
 /// What became of a `mosquitto.conf`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
-    /// Sections `[mqtt]` and `[mqtt.listener.NAME]` for `tidegate.toml`.
+    /// Sections `[mqtt]`, `[mqtt.listener.NAME]` and `[mqtt.bridge.NAME]` for `tidegate.toml`.
     pub toml: String,
     /// Lines without a counterpart, in order.
     pub untranslated: Vec<Untranslated>,
@@ -97,9 +101,7 @@ const REASONS: &[(&str, &str)] = &[
     ("include_dir", "the files in it were not read: import each of them"),
     ("log_", LOGS),
     ("max_inflight_bytes", "clients are held back by the count that MQTT 5 calls receive maximum"),
-    ("max_inflight_messages", "clients say how many they take at once, as MQTT 5 says"),
     ("max_qos", "every listener takes QoS 0 to 2"),
-    ("max_queued_messages", "queues are bounded by bytes: see queue_bytes_max"),
     ("max_topic_alias", "topic aliases are bounded by the program"),
     ("memory_limit", "memory is bounded by the bounds of queues and connections"),
     ("mount_point", "topics get no prefix: write ACL rules in place of it"),
@@ -114,7 +116,6 @@ const REASONS: &[(&str, &str)] = &[
     ("set_tcp_nodelay", "sockets are set up by the program"),
     ("socket_domain", "write an IPv4 or IPv6 address in listen"),
     ("store_clean_interval", "nothing has to be cleaned at intervals"),
-    ("sys_interval", "the interval of $SYS topics is the program's"),
     ("tls_engine", "keys are read from files"),
     ("tls_keyform", "keys are read from PEM files"),
     ("tls_version", "TLS 1.2 and 1.3 are spoken; older versions are not safe"),
@@ -129,13 +130,13 @@ const REASONS: &[(&str, &str)] = &[
 ];
 const LOGS: &str = "logs are set up where the program is started";
 const PLUGIN: &str = "plugins are not run: use a password file, certificates and an ACL file";
-const BRIDGE: &str = "bridges are not imported: set up this one by hand";
 
 #[derive(Debug, Default)]
 struct Import {
     per_listener: bool,
     /// The first is the default listener: what stands before any `listener` line.
     listeners: Vec<Section>,
+    bridges: Vec<Bridge>,
     general: BTreeMap<&'static str, Setting>,
     untranslated: Vec<Untranslated>,
     warnings: Vec<String>,
@@ -179,7 +180,6 @@ impl Import {
             let mut words = line.split_whitespace();
             words.next() == Some("per_listener_settings") && words.next() == Some("true")
         });
-        let mut bridge = false;
         for (number, line) in text.lines().enumerate() {
             let text = line.trim();
             if text.is_empty() || text.starts_with('#') {
@@ -190,16 +190,11 @@ impl Import {
             let setting =
                 Setting { line: number + 1, text: shown(key, text), value: value.to_owned() };
             match key {
-                "connection" | "listener" => bridge = key == "connection",
-                _ if OF_LISTENER.contains(&key) || OF_DOORS.contains(&key) => bridge = false,
-                _ => {}
-            }
-            if bridge && general(key).is_none() && key != "per_listener_settings" {
-                self.leave(&setting, BRIDGE);
-            } else if key == "listener" {
-                self.listeners.push(Section { opened: Some(setting), ..Section::default() });
-            } else {
-                self.setting(key, setting);
+                "listener" => {
+                    self.listeners.push(Section { opened: Some(setting), ..Section::default() });
+                }
+                "connection" => self.bridges.push(Bridge::new(setting)),
+                _ => self.setting(key, setting),
             }
         }
     }
@@ -210,6 +205,13 @@ impl Import {
         }
         if key == "per_listener_settings" {
             return;
+        }
+        if bridges::is_of_bridge(key) {
+            let old = match self.bridges.last_mut() {
+                Some(bridge) => bridge.set(key, setting.clone()),
+                None => return self.leave(&setting, "it stands under no connection"),
+            };
+            return self.leave_replaced(old, &setting);
         }
         let section = match OF_DOORS.contains(&key) && !self.per_listener {
             true => self.listeners.first_mut(),
@@ -224,9 +226,12 @@ impl Import {
             let why = reason(key).unwrap_or("Mosquitto 2.0 does not know it; is it spelled right?");
             return self.leave(&setting, why);
         };
+        self.leave_replaced(old, &setting);
+    }
+
+    fn leave_replaced(&mut self, old: Option<Setting>, new: &Setting) {
         if let Some(old) = old {
-            let why = format!("line {} says it again", setting.line);
-            self.leave(&old, &why);
+            self.leave(&old, &format!("line {} says it again", new.line));
         }
     }
 
@@ -265,11 +270,15 @@ impl Import {
                 }
             }
         }
+        let mut names = BTreeSet::new();
+        for bridge in std::mem::take(&mut self.bridges) {
+            toml.push_str(&self.bridge(&bridge, &mut names));
+        }
         self.untranslated.sort_by_key(|line| line.line);
         Imported { toml, untranslated: self.untranslated, warnings: self.warnings }
     }
 
-    /// Bounds of packets, queues and keep alive, for all listeners.
+    /// Bounds of packets, queues and keep alive, and the interval of `$SYS`, for all listeners.
     fn write_limits(&mut self, toml: &mut String) {
         let packet = 1 << 10..=128 << 20; // half of the default memory for payloads
         let whole = self.number("max_packet_size", packet.clone());
@@ -285,11 +294,29 @@ impl Import {
         if let Some(bytes) = whole.into_iter().chain(payload).min() {
             let _ = writeln!(toml, "packet_bytes_max = \"{}\"", byte_count(bytes));
         }
-        if let Some(bytes) = self.number("max_queued_bytes", 1 << 10..=u64::MAX >> 1) {
+        let queue_bytes = self.number("max_queued_bytes", 1 << 10..=u64::MAX >> 1);
+        if let Some(bytes) = queue_bytes {
             let _ = writeln!(toml, "queue_bytes_max = \"{}\"", byte_count(bytes));
+        }
+        let queue_messages = self.number("max_queued_messages", 1..=u64::from(u32::MAX));
+        if let Some(count) = queue_messages {
+            let _ = writeln!(toml, "queue_messages_max = {count}");
+        }
+        if queue_bytes.is_some() || queue_messages.is_some() {
+            self.warnings.push(
+                "a queue is bounded for QoS 0 as well, and one of QoS 1 and 2 that is full ends its connection; Mosquitto dropped \
+                 what came: see mqtt.overflow"
+                    .to_owned(),
+            );
+        }
+        if let Some(count) = self.number("max_inflight_messages", 1..=65_535) {
+            let _ = writeln!(toml, "inflight_max = {count}");
         }
         if let Some(seconds) = self.number("max_keepalive", 1..=65_535) {
             let _ = writeln!(toml, "keepalive_max = \"{seconds}s\"");
+        }
+        if let Some(seconds) = self.number("sys_interval", 0..=65_535) {
+            let _ = writeln!(toml, "sys_interval = \"{seconds}s\"");
         }
     }
 
@@ -502,7 +529,7 @@ impl Import {
                 self.leave(&setting, "connections that are never checked are not offered");
                 None
             }
-            Ok(0) => {
+            Ok(0) if *bounds.start() > 0 => {
                 self.leave(&setting, "0 is no bound in Mosquitto; here the default bounds it");
                 None
             }
@@ -520,11 +547,19 @@ impl Import {
     }
 }
 
-/// The settings that are translated and for all listeners, even below a `connection`.
+/// The settings that are translated and for all listeners, wherever they stand.
 fn general(key: &str) -> Option<&'static str> {
-    ["max_keepalive", "max_packet_size", "max_queued_bytes", "message_size_limit"]
-        .into_iter()
-        .find(|general| *general == key)
+    [
+        "max_inflight_messages",
+        "max_keepalive",
+        "max_packet_size",
+        "max_queued_bytes",
+        "max_queued_messages",
+        "message_size_limit",
+        "sys_interval",
+    ]
+    .into_iter()
+    .find(|general| *general == key)
 }
 
 fn reason(key: &str) -> Option<&'static str> {
@@ -540,10 +575,14 @@ fn reason(key: &str) -> Option<&'static str> {
 
 /// The line as it may be shown.
 fn shown(key: &str, text: &str) -> String {
-    let secret = ["password", "psk", "_opt_", "kpass"].iter().any(|word| key.contains(word));
+    let lower = key.to_ascii_lowercase();
+    let secret = ["password", "psk", "_opt_", "kpass"].iter().any(|word| lower.contains(word));
     // The name of the file is none.
     if secret && key != "password_file" && key != "psk_file" {
-        format!("{key} ...")
+        // Who wrote `key=value` has the secret in what is read as the key.
+        let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || "_.".contains(letter);
+        let end = key.find(|letter| !is_of_name(letter)).unwrap_or(key.len());
+        format!("{} ...", &key[..end])
     } else {
         text.to_owned()
     }
