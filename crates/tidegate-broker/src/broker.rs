@@ -511,7 +511,7 @@ impl Broker {
     fn answers_queries(&self, session: &Session) -> bool {
         let topic = &self.shared.config().query_topic;
         session.subscriptions.iter().any(|(filter, subscription)| {
-            subscription.options.qos > tidegate_wire::mqtt::QoS::AtMostOnce
+            subscription.qos > tidegate_wire::mqtt::QoS::AtMostOnce
                 && crate::routes::shared(filter).is_none()
                 && topic_matches(filter, topic)
         })

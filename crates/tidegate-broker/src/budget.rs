@@ -88,6 +88,19 @@ impl Budget {
 }
 
 impl Charge {
+    /// Takes over what another one of the same budget holds.
+    pub(crate) fn absorb(&mut self, mut other: Self) {
+        debug_assert!(Arc::ptr_eq(&self.state, &other.state), "of the same budget");
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
+    /// Gives back what it holds beyond `bytes`.
+    pub(crate) fn shrink_to(&mut self, bytes: u64) {
+        let beyond = self.bytes.saturating_sub(bytes);
+        self.bytes -= beyond;
+        self.state.used.fetch_sub(beyond, Ordering::AcqRel);
+    }
+
     /// How many bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes

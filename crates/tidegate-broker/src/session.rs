@@ -65,14 +65,6 @@ pub(crate) struct SubscriptionOptions {
     pub id: u32,
 }
 
-/// A subscription of a session.
-#[derive(Debug)]
-pub(crate) struct Subscription {
-    pub(crate) options: SubscriptionOptions,
-    /// Of the node's budget, what it takes, beyond what each session may have beside that.
-    pub(crate) _charge: Option<Charge>,
-}
-
 /// Bytes of filters that each session may have beside the node's budget.
 pub(crate) const FILTERS_OWN_BYTES: u64 = 8 << 10;
 
@@ -118,9 +110,11 @@ pub(crate) struct Session {
     /// How long it outlives its connection; none for ever.
     pub(crate) expiry: Option<Duration>,
     pub(crate) connection: Option<Key>,
-    pub(crate) subscriptions: HashMap<Box<str>, Subscription>,
+    pub(crate) subscriptions: HashMap<Box<str>, SubscriptionOptions>,
     /// Of all filters, as [`filter_bytes`] counts them.
     pub(crate) filter_bytes: u64,
+    /// Of the node's budget, what they take beyond [`FILTERS_OWN_BYTES`].
+    pub(crate) filter_charge: Option<Charge>,
     pub(crate) retained: VecDeque<RetainedScan>,
     pub(crate) queue: Queue,
     pub(crate) inflight: Inflight,

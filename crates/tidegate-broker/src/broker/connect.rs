@@ -379,6 +379,7 @@ impl Broker {
             connection: None,
             subscriptions: Default::default(),
             filter_bytes: 0,
+            filter_charge: None,
             retained: Default::default(),
             queue: Queue::default(),
             inflight: Inflight::default(),

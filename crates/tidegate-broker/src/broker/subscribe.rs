@@ -8,7 +8,7 @@ use tidegate_wire::mqtt::{
 
 use super::{Broker, publish::Fault};
 use crate::{
-    session::{FILTERS_OWN_BYTES, RetainedScan, Subscription, SubscriptionOptions, filter_bytes},
+    session::{FILTERS_OWN_BYTES, RetainedScan, SubscriptionOptions, filter_bytes},
     slab::Key,
 };
 
@@ -102,10 +102,15 @@ impl Broker {
             id,
         };
         if let Some(known) = session.subscriptions.get_mut(filter) {
-            known.options = options;
+            *known = options;
         } else {
             session.filter_bytes += bytes;
-            session.subscriptions.insert(filter.into(), Subscription { options, _charge: charge });
+            match (&mut session.filter_charge, charge) {
+                (Some(all), Some(charge)) => all.absorb(charge),
+                (all, Some(charge)) => *all = Some(charge),
+                (_, None) => {}
+            }
+            session.subscriptions.insert(filter.into(), options);
         }
         let is_new = self.shared.routes_mut().insert(filter, own, options, &session.state);
         let wanted = match asked.retain_handling {
@@ -145,6 +150,10 @@ impl Broker {
             let found = session.subscriptions.remove(&**filter).is_some();
             if found {
                 session.filter_bytes -= filter_bytes(filter);
+                let beyond = session.filter_bytes.saturating_sub(FILTERS_OWN_BYTES);
+                if let Some(charge) = &mut session.filter_charge {
+                    charge.shrink_to(beyond);
+                }
                 self.shared.routes_mut().remove(filter, own);
                 session.retained.retain(|scan| *scan.filter != **filter);
             }
