@@ -64,6 +64,9 @@ struct Publication {
     treatment: Treatment,
     /// By whom it is published: the broker answers for a client's alone.
     is_own: bool,
+    /// Whether it comes of a will: the broker publishes that when a connection ends, which may be before the client has sent
+    /// what it numbered earlier.
+    is_of_will: bool,
     first: Option<u64>,
     done: Option<u64>,
     refused: u32,
@@ -187,6 +190,7 @@ impl Oracle {
             first: None,
             done: unanswered(qos),
             refused: 0,
+            is_of_will: false,
             sends: 0,
         });
         self.emitted(number);
@@ -198,6 +202,9 @@ impl Oracle {
         let number = self.internal(publisher, topic, qos);
         self.publications[number as usize].treatment = Treatment::of(number, self.operators);
         self.emitted(number);
+        for publication in self.family(number) {
+            publication.is_of_will = true;
+        }
         number
     }
 
@@ -222,6 +229,7 @@ impl Oracle {
             first: None,
             done: unanswered(qos),
             refused: 0,
+            is_of_will: false,
             sends: 0,
         });
         self.publications.len() as u64 - 1
@@ -423,7 +431,7 @@ impl Oracle {
         // One that its publisher sent twice may have come before the subscription did, or have been dropped or refused.
         let is_once =
             publication.sends == 1 || (publication.qos == QoS::ExactlyOnce && self.is_roomy);
-        if is_first && is_once {
+        if is_first && is_once && !publication.is_of_will {
             let from = (publication.publisher, publication.topic.clone());
             let newest = subscriber.newest.entry(from).or_insert(number);
             assert!(*newest <= number, "{about}: after {newest} (MQTT-4.6.0-5)");
