@@ -3,7 +3,7 @@
 use std::{fmt, io, ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use tidegate_message::{Instant, Position};
+use tidegate_message::{Code, Instant, Position};
 
 use crate::{
     commit::Durability,
@@ -358,4 +358,14 @@ pub enum StorageError {
         #[source]
         source: io::Error,
     },
+}
+
+impl StorageError {
+    /// The stable code of this error.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Full { .. } => Code::STORAGE_FULL,
+            _ => Code::STORAGE_FAILED,
+        }
+    }
 }

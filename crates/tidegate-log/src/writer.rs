@@ -485,7 +485,7 @@ impl AppendError {
             Self::Timestamp { .. } => Code::FRAME_TIMESTAMP,
             Self::TooLarge { .. } => Code::FRAME_TOO_LARGE,
             Self::Pinned { .. } => Code::LIMIT_REACHED,
-            Self::Storage(_) => Code::STORAGE_FAILED,
+            Self::Storage(error) => error.code(),
         }
     }
 }

@@ -368,6 +368,7 @@ fn a_full_disk_refuses_and_goes_on_serving() {
         }
     };
     assert!(matches!(refused, AppendError::Storage(StorageError::Full { .. })), "{refused:?}");
+    assert_eq!(refused.code(), Code::STORAGE_FULL);
     assert_eq!(
         refused.to_string() + ": " + &std::error::Error::source(&refused).unwrap().to_string(),
         "the storage of the log failed: the disk has no room for a new segment of 16384 bytes; \
