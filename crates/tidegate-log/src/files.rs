@@ -266,13 +266,15 @@ impl<D: Disk> Files<D> {
 impl<D: Disk> Storage for Files<D> {
     type Segment = FileSegment;
 
-    const FRAMING: Framing = Framing {
-        segment_head: DATA_START,
-        segment_tail: TRAILER_BYTES,
-        entry_head: RECORD_HEAD_BYTES,
-        entry_slot: SLOT_BYTES,
-        entry_align: RECORD_ALIGN,
-    };
+    fn framing(&self) -> Framing {
+        Framing {
+            segment_head: DATA_START,
+            segment_tail: TRAILER_BYTES,
+            entry_head: RECORD_HEAD_BYTES,
+            entry_slot: SLOT_BYTES,
+            entry_align: RECORD_ALIGN,
+        }
+    }
 
     fn recover(&mut self) -> Recovered<FileSegment> {
         let none = Recovered { segments: Vec::new(), next: self.appended, last: None };

@@ -24,8 +24,10 @@ pub trait Storage: Send + 'static {
     /// A segment as its readers hold it.
     type Segment: Segment;
 
-    /// What of a segment the storage takes for itself.
-    const FRAMING: Framing = Framing::NONE;
+    /// What of a segment the storage takes for itself. Always the same for one storage.
+    fn framing(&self) -> Framing {
+        Framing::NONE
+    }
 
     /// What an earlier process has left, to be asked for once. A storage that outlives nothing has nothing.
     fn recover(&mut self) -> Recovered<Self::Segment> {
@@ -177,6 +179,12 @@ impl Framing {
     pub fn entry_bytes_max(&self, segment_bytes: usize) -> usize {
         let around = self.segment_head + self.segment_tail + self.entry_head + self.entry_slot;
         segment_bytes.saturating_sub(around + self.entry_align - 1)
+    }
+
+    /// Whether the index of a segment is held by the log as long as there is the segment, and counts against its limit. Else only few
+    /// segments have theirs in memory, and each has slots for all the entries that fit it: memory that is not written is not taken.
+    pub(crate) fn log_keeps_slots(&self) -> bool {
+        self.entry_slot == 0
     }
 
     /// The most entries of a segment of `segment_bytes`, if they are empty.
