@@ -331,6 +331,14 @@ pub enum StorageError {
         /// The position of the entry.
         position: Position,
     },
+    /// The entry was changed on purpose: its checksum holds, its seal does not.
+    #[error("the entry at position {position} in sealed segment {segment} was tampered with")]
+    Tampered {
+        /// The segment named.
+        segment: SegmentId,
+        /// The position of the entry.
+        position: Position,
+    },
     /// The storage keeps nothing that long.
     #[error("the storage keeps entries as long as `{given:?}` says, not `{asked:?}`")]
     Durability {
