@@ -76,7 +76,8 @@ const RULES: &[Rule] = &[
     rule(
         "tidegate-log",
         Layer::Core,
-        &["bytes", "crc32c", "thiserror", "tracing"],
+        // Sealed segments: an AEAD, keys from passphrases, and memory that is cleared.
+        &["argon2", "bytes", "crc32c", "ring", "thiserror", "tracing", "zeroize"],
         &["tidegate-sys"],
     ),
     rule("tidegate-frame", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-jpeg"]),

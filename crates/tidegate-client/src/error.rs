@@ -89,6 +89,7 @@ const TABLE: &[Mapping] = &[
     Mapping(Code::LINK_DOWN, tonic::Code::Unavailable, 4),
     Mapping(Code::CONFIG_INVALID, tonic::Code::FailedPrecondition, 2),
     Mapping(Code::STORAGE_FAILED, tonic::Code::Internal, 7),
+    Mapping(Code::STORAGE_FULL, tonic::Code::ResourceExhausted, 7),
     Mapping(Code::LIMIT_REACHED, tonic::Code::ResourceExhausted, 4),
     Mapping(Code::INTERNAL, tonic::Code::Internal, 1),
 ];

@@ -49,7 +49,7 @@ struct Running {
 
 fn start(folder: &Path, config: LogConfig, commit: CommitConfig) -> Running {
     let disk = Folder::open(folder).expect("the folder is ours");
-    let files = FilesConfig { log_id: 1, opened: Instant::EPOCH, commit };
+    let files = FilesConfig { log_id: 1, opened: Instant::EPOCH, commit, keys: None };
     let Opened { files, flusher, commits, report } = Files::open(disk, files).expect("it opens");
     assert!(report.findings.is_empty(), "{report:?}");
     let clock = || Instant::from_nanos(monotonic_nanos());

@@ -39,11 +39,12 @@ use crate::{
     disk::{Disk, DiskFile, DiskMap},
     flusher::Flusher,
     format::{
-        DATA_START, Header, RECORD_ALIGN, RECORD_HEAD_BYTES, RecordHead, SLOT_BYTES, TRAILER_BYTES,
-        align, seed,
+        DATA_START, Header, Proof, RECORD_ALIGN, RecordHead, SLOT_BYTES, WRAPS, align, head_bytes,
+        seed, tail_bytes,
     },
     index::Slot,
     recovery::{OpenError, Report, recover},
+    seal::{NodeKeys, Sealer},
     segment::FileSegment,
     storage::{Begin, Framing, Recovered, SegmentId, SegmentInfo, Storage, StorageError, Written},
 };
@@ -57,6 +58,8 @@ pub struct Files<D: Disk = Folder> {
     /// Entries before it were appended.
     appended: Position,
     recovered: Option<Recovered<FileSegment>>,
+    /// An entry of a sealed segment until it is sealed; its first byte is the first that is not published.
+    staged: Vec<u8>,
 }
 
 /// What a storage in files needs to know.
@@ -68,6 +71,9 @@ pub struct FilesConfig {
     pub opened: Instant,
     /// How flushes are grouped.
     pub commit: CommitConfig,
+    /// Seals every segment, so that nothing of an entry but its position, time and lengths is ever on the disk in clear text.
+    /// `None` writes clear text.
+    pub keys: Option<NodeKeys>,
 }
 
 /// A storage in files, and what belongs to it.
@@ -131,7 +137,7 @@ pub(crate) struct Kept<D: Disk> {
 pub(crate) struct Full<D: Disk> {
     pub(crate) kept: Kept<D>,
     pub(crate) segment: FileSegment,
-    pub(crate) seed: u32,
+    pub(crate) proof: Proof,
     pub(crate) base: Position,
     /// Position after its last entry.
     pub(crate) next: Position,
@@ -158,7 +164,9 @@ pub(crate) enum Slots {
 struct Filling<D: Disk> {
     kept: Kept<D>,
     segment: FileSegment,
-    seed: u32,
+    proof: Proof,
+    /// `None` writes clear text.
+    sealer: Option<Sealer>,
     base: Position,
     /// Whether the log still takes new files, and the next one was not asked for yet.
     grows: bool,
@@ -172,7 +180,7 @@ impl<D: Disk> Files<D> {
     /// # Errors
     /// The folder cannot be read, or a later version of this program wrote to it. Damage of files is no error, but reported.
     pub fn open(disk: D, config: FilesConfig) -> Result<Opened<D>, OpenError> {
-        let found = recover(&disk, config.log_id)?;
+        let found = recover(&disk, config.log_id, config.keys.as_ref())?;
         let next = found.recovered.next;
         let first_unsealed = found.full.first().map_or(next, |full| full.base);
         let commits = Commits::new(config.commit.clone(), first_unsealed);
@@ -208,6 +216,7 @@ impl<D: Disk> Files<D> {
             next_id: found.next_id,
             appended: next,
             recovered: Some(found.recovered),
+            staged: Vec::new(),
         };
         let flusher = Flusher::new(shared);
         Ok(Opened { files, flusher, commits, report: found.report })
@@ -266,13 +275,15 @@ impl<D: Disk> Files<D> {
 impl<D: Disk> Storage for Files<D> {
     type Segment = FileSegment;
 
-    const FRAMING: Framing = Framing {
-        segment_head: DATA_START,
-        segment_tail: TRAILER_BYTES,
-        entry_head: RECORD_HEAD_BYTES,
-        entry_slot: SLOT_BYTES,
-        entry_align: RECORD_ALIGN,
-    };
+    fn framing(&self) -> Framing {
+        Framing {
+            segment_head: DATA_START,
+            segment_tail: tail_bytes(self.config.keys.is_some()),
+            entry_head: head_bytes(self.config.keys.is_some()),
+            entry_slot: SLOT_BYTES,
+            entry_align: RECORD_ALIGN,
+        }
+    }
 
     fn recover(&mut self) -> Recovered<FileSegment> {
         let none = Recovered { segments: Vec::new(), next: self.appended, last: None };
@@ -300,16 +311,32 @@ impl<D: Disk> Storage for Files<D> {
             before: begin.last,
             created: self.config.opened,
             kept: begin.kept,
-        };
-        kept.map.write(0, &header.encode()).map_err(|error| refused(id, "write", error))?;
+            is_sealed: self.config.keys.is_some(),
+        }
+        .encode();
+        kept.map.write(0, &header).map_err(|error| refused(id, "write", error))?;
         let seed = seed(self.config.log_id, id);
-        let segment = FileSegment::filling(id, kept.map.region(), seed);
+        let sealer = match &self.config.keys {
+            Some(keys) => {
+                let no_key =
+                    |source| StorageError::Segment { segment: id, operation: "seal", source };
+                let (sealer, key) = Sealer::generate().map_err(no_key)?;
+                let wrap = keys.rewrap(&key, &header, seed).map_err(no_key)?;
+                for offset in WRAPS {
+                    kept.map.write(offset, &wrap).map_err(|error| refused(id, "write", error))?;
+                }
+                Some(sealer)
+            }
+            None => None,
+        };
+        let proof = Proof { seed, key: sealer.as_ref().map(Sealer::key) };
+        let segment = FileSegment::filling(id, kept.map.region(), proof.clone());
         let mut state = self.shared.state();
         state.newest = kept.file.clone().map(|file| (id, file));
         state.is_renamed = true;
         drop(state);
         let base = begin.position;
-        let filling = Filling { kept, segment: segment.clone(), seed, base, grows };
+        let filling = Filling { kept, segment: segment.clone(), proof, sealer, base, grows };
         self.filling = Some(filling);
         self.next_id += 1;
         self.tidy(1);
@@ -323,7 +350,13 @@ impl<D: Disk> Storage for Files<D> {
         bytes: &[u8],
     ) -> Result<(), StorageError> {
         let filling = self.filling(segment, "write")?;
-        filling.kept.map.write(offset, bytes).map_err(|error| refused(segment, "write", error))
+        if filling.sealer.is_none() {
+            let written = filling.kept.map.write(offset, bytes);
+            return written.map_err(|error| refused(segment, "write", error));
+        }
+        let range = offset..offset.saturating_add(bytes.len());
+        self.buffer(segment, range)?.copy_from_slice(bytes);
+        Ok(())
     }
 
     fn buffer(
@@ -331,8 +364,16 @@ impl<D: Disk> Storage for Files<D> {
         segment: SegmentId,
         range: Range<usize>,
     ) -> Result<&mut [u8], StorageError> {
-        let filling = self.filling(segment, "write")?;
-        filling.kept.map.buffer(range).map_err(|error| refused(segment, "write", error))
+        let filling = self.filling.as_mut().filter(|filling| filling.kept.id == segment);
+        let filling = filling.ok_or(StorageError::Missing { segment, operation: "write" })?;
+        let from = filling.kept.map.published();
+        let room = filling.kept.map.buffer(range.clone());
+        let room = room.map_err(|error| refused(segment, "write", error))?;
+        if filling.sealer.is_none() {
+            return Ok(room);
+        }
+        // The kernel writes pages of the map back whenever it likes, so clear text never gets there.
+        Ok(staged(&mut self.staged, range.start - from..range.end - from))
     }
 
     fn prepare(&mut self, segment: SegmentId, range: Range<usize>) {
@@ -343,15 +384,26 @@ impl<D: Disk> Storage for Files<D> {
 
     fn publish(&mut self, segment: SegmentId, entry: &Written) -> Result<(), StorageError> {
         let Written { position, slot } = *entry;
-        let filling = self.filling(segment, "publish")?;
+        let filling = self.filling.as_mut().filter(|filling| filling.kept.id == segment);
+        let filling = filling.ok_or(StorageError::Missing { segment, operation: "publish" })?;
         let map = &mut filling.kept.map;
         let refused = |error| refused(segment, "publish", error);
-        let start = slot.start as usize;
-        let content = map.buffer(start..slot.end()).map_err(refused)?;
-        let Slot { at, meta_bytes, body_bytes, .. } = slot;
+        let Slot { at, start, meta_bytes, body_bytes } = slot;
+        let start = start as usize;
         let head = RecordHead { meta_bytes, body_bytes, position, at };
-        let head = head.encode(filling.seed, content);
-        map.write(start - RECORD_HEAD_BYTES, &head).map_err(refused)?;
+        let seed = filling.proof.seed;
+        let head = match &mut filling.sealer {
+            Some(sealer) => {
+                let from = map.published();
+                let content = staged(&mut self.staged, start - from..slot.end() - from);
+                let seal = sealer.seal(&head.authenticated(true), content);
+                map.write(start, content).map_err(refused)?;
+                map.write(start - seal.len(), &seal).map_err(refused)?;
+                head.encode(seed, Some(&seal), content)
+            }
+            None => head.encode(seed, None, map.buffer(start..slot.end()).map_err(refused)?),
+        };
+        map.write(start - filling.proof.head_bytes(), &head).map_err(refused)?;
         if map.is_damaged() {
             let source = io::Error::other(
                 "part of the file is out of reach: it was cut, or its disk failed",
@@ -381,7 +433,7 @@ impl<D: Disk> Storage for Files<D> {
         let full = Full {
             kept: filling.kept,
             segment: filling.segment,
-            seed: filling.seed,
+            proof: filling.proof,
             base: filling.base,
             next: self.appended,
             end,
@@ -536,6 +588,14 @@ impl<D: Disk> Shared<D> {
         // Every change of the state is complete before anything can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A range of what is staged, which grows as needed and is used again.
+fn staged(staged: &mut Vec<u8>, range: Range<usize>) -> &mut [u8] {
+    if staged.len() < range.end {
+        staged.resize(range.end, 0);
+    }
+    &mut staged[range]
 }
 
 /// The name of the file of a segment.

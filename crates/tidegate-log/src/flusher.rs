@@ -8,10 +8,7 @@ use tidegate_sys::folder::Folder;
 use crate::{
     disk::{Disk, DiskFile, DiskMap},
     files::{Full, Shared, Slots},
-    format::{
-        DATA_START, RECORD_HEAD_BYTES, RecordHead, SLOT_BYTES, Trailer, align, encode_slot,
-        slots_start,
-    },
+    format::{DATA_START, RecordHead, SLOT_BYTES, Trailer, align, encode_slot, slots_start},
     index::Slot,
     storage::StorageError,
 };
@@ -202,7 +199,8 @@ fn store<D: Disk>(full: &mut Full<D>) {
     let (Some(first), Some(last)) = (slots.first(), slots.last()) else { return };
     let len = usize::try_from(full.kept.len).unwrap_or(usize::MAX);
     let count = u32::try_from(slots.len()).unwrap_or(u32::MAX);
-    let Some(start) = slots_start(len, count).filter(|&start| start >= full.end) else { return };
+    let start = slots_start(len, count, full.proof.tail_bytes());
+    let Some(start) = start.filter(|&start| start >= full.end) else { return };
     let map = &mut full.kept.map;
     let slots_end = start + slots.len() * SLOT_BYTES;
     let Ok(room) = map.buffer(start..slots_end) else { return };
@@ -217,9 +215,14 @@ fn store<D: Disk>(full: &mut Full<D>) {
         first_at: first.at,
         last_at: last.at,
         bytes: slots.iter().map(|slot| slot.bytes() as u64).sum(),
-        slots_crc: crc32c::crc32c_append(full.seed, room),
+        slots_crc: crc32c::crc32c_append(full.proof.seed, room),
     };
-    if map.publish(slots_end).is_ok() && !map.is_damaged() {
+    let mac = full.proof.slots_mac(room);
+    let mac = mac.as_ref().map_or(&[][..], |mac| mac);
+    if map.write(slots_end, mac).is_ok()
+        && map.publish(slots_end + mac.len()).is_ok()
+        && !map.is_damaged()
+    {
         full.segment.store(trailer, start);
         full.slots = Slots::Stored;
     }
@@ -230,7 +233,7 @@ fn seal<D: Disk>(full: &mut Full<D>) {
     let Some(trailer) = full.segment.trailer() else { return };
     let map = &mut full.kept.map;
     // It is only for the next start, which scans what has none.
-    let _ = map.write(map.published(), &trailer.encode(full.seed));
+    let _ = map.write(map.published(), &full.proof.end(trailer));
 }
 
 /// The slots of a segment that this process has filled, from its records.
@@ -239,8 +242,8 @@ fn walk<D: Disk>(full: &Full<D>) -> Vec<Slot> {
     let count = full.next.0.saturating_sub(full.base.0);
     let mut slots = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
     let mut offset = DATA_START;
-    while let Some(head) = bytes.get(offset..).and_then(RecordHead::decode) {
-        let Ok(start) = u32::try_from(offset + RECORD_HEAD_BYTES) else { break };
+    while let Some(head) = bytes.get(offset..).and_then(|bytes| full.proof.head(bytes)) {
+        let Ok(start) = u32::try_from(offset + full.proof.head_bytes()) else { break };
         let RecordHead { at, meta_bytes, body_bytes, .. } = head;
         let slot = Slot { at, start, meta_bytes, body_bytes };
         offset = align(slot.end());

@@ -3,9 +3,14 @@
 //! Always true: decoding takes any bytes without a panic; what is decoded has proven itself, [`RecordHead::decode`] aside.
 #![doc = include_str!("../../../docs/src/log-format.md")]
 
+use bytes::Bytes;
 use tidegate_message::{Instant, Position};
 
-use crate::{index::Slot, storage::SegmentId};
+use crate::{
+    index::Slot,
+    seal::{MAC_BYTES, SEAL_BYTES, SegmentKey, WRAP_BYTES},
+    storage::SegmentId,
+};
 
 pub(crate) const HEADER_BYTES: usize = 80;
 /// Where the checksum of a header is, in all versions.
@@ -15,14 +20,21 @@ pub(crate) const RECORD_HEAD_BYTES: usize = 32;
 pub(crate) const RECORD_ALIGN: usize = 8;
 pub(crate) const SLOT_BYTES: usize = 24;
 pub(crate) const TRAILER_BYTES: usize = 64;
+/// The trailer of a sealed segment, with the MACs before it.
+pub(crate) const SEALED_TAIL_BYTES: usize = 2 * MAC_BYTES + TRAILER_BYTES;
+/// Where a sealed segment has its key, twice, each in a sector of its own.
+pub(crate) const WRAPS: [usize; 2] = [512, 2048];
+const _: () = assert!(WRAPS[1] + WRAP_BYTES <= DATA_START);
 
 /// Nothing appends that often; no sum of positions overflows.
 const POSITION_MAX: Position = Position(u64::MAX / 2);
 
 const MAJOR: u16 = 1;
 const MINOR: u16 = 0;
-const FEATURES_KNOWN: u32 = 0;
+const FEATURE_SEALED: u32 = 1;
+const FEATURES_KNOWN: u32 = FEATURE_SEALED;
 const FLAGS_REQUIRED: u32 = 0xffff_0000;
+const FLAG_SEALED: u32 = 0x0001_0000;
 const MAGIC: &[u8; 8] = b"TGLOGSEG";
 const TRAILER_MAGIC: &[u8; 8] = b"TGLOGEND";
 
@@ -38,6 +50,7 @@ pub(crate) struct Header {
     pub(crate) created: Instant,
     /// The oldest position that the log kept then.
     pub(crate) kept: Position,
+    pub(crate) is_sealed: bool,
 }
 
 /// Why a header was not read.
@@ -58,7 +71,7 @@ impl Header {
         put.bytes(MAGIC);
         put.bytes(&MAJOR.to_le_bytes());
         put.bytes(&MINOR.to_le_bytes());
-        put.u32(0);
+        put.u32(if self.is_sealed { FEATURE_SEALED } else { 0 });
         put.u32(0);
         put.u32(self.len);
         put.u64(self.log_id);
@@ -85,7 +98,8 @@ impl Header {
             return Err(HeaderError::Major(major));
         }
         let _minor: [u8; 2] = take.array();
-        let unknown = take.u32() & !FEATURES_KNOWN;
+        let features = take.u32();
+        let unknown = features & !FEATURES_KNOWN;
         if unknown != 0 {
             return Err(HeaderError::Features(unknown));
         }
@@ -96,7 +110,8 @@ impl Header {
         let (created, kept) = (take.time(), Position(take.u64()));
         match take.u32() {
             start if start == DATA_START as u32 && base <= POSITION_MAX => {
-                Ok(Self { len, log_id, segment, base, before, created, kept })
+                let is_sealed = features & FEATURE_SEALED != 0;
+                Ok(Self { len, log_id, segment, base, before, created, kept, is_sealed })
             }
             _ => Err(HeaderError::Damaged),
         }
@@ -121,26 +136,42 @@ pub(crate) struct RecordHead {
 }
 
 impl RecordHead {
-    /// The head of a record with this content, which is meta and body.
-    pub(crate) fn encode(&self, seed: u32, content: &[u8]) -> [u8; RECORD_HEAD_BYTES] {
+    /// The head of a record with this content, which is meta and body, before a seal if there is one.
+    pub(crate) fn encode(
+        &self,
+        seed: u32,
+        seal: Option<&[u8; SEAL_BYTES]>,
+        content: &[u8],
+    ) -> [u8; RECORD_HEAD_BYTES] {
         let mut bytes = [0; RECORD_HEAD_BYTES];
-        let mut put = Put(&mut bytes, 4);
-        put.u32(self.meta_bytes);
-        put.u32(self.body_bytes);
-        put.u32(0);
-        put.u64(self.position.0);
-        put.time(self.at);
-        let crc = crc32c::crc32c_append(crc32c::crc32c_append(seed, &bytes[4..]), content);
+        bytes[4..].copy_from_slice(&self.authenticated(seal.is_some()));
+        let seal = seal.map_or(&[][..], |seal| seal);
+        let crc = [&bytes[4..], seal, content]
+            .iter()
+            .fold(seed, |crc, part| crc32c::crc32c_append(crc, part));
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
-    /// What the head says, unproven. `None` if a flag is set that has to be known, or no position is as great.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+    /// The head without its checksum.
+    pub(crate) fn authenticated(&self, is_sealed: bool) -> [u8; RECORD_HEAD_BYTES - 4] {
+        let mut bytes = [0; RECORD_HEAD_BYTES - 4];
+        let mut put = Put(&mut bytes, 0);
+        put.u32(self.meta_bytes);
+        put.u32(self.body_bytes);
+        put.u32(if is_sealed { FLAG_SEALED } else { 0 });
+        put.u64(self.position.0);
+        put.time(self.at);
+        bytes
+    }
+
+    /// What the head says, unproven. `None` if it is sealed and should not be or the other way round, a flag is set that has to be
+    /// known, or no position is as great.
+    pub(crate) fn decode(bytes: &[u8], is_sealed: bool) -> Option<Self> {
         let mut take = Take(bytes.first_chunk::<RECORD_HEAD_BYTES>()?);
         let _crc = take.u32();
         let (meta_bytes, body_bytes) = (take.u32(), take.u32());
-        if take.u32() & FLAGS_REQUIRED != 0 {
+        if take.u32() & FLAGS_REQUIRED != if is_sealed { FLAG_SEALED } else { 0 } {
             return None;
         }
         let (position, at) = (Position(take.u64()), take.time());
@@ -153,12 +184,126 @@ impl RecordHead {
     }
 }
 
-/// The record that `bytes` begin with, if it is whole and of the segment with that seed.
-pub(crate) fn verify_record(bytes: &[u8], seed: u32) -> Option<RecordHead> {
-    let head = RecordHead::decode(bytes)?;
-    let end = RECORD_HEAD_BYTES.checked_add(usize::try_from(head.content_bytes()).ok()?)?;
-    let record = bytes.get(..end)?;
-    (crc32c::crc32c_append(seed, &record[4..]) == Take(record).u32()).then_some(head)
+/// How the records of one segment prove themselves, and its end.
+#[derive(Clone)]
+pub(crate) struct Proof {
+    pub(crate) seed: u32,
+    /// `None` for a segment in clear text.
+    pub(crate) key: Option<SegmentKey>,
+}
+
+/// Why bytes are no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unproven {
+    /// They are none, or a damaged one.
+    Damaged,
+    /// They were changed on purpose: the checksum holds, and the seal does not.
+    Tampered,
+}
+
+impl Proof {
+    /// Of a segment in clear text.
+    pub(crate) fn clear(seed: u32) -> Self {
+        Self { seed, key: None }
+    }
+
+    /// Bytes before the meta of a record.
+    pub(crate) fn head_bytes(&self) -> usize {
+        head_bytes(self.key.is_some())
+    }
+
+    /// Bytes after the slots.
+    pub(crate) fn tail_bytes(&self) -> usize {
+        tail_bytes(self.key.is_some())
+    }
+
+    /// What the head of a record says, unproven.
+    pub(crate) fn head(&self, bytes: &[u8]) -> Option<RecordHead> {
+        RecordHead::decode(bytes, self.key.is_some())
+    }
+
+    /// The record that `bytes` begin with, if it is whole and of this segment.
+    pub(crate) fn verify(&self, bytes: &[u8]) -> Result<RecordHead, Unproven> {
+        let (head, end) = self.checked(bytes)?;
+        self.unsealed(&bytes[..end])?;
+        Ok(head)
+    }
+
+    /// As [`Proof::verify`], and its meta and body.
+    pub(crate) fn open(&self, mut record: Bytes) -> Result<(RecordHead, Bytes), Unproven> {
+        let (head, end) = self.checked(&record)?;
+        let content = match self.unsealed(&record[..end])? {
+            Some(content) => content.into(),
+            None => {
+                record.truncate(end);
+                record.split_off(RECORD_HEAD_BYTES)
+            }
+        };
+        Ok((head, content))
+    }
+
+    /// The head of a record whose checksum holds, and where the record ends.
+    fn checked(&self, bytes: &[u8]) -> Result<(RecordHead, usize), Unproven> {
+        let head = self.head(bytes).ok_or(Unproven::Damaged)?;
+        let content = usize::try_from(head.content_bytes()).map_err(|_| Unproven::Damaged)?;
+        let end = self.head_bytes().checked_add(content).ok_or(Unproven::Damaged)?;
+        let record = bytes.get(..end).ok_or(Unproven::Damaged)?;
+        let crc = crc32c::crc32c_append(self.seed, &record[4..]);
+        if crc == Take(record).u32() { Ok((head, end)) } else { Err(Unproven::Damaged) }
+    }
+
+    /// What a sealed record has sealed.
+    fn unsealed(&self, record: &[u8]) -> Result<Option<Vec<u8>>, Unproven> {
+        let Some(key) = &self.key else { return Ok(None) };
+        let (head, rest) = record.split_at(RECORD_HEAD_BYTES);
+        let (seal, content) = rest.split_first_chunk().expect("its length was checked");
+        let mut content = content.to_vec();
+        if key.open(seal, &head[4..], &mut content) {
+            Ok(Some(content))
+        } else {
+            Err(Unproven::Tampered)
+        }
+    }
+
+    /// The MAC of slots; none where nothing is sealed.
+    pub(crate) fn slots_mac(&self, slots: &[u8]) -> Option<[u8; MAC_BYTES]> {
+        self.key.as_ref().map(|key| key.mac(SLOTS, slots))
+    }
+
+    /// Whether the MAC behind the slots is theirs.
+    pub(crate) fn are_slots(&self, slots: &[u8], mac: &[u8]) -> bool {
+        self.key.as_ref().is_none_or(|key| key.is_mac(SLOTS, slots, mac))
+    }
+
+    /// The trailer as it is written behind slots and their MAC.
+    pub(crate) fn end(&self, trailer: &Trailer) -> Vec<u8> {
+        let trailer = trailer.encode(self.seed);
+        let mac = self.key.as_ref().map(|key| key.mac(TRAILER, &trailer));
+        [mac.as_ref().map_or(&[][..], |mac| mac), &trailer].concat()
+    }
+
+    /// The trailer that a file of `len` bytes ends with. `tail` is the end of the file.
+    pub(crate) fn trailer(&self, tail: &[u8], len: usize) -> Result<Trailer, Unproven> {
+        let damaged = Unproven::Damaged;
+        let (rest, bytes) = tail.split_last_chunk::<TRAILER_BYTES>().ok_or(damaged)?;
+        let trailer = Trailer::decode(bytes, self.seed, len, self.tail_bytes()).ok_or(damaged)?;
+        let Some(key) = &self.key else { return Ok(trailer) };
+        let (_, mac) = rest.split_last_chunk::<MAC_BYTES>().ok_or(damaged)?;
+        if key.is_mac(TRAILER, bytes, mac) { Ok(trailer) } else { Err(Unproven::Tampered) }
+    }
+}
+
+const SLOTS: &[u8] = b"slots";
+const TRAILER: &[u8] = b"trailer";
+
+/// Bytes before the meta of a record.
+pub(crate) fn head_bytes(is_sealed: bool) -> usize {
+    RECORD_HEAD_BYTES + if is_sealed { SEAL_BYTES } else { 0 }
+}
+
+/// Bytes after the slots.
+pub(crate) fn tail_bytes(is_sealed: bool) -> usize {
+    if is_sealed { SEALED_TAIL_BYTES } else { TRAILER_BYTES }
 }
 
 /// Where the record after one that ends at `end` begins.
@@ -217,7 +362,7 @@ impl Trailer {
     }
 
     /// The trailer of a file of `len` bytes, if it is whole and of the segment with that seed, and fits the file.
-    pub(crate) fn decode(bytes: &[u8], seed: u32, len: usize) -> Option<Self> {
+    fn decode(bytes: &[u8], seed: u32, len: usize, tail: usize) -> Option<Self> {
         let bytes = bytes.first_chunk::<TRAILER_BYTES>()?;
         let mut take = Take(bytes);
         if take.array() != *TRAILER_MAGIC
@@ -236,14 +381,14 @@ impl Trailer {
             slots_crc: take.u32(),
         };
         let end = trailer.end as usize;
-        let fits = (DATA_START..=slots_start(len, trailer.count)?).contains(&end);
+        let fits = (DATA_START..=slots_start(len, trailer.count, tail)?).contains(&end);
         (fits && trailer.count > 0 && trailer.base <= POSITION_MAX).then_some(trailer)
     }
 }
 
-/// Where the slots of a sealed file of `len` bytes begin, if it has room for them.
-pub(crate) fn slots_start(len: usize, count: u32) -> Option<usize> {
-    len.checked_sub(TRAILER_BYTES)?.checked_sub((count as usize).checked_mul(SLOT_BYTES)?)
+/// Where the slots of a file of `len` bytes begin that has `tail` bytes after them, if it has room for them.
+pub(crate) fn slots_start(len: usize, count: u32, tail: usize) -> Option<usize> {
+    len.checked_sub(tail)?.checked_sub((count as usize).checked_mul(SLOT_BYTES)?)
 }
 
 /// Fills bytes from some offset on.
@@ -297,6 +442,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::seal::{NodeKey, RawKey, Sealer};
 
     const HEADER: Header = Header {
         len: 0x0001_0000,
@@ -306,6 +452,7 @@ mod tests {
         before: Some(Instant::from_nanos(0x0102_0304)),
         created: Instant::from_nanos(0x0a0b_0c0d),
         kept: Position(0x07),
+        is_sealed: false,
     };
 
     const HEAD: RecordHead = RecordHead {
@@ -328,6 +475,10 @@ mod tests {
         }
     }
 
+    fn verify_record(bytes: &[u8], seed: u32) -> Option<RecordHead> {
+        Proof::clear(seed).verify(bytes).ok()
+    }
+
     fn hex(bytes: &[u8]) -> String {
         let lines = bytes.chunks(16).map(|line| {
             line.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
@@ -341,12 +492,70 @@ mod tests {
         let slot = Slot { at: HEAD.at, start: 4128, meta_bytes: 2, body_bytes: 5 };
         let parts = [
             ("header", hex(&HEADER.encode())),
-            ("record", hex(&[&HEAD.encode(seed, b"mmframe")[..], b"mmframe"].concat())),
+            ("record", hex(&[&HEAD.encode(seed, None, b"mmframe")[..], b"mmframe"].concat())),
             ("slot", hex(&encode_slot(&slot))),
             ("trailer", hex(&trailer().encode(seed))),
         ];
         let text: String = parts.iter().map(|(name, hex)| format!("{name}\n{hex}")).collect();
         assert_eq!(text, include_str!("../testdata/segment-1.0.txt"), "\n{text}");
+    }
+
+    #[test]
+    fn a_sealed_segment_is_these_bytes() {
+        let node = NodeKey::from_bytes([0x11; 32]);
+        let raw = RawKey::from_bytes([0x22; 32]);
+        let mut sealer = Sealer::of(&raw);
+        let seed = seed(HEADER.log_id, HEADER.segment);
+        let header = Header { is_sealed: true, ..HEADER }.encode();
+        assert!(Header::decode(&header).unwrap().is_sealed);
+        let mut content = *b"mmframe";
+        let seal = sealer.seal(&HEAD.authenticated(true), &mut content);
+        let head = HEAD.encode(seed, Some(&seal), &content);
+        let record = [&head[..], &seal, &content].concat();
+        let proof = Proof { seed, key: Some(raw.derive()) };
+        let slot = encode_slot(&Slot { at: HEAD.at, start: 4152, meta_bytes: 2, body_bytes: 5 });
+        let slots_mac = proof.slots_mac(&slot).unwrap();
+        let end = proof.end(&Trailer { end: 4160, ..trailer() });
+        let parts = [
+            ("header", hex(&header)),
+            ("key", hex(&node.wrap(&raw, &[0x33; 32], &header, seed))),
+            ("record", hex(&record)),
+            ("slot", hex(&slot)),
+            ("slots mac", hex(&slots_mac)),
+            ("end", hex(&end)),
+        ];
+        let text: String = parts.iter().map(|(name, hex)| format!("{name}\n{hex}")).collect();
+        assert_eq!(text, include_str!("../testdata/sealed-1.0.txt"), "\n{text}");
+
+        let (opened, content) = proof.open(record.clone().into()).unwrap();
+        assert_eq!((opened, &content[..]), (HEAD, &b"mmframe"[..]));
+        assert_eq!(Proof::clear(seed).verify(&record), Err(Unproven::Damaged), "in clear text");
+        assert!(proof.are_slots(&slot, &slots_mac) && !proof.are_slots(&slot[1..], &slots_mac));
+        let tail = [&slots_mac[..], &end].concat();
+        assert_eq!(proof.trailer(&tail, 1 << 16).unwrap().end, 4160);
+        let mut forged = tail.clone();
+        forged[MAC_BYTES] ^= 1;
+        assert_eq!(proof.trailer(&forged, 1 << 16), Err(Unproven::Tampered));
+    }
+
+    #[test]
+    fn a_record_that_was_changed_on_purpose_is_told_from_a_damaged_one() {
+        let raw = RawKey::from_bytes([0x22; 32]);
+        let (seed, mut content) = (7, *b"mmframe");
+        let seal = Sealer::of(&raw).seal(&HEAD.authenticated(true), &mut content);
+        let record = [&HEAD.encode(seed, Some(&seal), &content)[..], &seal, &content].concat();
+        let proof = Proof { seed, key: Some(raw.derive()) };
+        for offset in 0..record.len() {
+            let mut changed = record.clone();
+            changed[offset] ^= 1;
+            assert_eq!(proof.verify(&changed), Err(Unproven::Damaged), "byte {offset}");
+            // The lengths say where it ends, so they cannot be mended.
+            if (16..).contains(&offset) {
+                let crc = crc32c::crc32c_append(seed, &changed[4..]);
+                changed[..4].copy_from_slice(&crc.to_le_bytes());
+                assert_eq!(proof.verify(&changed), Err(Unproven::Tampered), "byte {offset}");
+            }
+        }
     }
 
     #[test]
@@ -384,7 +593,7 @@ mod tests {
     fn a_record_of_another_segment_is_none_of_this_one() {
         let record = |segment| {
             let seed = seed(HEADER.log_id, SegmentId(segment));
-            ([&HEAD.encode(seed, b"mmframe")[..], b"mmframe"].concat(), seed)
+            ([&HEAD.encode(seed, None, b"mmframe")[..], b"mmframe"].concat(), seed)
         };
         let (bytes, seed) = record(9);
         assert_eq!(verify_record(&bytes, seed), Some(HEAD));
@@ -403,7 +612,7 @@ mod tests {
     fn flags_that_have_to_be_known_hide_a_record() {
         let seed = 7;
         let with_flags = |flags: u32| {
-            let mut bytes = HEAD.encode(seed, b"mmframe").to_vec();
+            let mut bytes = HEAD.encode(seed, None, b"mmframe").to_vec();
             bytes[12..16].copy_from_slice(&flags.to_le_bytes());
             bytes.extend_from_slice(b"mmframe");
             let crc = crc32c::crc32c_append(seed, &bytes[4..]);
@@ -418,17 +627,25 @@ mod tests {
     fn a_trailer_that_does_not_fit_its_file_is_none() {
         let seed = seed(HEADER.log_id, HEADER.segment);
         let fits = trailer();
-        assert_eq!(Trailer::decode(&fits.encode(seed), seed, 1 << 16), Some(fits));
+        assert_eq!(Trailer::decode(&fits.encode(seed), seed, 1 << 16, TRAILER_BYTES), Some(fits));
         for (wrong, note) in [
             (Trailer { count: 0, ..fits }, "empty"),
             (Trailer { count: u32::MAX, ..fits }, "more slots than bytes"),
             (Trailer { end: 4095, ..fits }, "ends in the header"),
             (Trailer { end: (1 << 16) - 64 - 23, ..fits }, "runs into the slots"),
         ] {
-            assert_eq!(Trailer::decode(&wrong.encode(seed), seed, 1 << 16), None, "{note}");
+            assert_eq!(
+                Trailer::decode(&wrong.encode(seed), seed, 1 << 16, TRAILER_BYTES),
+                None,
+                "{note}"
+            );
         }
-        assert_eq!(Trailer::decode(&fits.encode(seed), seed, 60), None, "no room at all");
-        assert_eq!(Trailer::decode(&fits.encode(seed), seed + 1, 1 << 16), None);
+        assert_eq!(
+            Trailer::decode(&fits.encode(seed), seed, 60, TRAILER_BYTES),
+            None,
+            "no room at all"
+        );
+        assert_eq!(Trailer::decode(&fits.encode(seed), seed + 1, 1 << 16, TRAILER_BYTES), None);
     }
 
     proptest! {
@@ -439,7 +656,7 @@ mod tests {
             len in 0..1_usize << 32,
         ) {
             let _ = (Header::decode(&bytes), verify_record(&bytes, seed));
-            prop_assert_eq!(Trailer::decode(&bytes, seed, len), None);
+            prop_assert_eq!(Trailer::decode(&bytes, seed, len, TRAILER_BYTES), None);
         }
     }
 }

@@ -325,5 +325,5 @@ impl<G> IndexSegment<G> {
 
 /// Whether an entry can never be read, so that a reader is to go on after it.
 pub(crate) fn is_lost(error: &StorageError) -> bool {
-    matches!(error, StorageError::Damaged { .. })
+    matches!(error, StorageError::Damaged { .. } | StorageError::Tampered { .. })
 }

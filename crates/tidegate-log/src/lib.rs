@@ -27,6 +27,9 @@
 //! appended ([`Durability`]), and [`Commits`] tells when it does. The segments of files keep their own index, so that memory does not
 //! grow with the log, and opening takes time by the number of segments.
 //!
+//! **Who may read them.** [`NodeKeys`] seal the segments of files: content is sealed before it gets to the map, so that nothing of it is
+//! ever on the disk in clear text, and opened for each reader who reads it, into memory of its own.
+//!
 //! **What one append costs.** One copy of meta and body into the segment, one index slot of 24 bytes; no
 //! allocation once the log has wrapped. Reading an entry takes one small allocation (the count of its
 //! slices).
@@ -48,11 +51,13 @@ mod files;
 mod flusher;
 mod format;
 mod index;
+mod key_file;
 mod log;
 mod memory;
 mod reader;
 mod recovery;
 mod scan;
+mod seal;
 mod segment;
 pub mod simulated;
 mod storage;
@@ -66,10 +71,12 @@ pub use disk::{Disk, DiskEntry, DiskFile, DiskMap};
 pub use files::{Files, FilesConfig, Opened};
 pub use flusher::Flusher;
 pub use index::Slot;
+pub use key_file::{KeyError, KeyFile, PassphraseCost, PassphraseKey};
 pub use log::{Entry, Log, LogConfig, LogError};
 pub use memory::{Memory, MemorySegment};
 pub use reader::{Entries, Overtaken, ReadError, Reader};
 pub use recovery::{Damage, Finding, OpenError, Report};
+pub use seal::{KeyId, NodeKey, NodeKeys};
 pub use segment::FileSegment;
 pub use storage::{
     Begin, Framing, Recovered, RecoveredSegment, Segment, SegmentId, SegmentInfo, Storage,

@@ -104,7 +104,7 @@ impl<S: Storage> Log<S> {
     pub fn open(config: LogConfig, mut storage: S) -> Result<(LogWriter<S>, Self), LogError> {
         let LogConfig { bytes_max, segment_bytes } = config;
         let bytes = u32::try_from(segment_bytes).map_or(0, |bytes| bytes as usize);
-        if S::FRAMING.entry_bytes_max(bytes) == 0 {
+        if storage.framing().entry_bytes_max(bytes) == 0 {
             return Err(LogError::SegmentBytes { segment_bytes });
         }
         if bytes_max / segment_bytes < 4 {

@@ -201,7 +201,7 @@ impl ReadError {
     pub fn code(&self) -> Code {
         match self {
             Self::Overtaken(_) | Self::Expired { .. } => Code::FRAME_MISSING,
-            Self::Storage { .. } => Code::STORAGE_FAILED,
+            Self::Storage { source, .. } => source.code(),
         }
     }
 }

@@ -3,13 +3,14 @@
 //! ```text
 //!  name of ours? ──no──▶ foreign: left, named
 //!      │ header proves itself, of this log ──other log──▶ foreign: left, named
+//!      │ sealed as the log is, and its key opens ──no──▶ refused: left or renamed, named
 //!      │ trailer proves itself ──yes──▶ sealed: served as it is, records prove themselves when read
 //!      └ no ──▶ scan ──▶ records: the file is cut behind them, to be flushed and sealed
 //!                   └──▶ none: begun and never used: its room is used again; or damaged: renamed, named
 //! ```
 //!
 //! A segment is what its name and its log's id say; its header repeats that. So a header that is damaged loses nothing as long as
-//! records behind it prove themselves.
+//! records behind it prove themselves, unless they are sealed: their key is in the header.
 //!
 //! Always true: no file is removed or overwritten that is not empty or wholly unused and of our own name; nothing that disk or
 //! folder hold leads to a panic; of what fails, the report has a line.
@@ -24,11 +25,13 @@ use tidegate_message::Position;
 
 use crate::{
     disk::{Disk, DiskFile, DiskMap, whole},
-    files::{Full, Kept, Slots, file_name},
+    files::{Full, Kept, Map, Slots, file_name},
     format::{
-        DATA_START, HEADER_BYTES, Header, HeaderError, TRAILER_BYTES, Trailer, seed, slots_start,
+        DATA_START, HEADER_BYTES, Header, HeaderError, Proof, SEALED_TAIL_BYTES, Trailer, Unproven,
+        WRAPS, head_bytes, seed, slots_start,
     },
     scan::{Scan, scan},
+    seal::{KeyId, Locked, NodeKeys, RawKey, WRAP_BYTES},
     segment::FileSegment,
     storage::{Recovered, RecoveredSegment, SegmentId},
 };
@@ -42,6 +45,8 @@ pub struct Report {
     pub entries: u64,
     /// Segments that had to be scanned: the last one of every run, and more after a loss of power.
     pub scanned: usize,
+    /// Sealed segments that the current node key has taken over from an older one.
+    pub rewrapped: usize,
     /// What an operator may want to know, in order of the segments.
     pub findings: Vec<Finding>,
 }
@@ -80,6 +85,33 @@ pub enum Finding {
         /// Its name.
         name: String,
     },
+    /// A segment in which something was changed on purpose: its checksums hold, its seals do not. What is served of it is what was
+    /// sealed.
+    Tampered {
+        /// Its name.
+        name: String,
+        /// Entries that are not served for that.
+        entries: u64,
+    },
+    /// A segment that a key has sealed which is not here. It was left alone, and its entries are missing.
+    OtherKey {
+        /// Its name.
+        name: String,
+        /// The key.
+        key: KeyId,
+    },
+    /// A segment in clear text in a sealed log. It was left alone, and its entries are missing: nobody vouches for them.
+    Clear {
+        /// Its name.
+        name: String,
+    },
+    /// A sealed segment that an older node key still opens, because the current one could not take it over. It is served.
+    NotRewrapped {
+        /// Its name.
+        name: String,
+        /// What happened.
+        error: io::Error,
+    },
     /// Entries are missing between others.
     Lost {
         /// Position of the first one.
@@ -96,6 +128,8 @@ pub enum Damage {
     Unreadable,
     /// Its positions or times are not later than those of the segments before.
     OutOfOrder,
+    /// It is sealed, and was changed on purpose; or its key is damaged.
+    Tampered,
 }
 
 /// All that recovery hands to [`Files`](crate::Files).
@@ -120,6 +154,9 @@ enum Segment<D: Disk> {
     Empty(Kept<D>),
     Foreign,
     Damaged,
+    Tampered,
+    /// Left alone. It has no position from this one on.
+    Refused(Position),
     Gone,
 }
 
@@ -133,13 +170,17 @@ impl<D: Disk> Segment<D> {
             Self::Sealed(kept, ..) => Some(kept.id),
             Self::Scanned(full, _) => Some(full.kept.id),
             Self::Empty(kept) => header.map(|_| kept.id),
-            Self::Foreign | Self::Damaged | Self::Gone => None,
+            Self::Foreign | Self::Damaged | Self::Tampered | Self::Refused(_) | Self::Gone => None,
         }
     }
 }
 
 /// Looks at every file of the folder.
-pub(crate) fn recover<D: Disk>(disk: &D, log_id: u64) -> Result<Found<D>, OpenError> {
+pub(crate) fn recover<D: Disk>(
+    disk: &D,
+    log_id: u64,
+    keys: Option<&NodeKeys>,
+) -> Result<Found<D>, OpenError> {
     let entries = disk.list().map_err(|source| OpenError::List { source })?;
     let names: HashSet<String> = entries.iter().map(|entry| entry.name.clone()).collect();
     let mut ours: Vec<(SegmentId, String, bool)> = Vec::new();
@@ -164,36 +205,65 @@ pub(crate) fn recover<D: Disk>(disk: &D, log_id: u64) -> Result<Found<D>, OpenEr
         if let Ok(file) = disk.open(name)
             && let Ok(len) = file.size()
         {
-            file.prefetch(0..HEADER_BYTES as u64);
-            file.prefetch(len.saturating_sub(TRAILER_BYTES as u64)..len);
+            file.prefetch(0..DATA_START as u64);
+            file.prefetch(len.saturating_sub(SEALED_TAIL_BYTES as u64)..len);
         }
     }
-    let mut segments = Vec::with_capacity(ours.len());
+    let mut segments: Vec<(Segment<D>, Option<Header>, String)> = Vec::with_capacity(ours.len());
     for (id, name, is_trusted) in ours {
         found.next_id = id.0 + 1;
         if !is_trusted {
             found.report.findings.push(Finding::Untrusted { name });
             continue;
         }
-        match examine(disk, log_id, id, &name, &mut found.report)? {
+        let examined = Examine { log_id, keys, id, name: &name };
+        match examined.file(disk, &mut found.report)? {
             Ok((segment, header)) => segments.push((segment, header, name)),
             Err(error) => found.report.findings.push(Finding::Unreadable { name, error }),
         }
     }
+    found.refuse_other_keys(&segments)?;
     // The newest header knows what had been dropped by then, and whose files may be there still.
     let newest = segments.iter().rev().find_map(|(_, header, _)| *header);
     let kept = newest.map_or(Position(0), |header| header.kept.min(header.base));
+    let mut refused = Position(0);
     for (segment, header, name) in segments {
+        if let Segment::Refused(next) = &segment
+            && *next <= REFUSED_MAX
+        {
+            refused = refused.max(*next);
+        }
         if let Some(id) = segment.proves(header) {
             found.newest = Some(id);
         }
         found.take(disk, (segment, header), kept, name, &names);
     }
+    found.recovered.next = found.recovered.next.max(refused);
     found.report.segments = found.recovered.segments.len();
     Ok(found)
 }
 
+/// What nobody vouches for burns no more than half of all positions.
+const REFUSED_MAX: Position = Position(u64::MAX / 4);
+
 impl<D: Disk> Found<D> {
+    /// Keys that open none of the sealed segments that there are, are the wrong ones. Whose header is not vouched for has none here.
+    fn refuse_other_keys(
+        &self,
+        segments: &[(Segment<D>, Option<Header>, String)],
+    ) -> Result<(), OpenError> {
+        let is_sealed = |header: &Option<Header>| header.is_some_and(|header| header.is_sealed);
+        let opens = segments.iter().any(|(_, header, _)| is_sealed(header));
+        let other = self.report.findings.iter().rev().find_map(|finding| match finding {
+            Finding::OtherKey { name, key } => Some((name.clone(), *key)),
+            _ => None,
+        });
+        match other {
+            Some((name, key)) if !opens => Err(OpenError::OtherKey { name, key }),
+            _ => Ok(()),
+        }
+    }
+
     fn take(
         &mut self,
         disk: &D,
@@ -241,7 +311,8 @@ impl<D: Disk> Found<D> {
                 }
                 self.unused.push(kept);
             }
-            Segment::Gone => {}
+            Segment::Gone | Segment::Refused(_) => {}
+            Segment::Tampered => self.set_aside(disk, name, names, Damage::Tampered),
             Segment::Foreign => self.report.findings.push(Finding::Foreign { name }),
             Segment::Damaged => self.set_aside(disk, name, names, Damage::Unreadable),
         }
@@ -280,84 +351,212 @@ impl<D: Disk> Found<D> {
     }
 }
 
-/// Finds out what one file is. The inner error is the disk's.
-fn examine<D: Disk>(
-    disk: &D,
+/// One file to be looked at.
+struct Examine<'a> {
     log_id: u64,
+    keys: Option<&'a NodeKeys>,
     id: SegmentId,
-    name: &str,
-    report: &mut Report,
-) -> Result<io::Result<Examined<D>>, OpenError> {
-    let opened = disk.open(name).and_then(|file| Ok((file.size()?, file)));
-    let (len, file) = match opened {
-        Ok(opened) => opened,
-        Err(error) => return Ok(Err(error)),
-    };
-    if len == 0 {
-        // The process ended while it made it.
-        return Ok(disk.remove(name).map(|()| (Segment::Gone, None)));
-    }
-    if len < DATA_START as u64 || u32::try_from(len).is_err() {
-        return Ok(Ok((Segment::Damaged, None)));
-    }
-    let mut header = [0; HEADER_BYTES];
-    let mut trailer = [0; TRAILER_BYTES];
-    let ends = file
-        .read_at(0, &mut header)
-        .and_then(|()| file.read_at(len - TRAILER_BYTES as u64, &mut trailer));
-    let mut map = match ends.and_then(|()| file.map()) {
-        Ok(map) => map,
-        Err(error) => return Ok(Err(error)),
-    };
-    publish_whole(&mut map, len);
-    let header = match Header::decode(&header) {
-        Ok(header) if header.log_id != log_id => return Ok(Ok((Segment::Foreign, None))),
-        Ok(header) => Some(header),
-        Err(HeaderError::Damaged) => None,
-        Err(HeaderError::Major(major)) => {
-            return Err(OpenError::Major { name: name.to_owned(), major });
+    name: &'a str,
+}
+
+/// What opens the records of a segment.
+enum Opens {
+    With(Proof, Page),
+    /// None of them is to be served.
+    Refused,
+    Tampered,
+}
+
+/// The page of a header.
+type Page = Box<[u8; DATA_START]>;
+
+impl Examine<'_> {
+    /// Finds out what the file is. The inner error is the disk's.
+    fn file<D: Disk>(
+        &self,
+        disk: &D,
+        report: &mut Report,
+    ) -> Result<io::Result<Examined<D>>, OpenError> {
+        let &Self { log_id, id, name, .. } = self;
+        let opened = disk.open(name).and_then(|file| Ok((file.size()?, file)));
+        let (len, file) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return Ok(Err(error)),
+        };
+        if len == 0 {
+            // The process ended while it made it.
+            return Ok(disk.remove(name).map(|()| (Segment::Gone, None)));
         }
-        Err(HeaderError::Features(features)) => {
-            return Err(OpenError::Features { name: name.to_owned(), features });
+        if len < DATA_START as u64 || u32::try_from(len).is_err() {
+            return Ok(Ok((Segment::Damaged, None)));
         }
-    };
-    // A header of an earlier life: the file was taken for this segment, and its header did not reach the disk.
-    let is_stale = header.is_some_and(|header| header.segment < id);
-    let header = header.filter(|header| header.segment == id);
-    let seed = seed(log_id, id);
-    let kept = |map, file| Kept { id, map, file, len };
-    let file_bytes = map.published();
-    if let Some(trailer) = Trailer::decode(&trailer, seed, file_bytes)
-        && trailer.segment == id
-        && header.is_none_or(|header| header.base <= trailer.base)
-    {
+        let mut page: Page = Box::new([0; DATA_START]);
+        let mut tail = [0; SEALED_TAIL_BYTES];
+        let ends = file
+            .read_at(0, page.as_mut_slice())
+            .and_then(|()| file.read_at(len - SEALED_TAIL_BYTES as u64, &mut tail));
+        let mut map = match ends.and_then(|()| file.map()) {
+            Ok(map) => map,
+            Err(error) => return Ok(Err(error)),
+        };
+        let header = match Header::decode(page.as_slice()) {
+            Ok(header) if header.log_id != log_id => return Ok(Ok((Segment::Foreign, None))),
+            Ok(header) => Some(header),
+            Err(HeaderError::Damaged) => None,
+            Err(HeaderError::Major(major)) => {
+                return Err(OpenError::Major { name: name.to_owned(), major });
+            }
+            Err(HeaderError::Features(features)) => {
+                return Err(OpenError::Features { name: name.to_owned(), features });
+            }
+        };
+        // A header of an earlier life: the file was taken for this segment, and its header did not reach the disk.
+        let is_stale = header.is_some_and(|header| header.segment < id);
+        let header = header.filter(|header| header.segment == id);
+        let opens = self.opens(header, page, (&file, &mut map), report)?;
+        publish_whole(&mut map, len);
+        let is_unwritten = |map: &Map<D>| whole(map)[..DATA_START].iter().all(|&byte| byte == 0);
+        let (proof, page) = match opens {
+            Opens::With(proof, page) => (proof, page),
+            // Nobody vouches for such a header: what it says of other segments is not heard.
+            Opens::Tampered => return Ok(Ok((Segment::Tampered, None))),
+            Opens::Refused => {
+                let segment = match header {
+                    Some(header) => {
+                        let most = len / head_bytes(header.is_sealed) as u64;
+                        Segment::Refused(Position(header.base.0 + most))
+                    }
+                    None if is_stale || is_unwritten(&map) => {
+                        Segment::Empty(Kept { id, map, file: None, len })
+                    }
+                    None => Segment::Damaged,
+                };
+                return Ok(Ok((segment, None)));
+            }
+        };
+        let kept = |map, file| Kept { id, map, file, len };
+        let file_bytes = map.published();
+        let trailer = proof.trailer(&tail, file_bytes);
+        let mut is_tampered = trailer == Err(Unproven::Tampered);
+        if let Ok(trailer) = trailer
+            && trailer.segment == id
+            && header.is_none_or(|header| header.base <= trailer.base)
+        {
+            if header.is_none() {
+                report.findings.push(Finding::Repaired { name: name.to_owned() });
+            }
+            let start = slots_start(file_bytes, trailer.count, proof.tail_bytes());
+            let segment = FileSegment::filling(id, map.region(), proof);
+            segment.store(trailer, start.expect("it was checked"));
+            return Ok(Ok((Segment::Sealed(kept(map, None), segment, trailer), header)));
+        }
+        let bytes = whole(&map);
+        let found = scan(&bytes, &proof, header.map(|header| header.base));
+        is_tampered |= found.tampered > 0;
+        if found.slots.is_empty() {
+            drop(bytes);
+            let is_empty = header.is_some() || is_stale || is_unwritten(&map);
+            if is_tampered {
+                return Ok(Ok((Segment::Tampered, None)));
+            }
+            let segment = match is_empty {
+                true => Segment::Empty(kept(map, None)),
+                false => Segment::Damaged,
+            };
+            return Ok(Ok((segment, header)));
+        }
         if header.is_none() {
             report.findings.push(Finding::Repaired { name: name.to_owned() });
         }
-        let segment = FileSegment::filling(id, map.region(), seed);
-        segment.store(trailer, slots_start(file_bytes, trailer.count).expect("it was checked"));
-        return Ok(Ok((Segment::Sealed(kept(map, None), segment, trailer), header)));
+        if is_tampered {
+            let entries = found.tampered;
+            report.findings.push(Finding::Tampered { name: name.to_owned(), entries });
+        }
+        if let Some((from, to)) = found.lost_range() {
+            report.findings.push(Finding::Lost { from, to });
+        }
+        // The file may have been cut in the padding of the last one.
+        let records = bytes[DATA_START..found.end.min(bytes.len())].to_vec();
+        drop((bytes, map));
+        let anew = Header { log_id, segment: id, ..header_of(header, &found) };
+        Ok(reopen(file, len, (anew, page), &records, found, proof).map(|segment| (segment, header)))
     }
-    let bytes = whole(&map);
-    let found = scan(&bytes, seed, header.map(|header| header.base));
-    let is_unwritten = bytes[..DATA_START].iter().all(|&byte| byte == 0);
-    if found.slots.is_empty() {
-        drop(bytes);
-        let is_empty = header.is_some() || is_stale || is_unwritten;
-        let segment = if is_empty { Segment::Empty(kept(map, None)) } else { Segment::Damaged };
-        return Ok(Ok((segment, header)));
+
+    /// What opens the records of the segment with that header. Has the current key take it over from an older one.
+    fn opens<F: DiskFile>(
+        &self,
+        header: Option<Header>,
+        mut page: Page,
+        (file, map): (&F, &mut F::Map),
+        report: &mut Report,
+    ) -> Result<Opens, OpenError> {
+        let &Self { log_id, id, .. } = self;
+        let name = || self.name.to_owned();
+        let seed = seed(log_id, id);
+        let (keys, header) = match (self.keys, header) {
+            (None, Some(header)) if header.is_sealed => {
+                return Err(OpenError::Sealed { name: name() });
+            }
+            (None, _) => return Ok(Opens::With(Proof::clear(seed), page)),
+            (Some(_), None) => return Ok(Opens::Refused),
+            (Some(_), Some(header)) if !header.is_sealed => {
+                report.findings.push(Finding::Clear { name: name() });
+                return Ok(Opens::Refused);
+            }
+            (Some(keys), Some(_)) => (keys, page[..HEADER_BYTES].to_vec()),
+        };
+        let unwrapped = WRAPS.map(|offset| keys.unwrap(wrap_in(&page, offset), &header, seed));
+        let is_current = |number: usize| matches!(unwrapped[number], Ok((_, true)));
+        let stale: Vec<usize> = (0..WRAPS.len()).filter(|&number| !is_current(number)).collect();
+        // A damaged one tells nothing where the other one does.
+        let found = match &unwrapped {
+            [Ok((key, _)), _] | [_, Ok((key, _))] => Ok(key),
+            [Err(Locked::Damaged), Err(why)] | [Err(why), _] => Err(*why),
+        };
+        let key = match found {
+            Ok(key) => key,
+            Err(Locked::OtherKey(key)) => {
+                report.findings.push(Finding::OtherKey { name: name(), key });
+                return Ok(Opens::Refused);
+            }
+            Err(Locked::Damaged | Locked::Tampered) => return Ok(Opens::Tampered),
+        };
+        let proof = Proof { seed, key: Some(key.derive()) };
+        if !stale.is_empty() {
+            match rewrap(keys, key, (&header, seed), (file, map), &mut page, stale) {
+                Ok(()) => report.rewrapped += 1,
+                Err(error) => report.findings.push(Finding::NotRewrapped { name: name(), error }),
+            }
+        }
+        Ok(Opens::With(proof, page))
     }
-    if header.is_none() {
-        report.findings.push(Finding::Repaired { name: name.to_owned() });
+}
+
+fn wrap_in(page: &Page, offset: usize) -> &[u8; WRAP_BYTES] {
+    page[offset..].first_chunk().expect("it lies within the page")
+}
+
+/// Has the current node key seal a segment's key where it has not yet. One wrap is on the disk before the other one is touched, so that
+/// one of them opens, whenever the power goes.
+fn rewrap<F: DiskFile>(
+    keys: &NodeKeys,
+    key: &RawKey,
+    (header, seed): (&[u8], u32),
+    (file, map): (&F, &mut F::Map),
+    page: &mut Page,
+    mut stale: Vec<usize>,
+) -> io::Result<()> {
+    // The last one to go is one that opens.
+    let opens = |number: &usize| keys.unwrap(wrap_in(page, WRAPS[*number]), header, seed).is_ok();
+    stale.sort_by_key(opens);
+    for number in stale {
+        let wrap = keys.rewrap(key, header, seed)?;
+        let offset = WRAPS[number];
+        map.write(offset, &wrap).map_err(io::Error::other)?;
+        page[offset..offset + WRAP_BYTES].copy_from_slice(&wrap);
+        file.sync()?;
     }
-    if let Some((from, to)) = found.lost_range() {
-        report.findings.push(Finding::Lost { from, to });
-    }
-    // The file may have been cut in the padding of the last one.
-    let records = bytes[DATA_START..found.end.min(bytes.len())].to_vec();
-    drop((bytes, map));
-    let anew = Header { log_id, segment: id, ..header_of(header, &found) };
-    Ok(reopen(file, len, anew, &records, found).map(|segment| (segment, header)))
+    Ok(())
 }
 
 /// The header of a segment, or one that says of it what its records do.
@@ -370,6 +569,7 @@ fn header_of(header: Option<Header>, found: &Scan) -> Header {
         before: None,
         created: found.times().0,
         kept: Position(0),
+        is_sealed: false,
     })
 }
 
@@ -378,24 +578,30 @@ fn header_of(header: Option<Header>, found: &Scan) -> Header {
 fn reopen<D: Disk>(
     file: D::File,
     len: u64,
-    header: Header,
+    (header, page): (Header, Page),
     records: &[u8],
     found: Scan,
+    proof: Proof,
 ) -> io::Result<Segment<D>> {
-    let needed = found.sealed_bytes() as u64;
+    let needed = found.sealed_bytes(&proof) as u64;
     let len = if needed <= len && len <= 2 * needed { len } else { needed };
     file.resize(len)?;
     let mut map = file.map()?;
-    let len_told = u32::try_from(len).unwrap_or(u32::MAX);
-    let header = Header { len: len_told, base: found.base, ..header };
-    map.write(0, &header.encode()).expect("the file has room for a header");
+    let room = "the file has room for a header and its records";
+    if header.is_sealed {
+        // Its key was sealed together with the header, so that stays as it is.
+        map.write(0, page.as_slice()).expect(room);
+    } else {
+        let len_told = u32::try_from(len).unwrap_or(u32::MAX);
+        let header = Header { len: len_told, base: found.base, ..header };
+        map.write(0, &header.encode()).expect(room);
+    }
     // A sync that failed may have left pages in the cache that count as written and are not: only writing them anew has the next
     // sync write them.
-    map.write(DATA_START, records).expect("the file has room for its records");
-    map.publish(found.end).expect("the file has room for its records");
+    map.write(DATA_START, records).expect(room);
+    map.publish(found.end).expect(room);
     let id = header.segment;
-    let seed = seed(header.log_id, id);
-    let segment = FileSegment::filling(id, map.region(), seed);
+    let segment = FileSegment::filling(id, map.region(), proof.clone());
     let count = found.slots.len() as u64;
     let recovered = RecoveredSegment {
         id,
@@ -410,7 +616,7 @@ fn reopen<D: Disk>(
     let full = Full {
         kept: Kept { id, map, file: Some(Arc::new(file)), len },
         segment,
-        seed,
+        proof,
         base: found.base,
         next: Position(found.base.0 + count),
         end: found.end,
@@ -454,6 +660,23 @@ pub enum OpenError {
         name: String,
         /// Its major version.
         major: u16,
+    },
+    /// The log is sealed, and was opened without a key.
+    #[error("{name} is sealed; name the key file of the node that has sealed it")]
+    Sealed {
+        /// The file.
+        name: String,
+    },
+    /// None of the keys opens any segment.
+    #[error(
+        "{name} is sealed with the node key {key}, which is not among those given; name the file of \
+         that one, as an older key if there is a newer one, or move the folder away"
+    )]
+    OtherKey {
+        /// The newest file.
+        name: String,
+        /// Its key.
+        key: KeyId,
     },
     /// A later version of this program has written to the log.
     #[error(

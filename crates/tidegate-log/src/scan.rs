@@ -10,9 +10,7 @@
 use tidegate_message::{Instant, Position};
 
 use crate::{
-    format::{
-        DATA_START, RECORD_ALIGN, RECORD_HEAD_BYTES, RecordHead, align, slots_start, verify_record,
-    },
+    format::{DATA_START, Proof, RECORD_ALIGN, RecordHead, SLOT_BYTES, Unproven, align},
     index::Slot,
 };
 
@@ -29,18 +27,20 @@ pub(crate) struct Scan {
     pub(crate) end: usize,
     /// Of all metas and bodies.
     pub(crate) bytes: u64,
+    /// Records that were changed on purpose.
+    pub(crate) tampered: u64,
 }
 
-/// Finds the records of the segment with that seed. `base` is the position of its first record, if that is known.
-pub(crate) fn scan(bytes: &[u8], seed: u32, base: Option<Position>) -> Scan {
+/// Finds the records of the segment with that proof. `base` is the position of its first record, if that is known.
+pub(crate) fn scan(bytes: &[u8], proof: &Proof, base: Option<Position>) -> Scan {
     let mut found = Scan { base: base.unwrap_or_default(), end: DATA_START, ..Scan::default() };
     let mut next = base;
     let mut budget = bytes.len().saturating_mul(CHECKED_MAX);
     let mut offset = DATA_START;
     while let Some(record) = bytes.get(offset..)
-        && record.len() >= RECORD_HEAD_BYTES
+        && record.len() >= proof.head_bytes()
     {
-        let Some((head, lost)) = found.accept(record, seed, next, offset, &mut budget) else {
+        let Some((head, lost)) = found.accept(record, proof, next, offset, &mut budget) else {
             if budget == 0 {
                 break;
             }
@@ -55,7 +55,7 @@ pub(crate) fn scan(bytes: &[u8], seed: u32, base: Option<Position>) -> Scan {
                 found.slots.extend(std::iter::repeat_n(slot, lost as usize));
             }
         }
-        let start = offset + RECORD_HEAD_BYTES;
+        let start = offset + proof.head_bytes();
         let checked = "a segment is below 4 GiB";
         found.slots.push(Slot {
             at: head.at,
@@ -74,38 +74,36 @@ pub(crate) fn scan(bytes: &[u8], seed: u32, base: Option<Position>) -> Scan {
 impl Scan {
     /// The record at `offset`, if it proves itself and can follow what was found, and how many were lost before it.
     fn accept(
-        &self,
+        &mut self,
         record: &[u8],
-        seed: u32,
+        proof: &Proof,
         next: Option<Position>,
         offset: usize,
         budget: &mut usize,
     ) -> Option<(RecordHead, u64)> {
-        let head = RecordHead::decode(record)?;
+        let head = proof.head(record)?;
         // Each lost record took its head at least, of what was skipped.
         let lost = head.position.0.checked_sub(next.unwrap_or(head.position).0)?;
-        let fits = head.content_bytes() <= (record.len() - RECORD_HEAD_BYTES) as u64;
+        let fits = head.content_bytes() <= (record.len() - proof.head_bytes()) as u64;
         let skipped = (offset - self.end) as u64;
         let is_later = self.slots.last().is_none_or(|last| head.at > last.at);
-        if !fits || !is_later || lost > skipped / RECORD_HEAD_BYTES as u64 {
+        if !fits || !is_later || lost > skipped / proof.head_bytes() as u64 {
             return None;
         }
-        let checked = RECORD_HEAD_BYTES + usize::try_from(head.content_bytes()).ok()?;
+        let checked = proof.head_bytes() + usize::try_from(head.content_bytes()).ok()?;
         *budget = budget.checked_sub(checked).unwrap_or_default();
         if *budget == 0 {
             return None;
         }
-        verify_record(record, seed).map(|head| (head, lost))
+        let verified = proof.verify(record);
+        self.tampered += u64::from(verified == Err(Unproven::Tampered));
+        verified.ok().map(|head| (head, lost))
     }
 
     /// Size of a file that has room for the records found, their slots and a trailer, in whole pages.
-    pub(crate) fn sealed_bytes(&self) -> usize {
-        let count = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
-        let least =
-            self.end + crate::format::TRAILER_BYTES + count as usize * crate::format::SLOT_BYTES;
-        let len = least.next_multiple_of(4096);
-        debug_assert!(slots_start(len, count).is_some_and(|start| start >= self.end));
-        len
+    pub(crate) fn sealed_bytes(&self, proof: &Proof) -> usize {
+        let least = self.end + proof.tail_bytes() + self.slots.len() * SLOT_BYTES;
+        least.next_multiple_of(4096)
     }
 
     /// Times of the first and the last slot, if there is one.
@@ -126,6 +124,7 @@ impl Scan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::RECORD_HEAD_BYTES;
 
     const SEED: u32 = 0x1234_5678;
 
@@ -150,7 +149,7 @@ mod tests {
             at: Instant::from_nanos(position as i64 * 100),
         };
         let start = offset + RECORD_HEAD_BYTES;
-        bytes[offset..start].copy_from_slice(&head.encode(seed, &content));
+        bytes[offset..start].copy_from_slice(&head.encode(seed, None, &content));
         bytes[start..start + body].copy_from_slice(&content);
         align(start + body)
     }
@@ -164,17 +163,17 @@ mod tests {
     #[test]
     fn what_was_written_is_found_up_to_its_end() {
         let (bytes, _) = segment(&[5, 0, 100, 8], 8192);
-        let found = scan(&bytes, SEED, Some(Position(10)));
+        let found = scan(&bytes, &Proof::clear(SEED), Some(Position(10)));
         assert_eq!(kept(&found), [10, 11, 12, 13]);
         assert_eq!((found.lost_range(), found.bytes), (None, 113));
-        assert_eq!(kept(&scan(&bytes, SEED, None)), [10, 11, 12, 13]);
-        assert!(kept(&scan(&bytes, SEED + 1, Some(Position(10)))).is_empty());
+        assert_eq!(kept(&scan(&bytes, &Proof::clear(SEED), None)), [10, 11, 12, 13]);
+        assert!(kept(&scan(&bytes, &Proof::clear(SEED + 1), Some(Position(10)))).is_empty());
         assert!(
-            kept(&scan(&bytes, SEED, Some(Position(11)))).starts_with(&[11]),
+            kept(&scan(&bytes, &Proof::clear(SEED), Some(Position(11)))).starts_with(&[11]),
             "10 is none of it"
         );
         for len in [0, 10, DATA_START, DATA_START + 31] {
-            assert!(kept(&scan(&bytes[..len], SEED, None)).is_empty());
+            assert!(kept(&scan(&bytes[..len], &Proof::clear(SEED), None)).is_empty());
         }
     }
 
@@ -186,7 +185,7 @@ mod tests {
             for offset in start..start + RECORD_HEAD_BYTES + bodies[number] {
                 let mut flipped = bytes.clone();
                 flipped[offset] ^= 0xff;
-                let found = scan(&flipped, SEED, Some(Position(10)));
+                let found = scan(&flipped, &Proof::clear(SEED), Some(Position(10)));
                 let expected: Vec<u64> = (10..14).filter(|&p| p != 10 + number as u64).collect();
                 assert_eq!(kept(&found), expected, "byte {offset}");
                 let base = if number == 0 { 11 } else { 10 };
@@ -211,7 +210,7 @@ mod tests {
             .collect();
         for len in 0..bytes.len() {
             let whole = ends.iter().filter(|&&end| end <= len).count() as u64;
-            let found = scan(&bytes[..len], SEED, Some(Position(10)));
+            let found = scan(&bytes[..len], &Proof::clear(SEED), Some(Position(10)));
             assert_eq!(kept(&found), (10..10 + whole).collect::<Vec<_>>(), "{len} bytes");
         }
     }
@@ -223,7 +222,7 @@ mod tests {
         for position in 50..53 {
             offset = put(&mut bytes, offset, position, 8, SEED ^ 1);
         }
-        let found = scan(&bytes, SEED ^ 1, Some(Position(50)));
+        let found = scan(&bytes, &Proof::clear(SEED ^ 1), Some(Position(50)));
         assert_eq!((kept(&found), found.end), (vec![50, 51, 52], offset));
     }
 
@@ -239,19 +238,26 @@ mod tests {
                 position: Position(10),
                 at: Instant::from_nanos(1),
             };
-            bytes[offset..offset + RECORD_HEAD_BYTES].copy_from_slice(&head.encode(SEED ^ 1, b""));
+            bytes[offset..offset + RECORD_HEAD_BYTES].copy_from_slice(&head.encode(
+                SEED ^ 1,
+                None,
+                b"",
+            ));
         }
         let mut budget = len * CHECKED_MAX;
-        let none = Scan { end: DATA_START, ..Scan::default() };
+        let mut none = Scan { end: DATA_START, ..Scan::default() };
         let mut checks = 0;
         for offset in (DATA_START..len - RECORD_HEAD_BYTES).step_by(RECORD_ALIGN) {
             let before = budget;
             let next = Some(Position(10));
-            assert!(none.accept(&bytes[offset..], SEED, next, offset, &mut budget).is_none());
+            assert!(
+                none.accept(&bytes[offset..], &Proof::clear(SEED), next, offset, &mut budget)
+                    .is_none()
+            );
             checks += u64::from(budget < before);
         }
         assert_eq!(budget, 0);
         assert!(checks < 20, "{checks}");
-        assert!(kept(&scan(&bytes, SEED, Some(Position(10)))).is_empty());
+        assert!(kept(&scan(&bytes, &Proof::clear(SEED), Some(Position(10)))).is_empty());
     }
 }

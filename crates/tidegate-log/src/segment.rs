@@ -11,13 +11,14 @@ use tidegate_message::Position;
 use tidegate_sys::region::Region;
 
 use crate::{
-    format::{RECORD_HEAD_BYTES, SLOT_BYTES, Trailer, encode_slot, verify_record},
+    format::{Proof, SLOT_BYTES, Trailer, Unproven, encode_slot},
     index::Slot,
     scan::scan,
+    seal::MAC_BYTES,
     storage::{Segment, SegmentId, StorageError, StoredSlots},
 };
 
-/// The readers' end of a segment file.
+/// The readers' end of a segment file. What is sealed is opened for each reader, into memory of its own.
 ///
 /// An entry proves itself each time that it is read: the disk may have changed what it was given, and a file that somebody cuts
 /// reads as zeros from then on.
@@ -29,7 +30,7 @@ pub struct FileSegment {
 struct Shared {
     id: SegmentId,
     region: Region,
-    seed: u32,
+    proof: Proof,
     /// Once its file keeps its slots: the trailer that it has or will have, and where the slots begin.
     stored: OnceLock<(Trailer, usize)>,
     /// Slots that were found by a scan because those in the file are damaged; `None` if they are whole.
@@ -38,8 +39,9 @@ struct Shared {
 
 impl FileSegment {
     /// A segment that is being filled, or was found without its end.
-    pub(crate) fn filling(id: SegmentId, region: Region, seed: u32) -> Self {
-        let shared = Shared { id, region, seed, stored: OnceLock::new(), rebuilt: OnceLock::new() };
+    pub(crate) fn filling(id: SegmentId, region: Region, proof: Proof) -> Self {
+        let shared =
+            Shared { id, region, proof, stored: OnceLock::new(), rebuilt: OnceLock::new() };
         Self { shared: Arc::new(shared) }
     }
 
@@ -63,11 +65,16 @@ impl FileSegment {
         let slots = region.slice(start..start + trailer.count as usize * SLOT_BYTES).ok()?;
         // The first reader proves them for all.
         let rebuilt = self.shared.rebuilt.get_or_init(|| {
-            if crc32c::crc32c_append(self.shared.seed, &slots) == trailer.slots_crc {
+            let proof = &self.shared.proof;
+            let mac = start + slots.len()..start + slots.len() + MAC_BYTES;
+            let mac = || region.slice(mac).unwrap_or_default();
+            if crc32c::crc32c_append(proof.seed, &slots) == trailer.slots_crc
+                && (proof.key.is_none() || proof.are_slots(&slots, &mac()))
+            {
                 return None;
             }
             let bytes = region.slice(0..trailer.end as usize).unwrap_or_default();
-            let found = scan(&bytes, self.shared.seed, Some(trailer.base));
+            let found = scan(&bytes, proof, Some(trailer.base));
             let mut slots: Vec<u8> = found.slots.iter().flat_map(encode_slot).collect();
             // What is lost at the end still has its positions.
             let lost = Slot { at: trailer.last_at, start: 0, meta_bytes: 0, body_bytes: 0 };
@@ -89,16 +96,16 @@ impl Segment for FileSegment {
     fn read(&self, position: Position, slot: &Slot) -> Result<Bytes, StorageError> {
         let damaged = || StorageError::Damaged { segment: self.shared.id, position };
         let start = slot.start as usize;
-        let head = start.checked_sub(RECORD_HEAD_BYTES).ok_or_else(damaged)?;
-        let mut record = self.slice(head..slot.end()).map_err(|_| damaged())?;
-        let proven = verify_record(&record, self.shared.seed).is_some_and(|head| {
-            (head.position, head.at, head.meta_bytes, head.body_bytes)
-                == (position, slot.at, slot.meta_bytes, slot.body_bytes)
-        });
-        if !proven {
-            return Err(damaged());
-        }
-        Ok(record.split_off(RECORD_HEAD_BYTES))
+        let proof = &self.shared.proof;
+        let head = start.checked_sub(proof.head_bytes()).ok_or_else(damaged)?;
+        let record = self.slice(head..slot.end()).map_err(|_| damaged())?;
+        let (head, content) = proof.open(record).map_err(|why| match why {
+            Unproven::Damaged => damaged(),
+            Unproven::Tampered => StorageError::Tampered { segment: self.shared.id, position },
+        })?;
+        let is_this = (head.position, head.at, head.meta_bytes, head.body_bytes)
+            == (position, slot.at, slot.meta_bytes, slot.body_bytes);
+        if is_this { Ok(content) } else { Err(damaged()) }
     }
 
     fn slots(&self) -> StoredSlots {

@@ -10,7 +10,7 @@ mod disk;
 mod power;
 
 pub use disk::{SimulatedDisk, SimulatedFile, SimulatedMap};
-pub use power::{Outcome, Violation, lose_power};
+pub use power::{MARKER, Outcome, Violation, lose_power, lose_power_sealed};
 
 /// Dice that roll the same for the same seed (SplitMix64).
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use std::{fmt, io, ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use tidegate_message::{Instant, Position};
+use tidegate_message::{Code, Instant, Position};
 
 use crate::{
     commit::Durability,
@@ -24,8 +24,10 @@ pub trait Storage: Send + 'static {
     /// A segment as its readers hold it.
     type Segment: Segment;
 
-    /// What of a segment the storage takes for itself.
-    const FRAMING: Framing = Framing::NONE;
+    /// What of a segment the storage takes for itself. Always the same for one storage.
+    fn framing(&self) -> Framing {
+        Framing::NONE
+    }
 
     /// What an earlier process has left, to be asked for once. A storage that outlives nothing has nothing.
     fn recover(&mut self) -> Recovered<Self::Segment> {
@@ -179,6 +181,12 @@ impl Framing {
         segment_bytes.saturating_sub(around + self.entry_align - 1)
     }
 
+    /// Whether the index of a segment is held by the log as long as there is the segment, and counts against its limit. Else only few
+    /// segments have theirs in memory, and each has slots for all the entries that fit it: memory that is not written is not taken.
+    pub(crate) fn log_keeps_slots(&self) -> bool {
+        self.entry_slot == 0
+    }
+
     /// The most entries of a segment of `segment_bytes`, if they are empty.
     pub(crate) fn entries_max(&self, segment_bytes: usize) -> usize {
         let room = segment_bytes.saturating_sub(self.segment_head + self.segment_tail);
@@ -323,6 +331,14 @@ pub enum StorageError {
         /// The position of the entry.
         position: Position,
     },
+    /// The entry was changed on purpose: its checksum holds, its seal does not.
+    #[error("the entry at position {position} in sealed segment {segment} was tampered with")]
+    Tampered {
+        /// The segment named.
+        segment: SegmentId,
+        /// The position of the entry.
+        position: Position,
+    },
     /// The storage keeps nothing that long.
     #[error("the storage keeps entries as long as `{given:?}` says, not `{asked:?}`")]
     Durability {
@@ -358,4 +374,14 @@ pub enum StorageError {
         #[source]
         source: io::Error,
     },
+}
+
+impl StorageError {
+    /// The stable code of this error.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Full { .. } => Code::STORAGE_FULL,
+            _ => Code::STORAGE_FAILED,
+        }
+    }
 }

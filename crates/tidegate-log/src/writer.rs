@@ -9,12 +9,13 @@ use crate::{
     index::{IndexSegment, Next, Slot},
     log::{LogConfig, Shared},
     memory::Memory,
-    storage::{Begin, SegmentId, Storage, StorageError, Written},
+    storage::{Begin, Framing, SegmentId, Storage, StorageError, Written},
 };
 
 /// The one writer of a log.
 pub struct LogWriter<S: Storage = Memory> {
     config: LogConfig,
+    framing: Framing,
     storage: S,
     shared: Arc<Shared<S::Segment>>,
     active: Option<Active>,
@@ -63,9 +64,11 @@ impl<S: Storage> LogWriter<S> {
         drop(index);
         // One entry of 64 KiB on average fills bytes and slots alike; other sizes adapt the slots.
         let slots = usize::try_from(config.segment_bytes >> 16).unwrap_or(usize::MAX).max(4);
-        let slots_max = Self::slots_max(&config);
+        let framing = storage.framing();
+        let slots_max = slots_max(&config, framing);
         Self {
-            slots: if Self::KEEPS_INDEX { slots.min(slots_max) } else { slots_max },
+            slots: if framing.log_keeps_slots() { slots.min(slots_max) } else { slots_max },
+            framing,
             config,
             storage,
             shared,
@@ -76,10 +79,6 @@ impl<S: Storage> LogWriter<S> {
             durable: Position(0),
         }
     }
-
-    /// Whether the index of a segment is held as long as the segment, and counts against the limit. Else only few segments have
-    /// theirs in memory, and each has slots for all the entries that fit it: memory that is not written is not taken.
-    const KEEPS_INDEX: bool = S::FRAMING.entry_slot == 0;
 
     /// Appends one entry, copying meta and body once. Never waits for a reader.
     ///
@@ -160,7 +159,7 @@ impl<S: Storage> LogWriter<S> {
         if let Some(active) = self.active
             && self.fits(&active, bytes)
         {
-            let end = active.used + S::FRAMING.entry_head + bytes;
+            let end = active.used + self.framing.entry_head + bytes;
             self.storage.prepare(active.id, active.used..end);
         }
     }
@@ -204,13 +203,14 @@ impl<S: Storage> LogWriter<S> {
 
     /// Bytes that storage and index hold now, pinned segments included.
     pub fn bytes_held(&mut self) -> u64 {
-        let index_bytes = if Self::KEEPS_INDEX { self.shared.index().slot_bytes() } else { 0 };
+        let index_bytes =
+            if self.framing.log_keeps_slots() { self.shared.index().slot_bytes() } else { 0 };
         self.storage.bytes_held() + index_bytes
     }
 
     /// The largest entry, meta and body together, in bytes.
     pub fn entry_bytes_max(&self) -> usize {
-        S::FRAMING.entry_bytes_max(self.config.segment_bytes as usize)
+        self.framing.entry_bytes_max(self.config.segment_bytes as usize)
     }
 
     /// Drops the oldest segments whose newest entry is before `at`, the one being filled aside: retention by age. Returns how many.
@@ -272,7 +272,7 @@ impl<S: Storage> LogWriter<S> {
         let checked = "an entry is no larger than a segment, which is below 4 GiB";
         Ok(Place {
             segment: active.id,
-            start: active.used + S::FRAMING.entry_head,
+            start: active.used + self.framing.entry_head,
             meta_bytes: u32::try_from(meta_bytes).expect(checked),
             body_bytes: u32::try_from(body_bytes).expect(checked),
         })
@@ -280,7 +280,7 @@ impl<S: Storage> LogWriter<S> {
 
     /// Whether a segment that is being filled has room for one more entry of `bytes`.
     fn fits(&self, active: &Active, bytes: usize) -> bool {
-        let framing = S::FRAMING;
+        let framing = self.framing;
         let used = active.used + framing.entry_slot * active.slots_used;
         let needed = framing.entry_head + bytes + framing.entry_slot + framing.segment_tail;
         let room = (self.config.segment_bytes as usize).saturating_sub(used);
@@ -294,7 +294,7 @@ impl<S: Storage> LogWriter<S> {
         let slot = Slot { at, start, meta_bytes, body_bytes };
         self.storage.publish(segment, &Written { position: self.next, slot })?;
         let active = self.active.as_mut().expect("the entry was placed in it");
-        active.used = place.end().next_multiple_of(S::FRAMING.entry_align);
+        active.used = place.end().next_multiple_of(self.framing.entry_align);
         active.slots_used += 1;
         self.last = Some(at);
         self.next = self.next.next();
@@ -316,7 +316,7 @@ impl<S: Storage> LogWriter<S> {
             self.slots = slots;
         }
         self.store_slots();
-        let index_bytes = if Self::KEEPS_INDEX { slots * Slot::BYTES } else { 0 };
+        let index_bytes = if self.framing.log_keeps_slots() { slots * Slot::BYTES } else { 0 };
         self.make_room(self.config.segment_bytes + index_bytes as u64)?;
         let kept = self.shared.index().first();
         let begin = Begin { position: self.next, last: self.last, kept };
@@ -326,7 +326,7 @@ impl<S: Storage> LogWriter<S> {
             index_slots = Vec::with_capacity(slots);
         }
         self.shared.index().push_segment(id, segment, index_slots);
-        let used = S::FRAMING.segment_head;
+        let used = self.framing.segment_head;
         let active = Active { id, used, slots_used: 0, slots_max: slots };
         self.active = Some(active);
         Ok(active)
@@ -355,7 +355,7 @@ impl<S: Storage> LogWriter<S> {
     /// So no index ever grows under its lock, and small entries do not make it large beyond measure: the
     /// slots of a segment take at most as much memory as the segment.
     fn slots_needed(&self) -> usize {
-        if !Self::KEEPS_INDEX {
+        if !self.framing.log_keeps_slots() {
             return self.slots;
         }
         let slots = match self.active {
@@ -363,13 +363,7 @@ impl<S: Storage> LogWriter<S> {
             Some(active) if active.slots_used < active.slots_max / 4 => (self.slots / 2).max(4),
             _ => self.slots,
         };
-        slots.min(Self::slots_max(&self.config))
-    }
-
-    fn slots_max(config: &LogConfig) -> usize {
-        let segment_bytes = config.segment_bytes as usize;
-        let most = segment_bytes / if Self::KEEPS_INDEX { Slot::BYTES } else { 1 };
-        most.min(S::FRAMING.entries_max(segment_bytes)).max(1)
+        slots.min(slots_max(&self.config, self.framing))
     }
 
     /// Drops oldest segments until `needed` bytes fit under the limit.
@@ -395,7 +389,7 @@ impl<S: Storage> LogWriter<S> {
         let index = self.shared.index();
         let mut freed = 0;
         let frees_enough = |segment: &IndexSegment<S::Segment>| {
-            let index_bytes = if Self::KEEPS_INDEX { segment.slot_bytes() } else { 0 };
+            let index_bytes = if self.framing.log_keeps_slots() { segment.slot_bytes() } else { 0 };
             freed += self.storage.bytes_removable(segment.id) + index_bytes;
             freed >= excess
         };
@@ -411,6 +405,12 @@ impl<S: Storage> LogWriter<S> {
         self.reuse_slots(dropped.and_then(IndexSegment::into_slots));
         Ok(())
     }
+}
+
+fn slots_max(config: &LogConfig, framing: Framing) -> usize {
+    let segment_bytes = config.segment_bytes as usize;
+    let most = segment_bytes / if framing.log_keeps_slots() { Slot::BYTES } else { 1 };
+    most.min(framing.entries_max(segment_bytes)).max(1)
 }
 
 /// Room in the log for one entry, to be filled and then committed. Dropping it appends nothing.
@@ -485,7 +485,7 @@ impl AppendError {
             Self::Timestamp { .. } => Code::FRAME_TIMESTAMP,
             Self::TooLarge { .. } => Code::FRAME_TOO_LARGE,
             Self::Pinned { .. } => Code::LIMIT_REACHED,
-            Self::Storage(_) => Code::STORAGE_FAILED,
+            Self::Storage(error) => error.code(),
         }
     }
 }

@@ -62,6 +62,8 @@ codes! {
     CONFIG_INVALID = "config.invalid";
     /// A file could not be read or written.
     STORAGE_FAILED = "storage.failed";
+    /// The disk has no room for more.
+    STORAGE_FULL = "storage.full";
     /// A limit of memory, subscriptions or connections is reached.
     LIMIT_REACHED = "limit.reached";
     /// A broken invariant of ours.

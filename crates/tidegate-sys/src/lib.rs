@@ -8,5 +8,6 @@ pub mod folder;
 pub mod net;
 pub mod region;
 pub mod sched;
+pub mod secret;
 mod sigbus;
 pub mod tun;

@@ -113,6 +113,16 @@ impl SimulatedDisk {
         world.files.get(id).map(|content| content.cached.clone())
     }
 
+    /// Whether any file, named or not, has these bytes, on the disk or in the page cache.
+    pub fn holds(&self, bytes: &[u8]) -> bool {
+        let world = self.world();
+        let has = |part: &[u8]| {
+            let mut starts = (0..part.len()).filter(|&start| Some(&part[start]) == bytes.first());
+            starts.any(|start| part[start..].starts_with(bytes))
+        };
+        world.files.values().any(|content| has(&content.cached) || has(&content.stored))
+    }
+
     /// Puts a file there whole, or in place of one, cache and disk alike.
     pub fn put(&self, name: &str, bytes: Vec<u8>) {
         let mut world = self.world();

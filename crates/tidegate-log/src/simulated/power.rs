@@ -11,7 +11,7 @@ use tidegate_message::{Instant, Position};
 use super::{Dice, SimulatedDisk};
 use crate::{
     AppendError, CommitConfig, Commits, Durability, Entry, Files, FilesConfig, Flusher, Log,
-    LogConfig, LogWriter, Opened, ReadError, StorageError,
+    LogConfig, LogWriter, NodeKey, NodeKeys, Opened, ReadError, StorageError,
 };
 
 /// What one run has shown.
@@ -64,6 +64,9 @@ pub enum Violation {
         /// The least that it may be.
         expected: Position,
     },
+    /// What was sealed is on the disk in clear text.
+    #[error("the disk has clear text of a sealed log")]
+    ClearText,
     /// The log did not open.
     #[error("the log did not open: {reason}")]
     Closed {
@@ -99,7 +102,35 @@ struct Known {
 /// # Errors
 /// The first promise that was broken.
 pub fn lose_power(seed: u64) -> Result<Outcome, Violation> {
+    run(seed, false)
+}
+
+/// As [`lose_power`], of a sealed log whose node key is another one now and then. Each entry holds [`MARKER`] in clear text, which
+/// neither the disk nor the page cache ever does.
+///
+/// # Errors
+/// The first promise that was broken.
+pub fn lose_power_sealed(seed: u64) -> Result<Outcome, Violation> {
+    run(seed, true)
+}
+
+/// What entries of a sealed log hold.
+pub const MARKER: &[u8] = b"this is clear text";
+
+fn run(seed: u64, is_sealed: bool) -> Result<Outcome, Violation> {
     let mut dice = Dice(seed);
+    let mut node_keys: Vec<NodeKey> = Vec::new();
+    let mut keys = |dice: &mut Dice| {
+        if !is_sealed {
+            return None;
+        }
+        if node_keys.is_empty() || dice.once_in(3) {
+            let bytes = std::array::from_fn(|_| dice.roll() as u8);
+            node_keys.insert(0, NodeKey::from_bytes(bytes));
+        }
+        let (current, older) = node_keys.split_first().expect("there is one");
+        Some(NodeKeys { current: current.clone(), older: older.to_vec() })
+    };
     let disk = SimulatedDisk::new(dice.roll());
     let segment_bytes = 8192 << dice.below(3);
     let segments = 4 + dice.below(5);
@@ -107,7 +138,8 @@ pub fn lose_power(seed: u64) -> Result<Outcome, Violation> {
     let mut known = Known::default();
     let mut now = Instant::from_millis(1_000_000);
     for _ in 0..2 + dice.below(4) {
-        let mut process = Process::start(&disk, &config, &mut known, now)?;
+        let keys = keys(&mut dice);
+        let mut process = Process::start(&disk, &config, &mut known, now, keys)?;
         let is_cut = dice.once_in(2);
         if is_cut {
             disk.cut_power_after(dice.below(900));
@@ -123,9 +155,13 @@ pub fn lose_power(seed: u64) -> Result<Outcome, Violation> {
         process.note_durable(&mut known);
         let is_power_lost = is_cut || dice.once_in(2);
         disk.fail_syncs(false);
+        if is_sealed && disk.holds(MARKER) {
+            return Err(Violation::ClearText);
+        }
         process.end(&disk, &mut known, is_power_lost);
     }
-    Process::start(&disk, &config, &mut known, now)?;
+    let keys = keys(&mut dice);
+    Process::start(&disk, &config, &mut known, now, keys)?;
     Ok(known.outcome)
 }
 
@@ -147,6 +183,7 @@ impl Process {
         config: &LogConfig,
         known: &mut Known,
         now: Instant,
+        keys: Option<NodeKeys>,
     ) -> Result<Self, Violation> {
         let closed = |reason: String| Violation::Closed { reason };
         let commit = CommitConfig {
@@ -154,7 +191,7 @@ impl Process {
             bytes_max: 4096,
             settle_after: Duration::from_millis(20),
         };
-        let files = FilesConfig { log_id: 7, opened: now, commit };
+        let files = FilesConfig { log_id: 7, opened: now, commit, keys };
         let Opened { files, flusher, commits, .. } =
             Files::open(disk.clone(), files).map_err(|error| closed(error.to_string()))?;
         let (writer, log) =
@@ -224,7 +261,11 @@ impl Process {
             1 => 1 + dice.below(self.writer.entry_bytes_max() as u64 - 20),
             _ => 1 + dice.below(700),
         };
-        let body: Bytes = (0..len).map(|_| dice.roll() as u8).collect();
+        let mut body: Vec<u8> = (0..len).map(|_| dice.roll() as u8).collect();
+        if let Some(room) = body.first_chunk_mut::<{ MARKER.len() }>() {
+            room.copy_from_slice(MARKER);
+        }
+        let body = Bytes::from(body);
         let meta: Bytes = (0..dice.below(20)).map(|_| dice.roll() as u8).collect();
         let durability = if dice.once_in(2) { Durability::Disk } else { Durability::Page };
         match self.writer.append_durably(durability, at, &meta, &body) {

@@ -43,7 +43,7 @@ fn reading_an_entry_allocates_once_and_copies_nothing() {
 #[test]
 fn a_log_in_files_allocates_for_segments_and_not_for_entries() {
     let scratch = Scratch::new("allocation");
-    let config = FilesConfig { log_id: 1, opened: at(0), commit: Default::default() };
+    let config = FilesConfig { log_id: 1, opened: at(0), commit: Default::default(), keys: None };
     let disk = Folder::open(&scratch.path("log")).unwrap();
     let Opened { files, mut flusher, .. } = Files::open(disk, config).unwrap();
     let config = LogConfig { bytes_max: 8 << 20, segment_bytes: 1 << 20 };

@@ -42,7 +42,7 @@ fn open_folder(path: &Path) -> Running<Folder> {
 }
 
 fn files_config(log_id: u64) -> FilesConfig {
-    FilesConfig { log_id, opened: at(5), commit: Default::default() }
+    FilesConfig { log_id, opened: at(5), commit: Default::default(), keys: None }
 }
 
 fn log_config(segments: u64) -> LogConfig {
@@ -368,6 +368,7 @@ fn a_full_disk_refuses_and_goes_on_serving() {
         }
     };
     assert!(matches!(refused, AppendError::Storage(StorageError::Full { .. })), "{refused:?}");
+    assert_eq!(refused.code(), Code::STORAGE_FULL);
     assert_eq!(
         refused.to_string() + ": " + &std::error::Error::source(&refused).unwrap().to_string(),
         "the storage of the log failed: the disk has no room for a new segment of 16384 bytes; \
@@ -596,7 +597,7 @@ fn what_is_not_of_this_log_is_left_alone_and_named() {
 fn a_later_format_is_refused_and_nothing_is_touched() {
     let scratch = Scratch::new("versions");
     let files = small_log(&scratch.path("log"));
-    for (offset, value, note) in [(8, 2, "a later major"), (12, 1, "a feature to be known")] {
+    for (offset, value, note) in [(8, 2, "a later major"), (12, 2, "a feature to be known")] {
         let mut files = files.clone();
         let header = &mut files[1].1;
         header[offset] = value;
@@ -607,7 +608,7 @@ fn a_later_format_is_refused_and_nothing_is_touched() {
         assert!(
             matches!(
                 error,
-                OpenError::Major { major: 2, .. } | OpenError::Features { features: 1, .. }
+                OpenError::Major { major: 2, .. } | OpenError::Features { features: 2, .. }
             ),
             "{note}: {error}"
         );

@@ -19,7 +19,8 @@ const FOLDER: &str = "TIDEGATE_LOG_KILLED";
 const CONFIG: LogConfig = LogConfig { bytes_max: 64 << 20, segment_bytes: 64 << 10 };
 
 fn open(folder: &Path) -> Opened {
-    let config = FilesConfig { log_id: 1, opened: Instant::EPOCH, commit: Default::default() };
+    let config =
+        FilesConfig { log_id: 1, opened: Instant::EPOCH, commit: Default::default(), keys: None };
     Files::open(Folder::open(folder).expect("the lock went with the process"), config).unwrap()
 }
 

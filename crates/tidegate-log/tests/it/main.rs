@@ -10,4 +10,5 @@ mod limit;
 mod model;
 mod overtaken;
 mod power;
+mod sealed;
 mod support;
