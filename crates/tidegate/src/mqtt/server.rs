@@ -10,7 +10,6 @@ use std::{
         mpsc::{self, Receiver},
     },
     thread::{self, JoinHandle},
-    time::Duration,
 };
 
 use mio::{Poll, Token, net::TcpListener};
@@ -19,7 +18,7 @@ use tidegate_message::Identity;
 
 use super::{
     inbox::{Inbox, waker},
-    settings::{Authenticate, ListenerSettings, Protocol, ServerSettings, SessionSettings},
+    settings::{Authenticate, ListenerSettings, ServerSettings, SessionSettings},
     shard::{Listener, Note, Question, Shard, ShardParts},
 };
 use crate::clock;
@@ -267,17 +266,11 @@ impl Connector {
         far.set_nonblocking(true)?;
         near.set_nodelay(true)?;
         let settings = ListenerSettings {
-            name: name.into(),
-            listen: loopback.local_addr()?,
-            protocol: Protocol::Tcp,
-            tls: None,
             connections_max: 1,
-            connect_timeout: Duration::from_secs(10),
             anonymous: true,
             identity: Some(identity),
             sessions: SessionSettings { usual: Arc::new(session), ..SessionSettings::default() },
-            tcp_congestion: None,
-            publish_rate_max: None,
+            ..ListenerSettings::new(name, loopback.local_addr()?)
         };
         let listener = Arc::new(Listener::new(settings));
         listener.connections.store(1, Ordering::Relaxed);

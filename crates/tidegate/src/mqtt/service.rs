@@ -84,15 +84,9 @@ impl Service {
         Ok(Self { running, server, doors, started: config.clone() })
     }
 
-    /// The server.
-    pub fn server(&self) -> &Server {
-        &self.server
-    }
-
     /// Goes by `new` from now on: users, rules, policies, the settings of listeners, bridges; all of them, or none. Users whose
     /// secret changed, and whoever proved nothing where that is no longer enough, are disconnected; who came by a certificate stays.
-    /// Sessions keep the settings with which they connected. What cannot be exchanged
-    /// stays as it was, and is named.
+    /// Sessions keep the settings with which they connected. What cannot be exchanged stays as it was, and is named.
     ///
     /// # Errors
     /// What of `new` is wrong: then nothing has changed. [`Code::INTERNAL`] if the system gives a bridge no thread: then all

@@ -62,6 +62,25 @@ pub struct ListenerSettings {
     pub publish_rate_max: Option<NonZeroU32>,
 }
 
+impl ListenerSettings {
+    /// A listener of plain TCP at that address, as the configuration has it by default, that lets nobody in without a proof.
+    pub fn new(name: &str, listen: SocketAddr) -> Self {
+        Self {
+            name: name.into(),
+            listen,
+            protocol: Protocol::Tcp,
+            tls: None,
+            connections_max: 100_000,
+            connect_timeout: Duration::from_secs(10),
+            anonymous: false,
+            identity: None,
+            sessions: SessionSettings::default(),
+            tcp_congestion: None,
+            publish_rate_max: None,
+        }
+    }
+}
+
 /// Settings of sessions.
 #[derive(Clone, Debug, Default)]
 pub struct SessionSettings {

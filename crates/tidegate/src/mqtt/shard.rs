@@ -479,24 +479,11 @@ impl Shard {
 
 #[cfg(test)]
 mod tests {
-    use crate::mqtt::settings::{ListenerSettings, Protocol, SessionSettings};
-
     use super::*;
 
     fn settings(listen: &str, anonymous: bool) -> ListenerSettings {
-        ListenerSettings {
-            name: "main".into(),
-            listen: listen.parse().expect("an address"),
-            protocol: Protocol::Tcp,
-            tls: None,
-            connections_max: 1,
-            connect_timeout: Duration::from_secs(1),
-            anonymous,
-            identity: None,
-            sessions: SessionSettings::default(),
-            tcp_congestion: None,
-            publish_rate_max: None,
-        }
+        let listen = listen.parse().expect("an address");
+        ListenerSettings { anonymous, ..ListenerSettings::new("main", listen) }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::{
 use tidegate::mqtt::{
     Server,
     bridge::{Bridge, BridgeSettings},
-    settings::{ListenerSettings, OpenDoors, Protocol, ServerSettings, SessionSettings},
+    settings::{ListenerSettings, OpenDoors, Protocol, ServerSettings},
 };
 use tidegate_broker::BrokerConfig;
 use tidegate_load::client::{Client, Message, Options, Outgoing};
@@ -29,17 +29,10 @@ pub(crate) const SILENCE: Duration = Duration::from_millis(300);
 /// A broker of two shards on that port; 0 for any.
 pub(crate) fn broker(port: u16, tls: Option<Arc<rustls::ServerConfig>>) -> Server {
     let listener = ListenerSettings {
-        name: "main".into(),
-        listen: (Ipv4Addr::LOCALHOST, port).into(),
         protocol: if tls.is_some() { Protocol::Tls } else { Protocol::Tcp },
         tls,
-        connections_max: 1000,
-        connect_timeout: Duration::from_secs(10),
         anonymous: true,
-        identity: None,
-        sessions: SessionSettings::default(),
-        tcp_congestion: None,
-        publish_rate_max: None,
+        ..ListenerSettings::new("main", (Ipv4Addr::LOCALHOST, port).into())
     };
     let settings = ServerSettings {
         broker: BrokerConfig::default(),

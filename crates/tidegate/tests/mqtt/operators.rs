@@ -4,7 +4,7 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use tidegate::mqtt::{
     Server,
-    settings::{ListenerSettings, OpenDoors, Operators, Protocol, ServerSettings, SessionSettings},
+    settings::{ListenerSettings, OpenDoors, Operators, ServerSettings},
 };
 use tidegate_broker::{Admission, Batch, BrokerConfig, Draft, Verdict};
 use tidegate_load::client::{Client, Options, Outgoing};
@@ -47,19 +47,8 @@ impl Admission for ByTopic {
 
 #[test]
 fn messages_pass_are_replaced_dropped_and_emitted() {
-    let listener = ListenerSettings {
-        name: "main".into(),
-        listen: (Ipv4Addr::LOCALHOST, 0).into(),
-        protocol: Protocol::Tcp,
-        tls: None,
-        connections_max: 10,
-        connect_timeout: Duration::from_secs(10),
-        anonymous: true,
-        identity: None,
-        sessions: SessionSettings::default(),
-        tcp_congestion: None,
-        publish_rate_max: None,
-    };
+    let listen = (Ipv4Addr::LOCALHOST, 0).into();
+    let listener = ListenerSettings { anonymous: true, ..ListenerSettings::new("main", listen) };
     let server = Server::start(ServerSettings {
         broker: BrokerConfig::default(),
         listeners: vec![listener],

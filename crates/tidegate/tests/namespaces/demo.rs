@@ -2,22 +2,13 @@
 
 use std::process::Command;
 
-use tidegate_netlab::{Lab, LabError, Options};
-use tidegate_sim::medium::Scenario;
+use crate::site::lab;
 
 /// Whether a lab can be made here; says why not.
 fn lab_can_be_made() -> bool {
     let scenario = "[[medium]]\nname = \"w0\"\nkind = \"wan\"\nrate = \"1Mbit\"\nport = [\n\
                     { node = \"a\", address = \"10.79.1.1/24\" },\n{ node = \"b\", address = \"10.79.1.2/24\" },\n]\n";
-    let scenario = Scenario::parse(scenario, std::path::Path::new("")).expect("a scenario");
-    match Lab::up(&scenario, &Options::default()) {
-        Ok(_) => true,
-        Err(error @ LabError::NeedsRoot { .. }) => {
-            println!("skipped: {error}");
-            false
-        }
-        Err(error) => panic!("{error:?}"),
-    }
+    lab(scenario).is_some()
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    path::Path,
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -13,11 +12,13 @@ use std::{
 use tempfile::TempDir;
 use tidegate::pki::{self, InitRequest};
 use tidegate_load::client::{Client, ClientError, Message, Options, Outgoing};
-use tidegate_netlab::{Lab, LabError};
-use tidegate_sim::medium::Scenario;
+use tidegate_netlab::Lab;
 use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter};
 
-use crate::{faults::change, site::kill};
+use crate::{
+    faults::change,
+    site::{kill, lab},
+};
 
 const SCENARIO: &str = r#"
 seed = 7
@@ -45,15 +46,7 @@ struct Site {
 impl Site {
     /// A running site, or why there can be none here.
     fn up() -> Option<Self> {
-        let scenario = Scenario::parse(SCENARIO, Path::new("")).expect("the scenario is readable");
-        let lab = match Lab::up(&scenario, &tidegate_netlab::Options::default()) {
-            Ok(lab) => lab,
-            Err(error @ LabError::NeedsRoot { .. }) => {
-                println!("skipped: {error}");
-                return None;
-            }
-            Err(error) => panic!("{error:?}"),
-        };
+        let lab = lab(SCENARIO)?;
         let folder = tempfile::tempdir().expect("a folder");
         pki::init(&folder.path().join("data/pki"), &InitRequest::default()).expect("certificates");
         let config = format!(

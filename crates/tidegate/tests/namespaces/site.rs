@@ -54,15 +54,7 @@ pub(crate) struct Site {
 impl Site {
     /// A running site, or why there can be none here.
     pub(crate) fn up() -> Option<Self> {
-        let scenario = Scenario::parse(SCENARIO, Path::new("")).expect("the scenario is readable");
-        let lab = match Lab::up(&scenario, &Options::default()) {
-            Ok(lab) => lab,
-            Err(error @ LabError::NeedsRoot { .. }) => {
-                println!("skipped: {error}");
-                return None;
-            }
-            Err(error) => panic!("{error:?}"),
-        };
+        let lab = lab(SCENARIO)?;
         let folder = tempfile::tempdir().expect("a folder");
         let request = InitRequest { cameras: vec!["cam1".into()], ..InitRequest::default() };
         pki::init(&folder.path().join("data/pki"), &request).expect("certificates");
@@ -192,6 +184,19 @@ impl Drop for Site {
         }
         kill(self.camera().take());
         kill(self.node.take());
+    }
+}
+
+/// A lab of that scenario, or why there can be none here.
+pub(crate) fn lab(scenario: &str) -> Option<Lab> {
+    let scenario = Scenario::parse(scenario, Path::new("")).expect("the scenario is readable");
+    match Lab::up(&scenario, &Options::default()) {
+        Ok(lab) => Some(lab),
+        Err(error @ LabError::NeedsRoot { .. }) => {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error:?}"),
     }
 }
 
