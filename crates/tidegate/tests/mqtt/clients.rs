@@ -44,8 +44,9 @@ fn mosquittos_clients_are_served_in_every_version_and_quality() {
                     .status();
                 assert!(sent.unwrap().success());
             };
-            // Whoever has been sent this has subscribed.
-            publish("ready", "1", &["-r"]);
+            // Whoever has been sent this has subscribed. Acknowledged, so that it is retained before anybody subscribes, and does
+            // not come behind what an earlier round left.
+            publish("ready", "1", &["-r", "-q", "1"]);
             let mut subscriber = Command::new("mosquitto_sub")
                 .args(common)
                 .args(["-t", "a/+/c", "-t", "ready", "-C", "4", "-W", "15", "-v"])
