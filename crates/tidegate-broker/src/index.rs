@@ -28,6 +28,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use self::{hash::Seeded, subscribers::Subscribers, table::Table};
 
 /// Subscriptions by filter.
@@ -46,7 +48,7 @@ use self::{hash::Seeded, subscribers::Subscribers, table::Table};
 #[derive(Clone, Debug)]
 pub struct Index<K, V> {
     /// Subscribers by filter, of filters without wildcards.
-    exact: Table<Box<str>, Subscribers<K, V>>,
+    exact: Table<Arc<str>, Subscribers<K, V>>,
     exact_text_bytes: usize,
     /// The trie of the other filters.
     nodes: Vec<Node<K, V>>,
@@ -80,6 +82,21 @@ impl<K: Copy + Ord, V: Copy> Index<K, V> {
     ///
     /// Returns the former value, or `None` if there was none.
     pub fn insert(&mut self, filter: &str, key: K, value: V) -> Option<V> {
+        self.insert_with(filter, || filter.into(), key, value)
+    }
+
+    /// As [`Index::insert`], without a copy of a text that the caller keeps as well.
+    pub fn insert_shared(&mut self, filter: &Arc<str>, key: K, value: V) -> Option<V> {
+        self.insert_with(filter, || filter.clone(), key, value)
+    }
+
+    fn insert_with(
+        &mut self,
+        filter: &str,
+        text: impl FnOnce() -> Arc<str>,
+        key: K,
+        value: V,
+    ) -> Option<V> {
         let subscribers = if has_wildcard(filter) {
             let mut node = ROOT;
             for level in filter.split('/') {
@@ -91,7 +108,7 @@ impl<K: Copy + Ord, V: Copy> Index<K, V> {
             &mut self.nodes[node as usize].subscribers
         } else {
             if self.exact.get(filter).is_none() {
-                self.exact.insert(filter.into(), Subscribers::new());
+                self.exact.insert(text(), Subscribers::new());
                 self.exact_text_bytes += filter.len();
             }
             self.exact.get_mut(filter).expect("it was just inserted")
@@ -172,10 +189,11 @@ impl<K: Copy + Ord, V: Copy> Index<K, V> {
         self.subscriptions == 0
     }
 
-    /// About how many bytes of memory the index holds, room that is not used included.
+    /// About how many bytes of memory the index holds, room that is not used and texts that others keep as well included.
     pub fn bytes(&self) -> usize {
         self.exact.bytes()
             + texts_bytes(self.exact.len(), self.exact_text_bytes)
+            + self.exact.len() * ARC_COUNTS_BYTES
             + self.nodes.capacity() * size_of::<Node<K, V>>()
             + self.nodes_free.capacity() * size_of::<u32>()
             + self.edges.bytes()
@@ -415,6 +433,9 @@ fn number(count: usize) -> u32 {
     let number = u32::try_from(count).ok().filter(|&number| number < HASH);
     number.expect("fewer nodes than 2^32 - 3: they would fill 200 GB")
 }
+
+/// What an [`Arc`] has before its text.
+const ARC_COUNTS_BYTES: usize = 2 * size_of::<usize>();
 
 /// Bytes of texts in memory: each takes about 12 more than its own, for a header and rounding.
 fn texts_bytes(count: usize, bytes: usize) -> usize {

@@ -92,25 +92,25 @@ impl Routes {
     /// Enters a subscription; true if there was none of that filter.
     pub(crate) fn insert(
         &mut self,
-        filter: &str,
+        filter: &Arc<str>,
         session: SessionKey,
         options: SubscriptionOptions,
         state: &Arc<SessionState>,
     ) -> bool {
         let Some(shared) = shared(filter) else {
-            return self.plain.insert(filter, session, options).is_none();
+            return self.plain.insert_shared(filter, session, options).is_none();
         };
-        let id = match self.group_ids.get(filter) {
+        let id = match self.group_ids.get(&**filter) {
             Some(id) => *id,
             None => {
                 let group =
-                    Group { name: filter.into(), members: Vec::new(), turn: Arc::default() };
+                    Group { name: (&**filter).into(), members: Vec::new(), turn: Arc::default() };
                 let id = self.free_groups.pop().unwrap_or_else(|| {
                     self.groups.push(None);
                     u32::try_from(self.groups.len() - 1).expect("fewer groups than subscriptions")
                 });
                 self.groups[id as usize] = Some(group);
-                self.group_ids.insert(filter.into(), id);
+                self.group_ids.insert((&**filter).into(), id);
                 self.shared.insert(shared.filter, id, ());
                 id
             }

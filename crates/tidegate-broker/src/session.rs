@@ -68,7 +68,7 @@ pub(crate) struct SubscriptionOptions {
 /// Bytes of filters that each session may have beside the node's budget.
 pub(crate) const FILTERS_OWN_BYTES: u64 = 8 << 10;
 
-/// What a subscription costs: its filter here and in the index, and their places.
+/// What a subscription costs: its filter, and its places here and in the index.
 pub(crate) fn filter_bytes(filter: &str) -> u64 {
     2 * filter.len() as u64 + 96
 }
@@ -110,7 +110,8 @@ pub(crate) struct Session {
     /// How long it outlives its connection; none for ever.
     pub(crate) expiry: Option<Duration>,
     pub(crate) connection: Option<Key>,
-    pub(crate) subscriptions: HashMap<Box<str>, SubscriptionOptions>,
+    /// By filter, whose text the index shares.
+    pub(crate) subscriptions: HashMap<Arc<str>, SubscriptionOptions>,
     /// Of all filters, as [`filter_bytes`] counts them.
     pub(crate) filter_bytes: u64,
     /// Of the node's budget, what they take beyond [`FILTERS_OWN_BYTES`].

@@ -1,5 +1,7 @@
 //! Subscriptions (MQTT 5, sections 3.8 to 3.11).
 
+use std::sync::Arc;
+
 use tidegate_message::{Action, Instant, Target, TopicError};
 use tidegate_wire::mqtt::{
     Packet, QoS, ReasonCode, RetainHandling, Suback, Subscribe, SubscribeFilter, Unsubscribe,
@@ -101,18 +103,19 @@ impl Broker {
             retain_as_published: asked.retain_as_published || keeps_retain,
             id,
         };
-        if let Some(known) = session.subscriptions.get_mut(filter) {
-            *known = options;
-        } else {
+        let filter = match session.subscriptions.get_key_value(filter) {
+            Some((text, _)) => text.clone(),
+            None => Arc::from(filter),
+        };
+        if session.subscriptions.insert(filter.clone(), options).is_none() {
             session.filter_bytes += bytes;
             match (&mut session.filter_charge, charge) {
                 (Some(all), Some(charge)) => all.absorb(charge),
                 (all, Some(charge)) => *all = Some(charge),
                 (_, None) => {}
             }
-            session.subscriptions.insert(filter.into(), options);
         }
-        let is_new = self.shared.routes_mut().insert(filter, own, options, &session.state);
+        let is_new = self.shared.routes_mut().insert(&filter, own, options, &session.state);
         let wanted = match asked.retain_handling {
             RetainHandling::Send => true,
             RetainHandling::SendIfNew => is_new,
