@@ -45,7 +45,7 @@ impl Default for FrameLimits {
 }
 
 impl FrameLimits {
-    fn of_jpeg(&self) -> Limits {
+    pub(crate) fn of_jpeg(&self) -> Limits {
         Limits { bytes_max: self.bytes_max, pixels_max: self.pixels_max }
     }
 }

@@ -1,6 +1,6 @@
 //! JPEG knobs, characterization tables, Pareto fronts and latency controllers.
 //!
-//! [`knob`] changes frames, [`table`] says what each change costs and is worth, [`score`] measures that
+//! [`knob`] changes frames, [`privacy`] covers parts of them, [`table`] says what each change costs and is worth, [`score`] measures that
 //! worth, [`capacity`] estimates the link, [`controller`] chooses, [`transfer`] is the sender's state
 //! machine that joins them, and [`coordinator`] divides a medium among cameras. Nothing here does I/O or
 //! reads a clock.
@@ -9,6 +9,7 @@ pub mod capacity;
 pub mod controller;
 pub mod coordinator;
 pub mod knob;
+pub mod privacy;
 pub mod score;
 pub mod table;
 pub mod transfer;

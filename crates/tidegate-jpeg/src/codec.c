@@ -566,6 +566,16 @@ static void plan_recipe(struct tgj_codec *codec) {
   }
 }
 
+/* Makes a block one gray: its mean in luma, none in chroma. */
+static void cover_block(JBLOCK block, int gray, int is_luma, uint16_t step) {
+  memset(block, 0, sizeof(JBLOCK));
+  if (!is_luma) return;
+  /* The DC coefficient is eight times the mean, counted from the middle. */
+  int mean = (gray - CENTERJSAMPLE) * DCTSIZE;
+  int half = step / 2;
+  block[0] = (JCOEF)((mean < 0 ? mean - half : mean + half) / step);
+}
+
 /* Makes the next row of units ready for the encoder. */
 static void prepare_unit_row(struct tgj_codec *codec) {
   const struct tgj_recipe *recipe = codec->recipe;
@@ -575,9 +585,11 @@ static void prepare_unit_row(struct tgj_codec *codec) {
     const struct jvirt_barray_control *array = &codec->arrays[i];
     const jpeg_component_info *component = &codec->decoder.comp_info[i];
     const struct quantiser *front = &codec->foreground[i], *back = &codec->background[i];
+    int table = codec->encoder.comp_info[i].quant_tbl_no;
+    uint16_t dc_step = codec->encoder.quant_tbl_ptrs[table]->quantval[0];
     for (JDIMENSION r = unit * array->step; r < (unit + 1) * array->step; r++) {
       JBLOCKROW blocks = array->rows[r % array->kept];
-      if (recipe->mask == NULL) {
+      if (recipe->mask == NULL && recipe->cover == NULL) {
         for (JDIMENSION x = 0; x < array->blocks; x++)
           tgj_requantise(blocks[x], front->multiplier, front->bias);
         continue;
@@ -587,11 +599,16 @@ static void prepare_unit_row(struct tgj_codec *codec) {
       size_t down = (size_t)(codec->decoder.max_v_samp_factor / component->v_samp_factor);
       size_t y = r * down / recipe->unit_v;
       if (y >= recipe->mask_height) y = recipe->mask_height - 1;
-      const uint8_t *mask = recipe->mask + y * recipe->mask_width;
+      const uint8_t *mask = recipe->mask == NULL ? NULL : recipe->mask + y * recipe->mask_width;
+      const uint8_t *cover = recipe->cover == NULL ? NULL : recipe->cover + y * recipe->mask_width;
       for (JDIMENSION x = 0; x < array->blocks; x++) {
         size_t column = x * across / recipe->unit_h;
         if (column >= recipe->mask_width) column = recipe->mask_width - 1;
-        const struct quantiser *q = mask[column] ? front : back;
+        if (cover != NULL && cover[column]) {
+          cover_block(blocks[x], cover[column], i == 0, dc_step);
+          continue;
+        }
+        const struct quantiser *q = mask == NULL || mask[column] ? front : back;
         tgj_requantise(blocks[x], q->multiplier, q->bias);
       }
     }

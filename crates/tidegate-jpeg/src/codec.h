@@ -45,6 +45,7 @@ struct tgj_recipe {
   int keep;             /* frequency diagonals kept, 0 for all */
   int keep_background;  /* the same where the mask is 0 */
   const uint8_t *mask;  /* one byte per unit of unit_h x unit_v luma blocks, or null */
+  const uint8_t *cover; /* the same: 0 keeps the unit, any other is the gray that it becomes; or null */
   size_t mask_width, mask_height;
   size_t unit_h, unit_v;
 };

@@ -51,11 +51,21 @@ pub struct Recipe<'a> {
     pub keep: Option<u8>,
     /// Keep only so many where the mask is 0, row-major, one byte for each of [`Header::units`].
     pub background: Option<(u8, &'a [u8])>,
+    /// What becomes one gray, without colour and without detail: nothing of the picture is left there. 0 keeps the unit, any
+    /// other value is the gray; row-major, one byte for each of [`Header::units`].
+    pub cover: Option<&'a [u8]>,
 }
 
 impl Default for Recipe<'_> {
     fn default() -> Self {
-        Self { quality: Quality::Kept, dead_zone: false, gray: false, keep: None, background: None }
+        Self {
+            quality: Quality::Kept,
+            dead_zone: false,
+            gray: false,
+            keep: None,
+            background: None,
+            cover: None,
+        }
     }
 }
 
@@ -179,7 +189,7 @@ impl Codec {
     /// [`CodecError`]; `out` is empty then.
     ///
     /// # Panics
-    /// When a mask has not one byte for each unit.
+    /// When a mask or cover has not one byte for each unit.
     pub fn transcode(
         &mut self,
         jpeg: &[u8],
@@ -312,6 +322,10 @@ impl Codec {
             }
             None => (0, std::ptr::null()),
         };
+        let cover = recipe.cover.map_or(std::ptr::null(), |cover| {
+            assert_eq!(cover.len(), mask_width * mask_height, "a cover has a byte for each unit");
+            cover.as_ptr()
+        });
         let (unit_h, unit_v) = header.unit();
         let recipe = ffi::Recipe {
             quality: recipe.quality.code(),
@@ -320,12 +334,13 @@ impl Codec {
             keep: recipe.keep.map_or(0, i32::from),
             keep_background,
             mask,
+            cover,
             mask_width,
             mask_height,
             unit_h,
             unit_v,
         };
-        // SAFETY: the mask is null or has mask_width x mask_height bytes, and C clamps to them; the frame that
+        // SAFETY: mask and cover are null or have mask_width x mask_height bytes, and C clamps to them; the frame that
         // was opened is still borrowed by the caller.
         let code = unsafe { ffi::tgj_transcode(self.raw.as_ptr(), &recipe) };
         let read = self.read(code)?;
@@ -368,7 +383,7 @@ impl Coefficients<'_> {
     /// [`CodecError`]; `out` is empty then.
     ///
     /// # Panics
-    /// When a mask has not one byte for each unit.
+    /// When a mask or cover has not one byte for each unit.
     pub fn write(self, recipe: &Recipe<'_>, out: &mut Vec<u8>) -> Result<Read, CodecError> {
         out.clear();
         self.codec.write_coefficients(&self.header, recipe, out)

@@ -47,6 +47,7 @@ pub(crate) struct Recipe {
     pub(crate) keep: c_int,
     pub(crate) keep_background: c_int,
     pub(crate) mask: *const u8,
+    pub(crate) cover: *const u8,
     pub(crate) mask_width: usize,
     pub(crate) mask_height: usize,
     pub(crate) unit_h: usize,

@@ -355,6 +355,7 @@ fn a_row_at_a_time_gives_the_same_bytes_as_the_whole_picture() {
                     gray,
                     keep: Some(6),
                     background,
+                    cover: background.map(|(_, mask)| mask),
                 };
                 let _ = codec.transcode(&jpeg, &header, &recipe, &mut in_step).unwrap();
                 let loaded = codec.load(&jpeg, &header, &mut eighth).unwrap();
@@ -407,6 +408,47 @@ fn a_masked_background_is_coarse_and_the_rest_untouched() {
                 assert_eq!(a[..width / 2], b[..width / 2], "{luma:?} plane {i}");
                 for block in b[width / 2..width].chunks(8) {
                     assert!(block.iter().all(|&s| s == block[0]), "{luma:?} plane {i}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn covered_units_are_one_gray_each_without_colour_and_the_rest_is_untouched() {
+    for (luma, chroma) in [((2, 2), (1, 1)), ((1, 1), (1, 1)), ((4, 1), (1, 1)), ((1, 1), (0, 0))] {
+        let components = if chroma.0 == 0 { 1 } else { 3 };
+        let source = picture(128, 96, components, sampling(luma, chroma));
+        let jpeg = encode(&source, 92);
+        let head = header(&jpeg);
+        let (across, down) = head.units();
+        let grays = [1, 77, 128, 200, 255];
+        // The left half is kept.
+        let cover: Vec<u8> = (0..across * down)
+            .map(|i| if i % across < across / 2 { 0 } else { grays[i % grays.len()] })
+            .collect();
+        for quality in [Quality::Kept, Quality::Scaled(50)] {
+            let recipe = Recipe { cover: Some(&cover), quality, ..Recipe::default() };
+            let mut out = Vec::new();
+            let _ = Codec::new().transcode(&jpeg, &head, &recipe, &mut out).unwrap();
+            let (before, after) = (decode(&jpeg, 8, false), decode(&out, 8, false));
+            for i in 0..components {
+                let ((width, _, stride, a), (.., b)) = (before.plane(i), after.plane(i));
+                let unit = if i == 0 { 8 * head.unit().0 } else { 8 };
+                let unit_down = if i == 0 { 8 * head.unit().1 } else { 8 };
+                for (y, (a, b)) in a.chunks(stride).zip(b.chunks(stride)).enumerate() {
+                    if quality == Quality::Kept {
+                        assert_eq!(a[..width / 2], b[..width / 2], "{luma:?} plane {i}");
+                    }
+                    for (x, &pixel) in b[..width].iter().enumerate().skip(width / 2) {
+                        let gray = cover[y / unit_down * across + x / unit];
+                        let wanted = if i == 0 { gray } else { 128 };
+                        // Half a step of the coarsest DC quantiser here.
+                        assert!(
+                            pixel.abs_diff(wanted) <= 2,
+                            "{luma:?} plane {i}: {pixel} for {wanted}"
+                        );
+                    }
                 }
             }
         }
@@ -656,6 +698,7 @@ fn hostile_bytes_lead_to_a_picture_or_an_error() {
             gray: random.below(2) == 0,
             keep: None,
             background: [None, Some((3, &mask[..]))][random.below(2)],
+            cover: [None, Some(&mask[..])][random.below(2)],
         };
         let eighths = 1 + random.below(8) as u8;
         let done = match random.below(4) {

@@ -36,6 +36,8 @@ pub enum DetectorKind {
     Moving,
     /// OpenCV's people detector; for cameras at eye level.
     Person,
+    /// OpenCV's face detector: frontal faces and profiles.
+    Face,
     /// A program of the user's that speaks the protocol: the program and its arguments.
     Command(Vec<String>),
 }
@@ -75,6 +77,7 @@ impl DetectorSpec {
         let kind = match (name, command) {
             ("moving", None) => DetectorKind::Moving,
             ("person", None) => DetectorKind::Person,
+            ("face", None) => DetectorKind::Face,
             ("command", Some(command)) => DetectorKind::Command(
                 split_command(command)
                     .ok_or_else(|| DetectorError::Command { command: command.to_owned() })?,
@@ -91,6 +94,7 @@ impl fmt::Display for DetectorKind {
         match self {
             Self::Moving => f.write_str("moving"),
             Self::Person => f.write_str("person"),
+            Self::Face => f.write_str("face"),
             Self::Command(words) => f.write_str(&words.join(" ")),
         }
     }
@@ -359,7 +363,7 @@ fn split_command(text: &str) -> Option<Vec<String>> {
 #[derive(Debug, thiserror::Error)]
 pub enum DetectorError {
     /// No detector of that name.
-    #[error("there is no detector {name:?}; choose one of: moving person command")]
+    #[error("there is no detector {name:?}; choose one of: moving person face command")]
     Unknown {
         /// What was asked for.
         name: String,

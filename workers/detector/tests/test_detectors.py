@@ -8,6 +8,7 @@ try:
     import cv2
     import numpy as np
 
+    from tidegate_detector.face import Face
     from tidegate_detector.image import decode, fit
     from tidegate_detector.moving import BACKGROUND_MAX, Moving
     from tidegate_detector.person import Person
@@ -96,6 +97,54 @@ class PersonTest(unittest.TestCase):
         self.assertEqual(person.detect(jpeg(picture())), [])
         with self.assertRaises(FrameError):
             person.learn(jpeg(picture()))
+
+
+def with_face(image, x, y, radius):
+    """A drawn face: skin, hair, brows, eyes, nose and mouth are all that the frontal cascade looks for."""
+
+    def part(dx, dy, width, height, colour):
+        middle = (x + round(dx * radius), y + round(dy * radius))
+        cv2.ellipse(image, middle, (round(width * radius), round(height * radius)), 0, 0, 360, colour, -1)
+
+    part(0, 0, 0.75, 1, (150, 180, 220))
+    part(0, -0.75, 0.7, 0.3, (30, 40, 50))
+    for side in (-1, 1):
+        part(side * 0.32, -0.24, 0.2, 0.05, (40, 50, 60))
+        part(side * 0.32, -0.08, 0.17, 0.09, (70, 80, 90))
+        part(side * 0.32, -0.08, 0.07, 0.07, (20, 20, 20))
+    part(0, 0.1, 0.06, 0.16, (170, 200, 235))
+    part(0, 0.25, 0.12, 0.05, (90, 120, 160))
+    part(0, 0.5, 0.28, 0.08, (60, 60, 120))
+    return cv2.GaussianBlur(image, (3, 3), 0)
+
+
+class FaceTest(unittest.TestCase):
+    SOURCE = Size(640, 480)
+
+    def found(self, image):
+        face = Face()
+        self.assertEqual(face.begin_scene(self.SOURCE), self.SOURCE)
+        return face.detect(jpeg(image))
+
+    def test_a_face_is_found_where_it_is_and_an_empty_wall_has_none(self):
+        wall = np.full((480, 640, 3), 110, np.uint8)
+        self.assertEqual(self.found(wall), [])
+        boxes = self.found(with_face(wall, 400, 200, 60))
+        self.assertTrue(any(box.x1 < 370 and box.x2 > 430 and box.y1 < 185 and box.y2 > 230 for box in boxes), boxes)
+        self.assertTrue(all(box.label == "face" for box in boxes))
+
+    def test_boxes_are_in_pixels_of_the_source(self):
+        face = Face()
+        self.assertEqual(face.begin_scene(Size(1920, 1440)), Size(960, 720))
+        wall = with_face(np.full((480, 640, 3), 110, np.uint8), 400, 200, 60)
+        boxes = face.detect(jpeg(wall))
+        self.assertTrue(any(box.x1 < 1110 and box.x2 > 1290 for box in boxes), boxes)
+
+    def test_misuse_is_named(self):
+        with self.assertRaisesRegex(FrameError, "no scene"):
+            Face().detect(jpeg(picture()))
+        with self.assertRaisesRegex(FrameError, "no background"):
+            Face().learn(jpeg(picture()))
 
 
 class ImageTest(unittest.TestCase):

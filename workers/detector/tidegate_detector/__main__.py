@@ -1,4 +1,4 @@
-"""Starts a detector: `python -m tidegate_detector moving|person`, with the socket in TIDEGATE_DETECTOR_SOCKET."""
+"""Starts a detector: `python -m tidegate_detector moving|person|face`, with the socket in TIDEGATE_DETECTOR_SOCKET."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def main() -> int:
     try:
         import cv2
 
-        from . import moving, person, protocol
+        from . import face, moving, person, protocol
     except ImportError as error:
         print(f"{error}; make the worker's Python environment with workers/detector/setup.sh", file=sys.stderr)
         return 3
-    detectors = {"moving": moving.Moving, "person": person.Person}
+    detectors = {"moving": moving.Moving, "person": person.Person, "face": face.Face}
     path = os.environ.get("TIDEGATE_DETECTOR_SOCKET")
     name = sys.argv[1] if len(sys.argv) == 2 else None
     if name not in detectors or not path:

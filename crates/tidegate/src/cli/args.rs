@@ -58,7 +58,7 @@ pub struct CharacterizeArgs {
     /// The scene: a video file, a folder of JPEGs, or any other source
     #[arg(long, value_name = "SOURCE", required_unless_present = "link")]
     pub clip: Option<String>,
-    /// The detector: moving, person, or command, a program that speaks the detector protocol
+    /// The detector: moving, person, face, or command, a program that speaks the detector protocol
     #[arg(long, default_value = "moving")]
     pub detector: String,
     /// The program of `--detector command`, with its arguments

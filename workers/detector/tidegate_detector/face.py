@@ -1,0 +1,72 @@
+"""Faces, frontal and from the side: OpenCV's Haar cascades, at a fixed input size like any network."""
+
+from __future__ import annotations
+
+import os
+
+import cv2
+import numpy as np
+
+from .image import decode, fit
+from .protocol import Box, FrameError, Size
+
+INPUT_WIDTH = 960
+# The cascades' smallest face is 20 to 24 pixels wide.
+FACE_MIN = 24
+# What is found by fewer neighbours is mostly leaves and bricks; missing a face costs more here than covering a brick.
+NEIGHBOURS_MIN = 3
+
+
+class Face:
+    """Two cascades, the one for profiles also on the mirrored image: it knows one side only."""
+
+    name = "face"
+    needs_background = False
+
+    def __init__(self) -> None:
+        self._frontal = cascade("haarcascade_frontalface_default.xml")
+        self._profile = cascade("haarcascade_profileface.xml")
+        self._source: Size | None = None
+        self._input = Size(0, 0)
+
+    def begin_scene(self, source: Size) -> Size:
+        # Never enlarged: where there are fewer pixels than the cascades need, there is no more to see.
+        self._source, self._input = source, fit(source, INPUT_WIDTH)
+        return self._input
+
+    def learn(self, jpeg: bytes) -> None:
+        raise FrameError("this detector has no background")
+
+    def detect(self, jpeg: bytes) -> list[Box]:
+        if self._source is None:
+            raise FrameError("no scene was begun: send a scene request first")
+        image = cv2.equalizeHist(decode(jpeg, self._input, gray=True))
+        mirrored = cv2.flip(image, 1)
+        found = [
+            *faces(self._frontal, image),
+            *faces(self._profile, image),
+            *((self._input.width - x - width, y, width, height) for x, y, width, height in faces(self._profile, mirrored)),
+        ]
+        x_scale = self._source.width / self._input.width
+        y_scale = self._source.height / self._input.height
+        boxes = []
+        for x, y, width, height in found:
+            corners = (x * x_scale, y * y_scale, (x + width) * x_scale, (y + height) * y_scale)
+            # The cascades give no score that means anything alone.
+            boxes.append(Box(*(round(float(c), 2) for c in corners), 1.0, "face"))
+        return boxes
+
+
+def cascade(name: str) -> cv2.CascadeClassifier:
+    path = os.path.join(cv2.data.haarcascades, name)
+    loaded = cv2.CascadeClassifier(path)
+    if loaded.empty():
+        raise FileNotFoundError(f"{path} is no cascade: this OpenCV comes without its data")
+    return loaded
+
+
+def faces(classifier: cv2.CascadeClassifier, image: np.ndarray) -> np.ndarray:
+    found = classifier.detectMultiScale(
+        image, scaleFactor=1.1, minNeighbors=NEIGHBOURS_MIN, minSize=(FACE_MIN, FACE_MIN)
+    )
+    return np.asarray(found, dtype=int).reshape(-1, 4)
