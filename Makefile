@@ -6,7 +6,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-frames bench-frames-quick bench-mqtt bench-mqtt-quick fuzz docs
+.PHONY: help setup demo test check bench bench-durability bench-durability-quick bench-frames bench-frames-quick bench-mqtt bench-mqtt-quick fuzz docs
 
 help: ## lists these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ check: setup ## formatting, lints, layers, licences, scripts
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo xtask check
 
-bench: bench-frames bench-mqtt ## every bench, whole
+bench: bench-frames bench-mqtt bench-durability ## every bench, whole
 
 bench-frames: setup ## camera frames: every figure, five runs; needs root for the emulated links
 	scripts/bench-frames $(ARGS)
@@ -39,6 +39,12 @@ bench-mqtt: setup ## the MQTT broker beside four others: every figure, five runs
 
 bench-mqtt-quick: setup ## the same figures on shorter runs, about two minutes, without the paper's experiments
 	scripts/bench-mqtt --quick $(ARGS)
+
+bench-durability: setup ## what durability costs and keeps: every figure, five runs, on the disk of this checkout
+	scripts/bench-durability $(ARGS)
+
+bench-durability-quick: setup ## the same figures on shorter runs, about two minutes
+	scripts/bench-durability --quick $(ARGS)
 
 fuzz: setup ## every fuzz target, FUZZ_SECONDS each (default 60)
 	scripts/fuzz $(ARGS)

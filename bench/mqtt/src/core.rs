@@ -92,6 +92,13 @@ fn subscriptions(plan: &Plan, report: &mut Report) -> anyhow::Result<Index<u64, 
     report
         .figure(figure.target(Target::AtMost(MATCH_NS_MAX)).note("the clock's own time included"));
     report.figure(Figure::new(format!("{name}, match p99"), "ns").ours(p99));
+    let reads = (0..plan.runs).map(|_| dependent_read_ns());
+    let bytes_mb = CHASED_BYTES >> 20;
+    report.figure(
+        Figure::new(format!("one read that waits for another, among {bytes_mb} MiB"), "ns")
+            .ours(reads)
+            .note("what this machine's memory takes: a match is a handful of them"),
+    );
     report.figure(
         Figure::new(format!("{name}, resident each"), "B")
             .ours([resident])
@@ -100,6 +107,28 @@ fn subscriptions(plan: &Plan, report: &mut Report) -> anyhow::Result<Index<u64, 
     let own = index.bytes() as f64 / SUBSCRIPTIONS as f64;
     report.figure(Figure::new(format!("{name}, each by the index's own count"), "B").ours([own]));
     Ok(index)
+}
+
+/// About what the index takes.
+const CHASED_BYTES: usize = 144 << 20;
+
+/// The time of a read at an address that the read before it gave, in ns, at random places of memory.
+fn dependent_read_ns() -> f64 {
+    const STEPS: usize = 2_000_000;
+    let count = CHASED_BYTES / size_of::<u64>();
+    let mut random = SmallRng::seed_from_u64(SEED);
+    // One circle through all places (Sattolo's shuffle).
+    let mut next: Vec<u64> = (0..count as u64).collect();
+    for at in (1..count).rev() {
+        next.swap(at, random.random_range(0..at));
+    }
+    let begun = Instant::now();
+    let mut at = 0;
+    for _ in 0..STEPS {
+        at = next[black_box(at)] as usize;
+    }
+    black_box(at);
+    begun.elapsed().as_nanos() as f64 / STEPS as f64
 }
 
 /// The same filters as subscriptions of a broker: what it keeps for each beside the index is included.
