@@ -1,4 +1,5 @@
-//! System facilities that need unsafe code: memory regions, locked folders, clocks, sockets, TUN devices.
+//! System facilities that need unsafe code: memory regions, locked folders, clocks, sockets, TUN devices, the
+//! process as a whole.
 //!
 //! Always true: every public function is safe to call with any arguments; each unsafe block states why
 //! it is sound.
@@ -6,6 +7,7 @@
 pub mod clock;
 pub mod folder;
 pub mod net;
+pub mod process;
 pub mod region;
 pub mod sched;
 pub mod secret;

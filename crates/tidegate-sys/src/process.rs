@@ -1,0 +1,23 @@
+//! The process as a whole.
+
+use std::io;
+
+/// Keeps what this process has in memory from disks and from other processes of its user: no core dump is written or handed to
+/// a helper, and nobody without privileges may attach to it (prctl(2), `PR_SET_DUMPABLE`). Programs that it starts are as usual
+/// again, but for the size of their core dumps, which stays 0.
+///
+/// # Errors
+/// The kernel's; it refuses neither of the two by its documentation.
+pub fn keep_memory_private() -> io::Result<()> {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `none` is a valid rlimit and lives through the call.
+    if unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let off: libc::c_ulong = 0;
+    // SAFETY: this option takes one integer and touches no memory of ours.
+    match unsafe { libc::prctl(libc::PR_SET_DUMPABLE, off) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
