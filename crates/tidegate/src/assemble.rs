@@ -6,6 +6,7 @@ use tidegate_client::ApiError;
 use tidegate_frame::{
     controller::{ControllerConfig, LinkModel, MezPiConfig},
     knob::FrameLimits,
+    privacy::{Cover, Mask, Regions},
     transfer::TransferConfig,
 };
 use tidegate_log::LogConfig;
@@ -15,11 +16,13 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     task::JoinHandle,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
-    camera::{self, CameraOptions, DialOptions},
+    camera::{self, CameraOptions, DialOptions, Privacy},
     config::{Config, ConfigError, ENTRY_META_BYTES_MAX},
+    enrol::{Enrolment, Invitations},
+    health::{Condition, Health, Manager, Watch},
     link::LinkConfig,
     mqtt,
     node::{Node, NodeOptions},
@@ -59,9 +62,26 @@ pub fn camera_options(config: &Config, name: CameraName, source: String) -> Came
         source,
         log: log_config(config.log.camera_bytes.0, config.frames.frame_bytes_max.0),
         limits: limits(config),
+        privacy: privacy(config),
+        health: Health::default(),
         future_max: config.frames.future_tolerance,
         tables: config.frames.tables_dir.clone(),
         transfer: transfer_config(config),
+    }
+}
+
+/// What of the cameras' frames nobody is to see.
+fn privacy(config: &Config) -> Privacy {
+    let section = &config.privacy;
+    let masks = |regions: &Regions, cover| -> Vec<Mask> {
+        regions.0.iter().map(|region| Mask { region: *region, cover }).collect()
+    };
+    let masks = [masks(&section.blur, Cover::Blur), masks(&section.fill, Cover::Fill)].concat();
+    let found = section.detector().expect("the configuration was checked");
+    Privacy {
+        masks: masks.into(),
+        found: found.map(|spec| (spec, section.detected)),
+        originals: section.originals,
     }
 }
 
@@ -128,8 +148,26 @@ pub async fn node(
         let code = error.code();
         ApiError::new(code, "the node cannot run").caused_by(crate::error_chain(&error))
     };
+    let health = Health::default();
+    let watch = watch(config, &health, &stop).await?;
     let node = Node::bind(options).await.map_err(failed)?;
-    let broker = if config.mqtt.enabled { Some(start_mqtt(config, reload)?) } else { None };
+    let manager = watch.manager();
+    let broker = if config.mqtt.enabled {
+        Some(start_mqtt(config, reload, &health, manager)?)
+    } else {
+        None
+    };
+    let name = config.node.name.clone();
+    let _valid = AbortOnDropHandle::new(tokio::spawn(watch_certificate(
+        health.condition("certificate"),
+        config.clone(),
+        name,
+    )));
+    let _enrolment = match config.node.enrol_listen {
+        Some(address) => Some(enrol(config, address).await?),
+        None => None,
+    };
+    manager.ready();
     tracing::info!(api = %node.api_address(), link = %node.link_address(), "node ready");
     let served = node.serve(stop).await.map_err(failed);
     if let Some((service, reloads)) = broker {
@@ -143,6 +181,45 @@ pub async fn node(
     served
 }
 
+/// Redeems invitations until what it returns is dropped.
+async fn enrol(config: &Config, address: SocketAddr) -> Result<AbortOnDropHandle<()>, ApiError> {
+    let credentials = credentials(config, config.node.name.as_str())?;
+    let invitations = Invitations::in_folder(&config.state_dir());
+    let enrolment = Enrolment::bind(address, &credentials, &config.pki_dir(), invitations).await;
+    let enrolment = enrolment.map_err(|error| {
+        let text = "invitations cannot be redeemed";
+        ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+    })?;
+    tracing::info!(%address, "invitations are redeemed");
+    Ok(AbortOnDropHandle::new(tokio::spawn(enrolment.serve())))
+}
+
+async fn watch(
+    config: &Config,
+    health: &Health,
+    stop: &CancellationToken,
+) -> Result<Watch, ApiError> {
+    Watch::begin(health, config.node.health_listen, stop).await.map_err(|error| {
+        let text = "the node cannot be watched";
+        ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+    })
+}
+
+/// How often a certificate is looked at: it may expire, or be renewed.
+const CERTIFICATE_LOOKED_AT: Duration = Duration::from_secs(60);
+
+/// Says whether the certificate called `name` is one to serve with.
+async fn watch_certificate(condition: Condition, config: Config, name: CameraName) {
+    let mut ticks = tokio::time::interval(CERTIFICATE_LOOKED_AT);
+    loop {
+        ticks.tick().await;
+        match credentials(&config, name.as_str()) {
+            Ok(_) => condition.holds(),
+            Err(error) => condition.fails(crate::error_chain(&error)),
+        }
+    }
+}
+
 /// Reads the configuration of this process again.
 pub type Reload = dyn Fn() -> Result<Config, ConfigError> + Send + Sync;
 
@@ -150,15 +227,19 @@ pub type Reload = dyn Fn() -> Result<Config, ConfigError> + Send + Sync;
 fn start_mqtt(
     config: &Config,
     reload: Arc<Reload>,
+    health: &Health,
+    manager: &Arc<Manager>,
 ) -> Result<(Arc<mqtt::Service>, JoinHandle<()>), ApiError> {
-    let service = Arc::new(mqtt::Service::start(config)?);
+    let service = Arc::new(mqtt::Service::start(config, health)?);
     let mut hangups = signal(SignalKind::hangup()).map_err(|error| {
         ApiError::new(Code::INTERNAL, "signals cannot be received").caused_by(error)
     })?;
     let serving = Arc::downgrade(&service);
+    let manager = manager.clone();
     let reloads = tokio::spawn(async move {
         while hangups.recv().await.is_some() {
             let Some(service) = serving.upgrade() else { return };
+            manager.reloading();
             let reload = reload.clone();
             let again = move || service.reload(reload()?);
             let reloaded = tokio::task::spawn_blocking(again);
@@ -170,6 +251,7 @@ fn start_mqtt(
                 }
                 Err(error) => tracing::error!(%error, "the reload failed"),
             }
+            manager.ready();
         }
     });
     Ok((service, reloads))
@@ -188,7 +270,15 @@ pub async fn camera(
 ) -> Result<(), ApiError> {
     let spec: SourceSpec = source_spec(source)?;
     let dial = dial_options(config, &name, edge).await?;
-    let options = camera_options(config, name, source.to_owned());
+    let health = Health::default();
+    let watch = watch(config, &health, &stop).await?;
+    let _valid = AbortOnDropHandle::new(tokio::spawn(watch_certificate(
+        health.condition("certificate"),
+        config.clone(),
+        name.clone(),
+    )));
+    let options = CameraOptions { health, ..camera_options(config, name, source.to_owned()) };
+    watch.manager().ready();
     Ok(camera::run(options, &spec, dial, stop).await?)
 }
 

@@ -10,6 +10,7 @@
 mod capture;
 mod encoder;
 mod engine;
+mod privacy;
 mod runtime;
 
 use std::{
@@ -31,17 +32,23 @@ use tidegate_message::{CameraName, Code, FrameSize, Instant};
 use tidegate_wire::{BootId, CameraAnnounce, Features, Hello, NodeId, Record, Role};
 use tokio_util::sync::CancellationToken;
 
-pub use self::capture::CaptureError;
 use self::capture::{Capture, CaptureCounts};
 pub(crate) use self::runtime::Camera;
+pub use self::{
+    capture::CaptureError,
+    privacy::{Originals, Privacy},
+};
 use crate::{
     carrier::{Carrier, Down, Incoming},
     clock,
+    health::{Condition, Health},
     link::{self, Link, LinkConfig, LinkError, Transport},
     pki::Credentials,
     source::{Source, SourceControl, SourceError, SourceSpec},
 };
 
+/// A source that gives no frame for so long is not as it should be: none is meant to be that slow.
+const SOURCE_SILENT_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for the edge node's answer to our introduction.
 const WELCOME_MAX: Duration = Duration::from_secs(5);
 
@@ -60,6 +67,10 @@ pub struct CameraOptions {
     pub log: LogConfig,
     /// Bounds on its frames.
     pub limits: FrameLimits,
+    /// What of its frames nobody is to see.
+    pub privacy: Privacy,
+    /// Told how its source and its link are.
+    pub health: Health,
     /// How far ahead of our clock a given capture time may lie.
     pub future_max: Duration,
     /// Folder of characterization tables beside those that come with the program.
@@ -181,6 +192,7 @@ pub(crate) fn build(
         tables: Arc::new(tables),
         config: options.transfer,
         limits: options.limits,
+        privacy: options.privacy,
         source,
     };
     Ok((camera, Intake(capture)))
@@ -232,6 +244,8 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<(), CameraError> {
     let mut source = Source::open(spec).await?;
+    let frames = options.health.expected("source", SOURCE_SILENT_MAX);
+    let linked = options.health.condition("link to the edge node");
     let (camera, mut intake) = build(options, Some(source.control()))?;
     let capturing = async {
         let mut unprepared = false;
@@ -245,6 +259,7 @@ pub async fn run(
             match next {
                 None => break,
                 Some(Ok(frame)) => {
+                    frames.beat();
                     // A frame that cannot be carried is one frame less, no reason to stop.
                     if let Err(error) = intake.frame(None, &frame.picture.jpeg) {
                         tracing::warn!(error = %error, code = %error.code(), "frame refused");
@@ -258,7 +273,7 @@ pub async fn run(
     };
     tokio::select! {
         frames = capturing => Err(CameraError::SourceEnded { frames }),
-        ended = stay_connected(&camera, &dial, &stop) => ended,
+        ended = stay_connected(&camera, &dial, &linked, &stop) => ended,
     }
 }
 
@@ -266,6 +281,7 @@ pub async fn run(
 async fn stay_connected(
     camera: &Camera,
     options: &DialOptions,
+    linked: &Condition,
     stop: &CancellationToken,
 ) -> Result<(), CameraError> {
     let first = options.retry_max / 20;
@@ -281,6 +297,7 @@ async fn stay_connected(
             Ok(carrier) => {
                 tracing::info!(edge = %options.edge, transport = carrier.transport(), "connected");
                 connected = Some(clock::now());
+                linked.holds();
                 match camera.serve(carrier, stop).await {
                     Ok(()) => return Ok(()),
                     Err(Down { why }) => (Code::LINK_DOWN, why),
@@ -294,6 +311,7 @@ async fn stay_connected(
             }
             Err(error) => (error.code(), crate::error_chain(&error)),
         };
+        linked.fails(&*why);
         // A link that held for a while has earned a quick second try.
         if connected.is_some_and(|at| clock::now().since(at) > options.retry_max) {
             (wait, tries) = (first, 0);

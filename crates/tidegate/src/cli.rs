@@ -11,6 +11,7 @@ mod args;
 mod cameras;
 mod characterize;
 mod demo;
+mod enrol;
 mod fetch;
 mod init;
 mod mqtt;
@@ -36,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::{
     args::{CameraArgs, CharacterizeArgs, DemoArgs, NodeArgs, RemoteArgs},
     cameras::CamerasArgs,
+    enrol::{InviteArgs, JoinArgs},
     fetch::FetchArgs,
     init::InitArgs,
     mqtt::{BenchArgs, ConfigArgs, PasswdArgs},
@@ -72,6 +74,10 @@ const INTERRUPTED: i32 = 130;
 pub enum Command {
     /// Make the certificates and the configuration of a site
     Init(InitArgs),
+    /// Invite another machine: prints a token that makes one certificate, once
+    Invite(InviteArgs),
+    /// Redeem an invitation: makes a key here and has it certified
+    Join(JoinArgs),
     /// Run an edge node: cameras connect to it, applications subscribe at it
     Node(NodeArgs),
     /// Run a camera node: frames from a source, sent when somebody subscribes
@@ -128,16 +134,27 @@ pub fn main() -> ExitCode {
     }))
 }
 
+/// Keys of the node are in its memory.
+fn keep_memory_private() {
+    if let Err(error) = tidegate_sys::process::keep_memory_private() {
+        tracing::warn!(%error, "core dumps of this process cannot be ruled out");
+    }
+}
+
 async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
     let config = Config::load(cli.config.as_deref(), &cli.set)?;
     match cli.command {
         Command::Init(args) => init::run(&config, &args),
+        Command::Invite(args) => enrol::invite(&config, &args),
+        Command::Join(args) => until(stop, enrol::join(&config, &args)).await,
         Command::Node(NodeArgs {}) => {
+            keep_memory_private();
             let (path, set) = (cli.config, cli.set);
             let reload = Arc::new(move || Config::load(path.as_deref(), &set));
             assemble::node(&config, reload, stop).await
         }
         Command::Camera(args) => {
+            keep_memory_private();
             assemble::camera(&config, args.name, &args.source, args.edge.as_deref(), stop).await
         }
         Command::Characterize(args) => characterize::run(&config, args).await,

@@ -67,6 +67,11 @@ impl Config {
         self.node.data_dir.join("pki")
     }
 
+    /// Folder of what this node keeps for itself: `state` in the data folder.
+    pub fn state_dir(&self) -> PathBuf {
+        self.node.data_dir.join("state")
+    }
+
     fn of_settings(settings: impl IntoIterator<Item = Setting>) -> Result<Self, ConfigError> {
         let mut config = Self::default();
         let settings: Vec<Setting> = settings.into_iter().collect();

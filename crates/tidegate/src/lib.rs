@@ -11,6 +11,8 @@ pub mod clock;
 pub mod config;
 pub mod demo;
 pub mod detector;
+pub mod enrol;
+pub mod health;
 pub mod link;
 pub mod mqtt;
 pub mod node;

@@ -39,8 +39,12 @@ use tidegate_message::CameraName;
 use tidegate_wire::NodeId;
 
 mod issue;
+mod join;
 
-pub use issue::{InitRequest, add, init};
+pub use self::{
+    issue::{InitRequest, add, init},
+    join::{Authority, NewKey, fingerprint, is_writable, pinned_client_tls, signed, write_joined},
+};
 
 /// The DNS name in every node's certificate, which those who dial the node link ask for.
 pub const NODE_SERVER_NAME: &str = "node.tidegate.internal";
@@ -214,6 +218,14 @@ impl Kind {
     }
 }
 
+impl FromStr for Kind {
+    type Err = ();
+
+    fn from_str(word: &str) -> Result<Self, ()> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word).ok_or(())
+    }
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -224,7 +236,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-fn checked_name(name: &str) -> Result<&str, PkiError> {
+pub(crate) fn checked_name(name: &str) -> Result<&str, PkiError> {
     let refuse = |reason: String| PkiError::Name { name: name.to_owned(), reason };
     CameraName::from_str(name).map_err(|error| refuse(error.to_string()))?;
     match name {
@@ -250,7 +262,7 @@ fn identity_of(certificate: &CertificateDer<'_>) -> Result<PeerIdentity, PkiErro
 
 fn parse_uri(text: &str) -> Option<(Kind, String)> {
     let (kind, name) = text.strip_prefix("tidegate://")?.split_once('/')?;
-    let kind = Kind::ALL.into_iter().find(|known| known.as_str() == kind)?;
+    let kind = kind.parse().ok()?;
     checked_name(name).ok()?;
     Some((kind, name.to_owned()))
 }

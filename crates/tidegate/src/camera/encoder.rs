@@ -1,11 +1,11 @@
 //! The encoder of one camera: one thread, one transcoder, reused buffers.
 //!
 //! ```text
-//!  engine ──Work──▶ bounded queue ──▶ thread: Transcoder ──Done──▶ engine
+//!  engine ──Work──▶ bounded queue ──▶ thread: Coverer, Transcoder ──Done──▶ engine
 //! ```
 //!
 //! Always true: the queue holds at most [`WORK_MAX`] pieces, more than all transfers of a camera ask for at
-//! once; output buffers return to the pool when the link has let them go, so that a warmed-up encoder
+//! once; what is covered comes covered to the transcoder, or not at all; output buffers return to the pool when the link has let them go, so that a warmed-up encoder
 //! allocates no frame-sized memory.
 
 use std::{
@@ -19,9 +19,10 @@ use tidegate_frame::knob::{
     Applied, FrameError, FrameLimits, KnobSetting, Transcoder, TransferState,
 };
 use tidegate_message::{FrameSize, Instant};
-use tidegate_wire::TransferId;
-use tokio::sync::mpsc as async_mpsc;
+use tidegate_wire::{Original, OriginalOutcome, TransferId};
+use tokio::{runtime::Handle, sync::mpsc as async_mpsc};
 
+use super::{Privacy, privacy::Coverer};
 use crate::clock;
 
 /// Pieces of work that may wait.
@@ -40,9 +41,19 @@ pub(super) struct Job {
 
 enum Work {
     Encode(Job),
+    Original(Original, Bytes),
     Sent(TransferId),
     Lost(TransferId),
     Forget(TransferId),
+}
+
+/// What the thread has done.
+#[derive(Debug)]
+pub(super) enum Finished {
+    /// A job.
+    Frame(Done),
+    /// An original is covered.
+    Original(Original, Bytes),
 }
 
 /// What came of a job.
@@ -74,16 +85,18 @@ pub(super) struct Encoder {
 pub(super) struct Busy;
 
 impl Encoder {
-    /// Starts the thread; what it has done comes out of the receiver.
+    /// Starts the thread, which covers each frame by `privacy`; what it has done comes out of the receiver.
     pub(super) fn start(
         limits: FrameLimits,
-    ) -> std::io::Result<(Self, async_mpsc::Receiver<Done>)> {
+        privacy: Privacy,
+    ) -> std::io::Result<(Self, async_mpsc::Receiver<Finished>)> {
+        let coverer = Coverer::new(limits, privacy, Handle::current());
         let (work, jobs) = mpsc::sync_channel(WORK_MAX);
         // As many as there can be jobs: the thread never waits for the engine.
         let (done, results) = async_mpsc::channel(WORK_MAX);
         let thread = std::thread::Builder::new()
             .name("tidegate-encode".into())
-            .spawn(move || run(limits, &jobs, &done))?;
+            .spawn(move || run(limits, coverer, &jobs, &done))?;
         Ok((Self { work: Some(work), thread: Some(thread) }, results))
     }
 
@@ -98,6 +111,14 @@ impl Encoder {
     /// [`Busy`].
     pub(super) fn encode(&self, job: Job) -> Result<(), Busy> {
         self.give(Work::Encode(job))
+    }
+
+    /// Covers an original.
+    ///
+    /// # Errors
+    /// [`Busy`].
+    pub(super) fn cover(&self, original: Original, jpeg: Bytes) -> Result<(), Busy> {
+        self.give(Work::Original(original, jpeg))
     }
 
     /// Says that the frame last encoded for a transfer was sent: differencing compares with it from now on.
@@ -129,7 +150,13 @@ impl Drop for Encoder {
     }
 }
 
-fn run(limits: FrameLimits, jobs: &mpsc::Receiver<Work>, done: &async_mpsc::Sender<Done>) {
+fn run(
+    limits: FrameLimits,
+    coverer: Coverer,
+    jobs: &mpsc::Receiver<Work>,
+    done: &async_mpsc::Sender<Finished>,
+) {
+    let mut covered = Covered { coverer, last: None };
     let mut transcoder = Transcoder::new(limits);
     let mut states: HashMap<TransferId, TransferState> = HashMap::new();
     let pool = Pool::default();
@@ -152,7 +179,10 @@ fn run(limits: FrameLimits, jobs: &mpsc::Receiver<Work>, done: &async_mpsc::Send
                 let state = states.entry(job.transfer).or_default();
                 let started = clock::now();
                 let mut out = pool.take();
-                let outcome = match transcoder.apply_for(state, &job.jpeg, &job.setting, &mut out) {
+                let applied = covered
+                    .of(job.frame, &job.jpeg, &pool)
+                    .and_then(|jpeg| transcoder.apply_for(state, &jpeg, &job.setting, &mut out));
+                let outcome = match applied {
                     Ok(Applied::Encoded { size }) => {
                         Ok(Outcome::Encoded { body: pool.share(out), size })
                     }
@@ -167,11 +197,53 @@ fn run(limits: FrameLimits, jobs: &mpsc::Receiver<Work>, done: &async_mpsc::Send
                 };
                 let Job { transfer, frame, .. } = job;
                 let ended = clock::now();
-                if done.blocking_send(Done { transfer, frame, started, ended, outcome }).is_err() {
+                let frame = Done { transfer, frame, started, ended, outcome };
+                if done.blocking_send(Finished::Frame(frame)).is_err() {
+                    return;
+                }
+            }
+            Work::Original(original, jpeg) => {
+                let body = match covered.of(original.at, &jpeg, &pool) {
+                    Ok(body) => body,
+                    Err(error) => {
+                        tracing::warn!(at = %original.at, %error, "an original cannot be covered, and is not sent");
+                        continue;
+                    }
+                };
+                let outcome = OriginalOutcome::Found { bytes: body.len() as u64 };
+                let original = Original { outcome, ..original };
+                if done.blocking_send(Finished::Original(original, body)).is_err() {
                     return;
                 }
             }
         }
+    }
+}
+
+/// Frames that are covered. The last one is kept: the transfers of a camera ask for the same frame.
+struct Covered {
+    coverer: Coverer,
+    last: Option<(Instant, Bytes)>,
+}
+
+impl Covered {
+    fn of(&mut self, at: Instant, jpeg: &Bytes, pool: &Pool) -> Result<Bytes, FrameError> {
+        if !self.coverer.covers() {
+            return Ok(jpeg.clone());
+        }
+        if let Some((frame, jpeg)) = &self.last
+            && *frame == at
+        {
+            return Ok(jpeg.clone());
+        }
+        let mut out = pool.take();
+        if let Err(error) = self.coverer.cover(at, jpeg, &mut out) {
+            pool.give_back(out);
+            return Err(error);
+        }
+        let jpeg = pool.share(out);
+        self.last = Some((at, jpeg.clone()));
+        Ok(jpeg)
     }
 }
 
@@ -233,9 +305,10 @@ mod tests {
         assert!(again.is_empty() && again.capacity() >= 1000);
     }
 
-    #[test]
-    fn a_frame_that_is_no_jpeg_is_refused_and_the_next_job_served() {
-        let (encoder, mut results) = Encoder::start(FrameLimits::default()).unwrap();
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_frame_that_is_no_jpeg_is_refused_and_the_next_job_served() {
+        let (encoder, mut results) =
+            Encoder::start(FrameLimits::default(), Privacy::default()).unwrap();
         for frame in 1..=2 {
             let job = Job {
                 transfer: TransferId(1),
@@ -244,7 +317,7 @@ mod tests {
                 setting: "q50".parse().unwrap(),
             };
             encoder.encode(job).unwrap();
-            let done = results.blocking_recv().unwrap();
+            let Some(Finished::Frame(done)) = results.recv().await else { panic!("a job is done") };
             assert_eq!(done.frame, Instant::from_nanos(frame));
             assert_eq!(done.outcome.unwrap_err(), FrameError::NotJpeg);
         }

@@ -70,19 +70,27 @@ pub(super) struct Engine {
     captures: Reader,
     tables: Arc<TableSet>,
     config: TransferConfig,
+    /// Whether no frame may leave as it was captured.
+    covers: bool,
     transfers: BTreeMap<TransferId, Running>,
     actions: VecDeque<Action>,
     next: u32,
 }
 
 impl Engine {
-    pub(super) fn new(log: Log, tables: Arc<TableSet>, config: TransferConfig) -> Self {
+    pub(super) fn new(
+        log: Log,
+        tables: Arc<TableSet>,
+        config: TransferConfig,
+        covers: bool,
+    ) -> Self {
         let captures = log.reader_next();
         Self {
             log,
             captures,
             tables,
             config,
+            covers,
             transfers: BTreeMap::new(),
             actions: VecDeque::new(),
             next: 0,
@@ -229,7 +237,9 @@ impl Engine {
         let config = TransferConfig { wanted, ..self.config.clone() };
         self.next = self.next.wrapping_add(1);
         let machine = Transfer::new(now, self.next, start.demand, config, self.tables.clone());
-        let (running, first) = Running::new(now, &start, machine, &self.log, &mut self.actions);
+        let covers = self.covers;
+        let (running, first) =
+            Running::new(now, &start, machine, covers, &self.log, &mut self.actions);
         self.transfers.insert(transfer, running);
         self.actions.push_back(Action::Record(TransferStarted { transfer, first }.into()));
     }

@@ -9,18 +9,20 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tidegate_frame::{table::TableSet, transfer::TransferConfig};
+use tidegate_frame::{knob::FrameLimits, table::TableSet, transfer::TransferConfig};
 use tidegate_log::Log;
 use tidegate_message::Instant;
 use tidegate_wire::{
-    CameraAnnounce, CameraInfo, CameraInfoRequest, FrameHeader, Record, TransferId,
+    CameraAnnounce, CameraInfo, CameraInfoRequest, FrameHeader, Original, OriginalOutcome, Record,
+    TransferId,
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    Privacy,
     capture::{self, CaptureCounts},
-    encoder::{Done, Encoder},
+    encoder::{Encoder, Finished},
     engine::{Action, Engine},
 };
 use crate::{
@@ -41,7 +43,8 @@ pub(crate) struct Camera {
     pub(super) captured: watch::Receiver<u64>,
     pub(super) tables: Arc<TableSet>,
     pub(super) config: TransferConfig,
-    pub(super) limits: tidegate_frame::knob::FrameLimits,
+    pub(super) limits: FrameLimits,
+    pub(super) privacy: Privacy,
     /// Moves the capture times; none where frames are given from outside.
     pub(super) source: Option<SourceControl>,
 }
@@ -83,9 +86,14 @@ impl Camera {
         carrier: Carrier,
         stop: &CancellationToken,
     ) -> Result<(), Down> {
-        let (encoder, encoded) = Encoder::start(self.limits)
+        let (encoder, encoded) = Encoder::start(self.limits, self.privacy.clone())
             .map_err(|error| Down { why: format!("no encoder thread: {error}") })?;
-        let engine = Engine::new(self.log.clone(), self.tables.clone(), self.config.clone());
+        let engine = Engine::new(
+            self.log.clone(),
+            self.tables.clone(),
+            self.config.clone(),
+            self.privacy.covers(),
+        );
         let served = Served {
             camera: self,
             engine,
@@ -101,7 +109,7 @@ impl Camera {
 impl Served<'_> {
     async fn run(
         mut self,
-        mut encoded: mpsc::Receiver<Done>,
+        mut encoded: mpsc::Receiver<Finished>,
         mut captured: watch::Receiver<u64>,
         stop: &CancellationToken,
     ) -> Result<(), Down> {
@@ -113,7 +121,10 @@ impl Served<'_> {
                 biased;
                 () = stop.cancelled() => return Ok(()),
                 incoming = self.carrier.recv() => self.receive(incoming?).await?,
-                Some(done) = encoded.recv() => self.engine.handle_encoded(clock::now(), done),
+                Some(finished) = encoded.recv() => match finished {
+                    Finished::Frame(done) => self.engine.handle_encoded(clock::now(), done),
+                    Finished::Original(original, body) => self.send_original(original, body),
+                },
                 Ok(()) = captured.changed() => {
                     captured.borrow_and_update();
                     self.tell_path();
@@ -175,17 +186,12 @@ impl Served<'_> {
                     self.sending.remove(&(transfer, frame));
                 }
                 Action::Original { original, body } => {
-                    // Bulk waits behind frames; frames must not wait behind bulk.
-                    while self.originals.try_join_next().is_some() {}
-                    if self.originals.len() >= ORIGINALS_MAX {
-                        tracing::warn!(at = %original.at, "too many originals asked for at once");
-                        continue;
+                    let found = matches!(original.outcome, OriginalOutcome::Found { .. });
+                    if !found || !self.camera.privacy.covers_originals() {
+                        self.send_original(original, body);
+                    } else if let Err(busy) = self.encoder.cover(original, body) {
+                        tracing::warn!(%busy, "original not covered, and not sent");
                     }
-                    let sender = self.carrier.sender();
-                    self.originals.spawn(async move {
-                        // A link that is down is noticed by the loop.
-                        let _ = sender.send_bulk(original.into(), body).await;
-                    });
                 }
                 Action::Encode(job) => {
                     let (transfer, frame) = (job.transfer, job.frame);
@@ -214,6 +220,20 @@ impl Served<'_> {
             }
         }
         Ok(())
+    }
+
+    fn send_original(&mut self, original: Original, body: Bytes) {
+        // Bulk waits behind frames; frames must not wait behind bulk.
+        while self.originals.try_join_next().is_some() {}
+        if self.originals.len() >= ORIGINALS_MAX {
+            tracing::warn!(at = %original.at, "too many originals asked for at once");
+            return;
+        }
+        let sender = self.carrier.sender();
+        self.originals.spawn(async move {
+            // A link that is down is noticed by the loop.
+            let _ = sender.send_bulk(original.into(), body).await;
+        });
     }
 
     async fn send_frame(

@@ -10,12 +10,17 @@ use std::{
 
 use tidegate_broker::{Overflow, schedule::Policy};
 use tidegate_client::MESSAGE_BYTES_MAX;
-use tidegate_frame::controller::{LinkModel, MezPiConfig};
+use tidegate_frame::{
+    controller::{LinkModel, MezPiConfig},
+    privacy::{Cover, Regions},
+};
 use tidegate_message::{CameraName, FrameSize};
 use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 
 use super::{ByteCount, ConfigError, Origins, layers::Setting, value::Value};
 use crate::{
+    camera::Originals,
+    detector::{DetectorError, DetectorSpec},
     link::Transport,
     mqtt::{bridge::RemoteVersion, settings::Protocol},
 };
@@ -33,6 +38,12 @@ config! {
         /// Where applications connect (gRPC). Default `127.0.0.1:7080`; `0.0.0.0:7080` opens it to the
         /// network, where a client needs a certificate all the same.
         api_listen: SocketAddr = (Ipv4Addr::LOCALHOST, 7080).into(),
+        /// Where other machines redeem invitations (`tidegate invite`), over TLS; only a node that has the authority's key can.
+        /// Default none.
+        enrol_listen: Option<SocketAddr> = None,
+        /// Where `/healthz` and `/readyz` are answered (HTTP, to everybody): 200 while the node is alive, and while it is ready;
+        /// else 503; with what is wrong as JSON. Default none.
+        health_listen: Option<SocketAddr> = None,
     }
 
     /// `[frames]`: cameras and what is done to their frames.
@@ -80,6 +91,26 @@ config! {
         camera_bytes: ByteCount = ByteCount(1 << 30),
         /// Bytes kept of each transferred stream, at the edge node. Default `128MiB`.
         stream_bytes: ByteCount = ByteCount(128 << 20),
+    }
+
+    /// `[privacy]`: what of its cameras' frames nobody is to see. It is covered before a frame leaves the camera's node; its log
+    /// keeps the frames as they were captured.
+    privacy: PrivacyConfig {
+        /// Regions that become one gray, as `LEFT,TOP,RIGHT,BOTTOM` in fractions of width and height, several with `;` between:
+        /// `0,0,0.25,0.4; 0.5,0.5,1,1`. Default none.
+        fill: Regions = Regions::default(),
+        /// Regions of which at most 6 x 6 grays are left: that somebody is there can be seen, not who. Default none.
+        blur: Regions = Regions::default(),
+        /// What is covered wherever it is found: `face`, `person`, or `command` for a program of yours that speaks the detector
+        /// protocol. Detectors overlook: only regions are certain. While it fails, frames are covered whole. Default none.
+        detector: Option<String> = None,
+        /// That program and its arguments. Default none.
+        detector_command: Option<String> = None,
+        /// How what is found is covered: `fill` or `blur`. Default `blur`.
+        detected: Cover = Cover::Blur,
+        /// How a frame that was delivered is given when its original is asked for: `covered`, or `clear` as it was captured.
+        /// Default `covered`.
+        originals: Originals = Originals::Covered,
     }
 
     /// `[link]`: between nodes.
@@ -330,6 +361,11 @@ impl Config {
             ("log.camera_bytes", log.camera_bytes.0 >= log_bytes_min, LOG_BOUND),
             ("log.stream_bytes", log.stream_bytes.0 >= log_bytes_min, LOG_BOUND),
             (
+                "privacy.detector",
+                self.privacy.detector().is_ok(),
+                "face, person, or command with privacy.detector_command",
+            ),
+            (
                 "link.queue_allowed",
                 (Duration::from_millis(1)..=seconds(1)).contains(&link.queue_allowed),
                 "from 1ms to 1s",
@@ -428,6 +464,22 @@ impl Config {
             }
         }
         Ok(())
+    }
+}
+
+impl PrivacyConfig {
+    /// What is to find what is covered.
+    ///
+    /// # Errors
+    /// There is no such detector, or it is one that learns a background and finds what moves.
+    pub fn detector(&self) -> Result<Option<DetectorSpec>, DetectorError> {
+        let command = self.detector_command.as_deref();
+        match self.detector.as_deref() {
+            None if command.is_some() => DetectorSpec::parse("", command).map(Some),
+            None => Ok(None),
+            Some(name @ "moving") => Err(DetectorError::Unknown { name: name.to_owned() }),
+            Some(name) => DetectorSpec::parse(name, command).map(Some),
+        }
     }
 }
 

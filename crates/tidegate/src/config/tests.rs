@@ -28,7 +28,7 @@ fn what_is_printed_loads_to_the_same() {
     let printed = config.to_string();
     assert!(printed.contains("name = \"north\" # site.toml:2\n"), "{printed}");
     let mut again = parse(&printed).unwrap();
-    assert_eq!(again.origins.0.len(), 63, "every setting but those that are not set");
+    assert_eq!(again.origins.0.len(), 67, "every setting but those that are not set");
     again.origins = config.origins.clone();
     assert_eq!(again, config);
 }
@@ -53,7 +53,7 @@ fn mistakes_name_file_line_and_way_out() {
     for (text, expected) in [
         (
             "\n[nodes]\n",
-            "site.toml:2: there is no section [nodes]; choose one of: node frames mez_pi log link mqtt \
+            "site.toml:2: there is no section [nodes]; choose one of: node frames mez_pi log privacy link mqtt \
              mqtt.listener.NAME mqtt.bridge.NAME mqtt.user.NAME mqtt.topic.NAME",
         ),
         (

@@ -3,10 +3,12 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use tidegate_broker::{Overflow, schedule::Policy};
+use tidegate_frame::privacy::{Cover, RegionError, Regions};
 use tidegate_message::{CameraName, FrameSize};
 
 use super::units::{self, ByteCount};
 use crate::{
+    camera::Originals,
     link::Transport,
     mqtt::{bridge::RemoteVersion, settings::Protocol},
 };
@@ -141,6 +143,52 @@ impl Value for FrameSize {
 
     fn show(&self) -> Option<String> {
         Some(quoted(&self.to_string()))
+    }
+}
+
+impl Value for Regions {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error: RegionError| error.to_string())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.to_string()))
+    }
+}
+
+impl Value for Cover {
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "fill" => Ok(Self::Fill),
+            "blur" => Ok(Self::Blur),
+            _ => Err("choose one of: fill blur".to_owned()),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        let word = match self {
+            Self::Fill => "fill",
+            Self::Blur => "blur",
+        };
+        Some(quoted(word))
+    }
+}
+
+impl Value for Originals {
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "covered" => Ok(Self::Covered),
+            "clear" => Ok(Self::Clear),
+            _ => Err("choose one of: covered clear".to_owned()),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        let word = match self {
+            Self::Covered => "covered",
+            Self::Clear => "clear",
+        };
+        Some(quoted(word))
     }
 }
 

@@ -10,6 +10,7 @@ use std::{
         mpsc::{self, Receiver},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use mio::{Poll, Token, net::TcpListener};
@@ -21,12 +22,17 @@ use super::{
     settings::{Authenticate, ListenerSettings, ServerSettings, SessionSettings},
     shard::{Listener, Note, Question, Shard, ShardParts},
 };
-use crate::clock;
+use crate::{
+    clock,
+    health::{Health, Pulse},
+};
 
 /// Questions that may wait for the doors; beyond them clients are told that the server is busy.
 const QUESTIONS_MAX: usize = 1024;
 /// Threads that answer them.
 const ANSWERERS: usize = 2;
+/// A shard's loop comes round at least so often, or it hangs.
+const PULSE: Duration = Duration::from_secs(20);
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
 /// Bytes that a connection from inside the program may have in the kernel, each way of its pair; the kernel doubles it.
@@ -41,6 +47,8 @@ pub struct Server {
     addresses: Vec<(Arc<str>, SocketAddr)>,
     listeners: Vec<Arc<Listener>>,
     stops: Arc<AtomicBool>,
+    /// Of the shards: one that has ended is missed.
+    pulses: Vec<Pulse>,
 }
 
 /// Why a server cannot run.
@@ -62,11 +70,11 @@ pub enum ServerError {
 }
 
 impl Server {
-    /// Listens and serves.
+    /// Listens and serves; each shard is a pulse of `health`.
     ///
     /// # Errors
     /// [`ServerError`].
-    pub fn start(settings: ServerSettings) -> Result<Self, ServerError> {
+    pub fn start(settings: ServerSettings, health: &Health) -> Result<Self, ServerError> {
         let ServerSettings { broker, listeners, shards, doors, authorize, operators } = settings;
         let mut sockets = Vec::new();
         let mut addresses = Vec::new();
@@ -98,9 +106,12 @@ impl Server {
             addresses,
             listeners: sockets.iter().map(|(_, listener)| listener.clone()).collect(),
             stops: Arc::default(),
+            pulses: Vec::new(),
         };
         let seed = u64::from_ne_bytes(random_bytes().map_err(ServerError::Start)?);
         for (shard, poll) in polls.into_iter().enumerate() {
+            let pulse = health.pulse(format!("MQTT shard {shard}"), PULSE);
+            server.pulses.push(pulse.clone());
             let parts = ShardParts {
                 shard,
                 shared: shared.clone(),
@@ -110,6 +121,7 @@ impl Server {
                 doors: doors.clone(),
                 questions: questions.clone(),
                 admission: operators.as_ref().and_then(|operators| operators.admission(shard)),
+                pulse,
                 seed,
             };
             let shard_loop = Shard::new(parts).map_err(ServerError::Start)?;

@@ -14,7 +14,7 @@ use super::{
     configure,
     server::Server,
 };
-use crate::{auth::Doors, config::Config};
+use crate::{auth::Doors, config::Config, health::Health};
 
 /// What serves MQTT in a node; it stops when dropped.
 #[derive(Debug)]
@@ -64,11 +64,11 @@ impl Service {
     ///
     /// # Errors
     /// What keeps it from that, naming the key, the file or the address.
-    pub fn start(config: &Config) -> Result<Self, ApiError> {
+    pub fn start(config: &Config, health: &Health) -> Result<Self, ApiError> {
         let doors = configure::open_doors(config)?;
         let settings = configure::settings(config, doors.clone())?;
         let planned = configure::bridges(config, &settings)?;
-        let server = Server::start(settings).map_err(|error| {
+        let server = Server::start(settings, health).map_err(|error| {
             let text = "MQTT cannot be served; mqtt.enabled=false leaves it out";
             ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
         })?;
@@ -225,7 +225,8 @@ mod tests {
         let bridge = |name: &str, topics: &str| {
             format!("[mqtt.bridge.{name}]\nremote = \"127.0.0.1:1\"\ntopics_out = \"{topics}\"\n")
         };
-        let service = Service::start(&config(&bridge("x", "a"))).expect("it serves");
+        let service =
+            Service::start(&config(&bridge("x", "a")), &Health::default()).expect("it serves");
 
         // The same again.
         let reloaded = service.reload(config(&bridge("x", "a"))).expect("nothing is wrong");

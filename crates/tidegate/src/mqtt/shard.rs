@@ -40,7 +40,7 @@ use super::{
     settings::{Authenticate, ListenerSettings, Scram},
     transport::Transport,
 };
-use crate::clock;
+use crate::{clock, health::Pulse};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -188,6 +188,7 @@ pub(super) struct ShardParts {
     pub(super) doors: Arc<dyn Authenticate>,
     pub(super) questions: mpsc::SyncSender<Question>,
     pub(super) admission: Option<Box<dyn Admission>>,
+    pub(super) pulse: Pulse,
     pub(super) seed: u64,
 }
 
@@ -253,8 +254,9 @@ impl Shard {
     pub(super) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(1024);
         loop {
-            let timeout = self.timeout();
-            match self.parts.poll.poll(&mut events, timeout) {
+            let beat_within = self.parts.pulse.sleep_max();
+            let timeout = self.timeout().map_or(beat_within, |timeout| timeout.min(beat_within));
+            match self.parts.poll.poll(&mut events, Some(timeout)) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
@@ -267,6 +269,7 @@ impl Shard {
             self.give_up(now);
             self.broker.handle_timeout(now);
             self.flush_all(now);
+            self.parts.pulse.beat();
             if self.stops.is_some_and(|at| at <= now || self.is_idle()) {
                 return Ok(());
             }

@@ -14,7 +14,9 @@ use super::{
 };
 use crate::{
     api::{Frames, Identity, Subscription},
+    camera::Privacy,
     carrier,
+    health::Health,
 };
 
 pub(super) const OWNER: Owner = Owner { node: NodeId([1; 32]), certified: true };
@@ -49,6 +51,8 @@ impl Rig {
             source: String::new(),
             log: log.clone(),
             limits: FrameLimits::default(),
+            privacy: Privacy::default(),
+            health: Health::default(),
             future_max: Duration::from_secs(1),
             tables: None,
             transfer: TransferConfig::default(),

@@ -11,8 +11,9 @@ use std::{
 };
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, date_time_ymd,
+    BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
+    PublicKeyData, SanType, date_time_ymd,
 };
 use rustls_pki_types::pem::PemObject;
 
@@ -91,14 +92,22 @@ pub fn add(
     valid_for: Duration,
 ) -> Result<(), PkiError> {
     checked_name(name)?;
+    write_all(dir, &issue(&signer(dir)?, kind, name, hosts, valid_for)?)
+}
+
+/// The authority's key, and what it signs with.
+pub(super) type Signer = Issuer<'static, KeyPair>;
+
+/// The authority in `dir`.
+pub(super) fn signer(dir: &Path) -> Result<Signer, PkiError> {
     let path = dir.join("ca.key");
     let malformed = |source| PkiError::Malformed { path: path.clone(), source };
     let pem = read(&path)?;
     let der = rustls_pki_types::PrivateKeyDer::from_pem_slice(&pem).map_err(malformed)?;
     let key = KeyPair::try_from(&der)
-        .map_err(|source| PkiError::Issue { name: name.to_owned(), source })?;
-    let issuer = Issuer::new(authority_params(valid_for), key);
-    write_all(dir, &issue(&issuer, kind, name, hosts, valid_for)?)
+        .map_err(|source| PkiError::Issue { name: "ca".to_owned(), source })?;
+    // Of its parameters, only the name goes into what it signs.
+    Ok(Issuer::new(authority_params(VALID_FOR_DEFAULT), key))
 }
 
 /// The authority's name is always the same, so that its key alone is enough to make more certificates.
@@ -132,6 +141,21 @@ fn issue(
     hosts: &[String],
     valid_for: Duration,
 ) -> Result<[(String, String); 2], PkiError> {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)
+        .map_err(|source| PkiError::Issue { name: name.to_owned(), source })?;
+    let certificate = certify(issuer, kind, name, hosts, valid_for, &key)?;
+    Ok([(format!("{name}.pem"), certificate.pem()), (format!("{name}.key"), key.serialize_pem())])
+}
+
+/// A certificate for one owner's public key.
+pub(super) fn certify(
+    issuer: &Issuer<'_, KeyPair>,
+    kind: Kind,
+    name: &str,
+    hosts: &[String],
+    valid_for: Duration,
+    key: &impl PublicKeyData,
+) -> Result<Certificate, PkiError> {
     let failed = |source| PkiError::Issue { name: name.to_owned(), source };
     let text = |text: &str| {
         text.try_into().map(SanType::DnsName).map_err(|_| PkiError::Host { host: text.to_owned() })
@@ -154,30 +178,32 @@ fn issue(
             });
         }
     }
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(failed)?;
-    let certificate = params.signed_by(&key, issuer).map_err(failed)?;
-    Ok([(format!("{name}.pem"), certificate.pem()), (format!("{name}.key"), key.serialize_pem())])
+    params.signed_by(key, issuer).map_err(failed)
 }
 
 fn is_host_name(text: &str) -> bool {
     rustls_pki_types::DnsName::try_from(text).is_ok()
 }
 
-fn write_all(dir: &Path, files: &[(String, String)]) -> Result<(), PkiError> {
-    let cannot = |path: &Path| {
-        let path = path.to_owned();
-        move |source: io::Error| match source.kind() {
-            io::ErrorKind::AlreadyExists => PkiError::Exists { path },
-            _ => PkiError::Write { path, source },
-        }
-    };
-    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(cannot(dir))?;
-    for (name, _) in files {
-        let path = dir.join(name);
-        if fs::symlink_metadata(&path).is_ok() {
-            return Err(PkiError::Exists { path });
-        }
+fn cannot(path: &Path) -> impl FnOnce(io::Error) -> PkiError + use<> {
+    let path = path.to_owned();
+    move |source: io::Error| match source.kind() {
+        io::ErrorKind::AlreadyExists => PkiError::Exists { path },
+        _ => PkiError::Write { path, source },
     }
+}
+
+/// Makes `dir` if need be; fails if any of the files is there.
+pub(super) fn writable(dir: &Path, names: &[&str]) -> Result<(), PkiError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(cannot(dir))?;
+    let taken =
+        names.iter().map(|name| dir.join(name)).find(|path| fs::symlink_metadata(path).is_ok());
+    taken.map_or(Ok(()), |path| Err(PkiError::Exists { path }))
+}
+
+pub(super) fn write_all(dir: &Path, files: &[(String, String)]) -> Result<(), PkiError> {
+    let names: Vec<&str> = files.iter().map(|(name, _)| &**name).collect();
+    writable(dir, &names)?;
     for (name, content) in files {
         let path = dir.join(name);
         let mut options = OpenOptions::new();

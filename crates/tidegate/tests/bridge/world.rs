@@ -11,10 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tidegate::mqtt::{
-    Server,
-    bridge::{Bridge, BridgeSettings},
-    settings::{ListenerSettings, OpenDoors, Protocol, ServerSettings},
+use tidegate::{
+    health::Health,
+    mqtt::{
+        Server,
+        bridge::{Bridge, BridgeSettings},
+        settings::{ListenerSettings, OpenDoors, Protocol, ServerSettings},
+    },
 };
 use tidegate_broker::BrokerConfig;
 use tidegate_load::client::{Client, Message, Options, Outgoing};
@@ -42,7 +45,7 @@ pub(crate) fn broker(port: u16, tls: Option<Arc<rustls::ServerConfig>>) -> Serve
         authorize: Arc::new(AllowAll),
         operators: None,
     };
-    Server::start(settings).unwrap()
+    Server::start(settings, &Health::default()).unwrap()
 }
 
 pub(crate) fn port(server: &Server) -> u16 {

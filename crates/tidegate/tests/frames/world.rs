@@ -9,7 +9,8 @@ use std::{
 use futures::StreamExt;
 use tempfile::TempDir;
 use tidegate::{
-    camera::{self, CameraError, CameraOptions, DialOptions},
+    camera::{self, CameraError, CameraOptions, DialOptions, Privacy},
+    health::Health,
     link::{LinkConfig, Transport},
     node::{Node, NodeOptions},
     pki::{self, InitRequest},
@@ -100,9 +101,18 @@ impl World {
         transport: Transport,
         pki: &Path,
     ) -> CameraNode {
-        let dial = self.dial(name, transport, pki);
+        self.camera_of(options(name), source, self.dial(name, transport, pki))
+    }
+
+    /// Starts a camera node whose frames are covered.
+    pub(crate) fn private_camera(&self, name: &str, source: &str, privacy: Privacy) -> CameraNode {
+        let options = CameraOptions { privacy, ..options(name) };
+        self.camera_of(options, source, self.dial(name, Transport::Quic, self.path()))
+    }
+
+    fn camera_of(&self, options: CameraOptions, source: &str, dial: DialOptions) -> CameraNode {
         let stop = CancellationToken::new();
-        let (stopped, options) = (stop.clone(), options(name));
+        let stopped = stop.clone();
         let source = source.parse().expect("a source");
         let task = tokio::spawn(async move { camera::run(options, &source, dial, stopped).await });
         CameraNode { task, stop }
@@ -170,6 +180,8 @@ fn options(name: &str) -> CameraOptions {
         source: String::new(),
         log: LogConfig { bytes_max: 64 << 20, segment_bytes: 8 << 20 },
         limits: FrameLimits::default(),
+        privacy: Privacy::default(),
+        health: Health::default(),
         future_max: Duration::from_secs(1),
         tables: None,
         transfer: TransferConfig::default(),

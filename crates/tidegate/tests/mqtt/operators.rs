@@ -2,9 +2,12 @@
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
-use tidegate::mqtt::{
-    Server,
-    settings::{ListenerSettings, OpenDoors, Operators, ServerSettings},
+use tidegate::{
+    health::Health,
+    mqtt::{
+        Server,
+        settings::{ListenerSettings, OpenDoors, Operators, ServerSettings},
+    },
 };
 use tidegate_broker::{Admission, Batch, BrokerConfig, Draft, Verdict};
 use tidegate_load::client::{Client, Options, Outgoing};
@@ -49,15 +52,15 @@ impl Admission for ByTopic {
 fn messages_pass_are_replaced_dropped_and_emitted() {
     let listen = (Ipv4Addr::LOCALHOST, 0).into();
     let listener = ListenerSettings { anonymous: true, ..ListenerSettings::new("main", listen) };
-    let server = Server::start(ServerSettings {
+    let settings = ServerSettings {
         broker: BrokerConfig::default(),
         listeners: vec![listener],
         shards: 2,
         doors: Arc::new(OpenDoors),
         authorize: Arc::new(AllowAll),
         operators: Some(Arc::new(ByTopic)),
-    });
-    let server = server.expect("it serves");
+    };
+    let server = Server::start(settings, &Health::default()).expect("it serves");
     // Of eight names some live on each shard.
     let address = server.addresses()[0].1;
     for name in 0..8 {

@@ -27,6 +27,8 @@ const CAPTURED_BY: Duration = Duration::from_secs(1);
 /// A transfer and its frames.
 pub(super) struct Running {
     transfer: Transfer,
+    /// Whether no frame may leave as it was captured.
+    covers: bool,
     /// Where it reads the log while it is behind; none while it takes frames as they come.
     cursor: Option<Reader>,
     /// Frames captured before this are from the past.
@@ -74,6 +76,7 @@ impl Running {
         now: Instant,
         start: &StartTransfer,
         transfer: Transfer,
+        covers: bool,
         log: &Log,
         actions: &mut VecDeque<Action>,
     ) -> (Self, Instant) {
@@ -104,6 +107,7 @@ impl Running {
         let first = wrapped.map_or(from.unwrap_or(now), |(_, until)| until);
         let running = Self {
             transfer,
+            covers,
             cursor,
             began: now,
             from: start.from,
@@ -339,7 +343,7 @@ impl Running {
         let Some(work) = self.frames.get_mut(&frame) else {
             return self.transfer.handle(now, Input::EncodeFailed { frame });
         };
-        if setting.is_original() && setting.difference().is_none() {
+        if setting.is_original() && setting.difference().is_none() && !self.covers {
             // The log's own bytes travel; nothing is copied.
             let body = work.entry.body.clone();
             let bytes = u32::try_from(body.len()).unwrap_or(u32::MAX);

@@ -23,7 +23,7 @@ impl Rig {
     fn new(log_bytes: u64) -> Self {
         let (writer, log) = Log::create(LogConfig::bounded(log_bytes), Memory::new()).unwrap();
         let tables = Arc::new(TableSet::builtin());
-        let engine = Engine::new(log, tables, TransferConfig::default());
+        let engine = Engine::new(log, tables, TransferConfig::default(), false);
         Self { engine, writer, now: Instant::from_millis(1_000_000), to: None }
     }
 

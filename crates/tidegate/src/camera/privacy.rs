@@ -1,0 +1,177 @@
+//! What of a camera's frames nobody is to see.
+//!
+//! ```text
+//!  frame ──▶ Coverer: regions of the configuration, boxes of the detector ──▶ Masker ──▶ transcoder, original
+//! ```
+//!
+//! Always true: a frame whose regions cannot be said, for its detector failed, is covered whole.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tidegate_frame::{
+    knob::{FrameError, FrameLimits},
+    privacy::{Cover, Mask, Masker, Region},
+    score::Detection,
+};
+use tidegate_message::{FrameSize, Instant};
+use tokio::runtime::Handle;
+
+use crate::{
+    detector::{Detector, DetectorError, DetectorSpec, source_size},
+    error_chain,
+};
+
+/// How the frames of a camera are covered before they leave its node.
+#[derive(Clone, Debug)]
+pub struct Privacy {
+    /// Where, and how.
+    pub masks: Arc<[Mask]>,
+    /// What is covered wherever it is found, and how. Detectors overlook: only [`Privacy::masks`] are certain.
+    pub found: Option<(DetectorSpec, Cover)>,
+    /// Whether originals are covered, too.
+    pub originals: Originals,
+}
+
+impl Default for Privacy {
+    fn default() -> Self {
+        Self { masks: [].into(), found: None, originals: Originals::default() }
+    }
+}
+
+impl Privacy {
+    /// Whether no frame may leave as it was captured.
+    pub(super) fn covers(&self) -> bool {
+        !self.masks.is_empty() || self.found.is_some()
+    }
+
+    /// Whether an original may not, either.
+    pub(super) fn covers_originals(&self) -> bool {
+        self.covers() && self.originals == Originals::Covered
+    }
+}
+
+/// How an original is given to who asks for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Originals {
+    /// In full quality, and covered.
+    #[default]
+    Covered,
+    /// As it was captured.
+    Clear,
+}
+
+/// What was found stays covered so long in other frames: a detector overlooks now and then what it saw a moment before.
+const HELD: Duration = Duration::from_secs(1);
+/// Boxes end at the chin: they are covered with so much around them, of their size.
+const AROUND: f32 = 0.25;
+
+/// Covers the frames of one camera. Lives on the encoder's thread.
+pub(super) struct Coverer {
+    privacy: Privacy,
+    masker: Masker,
+    finder: Option<Finder>,
+}
+
+impl Coverer {
+    /// For frames within `limits`; its detector's I/O happens on `runtime`.
+    pub(super) fn new(limits: FrameLimits, privacy: Privacy, runtime: Handle) -> Self {
+        let finder = privacy.found.clone().map(|(spec, cover)| Finder {
+            spec,
+            cover,
+            runtime,
+            detector: None,
+            source: None,
+            held: Vec::new(),
+            fails: false,
+        });
+        Self { privacy, masker: Masker::new(limits), finder }
+    }
+
+    /// Whether there is anything to cover.
+    pub(super) fn covers(&self) -> bool {
+        self.privacy.covers()
+    }
+
+    /// Writes the frame captured at `at` into `out`, covered.
+    ///
+    /// # Errors
+    /// [`FrameError`]; `out` is empty then.
+    pub(super) fn cover(
+        &mut self,
+        at: Instant,
+        jpeg: &Bytes,
+        out: &mut Vec<u8>,
+    ) -> Result<(), FrameError> {
+        let found = self.finder.as_mut().map(|finder| finder.masks(at, jpeg));
+        let masks = [&self.privacy.masks[..], found.as_deref().unwrap_or_default()].concat();
+        self.masker.apply(jpeg, &masks, out)
+    }
+}
+
+/// Asks the detector.
+struct Finder {
+    spec: DetectorSpec,
+    cover: Cover,
+    runtime: Handle,
+    detector: Option<Detector>,
+    source: Option<FrameSize>,
+    /// What was found of late, with the frame that it was found in.
+    held: Vec<(Instant, Region)>,
+    fails: bool,
+}
+
+impl Finder {
+    fn masks(&mut self, at: Instant, jpeg: &Bytes) -> Vec<Mask> {
+        let cover = self.cover;
+        let regions = match self.find(jpeg) {
+            Ok(found) => {
+                if std::mem::take(&mut self.fails) {
+                    tracing::info!(detector = %self.spec.kind, "the detector answers again");
+                }
+                self.held.extend(found.into_iter().map(|region| (at, region)));
+                // Frames come in any order: one from the past may follow a live one.
+                self.held.retain(|(seen, _)| seen.since(at).max(at.since(*seen)) <= HELD);
+                self.held.iter().map(|(_, region)| *region).collect()
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.fails, true) {
+                    let error = error_chain(&error);
+                    tracing::error!(detector = %self.spec.kind, error, "the detector fails: frames are covered whole");
+                }
+                vec![Region::WHOLE]
+            }
+        };
+        regions.into_iter().map(|region| Mask { region, cover }).collect()
+    }
+
+    fn find(&mut self, jpeg: &Bytes) -> Result<Vec<Region>, DetectorError> {
+        let size = source_size(jpeg)?;
+        let Self { spec, runtime, detector, source, .. } = self;
+        let boxes = runtime.block_on(async {
+            let detector = match detector {
+                Some(detector) => detector,
+                None => detector.insert(Detector::start(spec.clone()).await?),
+            };
+            if *source != Some(size) {
+                *source = None;
+                detector.begin_scene(size, &[]).await?;
+                *source = Some(size);
+            }
+            detector.detect(jpeg).await
+        })?;
+        let fraction = |pixels: f64, of: u16| (pixels / f64::from(of)).clamp(0.0, 1.0) as f32;
+        let region = |found: &Detection| {
+            let [left, top, right, bottom] = found.rect.corners();
+            let (across, down) = (size.width, size.height);
+            Region::new(
+                fraction(left, across),
+                fraction(top, down),
+                fraction(right, across),
+                fraction(bottom, down),
+            )
+        };
+        // A box without area covers nothing.
+        Ok(boxes.iter().filter_map(|found| Some(region(found).ok()?.grown(AROUND))).collect())
+    }
+}
