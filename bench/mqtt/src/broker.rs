@@ -77,7 +77,7 @@ impl Kind {
 }
 
 /// What of a broker is chosen by the row.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// Ours: its policy for large messages.
     pub policy: &'static str,
@@ -85,11 +85,13 @@ pub struct Setup {
     pub shards: usize,
     /// Whether a peer's limits are raised for a closed loop, rather than left at its defaults.
     pub raised: bool,
+    /// Ours: what becomes of messages with QoS 1 for a subscriber that is full.
+    pub overflow: &'static str,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { policy: "deadline", shards: 1, raised: true }
+        Self { policy: "deadline", shards: 1, raised: true, overflow: "disconnect" }
     }
 }
 
@@ -301,12 +303,13 @@ fn node_config(setup: &Setup, folder: &Path) -> anyhow::Result<String> {
     let link = TcpListener::bind("127.0.0.1:0").context("finding a free port")?;
     Ok(format!(
         "[node]\nname = \"bench\"\ndata_dir = {:?}\napi_listen = \"{}\"\n\n[link]\nlisten = \"{}\"\n\n[mqtt]\nshards = {}\n\
-         policy = \"{}\"\nallow_anonymous = true\n",
+         policy = \"{}\"\noverflow = \"{}\"\nallow_anonymous = true\n",
         folder.join("data"),
         api.local_addr()?,
         link.local_addr()?,
         setup.shards,
         setup.policy,
+        setup.overflow,
     ))
 }
 

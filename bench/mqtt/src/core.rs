@@ -6,7 +6,8 @@ use anyhow::{Context as _, anyhow};
 use bench_harness::{Figure, Report, Target, percentile};
 use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
 use tidegate_broker::{
-    Broker, BrokerConfig, ConnectRequest, SLICES_MAX, SessionConfig, Shared, index::Index,
+    Broker, BrokerConfig, ConnectRequest, ConnectionKey, SLICES_MAX, SessionConfig, Shared,
+    index::Index,
 };
 use tidegate_load::process::usage;
 use tidegate_message::{AllowAll, Identity};
@@ -19,6 +20,8 @@ use tidegate_wire::mqtt::{
 use crate::Plan;
 
 const SUBSCRIPTIONS: u64 = 1_000_000;
+const SUBSCRIBERS: u64 = 10_000;
+const FILTERS_EACH: u64 = SUBSCRIPTIONS / SUBSCRIBERS;
 const SESSIONS: u64 = 100_000;
 const SEED: u64 = 1;
 /// Most of a match, in ns, and of a subscription.
@@ -31,6 +34,7 @@ const SUBSCRIPTION_BYTES_MAX: f64 = 200.0;
 /// A session is refused, or this process cannot look at itself.
 pub fn core(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     subscriptions(plan, report)?;
+    subscriptions_of_sessions(report)?;
     sessions(plan, report)
 }
 
@@ -97,16 +101,75 @@ fn subscriptions(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The same filters as subscriptions of a broker: what it keeps for each beside the index is included.
+fn subscriptions_of_sessions(report: &mut Report) -> anyhow::Result<()> {
+    let mut core = Core::new();
+    let mut random = SmallRng::seed_from_u64(SEED);
+    let keys: Vec<ConnectionKey> =
+        (0..SUBSCRIBERS).map(|number| core.connect(number)).collect::<anyhow::Result<_>>()?;
+    let before = own_resident()?;
+    for (number, key) in (0..).zip(keys) {
+        let own = number * FILTERS_EACH..(number + 1) * FILTERS_EACH;
+        core.subscribe(key, own.map(|n| filter(&mut random, n)).collect())?;
+    }
+    // Some wildcards come twice to one session and replace each other.
+    let kept = core.shared.subscriptions() as f64;
+    let each = own_resident()?.saturating_sub(before) as f64 / kept;
+    let name = "1 million subscriptions of a broker's 10,000 sessions";
+    report.figure(Figure::new(format!("{name}, kept"), "").ours([kept]));
+    report.figure(
+        Figure::new(format!("{name}, resident each"), "B")
+            .ours([each])
+            .target(Target::AtMost(SUBSCRIPTION_BYTES_MAX)),
+    );
+    Ok(())
+}
+
 /// Sessions with one subscription each: with their connections, then without.
 fn sessions(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let count = if plan.quick { SESSIONS / 5 } else { SESSIONS };
-    let now = || tidegate_message::Instant::from_nanos(monotonic_nanos());
-    let shared = Shared::new(BrokerConfig::default(), 1, Arc::new(AllowAll), now());
-    let mut broker = Broker::new(shared, 0, SEED, now());
-    let config = Arc::new(SessionConfig::default());
+    let mut core = Core::new();
     let before = own_resident()?;
     let mut keys = Vec::new();
     for number in 0..count {
+        let key = core.connect(number)?;
+        core.subscribe(key, vec![format!("devices/device-{number:08}/commands")])?;
+        keys.push(key);
+    }
+    let each = |bytes: u64| bytes.saturating_sub(before) as f64 / 1000.0 / count as f64;
+    let connected = each(own_resident()?);
+    for key in keys {
+        core.broker.closed(now(), key);
+    }
+    let alone = each(own_resident()?);
+    let kept = core.broker.statistics().sessions;
+    let name = format!("{count} sessions in the core, one subscription each");
+    let figure = Figure::new(format!("{name}, kept"), "").ours([kept as f64]);
+    report.figure(figure.target(Target::AtLeast(count as f64)));
+    report.figure(Figure::new(format!("{name}, resident each, connected"), "KB").ours([connected]));
+    report.figure(
+        Figure::new(format!("{name}, resident each, connections gone"), "KB")
+            .ours([alone])
+            .note("what the allocator keeps of the connections included"),
+    );
+    Ok(())
+}
+
+/// A broker without sockets.
+struct Core {
+    shared: Arc<Shared>,
+    broker: Broker,
+    config: Arc<SessionConfig>,
+}
+
+impl Core {
+    fn new() -> Self {
+        let shared = Shared::new(BrokerConfig::default(), 1, Arc::new(AllowAll), now());
+        let broker = Broker::new(shared.clone(), 0, SEED, now());
+        Self { shared, broker, config: Arc::default() }
+    }
+
+    fn connect(&mut self, number: u64) -> anyhow::Result<ConnectionKey> {
         let client_id = format!("device-{number:08}");
         let connect = Connect {
             version: Version::V5,
@@ -123,62 +186,54 @@ fn sessions(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
             },
         };
         let identity = Identity::anonymous(&client_id);
-        let request =
-            ConnectRequest { connect, identity, config: config.clone(), authentication_data: None };
-        let key = broker
-            .connect(now(), request)
-            .map_err(|refused| anyhow!("a session was refused: {:?}", refused.reason))?;
+        let config = self.config.clone();
+        let request = ConnectRequest { connect, identity, config, authentication_data: None };
+        let key = self.broker.connect(now(), request);
+        let key = key.map_err(|refused| anyhow!("a session was refused: {:?}", refused.reason))?;
+        self.flush();
+        Ok(key)
+    }
+
+    fn subscribe(&mut self, key: ConnectionKey, filters: Vec<String>) -> anyhow::Result<()> {
         let mut packet = Vec::new();
+        let of = |filter| SubscribeFilter {
+            filter,
+            maximum_qos: QoS::AtLeastOnce,
+            no_local: false,
+            retain_as_published: false,
+            retain_handling: RetainHandling::Send,
+        };
         Packet::Subscribe(Subscribe {
             packet_id: PacketId::new(1).context("1 is a packet identifier")?,
             subscription_id: None,
             user_properties: Vec::new(),
-            filters: vec![SubscribeFilter {
-                filter: format!("devices/{client_id}/commands"),
-                maximum_qos: QoS::AtLeastOnce,
-                no_local: false,
-                retain_as_published: false,
-                retain_handling: RetainHandling::Send,
-            }],
+            filters: filters.into_iter().map(of).collect(),
         })
         .encode(Version::V5, &mut packet)?;
-        broker.receive(now(), key, &packet);
-        flush(&mut broker, now());
-        keys.push(key);
+        self.broker.receive(now(), key, &packet);
+        self.flush();
+        Ok(())
     }
-    let each = |bytes: u64| bytes.saturating_sub(before) as f64 / 1000.0 / count as f64;
-    let connected = each(own_resident()?);
-    for key in keys {
-        broker.closed(now(), key);
+
+    /// Writes all there is into nothing.
+    fn flush(&mut self) {
+        while let Some(key) = self.broker.poll_dirty() {
+            loop {
+                let mut slices = [std::io::IoSlice::new(&[]); SLICES_MAX];
+                let count = self.broker.transmit(now(), key, &mut slices);
+                let bytes: usize = slices[..count].iter().map(|slice| slice.len()).sum();
+                if bytes == 0 {
+                    break;
+                }
+                self.broker.transmitted(now(), key, bytes, false);
+            }
+        }
+        while self.broker.poll_output().is_some() {}
     }
-    let alone = each(own_resident()?);
-    let kept = broker.statistics().sessions;
-    let name = format!("{count} sessions in the core, one subscription each");
-    let figure = Figure::new(format!("{name}, kept"), "").ours([kept as f64]);
-    report.figure(figure.target(Target::AtLeast(count as f64)));
-    report.figure(Figure::new(format!("{name}, resident each, connected"), "KB").ours([connected]));
-    report.figure(
-        Figure::new(format!("{name}, resident each, connections gone"), "KB")
-            .ours([alone])
-            .note("what the allocator keeps of the connections included"),
-    );
-    Ok(())
 }
 
-/// Writes all there is into nothing.
-fn flush(broker: &mut Broker, now: tidegate_message::Instant) {
-    while let Some(key) = broker.poll_dirty() {
-        loop {
-            let mut slices = [std::io::IoSlice::new(&[]); SLICES_MAX];
-            let count = broker.transmit(now, key, &mut slices);
-            let bytes: usize = slices[..count].iter().map(|slice| slice.len()).sum();
-            if bytes == 0 {
-                break;
-            }
-            broker.transmitted(now, key, bytes, false);
-        }
-    }
-    while broker.poll_output().is_some() {}
+fn now() -> tidegate_message::Instant {
+    tidegate_message::Instant::from_nanos(monotonic_nanos())
 }
 
 fn own_resident() -> anyhow::Result<u64> {

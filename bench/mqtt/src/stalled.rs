@@ -22,8 +22,48 @@ const BESIDE_MB: f64 = 33.6;
 const SMALL_P99_MS: f64 = 20.0;
 /// A publisher that waits longer than its period for one acknowledgement has been blocked.
 const HELD_UP_MS: f64 = 100.0;
-const LARGE: usize = 0;
-const SMALL: usize = 1;
+/// Index of the small flow.
+const SMALL: usize = 0;
+
+/// How the large messages and their subscribers are arranged.
+#[derive(Clone, Copy, Debug)]
+struct Arrangement {
+    name: &'static str,
+    /// Whether each stalled subscriber has a topic of its own, to which each 75th message goes: no payload is shared.
+    own_topics: bool,
+    /// Whether sessions stay when their connection ends.
+    kept: bool,
+    setup: Setup,
+    publisher: Target,
+}
+
+impl Arrangement {
+    /// One topic for all, as the other brokers are measured.
+    const SHARED: Self = Self {
+        name: "",
+        own_topics: false,
+        kept: false,
+        setup: Setup { policy: "deadline", shards: 1, raised: false, overflow: "disconnect" },
+        publisher: Target::AtMost(HELD_UP_MS),
+    };
+
+    /// Ours alone: all that its budget has to bear, under each policy.
+    fn own() -> [Self; 5] {
+        ["disconnect", "drop-oldest", "drop-newest", "latest", "block-publisher"].map(|overflow| {
+            Self {
+                name: overflow,
+                own_topics: true,
+                kept: true,
+                setup: Setup { shards: 2, overflow, ..Self::SHARED.setup },
+                publisher: if overflow == "block-publisher" {
+                    Target::Shown
+                } else {
+                    Self::SHARED.publisher
+                },
+            }
+        })
+    }
+}
 
 /// Peak memory, the healthy small subscriber's latency, and whether the publisher was held up.
 ///
@@ -36,6 +76,17 @@ pub fn stalled(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let length = Duration::from_secs(if plan.quick { 8 } else { 30 });
+    beside_others(plan, programs, contenders, length, report)?;
+    if plan.quick { Ok(()) } else { by_policy(programs, length, report) }
+}
+
+fn beside_others(
+    plan: &Plan,
+    programs: &Programs,
+    contenders: &[Kind],
+    length: Duration,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let runs = if plan.quick { 1 } else { plan.runs };
     let contenders: Vec<Kind> = contenders
         .iter()
@@ -50,11 +101,11 @@ pub fn stalled(
             length.as_secs()
         ),
     );
-    let mut made: BTreeMap<Kind, Vec<(f64, Outcome)>> = BTreeMap::new();
+    let mut made: BTreeMap<Kind, Vec<Made>> = BTreeMap::new();
     for run in 0..runs {
         for turn in 0..contenders.len() {
             let kind = contenders[(run + turn) % contenders.len()];
-            match one(programs, kind, length) {
+            match one(programs, kind, Arrangement::SHARED, length) {
                 Ok(outcome) => {
                     let memory = outcome.1.memory.iter();
                     let name =
@@ -67,29 +118,7 @@ pub fn stalled(
             }
         }
     }
-    type Pick = fn(&(f64, Outcome)) -> f64;
-    let picks: [(&str, &str, Pick, Target); 4] = [
-        ("peak resident", "MB", |made| made.0, Target::AtMost(BUDGET_MB + BESIDE_MB)),
-        (
-            "healthy small p99",
-            "ms",
-            |made| percentile(&made.1.ms(SMALL, |_| true), 0.99),
-            Target::AtMost(SMALL_P99_MS),
-        ),
-        (
-            "longest hold-up of a publisher",
-            "ms",
-            |made| made.1.held_up_ms,
-            Target::AtMost(HELD_UP_MS),
-        ),
-        (
-            "healthy, messages not arrived",
-            "",
-            |made| f64::from(made.1.lost(SMALL) + made.1.lost(LARGE)),
-            Target::Shown,
-        ),
-    ];
-    for (what, unit, pick, target) in picks {
+    for (what, unit, pick, target) in picks(Arrangement::SHARED) {
         for peer in contenders.iter().filter(|kind| **kind != Kind::Tidegate) {
             let of = |kind: Kind| -> Vec<f64> {
                 made.get(&kind).into_iter().flatten().map(pick).collect()
@@ -120,28 +149,91 @@ pub fn stalled(
 }
 
 /// Peak in MB, and what became of the messages.
-fn one(programs: &Programs, kind: Kind, length: Duration) -> anyhow::Result<(f64, Outcome)> {
-    let broker = programs.start(kind, &Setup { raised: false, ..Setup::default() })?;
+type Made = (f64, Outcome);
+/// What is told of a run: name, unit, value, what it must reach.
+type Pick = (&'static str, &'static str, fn(&Made) -> f64, Target);
+
+fn picks(arrangement: Arrangement) -> [Pick; 4] {
+    [
+        ("peak resident", "MB", |made| made.0, Target::AtMost(BUDGET_MB + BESIDE_MB)),
+        (
+            "healthy small p99",
+            "ms",
+            |made| percentile(&made.1.ms(SMALL, |_| true), 0.99),
+            Target::AtMost(SMALL_P99_MS),
+        ),
+        ("longest hold-up of a publisher", "ms", |made| made.1.held_up_ms, arrangement.publisher),
+        (
+            "healthy, messages not arrived",
+            "",
+            |made| {
+                let lost = (0..made.1.due.len()).map(|flow| made.1.lost(flow));
+                f64::from(lost.sum::<u32>())
+            },
+            Target::Shown,
+        ),
+    ]
+}
+
+/// Ours alone, with a topic for each stalled subscriber and sessions that stay, under each policy.
+fn by_policy(programs: &Programs, length: Duration, report: &mut Report) -> anyhow::Result<()> {
+    report.configuration(
+        "stalled, by policy",
+        format!(
+            "{STALLED} subscribers with QoS 1 that never read, each with a topic of its own that gets each {STALLED}th of the \
+             large messages, sessions that stay, two shards; one run"
+        ),
+    );
+    for arrangement in Arrangement::own() {
+        let made = one(programs, Kind::Tidegate, arrangement, length)?;
+        for (what, unit, pick, target) in picks(arrangement) {
+            let figure = Figure::new(
+                format!("{STALLED} stalled on own topics, {}, {what}", arrangement.name),
+                unit,
+            );
+            let failed = made.1.failed.first().cloned().unwrap_or_default();
+            let figure = figure.ours([pick(&made)]).target(target);
+            report.figure(if failed.is_empty() { figure } else { figure.note(failed) });
+        }
+    }
+    Ok(())
+}
+
+fn one(
+    programs: &Programs,
+    kind: Kind,
+    arrangement: Arrangement,
+    length: Duration,
+) -> anyhow::Result<Made> {
+    let broker = programs.start(kind, &arrangement.setup)?;
     let place = Place::Beside(None);
-    let flow = |name: &str, bytes, period, qos| Flow {
-        topic: format!("bench/{name}"),
+    let flow = |topic: String, bytes, period, first| Flow {
+        topic,
         bytes,
         period,
-        first: Duration::ZERO,
-        qos,
+        first,
+        qos: QoS::AtLeastOnce,
     };
+    let topics = if arrangement.own_topics { STALLED as u32 } else { 1 };
+    let topic = |number: u32| format!("bench/large/{}", number % topics);
     // Connections of their own: what is measured is the broker, not a publisher that is busy with a large message.
     let publishers = [
-        flow("large", LARGE_BYTES, LARGE_PERIOD, QoS::AtLeastOnce),
-        flow("small", 100, SMALL_PERIOD, QoS::AtLeastOnce),
+        vec![flow("bench/small".to_owned(), 100, SMALL_PERIOD, Duration::ZERO)],
+        (0..topics)
+            .map(|number| {
+                flow(topic(number), LARGE_BYTES, LARGE_PERIOD * topics, LARGE_PERIOD * number)
+            })
+            .collect(),
     ]
-    .map(|flow| Publisher { place, flows: vec![flow] });
-    let large = [("bench/large", QoS::AtLeastOnce)];
-    let mut subscribers: Vec<Subscriber<'_>> = (0..STALLED)
-        .map(|_| Subscriber { reads: false, ..Subscriber::new(place, &large) })
+    .map(|flows| Publisher { place, flows });
+    let subscriber = |filter: &str| Subscriber {
+        kept: arrangement.kept,
+        ..Subscriber::new(place, &[(filter, QoS::AtLeastOnce)])
+    };
+    let mut subscribers: Vec<Subscriber<'_>> = (0..STALLED as u32)
+        .map(|number| Subscriber { reads: false, ..subscriber(&topic(number)) })
         .collect();
-    subscribers.push(Subscriber::new(place, &large));
-    subscribers.push(Subscriber::new(place, &[("bench/small", QoS::AtLeastOnce)]));
+    subscribers.extend([subscriber("bench/large/#"), subscriber("bench/small")]);
     reset_peak(broker.process())?;
     let drain = Duration::from_secs(3);
     let outcome = traffic::run(&broker, &publishers, &subscribers, length, drain)?;

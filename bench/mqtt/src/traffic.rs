@@ -32,6 +32,8 @@ const STAMP_BYTES: usize = 8 + 2 + 4;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How often memory is looked at.
 const MEMORY_EVERY: Duration = Duration::from_millis(200);
+/// Longer than any run.
+const SESSION_EXPIRY_S: u32 = 3600;
 /// Time between the last subscription and the first message.
 const SETTLE: Duration = Duration::from_millis(300);
 
@@ -93,13 +95,15 @@ pub struct Subscriber<'a> {
     pub properties: Vec<(String, String)>,
     /// Whether it reads.
     pub reads: bool,
+    /// Whether its session stays when its connection ends; MQTT 5 is spoken then, too.
+    pub kept: bool,
 }
 
 impl<'a> Subscriber<'a> {
     /// One that reads.
     pub fn new(place: Place<'a>, filters: &[(&str, QoS)]) -> Self {
         let filters = filters.iter().map(|(filter, qos)| ((*filter).to_owned(), *qos)).collect();
-        Self { place, filters, properties: Vec::new(), reads: true }
+        Self { place, filters, properties: Vec::new(), reads: true, kept: false }
     }
 
     /// Whether a message of `topic` comes to it; filters are exact or end in `/#`.
@@ -244,9 +248,12 @@ pub fn run(
 
 fn subscribe(broker: &Broker, subscriber: &Subscriber<'_>, index: usize) -> anyhow::Result<Client> {
     let mut options = broker.options(&format!("bench-s{index}"));
-    if !subscriber.properties.is_empty() {
+    if subscriber.kept || !subscriber.properties.is_empty() {
         options.version = Version::V5;
         options.user_properties.clone_from(&subscriber.properties);
+    }
+    if subscriber.kept {
+        options.session_expiry = Some(SESSION_EXPIRY_S);
     }
     let mut client = subscriber.place.connect(options)?;
     let filters: Vec<SubscribeFilter> = subscriber

@@ -15,7 +15,6 @@ pub mod link;
 pub mod mqtt;
 pub mod node;
 pub mod pki;
-pub mod plot;
 pub mod report;
 pub mod source;
 pub mod tasks;

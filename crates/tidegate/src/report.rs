@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use crate::plot::{Mark, Plot, Series, escape};
+use tidegate_sim::plot::{Mark, Plot, Series, escape};
 
 /// One frame or marker that reached the application.
 #[derive(Clone, Debug)]

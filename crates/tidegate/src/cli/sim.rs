@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use tidegate_client::ApiError;
 use tidegate_message::Code;
-use tidegate_sim::withhold::{self, Contender, Figure, Reading, Row, THRESHOLDS_S};
+use tidegate_sim::{
+    plot::{Mark, Plot, Series},
+    withhold::{self, Contender, Figure, Reading, Row, THRESHOLDS_S},
+};
 
 use super::print;
-use crate::plot::{Mark, Plot, Series};
 
 /// Arguments of `tidegate sim`.
 #[derive(Args, Clone, Debug)]
