@@ -10,7 +10,6 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidegate_frame::{table::TableSet, transfer::TransferConfig};
-use tidegate_log::Log;
 use tidegate_message::Instant;
 use tidegate_wire::{
     CameraAnnounce, CameraInfo, CameraInfoRequest, FrameHeader, Record, TransferId,
@@ -21,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     capture::{self, CaptureCounts},
     encoder::{Done, Encoder},
-    engine::{Action, Engine},
+    engine::{Action, CameraLog, Engine},
 };
 use crate::{
     carrier::{Carrier, Down, Incoming, Sent},
@@ -35,7 +34,7 @@ pub(crate) struct Camera {
     /// Names this life of the camera: an edge node tells a restart from a broken link by it.
     pub(crate) epoch: u64,
     pub(crate) announce: CameraAnnounce,
-    pub(super) log: Log,
+    pub(super) frames: CameraLog,
     pub(super) log_bytes_max: u64,
     pub(super) counts: Arc<CaptureCounts>,
     pub(super) captured: watch::Receiver<u64>,
@@ -62,7 +61,7 @@ const ORIGINALS_MAX: usize = 32;
 impl Camera {
     /// The announcement, with what has been seen of the frames since.
     pub(crate) fn announced(&self) -> CameraAnnounce {
-        let measured = capture::frames_per_second(&self.log);
+        let measured = capture::frames_per_second(&self.frames.log);
         CameraAnnounce {
             size: self.counts.size().or(self.announce.size),
             frames_per_second: if measured > 0.0 {
@@ -85,7 +84,7 @@ impl Camera {
     ) -> Result<(), Down> {
         let (encoder, encoded) = Encoder::start(self.limits)
             .map_err(|error| Down { why: format!("no encoder thread: {error}") })?;
-        let engine = Engine::new(self.log.clone(), self.tables.clone(), self.config.clone());
+        let engine = Engine::new(self.frames.clone(), self.tables.clone(), self.config.clone());
         let served = Served {
             camera: self,
             engine,
@@ -139,11 +138,11 @@ impl Served<'_> {
                 self.engine.handle_ack(clock::now(), &ack);
             }
             Incoming::Record(Record::CameraInfoRequest(CameraInfoRequest { request })) => {
-                let log = &self.camera.log;
+                let log = &self.camera.frames.log;
                 let info = CameraInfo {
                     request,
                     camera: self.camera.announced(),
-                    oldest: log.first().ok().flatten().map(|entry| entry.at),
+                    oldest: log.first_at(),
                     newest: log.last_at(),
                     frames: log.entries(),
                     bytes: log.bytes(),
