@@ -19,6 +19,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use tidegate_log::{Durability, LogConfig, LogError, NodeKeys, Store};
 use tidegate_message::Instant;
 
+pub(crate) use self::{folder::log_id, keys::passphrase_in};
 pub use self::{
     folder::{LogName, finish},
     keys::{KeysError, node_keys},

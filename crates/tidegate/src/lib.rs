@@ -11,6 +11,7 @@ pub mod clock;
 pub mod config;
 pub mod demo;
 pub mod detector;
+pub mod doctor;
 pub mod frame_log;
 pub mod link;
 pub mod mqtt;

@@ -39,8 +39,10 @@ use tidegate_message::CameraName;
 use tidegate_wire::NodeId;
 
 mod issue;
+mod validity;
 
 pub use issue::{InitRequest, add, init};
+pub use validity::validity;
 
 /// The DNS name in every node's certificate, which those who dial the node link ask for.
 pub const NODE_SERVER_NAME: &str = "node.tidegate.internal";
