@@ -25,6 +25,17 @@ pub struct CaptureAnchor {
     pub boot_id: [u8; 16],
 }
 
+impl CaptureAnchor {
+    fn epoch(&self) -> u64 {
+        let Self { wall, monotonic_nanos, boot_id } = self;
+        let readings = [monotonic_nanos.to_le_bytes(), wall.as_nanos().to_le_bytes()];
+        // FNV-1a, 64 bits: the boot id is random already, this only spreads it.
+        boot_id.iter().chain(readings.as_flattened()).fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+    }
+}
+
 /// Turns monotonic time into capture times.
 ///
 /// ```
@@ -39,6 +50,7 @@ pub struct CaptureAnchor {
 pub struct CaptureClock {
     anchor: CaptureAnchor,
     limits: TimestampLimits,
+    epoch: u64,
     last: Option<Instant>,
 }
 
@@ -65,7 +77,17 @@ impl CaptureClock {
 
     /// A clock that starts at `anchor`.
     pub fn with_limits(anchor: CaptureAnchor, limits: TimestampLimits) -> Self {
-        Self { anchor, limits, last: None }
+        Self { anchor, limits, epoch: anchor.epoch(), last: None }
+    }
+
+    /// A clock that goes on where that of an earlier process was, whose newest stamp was `before`: it keeps its epoch, and its times
+    /// are later. To be used only where no stamp of that clock can be later than the anchor.
+    pub fn continuing(
+        anchor: CaptureAnchor,
+        limits: TimestampLimits,
+        before: CaptureStamp,
+    ) -> Self {
+        Self { anchor, limits, epoch: before.epoch, last: Some(before.at) }
     }
 
     /// The capture time of a frame that was taken when the monotonic clock showed `monotonic_nanos`.
@@ -118,14 +140,9 @@ impl CaptureClock {
         wall.nanos_since(self.now(monotonic_nanos))
     }
 
-    /// Names this start of this clock: another one for each start and each boot.
+    /// Names this start of this clock: another one for each start and each boot, unless it [continues](Self::continuing) one.
     pub fn epoch(&self) -> u64 {
-        let CaptureAnchor { wall, monotonic_nanos, boot_id } = self.anchor;
-        let readings = [monotonic_nanos.to_le_bytes(), wall.as_nanos().to_le_bytes()];
-        // FNV-1a, 64 bits: the boot id is random already, this only spreads it.
-        boot_id.iter().chain(readings.as_flattened()).fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        })
+        self.epoch
     }
 
     /// The newest capture time with the epoch of this clock, if there is one.
@@ -272,6 +289,19 @@ mod tests {
         let later = clock.stamp().unwrap();
         assert_eq!(later.follows(before), Continuity::Continues);
         assert_eq!(before.follows(later), Continuity::Repeats);
+    }
+
+    #[test]
+    fn a_clock_that_continues_another_keeps_its_epoch_and_goes_on_after_it() {
+        let mut clock = CaptureClock::new(ANCHOR);
+        clock.at(5_000);
+        let before = clock.stamp().unwrap();
+        let anchor = CaptureAnchor { wall: after(4_000), monotonic_nanos: 5_000, ..ANCHOR };
+        let mut next = CaptureClock::continuing(anchor, TimestampLimits::default(), before);
+        assert_eq!(next.at(5_000), after(4_001), "not the time that was given before");
+        let stamp = next.stamp().unwrap();
+        assert_eq!((stamp.epoch, stamp.follows(before)), (before.epoch, Continuity::Continues));
+        assert_ne!(CaptureClock::new(anchor).epoch(), before.epoch);
     }
 
     #[test]

@@ -275,7 +275,8 @@ impl Commits {
         self.state().group.wanted
     }
 
-    pub(crate) fn is_stopped(&self) -> bool {
+    /// Whether the flusher has ended, or is to.
+    pub fn is_stopped(&self) -> bool {
         self.state().is_stopped
     }
 

@@ -329,7 +329,10 @@ impl<D: Disk> Storage for Files<D> {
             }
             None => None,
         };
-        let proof = Proof { seed, key: sealer.as_ref().map(Sealer::key) };
+        let proof = match &sealer {
+            Some(sealer) => Proof::sealed(seed, sealer.key()),
+            None => Proof::clear(seed),
+        };
         let segment = FileSegment::filling(id, kept.map.region(), proof.clone());
         let mut state = self.shared.state();
         state.newest = kept.file.clone().map(|file| (id, file));

@@ -188,7 +188,8 @@ impl RecordHead {
 #[derive(Clone)]
 pub(crate) struct Proof {
     pub(crate) seed: u32,
-    /// `None` for a segment in clear text.
+    pub(crate) is_sealed: bool,
+    /// `None` for a segment in clear text, and for a sealed one of which checksums are all that can be proven.
     pub(crate) key: Option<SegmentKey>,
 }
 
@@ -204,22 +205,32 @@ pub(crate) enum Unproven {
 impl Proof {
     /// Of a segment in clear text.
     pub(crate) fn clear(seed: u32) -> Self {
-        Self { seed, key: None }
+        Self { seed, is_sealed: false, key: None }
+    }
+
+    /// Of a segment that this key has sealed.
+    pub(crate) fn sealed(seed: u32, key: SegmentKey) -> Self {
+        Self { seed, is_sealed: true, key: Some(key) }
+    }
+
+    /// Of a sealed segment whose key is not here: checksums are all that is proven, and nothing can be opened.
+    pub(crate) fn unopened(seed: u32) -> Self {
+        Self { seed, is_sealed: true, key: None }
     }
 
     /// Bytes before the meta of a record.
     pub(crate) fn head_bytes(&self) -> usize {
-        head_bytes(self.key.is_some())
+        head_bytes(self.is_sealed)
     }
 
     /// Bytes after the slots.
     pub(crate) fn tail_bytes(&self) -> usize {
-        tail_bytes(self.key.is_some())
+        tail_bytes(self.is_sealed)
     }
 
     /// What the head of a record says, unproven.
     pub(crate) fn head(&self, bytes: &[u8]) -> Option<RecordHead> {
-        RecordHead::decode(bytes, self.key.is_some())
+        RecordHead::decode(bytes, self.is_sealed)
     }
 
     /// The record that `bytes` begin with, if it is whole and of this segment.
@@ -512,7 +523,7 @@ mod tests {
         let seal = sealer.seal(&HEAD.authenticated(true), &mut content);
         let head = HEAD.encode(seed, Some(&seal), &content);
         let record = [&head[..], &seal, &content].concat();
-        let proof = Proof { seed, key: Some(raw.derive()) };
+        let proof = Proof::sealed(seed, raw.derive());
         let slot = encode_slot(&Slot { at: HEAD.at, start: 4152, meta_bytes: 2, body_bytes: 5 });
         let slots_mac = proof.slots_mac(&slot).unwrap();
         let end = proof.end(&Trailer { end: 4160, ..trailer() });
@@ -544,7 +555,7 @@ mod tests {
         let (seed, mut content) = (7, *b"mmframe");
         let seal = Sealer::of(&raw).seal(&HEAD.authenticated(true), &mut content);
         let record = [&HEAD.encode(seed, Some(&seal), &content)[..], &seal, &content].concat();
-        let proof = Proof { seed, key: Some(raw.derive()) };
+        let proof = Proof::sealed(seed, raw.derive());
         for offset in 0..record.len() {
             let mut changed = record.clone();
             changed[offset] ^= 1;

@@ -4,7 +4,10 @@ use std::collections::VecDeque;
 
 use tidegate_message::{Instant, Position};
 
-use crate::storage::{RecoveredSegment, Segment, SegmentId, StorageError};
+use crate::{
+    log::Entry,
+    storage::{RecoveredSegment, Segment, SegmentId, StorageError},
+};
 
 /// Place and time of every kept entry; the part of a log that is behind its lock.
 ///
@@ -23,6 +26,8 @@ pub(crate) struct Index<G> {
     dropped: Option<Instant>,
     bytes: u64,
     entries: u64,
+    /// The newest entry as it was given, where that is quicker to hand on than what is stored of it.
+    newest: Option<Entry>,
 }
 
 /// The entries of one segment.
@@ -73,6 +78,8 @@ pub(crate) struct Located<G> {
     /// Its number within the segment.
     number: usize,
     slot: Option<Slot>,
+    /// Itself, if it is at hand.
+    pub(crate) entry: Option<Entry>,
 }
 
 impl<G: Segment> Located<G> {
@@ -113,7 +120,15 @@ pub(crate) enum Next<G> {
 
 impl<G: Segment> Index<G> {
     pub(crate) fn new(next: Position, last: Option<Instant>) -> Self {
-        Self { segments: VecDeque::new(), next, last, dropped: None, bytes: 0, entries: 0 }
+        Self {
+            segments: VecDeque::new(),
+            next,
+            last,
+            dropped: None,
+            bytes: 0,
+            entries: 0,
+            newest: None,
+        }
     }
 
     /// The oldest kept position; that of the next entry if none is kept.
@@ -159,7 +174,9 @@ impl<G: Segment> Index<G> {
     /// The entry at `position`, if it is kept.
     pub(crate) fn locate(&self, position: Position) -> Option<Located<G>> {
         let segment = self.segment_of(position)?;
-        segment.locate(usize::try_from(position.0 - segment.first.0).ok()?)
+        let located = segment.locate(usize::try_from(position.0 - segment.first.0).ok()?)?;
+        let newest = self.newest.as_ref().filter(|newest| newest.position == position);
+        Some(Located { entry: newest.cloned(), ..located })
     }
 
     /// The newest kept entry before `position`.
@@ -167,7 +184,18 @@ impl<G: Segment> Index<G> {
         let later = self.segments.partition_point(|segment| segment.first < position);
         let segment = self.segments.get(later.checked_sub(1)?)?;
         let before = segment.count.min(position.0 - segment.first.0);
-        segment.locate(usize::try_from(before.checked_sub(1)?).ok()?)
+        self.locate(Position(segment.first.0 + before.checked_sub(1)?))
+    }
+
+    /// Whether entries right before `position` are lost whose times may lie at or after `at`, and of none that is kept.
+    pub(crate) fn is_gap_before(&self, position: Position, at: Instant) -> bool {
+        let later = self.segments.partition_point(|segment| segment.first < position);
+        let before = later.checked_sub(1).and_then(|before| self.segments.get(before));
+        let after = self.segments.get(later).filter(|after| after.first == position);
+        match (before, after.and_then(|after| after.times)) {
+            (Some(before), Some((first, _))) => before.next() < position && at < first,
+            _ => false,
+        }
     }
 
     /// What a reader finds that wants `position`.
@@ -246,9 +274,16 @@ impl<G: Segment> Index<G> {
         self.bytes += slot.bytes() as u64;
         self.entries += 1;
         self.last = Some(slot.at);
+        self.newest = None;
         let position = self.next;
         self.next = position.next();
         position
+    }
+
+    /// Keeps the entry that was added last at hand.
+    pub(crate) fn keep_newest(&mut self, entry: Entry) {
+        debug_assert_eq!(entry.position.next(), self.next, "it is the newest");
+        self.newest = Some(entry);
     }
 
     /// The oldest segment whose slots are held here, the newest of all aside.
@@ -272,10 +307,24 @@ impl<G: Segment> Index<G> {
     /// Drops the oldest segment from the index and returns it.
     pub(crate) fn pop_segment(&mut self) -> Option<IndexSegment<G>> {
         let oldest = self.segments.pop_front()?;
-        self.bytes -= oldest.bytes;
-        self.entries -= oldest.count;
         self.dropped = oldest.times.map(|(_, last)| last).or(self.dropped);
-        Some(oldest)
+        Some(self.forgotten(oldest))
+    }
+
+    /// Drops a segment, which may lie between others, and returns it.
+    pub(crate) fn remove_segment(&mut self, id: SegmentId) -> Option<IndexSegment<G>> {
+        let number = self.segments.iter().position(|segment| segment.id == id)?;
+        if number == 0 {
+            return self.pop_segment();
+        }
+        let segment = self.segments.remove(number)?;
+        Some(self.forgotten(segment))
+    }
+
+    fn forgotten(&mut self, segment: IndexSegment<G>) -> IndexSegment<G> {
+        self.bytes -= segment.bytes;
+        self.entries -= segment.count;
+        segment
     }
 }
 
@@ -286,7 +335,7 @@ impl<G: Clone> IndexSegment<G> {
         }
         let slot = self.slots.as_ref().and_then(|slots| slots.get(number)).copied();
         let position = Position(self.first.0 + number as u64);
-        Some(Located { position, segment: self.segment.clone(), number, slot })
+        Some(Located { position, segment: self.segment.clone(), number, slot, entry: None })
     }
 }
 

@@ -27,6 +27,8 @@
 //! appended ([`Durability`]), and [`Commits`] tells when it does. The segments of files keep their own index, so that memory does not
 //! grow with the log, and opening takes time by the number of segments.
 //!
+//! A [`Store`] is either, and files of it have memory to fall back on where live data must not wait for a disk.
+//!
 //! **Who may read them.** [`NodeKeys`] seal the segments of files: content is sealed before it gets to the map, so that nothing of it is
 //! ever on the disk in clear text, and opened for each reader who reads it, into memory of its own.
 //!
@@ -61,6 +63,8 @@ mod seal;
 mod segment;
 pub mod simulated;
 mod storage;
+mod store;
+mod survey;
 mod writer;
 
 pub use capture::{
@@ -82,4 +86,6 @@ pub use storage::{
     Begin, Framing, Recovered, RecoveredSegment, Segment, SegmentId, SegmentInfo, Storage,
     StorageError, StoredSlots, Written,
 };
+pub use store::{ASIDE_BYTES_MAX, Health, HealthCounts, Store, StoreSegment};
+pub use survey::{SegmentState, Survey, segment_named, survey};
 pub use writer::{AppendError, LogWriter, Reservation};

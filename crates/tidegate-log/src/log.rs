@@ -215,9 +215,11 @@ impl<S: Storage> Log<S> {
     pub fn reader_from(&self, at: Instant) -> Reader<S> {
         let index = self.index();
         let found = index.at_or_after(at);
-        let is_missing = index.dropped_at().is_some_and(|dropped| dropped >= at);
+        let is_dropped = index.dropped_at().is_some_and(|dropped| dropped >= at);
         drop(index);
         let cursor = found.finish();
+        // Lost between others, of which the reader would meet the later ones only.
+        let is_missing = is_dropped || self.index().is_gap_before(cursor, at);
         let missing = is_missing.then(|| (at, self.start_of(cursor)));
         Reader::new(self.clone(), cursor, at, missing)
     }
@@ -252,6 +254,20 @@ impl<S: Storage> Log<S> {
     /// Time of the newest entry ever appended, kept or not.
     pub fn last_at(&self) -> Option<Instant> {
         self.index().last_at()
+    }
+
+    /// Time of the oldest kept entry, which is not read for that.
+    pub fn first_at(&self) -> Option<Instant> {
+        let index = self.index();
+        let first = index.locate(index.first());
+        drop(index);
+        first.map(|entry| entry.slot().at)
+    }
+
+    /// Time of the entry at `position`, if it is kept. It is not read for that.
+    pub fn time_of(&self, position: Position) -> Option<Instant> {
+        let found = self.index().locate(position);
+        found.map(|entry| entry.slot().at)
     }
 
     /// Bytes of all kept entries, meta and body.
@@ -312,7 +328,10 @@ impl<G> Shared<G> {
 
 impl<G: Segment> Located<G> {
     /// Slices meta and body, which share one pin.
-    pub(crate) fn read(self) -> Result<Entry, ReadError> {
+    pub(crate) fn read(mut self) -> Result<Entry, ReadError> {
+        if let Some(entry) = self.entry.take() {
+            return Ok(entry);
+        }
         let slot = self.slot();
         let Self { position, segment, .. } = self;
         let bytes = segment

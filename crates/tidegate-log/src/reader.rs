@@ -197,6 +197,11 @@ pub enum ReadError {
 }
 
 impl ReadError {
+    /// Whether the entry can never be read, so that a reader has gone on after it.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Storage { source, .. } if is_lost(source))
+    }
+
     /// The stable code of this error.
     pub fn code(&self) -> Code {
         match self {

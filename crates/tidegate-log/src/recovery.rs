@@ -21,7 +21,7 @@ use std::{
     sync::Arc,
 };
 
-use tidegate_message::Position;
+use tidegate_message::{Instant, Position};
 
 use crate::{
     disk::{Disk, DiskFile, DiskMap, whole},
@@ -47,6 +47,8 @@ pub struct Report {
     pub scanned: usize,
     /// Sealed segments that the current node key has taken over from an older one.
     pub rewrapped: usize,
+    /// Time of the newest entry ever appended, as far as is known.
+    pub last_at: Option<Instant>,
     /// What an operator may want to know, in order of the segments.
     pub findings: Vec<Finding>,
 }
@@ -130,6 +132,17 @@ pub enum Damage {
     OutOfOrder,
     /// It is sealed, and was changed on purpose; or its key is damaged.
     Tampered,
+}
+
+impl Damage {
+    /// In words.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unreadable => "nothing in it can be read",
+            Self::OutOfOrder => "its entries are not later than those before",
+            Self::Tampered => "it was tampered with, or its key is damaged",
+        }
+    }
 }
 
 /// All that recovery hands to [`Files`](crate::Files).
@@ -240,6 +253,7 @@ pub(crate) fn recover<D: Disk>(
     }
     found.recovered.next = found.recovered.next.max(refused);
     found.report.segments = found.recovered.segments.len();
+    found.report.last_at = found.recovered.last;
     Ok(found)
 }
 
@@ -505,7 +519,8 @@ impl Examine<'_> {
             }
             (Some(keys), Some(_)) => (keys, page[..HEADER_BYTES].to_vec()),
         };
-        let unwrapped = WRAPS.map(|offset| keys.unwrap(wrap_in(&page, offset), &header, seed));
+        let unwrapped =
+            WRAPS.map(|offset| keys.unwrap(wrap_in(page.as_slice(), offset), &header, seed));
         let is_current = |number: usize| matches!(unwrapped[number], Ok((_, true)));
         let stale: Vec<usize> = (0..WRAPS.len()).filter(|&number| !is_current(number)).collect();
         // A damaged one tells nothing where the other one does.
@@ -521,7 +536,7 @@ impl Examine<'_> {
             }
             Err(Locked::Damaged | Locked::Tampered) => return Ok(Opens::Tampered),
         };
-        let proof = Proof { seed, key: Some(key.derive()) };
+        let proof = Proof::sealed(seed, key.derive());
         if !stale.is_empty() {
             match rewrap(keys, key, (&header, seed), (file, map), &mut page, stale) {
                 Ok(()) => report.rewrapped += 1,
@@ -532,7 +547,7 @@ impl Examine<'_> {
     }
 }
 
-fn wrap_in(page: &Page, offset: usize) -> &[u8; WRAP_BYTES] {
+pub(crate) fn wrap_in(page: &[u8], offset: usize) -> &[u8; WRAP_BYTES] {
     page[offset..].first_chunk().expect("it lies within the page")
 }
 
@@ -547,7 +562,9 @@ fn rewrap<F: DiskFile>(
     mut stale: Vec<usize>,
 ) -> io::Result<()> {
     // The last one to go is one that opens.
-    let opens = |number: &usize| keys.unwrap(wrap_in(page, WRAPS[*number]), header, seed).is_ok();
+    let opens = |number: &usize| {
+        keys.unwrap(wrap_in(page.as_slice(), WRAPS[*number]), header, seed).is_ok()
+    };
     stale.sort_by_key(opens);
     for number in stale {
         let wrap = keys.rewrap(key, header, seed)?;
@@ -634,7 +651,7 @@ fn publish_whole(map: &mut impl DiskMap, len: u64) {
 const SUFFIX: &str = ".segment";
 
 /// The segment that a file of that name holds, if the name is one of ours.
-fn segment_of(name: &str) -> Option<SegmentId> {
+pub(crate) fn segment_of(name: &str) -> Option<SegmentId> {
     let id = u64::from_str_radix(name.strip_suffix(SUFFIX)?, 16).ok()?;
     // The upper half is never reached, so that a stray file cannot leave us without a next id.
     (id <= u64::MAX / 2 && file_name(SegmentId(id)) == name).then_some(SegmentId(id))

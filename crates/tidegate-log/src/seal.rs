@@ -147,6 +147,14 @@ pub(crate) enum Locked {
     Tampered,
 }
 
+/// Which node key has sealed a wrap of the segment with that seed, if the wrap is whole.
+pub(crate) fn key_of(wrap: &[u8; WRAP_BYTES], seed: u32) -> Option<KeyId> {
+    let crc = crc32c::crc32c_append(seed, &wrap[..WRAP_CRC]);
+    let (magic, rest) = wrap.split_first_chunk()?;
+    let is_whole = magic == WRAP_MAGIC && wrap[WRAP_CRC..] == crc.to_le_bytes();
+    rest.first_chunk().filter(|_| is_whole).copied().map(KeyId)
+}
+
 impl NodeKeys {
     /// The key in a wrap of the segment with that header and seed, and whether the current node key has sealed it.
     pub(crate) fn unwrap(
@@ -155,16 +163,10 @@ impl NodeKeys {
         header: &[u8],
         seed: u32,
     ) -> Result<(RawKey, bool), Locked> {
-        let crc = crc32c::crc32c_append(seed, &wrap[..WRAP_CRC]);
-        let (magic, rest) = wrap.split_first_chunk().expect("a wrap is longer");
-        if magic != WRAP_MAGIC || wrap[WRAP_CRC..] != crc.to_le_bytes() {
-            return Err(Locked::Damaged);
-        }
-        let (&id, rest) = rest.split_first_chunk().expect("a wrap is longer");
-        let (salt, rest) = rest.split_at(KEY_BYTES);
+        let id = key_of(wrap, seed).ok_or(Locked::Damaged)?;
+        let (salt, rest) = wrap[WRAP_MAGIC.len() + id.0.len()..].split_at(KEY_BYTES);
         let (sealed, rest) = rest.split_first_chunk::<KEY_BYTES>().expect("a wrap is longer");
         let tag = *rest.first_chunk::<TAG_BYTES>().expect("a wrap is longer");
-        let id = KeyId(id);
         let mut keys = std::iter::once(&self.current).chain(&self.older);
         let node = keys.find(|key| key.id == id).ok_or(Locked::OtherKey(id))?;
         let mut key = Zeroizing::new(*sealed);

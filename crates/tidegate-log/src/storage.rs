@@ -1,6 +1,6 @@
 //! Where the bytes of a log are kept.
 
-use std::{fmt, io, ops::Range, sync::Arc};
+use std::{fmt, io, ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidegate_message::{Code, Instant, Position};
@@ -43,6 +43,21 @@ pub trait Storage: Send + 'static {
         len: usize,
         begin: Begin,
     ) -> Result<(SegmentId, Self::Segment), StorageError>;
+
+    /// Whether the oldest segment is to make room where the medium has none for a new one. If not, the new one is refused.
+    fn gives_way(&self) -> bool {
+        false
+    }
+
+    /// A segment that is to be dropped although it is not the oldest, if there is one.
+    fn surplus(&self) -> Option<SegmentId> {
+        None
+    }
+
+    /// Whether an entry costs more than a slice to be read, so that the newest is best handed to readers as it was given.
+    fn hands_newest(&self) -> bool {
+        false
+    }
 
     /// Copies `bytes` to `offset`, above what is published.
     ///
@@ -357,6 +372,19 @@ pub enum StorageError {
         #[source]
         first: Arc<StorageError>,
     },
+    /// The disk takes nothing for now; what is appended is kept in memory.
+    #[error("the disk takes nothing for now, and entries are kept in memory only")]
+    Aside {
+        /// What the disk said last.
+        #[source]
+        cause: Arc<StorageError>,
+    },
+    /// The disk held an append up.
+    #[error("the disk held an append up for {took:?}")]
+    Slow {
+        /// How long.
+        took: Duration,
+    },
     /// Files could not be made durable.
     #[error("what was appended could not be made durable")]
     Sync {
@@ -381,6 +409,7 @@ impl StorageError {
     pub fn code(&self) -> Code {
         match self {
             Self::Full { .. } => Code::STORAGE_FULL,
+            Self::Aside { cause } => cause.code(),
             _ => Code::STORAGE_FAILED,
         }
     }

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tidegate_message::{Code, Instant, Position};
 
 use crate::{
     commit::Durability,
     index::{IndexSegment, Next, Slot},
-    log::{LogConfig, Shared},
+    log::{Entry, LogConfig, Shared},
     memory::Memory,
     storage::{Begin, Framing, SegmentId, Storage, StorageError, Written},
 };
@@ -111,10 +112,35 @@ impl<S: Storage> LogWriter<S> {
         meta: &[u8],
         body: &[u8],
     ) -> Result<Position, AppendError> {
+        self.check_time(at)?;
+        let place = self.place(meta.len(), body.len())?;
+        // Not before there is a place: a new segment may be where less can be had.
         self.storage.admit(durability)?;
-        let position = self.append(at, meta, body)?;
+        self.storage.write_at(place.segment, place.start, meta)?;
+        self.storage.write_at(place.segment, place.body_start(), body)?;
+        let position = self.commit(at, place)?;
         if durability == Durability::Disk {
             self.storage.request(position.next(), (meta.len() + body.len()) as u64);
+        }
+        Ok(position)
+    }
+
+    /// As [`LogWriter::append_durably`], and while it is the newest, readers get the body as it is here: nothing is read back, checked
+    /// and opened to be passed on at once. Storages that readers slice hold no second handle to it.
+    ///
+    /// # Errors
+    /// As [`LogWriter::append_durably`].
+    pub fn append_shared(
+        &mut self,
+        durability: Durability,
+        at: Instant,
+        meta: &[u8],
+        body: &Bytes,
+    ) -> Result<Position, AppendError> {
+        let position = self.append_durably(durability, at, meta, body)?;
+        if self.storage.hands_newest() {
+            let (meta, body) = (Bytes::copy_from_slice(meta), body.clone());
+            self.shared.index().keep_newest(Entry { position, at, meta, body });
         }
         Ok(position)
     }
@@ -318,9 +344,7 @@ impl<S: Storage> LogWriter<S> {
         self.store_slots();
         let index_bytes = if self.framing.log_keeps_slots() { slots * Slot::BYTES } else { 0 };
         self.make_room(self.config.segment_bytes + index_bytes as u64)?;
-        let kept = self.shared.index().first();
-        let begin = Begin { position: self.next, last: self.last, kept };
-        let (id, segment) = self.storage.create(self.config.segment_bytes as usize, begin)?;
+        let (id, segment) = self.create()?;
         let mut index_slots = std::mem::take(&mut self.spare_slots);
         if index_slots.capacity() != slots {
             index_slots = Vec::with_capacity(slots);
@@ -329,7 +353,24 @@ impl<S: Storage> LogWriter<S> {
         let used = self.framing.segment_head;
         let active = Active { id, used, slots_used: 0, slots_max: slots };
         self.active = Some(active);
+        while let Some(surplus) = self.storage.surplus().filter(|&surplus| surplus != id) {
+            self.storage.remove(surplus)?;
+            let dropped = self.shared.index().remove_segment(surplus);
+            self.reuse_slots(dropped.and_then(IndexSegment::into_slots));
+        }
         Ok(active)
+    }
+
+    /// A new segment from the storage. Where the medium has no room for it, the oldest may have to go.
+    fn create(&mut self) -> Result<(SegmentId, S::Segment), StorageError> {
+        loop {
+            let kept = self.shared.index().first();
+            let begin = Begin { position: self.next, last: self.last, kept };
+            match self.storage.create(self.config.segment_bytes as usize, begin) {
+                Err(StorageError::Full { .. }) if self.storage.gives_way() => self.drop_oldest()?,
+                created => return created,
+            }
+        }
     }
 
     /// Lets go of slots that the storage keeps by now.

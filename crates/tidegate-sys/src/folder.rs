@@ -69,29 +69,34 @@ impl Folder {
     /// # Errors
     /// [`FolderError`], by kind.
     pub fn open(path: &Path) -> Result<Self, FolderError> {
+        Self::lock(path, enter(libc::AT_FDCWD, path.as_os_str().as_bytes(), path)?)
+    }
+
+    /// Opens the folder `names`, one in the other, below `root`, and locks the last. Those that are missing are made, with mode 0700;
+    /// the others are refused like the last one if they are links, another user's, or open to others' writing. `root` may be
+    /// a link; it has to be there.
+    ///
+    /// # Errors
+    /// [`FolderError`], by kind.
+    pub fn open_below(root: &Path, names: &[&str]) -> Result<Self, FolderError> {
+        let failed = |source| FolderError::Io { path: root.to_owned(), source };
+        let name = c_string(root.as_os_str().as_bytes()).map_err(failed)?;
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+        // SAFETY: `name` ends with NUL and lives through the call.
+        let mut fd = owned(unsafe { libc::open(name.as_ptr(), flags) }).map_err(failed)?;
+        let (mut path, mut status) = (root.to_owned(), status(&fd).map_err(failed)?);
+        for name in names {
+            path.push(name);
+            let plain =
+                plain(name).map_err(|source| FolderError::Io { path: path.clone(), source })?;
+            (fd, status) = enter(fd.as_raw_fd(), plain.as_bytes(), &path)?;
+        }
+        Self::lock(&path, (fd, status))
+    }
+
+    fn lock(path: &Path, (fd, status): (OwnedFd, libc::stat)) -> Result<Self, FolderError> {
         let failed = |source| FolderError::Io { path: path.to_owned(), source };
-        let name = c_string(path.as_os_str().as_bytes()).map_err(failed)?;
-        // SAFETY: `name` ends with NUL and lives through the call.
-        if unsafe { libc::mkdir(name.as_ptr(), 0o700) } != 0 {
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::AlreadyExists {
-                return Err(failed(error));
-            }
-        }
-        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-        // SAFETY: `name` ends with NUL and lives through the call.
-        let fd = owned(unsafe { libc::open(name.as_ptr(), flags) }).map_err(failed)?;
-        let status = status(&fd).map_err(failed)?;
-        // SAFETY: the call has no precondition.
-        let user = unsafe { libc::geteuid() };
         let mode = status.st_mode & 0o777;
-        if status.st_uid != user {
-            let owner = status.st_uid;
-            return Err(FolderError::Owner { path: path.to_owned(), owner, user });
-        }
-        if mode & 0o022 != 0 {
-            return Err(FolderError::Mode { path: path.to_owned(), mode });
-        }
         // SAFETY: the descriptor is open for the length of the call.
         if unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
             let error = io::Error::last_os_error();
@@ -364,9 +369,42 @@ impl Drop for Stream {
     }
 }
 
-fn is_ours(status: &libc::stat) -> bool {
+/// The user that this process runs as, whom files are to belong to.
+pub fn user() -> u32 {
     // SAFETY: the call has no precondition.
-    status.st_uid == unsafe { libc::geteuid() } && status.st_mode & 0o022 == 0
+    unsafe { libc::geteuid() }
+}
+
+/// Opens a folder in another one, after making it if it is missing.
+fn enter(at: libc::c_int, name: &[u8], path: &Path) -> Result<(OwnedFd, libc::stat), FolderError> {
+    let failed = |source| FolderError::Io { path: path.to_owned(), source };
+    let name = c_string(name).map_err(failed)?;
+    // SAFETY: `at` is an open folder or the current one, and `name` ends with NUL and lives through the call.
+    if unsafe { libc::mkdirat(at, name.as_ptr(), 0o700) } != 0 {
+        let error = io::Error::last_os_error();
+        // A disk that takes nothing may have the folder nevertheless: opening it says.
+        if !matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::ReadOnlyFilesystem)
+        {
+            return Err(failed(error));
+        }
+    }
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: as above.
+    let fd = owned(unsafe { libc::openat(at, name.as_ptr(), flags) }).map_err(failed)?;
+    let status = status(&fd).map_err(failed)?;
+    let user = user();
+    let (owner, mode) = (status.st_uid, status.st_mode & 0o777);
+    if owner != user {
+        return Err(FolderError::Owner { path: path.to_owned(), owner, user });
+    }
+    if mode & 0o022 != 0 {
+        return Err(FolderError::Mode { path: path.to_owned(), mode });
+    }
+    Ok((fd, status))
+}
+
+fn is_ours(status: &libc::stat) -> bool {
+    status.st_uid == user() && status.st_mode & 0o022 == 0
 }
 
 fn status(fd: &OwnedFd) -> io::Result<libc::stat> {

@@ -9,7 +9,7 @@ use tidegate_frame::{
     privacy::{Cover, Mask, Regions},
     transfer::TransferConfig,
 };
-use tidegate_log::LogConfig;
+use tidegate_log::{Durability, LogConfig};
 use tidegate_message::{CameraName, Code};
 use tidegate_wire::TransferHints;
 use tokio::{
@@ -22,6 +22,7 @@ use crate::{
     camera::{self, CameraOptions, DialOptions, Privacy},
     config::{Config, ConfigError, ENTRY_META_BYTES_MAX},
     enrol::{Enrolment, Invitations},
+    frame_log::{self, FrameLogConfig, Place},
     health::{Condition, Health, Manager, Watch},
     link::LinkConfig,
     mqtt,
@@ -46,6 +47,39 @@ pub fn link_config(config: &Config) -> LinkConfig {
     }
 }
 
+/// Where the logs of this node are. Keys that cannot be had leave them in memory: nothing is written in clear text that is to be
+/// sealed, and a node delivers nevertheless.
+fn place(config: &Config, durability: Durability) -> Place {
+    if durability == Durability::Memory {
+        return Place::Memory;
+    }
+    match frame_log::node_keys(&config.log) {
+        Ok(keys) => Place::Files {
+            data_dir: config.node.data_dir.clone(),
+            durability,
+            keys: keys.map(Arc::new),
+        },
+        Err(error) => {
+            let (code, error) = (error.code(), crate::error_chain(&error));
+            tracing::error!(%code, error, "frames are kept in memory only");
+            Place::Memory
+        }
+    }
+}
+
+/// What is kept of the camera called `name`.
+fn camera_log(config: &Config, name: &CameraName) -> FrameLogConfig {
+    let own = config.log_cameras.get(name.as_str());
+    let bytes = own.and_then(|own| own.bytes).unwrap_or(config.log.camera_bytes);
+    let age = own.and_then(|own| own.age).unwrap_or(config.log.camera_age);
+    let durability = own.and_then(|own| own.durability).unwrap_or(config.log.durability);
+    FrameLogConfig {
+        size: log_config(bytes.0, config.frames.frame_bytes_max.0),
+        age: (!age.is_zero()).then_some(age),
+        place: place(config, durability),
+    }
+}
+
 /// A log of at most `bytes_max` bytes whose segments hold the largest frame that is accepted.
 fn log_config(bytes_max: u64, frame_bytes_max: u64) -> LogConfig {
     let usual = LogConfig::bounded(bytes_max);
@@ -56,11 +90,11 @@ fn log_config(bytes_max: u64, frame_bytes_max: u64) -> LogConfig {
 /// What a camera called `name` is made of.
 pub fn camera_options(config: &Config, name: CameraName, source: String) -> CameraOptions {
     CameraOptions {
+        log: camera_log(config, &name),
         name,
         size: None,
         frames_per_second: 0.0,
         source,
-        log: log_config(config.log.camera_bytes.0, config.frames.frame_bytes_max.0),
         limits: limits(config),
         privacy: privacy(config),
         health: Health::default(),
@@ -133,7 +167,7 @@ pub async fn node(
         link_listen: config.link.listen,
         credentials: credentials(config, config.node.name.as_str())?,
         link: link_config(config),
-        stream_log: log_config(config.log.stream_bytes.0, frames.frame_bytes_max.0),
+        stream_log: log_config(config.log.stream_bytes.0, frames.frame_bytes_max.0).into(),
         // Name, size and rate of a hosted camera come with its registration.
         hosted: camera_options(config, config.node.name.clone(), String::new()),
         hints: TransferHints {
@@ -170,6 +204,7 @@ pub async fn node(
     manager.ready();
     tracing::info!(api = %node.api_address(), link = %node.link_address(), "node ready");
     let served = node.serve(stop).await.map_err(failed);
+    finish_logs().await;
     if let Some((service, reloads)) = broker {
         reloads.abort();
         // The last that holds it waits for its threads; a reload may hold it as well for a moment.
@@ -279,7 +314,16 @@ pub async fn camera(
     )));
     let options = CameraOptions { health, ..camera_options(config, name, source.to_owned()) };
     watch.manager().ready();
-    Ok(camera::run(options, &spec, dial, stop).await?)
+    let ended = camera::run(options, &spec, dial, stop).await;
+    finish_logs().await;
+    Ok(ended?)
+}
+
+/// Has all logs synced, which is waiting for the disk.
+async fn finish_logs() {
+    if let Err(error) = tokio::task::spawn_blocking(frame_log::finish).await {
+        tracing::error!(%error, "the logs were not closed as they should");
+    }
 }
 
 /// How the camera called `name` reaches its edge node.

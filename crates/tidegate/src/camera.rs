@@ -27,20 +27,24 @@ use tidegate_frame::{
     table::{Loaded, TableError, TableSet},
     transfer::TransferConfig,
 };
-use tidegate_log::{Log, LogConfig, LogError, Memory};
-use tidegate_message::{CameraName, Code, FrameSize, Instant};
+use tidegate_log::{Entry, LogError};
+use tidegate_message::{CameraName, Code, FrameSize, Instant, Position};
 use tidegate_wire::{BootId, CameraAnnounce, Features, Hello, NodeId, Record, Role};
 use tokio_util::sync::CancellationToken;
 
-use self::capture::{Capture, CaptureCounts};
 pub(crate) use self::runtime::Camera;
 pub use self::{
     capture::CaptureError,
     privacy::{Originals, Privacy},
 };
+use self::{
+    capture::{Capture, CaptureCounts},
+    engine::CameraLog,
+};
 use crate::{
     carrier::{Carrier, Down, Incoming},
     clock,
+    frame_log::{FrameLog, FrameLogConfig, Log, LogName},
     health::{Condition, Health},
     link::{self, Link, LinkConfig, LinkError, Transport},
     pki::Credentials,
@@ -63,8 +67,8 @@ pub struct CameraOptions {
     pub frames_per_second: f64,
     /// What is told of its source.
     pub source: String,
-    /// Bound of its log.
-    pub log: LogConfig,
+    /// What is kept of its frames.
+    pub log: FrameLogConfig,
     /// Bounds on its frames.
     pub limits: FrameLimits,
     /// What of its frames nobody is to see.
@@ -81,6 +85,9 @@ pub struct CameraOptions {
 
 /// How long after a frame, if no other has come, the log is made ready for the next: the frame in hand goes first.
 pub(crate) const PREPARE_AFTER: Duration = Duration::from_millis(2);
+
+/// How often a source that gives nothing has its log looked after.
+const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 
 /// Where a camera's frames go in.
 pub(crate) struct Intake(Capture);
@@ -164,7 +171,7 @@ impl CameraError {
     }
 }
 
-/// A camera with an empty log, and its intake.
+/// A camera with its log, in which there may be frames of an earlier run, and its intake.
 ///
 /// # Errors
 /// [`CameraError::Log`] and [`CameraError::Table`].
@@ -173,10 +180,12 @@ pub(crate) fn build(
     source: Option<SourceControl>,
 ) -> Result<(Camera, Intake), CameraError> {
     let tables = tables(options.tables.as_deref())?;
-    let (writer, log) = Log::create(options.log.clone(), Memory::new())?;
+    let name = LogName::Camera(options.name.clone());
+    let FrameLog { writer, log, earlier } = FrameLog::open(&options.log, &name)?;
+    let last = newest(&log);
     let counts = Arc::new(CaptureCounts::default());
     let (capture, captured) =
-        Capture::new(writer, options.limits, options.future_max, counts.clone());
+        Capture::new(writer, last.as_ref(), options.limits, options.future_max, counts.clone());
     let camera = Camera {
         epoch: capture.epoch(),
         announce: CameraAnnounce {
@@ -185,8 +194,8 @@ pub(crate) fn build(
             frames_per_second: options.frames_per_second,
             source: options.source,
         },
-        log,
-        log_bytes_max: options.log.bytes_max,
+        frames: CameraLog { log, earlier: earlier.into(), began: capture.began() },
+        log_bytes_max: options.log.size.bytes_max,
         counts,
         captured,
         tables: Arc::new(tables),
@@ -197,6 +206,22 @@ pub(crate) fn build(
     };
     Ok((camera, Intake(capture)))
 }
+
+/// The newest entry of a log that can be read.
+fn newest(log: &Log) -> Option<Entry> {
+    let end = log.end();
+    let last = log.last();
+    if let Err(error) = &last {
+        tracing::warn!(error = crate::error_chain(error), "the newest frame cannot be read");
+    }
+    // Damaged ones are rare: some before it tell as much.
+    let before =
+        || (1..=DAMAGED_MAX).find_map(|back| log.entry(Position(end.0.checked_sub(back)?)).ok()?);
+    last.ok().flatten().or_else(before)
+}
+
+/// Damaged frames in a row behind which the newest whole one is looked for.
+const DAMAGED_MAX: u64 = 16;
 
 /// The tables that come with the program, and those of `folder` if there is one. A file of it that cannot be used is logged, with
 /// its line, and left out: what is wrong with one table stops no node.
@@ -246,11 +271,14 @@ pub async fn run(
     let mut source = Source::open(spec).await?;
     let frames = options.health.expected("source", SOURCE_SILENT_MAX);
     let linked = options.health.condition("link to the edge node");
+    let aged = options.log.age.is_some();
     let (camera, mut intake) = build(options, Some(source.control()))?;
+    // Frames grow too old although no other comes.
+    let idle = if aged { EXPIRE_EVERY } else { Duration::MAX };
     let capturing = async {
         let mut unprepared = false;
         loop {
-            let wait = if unprepared { PREPARE_AFTER } else { Duration::MAX };
+            let wait = if unprepared { PREPARE_AFTER } else { idle };
             let Ok(next) = tokio::time::timeout(wait, source.next()).await else {
                 intake.prepare();
                 unprepared = false;

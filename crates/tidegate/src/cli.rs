@@ -11,6 +11,7 @@ mod args;
 mod cameras;
 mod characterize;
 mod demo;
+mod doctor;
 mod enrol;
 mod fetch;
 mod init;
@@ -37,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::{
     args::{CameraArgs, CharacterizeArgs, DemoArgs, NodeArgs, RemoteArgs},
     cameras::CamerasArgs,
+    doctor::{DoctorArgs, KeyArgs},
     enrol::{InviteArgs, JoinArgs},
     fetch::FetchArgs,
     init::InitArgs,
@@ -102,6 +104,10 @@ pub enum Command {
     Bench(BenchArgs),
     /// Set or take out a user of MQTT in a password file; the password comes from the standard input
     Passwd(PasswdArgs),
+    /// Look at the data folder of a node that need not run: certificates, files, logs; changes nothing
+    Doctor(DoctorArgs),
+    /// Make the key that logs are sealed with
+    Key(KeyArgs),
     /// Print the configuration in effect and where each setting comes from
     Config(ConfigArgs),
 }
@@ -142,7 +148,12 @@ fn keep_memory_private() {
 }
 
 async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
-    let config = Config::load(cli.config.as_deref(), &cli.set)?;
+    let loaded = Config::load(cli.config.as_deref(), &cli.set);
+    let config = match (&cli.command, loaded) {
+        // A configuration that is wrong is one more thing to be found.
+        (Command::Doctor(args), loaded) => return doctor::run(loaded, args),
+        (_, loaded) => loaded?,
+    };
     match cli.command {
         Command::Init(args) => init::run(&config, &args),
         Command::Invite(args) => enrol::invite(&config, &args),
@@ -167,6 +178,8 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Sub(args) => mqtt::subscribe(*args, stop).await,
         Command::Bench(args) => mqtt::bench(args, stop).await,
         Command::Passwd(args) => mqtt::passwd(&args),
+        Command::Key(args) => doctor::key(&args),
+        Command::Doctor(args) => doctor::run(Ok(config), &args),
         Command::Config(ConfigArgs { what: None }) => print(&config.to_string()),
         Command::Config(ConfigArgs { what: Some(command) }) => mqtt::config(&command),
     }

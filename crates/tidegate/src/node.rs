@@ -27,7 +27,6 @@ use std::{
 };
 
 use tidegate_frame::table::{TableError, TableSet};
-use tidegate_log::LogConfig;
 use tidegate_message::Code;
 use tidegate_wire::{BootId, CameraAnnounce, Features, Record, Refused, TransferHints, Welcome};
 use tokio_util::sync::CancellationToken;
@@ -43,6 +42,7 @@ use crate::{
     camera::{self, CameraOptions},
     carrier::{Carrier, Down, Incoming},
     clock,
+    frame_log::FrameLogConfig,
     link::{Link, LinkConfig, LinkError, Listener},
     pki::{Credentials, Kind, PkiError},
     tasks::{self, Tasks},
@@ -64,8 +64,8 @@ pub struct NodeOptions {
     pub credentials: Credentials,
     /// Settings of links.
     pub link: LinkConfig,
-    /// Bound of each stream's log.
-    pub stream_log: LogConfig,
+    /// What is kept of each stream.
+    pub stream_log: FrameLogConfig,
     /// What cameras hosted for publishers are made of; name, size and rate come from Register.
     pub hosted: CameraOptions,
     /// What a subscription that names no detector or scene is taken to mean.
@@ -108,7 +108,7 @@ pub(crate) struct NodeState {
     subscriptions: Mutex<HashMap<SubscriptionId, Live>>,
     hosted: Hosted,
     hosted_options: CameraOptions,
-    stream_log: LogConfig,
+    stream_log: FrameLogConfig,
     hints: TransferHints,
     shares: Mutex<Shares>,
     tasks: Tasks,
@@ -119,7 +119,7 @@ pub(crate) struct NodeState {
 impl NodeState {
     fn new(
         hosted_options: CameraOptions,
-        stream_log: LogConfig,
+        stream_log: FrameLogConfig,
         hints: TransferHints,
         shares: Shares,
         tasks: Tasks,

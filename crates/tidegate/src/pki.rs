@@ -40,10 +40,12 @@ use tidegate_wire::NodeId;
 
 mod issue;
 mod join;
+mod validity;
 
 pub use self::{
     issue::{InitRequest, add, init},
     join::{Authority, NewKey, fingerprint, is_writable, pinned_client_tls, signed, write_joined},
+    validity::validity,
 };
 
 /// The DNS name in every node's certificate, which those who dial the node link ask for.

@@ -11,4 +11,6 @@ mod model;
 mod overtaken;
 mod power;
 mod sealed;
+mod store;
 mod support;
+mod survey;

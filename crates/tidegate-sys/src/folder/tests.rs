@@ -165,3 +165,36 @@ fn a_name_that_is_taken_is_not_created_and_a_failed_one_is_not_left() {
     assert_eq!(names, ["b"]);
     assert_eq!(folder.remove("a").unwrap_err().kind(), io::ErrorKind::NotFound);
 }
+
+#[test]
+fn a_folder_below_another_is_reached_by_no_link_and_through_no_open_door() {
+    let scratch = Scratch::new("below");
+    let root = &scratch.0;
+    let folder = Folder::open_below(root, &["log", "camera", "cam1"]).unwrap();
+    assert_eq!(folder.path(), root.join("log/camera/cam1"));
+    for path in ["log", "log/camera", "log/camera/cam1"] {
+        let mode = fs::metadata(root.join(path)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{path}");
+    }
+    let again = Folder::open_below(root, &["log", "camera", "cam1"]);
+    assert!(matches!(again, Err(FolderError::Locked { .. })));
+    Folder::open_below(root, &["log", "camera", "cam2"]).unwrap();
+    drop(folder);
+
+    fs::set_permissions(root.join("log/camera"), fs::Permissions::from_mode(0o720)).unwrap();
+    let open = Folder::open_below(root, &["log", "camera", "cam1"]);
+    assert!(
+        matches!(&open, Err(FolderError::Mode { path, mode: 0o720 }) if path.ends_with("camera"))
+    );
+    fs::create_dir(root.join("elsewhere")).unwrap();
+    symlink(root.join("elsewhere"), root.join("linked")).unwrap();
+    for names in
+        [&["linked", "cam1"][..], &["linked"], &["log", "..", "elsewhere"], &["log/camera"]]
+    {
+        let refused = Folder::open_below(root, names);
+        assert!(matches!(refused, Err(FolderError::Io { .. })), "{names:?}");
+    }
+    assert_eq!(fs::read_dir(root.join("elsewhere")).unwrap().count(), 0);
+    // Where the root is, is its owner's business.
+    Folder::open_below(&root.join("linked"), &["log"]).unwrap();
+}

@@ -1,5 +1,10 @@
 //! Capture: frames from a source, stamped and appended to the camera's log.
 //!
+//! Each entry says beside the size of its frame which start of the clock it was captured in. A process that finds the log of an
+//! earlier one goes on with that one's epoch if no capture time can have been later than its own are: within one boot of the
+//! machine, and unless the clock was set back. To an edge node it is then the same camera behind a link that broke, and what was
+//! captured before fills the gap.
+//!
 //! Always true: capture times increase strictly, whatever the wall clock does; a frame that cannot be
 //! carried is refused with its reason, counted, and changes nothing else.
 
@@ -15,14 +20,16 @@ use bytes::Bytes;
 use tidegate_client::ApiError;
 use tidegate_frame::knob::{FrameError, FrameLimits, inspect};
 use tidegate_log::{
-    AppendError, CaptureAnchor, CaptureClock, Entry, Log, LogWriter, TimestampError,
-    TimestampLimits,
+    AppendError, CaptureAnchor, CaptureClock, CaptureStamp, Entry, TimestampError, TimestampLimits,
 };
 use tidegate_message::{Code, FrameSize, Instant};
 use tidegate_sys::clock::{boot_id, monotonic_nanos};
 use tokio::sync::watch;
 
-use crate::clock;
+use crate::{
+    clock,
+    frame_log::{FrameWriter, Log},
+};
 
 /// What a capture has counted and last seen; shared with whoever reports.
 #[derive(Debug, Default)]
@@ -35,9 +42,10 @@ pub(super) struct CaptureCounts {
 
 /// The writing side of a camera's log.
 pub(super) struct Capture {
-    writer: LogWriter,
+    writer: FrameWriter,
     limits: FrameLimits,
     clock: CaptureClock,
+    start: Start,
     counts: Arc<CaptureCounts>,
     changed: watch::Sender<u64>,
 }
@@ -80,28 +88,48 @@ impl From<CaptureError> for ApiError {
 }
 
 impl Capture {
+    /// Captures to a log, whose newest entry was `last`.
     pub(super) fn new(
-        writer: LogWriter,
+        writer: FrameWriter,
+        last: Option<&Entry>,
         limits: FrameLimits,
         future_max: Duration,
         counts: Arc<CaptureCounts>,
     ) -> (Self, watch::Receiver<u64>) {
         let (changed, receiver) = watch::channel(0);
         let monotonic_nanos = monotonic_nanos();
-        let anchor = CaptureAnchor {
-            wall: clock::at(monotonic_nanos),
-            monotonic_nanos,
-            // Without a boot id, the readings of the two clocks tell this start from others.
-            boot_id: boot_id().unwrap_or_default(),
-        };
+        let wall = clock::at(monotonic_nanos);
+        // Without a boot id, the readings of the two clocks tell this start from others.
+        let boot_id = boot_id().unwrap_or_default();
+        let anchor = CaptureAnchor { wall, monotonic_nanos, boot_id };
         let timestamps = TimestampLimits { future_max, ..TimestampLimits::default() };
-        let clock = CaptureClock::with_limits(anchor, timestamps);
-        (Self { writer, limits, clock, counts, changed }, receiver)
+        let offset_nanos = wall.as_nanos().saturating_sub(monotonic_nanos);
+        let before = last.and_then(|last| Some((last.at, Start::of(last)?)));
+        let before =
+            before.filter(|(at, start)| *at < wall && start.goes_on(boot_id, offset_nanos));
+        let (clock, start) = match before {
+            Some((at, Start { epoch, began, .. })) => {
+                let stamp = CaptureStamp { epoch, at };
+                let clock = CaptureClock::continuing(anchor, timestamps, stamp);
+                (clock, Start { epoch, boot_id, offset_nanos, began })
+            }
+            None => {
+                let clock = CaptureClock::with_limits(anchor, timestamps);
+                let epoch = clock.epoch();
+                (clock, Start { epoch, boot_id, offset_nanos, began: wall })
+            }
+        };
+        (Self { writer, limits, clock, start, counts, changed }, receiver)
     }
 
     /// Names this start of the camera's clock.
     pub(super) fn epoch(&self) -> u64 {
         self.clock.epoch()
+    }
+
+    /// No frame of this epoch was captured earlier.
+    pub(super) fn began(&self) -> Instant {
+        self.start.began
     }
 
     /// Appends a frame captured at `at`, or now. Returns its capture time, which names it.
@@ -134,7 +162,7 @@ impl Capture {
             Some(claimed) => self.clock.admit(claimed, monotonic_nanos())?,
             None => self.clock.at(monotonic_nanos()),
         };
-        self.writer.append(at, &encode_size(info.size), jpeg)?;
+        self.writer.append(at, &encode(info.size, &self.start), jpeg)?;
         self.counts.bytes.store(jpeg.len() as u64, Ordering::Relaxed);
         let packed = u64::from(u32::from_le_bytes(encode_size(info.size)));
         self.counts.size.store(packed, Ordering::Relaxed);
@@ -150,18 +178,78 @@ impl CaptureCounts {
     }
 }
 
-pub(super) fn encode_size(size: FrameSize) -> [u8; 4] {
+/// Which start of a camera's clock a frame was captured in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Start {
+    /// Names the clock.
+    epoch: u64,
+    /// What the kernel called its boot; all zero if it did not say.
+    boot_id: [u8; 16],
+    /// Wall clock less monotonic clock, when the process began.
+    offset_nanos: i64,
+    /// When the epoch began.
+    began: Instant,
+}
+
+/// What two readings of an offset may differ by that nobody has changed. Less than a process takes to start again.
+const OFFSET_JITTER_NANOS: i64 = 5_000_000;
+const SIZE_BYTES: usize = 4;
+const META_BYTES: usize = SIZE_BYTES + 8 + 16 + 8 + 8;
+
+impl Start {
+    /// Whether all capture times of a process that begins now, in that boot and with that offset, are later than all of this start.
+    fn goes_on(&self, boot_id: [u8; 16], offset_nanos: i64) -> bool {
+        let is_known = boot_id != [0; 16];
+        let least = self.offset_nanos.saturating_sub(OFFSET_JITTER_NANOS);
+        is_known && boot_id == self.boot_id && offset_nanos >= least
+    }
+
+    fn of(entry: &Entry) -> Option<Self> {
+        let meta: &[u8; META_BYTES] = entry.meta.first_chunk()?;
+        let (epoch, rest) = meta[SIZE_BYTES..].split_first_chunk()?;
+        let (&boot_id, rest) = rest.split_first_chunk()?;
+        let (offset, rest) = rest.split_first_chunk()?;
+        Some(Self {
+            epoch: u64::from_le_bytes(*epoch),
+            boot_id,
+            offset_nanos: i64::from_le_bytes(*offset),
+            began: Instant::from_nanos(i64::from_le_bytes(*rest.first_chunk()?)),
+        })
+    }
+}
+
+/// The meta part of an entry of a camera's log: width, height (2 bytes each), epoch (8), boot id (16), offset of the clocks (8) and
+/// begin of the epoch (8), all little endian.
+fn encode(size: FrameSize, start: &Start) -> [u8; META_BYTES] {
+    let mut meta = [0; META_BYTES];
+    let parts: [&[u8]; 5] = [
+        &encode_size(size),
+        &start.epoch.to_le_bytes(),
+        &start.boot_id,
+        &start.offset_nanos.to_le_bytes(),
+        &start.began.as_nanos().to_le_bytes(),
+    ];
+    let mut rest = &mut meta[..];
+    for part in parts {
+        let (room, left) = rest.split_at_mut(part.len());
+        room.copy_from_slice(part);
+        rest = left;
+    }
+    meta
+}
+
+pub(super) fn encode_size(size: FrameSize) -> [u8; SIZE_BYTES] {
     let ([a, b], [c, d]) = (size.width.to_le_bytes(), size.height.to_le_bytes());
     [a, b, c, d]
 }
 
-fn decode_size([a, b, c, d]: [u8; 4]) -> FrameSize {
+fn decode_size([a, b, c, d]: [u8; SIZE_BYTES]) -> FrameSize {
     FrameSize { width: u16::from_le_bytes([a, b]), height: u16::from_le_bytes([c, d]) }
 }
 
 /// Width and height of a frame in a camera's log, from its meta part.
 pub(super) fn size_of(entry: &Entry) -> Option<FrameSize> {
-    entry.meta[..].try_into().ok().map(decode_size)
+    entry.meta.first_chunk().copied().map(decode_size)
 }
 
 /// The log's frame rate over its newest entries, 0 if there are fewer than two.
@@ -169,23 +257,26 @@ pub(super) fn frames_per_second(log: &Log) -> f64 {
     const FRAMES: u64 = 16;
     let end = log.end();
     let first = tidegate_message::Position(end.0.saturating_sub(FRAMES));
-    let oldest = log.entry(first).ok().flatten();
-    let (Some(oldest), Some(newest)) = (oldest, log.last_at()) else { return 0.0 };
-    let seconds = newest.since(oldest.at).as_secs_f64();
+    let (Some(oldest), Some(newest)) = (log.time_of(first), log.last_at()) else { return 0.0 };
+    let seconds = newest.since(oldest).as_secs_f64();
     if seconds > 0.0 { (end.0 - first.0 - 1) as f64 / seconds } else { 0.0 }
 }
 
 #[cfg(test)]
 mod tests {
-    use tidegate_log::{LogConfig, Memory};
+    use tidegate_log::LogConfig;
 
     use super::*;
+    use crate::frame_log::{FrameLog, LogName};
 
     fn capture() -> (Capture, Log, Arc<CaptureCounts>) {
-        let (writer, log) = Log::create(LogConfig::bounded(1 << 20), Memory::new()).unwrap();
+        let name = LogName::Camera("cam1".parse().unwrap());
+        let FrameLog { writer, log, .. } =
+            FrameLog::open(&LogConfig::bounded(1 << 20).into(), &name).unwrap();
         let counts = Arc::new(CaptureCounts::default());
         let second = Duration::from_secs(1);
-        let (capture, _) = Capture::new(writer, FrameLimits::default(), second, counts.clone());
+        let limits = FrameLimits::default();
+        let (capture, _) = Capture::new(writer, None, limits, second, counts.clone());
         (capture, log, counts)
     }
 
@@ -198,9 +289,33 @@ mod tests {
         assert_eq!(log.entries(), 0);
     }
 
+    const START: Start =
+        Start { epoch: 7, boot_id: [3; 16], offset_nanos: 1 << 40, began: Instant::EPOCH };
+
     #[test]
-    fn sizes_survive_the_log() {
+    fn sizes_and_starts_survive_the_log() {
         let size = FrameSize { width: 1920, height: 1080 };
-        assert_eq!(decode_size(encode_size(size)), size);
+        let meta = Bytes::copy_from_slice(&encode(size, &START));
+        let (position, at) = (tidegate_message::Position(0), Instant::EPOCH);
+        let entry = Entry { position, at, meta, body: Bytes::new() };
+        assert_eq!((size_of(&entry), Start::of(&entry)), (Some(size), Some(START)));
+        let short = Entry { meta: entry.meta.slice(..SIZE_BYTES), ..entry };
+        assert_eq!((size_of(&short), Start::of(&short)), (Some(size), None));
+    }
+
+    #[test]
+    fn an_epoch_goes_on_only_where_no_time_of_it_can_lie_ahead() {
+        let second = 1_000_000_000;
+        for (boot_id, offset, expected) in [
+            ([3; 16], START.offset_nanos, true),
+            ([3; 16], START.offset_nanos - 1_000, true), // two readings of one clock
+            ([3; 16], START.offset_nanos + second, true),
+            ([3; 16], START.offset_nanos - second, false), // set back
+            ([4; 16], START.offset_nanos, false),          // frames may have gone with the power
+        ] {
+            assert_eq!(START.goes_on(boot_id, offset), expected, "{boot_id:?} {offset}");
+        }
+        let unknown = Start { boot_id: [0; 16], ..START };
+        assert!(!unknown.goes_on([0; 16], START.offset_nanos));
     }
 }

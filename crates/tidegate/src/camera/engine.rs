@@ -23,7 +23,7 @@ use tidegate_frame::{
     table::{TableSet, Wanted},
     transfer::{Input, Transfer, TransferConfig},
 };
-use tidegate_log::{Log, ReadError, Reader};
+use tidegate_log::{Entry, ReadError};
 use tidegate_message::{Code, Instant};
 use tidegate_wire::{
     Ack, EndReason, FetchOriginal, FrameHeader, Original, OriginalOutcome, Record, StartTransfer,
@@ -35,6 +35,7 @@ use super::{
     capture,
     encoder::{Done, Job},
 };
+use crate::frame_log::{Log, Reader};
 
 /// Transfers that one camera serves at a time.
 pub(super) const TRANSFERS_MAX: usize = 64;
@@ -64,9 +65,35 @@ pub(super) enum Action {
     Shift(Duration),
 }
 
+/// What a camera has of its frames.
+#[derive(Clone)]
+pub(super) struct CameraLog {
+    pub(super) log: Log,
+    /// Logs from before its clock was set back, newest first.
+    pub(super) earlier: Arc<[Log]>,
+    /// When its clock's epoch began. The log may have frames of earlier ones before.
+    pub(super) began: Instant,
+}
+
+impl CameraLog {
+    /// The frame captured at `at`.
+    fn entry_at(&self, at: Instant) -> Result<Option<Entry>, ReadError> {
+        let logs = std::iter::once(&self.log).chain(self.earlier.iter());
+        let mut failed = None;
+        for log in logs {
+            match log.entry_at(at) {
+                Ok(Some(entry)) => return Ok(Some(entry)),
+                Ok(None) => {}
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(None), Err)
+    }
+}
+
 /// The transfers of one camera over one link.
 pub(super) struct Engine {
-    log: Log,
+    frames: CameraLog,
     captures: Reader,
     tables: Arc<TableSet>,
     config: TransferConfig,
@@ -79,14 +106,14 @@ pub(super) struct Engine {
 
 impl Engine {
     pub(super) fn new(
-        log: Log,
+        frames: CameraLog,
         tables: Arc<TableSet>,
         config: TransferConfig,
         covers: bool,
     ) -> Self {
-        let captures = log.reader_next();
+        let captures = frames.log.reader_next();
         Self {
-            log,
+            frames,
             captures,
             tables,
             config,
@@ -126,8 +153,10 @@ impl Engine {
                 // Live transfers want the newest; what the wrap took is no loss to them.
                 Err(ReadError::Overtaken(_)) => {}
                 Err(error) => {
-                    tracing::error!(%error, "camera log not readable");
-                    break;
+                    tracing::error!(error = crate::error_chain(&error), "camera log not readable");
+                    if !error.is_lost() {
+                        break;
+                    }
                 }
             }
         }
@@ -140,7 +169,7 @@ impl Engine {
             Record::StartTransfer(start) => self.start(now, start),
             Record::UpdateTransfer(update) => {
                 if let Some(running) = self.transfers.get_mut(&update.transfer) {
-                    running.handle_demand(now, update.demand, &self.log);
+                    running.handle_demand(now, update.demand, &self.frames.log);
                 }
             }
             Record::StopTransfer(stop) => self.end(stop.transfer, EndReason::Stopped),
@@ -166,7 +195,7 @@ impl Engine {
     /// The edge node's word about a frame.
     pub(super) fn handle_ack(&mut self, now: Instant, ack: &Ack) {
         if let Some(running) = self.transfers.get_mut(&ack.transfer) {
-            running.handle_ack(now, ack, &mut self.actions);
+            running.handle_ack(now, ack, &self.frames.log, &mut self.actions);
         }
         // A frame that was reset may be sent again, smaller; the transfer says when it gives it up.
         if ack.complete {
@@ -239,7 +268,7 @@ impl Engine {
         let machine = Transfer::new(now, self.next, start.demand, config, self.tables.clone());
         let covers = self.covers;
         let (running, first) =
-            Running::new(now, &start, machine, covers, &self.log, &mut self.actions);
+            Running::new(now, &start, machine, covers, &self.frames, &mut self.actions);
         self.transfers.insert(transfer, running);
         self.actions.push_back(Action::Record(TransferStarted { transfer, first }.into()));
     }
@@ -263,15 +292,16 @@ impl Engine {
 
     fn fetch(&mut self, fetch: FetchOriginal) {
         let FetchOriginal { request, at } = fetch;
-        let found = self.log.entry_at(at).unwrap_or_else(|error| {
+        let found = self.frames.entry_at(at).unwrap_or_else(|error| {
             tracing::error!(%error, "camera log not readable");
             None
         });
         let (outcome, body) = match found {
             Some(entry) => (OriginalOutcome::Found { bytes: entry.body.len() as u64 }, entry.body),
             None => {
-                let oldest = self.log.first().ok().flatten().map(|entry| entry.at);
-                (OriginalOutcome::Missing { oldest, newest: self.log.last_at() }, Bytes::new())
+                let log = &self.frames.log;
+                let (oldest, newest) = (log.first_at(), log.last_at());
+                (OriginalOutcome::Missing { oldest, newest }, Bytes::new())
             }
         };
         self.actions
@@ -281,7 +311,7 @@ impl Engine {
     fn advance_all(&mut self, now: Instant) {
         let mut complete = Vec::new();
         for (&id, running) in &mut self.transfers {
-            running.advance(now, id, &mut self.actions);
+            running.advance(now, id, &self.frames.log, &mut self.actions);
             if running.is_over() {
                 complete.push(id);
             }

@@ -10,7 +10,6 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidegate_frame::{knob::FrameLimits, table::TableSet, transfer::TransferConfig};
-use tidegate_log::Log;
 use tidegate_message::Instant;
 use tidegate_wire::{
     CameraAnnounce, CameraInfo, CameraInfoRequest, FrameHeader, Original, OriginalOutcome, Record,
@@ -23,7 +22,7 @@ use super::{
     Privacy,
     capture::{self, CaptureCounts},
     encoder::{Encoder, Finished},
-    engine::{Action, Engine},
+    engine::{Action, CameraLog, Engine},
 };
 use crate::{
     carrier::{Carrier, Down, Incoming, Sent},
@@ -37,7 +36,7 @@ pub(crate) struct Camera {
     /// Names this life of the camera: an edge node tells a restart from a broken link by it.
     pub(crate) epoch: u64,
     pub(crate) announce: CameraAnnounce,
-    pub(super) log: Log,
+    pub(super) frames: CameraLog,
     pub(super) log_bytes_max: u64,
     pub(super) counts: Arc<CaptureCounts>,
     pub(super) captured: watch::Receiver<u64>,
@@ -65,7 +64,7 @@ const ORIGINALS_MAX: usize = 32;
 impl Camera {
     /// The announcement, with what has been seen of the frames since.
     pub(crate) fn announced(&self) -> CameraAnnounce {
-        let measured = capture::frames_per_second(&self.log);
+        let measured = capture::frames_per_second(&self.frames.log);
         CameraAnnounce {
             size: self.counts.size().or(self.announce.size),
             frames_per_second: if measured > 0.0 {
@@ -89,7 +88,7 @@ impl Camera {
         let (encoder, encoded) = Encoder::start(self.limits, self.privacy.clone())
             .map_err(|error| Down { why: format!("no encoder thread: {error}") })?;
         let engine = Engine::new(
-            self.log.clone(),
+            self.frames.clone(),
             self.tables.clone(),
             self.config.clone(),
             self.privacy.covers(),
@@ -150,11 +149,11 @@ impl Served<'_> {
                 self.engine.handle_ack(clock::now(), &ack);
             }
             Incoming::Record(Record::CameraInfoRequest(CameraInfoRequest { request })) => {
-                let log = &self.camera.log;
+                let log = &self.camera.frames.log;
                 let info = CameraInfo {
                     request,
                     camera: self.camera.announced(),
-                    oldest: log.first().ok().flatten().map(|entry| entry.at),
+                    oldest: log.first_at(),
                     newest: log.last_at(),
                     frames: log.entries(),
                     bytes: log.bytes(),

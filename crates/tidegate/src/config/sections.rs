@@ -14,6 +14,7 @@ use tidegate_frame::{
     controller::{LinkModel, MezPiConfig},
     privacy::{Cover, Regions},
 };
+use tidegate_log::Durability;
 use tidegate_message::{CameraName, FrameSize};
 use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 
@@ -24,6 +25,15 @@ use crate::{
     link::Transport,
     mqtt::{bridge::RemoteVersion, settings::Protocol},
 };
+
+/// How frames are on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtRest {
+    /// As they are.
+    Clear,
+    /// Encrypted with the node's key.
+    Sealed,
+}
 
 /// Most bytes of a log's entry beside its frame: the header of a stream log's entry is the longest.
 pub const ENTRY_META_BYTES_MAX: u64 = 64 << 10;
@@ -84,13 +94,26 @@ config! {
         interval: Duration = MezPiConfig::default().interval,
     }
 
-    /// `[log]`: memory for frames.
+    /// `[log]`: frames that are kept, in `data_dir/log`.
     log: LogConfig {
+        /// What a frame survives once it was captured or has arrived: `memory` (nothing), `page` (the end of the process, kill -9
+        /// included) or `disk` (a loss of power, some ten milliseconds later). Default `page`.
+        durability: Durability = Durability::Page,
         /// Bytes of originals kept for each camera, at the camera's node. Default `1GiB`: 7 minutes of 500
         /// kB frames at 5 a second.
         camera_bytes: ByteCount = ByteCount(1 << 30),
-        /// Bytes kept of each transferred stream, at the edge node. Default `128MiB`.
+        /// Longest time that originals are kept; some longer, because they go by segments. Default `0s`: as long as there is room.
+        camera_age: Duration = Duration::ZERO,
+        /// Bytes kept of each transferred stream, in the edge node's memory. Default `128MiB`.
         stream_bytes: ByteCount = ByteCount(128 << 20),
+        /// How frames are on the disk: `clear`, or `sealed` with a key. Default `clear`.
+        at_rest: AtRest = AtRest::Clear,
+        /// The node's key, which `tidegate key` makes. Default none.
+        key_file: Option<PathBuf> = None,
+        /// The key before that one, while logs are taken over. Default none.
+        older_key_file: Option<PathBuf> = None,
+        /// File with the passphrase of a key that is made from one. Default none.
+        passphrase_file: Option<PathBuf> = None,
     }
 
     /// `[privacy]`: what of its cameras' frames nobody is to see. It is covered before a frame leaves the camera's node; its log
@@ -218,6 +241,15 @@ config! {
     }
 
     ;
+    /// `[log.camera.NAME]`: what holds for one camera instead of what `[log]` says.
+    "log.camera" in log_cameras: LogCameraSection {
+        /// As in `[log]`. Default none.
+        durability: Option<Durability> = None,
+        /// Bytes of originals kept. Default none.
+        bytes: Option<ByteCount> = None,
+        /// Longest time that they are kept. Default none.
+        age: Option<Duration> = None,
+    }
     /// `[mqtt.listener.NAME]`: where MQTT clients connect. Without any, one on 127.0.0.1:1883.
     "mqtt.listener" in mqtt_listeners: MqttListenerSection with "main" {
         /// Address and port. Default `127.0.0.1:1883`.
@@ -366,6 +398,11 @@ impl Config {
                 "face, person, or command with privacy.detector_command",
             ),
             (
+                "log.at_rest",
+                log.at_rest == AtRest::Clear || log.key_file.is_some(),
+                "clear as long as log.key_file names no key; `tidegate key` makes one",
+            ),
+            (
                 "link.queue_allowed",
                 (Duration::from_millis(1)..=seconds(1)).contains(&link.queue_allowed),
                 "from 1ms to 1s",
@@ -461,6 +498,12 @@ impl Config {
             if !kept {
                 let origin = self.origins.of(name).cloned();
                 return Err(ConfigError::Bound { origin, key: name, bound });
+            }
+        }
+        for (name, camera) in &self.log_cameras {
+            if camera.bytes.is_some_and(|bytes| bytes.0 < log_bytes_min) {
+                let origin = self.origins.of(&format!("log.camera.{name}.bytes")).cloned();
+                return Err(ConfigError::Bound { origin, key: "bytes", bound: LOG_BOUND });
             }
         }
         Ok(())

@@ -28,7 +28,7 @@ fn what_is_printed_loads_to_the_same() {
     let printed = config.to_string();
     assert!(printed.contains("name = \"north\" # site.toml:2\n"), "{printed}");
     let mut again = parse(&printed).unwrap();
-    assert_eq!(again.origins.0.len(), 67, "every setting but those that are not set");
+    assert_eq!(again.origins.0.len(), 70, "every setting but those that are not set");
     again.origins = config.origins.clone();
     assert_eq!(again, config);
 }
@@ -54,11 +54,12 @@ fn mistakes_name_file_line_and_way_out() {
         (
             "\n[nodes]\n",
             "site.toml:2: there is no section [nodes]; choose one of: node frames mez_pi log privacy link mqtt \
-             mqtt.listener.NAME mqtt.bridge.NAME mqtt.user.NAME mqtt.topic.NAME",
+             log.camera.NAME mqtt.listener.NAME mqtt.bridge.NAME mqtt.user.NAME mqtt.topic.NAME",
         ),
         (
             "[log]\ncamera_bytes = \"1GiB\"\nstream = 1\n",
-            "site.toml:3: [log] has no \"stream\"; choose one of: camera_bytes stream_bytes",
+            "site.toml:3: [log] has no \"stream\"; choose one of: durability camera_bytes camera_age stream_bytes at_rest \
+             key_file older_key_file passphrase_file",
         ),
         ("name = \"x\"\n", "site.toml:1: name stands in no section; begin with one such as [node]"),
         (
@@ -101,6 +102,18 @@ fn mistakes_name_file_line_and_way_out() {
         (
             "[frames]\nframe_bytes_max = \"60MB\"\n[log]\nstream_bytes = \"1GiB\"\ncamera_bytes = \"128MiB\"\n",
             "site.toml:5: log.camera_bytes must be at least 4 times frames.frame_bytes_max and 64KiB each",
+        ),
+        (
+            "[log]\ndurability = \"replicas\"\n",
+            "site.toml:2: log.durability: choose one of: memory page disk",
+        ),
+        (
+            "[log]\nat_rest = \"sealed\"\n",
+            "site.toml:2: log.at_rest must be clear as long as log.key_file names no key; `tidegate key` makes one",
+        ),
+        (
+            "[log.camera.cam1]\nage = \"24h\"\nbytes = \"1MB\"\n",
+            "site.toml:3: bytes must be at least 4 times frames.frame_bytes_max and 64KiB each",
         ),
         (
             "[link]\nshared_medium = \"no\"\n",

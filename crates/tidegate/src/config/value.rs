@@ -4,9 +4,13 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use tidegate_broker::{Overflow, schedule::Policy};
 use tidegate_frame::privacy::{Cover, RegionError, Regions};
+use tidegate_log::Durability;
 use tidegate_message::{CameraName, FrameSize};
 
-use super::units::{self, ByteCount};
+use super::{
+    AtRest,
+    units::{self, ByteCount},
+};
 use crate::{
     camera::Originals,
     link::Transport,
@@ -209,6 +213,40 @@ impl Value for Transport {
             Self::Tcp => "tcp",
         };
         Some(quoted(word))
+    }
+}
+
+impl Value for Durability {
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "memory" => Ok(Self::Memory),
+            "page" => Ok(Self::Page),
+            "disk" => Ok(Self::Disk),
+            _ => Err("choose one of: memory page disk".to_owned()),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        let word = match self {
+            Self::Memory => "memory",
+            Self::Page => "page",
+            Self::Disk => "disk",
+        };
+        Some(quoted(word))
+    }
+}
+
+impl Value for AtRest {
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "clear" => Ok(Self::Clear),
+            "sealed" => Ok(Self::Sealed),
+            _ => Err("choose one of: clear sealed".to_owned()),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(if *self == Self::Clear { "clear" } else { "sealed" }))
     }
 }
 

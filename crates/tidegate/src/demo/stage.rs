@@ -125,7 +125,7 @@ fn config_text(data: &Path, tables: &Path) -> String {
     format!(
         "[node]\nname = \"edge\"\ndata_dir = {data:?}\napi_listen = \"{API}\"\n\n\
          [link]\nlisten = \"{LINK}\"\nedge = \"{LINK}\"\n\n\
-         [log]\ncamera_bytes = \"256MiB\"\nstream_bytes = \"64MiB\"\n\n\
+         [log]\ndurability = \"memory\"\ncamera_bytes = \"256MiB\"\nstream_bytes = \"64MiB\"\n\n\
          [frames]\ntables_dir = {tables:?}\nframe_bytes_max = \"8MB\"\n"
     )
 }

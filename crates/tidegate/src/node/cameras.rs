@@ -16,7 +16,6 @@ use std::{
 
 use bytes::Bytes;
 use tidegate_client::{ApiError, Event};
-use tidegate_log::LogConfig;
 use tidegate_message::{CameraName, Code, Demand, Instant};
 use tidegate_wire::{
     CameraAnnounce, CameraInfo, CameraInfoRequest, FetchOriginal, NodeId, Original, Record,
@@ -32,7 +31,10 @@ use super::{
     stream::{Begin, Reads, Stream},
     verdict::Verdicts,
 };
-use crate::pki::{Kind, PeerIdentity};
+use crate::{
+    frame_log::FrameLogConfig,
+    pki::{Kind, PeerIdentity},
+};
 
 /// Records on their way to one camera; more than this and its link has stalled.
 pub(super) const RECORDS_MAX: usize = 256;
@@ -331,7 +333,7 @@ impl Camera {
         demand: Demand,
         hints: TransferHints,
         begin: Begin,
-        log: LogConfig,
+        log: FrameLogConfig,
     ) -> Result<Arc<Stream>, ApiError> {
         let Begin { range, after, reads } = begin;
         let (transfer, life) = (TransferId(next()), self.life());

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use tidegate_client::{
     ApiError, EndReason, Event, Frame, KnobsChanged, Missed, MissedWhy, Outcome, Unchanged,
 };
-use tidegate_log::{Entry, Log, ReadError, Reader};
+use tidegate_log::{Entry, ReadError};
 use tidegate_message::{Code, Delivery, Demand, Instant};
 use tidegate_wire::FrameHeader;
 use tokio::sync::{
@@ -36,7 +36,10 @@ use super::{
     stream::{Notice, Stream, Subscribed},
     verdict::{self, Verdicts},
 };
-use crate::clock;
+use crate::{
+    clock,
+    frame_log::{Log, Reader},
+};
 
 /// Longest wait for a subscriber to take the last event.
 const ENDED_MAX: Duration = Duration::from_secs(5);
@@ -353,8 +356,17 @@ impl Session {
                     self.missed(wrapped(from, until, overtaken.missed())).await?;
                 }
                 Err(error) => {
-                    tracing::error!(camera = %self.stream.camera, %error, "stream log not readable");
-                    return Ok(ControlFlow::Continue(()));
+                    let chain = crate::error_chain(&error);
+                    tracing::error!(camera = %self.stream.camera, error = chain, "stream log not readable");
+                    let (ReadError::Storage { position, .. }, true) = (&error, error.is_lost())
+                    else {
+                        return Ok(ControlFlow::Continue(()));
+                    };
+                    self.last_frame = None;
+                    if let Some(at) = log.time_of(*position) {
+                        let why = MissedWhy::LogWrapped;
+                        self.missed(Missed { from: at, to: at, count: 1, why }).await?;
+                    }
                 }
             }
         }

@@ -20,12 +20,13 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use tidegate_client::{ApiError, Event, KnobsChanged, Missed, MissedWhy};
-use tidegate_log::{AppendError, Entry, Log, LogConfig, LogError, LogWriter, Memory};
+use tidegate_log::{AppendError, Entry, LogError};
 use tidegate_message::{CameraName, Code, Demand, Instant, Position};
 use tidegate_wire::{EndReason, TransferHints, TransferId};
 use tokio::sync::{broadcast, watch};
 
 use super::entry::{self, Arrival, Life, Meta};
+use crate::frame_log::{FrameLog, FrameLogConfig, FrameWriter, Log, LogName};
 
 /// Notices kept for a slow reader; older ones are dropped.
 const NOTICES_MAX: usize = 256;
@@ -54,7 +55,7 @@ pub(super) struct Stream {
 
 struct Tail {
     log: Log,
-    writer: LogWriter,
+    writer: FrameWriter,
     /// Grows when the log is replaced because the camera's clock began anew.
     generation: u64,
     /// The camera's life that the newest entry comes from; before the first, the one it was asked of.
@@ -77,7 +78,7 @@ struct Tail {
     /// Logs that were replaced, newest last.
     replaced: VecDeque<Replaced>,
     meta: BytesMut,
-    log_config: LogConfig,
+    log_config: FrameLogConfig,
 }
 
 /// A log that has made room for that of a later life.
@@ -140,9 +141,9 @@ impl Stream {
         demand: Demand,
         hints: TransferHints,
         range: (Option<Instant>, Option<Instant>),
-        log_config: LogConfig,
+        log_config: FrameLogConfig,
     ) -> Result<Self, LogError> {
-        let (writer, log) = Log::create(log_config.clone(), Memory::new())?;
+        let FrameLog { writer, log, .. } = open(&log_config, &camera)?;
         Ok(Self {
             camera,
             transfer,
@@ -227,7 +228,7 @@ impl Stream {
                 tail.replaced.pop_front();
             }
             tail.replaced.push_back(Replaced { generation, times, entries });
-            let (writer, log) = Log::create(tail.log_config.clone(), Memory::new())?;
+            let FrameLog { writer, log, .. } = open(&tail.log_config, &self.camera)?;
             tail.writer = writer;
             tail.log = log;
             tail.generation += 1;
@@ -239,7 +240,7 @@ impl Stream {
         }
         let Tail { writer, meta: encoded, .. } = &mut *tail;
         entry::encode(encoded, arrival, meta);
-        let position = writer.append(at, encoded, body)?;
+        let position = writer.append(at, encoded, body)?.position;
         if matches!(meta, Meta::Frame(_)) {
             tail.picture = Some(position);
         }
@@ -331,7 +332,7 @@ impl Stream {
 
     /// Capture time of the oldest entry.
     pub(super) fn oldest(&self) -> Option<Instant> {
-        self.tail().log.first().ok().flatten().map(|entry| entry.at)
+        self.tail().log.first_at()
     }
 
     /// The camera does not serve it; it ends at once.
@@ -461,4 +462,9 @@ pub(super) enum AppendFailed {
     EarlierLife,
     #[error("the stream log could not begin anew")]
     Begin(#[from] LogError),
+}
+
+/// The log of a stream, which is in memory: a stream ends with its last session, and what it brought is in its camera's log.
+fn open(config: &FrameLogConfig, camera: &CameraName) -> Result<FrameLog, LogError> {
+    FrameLog::open_remote(config, &LogName::Stream(camera.clone()))
 }

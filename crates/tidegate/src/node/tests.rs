@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use tidegate_client::{Changes, Event, SubscribeRequest};
 use tidegate_frame::{knob::FrameLimits, transfer::TransferConfig};
+use tidegate_log::LogConfig;
 use tidegate_message::{Delivery, FrameSize, Instant};
 use tidegate_wire::{CameraInfoRequest, FrameHeader, NodeId, StartTransfer};
 
@@ -49,7 +50,7 @@ impl Rig {
             size: None,
             frames_per_second: 0.0,
             source: String::new(),
-            log: log.clone(),
+            log: log.clone().into(),
             limits: FrameLimits::default(),
             privacy: Privacy::default(),
             health: Health::default(),
@@ -61,7 +62,7 @@ impl Rig {
         tokio::spawn(owner.run(std::future::pending(), GRACE));
         let shares = Shares::new(clock::now(), Arc::new(TableSet::builtin()), true);
         let (hints, stop) = (TransferHints::default(), CancellationToken::new());
-        let node = NodeState::new(hosted, log, hints, shares, tasks, stop);
+        let node = NodeState::new(hosted, log.into(), hints, shares, tasks, stop);
         let (camera, link) = node.cameras.attach(announce(), OWNER, 71, "test".to_owned()).unwrap();
         let application = Identity {
             kind: Kind::Application,

@@ -338,7 +338,7 @@ async fn published_frames_reach_subscribers() {
 }
 
 /// A small picture with some texture.
-fn world_jpeg() -> Vec<u8> {
+pub(crate) fn world_jpeg() -> Vec<u8> {
     let mut picture = tidegate_jpeg::Packed::default();
     picture.reset(64, 48);
     for (index, sample) in picture.data_mut().iter_mut().enumerate() {

@@ -1,6 +1,7 @@
 //! Frames from a camera to an application, over real sockets.
 
 mod deliver;
+mod durable;
 mod privacy;
 mod recover;
 mod refuse;

@@ -10,14 +10,17 @@ use tidegate_frame::{
     knob::KnobSetting,
     transfer::{Command, DropReason, Input, Report, SendHeader, Transfer},
 };
-use tidegate_log::{Entry, Log, ReadError, Reader};
+use tidegate_log::{Entry, ReadError};
 use tidegate_message::{Delivery, Demand, FrameSize, Instant};
 use tidegate_wire::{Ack, Event, EventCode, FrameHeader, StartTransfer, TransferId, Unchanged};
 
-use super::Action;
-use crate::camera::{
-    capture,
-    encoder::{Done, Job, Outcome},
+use super::{Action, CameraLog};
+use crate::{
+    camera::{
+        capture,
+        encoder::{Done, Job, Outcome},
+    },
+    frame_log::{Log, Reader},
 };
 
 /// Time after a transfer's end within which what was captured before it has come: then it is over also where no later frame
@@ -77,11 +80,20 @@ impl Running {
         start: &StartTransfer,
         transfer: Transfer,
         covers: bool,
-        log: &Log,
+        CameraLog { log, began, .. }: &CameraLog,
         actions: &mut VecDeque<Action>,
     ) -> (Self, Instant) {
-        let after = start.resume_after.map(|after| after + Duration::from_nanos(1));
-        let from = match (start.demand.delivery, start.from, after) {
+        // The least time is all of this epoch: what the log has of earlier ones went to others, or to those who ask by time.
+        let of_epoch = |at: Instant| if at == Instant::MIN { *began } else { at };
+        let (asked_from, resume_after) = (
+            start.from.map(of_epoch),
+            start.resume_after.map(|after| match after {
+                Instant::MIN => *began,
+                after => after + Duration::from_nanos(1),
+            }),
+        );
+        let after = resume_after;
+        let from = match (start.demand.delivery, asked_from, after) {
             // What was not received of a gap is wanted only by who wants every frame or asked for the past.
             (Delivery::Every, from, Some(after)) | (_, from @ Some(_), Some(after)) => {
                 Some(after.max(from.unwrap_or(Instant::MIN)))
@@ -110,7 +122,7 @@ impl Running {
             covers,
             cursor,
             began: now,
-            from: start.from,
+            from: asked_from,
             to: start.to,
             ends: start.to.map(|to| to + CAPTURED_BY),
             complete: false,
@@ -155,7 +167,13 @@ impl Running {
     }
 
     /// The edge node's word about a frame.
-    pub(super) fn handle_ack(&mut self, now: Instant, ack: &Ack, actions: &mut VecDeque<Action>) {
+    pub(super) fn handle_ack(
+        &mut self,
+        now: Instant,
+        ack: &Ack,
+        log: &Log,
+        actions: &mut VecDeque<Action>,
+    ) {
         let bytes = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         self.transfer.handle(
             now,
@@ -173,7 +191,7 @@ impl Running {
             self.over(ack.transfer, ack.frame, actions);
         }
         // What the transfer wants reset must be reset before the frame is forgotten.
-        self.advance(now, ack.transfer, actions);
+        self.advance(now, ack.transfer, log, actions);
     }
 
     /// The encoder is done with a frame.
@@ -253,7 +271,7 @@ impl Running {
 
     /// Feeds what the log has while the transfer is behind, one frame at a time: frames travel on streams
     /// of their own, and what is to arrive in order must not overtake.
-    fn pump(&mut self, now: Instant, id: TransferId, actions: &mut VecDeque<Action>) {
+    fn pump(&mut self, now: Instant, id: TransferId, log: &Log, actions: &mut VecDeque<Action>) {
         while !self.complete && self.is_idle() && self.transfer.wants_replay() {
             let Some(cursor) = &mut self.cursor else { return };
             match cursor.next() {
@@ -276,20 +294,31 @@ impl Running {
                     actions.push_back(lost.told(id));
                 }
                 Err(error) => {
-                    tracing::error!(%error, "camera log not readable");
-                    return;
+                    tracing::error!(error = crate::error_chain(&error), "camera log not readable");
+                    if !error.is_lost() {
+                        return;
+                    }
+                    if let Some(at) = damaged_at(&error, log) {
+                        actions.push_back(Lost::one(at, DropReason::LogWrapped).told(id));
+                    }
                 }
             }
         }
     }
 
-    pub(super) fn advance(&mut self, now: Instant, id: TransferId, actions: &mut VecDeque<Action>) {
+    pub(super) fn advance(
+        &mut self,
+        now: Instant,
+        id: TransferId,
+        log: &Log,
+        actions: &mut VecDeque<Action>,
+    ) {
         if self.ends.take_if(|ends| *ends <= now).is_some() {
             // What it is behind it still reads.
             self.complete |= self.cursor.is_none();
         }
         loop {
-            self.pump(now, id, actions);
+            self.pump(now, id, log, actions);
             let Some(command) = self.transfer.poll_command(now) else { return };
             self.obey(now, id, command, actions);
         }
@@ -396,6 +425,14 @@ impl Running {
         self.reference = Some(frame);
         actions.push_back(Action::Frame { header, body: encoded.body, deadline, live });
         actions.push_back(if seen { Action::Sent(id) } else { Action::Lost(id) });
+    }
+}
+
+/// Capture time of the entry that could not be read.
+fn damaged_at(error: &ReadError, log: &Log) -> Option<Instant> {
+    match error {
+        ReadError::Storage { position, .. } => log.time_of(*position),
+        _ => None,
     }
 }
 

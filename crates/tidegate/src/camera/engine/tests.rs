@@ -1,5 +1,5 @@
 use tidegate_frame::transfer::DropReason;
-use tidegate_log::{LogConfig, LogWriter, Memory};
+use tidegate_log::{LogConfig, LogWriter, Store};
 use tidegate_message::{
     AdaptationProfile, Bounds, ControllerKind, Delivery, Demand, FrameSize, WhenInfeasible,
 };
@@ -13,7 +13,7 @@ const TRANSFER: TransferId = TransferId(1);
 /// An engine, its log, and a clock that stands where it is put.
 struct Rig {
     engine: Engine,
-    writer: LogWriter,
+    writer: LogWriter<Store>,
     now: Instant,
     /// Where transfers end.
     to: Option<Instant>,
@@ -21,9 +21,10 @@ struct Rig {
 
 impl Rig {
     fn new(log_bytes: u64) -> Self {
-        let (writer, log) = Log::create(LogConfig::bounded(log_bytes), Memory::new()).unwrap();
+        let (writer, log) = Log::create(LogConfig::bounded(log_bytes), Store::memory()).unwrap();
         let tables = Arc::new(TableSet::builtin());
-        let engine = Engine::new(log, tables, TransferConfig::default(), false);
+        let frames = CameraLog { log, earlier: Arc::default(), began: Instant::EPOCH };
+        let engine = Engine::new(frames, tables, TransferConfig::default(), false);
         Self { engine, writer, now: Instant::from_millis(1_000_000), to: None }
     }
 
@@ -212,4 +213,45 @@ fn a_frame_that_the_link_does_not_take_is_told_and_the_next_one_sent() {
     assert_eq!(Rig::told(&rig.actions()), [format!("{first} lost 1 {}", DropReason::QueueFull)]);
     let second = rig.capture();
     assert_eq!(Rig::sent(&rig.actions()), [second]);
+}
+
+#[test]
+fn the_least_time_is_the_begin_of_the_epoch_and_the_log_has_more() {
+    for (from, resume_after) in [(None, Some(Instant::MIN)), (Some(Instant::MIN), None)] {
+        let mut rig = Rig::new(1 << 20);
+        let earlier = rig.capture();
+        rig.engine.frames.began = rig.now;
+        let first = rig.capture();
+        rig.start(Delivery::Every, from, resume_after);
+        assert_eq!(Rig::sent(&rig.actions()), [first], "of this epoch: {from:?} {resume_after:?}");
+        rig.engine.end(TRANSFER, EndReason::Stopped);
+        rig.actions();
+        rig.start(Delivery::Every, Some(earlier), None);
+        assert_eq!(Rig::sent(&rig.actions()), [earlier], "who asks by time gets what there is");
+    }
+}
+
+#[test]
+fn an_original_is_found_in_logs_from_before_the_clock_was_set_back() {
+    let mut rig = Rig::new(1 << 20);
+    let (mut writer, log) = Log::create(LogConfig::bounded(1 << 20), Store::memory()).unwrap();
+    let ahead = rig.now + Duration::from_secs(3600);
+    writer.append(ahead, b"", b"earlier").unwrap();
+    rig.engine.frames.earlier = Arc::from([log]);
+    let own = rig.capture();
+    for (at, expected) in [(ahead, Some(7)), (own, Some(10_000)), (Instant::EPOCH, None)] {
+        rig.engine.handle_record(rig.now, FetchOriginal { request: 1, at }.into());
+        let actions = rig.actions();
+        let found = actions.iter().find_map(|action| match action {
+            Action::Original { original, body } => Some((original.outcome, body.len())),
+            _ => None,
+        });
+        match (found.unwrap(), expected) {
+            ((OriginalOutcome::Found { bytes }, len), Some(expected)) => {
+                assert_eq!((bytes, len), (expected, expected as usize));
+            }
+            ((OriginalOutcome::Missing { newest, .. }, 0), None) => assert_eq!(newest, Some(own)),
+            (found, _) => panic!("{found:?}"),
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! What a camera is asked, with the test as its link.
 
 use tidegate_client::SubscribeRequest;
+use tidegate_log::LogConfig;
 use tidegate_message::Delivery;
 
 use super::*;
@@ -29,7 +30,7 @@ fn start_stream_after(
     after: Option<(Life, Instant)>,
     reads: Reads,
 ) -> Arc<Stream> {
-    let log = LogConfig { bytes_max: 1 << 16, segment_bytes: 1 << 12 };
+    let log = LogConfig { bytes_max: 1 << 16, segment_bytes: 1 << 12 }.into();
     let demand = demand(Delivery::Every);
     let begin = Begin { range: (from, None), after, reads };
     camera.start_stream(demand, TransferHints::default(), begin, log).unwrap()

@@ -24,7 +24,7 @@ fn every() -> Demand {
 fn stream(range: (Option<Instant>, Option<Instant>)) -> Arc<Stream> {
     let (camera, hints) = ("cam1".parse().unwrap(), TransferHints::default());
     let log = LogConfig { bytes_max: 1 << 16, segment_bytes: 1 << 12 };
-    Arc::new(Stream::new(camera, FIRST, TransferId(3), every(), hints, range, log).unwrap())
+    Arc::new(Stream::new(camera, FIRST, TransferId(3), every(), hints, range, log.into()).unwrap())
 }
 
 fn append(stream: &Stream, life: Life, at: Instant) {

@@ -1,0 +1,75 @@
+//! `tidegate doctor` and `tidegate key`: what a node keeps, and what it is sealed with.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tidegate_client::ApiError;
+use tidegate_log::{KeyError, KeyFile, NodeKey, PassphraseCost};
+use tidegate_message::Code;
+
+use super::print;
+use crate::{
+    config::{Config, ConfigError},
+    doctor, frame_log,
+};
+
+/// Arguments of `tidegate doctor`.
+#[derive(Args, Clone, Debug)]
+pub struct DoctorArgs {
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `tidegate key`.
+#[derive(Args, Clone, Debug)]
+pub struct KeyArgs {
+    /// Where to write the key; a file that is there is not replaced
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Make the key from the passphrase in this file, instead of random numbers: FILE is then of no use without it
+    #[arg(long, value_name = "FILE")]
+    pub passphrase_file: Option<PathBuf>,
+}
+
+/// What shells take for a test that has failed.
+const PROBLEMS: i32 = 1;
+
+/// Looks and tells; ends the program with status 1 if there are problems.
+pub(super) fn run(config: Result<Config, ConfigError>, args: &DoctorArgs) -> Result<(), ApiError> {
+    let found = doctor::examine(config.map_err(ApiError::from));
+    let text = if args.json {
+        let json = serde_json::to_string_pretty(&found);
+        json.map_err(|error| ApiError::new(Code::INTERNAL, "no JSON").caused_by(error))? + "\n"
+    } else {
+        found.to_string()
+    };
+    print(&text)?;
+    if found.has_problems() {
+        std::process::exit(PROBLEMS);
+    }
+    Ok(())
+}
+
+/// Makes a key file.
+pub(super) fn key(args: &KeyArgs) -> Result<(), ApiError> {
+    let made: Result<NodeKey, KeyError> = match &args.passphrase_file {
+        None => KeyFile::create(&args.file),
+        Some(path) => {
+            let passphrase = frame_log::passphrase_in(path).map_err(|error| {
+                let text = format!("{} gives no passphrase", path.display());
+                ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+            })?;
+            if passphrase.is_empty() {
+                let text = format!("{} is empty; write the passphrase into it", path.display());
+                return Err(ApiError::new(Code::CONFIG_INVALID, text));
+            }
+            KeyFile::create_for_passphrase(&args.file, &passphrase, PassphraseCost::default())
+        }
+    };
+    let key = made.map_err(|error| {
+        let text = format!("no key was written to {}", args.file.display());
+        ApiError::new(Code::STORAGE_FAILED, text).caused_by(crate::error_chain(&error))
+    })?;
+    print(&format!("key {} in {}\n", key.id(), args.file.display()))
+}

@@ -1,0 +1,104 @@
+//! A node's data folder, looked at without a running node and without changing anything.
+//!
+//! ```text
+//!  configuration ─┐
+//!  DATA_DIR/pki ──┼─▶ Examination: certificates, logs, findings ─▶ text or JSON
+//!  DATA_DIR/log ──┘
+//! ```
+//!
+//! Always true: nothing is written, renamed, removed or locked for longer than a look; no link is followed.
+
+mod certificates;
+mod files;
+mod logs;
+mod text;
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use tidegate_client::ApiError;
+
+pub use self::{certificates::CertificateSummary, logs::LogSummary};
+use crate::{clock, config::Config, frame_log};
+
+/// All that was found.
+#[derive(Debug, Default, Serialize)]
+pub struct Examination {
+    /// The folder that was looked at.
+    pub data_dir: PathBuf,
+    /// The certificates in it.
+    pub certificates: Vec<CertificateSummary>,
+    /// The logs in it.
+    pub logs: Vec<LogSummary>,
+    /// What an operator should know, problems first.
+    pub findings: Vec<Finding>,
+}
+
+/// One thing that was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The file or folder, or the configuration.
+    pub path: PathBuf,
+    /// What it is, and the way out.
+    pub text: String,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Something is lost, exposed, or will not work.
+    Problem,
+    /// Worth knowing.
+    Note,
+}
+
+/// Looks at the data folder of the configuration; at that of the defaults if there is no configuration, which is then a finding.
+pub fn examine(config: Result<Config, ApiError>) -> Examination {
+    let mut found = Examination::default();
+    let config = config.unwrap_or_else(|error| {
+        found.problem("configuration", crate::error_chain(&error));
+        Config::default()
+    });
+    found.data_dir.clone_from(&config.node.data_dir);
+    let data_dir = config.node.data_dir.clone();
+    if files::folder(&mut found, &data_dir) {
+        certificates::examine(&mut found, &config.pki_dir(), clock::now());
+        let keys = match frame_log::node_keys(&config.log) {
+            Ok(keys) => keys,
+            Err(error) => {
+                let text =
+                    format!("{}; frames are kept in memory only", crate::error_chain(&error));
+                found.problem("configuration", text);
+                None
+            }
+        };
+        logs::examine(&mut found, &data_dir.join("log"), config.log.at_rest, keys.as_ref());
+    }
+    found.findings.sort_by_key(|finding| finding.severity);
+    found
+}
+
+impl Examination {
+    /// Whether anything is wrong.
+    pub fn has_problems(&self) -> bool {
+        self.findings.iter().any(|finding| finding.severity == Severity::Problem)
+    }
+
+    fn problem(&mut self, path: impl AsRef<Path>, text: impl Into<String>) {
+        self.find(Severity::Problem, path.as_ref(), text.into());
+    }
+
+    fn note(&mut self, path: impl AsRef<Path>, text: impl Into<String>) {
+        self.find(Severity::Note, path.as_ref(), text.into());
+    }
+
+    fn find(&mut self, severity: Severity, path: &Path, text: String) {
+        self.findings.push(Finding { severity, path: path.to_owned(), text });
+    }
+}
+
+#[cfg(test)]
+mod tests;

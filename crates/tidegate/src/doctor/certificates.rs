@@ -1,0 +1,91 @@
+//! Certificates and keys.
+
+use std::{fs, path::Path, time::Duration};
+
+use rustls_pki_types::{CertificateDer, pem::PemObject};
+use serde::Serialize;
+use tidegate_message::Instant;
+
+use super::{Examination, files};
+use crate::pki::{self, PkiError};
+
+/// One that ends within that time is a problem.
+const RENEW_BEFORE: Duration = Duration::from_secs(30 * 86_400);
+const AUTHORITY: &str = "ca";
+
+/// One certificate.
+#[derive(Debug, Serialize)]
+pub struct CertificateSummary {
+    /// The name of its file.
+    pub name: String,
+    /// Whom it says it is of, such as `camera cam1`; the authority says nothing.
+    pub of: Option<String>,
+    /// First second of its validity, since the Unix epoch.
+    pub valid_from: i64,
+    /// Last second of its validity, since the Unix epoch.
+    pub valid_until: i64,
+    /// Whole days left from now; negative if it has ended.
+    pub days_left: i64,
+}
+
+pub(super) fn examine(found: &mut Examination, folder: &Path, now: Instant) {
+    if !files::folder(found, folder) {
+        return;
+    }
+    for (name, entry, metadata) in files::entries(found, folder) {
+        let path = entry.path();
+        match name.rsplit_once('.') {
+            Some((stem, "pem")) if metadata.is_file() => {
+                files::owned(found, &path, &metadata);
+                certificate(found, folder, stem, now);
+            }
+            Some((stem, "key")) if metadata.is_file() => {
+                files::secret(found, &path, &metadata);
+                if stem == AUTHORITY {
+                    found.note(&path, "whoever has this can be anyone: keep it where certificates are made, and off nodes");
+                } else if !folder.join(format!("{stem}.pem")).exists() {
+                    found.note(&path, "there is no certificate for this key");
+                }
+            }
+            _ => found.note(&path, "this is no certificate and no key"),
+        }
+    }
+}
+
+fn certificate(found: &mut Examination, folder: &Path, name: &str, now: Instant) {
+    let path = folder.join(format!("{name}.pem"));
+    let dates = fs::read(&path).ok().and_then(|pem| {
+        let certificate = CertificateDer::from_pem_slice(&pem).ok()?;
+        pki::validity(&certificate)
+    });
+    let Some((from, until)) = dates else {
+        found.problem(&path, "its dates cannot be read: it is damaged, or no certificate");
+        return;
+    };
+    let mut of = None;
+    if name != AUTHORITY {
+        match pki::load(folder, name) {
+            Ok(credentials) => of = Some(credentials.identity().to_string()),
+            Err(PkiError::Missing { path: missing }) => {
+                found.note(&path, format!("it is of no use here without {}", missing.display()));
+            }
+            Err(error) => found.problem(&path, crate::error_chain(&error)),
+        }
+    }
+    let seconds = |at: Instant| at.as_nanos().div_euclid(1_000_000_000);
+    let left = seconds(until) - seconds(now);
+    if name == AUTHORITY && left < 0 {
+        found.problem(&path, "the authority has expired, and with it all its certificates; make new ones with `tidegate init`");
+    } else if (0..RENEW_BEFORE.as_secs() as i64).contains(&left) {
+        let days = left / 86_400;
+        found
+            .problem(&path, format!("it ends in {days} days; make a new one with `tidegate init`"));
+    }
+    found.certificates.push(CertificateSummary {
+        name: name.to_owned(),
+        of,
+        valid_from: seconds(from),
+        valid_until: seconds(until),
+        days_left: left.div_euclid(86_400),
+    });
+}

@@ -1,0 +1,89 @@
+//! Owners, modes and kinds of files.
+
+use std::{
+    fs::{self, DirEntry, Metadata},
+    os::unix::fs::MetadataExt,
+    path::Path,
+};
+
+use tidegate_sys::folder::user;
+
+use super::Examination;
+
+/// What others than the owner may do.
+const OTHERS_WRITE: u32 = 0o022;
+const OTHERS_ANY: u32 = 0o077;
+
+/// Looks at a folder that is to be this user's. Returns whether it can be gone into.
+pub(super) fn folder(found: &mut Examination, path: &Path) -> bool {
+    // The data folder itself may be reached by a link; what is below it may not.
+    let metadata = match fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) => {
+            found.problem(
+                path,
+                format!("it cannot be looked at: {error}; `tidegate init` makes it"),
+            );
+            return false;
+        }
+    };
+    if !metadata.is_dir() {
+        found.problem(path, "this is no folder");
+        return false;
+    }
+    owned(found, path, &metadata);
+    true
+}
+
+/// The entries of a folder below the data folder by name, links and what cannot be looked at aside, which are problems.
+pub(super) fn entries(found: &mut Examination, path: &Path) -> Vec<(String, DirEntry, Metadata)> {
+    let listed = fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let listed = match listed {
+        Ok(listed) => listed,
+        Err(error) => {
+            found.problem(path, format!("it cannot be listed: {error}"));
+            return Vec::new();
+        }
+    };
+    let mut entries = Vec::with_capacity(listed.len());
+    for entry in listed {
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        match entry.metadata() {
+            Ok(metadata) if metadata.is_symlink() => {
+                found.problem(
+                    path,
+                    "this is a link, which is not followed; put the file itself here, or remove it",
+                );
+            }
+            Ok(metadata) => entries.push((name, entry, metadata)),
+            Err(error) => found.problem(path, format!("it cannot be looked at: {error}")),
+        }
+    }
+    entries.sort_by(|(a, ..), (b, ..)| a.cmp(b));
+    entries
+}
+
+/// Says so if a file or folder is another user's, or others may write to it. Returns whether a node would take it.
+pub(super) fn owned(found: &mut Examination, path: &Path, metadata: &Metadata) -> bool {
+    let (owner, user, mode) = (metadata.uid(), user(), metadata.mode() & 0o777);
+    if owner != user {
+        let text = format!(
+            "it belongs to user {owner}, and this is user {user}; look as the node's user, or give it to that one"
+        );
+        found.problem(path, text);
+    } else if mode & OTHERS_WRITE != 0 {
+        found.problem(
+            path,
+            format!("it has mode {mode:03o}: others may write to it; take that away"),
+        );
+    }
+    owner == user && mode & OTHERS_WRITE == 0
+}
+
+/// As [`owned`], of what others may not even read.
+pub(super) fn secret(found: &mut Examination, path: &Path, metadata: &Metadata) {
+    let mode = metadata.mode() & 0o777;
+    if owned(found, path, metadata) && mode & OTHERS_ANY != 0 {
+        found.problem(path, format!("it has mode {mode:03o}: others may read it; make it 0600"));
+    }
+}

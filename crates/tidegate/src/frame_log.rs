@@ -1,0 +1,132 @@
+//! Logs of frames: in memory, or in the files of a folder of their own below the data folder.
+//!
+//! ```text
+//!  DATA_DIR/log/camera/NAME          what a camera captured, at its node
+//!  DATA_DIR/log/camera/NAME~1        the same before its clock was set back, to be fetched
+//! ```
+//!
+//! A log that cannot be opened is no reason not to run: its frames are kept in memory, and the operator is told.
+//!
+//! Always true: appending to a log never fails for its disk; what the disk did not take is counted and told; a file that is there
+//! is never overwritten by a log that does not know it.
+
+mod folder;
+mod keys;
+mod writer;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use tidegate_log::{Durability, LogConfig, LogError, NodeKeys, Store};
+use tidegate_message::Instant;
+
+pub(crate) use self::{folder::log_id, keys::passphrase_in};
+pub use self::{
+    folder::{LogName, finish},
+    keys::{KeysError, node_keys},
+    writer::{FrameWriter, Kept},
+};
+use crate::clock;
+
+/// A log of frames as its readers share it.
+pub type Log = tidegate_log::Log<Store>;
+/// A reader of one.
+pub type Reader = tidegate_log::Reader<Store>;
+
+/// What is kept of a log, and where.
+#[derive(Clone, Debug)]
+pub struct FrameLogConfig {
+    /// Its size and that of its segments.
+    pub size: LogConfig,
+    /// Frames older than this go, a segment at a time; none keeps what has room.
+    pub age: Option<Duration>,
+    /// Where it is.
+    pub place: Place,
+}
+
+/// Where a log is.
+#[derive(Clone, Debug, Default)]
+pub enum Place {
+    /// In memory: it goes with the process.
+    #[default]
+    Memory,
+    /// In files.
+    Files {
+        /// The folder of the node's data, in which `log` is or will be.
+        data_dir: PathBuf,
+        /// What a frame survives once it was appended: [`Durability::Page`] or [`Durability::Disk`].
+        durability: Durability,
+        /// Seals what is written; none writes clear text.
+        keys: Option<Arc<NodeKeys>>,
+    },
+}
+
+impl From<LogConfig> for FrameLogConfig {
+    /// In memory, of any age.
+    fn from(size: LogConfig) -> Self {
+        Self { size, age: None, place: Place::Memory }
+    }
+}
+
+/// An open log of frames.
+pub struct FrameLog {
+    /// Its one writer.
+    pub writer: FrameWriter,
+    /// Its readers' end.
+    pub log: Log,
+    /// Logs that it has followed because its camera's clock was set back, newest first.
+    pub earlier: Vec<Log>,
+}
+
+impl FrameLog {
+    /// Opens the log of that name, with what an earlier process has left of it; in memory if it cannot be opened.
+    ///
+    /// What lies in the future, because the clock was set back since, is put beside: the log then begins anew.
+    ///
+    /// # Errors
+    /// The sizes of `config` do not fit each other.
+    pub fn open(config: &FrameLogConfig, name: &LogName) -> Result<Self, LogError> {
+        Self::open_at(config, name, Some(clock::now()))
+    }
+
+    /// As [`FrameLog::open`], of frames whose times are those of another node's clock.
+    ///
+    /// # Errors
+    /// As [`FrameLog::open`].
+    pub fn open_remote(config: &FrameLogConfig, name: &LogName) -> Result<Self, LogError> {
+        Self::open_at(config, name, None)
+    }
+
+    fn open_at(
+        config: &FrameLogConfig,
+        name: &LogName,
+        now: Option<Instant>,
+    ) -> Result<Self, LogError> {
+        let Place::Files { data_dir, durability, keys } = &config.place else {
+            return Self::in_memory(config, name);
+        };
+        match folder::open(config, name, data_dir, keys.as_deref(), now) {
+            Ok(opened) => {
+                let (writer, log) = (opened.writer, opened.log);
+                let writer = FrameWriter::new(writer, opened.health, *durability, config.age, name);
+                Ok(Self { writer, log, earlier: opened.earlier })
+            }
+            Err(folder::OpenFailed::Sizes(error)) => Err(error),
+            Err(failed) => {
+                let (code, error) = (failed.code(), crate::error_chain(&failed));
+                tracing::error!(log = %name, %code, error, "frames are kept in memory only");
+                Self::in_memory(config, name)
+            }
+        }
+    }
+
+    fn in_memory(config: &FrameLogConfig, name: &LogName) -> Result<Self, LogError> {
+        let store = Store::memory();
+        let health = store.health();
+        let (writer, log) = Log::create(config.size.clone(), store)?;
+        let writer = FrameWriter::new(writer, health, Durability::Memory, config.age, name);
+        Ok(Self { writer, log, earlier: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests;

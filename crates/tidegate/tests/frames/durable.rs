@@ -1,0 +1,413 @@
+//! Real nodes that are killed, and what is there when they return.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    sync::mpsc::{self, Receiver},
+    thread,
+    time::Duration,
+};
+
+use futures::StreamExt;
+use tempfile::TempDir;
+use tidegate::pki::{self, InitRequest};
+use tidegate_client::{
+    Client, Credentials, Delivery, Event, Frame, Instant, Missed, MissedWhy, Registration,
+    SubscribeRequest, Subscription,
+};
+use tokio::time::timeout;
+
+use crate::world::captured;
+
+/// Some megabytes in a few seconds.
+const SCENE: &str = "scene:street?size=960x540&fps=15&people=3&seed=1";
+const LONGEST: Duration = Duration::from_secs(40);
+
+/// The folder of one site, on which its nodes run.
+struct Site {
+    folder: TempDir,
+    /// What stands behind `[node]` and `[link]`.
+    more: String,
+}
+
+/// A node's process; killed when dropped.
+struct Running {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Site {
+    fn new(more: &str) -> Self {
+        // Beside the build: the system's folder for such things may be memory.
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+        let request = InitRequest { cameras: vec!["cam1".into()], ..InitRequest::default() };
+        pki::init(&folder.path().join("data/pki"), &request).expect("certificates");
+        // Segments of 2 MiB.
+        let more = format!(
+            "[frames]\nframe_bytes_max = \"1MB\"\n[mqtt]\nenabled = false\n\
+             [log]\ncamera_bytes = \"32MiB\"\nstream_bytes = \"16MiB\"\n{more}"
+        );
+        Self { folder, more }
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    fn camera_log(&self, camera: &str) -> PathBuf {
+        self.data().join("log/camera").join(camera)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let config = format!(
+            "[node]\ndata_dir = {:?}\napi_listen = \"127.0.0.1:0\"\n[link]\nlisten = \"127.0.0.1:0\"\n\
+             reconnect_backoff_max = \"500ms\"\n{}",
+            self.data(),
+            self.more
+        );
+        let path = self.folder.path().join("tidegate.toml");
+        fs::write(&path, config).expect("a configuration");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.arg("--config").arg(path).args(arguments);
+        command.env("TIDEGATE_LOG", "info").env("NO_COLOR", "1").stdin(Stdio::null());
+        command
+    }
+
+    fn start(&self, arguments: &[&str]) -> Running {
+        Running::of(self.command(arguments))
+    }
+
+    /// An edge node, and where its API and its link listen.
+    fn edge(&self) -> (Running, SocketAddr, SocketAddr) {
+        let edge = self.start(&["node"]);
+        let line = edge.line_with("node ready");
+        let address = |name: &str| {
+            let rest = line.split_once(name).expect("it says where it listens").1;
+            rest.split_whitespace().next().expect("an address").parse().expect("an address")
+        };
+        let (api, link) = (address("api="), address("link="));
+        (edge, api, link)
+    }
+
+    fn camera(&self, link: SocketAddr) -> Running {
+        let edge = link.to_string();
+        self.start(&["camera", "--name", "cam1", "--source", SCENE, "--edge", &edge])
+    }
+
+    fn doctor(&self) -> Output {
+        self.command(&["doctor", "--json"]).output().expect("the doctor")
+    }
+
+    async fn client(&self, api: SocketAddr) -> Client {
+        let file = |name: &str| self.data().join("pki").join(name);
+        let credentials =
+            Credentials::load(file("ca.pem"), file("application.pem"), file("application.key"));
+        let credentials = credentials.expect("the application's certificate");
+        Client::connect(&format!("https://{api}"), credentials).await.expect("a client")
+    }
+}
+
+impl Running {
+    fn of(mut command: Command) -> Self {
+        let mut child =
+            command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it runs");
+        let stderr = BufReader::new(child.stderr.take().expect("it was asked for"));
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, lines }
+    }
+
+    /// The next line of its log that holds `text`.
+    fn line_with(&self, text: &str) -> String {
+        let mut seen = Vec::new();
+        loop {
+            match self.lines.recv_timeout(LONGEST) {
+                Ok(line) if line.contains(text) => return line,
+                Ok(line) => seen.push(line),
+                Err(_) => panic!("no line with {text:?}, but:\n{}", seen.join("\n")),
+            }
+        }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn wait_for_camera(client: &Client) {
+    let name = "cam1".parse().unwrap();
+    let there = async {
+        while !client.camera(&name).await.is_ok_and(|c| c.online && c.newest_at.is_some()) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(LONGEST, there).await.expect("the camera comes");
+}
+
+fn request(delivery: Delivery) -> SubscribeRequest {
+    let mut request = SubscribeRequest::new("cam1", Duration::from_secs(2), 0.5).expect("bounds");
+    request.demand.delivery = delivery;
+    request
+}
+
+/// The next frame, and what was told as missed before it.
+async fn next_frame(subscription: &mut Subscription, missed: &mut Vec<Missed>) -> Frame {
+    let next = async {
+        while let Some(event) = subscription.next().await {
+            match event.expect("the subscription holds") {
+                Event::Frame(frame) => return frame,
+                Event::Missed(told) => missed.push(told),
+                _ => {}
+            }
+        }
+        panic!("the subscription ended");
+    };
+    timeout(LONGEST, next).await.expect("a frame comes")
+}
+
+/// Frames until `count` have come that were captured at `from` or later.
+async fn frames_from(subscription: &mut Subscription, from: Instant, count: usize) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    while frames.iter().filter(|frame: &&Frame| frame.captured_at >= from).count() < count {
+        frames.push(next_frame(subscription, &mut Vec::new()).await);
+    }
+    frames
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_camera_node_returns_with_all_it_had_captured() {
+    let site = Site::new("");
+    let (_edge, api, link) = site.edge();
+    let client = site.client(api).await;
+    let mut camera = site.camera(link);
+    wait_for_camera(&client).await;
+    let mut subscription = client.subscribe(request(Delivery::Every)).await.expect("subscribed");
+    let mut watching = client.subscribe(request(Delivery::Latest)).await.expect("subscribed");
+    let mut seen = Vec::new();
+    let mut missed = Vec::new();
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 9));
+    for round in 0..3 {
+        let restarted = tidegate::clock::now();
+        seen.extend(frames_from(&mut subscription, restarted, 20).await);
+        let before = next_frame(&mut watching, &mut missed).await;
+        camera.kill();
+        if round == 1 {
+            // It captures, reaches nobody, and is killed again.
+            let alone = site.camera(nowhere);
+            alone.line_with("frames of an earlier run are there");
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            alone.kill();
+            missed.clear();
+        }
+        let returned = tidegate::clock::now();
+        camera = site.camera(link);
+        // What came before the kill is read first.
+        let mut after = next_frame(&mut watching, &mut missed).await;
+        while after.captured_at < returned {
+            after = next_frame(&mut watching, &mut missed).await;
+        }
+        assert!(after.captured_at > before.captured_at);
+        assert_eq!(after.epoch, before.epoch, "its clock goes on");
+        // Who wants the newest alone is told what it missed; who wants every frame gets it, see below.
+        let down = missed.iter().filter(|missed| missed.why == MissedWhy::LinkDown);
+        let count: u64 = down.map(|missed| missed.count).sum();
+        assert!(round != 1 || count >= 15, "{missed:?}");
+    }
+    seen.extend(frames_from(&mut subscription, tidegate::clock::now(), 20).await);
+    let epoch = seen[0].epoch;
+    assert!(seen.iter().all(|frame| frame.epoch == epoch));
+    let times: Vec<Instant> = seen.iter().map(|frame| frame.captured_at).collect();
+    assert_eq!(
+        times,
+        captured(&client, "cam1", &times).await,
+        "in order, none missing, none twice"
+    );
+    let original = client.fetch_original(&"cam1".parse().unwrap(), times[0]).await;
+    assert_eq!(
+        original.expect("it was captured three kills ago").jpeg.len() as u64,
+        seen[0].original_bytes
+    );
+    assert!(!site.camera_log("cam1").join("0000000000000000.damaged").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_edge_node_returns_with_what_applications_published() {
+    let site = Site::new("");
+    let (edge, api, _) = site.edge();
+    let registration =
+        Registration { camera: "door".parse().unwrap(), size: None, frames_per_second: None };
+    let client = site.client(api).await;
+    client.register(registration.clone()).await.expect("registered");
+    let mut publisher = client.publish(registration.camera.clone()).await.expect("a publisher");
+    let jpeg = bytes::Bytes::from(crate::deliver::world_jpeg());
+    let mut published = Vec::new();
+    for _ in 0..50 {
+        published.push(publisher.publish(None, jpeg.clone()).await.expect("published"));
+    }
+    edge.kill();
+    let (_edge, api, _) = site.edge();
+    let client = site.client(api).await;
+    client.register(registration.clone()).await.expect("registered again");
+    for &at in &published {
+        let original = client.fetch_original(&registration.camera, at).await;
+        assert_eq!(original.expect("it was published").jpeg, jpeg);
+    }
+    let mut publisher = client.publish(registration.camera.clone()).await.expect("a publisher");
+    let at = publisher.publish(None, jpeg).await.expect("published");
+    published.push(at);
+    assert_eq!(published, captured(&client, "door", &published).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_byte_that_flips_while_a_camera_is_down_costs_a_frame_at_most() {
+    let site = Site::new("");
+    let (_edge, api, link) = site.edge();
+    let client = site.client(api).await;
+    let camera = site.camera(link);
+    wait_for_camera(&client).await;
+    let mut subscription = client.subscribe(request(Delivery::Every)).await.expect("subscribed");
+    let segments = || {
+        let entries = fs::read_dir(site.camera_log("cam1")).expect("the log's folder");
+        let paths = entries.map(|entry| entry.expect("an entry").path());
+        let mut paths: Vec<PathBuf> =
+            paths.filter(|path| path.extension().is_some_and(|end| end == "segment")).collect();
+        paths.sort();
+        paths
+    };
+    let mut seen = Vec::new();
+    while segments().len() < 4 {
+        seen.push(next_frame(&mut subscription, &mut Vec::new()).await);
+    }
+    drop(subscription);
+    camera.kill();
+    assert_eq!(site.doctor().status.code(), Some(0));
+    for path in segments() {
+        flip(&path, 300_000);
+    }
+    let flipped = segments().len();
+    let found = site.doctor();
+    assert_eq!(found.status.code(), Some(1));
+    let json: serde_json::Value = serde_json::from_slice(&found.stdout).expect("JSON");
+    let lost = json["logs"][0]["lost"].as_u64().expect("a number");
+    assert!((flipped as u64 - 2..=flipped as u64).contains(&lost), "{lost} of {flipped}: {json:#}");
+    let _camera = site.camera(link);
+    wait_for_camera(&client).await;
+    let times: Vec<Instant> = seen.iter().map(|frame| frame.captured_at).collect();
+    let kept = captured(&client, "cam1", &times).await;
+    assert!(kept.is_sorted() && kept.iter().all(|at| times.contains(at)));
+    let missing = times.len() - kept.len();
+    assert!((1..=flipped).contains(&missing), "{missing} frames for {flipped} bytes");
+}
+
+fn flip(path: &Path, offset: usize) {
+    let mut bytes = fs::read(path).expect("a segment");
+    bytes[offset] ^= 0xff;
+    fs::write(path, bytes).expect("a segment");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sealed_camera_log_opens_with_its_key_and_another_key_stops_no_delivery() {
+    let mut site = Site::new("at_rest = \"sealed\"\nkey_file = \"node.key\"\n");
+    site.more =
+        site.more.replace("node.key", &site.folder.path().join("node.key").to_string_lossy());
+    let key = site.folder.path().join("node.key");
+    let make = |path: &Path| {
+        let status = site.command(&["key"]).arg(path).stdout(Stdio::null()).status();
+        assert!(status.expect("it runs").success());
+    };
+    make(&key);
+    let (_edge, api, link) = site.edge();
+    let client = site.client(api).await;
+    let mut camera = site.camera(link);
+    wait_for_camera(&client).await;
+    let mut subscription = client.subscribe(request(Delivery::Every)).await.expect("subscribed");
+    let first = next_frame(&mut subscription, &mut Vec::new()).await;
+    let name = "cam1".parse().unwrap();
+    let kept = site.folder.path().join("kept.key");
+    for (is_right, what) in
+        [(true, "the same key"), (false, "another key"), (true, "the key again")]
+    {
+        camera.kill();
+        if !is_right {
+            fs::rename(&key, &kept).expect("a file");
+            make(&key);
+        } else if kept.exists() {
+            fs::rename(&kept, &key).expect("a file");
+        }
+        camera = site.camera(link);
+        if !is_right {
+            camera.line_with("frames are kept in memory only");
+            assert_eq!(site.doctor().status.code(), Some(1));
+        }
+        wait_for_camera(&client).await;
+        next_frame(&mut subscription, &mut Vec::new()).await;
+        let original = client.fetch_original(&name, first.captured_at).await;
+        assert_eq!(original.is_ok(), is_right, "{what}");
+    }
+}
+
+/// In a mount namespace of its own, with a small file system where the log is to be.
+fn camera_on_small_disk(site: &Site, link: SocketAddr, bytes: &str) -> Option<Running> {
+    let can = Command::new("unshare").args(["-rm", "true"]).status();
+    if !can.is_ok_and(|status| status.success()) {
+        println!("skipped: no namespaces here");
+        return None;
+    }
+    let edge = link.to_string();
+    let plain = site.command(&["camera", "--name", "cam1", "--source", SCENE, "--edge", &edge]);
+    fs::create_dir_all(site.data().join("log")).expect("a folder");
+    let script = format!("mount -t tmpfs -o mode=700,size={bytes} tmpfs \"$0\" && exec \"$@\"");
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", &script]).arg(site.data().join("log"));
+    command.arg(plain.get_program()).args(plain.get_args());
+    command.env("TIDEGATE_LOG", "info").env("NO_COLOR", "1").stdin(Stdio::null());
+    Some(Running::of(command))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_makes_a_log_smaller_and_stops_no_delivery() {
+    for (bytes, told) in [
+        ("13m", "the log drops its oldest frames before it has its size"),
+        ("1m", "frames are not stored; they are delivered from memory"),
+    ] {
+        let site = Site::new("");
+        let (_edge, api, link) = site.edge();
+        let client = site.client(api).await;
+        let Some(camera) = camera_on_small_disk(&site, link, bytes) else { return };
+        wait_for_camera(&client).await;
+        let mut subscription =
+            client.subscribe(request(Delivery::Every)).await.expect("subscribed");
+        let lines = thread::spawn(move || {
+            camera.line_with(told);
+            camera
+        });
+        let mut seen = Vec::new();
+        while !lines.is_finished() {
+            seen.push(next_frame(&mut subscription, &mut Vec::new()).await.captured_at);
+        }
+        let _camera = lines.join().expect("it is told");
+        for _ in 0..20 {
+            seen.push(next_frame(&mut subscription, &mut Vec::new()).await.captured_at);
+        }
+        let newest = &seen[seen.len() - 20..];
+        assert_eq!(newest, captured(&client, "cam1", newest).await, "{bytes}");
+    }
+}
