@@ -7,6 +7,7 @@
 //! Always true: a failure is printed once, with its causes below it, and its stable code decides the exit
 //! status; output that nobody reads any more (a closed pipe) is no failure.
 
+mod acl;
 mod args;
 mod cameras;
 mod characterize;
@@ -34,6 +35,7 @@ use tidegate_message::Code;
 use tokio_util::sync::CancellationToken;
 
 pub use self::{
+    acl::AclArgs,
     args::{CameraArgs, CharacterizeArgs, DemoArgs, NodeArgs, RemoteArgs},
     cameras::CamerasArgs,
     fetch::FetchArgs,
@@ -96,6 +98,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Set or take out a user of MQTT in a password file; the password comes from the standard input
     Passwd(PasswdArgs),
+    /// Explain the rules: who may do what, and by which rule
+    Acl(AclArgs),
     /// Print the configuration in effect and where each setting comes from
     Config(ConfigArgs),
 }
@@ -150,6 +154,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Sub(args) => mqtt::subscribe(*args, stop).await,
         Command::Bench(args) => mqtt::bench(args, stop).await,
         Command::Passwd(args) => mqtt::passwd(&args),
+        Command::Acl(args) => acl::run(&config, &args),
         Command::Config(ConfigArgs { what: None }) => print(&config.to_string()),
         Command::Config(ConfigArgs { what: Some(command) }) => mqtt::config(&command),
     }

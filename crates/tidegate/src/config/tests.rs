@@ -28,7 +28,7 @@ fn what_is_printed_loads_to_the_same() {
     let printed = config.to_string();
     assert!(printed.contains("name = \"north\" # site.toml:2\n"), "{printed}");
     let mut again = parse(&printed).unwrap();
-    assert_eq!(again.origins.0.len(), 63, "every setting but those that are not set");
+    assert_eq!(again.origins.0.len(), 70, "every setting but those that are not set");
     again.origins = config.origins.clone();
     assert_eq!(again, config);
 }
@@ -53,7 +53,7 @@ fn mistakes_name_file_line_and_way_out() {
     for (text, expected) in [
         (
             "\n[nodes]\n",
-            "site.toml:2: there is no section [nodes]; choose one of: node frames mez_pi log link mqtt \
+            "site.toml:2: there is no section [nodes]; choose one of: node frames mez_pi log link auth mqtt \
              mqtt.listener.NAME mqtt.bridge.NAME mqtt.user.NAME mqtt.topic.NAME",
         ),
         (
@@ -101,6 +101,14 @@ fn mistakes_name_file_line_and_way_out() {
         (
             "[frames]\nframe_bytes_max = \"60MB\"\n[log]\nstream_bytes = \"1GiB\"\ncamera_bytes = \"128MiB\"\n",
             "site.toml:5: log.camera_bytes must be at least 4 times frames.frame_bytes_max and 64KiB each",
+        ),
+        (
+            "[auth]\ntoken_keys_url = \"http://id.example/keys\"\n",
+            "site.toml:2: auth.token_keys_url must be an https:// address, without a user name and password in it",
+        ),
+        (
+            "[auth]\ntoken_keys_url = \"https://me:secret@id.example/keys\"\n",
+            "site.toml:2: auth.token_keys_url must be an https:// address, without a user name and password in it",
         ),
         (
             "[link]\nshared_medium = \"no\"\n",
