@@ -6,13 +6,17 @@ use rustls_pki_types::CertificateDer;
 use tidegate::{
     auth::{
         acl::Acl,
+        keys::KeySet,
         password::{DecoyKey, Passwords, remove_user, set_user},
+        roles::Roles,
         scram::{Credentials, Lookup, Scram, ScramClient},
+        token::{TOKEN_BYTES_MAX, TokenConfig, verify},
     },
     mqtt::certificate::common_name,
 };
 use tidegate_message::{
-    Action, Authorize as _, Identity, IdentityKind, Target, check_topic_name, topic_matches,
+    Action, Authorize as _, Identity, IdentityKind, Instant, Target, check_topic_name,
+    topic_matches,
 };
 
 static CREDENTIALS: LazyLock<Credentials> =
@@ -122,6 +126,68 @@ pub fn acl_file(data: &[u8]) {
     let denied = parse(&format!("{rules}\npattern deny #\n")).expect("one more rule");
     assert!(!may(&denied, Action::Receive, Target::Topic(topic)));
     assert!(!publishes || !may(&denied, Action::Publish, Target::Topic(topic)));
+}
+
+/// A set of keys, then a line feed and a token. A set that is read is read again to the same. A token that is taken is taken by
+/// the same keys again, names somebody, and is not taken with another byte; by a key that is not its own no token is taken.
+pub fn token(data: &[u8]) {
+    let (keys, token) = match data.iter().position(|byte| *byte == b'\n') {
+        Some(at) => (&data[..at], &data[at + 1..]),
+        None => (data, &data[..0]),
+    };
+    let now = Instant::from_millis(1_700_000_000_000);
+    let config = TokenConfig::new("tidegate");
+    let taken = |keys: &KeySet, token: &[u8]| verify(token, keys, &config, now);
+    // RFC 8037 appendix A.2: nobody here has the private half.
+    static OTHER: LazyLock<KeySet> = LazyLock::new(|| {
+        let set = br#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+        KeySet::parse(set).expect("the set of the standard")
+    });
+    assert!(taken(&OTHER, token).is_err(), "nobody can have signed it");
+    let Ok(keys) = KeySet::parse(keys) else { return };
+    assert!(!keys.is_empty());
+    let Ok(claims) = taken(&keys, token) else { return };
+    assert!(!claims.name.is_empty() && claims.until > now && token.len() <= TOKEN_BYTES_MAX);
+    assert_eq!(taken(&keys, token).expect("it was taken before"), claims);
+    for at in [0, token.len() / 3, token.len() / 2, token.len() - 1] {
+        let mut other = token.to_vec();
+        other[at] = if other[at] == b'A' { b'B' } else { b'A' };
+        assert!(taken(&keys, &other).is_err(), "{at}");
+    }
+}
+
+/// A roles file, after a line with a user, a client and a topic: who may be sent a topic may subscribe to it, a role that denies
+/// all of it to everybody wins, and each decision says why.
+pub fn roles_file(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Some((asked, rules)) = text.split_once('\n') else { return };
+    let mut asked = asked.splitn(3, ' ');
+    let mut word = || asked.next().unwrap_or_default();
+    let (user, client, topic) = (word(), word(), word());
+    let identity = match user {
+        "" => Identity::anonymous(client),
+        _ => Identity::new(IdentityKind::User, user, client),
+    };
+    let roles = match Roles::parse(Path::new("roles"), rules) {
+        Ok(roles) => roles,
+        Err(error) => return assert!(!error.to_string().is_empty() && error.line > 0),
+    };
+    assert!(roles.is_empty() == (roles.len() == 0));
+    let may = |action, target| {
+        let decision = roles.decide(&identity, action, target);
+        assert!(decision.rule.starts_with("roles:"), "{decision:?}");
+        decision.allow
+    };
+    for action in [Action::Frames, Action::FetchOriginal, Action::Admin, Action::Publish] {
+        may(action, Target::Camera(topic));
+    }
+    let subscribes = may(Action::Subscribe, Target::Filter(topic));
+    if check_topic_name(topic, usize::MAX).is_err() || topic.starts_with("$share/") {
+        return;
+    }
+    let receives = may(Action::Receive, Target::Topic(topic));
+    assert!(!receives || subscribes, "{topic} is sent to who may not subscribe to it");
+    assert!(receives || !(subscribes && roles.receives_all()), "{topic} is not checked");
 }
 
 /// A certificate, and the same bytes as the subject of one and as the name in it: a name that is read stands there, and one

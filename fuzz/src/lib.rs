@@ -23,7 +23,7 @@ use tidegate_wire::{
 
 pub use self::{
     broker::mqtt_broker,
-    doors::{acl_file, certificate_name, password_file, scram},
+    doors::{acl_file, certificate_name, password_file, roles_file, scram, token},
     websocket::{websocket_frames, websocket_handshake},
 };
 

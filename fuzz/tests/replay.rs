@@ -110,6 +110,16 @@ fn acl_files() {
 }
 
 #[test]
+fn roles_files() {
+    replay("roles_file", tidegate_fuzz::roles_file);
+}
+
+#[test]
+fn tokens() {
+    replay("token", tidegate_fuzz::token);
+}
+
+#[test]
 fn certificate_names() {
     replay("certificate_name", tidegate_fuzz::certificate_name);
 }

@@ -65,7 +65,8 @@ const fn rule(
 
 /// Every crate of the workspace. A core may use `bytes`, `thiserror`, `tracing` and the one library that is its subject.
 const RULES: &[Rule] = &[
-    rule("tidegate-message", Layer::Noun, &["bytes", "thiserror"], &[]),
+    // Proofs are cleared from memory.
+    rule("tidegate-message", Layer::Noun, &["bytes", "thiserror", "zeroize"], &[]),
     // The opening of a WebSocket and its masks are made of digests and base64.
     rule(
         "tidegate-wire",
@@ -79,6 +80,26 @@ const RULES: &[Rule] = &[
         // Sealed segments: an AEAD, keys from passphrases, and memory that is cleared.
         &["argon2", "bytes", "crc32c", "ring", "thiserror", "tracing", "zeroize"],
         &["tidegate-sys"],
+    ),
+    // Digests and signatures, randomness for salts, and the two formats that rules and keys are written in.
+    rule(
+        "tidegate-auth",
+        Layer::Core,
+        &[
+            "argon2",
+            "base64",
+            "getrandom",
+            "hmac",
+            "pbkdf2",
+            "ring",
+            "serde_json",
+            "sha2",
+            "subtle",
+            "thiserror",
+            "toml",
+            "zeroize",
+        ],
+        &[],
     ),
     rule("tidegate-frame", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-jpeg"]),
     // The packets of MQTT are the broker's nouns.
@@ -96,6 +117,7 @@ const RULES: &[Rule] = &[
         &["tidegate-client", "tidegate-load", "tidegate-netlab", "tidegate-sim"],
     ),
     rule("bench-harness", Layer::Tool, &[], &[]),
+    rule("bench-durability", Layer::Tool, &[], &["bench-harness"]),
     rule("bench-frames", Layer::Tool, &[], &["bench-harness"]),
     rule("bench-mqtt", Layer::Tool, &[], &["bench-harness"]),
     rule("xtask", Layer::Tool, &[], &[]),

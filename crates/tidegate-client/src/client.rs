@@ -5,16 +5,18 @@ use std::{error::Error, future::Future, time::Duration};
 use tidegate_message::{CameraName, Code, Instant};
 use tonic::{
     Request,
+    service::interceptor::InterceptedService,
     transport::{Channel, Endpoint},
 };
 
 use crate::{
     ApiError, CameraInfo, Credentials, Feedback, FeedbackOf, MESSAGE_BYTES_MAX, Original,
     Publisher, Registration, ServerInfo, SubscribeRequest, Subscription,
+    credentials::Shown,
     proto::{self, frames_client::FramesClient},
 };
 
-pub(crate) type Stub = FramesClient<Channel>;
+pub(crate) type Stub = FramesClient<InterceptedService<Channel, Shown>>;
 
 /// How a client connects and how hard it tries.
 #[derive(Clone, Debug)]
@@ -112,7 +114,7 @@ impl Client {
             .initial_stream_window_size(options.stream_window_bytes)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .connect_lazy();
-        let stub = FramesClient::new(channel)
+        let stub = FramesClient::with_interceptor(channel, credentials.shown())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let client = concat!("tidegate-client/", env!("CARGO_PKG_VERSION")).to_owned();

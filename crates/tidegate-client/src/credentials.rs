@@ -2,19 +2,27 @@
 
 use std::{fmt, fs, path::Path};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use tidegate_message::Code;
-use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+use tonic::{
+    Request, Status,
+    metadata::{Ascii, MetadataValue},
+    service::Interceptor,
+    transport::{Certificate, ClientTlsConfig, Identity},
+};
+use zeroize::Zeroizing;
 
 use crate::error::ApiError;
 
-/// A client's certificate and key, and the authority that its servers are signed by; all PEM.
+/// What a client shows, and the authority that its servers are signed by.
 ///
-/// `tidegate init` makes all three.
+/// A certificate with its key, which `tidegate init` makes, or a token, or a user name with its password; what is shown with
+/// each call counts before the certificate.
 #[derive(Clone)]
 pub struct Credentials {
     authority: Vec<u8>,
-    certificate: Vec<u8>,
-    key: Vec<u8>,
+    certificate: Option<(Vec<u8>, Zeroizing<Vec<u8>>)>,
+    authorization: Option<MetadataValue<Ascii>>,
     server_name: Option<String>,
 }
 
@@ -26,11 +34,52 @@ impl Credentials {
         key: impl Into<Vec<u8>>,
     ) -> Self {
         Self {
+            certificate: Some((certificate.into(), key.into().into())),
+            ..Self::from_authority(authority)
+        }
+    }
+
+    /// Whom to trust, from its PEM text, and nothing to show yet.
+    pub fn from_authority(authority: impl Into<Vec<u8>>) -> Self {
+        Self {
             authority: authority.into(),
-            certificate: certificate.into(),
-            key: key.into(),
+            certificate: None,
+            authorization: None,
             server_name: None,
         }
+    }
+
+    /// Shows a token (a JWT) with each call.
+    ///
+    /// # Errors
+    /// [`Code::CONFIG_INVALID`] if it holds what no header may.
+    pub fn token(self, token: &str) -> Result<Self, ApiError> {
+        self.authorized(&Zeroizing::new(format!("Bearer {token}")))
+    }
+
+    /// Shows a user name and its password with each call.
+    ///
+    /// # Errors
+    /// [`Code::CONFIG_INVALID`] if there is a `:` in the user name.
+    pub fn password(self, user: &str, password: &[u8]) -> Result<Self, ApiError> {
+        if user.contains(':') {
+            let message = format!("{user:?} cannot be a user name here: it has a `:`");
+            return Err(ApiError::new(Code::CONFIG_INVALID, message));
+        }
+        let pair = Zeroizing::new([user.as_bytes(), b":", password].concat());
+        self.authorized(&Zeroizing::new(format!("Basic {}", STANDARD.encode(&*pair))))
+    }
+
+    fn authorized(mut self, text: &str) -> Result<Self, ApiError> {
+        let value = MetadataValue::try_from(text).map_err(|_| {
+            let message = "the token holds characters that no token has";
+            ApiError::new(Code::CONFIG_INVALID, message)
+        });
+        let mut value: MetadataValue<Ascii> = value?;
+        // Not in logs, nor in what HTTP/2 keeps to repeat.
+        value.set_sensitive(true);
+        self.authorization = Some(value);
+        Ok(self)
     }
 
     /// Credentials from PEM files: the authority's certificate, the client's certificate and its key.
@@ -62,14 +111,34 @@ impl Credentials {
         self
     }
 
+    /// What each call carries.
+    pub(crate) fn shown(&self) -> Shown {
+        Shown(self.authorization.clone())
+    }
+
     pub(crate) fn tls(&self) -> ClientTlsConfig {
-        let tls = ClientTlsConfig::new()
-            .ca_certificate(Certificate::from_pem(&self.authority))
-            .identity(Identity::from_pem(&self.certificate, &self.key));
+        let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&self.authority));
+        let tls = match &self.certificate {
+            Some((certificate, key)) => tls.identity(Identity::from_pem(certificate, &**key)),
+            None => tls,
+        };
         match &self.server_name {
             Some(name) => tls.domain_name(name),
             None => tls,
         }
+    }
+}
+
+/// Puts into each call what proves who makes it.
+#[derive(Clone)]
+pub(crate) struct Shown(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for Shown {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(value) = &self.0 {
+            request.metadata_mut().insert("authorization", value.clone());
+        }
+        Ok(request)
     }
 }
 

@@ -1,12 +1,12 @@
 //! The flags of a load, for any program that flattens them.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use clap::{Args, ValueEnum};
 use tidegate_wire::mqtt::{QoS, Version};
 
 use crate::{
-    connect::{ConnectError, TlsArgs},
+    connect::{ConnectError, TlsArgs, password},
     spec::{Flow, Pace, Spec, Topology},
     url::BrokerUrl,
 };
@@ -78,9 +78,9 @@ pub struct LoadArgs {
     /// User name of every connection
     #[arg(long, value_name = "NAME")]
     pub username: Option<String>,
-    /// Password of every connection
-    #[arg(long, value_name = "PASSWORD", requires = "username")]
-    pub password: Option<String>,
+    /// File whose first line is the password of every connection [default: $TIDEGATE_PASSWORD, with a user name]
+    #[arg(long, value_name = "FILE", requires = "username")]
+    pub password_file: Option<PathBuf>,
     /// TLS of every connection
     #[command(flatten)]
     pub tls: TlsArgs,
@@ -158,7 +158,7 @@ impl LoadArgs {
             stalled_receive_buffer_bytes: defaults.stalled_receive_buffer_bytes,
             idle: self.idle,
             username: self.username.clone(),
-            password: self.password.clone(),
+            password: password(self.password_file.as_deref(), self.username.is_some())?,
             topic_prefix: self.topic.clone(),
             client_prefix: defaults.client_prefix,
             keep_alive: self.keep_alive,

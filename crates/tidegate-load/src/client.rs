@@ -13,6 +13,7 @@ mod link;
 
 use std::{
     collections::{HashSet, VecDeque},
+    fmt,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -30,7 +31,7 @@ use self::link::Link;
 const WAITING_MAX: usize = 1 << 16;
 
 /// How to connect.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// Host name or address. Default `127.0.0.1`.
     pub host: String,
@@ -64,6 +65,19 @@ pub struct Options {
     pub tls: Option<Arc<rustls::ClientConfig>>,
     /// The path of a WebSocket, such as [`crate::url::PATH`]. Default none: no WebSocket.
     pub websocket: Option<String>,
+}
+
+/// Says nothing of the password.
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("host", &self.host)
+            .field("port", &self.port)
+            .field("version", &self.version)
+            .field("client_id", &self.client_id)
+            .field("username", &self.username)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Default for Options {

@@ -1,6 +1,11 @@
 //! Flags of a connection: where the broker is, who comes, and whom to trust.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use clap::Args;
 use rustls_pki_types::{
@@ -42,9 +47,9 @@ pub struct ConnectArgs {
     /// User name
     #[arg(short, long, value_name = "NAME")]
     pub username: Option<String>,
-    /// Password
-    #[arg(short = 'P', long, value_name = "PASSWORD")]
-    pub password: Option<String>,
+    /// File whose first line is the password [default: $TIDEGATE_PASSWORD, with a user name]
+    #[arg(short = 'P', long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
     /// Topic of a message that the broker sends if this client goes without a word
     #[arg(long, value_name = "TOPIC")]
     pub will_topic: Option<String>,
@@ -110,13 +115,36 @@ impl ConnectArgs {
             keep_alive: self.keep_alive,
             session_expiry: self.session_expiry,
             username: self.username.clone(),
-            password: self.password.clone().map(String::into_bytes),
+            password: password(self.password_file.as_deref(), self.username.is_some())?
+                .map(String::into_bytes),
             will,
             user_properties,
             timeout: Duration::from_secs(u64::from(self.timeout.max(1))),
             ..Options::default()
         })
     }
+}
+
+/// The variable that holds a password.
+const PASSWORD_VARIABLE: &str = "TIDEGATE_PASSWORD";
+
+/// The first line of a file, or with a user name that of the variable `TIDEGATE_PASSWORD`: everybody on a machine can read the
+/// arguments of a program.
+///
+/// # Errors
+/// `Password` of [`ConnectError`].
+pub(crate) fn password(
+    path: Option<&Path>,
+    has_user: bool,
+) -> Result<Option<String>, ConnectError> {
+    let text = match path {
+        Some(path) => Some(
+            fs::read_to_string(path)
+                .map_err(|source| ConnectError::Password { path: path.to_owned(), source })?,
+        ),
+        None => env::var(PASSWORD_VARIABLE).ok().filter(|text| has_user && !text.is_empty()),
+    };
+    Ok(text.map(|text| text.lines().next().unwrap_or_default().to_owned()))
 }
 
 impl TlsArgs {
@@ -167,6 +195,14 @@ pub enum ConnectError {
         /// What is wrong with it.
         #[source]
         source: pem::Error,
+    },
+    /// The file of a password cannot be read.
+    #[error("the password cannot be read from {}", path.display())]
+    Password {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
     },
     /// Certificates or key do not make a TLS connection.
     #[error("TLS cannot be used with these certificates")]

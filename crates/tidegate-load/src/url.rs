@@ -237,7 +237,7 @@ pub enum UrlError {
         name: String,
     },
     /// A user in the URL, which would show in lists of processes and in reports.
-    #[error("there is a user in the URL; give it with --username and --password")]
+    #[error("there is a user in the URL; give it with --username and --password-file")]
     User,
     /// No host, or one that cannot be.
     #[error(

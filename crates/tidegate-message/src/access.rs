@@ -2,6 +2,10 @@
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
+use zeroize::Zeroizing;
+
+use crate::Instant;
+
 /// Who asks. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
@@ -13,6 +17,10 @@ pub struct Identity {
     pub groups: Arc<[Arc<str>]>,
     /// Name of the program it asks through, such as an MQTT client identifier; rules may name it.
     pub client: Arc<str>,
+    /// Where it comes from, if it came over a network.
+    pub address: Option<IpAddr>,
+    /// Until when what it showed holds, by the wall clock; none for ever.
+    pub until: Option<Instant>,
 }
 
 /// How an identity was established.
@@ -49,6 +57,42 @@ pub enum Action {
     Admin,
 }
 
+impl Action {
+    /// Each with its word. What may be received is what may be subscribed to.
+    const WORDS: [(&str, Self); 7] = [
+        ("publish", Self::Publish),
+        ("subscribe", Self::Subscribe),
+        ("receive", Self::Receive),
+        ("frames", Self::Frames),
+        ("fetch-original", Self::FetchOriginal),
+        ("functions", Self::Functions),
+        ("admin", Self::Admin),
+    ];
+
+    /// Its word in files of rules and on the command line.
+    pub fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|(_, action)| *action == self).expect("each has its word").0
+    }
+
+    /// The action of that word, if there is one.
+    pub fn named(word: &str) -> Option<Self> {
+        Self::WORDS.iter().find(|(known, _)| *known == word).map(|(_, action)| *action)
+    }
+}
+
+impl IdentityKind {
+    /// Its word in logs and on the command line.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Anonymous => "anonymous",
+            Self::User => "user",
+            Self::Certificate => "certificate",
+            Self::Node => "node",
+            Self::Internal => "internal",
+        }
+    }
+}
+
 /// What it is asked of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target<'a> {
@@ -83,13 +127,26 @@ pub trait Authorize: Send + Sync + fmt::Debug {
     fn receives_all(&self) -> bool;
 }
 
+/// As `home/door`, `camera:yard` or `node`.
+impl fmt::Display for Target<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Topic(text) | Self::Filter(text) => f.write_str(text),
+            Self::Camera(name) => write!(f, "camera:{name}"),
+            Self::Node => f.write_str("node"),
+        }
+    }
+}
+
 /// What somebody shows at a door.
 #[derive(Clone, Default)]
 pub struct Proof {
     /// User name.
     pub username: Option<String>,
     /// Password.
-    pub password: Option<Vec<u8>>,
+    pub password: Option<Secret>,
+    /// Token of an identity provider (a JWT).
+    pub token: Option<Secret>,
     /// Common name of a certificate that the door has verified.
     pub certificate: Option<String>,
     /// Name of the program, such as an MQTT client identifier.
@@ -98,7 +155,38 @@ pub struct Proof {
     pub address: Option<IpAddr>,
 }
 
-/// Says nothing of the password.
+/// Bytes that prove something: shown nowhere, and cleared when they are dropped.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret(Zeroizing<Vec<u8>>);
+
+impl From<Vec<u8>> for Secret {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(bytes.into())
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        text.as_bytes().to_vec().into()
+    }
+}
+
+impl std::ops::Deref for Secret {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Says nothing of it.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Says nothing of the password and the token.
 impl fmt::Debug for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Proof")
@@ -122,6 +210,15 @@ pub enum Refusal {
     /// Too many wrong ones before; try later.
     #[error("too many failed attempts; try again later")]
     TooMany,
+    /// The token is not accepted.
+    #[error("the token is not accepted")]
+    BadToken,
+    /// The token may be good, but the keys to check it with are not here yet.
+    #[error("the keys that tokens are checked with are being fetched; try again")]
+    KeysAwaited,
+    /// As many connections of that identity as may be are there.
+    #[error("this identity has as many connections as it may have")]
+    Connections,
 }
 
 impl Identity {
@@ -132,7 +229,22 @@ impl Identity {
 
     /// An identity without groups.
     pub fn new(kind: IdentityKind, name: &str, client: &str) -> Self {
-        Self { kind, name: name.into(), groups: Arc::new([]), client: client.into() }
+        Self {
+            kind,
+            name: name.into(),
+            groups: Arc::new([]),
+            client: client.into(),
+            address: None,
+            until: None,
+        }
+    }
+
+    /// Whether it asks from this machine: over loopback, or from inside the program.
+    pub fn is_local(&self) -> bool {
+        match self.address {
+            Some(address) => address.to_canonical().is_loopback(),
+            None => self.kind == IdentityKind::Internal,
+        }
     }
 }
 

@@ -13,7 +13,7 @@ mod position;
 mod topic;
 
 pub use access::{
-    Action, AllowAll, Authorize, Decision, Identity, IdentityKind, Proof, Refusal, Target,
+    Action, AllowAll, Authorize, Decision, Identity, IdentityKind, Proof, Refusal, Secret, Target,
 };
 pub use bounds::{
     AdaptationProfile, Bounds, BoundsError, ControllerKind, Delivery, Demand, UnknownWord,

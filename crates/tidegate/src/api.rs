@@ -6,7 +6,8 @@
 //! ```
 //!
 //! [`Frames`] is what a node can do, in plain Rust; [`server`] speaks `tidegate.v1` in front of it. Requests
-//! reach an implementation checked, and identities come from certificates that TLS has verified.
+//! reach an implementation checked, and identities come from certificates that TLS has verified, or from passwords and tokens
+//! that came with the call.
 //!
 //! Always true: no call holds more than [`EVENTS_BUFFERED`] events for a client that does not read; a
 //! frame's bytes are copied once for each subscriber, into the HTTP/2 stream; a failed call says its
@@ -31,7 +32,7 @@ pub use self::{
         Verdict,
     },
 };
-pub use crate::pki::PeerIdentity as Identity;
+pub use crate::access::Identity;
 
 /// Events between a session and its call. A session that offers `latest` waits for room before it reads
 /// its log, so that what it hands over is the newest; with one slot a slow reader has one event waiting

@@ -10,15 +10,22 @@ use tidegate_frame::{
     transfer::TransferConfig,
 };
 use tidegate_log::{Durability, LogConfig};
-use tidegate_message::{CameraName, Code};
+use tidegate_message::{CameraName, Code, Identity, IdentityKind};
 use tidegate_wire::TransferHints;
 use tokio::{
     signal::unix::{SignalKind, signal},
+    sync::watch,
     task::JoinHandle,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
+    access::Access,
+    auth::{
+        self,
+        audit::{Audit, AuditConfig, Entry, Outcome},
+        fetch::{self, Fetcher},
+    },
     camera::{self, CameraOptions, DialOptions, Privacy},
     config::{Config, ConfigError, ENTRY_META_BYTES_MAX},
     enrol::{Enrolment, Invitations},
@@ -162,6 +169,7 @@ pub async fn node(
     stop: CancellationToken,
 ) -> Result<(), ApiError> {
     let frames = &config.frames;
+    let access = access(config)?;
     let options = NodeOptions {
         api_listen: config.node.api_listen,
         link_listen: config.link.listen,
@@ -177,6 +185,7 @@ pub async fn node(
             table: String::new(),
         },
         shared_medium: config.link.shared_medium,
+        access: access.clone(),
     };
     let failed = |error: crate::node::NodeError| {
         let code = error.code();
@@ -186,11 +195,7 @@ pub async fn node(
     let watch = watch(config, &health, &stop).await?;
     let node = Node::bind(options).await.map_err(failed)?;
     let manager = watch.manager();
-    let broker = if config.mqtt.enabled {
-        Some(start_mqtt(config, reload, &health, manager)?)
-    } else {
-        None
-    };
+    let guarded = Guarded::start(config, reload, access, &health, manager)?;
     let name = config.node.name.clone();
     let _valid = AbortOnDropHandle::new(tokio::spawn(watch_certificate(
         health.condition("certificate"),
@@ -205,15 +210,20 @@ pub async fn node(
     tracing::info!(api = %node.api_address(), link = %node.link_address(), "node ready");
     let served = node.serve(stop).await.map_err(failed);
     finish_logs().await;
-    if let Some((service, reloads)) = broker {
-        reloads.abort();
-        // The last that holds it waits for its threads; a reload may hold it as well for a moment.
-        let stopped = tokio::task::spawn_blocking(move || drop(service)).await;
-        if let Err(error) = stopped {
-            tracing::error!(%error, "the MQTT server did not stop as it should");
-        }
-    }
+    guarded.stop().await;
     served
+}
+
+/// The doors of the node, and its audit log.
+fn access(config: &Config) -> Result<Access, ApiError> {
+    let doors = Arc::new(auth::open(config)?);
+    let audit = match AuditConfig::of(config) {
+        None => Audit::default(),
+        Some(audit) => Audit::start(audit).map_err(|error| {
+            ApiError::new(Code::INTERNAL, "the audit log cannot be kept").caused_by(error)
+        })?,
+    };
+    Ok(Access { doors, audit })
 }
 
 /// Redeems invitations until what it returns is dropped.
@@ -258,38 +268,101 @@ async fn watch_certificate(condition: Condition, config: Config, name: CameraNam
 /// Reads the configuration of this process again.
 pub type Reload = dyn Fn() -> Result<Config, ConfigError> + Send + Sync;
 
-/// Starts MQTT, and a task that reads its configuration anew on SIGHUP.
-fn start_mqtt(
-    config: &Config,
-    reload: Arc<Reload>,
-    health: &Health,
-    manager: &Arc<Manager>,
-) -> Result<(Arc<mqtt::Service>, JoinHandle<()>), ApiError> {
-    let service = Arc::new(mqtt::Service::start(config, health)?);
-    let mut hangups = signal(SignalKind::hangup()).map_err(|error| {
-        ApiError::new(Code::INTERNAL, "signals cannot be received").caused_by(error)
-    })?;
-    let serving = Arc::downgrade(&service);
-    let manager = manager.clone();
-    let reloads = tokio::spawn(async move {
-        while hangups.recv().await.is_some() {
-            let Some(service) = serving.upgrade() else { return };
-            manager.reloading();
-            let reload = reload.clone();
-            let again = move || service.reload(reload()?);
-            let reloaded = tokio::task::spawn_blocking(again);
-            match reloaded.await {
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) => {
-                    let error = crate::error_chain(&error);
-                    tracing::error!(%error, "the configuration of MQTT stays as it was");
+/// What goes by the doors and is exchanged while the node runs: MQTT, and the keys of tokens.
+struct Guarded {
+    /// None where MQTT is not served.
+    service: Option<Arc<mqtt::Service>>,
+    reloads: JoinHandle<()>,
+    fetches: JoinHandle<()>,
+}
+
+impl Guarded {
+    /// Starts MQTT, a task that fetches keys of tokens, and one that reads the configuration anew on SIGHUP.
+    fn start(
+        config: &Config,
+        reload: Arc<Reload>,
+        access: Access,
+        health: &Health,
+        manager: &Arc<Manager>,
+    ) -> Result<Self, ApiError> {
+        let (fetchers, fetcher) = watch::channel(Fetcher::of(config)?);
+        let mut hangups = signal(SignalKind::hangup()).map_err(|error| {
+            ApiError::new(Code::INTERNAL, "signals cannot be received").caused_by(error)
+        })?;
+        let service = match config.mqtt.enabled {
+            true => Some(Arc::new(mqtt::Service::start(config, access.clone(), health)?)),
+            false => None,
+        };
+        let fetches = tokio::spawn(fetch::run(fetcher, access.doors.clone()));
+        let serving = service.as_ref().map(Arc::downgrade);
+        let manager = manager.clone();
+        let reloads = tokio::spawn(async move {
+            while hangups.recv().await.is_some() {
+                manager.reloading();
+                let (reload, access) = (reload.clone(), access.clone());
+                let serving = serving.clone().and_then(|service| service.upgrade());
+                let reloaded = tokio::task::spawn_blocking(move || {
+                    let result = reload()
+                        .map_err(ApiError::from)
+                        .and_then(|new| exchange(new, serving.as_deref(), &access));
+                    let (outcome, rule) = match &result {
+                        Ok(_) => (Outcome::Done, String::new()),
+                        Err(error) => (Outcome::Failed, crate::error_chain(error)),
+                    };
+                    access.audit.tell(|| Entry {
+                        what: "reload".to_owned(),
+                        rule,
+                        ..Entry::of(auth::now().wall, "process", &this_node(), outcome)
+                    });
+                    result
+                });
+                match reloaded.await {
+                    // Nobody fetches any more if it cannot be sent: the node stops.
+                    Ok(Ok(fetcher)) => _ = fetchers.send(fetcher),
+                    Ok(Err(error)) => {
+                        let error = crate::error_chain(&error);
+                        tracing::error!(%error, "users, rules and the configuration of MQTT stay as they were");
+                    }
+                    Err(error) => tracing::error!(%error, "the reload failed"),
                 }
-                Err(error) => tracing::error!(%error, "the reload failed"),
+                manager.ready();
             }
-            manager.ready();
+        });
+        Ok(Self { service, reloads, fetches })
+    }
+
+    async fn stop(self) {
+        self.reloads.abort();
+        self.fetches.abort();
+        // The last that holds it waits for its threads; a reload may hold it as well for a moment.
+        let stopped = tokio::task::spawn_blocking(move || drop(self.service)).await;
+        if let Err(error) = stopped {
+            tracing::error!(%error, "the MQTT server did not stop as it should");
         }
-    });
-    Ok((service, reloads))
+    }
+}
+
+fn this_node() -> Identity {
+    Identity::new(IdentityKind::Internal, "", "")
+}
+
+/// Takes from `new` what can be exchanged while the node runs, all of it or nothing.
+fn exchange(
+    new: Config,
+    service: Option<&mqtt::Service>,
+    access: &Access,
+) -> Result<Option<Fetcher>, ApiError> {
+    let fetcher = Fetcher::of(&new)?;
+    match service {
+        Some(service) => _ = service.reload(new)?,
+        None => {
+            let prepared = access.doors.prepare(auth::sources(&new)?);
+            let reloaded = access.doors.exchange(prepared.map_err(|error| auth::unread(&error))?);
+            tracing::info!(users = reloaded.users, users_changed = ?reloaded.users_changed, roles = reloaded.roles_rules,
+                roles_changed = reloaded.roles_changed, tokens_changed = reloaded.tokens_changed, "users and rules read anew");
+        }
+    }
+    Ok(fetcher)
 }
 
 /// Runs a camera node until `stop` or until its source ends.

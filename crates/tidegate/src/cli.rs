@@ -7,6 +7,7 @@
 //! Always true: a failure is printed once, with its causes below it, and its stable code decides the exit
 //! status; output that nobody reads any more (a closed pipe) is no failure.
 
+mod acl;
 mod args;
 mod cameras;
 mod characterize;
@@ -36,6 +37,7 @@ use tidegate_message::Code;
 use tokio_util::sync::CancellationToken;
 
 pub use self::{
+    acl::AclArgs,
     args::{CameraArgs, CharacterizeArgs, DemoArgs, NodeArgs, RemoteArgs},
     cameras::CamerasArgs,
     doctor::{DoctorArgs, KeyArgs},
@@ -108,6 +110,8 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Make the key that logs are sealed with
     Key(KeyArgs),
+    /// Explain the rules: who may do what, and by which rule
+    Acl(AclArgs),
     /// Print the configuration in effect and where each setting comes from
     Config(ConfigArgs),
 }
@@ -180,6 +184,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Passwd(args) => mqtt::passwd(&args),
         Command::Key(args) => doctor::key(&args),
         Command::Doctor(args) => doctor::run(Ok(config), &args),
+        Command::Acl(args) => acl::run(&config, &args),
         Command::Config(ConfigArgs { what: None }) => print(&config.to_string()),
         Command::Config(ConfigArgs { what: Some(command) }) => mqtt::config(&command),
     }

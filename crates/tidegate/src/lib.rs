@@ -1,5 +1,6 @@
 //! The program on every node.
 
+pub mod access;
 pub mod api;
 pub mod assemble;
 pub mod auth;

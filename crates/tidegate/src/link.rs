@@ -191,6 +191,11 @@ pub struct Link {
 }
 
 impl Link {
+    /// Where the peer is.
+    pub fn peer_address(&self) -> SocketAddr {
+        self.handle.core.peer_address
+    }
+
     /// Who is at the other end.
     pub fn peer(&self) -> &PeerIdentity {
         &self.handle.core.peer

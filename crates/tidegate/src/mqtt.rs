@@ -10,6 +10,7 @@
 pub mod bridge;
 pub mod certificate;
 mod configure;
+mod doors;
 pub mod import;
 mod inbox;
 pub mod server;
@@ -19,5 +20,6 @@ mod shard;
 mod transport;
 
 pub use bridge::Bridge;
+pub(crate) use configure::authorities;
 pub use server::{Server, ServerError};
 pub use service::Service;

@@ -27,7 +27,7 @@ use std::{
 };
 
 use tidegate_frame::table::{TableError, TableSet};
-use tidegate_message::Code;
+use tidegate_message::{Action, Code, Target};
 use tidegate_wire::{BootId, CameraAnnounce, Features, Record, Refused, TransferHints, Welcome};
 use tokio_util::sync::CancellationToken;
 
@@ -38,6 +38,7 @@ use self::{
     shares::Shares,
 };
 use crate::{
+    access::{Access, Identity},
     api::{self, ApiError, ServerConfig, ServerError, SubscriptionId},
     camera::{self, CameraOptions},
     carrier::{Carrier, Down, Incoming},
@@ -72,6 +73,8 @@ pub struct NodeOptions {
     pub hints: TransferHints,
     /// Whether all cameras share one medium; then each is told what it may use.
     pub shared_medium: bool,
+    /// Who may do what.
+    pub access: Access,
 }
 
 /// Why a node cannot run.
@@ -111,6 +114,7 @@ pub(crate) struct NodeState {
     stream_log: FrameLogConfig,
     hints: TransferHints,
     shares: Mutex<Shares>,
+    access: Access,
     tasks: Tasks,
     stop: CancellationToken,
     this: Weak<NodeState>,
@@ -122,6 +126,7 @@ impl NodeState {
         stream_log: FrameLogConfig,
         hints: TransferHints,
         shares: Shares,
+        access: Access,
         tasks: Tasks,
         stop: CancellationToken,
     ) -> Arc<Self> {
@@ -133,6 +138,7 @@ impl NodeState {
             stream_log,
             hints,
             shares: Mutex::new(shares),
+            access,
             tasks,
             stop,
             this: this.clone(),
@@ -174,6 +180,8 @@ impl Node {
             node: options.credentials.identity().name.clone(),
             frame_bytes_max: options.hosted.limits.bytes_max as u64,
             tls: Arc::new(options.credentials.server_tls(api::server::ALPN)?),
+            tls_open: Arc::new(options.credentials.server_tls_open(api::server::ALPN)?),
+            access: options.access.clone(),
         })
         .await?;
         Ok(Self { listener, server, options, tables })
@@ -195,10 +203,10 @@ impl Node {
     /// [`NodeError`] if the API fails as a whole.
     pub async fn serve(self, stop: CancellationToken) -> Result<(), NodeError> {
         let (tasks, owner) = tasks::tasks();
-        let NodeOptions { hosted, stream_log, hints, credentials, shared_medium, .. } =
+        let NodeOptions { hosted, stream_log, hints, credentials, shared_medium, access, .. } =
             self.options;
         let shares = Shares::new(clock::now(), self.tables, shared_medium);
-        let state = NodeState::new(hosted, stream_log, hints, shares, tasks, stop.clone());
+        let state = NodeState::new(hosted, stream_log, hints, shares, access, tasks, stop.clone());
         let accepting = accept(self.listener, state.clone(), credentials);
         let (served, (), ()) = tokio::join!(
             self.server.serve(state, stop.clone()),
@@ -271,12 +279,22 @@ async fn welcome(
         carrier.send(welcome.into()).await.map_err(down)?;
         return probed(carrier, &stop).await;
     };
-    let owner = Owner::new(&peer, &announce.name);
+    let identity = Identity::of_peer(&peer, Some(link.peer_address().ip()));
+    let target = Target::Camera(announce.name.as_str());
+    if let Err(error) = node.access.may("link", &identity, Action::Publish, target) {
+        return turn_away(&carrier, error).await;
+    }
+    let owner = Owner::new(&identity, &announce.name);
     if let Err(error) = node.cameras.may_attach(&announce.name, owner) {
         return turn_away(&carrier, error).await;
     }
     carrier.send(welcome.into()).await.map_err(down)?;
-    let served = serve::serve(node, carrier, announce, owner, hello.epoch, &stop).await;
+    let (access, name) = (node.access.clone(), announce.name.clone());
+    let target = Target::Camera(name.as_str());
+    let served = tokio::select! {
+        served = serve::serve(node, carrier, announce, owner, hello.epoch, &stop) => served,
+        error = access.lost("link", &identity, Action::Publish, target) => Err(error),
+    };
     link.close(0, "the node stops, or a newer link has taken over");
     served
 }

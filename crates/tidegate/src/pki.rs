@@ -12,7 +12,8 @@
 //! checks for that name, so that a camera's certificate cannot stand in for a node's, and a node keeps its
 //! certificate when its address changes. Certificates for the API carry the node's host names as well.
 //!
-//! Always true: TLS 1.3 only, both sides authenticated, no resumption and no early data; private keys are
+//! Always true: TLS 1.3 only, both sides authenticated (at the API a client may prove itself by a password or token instead),
+//! no resumption and no early data; private keys are
 //! created readable by their owner alone and no file is ever overwritten.
 
 use std::{
@@ -145,14 +146,28 @@ impl Credentials {
     /// # Errors
     /// [`PkiError::Kind`] unless the credentials are a node's.
     pub fn server_tls(&self, protocol: &[u8]) -> Result<ServerConfig, PkiError> {
+        self.server(protocol, true)
+    }
+
+    /// The same for peers that may also come without a certificate, and prove in another way who they are.
+    ///
+    /// # Errors
+    /// As for [`Credentials::server_tls`].
+    pub fn server_tls_open(&self, protocol: &[u8]) -> Result<ServerConfig, PkiError> {
+        self.server(protocol, false)
+    }
+
+    fn server(&self, protocol: &[u8], needs_certificate: bool) -> Result<ServerConfig, PkiError> {
         if self.identity.kind != Kind::Node {
             let PeerIdentity { kind, name, .. } = self.identity.clone();
             return Err(PkiError::Kind { name, kind, needed: Kind::Node });
         }
         let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
-                .build()
-                .map_err(|error| PkiError::Tls(rustls::Error::General(error.to_string())))?;
+            WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider());
+        let verifier = if needs_certificate { verifier } else { verifier.allow_unauthenticated() };
+        let verifier = verifier
+            .build()
+            .map_err(|error| PkiError::Tls(rustls::Error::General(error.to_string())))?;
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(verifier)

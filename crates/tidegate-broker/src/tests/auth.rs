@@ -148,7 +148,7 @@ fn goes_on(data: &str) -> Packet<'static> {
 fn accept(name: &str, groups: &[&str]) -> AuthAnswer {
     let groups = groups.iter().map(|group| Arc::from(*group)).collect();
     let (kind, name) = (IdentityKind::User, name.into());
-    let identity = Identity { kind, name, groups, client: "of the exchange".into() };
+    let identity = Identity { kind, name, groups, ..Identity::anonymous("of the exchange") };
     AuthAnswer::Accept { identity, data: Some("end".into()) }
 }
 

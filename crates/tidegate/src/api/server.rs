@@ -1,13 +1,14 @@
-//! `tidegate.v1.Frames` over gRPC with mutual TLS, in front of a [`Frames`].
+//! `tidegate.v1.Frames` over gRPC with TLS, in front of a [`Frames`].
 //!
 //! ```text
-//!  accept ─▶ handshake (a task each, 5 s) ─▶ HTTP/2 connection ─▶ Service ─▶ dyn Frames
+//!  accept ─▶ handshake (a task each, 5 s) ─▶ HTTP/2 connection ─▶ caller ─▶ Service ─▶ dyn Frames
 //! ```
 //!
-//! Always true: no byte of a request is read before the peer's certificate is verified; every message is
-//! checked before it reaches the implementation; a stopped server ends its streams with
+//! Always true: no byte of a request is read before the peer's certificate is verified, and none comes without one unless
+//! passwords or tokens are taken; then no call is answered whose caller has shown neither; every message is checked before it reaches the implementation; a stopped server ends its streams with
 //! `ended: shutdown` and is gone after [`GRACE`] at the latest.
 
+mod caller;
 mod connection;
 mod service;
 
@@ -20,8 +21,12 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Server as Http;
 
-use self::{connection::accept, service::Service};
+use self::{
+    connection::{Entrance, accept},
+    service::Service,
+};
 use super::{ApiError, Frames};
+use crate::access::Access;
 
 /// Protocol name to hand to [`Credentials::server_tls`](crate::pki::Credentials::server_tls).
 pub const ALPN: &[u8] = b"h2";
@@ -52,6 +57,10 @@ pub struct ServerConfig {
     pub frame_bytes_max: u64,
     /// Mutual TLS, speaking [`ALPN`].
     pub tls: Arc<rustls::ServerConfig>,
+    /// The same for clients that may come without a certificate: while passwords or tokens are taken.
+    pub tls_open: Arc<rustls::ServerConfig>,
+    /// Who comes in, and what they may do.
+    pub access: Access,
 }
 
 /// A server that listens and does not serve yet.
@@ -107,7 +116,12 @@ impl Server {
                 ReceiverStream::new(incoming),
                 stop.clone().cancelled_owned(),
             );
-        let accepting = accept(self.listener, self.config.tls, connected, stop.clone());
+        let doors = Entrance {
+            tls: self.config.tls,
+            tls_open: self.config.tls_open,
+            access: self.config.access,
+        };
+        let accepting = accept(self.listener, doors, connected, stop.clone());
         let late = async {
             stop.cancelled().await;
             tokio::time::sleep(GRACE).await;

@@ -1,10 +1,15 @@
 //! Arguments that several commands share, and those of the commands that run nodes.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::Args;
 use tidegate_client::{ApiError, Client, Credentials};
-use tidegate_message::{AdaptationProfile, CameraName, ControllerKind};
+use tidegate_message::{AdaptationProfile, CameraName, Code, ControllerKind};
+use zeroize::Zeroizing;
 
 use crate::{
     config::{Config, units},
@@ -20,17 +25,55 @@ pub struct RemoteArgs {
     /// Name of the certificate to show, from the `pki` folder
     #[arg(long = "as", value_name = "NAME", default_value = "application")]
     pub identity: CameraName,
+    /// File that holds a token (JWT) to show instead of a certificate [default: $TIDEGATE_TOKEN, if it is set]
+    #[arg(long, value_name = "FILE", conflicts_with = "user")]
+    pub token_file: Option<PathBuf>,
+    /// User to be instead; its password is in --password-file or in $TIDEGATE_PASSWORD
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// File that holds the user's password, without the end of its line
+    #[arg(long, value_name = "FILE", requires = "user")]
+    pub password_file: Option<PathBuf>,
 }
+
+/// The variable that holds a token.
+const TOKEN_VARIABLE: &str = "TIDEGATE_TOKEN";
+/// The variable that holds a user's password.
+const PASSWORD_VARIABLE: &str = "TIDEGATE_PASSWORD";
 
 impl RemoteArgs {
     /// A client of the node.
     pub(super) async fn connect(&self, config: &Config) -> Result<Client, ApiError> {
-        let pki = config.pki_dir();
-        let file = |end: &str| pki.join(format!("{}.{end}", self.identity));
-        let credentials = Credentials::load(pki.join("ca.pem"), file("pem"), file("key"))?;
+        let credentials = self.credentials(&config.pki_dir())?;
         let usual = || format!("https://{}", config.node.api_listen);
         let endpoint = self.node.clone().unwrap_or_else(usual);
         Client::connect(&endpoint, credentials.server_name(NODE_SERVER_NAME)).await
+    }
+
+    /// What to show. Secrets come from files or variables: everybody on a machine can read the arguments of a program.
+    fn credentials(&self, pki: &Path) -> Result<Credentials, ApiError> {
+        let authority = || {
+            let path = pki.join("ca.pem");
+            fs::read(&path).map(Credentials::from_authority).map_err(|error| {
+                let text = format!("authority certificate {} cannot be read", path.display());
+                ApiError::new(Code::CONFIG_INVALID, text).caused_by(error)
+            })
+        };
+        if let Some(user) = &self.user {
+            let password = secret(self.password_file.as_deref(), PASSWORD_VARIABLE)?;
+            let password = password.ok_or_else(|| {
+                let text = format!(
+                    "the password of {user:?} is needed: --password-file or ${PASSWORD_VARIABLE}"
+                );
+                ApiError::new(Code::CONFIG_INVALID, text)
+            })?;
+            return authority()?.password(user, password.as_bytes());
+        }
+        if let Some(token) = secret(self.token_file.as_deref(), TOKEN_VARIABLE)? {
+            return authority()?.token(&token);
+        }
+        let file = |end: &str| pki.join(format!("{}.{end}", self.identity));
+        Credentials::load(pki.join("ca.pem"), file("pem"), file("key"))
     }
 }
 
@@ -114,6 +157,19 @@ pub struct DemoArgs {
     /// Where to write the report
     #[arg(long, value_name = "FILE", default_value = "tidegate-demo.html")]
     pub report: PathBuf,
+}
+
+/// The first line of a file, or else of a variable; none if there is neither.
+fn secret(path: Option<&Path>, variable: &str) -> Result<Option<Zeroizing<String>>, ApiError> {
+    let text = match path {
+        Some(path) => Some(fs::read_to_string(path).map_err(|error| {
+            let text = format!("{} cannot be read", path.display());
+            ApiError::new(Code::CONFIG_INVALID, text).caused_by(error)
+        })?),
+        None => env::var(variable).ok().filter(|text| !text.is_empty()),
+    };
+    let text = text.map(Zeroizing::new);
+    Ok(text.map(|text| Zeroizing::new(text.lines().next().unwrap_or_default().to_owned())))
 }
 
 /// Text from elsewhere without what would steer a terminal.

@@ -165,6 +165,38 @@ config! {
         shared_medium: bool = true,
     }
 
+    /// `[auth]`: who may do what, at every door of this node.
+    auth: AuthSection {
+        /// Roles, who has them, and limits of users; see the chapter on rights. Default none.
+        roles_file: Option<PathBuf> = None,
+        /// Public keys (JWKS) that tokens (JWT) are checked with, in a file. Default none: no tokens are taken.
+        token_keys_file: Option<PathBuf> = None,
+        /// The same, to be fetched from an https:// address. Default none.
+        token_keys_url: Option<String> = None,
+        /// Authorities of that address's certificate, PEM. Default none: those of the system.
+        token_keys_ca: Option<PathBuf> = None,
+        /// How often keys are fetched anew; a token with an unknown key has it done at once. Default `1h`.
+        token_keys_refresh: Duration = Duration::from_secs(3600),
+        /// Who must have given out a token (`iss`). Default none: whoever has one of the keys.
+        token_issuer: Option<String> = None,
+        /// Whom a token must be for (`aud`); must be set where tokens are taken. Default none.
+        token_audience: Option<String> = None,
+        /// How far the clocks of issuer and node may differ. Default `1min`.
+        token_leeway: Duration = Duration::from_secs(60),
+        /// The claim that holds the user's name; points lead into objects. Default `sub`.
+        token_name_claim: String = "sub".to_owned(),
+        /// The claim that holds the user's groups. Default `groups`.
+        token_groups_claim: String = "groups".to_owned(),
+        /// Whether refusals and what administrators do are written down. Default true.
+        audit: bool = true,
+        /// Where. Default none: `state/audit.log` in `node.data_dir`.
+        audit_file: Option<PathBuf> = None,
+        /// Size at which that file is moved aside. Default `16MiB`.
+        audit_bytes_max: ByteCount = ByteCount(16 << 20),
+        /// Files that are kept in all. Default 4.
+        audit_files_max: u32 = 4,
+    }
+
     /// `[mqtt]`: the MQTT broker of this node.
     mqtt: MqttSection {
         /// Whether this node serves MQTT. Default true, on this machine alone until a listener says otherwise.
@@ -433,6 +465,26 @@ impl Config {
                     !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
                 }),
                 "a host and a port, such as edge.local:7443",
+            ),
+            (
+                "auth.token_keys_url",
+                self.auth.token_keys_url.as_ref().is_none_or(|url| {
+                    // What is printed must hold no secret.
+                    url.starts_with("https://") && !url.contains('@')
+                }),
+                "an https:// address, without a user name and password in it",
+            ),
+            (
+                "auth.token_keys_refresh",
+                (seconds(60)..=seconds(7 * 86_400)).contains(&self.auth.token_keys_refresh),
+                "from 1min to 168h",
+            ),
+            ("auth.token_leeway", self.auth.token_leeway <= seconds(600), "at most 10min"),
+            ("auth.audit_bytes_max", self.auth.audit_bytes_max.0 >= 64 << 10, "at least 64KiB"),
+            (
+                "auth.audit_files_max",
+                (1..=1000).contains(&self.auth.audit_files_max),
+                "from 1 to 1000",
             ),
             ("mqtt.shards", self.mqtt.shards <= 255, "at most 255"),
             ("mqtt.payload_bytes_max", self.mqtt.payload_bytes_max.0 >= 1 << 20, "at least 1MiB"),

@@ -53,7 +53,7 @@ fn mistakes_name_file_line_and_way_out() {
     for (text, expected) in [
         (
             "\n[nodes]\n",
-            "site.toml:2: there is no section [nodes]; choose one of: node frames mez_pi log privacy link mqtt \
+            "site.toml:2: there is no section [nodes]; choose one of: node frames mez_pi log privacy link auth mqtt \
              log.camera.NAME mqtt.listener.NAME mqtt.bridge.NAME mqtt.user.NAME mqtt.topic.NAME",
         ),
         (
@@ -114,6 +114,14 @@ fn mistakes_name_file_line_and_way_out() {
         (
             "[log.camera.cam1]\nage = \"24h\"\nbytes = \"1MB\"\n",
             "site.toml:3: bytes must be at least 4 times frames.frame_bytes_max and 64KiB each",
+        ),
+        (
+            "[auth]\ntoken_keys_url = \"http://id.example/keys\"\n",
+            "site.toml:2: auth.token_keys_url must be an https:// address, without a user name and password in it",
+        ),
+        (
+            "[auth]\ntoken_keys_url = \"https://me:secret@id.example/keys\"\n",
+            "site.toml:2: auth.token_keys_url must be an https:// address, without a user name and password in it",
         ),
         (
             "[link]\nshared_medium = \"no\"\n",

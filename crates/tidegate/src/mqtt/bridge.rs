@@ -51,7 +51,7 @@ use std::{
 
 use mio::{Poll, Token};
 use tidegate_broker::SessionConfig;
-use tidegate_message::{TopicError, check_topic_filter};
+use tidegate_message::{Secret, TopicError, check_topic_filter};
 use tidegate_wire::mqtt::QoS;
 
 use self::{relay::Counters, runtime::Runtime, topics::filters_overlap};
@@ -86,7 +86,7 @@ pub struct BridgeSettings {
     /// User name at the remote.
     pub username: Option<String>,
     /// Password at the remote.
-    pub password: Option<Vec<u8>>,
+    pub password: Option<Secret>,
     /// Patterns of what is published to the remote.
     pub topics_out: Vec<String>,
     /// Patterns of what is fetched from the remote.

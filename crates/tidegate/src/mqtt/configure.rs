@@ -1,15 +1,7 @@
 //! From the configuration to the settings of a server.
 
 use std::{
-    collections::HashMap,
-    fs, io,
-    io::Write as _,
-    num::NonZeroU32,
-    os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
-    sync::Arc,
-    thread,
-    time::Duration,
+    collections::HashMap, fs, num::NonZeroU32, path::Path, sync::Arc, thread, time::Duration,
 };
 
 use rustls::{
@@ -25,17 +17,16 @@ use tidegate_broker::{
     schedule::{DeadlineConfig, PaperConfig, Policy, PolicyConfig, SizeProfile, Threshold},
 };
 use tidegate_client::ApiError;
-use tidegate_message::{
-    Authorize, Code, Identity, Proof, Refusal, check_topic_filter, check_topic_name,
-};
+use tidegate_message::{Authorize, Code, check_topic_filter, check_topic_name};
 use tidegate_wire::mqtt::QoS;
 
 use super::{
     bridge::{BridgeSettings, RemoteTls},
-    settings::{Authenticate, ListenerSettings, Scram, ServerSettings, SessionSettings},
+    settings::{ListenerSettings, ServerSettings, SessionSettings},
 };
 use crate::{
-    auth::{self, Doors, DoorsConfig, DoorsError},
+    access::Access,
+    auth,
     config::{ByteCount, Config, MqttBridgeSection, MqttListenerSection, MqttSection},
 };
 
@@ -43,7 +34,7 @@ use crate::{
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key or the file.
-pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSettings, ApiError> {
+pub(super) fn settings(config: &Config, access: Access) -> Result<ServerSettings, ApiError> {
     let section = &config.mqtt;
     let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
     let policies = Arc::new(policies(section)?);
@@ -141,8 +132,8 @@ pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSetti
         broker,
         listeners: listeners.collect::<Result<_, ApiError>>()?,
         shards: if section.shards == 0 { processors.min(255) } else { section.shards as usize },
-        authorize: doors.clone() as Arc<dyn Authorize>,
-        doors,
+        authorize: Arc::new(access.clone()) as Arc<dyn Authorize>,
+        doors: Arc::new(access),
         operators: None,
     })
 }
@@ -254,71 +245,6 @@ fn check_listener(
     Ok(())
 }
 
-/// Users and rules as `[mqtt]` names them.
-///
-/// # Errors
-/// [`Code::CONFIG_INVALID`] if a file cannot be read or a line of it is wrong.
-pub(super) fn open_doors(config: &Config) -> Result<Arc<Doors>, ApiError> {
-    let doors = Doors::open(doors_config(config)?).map_err(|error| unread(&error))?;
-    for warning in doors.warnings() {
-        tracing::warn!("{warning}");
-    }
-    Ok(Arc::new(doors))
-}
-
-pub(super) fn unread(error: &DoorsError) -> ApiError {
-    ApiError::new(Code::CONFIG_INVALID, "users and rules of MQTT cannot be read")
-        .caused_by(crate::error_chain(error))
-}
-
-/// Where users and rules are.
-///
-/// # Errors
-/// [`Code::STORAGE_FAILED`] if the key that hides unknown users cannot be kept.
-pub(super) fn doors_config(config: &Config) -> Result<DoorsConfig, ApiError> {
-    let decoy_key = if config.mqtt.password_file.is_some() {
-        decoy_key(&config.node.data_dir.join("state")).map_err(|error| {
-            let text = "node.data_dir cannot keep the state of the doors";
-            ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
-        })?
-    } else {
-        auth::password::DecoyKey([0; 32]) // there is no user to be told from
-    };
-    Ok(DoorsConfig {
-        password_file: config.mqtt.password_file.clone(),
-        acl_file: config.mqtt.acl_file.clone(),
-        // Each listener says for itself.
-        allow_anonymous: true,
-        decoy_key,
-    })
-}
-
-/// The key that makes unknown users look like known ones; made at the first start.
-fn decoy_key(folder: &Path) -> io::Result<auth::password::DecoyKey> {
-    kept_random(folder, "doors.key").map(auth::password::DecoyKey)
-}
-
-/// Random bytes that stay the same from the first start on.
-fn kept_random(folder: &Path, name: &str) -> io::Result<[u8; 32]> {
-    let path = folder.join(name);
-    match fs::read(&path) {
-        Ok(bytes) => match bytes.try_into() {
-            Ok(kept) => return Ok(kept),
-            Err(_) => {
-                tracing::warn!(path = %path.display(), "not a file of ours; it is made anew");
-            }
-        },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
-    }
-    let random: [u8; 32] = auth::password::random().map_err(io::Error::other)?;
-    fs::create_dir_all(folder)?;
-    let mut options = fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path)?;
-    file.write_all(&random)?;
-    Ok(random)
-}
-
 /// The bridges that `config` describes, of the server with these settings.
 ///
 /// # Errors
@@ -331,10 +257,11 @@ pub(super) fn bridges(
         return Ok(Vec::new());
     }
     // Two nodes may have one name, as those that keep the default do.
-    let number = kept_random(&config.node.data_dir.join("state"), "node.id").map_err(|error| {
-        let text = "node.data_dir cannot keep the number of the node";
-        ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
-    })?;
+    let number =
+        auth::kept_random(&config.node.data_dir.join("state"), "node.id").map_err(|error| {
+            let text = "node.data_dir cannot keep the number of the node";
+            ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
+        })?;
     let number: String = number[..6].iter().map(|byte| format!("{byte:02x}")).collect();
     let node = format!("{}-{number}", config.node.name.as_str());
     let sections = config.mqtt_bridges.iter();
@@ -389,7 +316,7 @@ fn bridge(
             while password.last().is_some_and(|last| matches!(last, b'\n' | b'\r')) {
                 password.pop();
             }
-            Some(password)
+            Some(password.into())
         }
     };
     let usual = &server.broker.session;
@@ -438,23 +365,33 @@ fn bridge(
 /// Where Linux systems keep the authorities that they trust.
 const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
+/// Who may vouch for a server: those in the file that `key` names, else those of the system.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the key and the file.
+pub(crate) fn authorities(key: &str, named: Option<&Path>) -> Result<RootCertStore, ApiError> {
+    let path = named.unwrap_or(Path::new(SYSTEM_AUTHORITIES));
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(key, path)? {
+        match roots.add(certificate) {
+            Ok(()) => {}
+            // One of many of the system's may be odd, one that was named must not.
+            Err(error) if named.is_none() => {
+                tracing::debug!(%error, path = %path.display(), "an authority is not used");
+            }
+            Err(error) => return Err(unreadable(key, path, &error)),
+        }
+    }
+    Ok(roots)
+}
+
 fn bridge_tls(
     key_of: &dyn Fn(&str) -> String,
     section: &MqttBridgeSection,
 ) -> Result<RemoteTls, ApiError> {
     let key = key_of("ca");
     let path = section.ca.clone().unwrap_or_else(|| SYSTEM_AUTHORITIES.into());
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(&key, &path)? {
-        match roots.add(certificate) {
-            Ok(()) => {}
-            // One of many of the system's may be odd, one that was named must not.
-            Err(error) if section.ca.is_none() => {
-                tracing::debug!(%error, path = %path.display(), "an authority is not used");
-            }
-            Err(error) => return Err(unreadable(&key, &path, &error)),
-        }
-    }
+    let roots = authorities(&key, section.ca.as_deref())?;
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_protocol_versions(&[&TLS13, &TLS12])
         .map_err(|error| invalid(&key_of("tls"), &error))?
@@ -540,7 +477,7 @@ fn tls(
     Ok(Arc::new(config))
 }
 
-fn certificates(key: &str, path: &PathBuf) -> Result<Vec<CertificateDer<'static>>, ApiError> {
+fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, ApiError> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let certificates = read.map_err(|error| unreadable(key, path, &error))?;
     if certificates.is_empty() {
@@ -560,31 +497,13 @@ fn invalid(key: &str, error: &dyn std::error::Error) -> ApiError {
     ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(error))
 }
 
-impl Authenticate for Doors {
-    fn authenticate(&self, proof: &Proof) -> Result<Identity, Refusal> {
-        Self::authenticate(self, proof, std::time::Instant::now())
-    }
-
-    fn generation(&self) -> u64 {
-        Authorize::generation(self)
-    }
-
-    fn is_slow(&self, proof: &Proof) -> bool {
-        proof.password.is_some() || proof.username.is_some()
-    }
-
-    fn scram(self: Arc<Self>, proof: Proof, first: &[u8]) -> Result<Scram, Refusal> {
-        let (scram, challenge) = self.begin_scram(first)?;
-        let finish = Box::new(move |last: &[u8]| {
-            self.finish_scram(scram, last, &proof, std::time::Instant::now())
-        });
-        Ok(Scram { challenge, finish })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn access(config: &Config) -> Result<Access, ApiError> {
+        Ok(Access { doors: Arc::new(auth::open(config)?), ..Access::default() })
+    }
 
     fn read(text: &str) -> Result<Vec<BridgeSettings>, ApiError> {
         let folder = tempfile::tempdir().expect("a folder");
@@ -593,7 +512,7 @@ mod tests {
         let text = text.replace("FOLDER", &place.to_string());
         let text = format!("[node]\nname = \"north\"\ndata_dir = \"{place}\"\n{text}");
         let config = Config::parse(Path::new("site.toml"), &text)?;
-        let settings = settings(&config, open_doors(&config)?)?;
+        let settings = settings(&config, access(&config)?)?;
         let again = bridges(&config, &settings)?;
         let found = bridges(&config, &settings)?;
         assert_eq!(
@@ -628,7 +547,7 @@ mod tests {
         let settings = |text: &str| {
             let text = format!("[mqtt]\n{text}\n[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n");
             let config = Config::parse(Path::new("site.toml"), &text)?;
-            settings(&config, open_doors(&config)?)
+            settings(&config, access(&config)?)
         };
         let found = settings(
             "policy = \"probabilistic\"\npolicy_lambda = 0.5\npolicy_threshold_samples = 9\npolicy_query_period = \"1s\"\n\

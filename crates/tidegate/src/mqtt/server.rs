@@ -205,6 +205,13 @@ impl Server {
         }
     }
 
+    /// Ends the connections of those who came by a token: they come again with one that is taken now.
+    pub fn kick_tokens(&self) {
+        for inbox in self.inboxes.iter() {
+            inbox.put([Note::KickTokens]);
+        }
+    }
+
     /// Ends the session of a client that does not come again.
     pub fn forget(&self, client_id: &str) {
         let home = self.shared.shard_of(client_id);

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
 };
 
 use tidegate_client::ApiError;
@@ -14,7 +14,7 @@ use super::{
     configure,
     server::Server,
 };
-use crate::{auth::Doors, config::Config, health::Health};
+use crate::{access::Access, auth, config::Config, health::Health};
 
 /// What serves MQTT in a node; it stops when dropped.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Service {
     // In the order in which they end: bridges say farewell to both brokers.
     running: Mutex<Running>,
     server: Server,
-    doors: Arc<Doors>,
+    access: Access,
     /// What holds from start to stop.
     started: Config,
 }
@@ -60,13 +60,12 @@ pub struct Reloaded {
 }
 
 impl Service {
-    /// Serves what `config` says.
+    /// Serves what `config` says to those whom `access` lets in.
     ///
     /// # Errors
     /// What keeps it from that, naming the key, the file or the address.
-    pub fn start(config: &Config, health: &Health) -> Result<Self, ApiError> {
-        let doors = configure::open_doors(config)?;
-        let settings = configure::settings(config, doors.clone())?;
+    pub fn start(config: &Config, access: Access, health: &Health) -> Result<Self, ApiError> {
+        let settings = configure::settings(config, access.clone())?;
         let planned = configure::bridges(config, &settings)?;
         let server = Server::start(settings, health).map_err(|error| {
             let text = "MQTT cannot be served; mqtt.enabled=false leaves it out";
@@ -81,11 +80,12 @@ impl Service {
             bridges.insert(settings.name.clone(), (settings, bridge));
         }
         let running = Mutex::new(Running { config: config.clone(), bridges });
-        Ok(Self { running, server, doors, started: config.clone() })
+        Ok(Self { running, server, access, started: config.clone() })
     }
 
     /// Goes by `new` from now on: users, rules, policies, the settings of listeners, bridges; all of them, or none. Users whose
-    /// secret changed, and whoever proved nothing where that is no longer enough, are disconnected; who came by a certificate stays.
+    /// secret changed, whoever came by a token if other tokens are taken now, and whoever proved nothing where that is no longer
+    /// enough, are disconnected; who came by a certificate stays.
     /// Sessions keep the settings with which they connected. What cannot be exchanged stays as it was, and is named.
     ///
     /// # Errors
@@ -93,9 +93,9 @@ impl Service {
     /// but that bridge has.
     pub fn reload(&self, new: Config) -> Result<Reloaded, ApiError> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let settings = configure::settings(&new, self.doors.clone())?;
-        let rules = configure::doors_config(&new)?;
-        let rules = self.doors.prepare(rules).map_err(|error| configure::unread(&error))?;
+        let settings = configure::settings(&new, self.access.clone())?;
+        let rules = auth::sources(&new)?;
+        let rules = self.access.doors.prepare(rules).map_err(|error| auth::unread(&error))?;
         let planned = configure::bridges(&new, &settings)?;
         // All of it is right.
         let mut reloaded = Reloaded {
@@ -105,12 +105,16 @@ impl Service {
         };
         reloaded.exchanged.retain(|key| !is_fixed(key));
         reloaded.need_restart.retain(|key| is_fixed(key));
-        let users = self.doors.exchange(rules);
+        let users = self.access.doors.exchange(rules);
         self.server.reload(&settings);
         self.server.kick_users(users.users_changed.iter().cloned().collect());
+        if users.tokens_changed {
+            self.server.kick_tokens();
+        }
         tracing::info!(users = users.users, users_changed = ?users.users_changed, rules = users.acl_rules,
-            rules_changed = users.acl_changed, exchanged = ?reloaded.exchanged, "configuration of MQTT read anew");
-        for warning in users.warnings {
+            rules_changed = users.acl_changed, roles = users.roles_rules, roles_changed = users.roles_changed,
+            tokens_changed = users.tokens_changed, exchanged = ?reloaded.exchanged, "configuration of MQTT read anew");
+        for warning in auth::warnings(&new) {
             tracing::warn!("{warning}");
         }
         for key in &reloaded.need_restart {
@@ -176,6 +180,7 @@ fn is_fixed(name: &str) -> bool {
         ["mqtt", key] => FIXED.contains(&key),
         // A listener that is new or gone, and what its socket was made with.
         ["mqtt", "listener", _] | ["mqtt", "listener", _, "listen" | "protocol"] => true,
+        ["auth", key] => key.starts_with("audit"),
         ["mqtt", ..] => false,
         _ => true,
     }
@@ -183,7 +188,7 @@ fn is_fixed(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path};
+    use std::{fs, path::Path, sync::Arc};
 
     use super::*;
 
@@ -225,8 +230,10 @@ mod tests {
         let bridge = |name: &str, topics: &str| {
             format!("[mqtt.bridge.{name}]\nremote = \"127.0.0.1:1\"\ntopics_out = \"{topics}\"\n")
         };
-        let service =
-            Service::start(&config(&bridge("x", "a")), &Health::default()).expect("it serves");
+        let first = config(&bridge("x", "a"));
+        let doors = Arc::new(auth::open(&first).expect("no file is wrong"));
+        let access = Access { doors, ..Access::default() };
+        let service = Service::start(&first, access, &Health::default()).expect("it serves");
 
         // The same again.
         let reloaded = service.reload(config(&bridge("x", "a"))).expect("nothing is wrong");

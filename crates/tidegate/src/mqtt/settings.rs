@@ -1,7 +1,12 @@
 //! What an MQTT server is made of.
 
 use std::{
-    collections::HashMap, net::SocketAddr, num::NonZeroU32, str::FromStr, sync::Arc, time::Duration,
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+    num::NonZeroU32,
+    str::FromStr,
+    sync::Arc,
+    time::Duration,
 };
 
 use tidegate_broker::{
@@ -10,6 +15,8 @@ use tidegate_broker::{
 };
 use tidegate_message::{Authorize, Identity, IdentityKind, Proof, Refusal};
 use tidegate_wire::mqtt::Connect;
+
+use crate::auth::limits::Lease;
 
 /// A server of some listeners and shards.
 #[derive(Clone, Debug)]
@@ -192,6 +199,20 @@ pub trait Authenticate: Send + Sync + std::fmt::Debug {
     /// Counts the exchanges of users and rules.
     fn generation(&self) -> u64 {
         0
+    }
+
+    /// One connection more of `identity`; it counts as long as the lease lives. None if nobody counts.
+    ///
+    /// # Errors
+    /// [`Refusal::Connections`].
+    fn enter(&self, identity: &Identity) -> Result<Option<Lease>, Refusal> {
+        let _ = identity;
+        Ok(None)
+    }
+
+    /// Is told of somebody who was refused without being asked about.
+    fn refused(&self, client: &str, address: Option<IpAddr>, refusal: Refusal) {
+        let _ = (client, address, refusal);
     }
 
     /// Whether the answer takes long, as with passwords; it is then given on a thread of its own.

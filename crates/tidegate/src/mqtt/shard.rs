@@ -40,7 +40,7 @@ use super::{
     settings::{Authenticate, ListenerSettings, Scram},
     transport::Transport,
 };
-use crate::{clock, health::Pulse};
+use crate::{auth::limits::Lease, clock, health::Pulse};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -104,6 +104,8 @@ pub(super) enum Note {
     Forget(Box<str>),
     /// Ends the connections of those who proved nothing where that is no longer enough.
     KickAnonymous,
+    /// Ends the connections of those who came by a token.
+    KickTokens,
     /// Ends all connections, then the shard.
     Stop,
 }
@@ -156,6 +158,10 @@ pub(super) struct Connection {
     is_anonymous: bool,
     /// Not to be read from before, with a publish rate.
     rests_until: Option<Instant>,
+    /// What its identity uses, once that is known.
+    lease: Option<Lease>,
+    /// When the token that it showed expires.
+    expires_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -208,6 +214,8 @@ pub(super) struct Shard {
     closings: VecDeque<(Instant, ConnectionId)>,
     /// Connections that published faster than they may, by when they are read again.
     resting: BTreeMap<(Instant, usize), ConnectionId>,
+    /// Connections that end when their token expires.
+    expiring: BTreeMap<(Instant, usize), ConnectionKey>,
     buffer: Vec<u8>,
     notes: Vec<Note>,
     peers: Vec<Peer>,
@@ -234,6 +242,7 @@ impl Shard {
             openings: VecDeque::new(),
             closings: VecDeque::new(),
             resting: BTreeMap::new(),
+            expiring: BTreeMap::new(),
             buffer: vec![0; LEFT_BYTES + READ_BYTES],
             notes: Vec::new(),
             peers: Vec::new(),
@@ -290,6 +299,7 @@ impl Shard {
             first(&self.openings),
             first(&self.closings),
             self.resting.keys().next().map(|(at, _)| *at),
+            self.expiring.keys().next().map(|(at, _)| *at),
             self.accepts_at,
             self.stops,
         ]
@@ -348,6 +358,7 @@ impl Shard {
                 self.broker.forget(now, &client_id);
             }
             Note::KickAnonymous => self.kick_anonymous(),
+            Note::KickTokens => self.kick_tokens(),
             Note::Stop => {
                 self.stops = Some(now + LINGER);
                 let registry = self.parts.poll.registry();
@@ -401,6 +412,9 @@ impl Shard {
     /// Takes a connection out of its slot, for another shard or for good.
     fn displace(&mut self, slot: usize) -> Option<Box<Connection>> {
         let mut connection = self.slots[slot].take()?;
+        if let Some(at) = connection.expires_at {
+            self.expiring.remove(&(at, slot));
+        }
         if let Err(error) = self.parts.poll.registry().deregister(connection.transport.socket()) {
             tracing::debug!(%error, "a socket was not listened to");
         }

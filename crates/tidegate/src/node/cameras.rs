@@ -31,10 +31,7 @@ use super::{
     stream::{Begin, Reads, Stream},
     verdict::Verdicts,
 };
-use crate::{
-    frame_log::FrameLogConfig,
-    pki::{Kind, PeerIdentity},
-};
+use crate::{access::Identity, frame_log::FrameLogConfig, pki::Kind};
 
 /// Records on their way to one camera; more than this and its link has stalled.
 pub(super) const RECORDS_MAX: usize = 256;
@@ -77,9 +74,10 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    pub(super) fn new(identity: &PeerIdentity, camera: &CameraName) -> Self {
-        let certified = identity.kind == Kind::Camera && identity.name == camera.as_str();
-        Self { node: identity.node, certified }
+    pub(super) fn new(identity: &Identity, camera: &CameraName) -> Self {
+        let certified =
+            identity.certificate == Some(Kind::Camera) && identity.name() == camera.as_str();
+        Self { node: identity.key, certified }
     }
 
     /// Whether it may hold the name although `holder` does.

@@ -1,13 +1,16 @@
 //! What an edge node does for the clients of its API.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tidegate_message::{CameraName, Code, Delivery, Demand, Instant};
+use tidegate_message::{Action, CameraName, Code, Delivery, Demand, Instant, Target};
 use tidegate_wire::{OriginalOutcome, TransferHints};
 use tokio::sync::{
     broadcast,
@@ -28,14 +31,16 @@ use crate::api::{
     Original, Registration, SubscribeRequest, Subscription, SubscriptionId, TransferState,
     UnsubscribeStatus, Verdict,
 };
-use crate::pki::Kind;
+use crate::{auth::audit::Outcome, pki::Kind};
 
 /// Changes of demand that a session has not taken up yet; one more is refused.
 const SWITCHES_MAX: usize = 8;
+/// How long a subscriber whose right ended may take to read that it did.
+const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
 /// A running subscription, from the node's side.
 pub(super) struct Live {
-    identity: String,
+    identity: Identity,
     camera: Arc<Camera>,
     stream: Arc<Stream>,
     reads: Reads,
@@ -53,12 +58,17 @@ static NEXT_SUBSCRIPTION: AtomicU64 = AtomicU64::new(1);
 impl Frames for NodeState {
     async fn cameras(&self, identity: &Identity) -> Result<Vec<CameraInfo>, ApiError> {
         may_watch(identity)?;
-        let cameras = self.cameras.all();
+        let mut cameras = self.cameras.all();
+        // Those that it may not see are as unknown as none.
+        cameras.retain(|camera| {
+            let camera = Target::Camera(camera.name.as_str());
+            self.access.allows(identity, Action::Frames, camera)
+        });
         Ok(futures::future::join_all(cameras.iter().map(|camera| self.info(camera))).await)
     }
 
     async fn camera(&self, identity: &Identity, name: &CameraName) -> Result<CameraInfo, ApiError> {
-        may_watch(identity)?;
+        self.may(identity, Action::Frames, name)?;
         let camera = self.cameras.named(name)?;
         Ok(self.info(&camera).await)
     }
@@ -68,21 +78,17 @@ impl Frames for NodeState {
         identity: &Identity,
         registration: Registration,
     ) -> Result<(), ApiError> {
-        may_publish(identity, &registration.camera)?;
-        self.hosted.register(self, identity, registration)
+        self.may(identity, Action::Publish, &registration.camera)?;
+        let camera = registration.camera.clone();
+        let result = self.hosted.register(self, identity, registration);
+        self.done(identity, "register", &camera, &result);
+        result
     }
 
     async fn unregister(&self, identity: &Identity, camera: &CameraName) -> Result<(), ApiError> {
-        may_publish(identity, camera)?;
-        if self.hosted.holds(camera) {
-            self.hosted.unregister(identity, camera)?;
-        } else if self.cameras.named(camera)?.is_online() {
-            let text =
-                format!("camera {camera} is online; stop its node before it is unregistered");
-            return Err(ApiError::new(Code::CAMERA_TAKEN, text));
-        }
-        self.cameras.remove(camera);
-        Ok(())
+        let result = self.take_back(identity, camera);
+        self.done(identity, "unregister", camera, &result);
+        result
     }
 
     async fn publish(
@@ -92,7 +98,7 @@ impl Frames for NodeState {
         captured_at: Option<Instant>,
         jpeg: Bytes,
     ) -> Result<Instant, ApiError> {
-        may_publish(identity, camera)?;
+        self.may(identity, Action::Publish, camera)?;
         self.hosted.publish(identity, camera, captured_at, &jpeg)
     }
 
@@ -101,7 +107,7 @@ impl Frames for NodeState {
         identity: &Identity,
         mut request: SubscribeRequest,
     ) -> Result<Subscription, ApiError> {
-        may_watch(identity)?;
+        self.may(identity, Action::Frames, &request.camera)?;
         request.check()?;
         let camera = self.cameras.named(&request.camera)?;
         let forgotten = forget_earlier_epoch(&mut request, camera.life().epoch);
@@ -119,11 +125,12 @@ impl Frames for NodeState {
         let stream = self.stream_for(&camera, request.demand, hints, begin)?;
         let id = SubscriptionId(NEXT_SUBSCRIPTION.fetch_add(1, Ordering::Relaxed));
         let (events, receiver) = mpsc::channel(EVENTS_BUFFERED);
+        let (farewell, name) = (events.clone(), request.camera.to_string());
         let awaited = Arc::<AtomicBool>::default();
         let (switch, switches) = mpsc::channel(SWITCHES_MAX);
         let (caught_up, reached) = oneshot::channel();
         let live = Live {
-            identity: identity.name.clone(),
+            identity: identity.clone(),
             camera,
             stream: stream.clone(),
             reads,
@@ -147,6 +154,7 @@ impl Frames for NodeState {
         let session = if reads == Reads::Past { session.telling(caught_up) } else { session };
         self.subscriptions().insert(id, live);
         let node = self.this();
+        let identity = identity.clone();
         self.tasks.spawn("session", async move {
             let mut running = std::pin::pin!(session.run());
             let share = async {
@@ -156,11 +164,22 @@ impl Frames for NodeState {
                 }
             };
             // The session runs on while it waits to be moved.
-            tokio::select! {
-                () = &mut running => {}
-                () = share => running.await,
-            }
+            let run = async {
+                tokio::select! {
+                    () = &mut running => {}
+                    () = share => running.await,
+                }
+            };
+            let lost = node.access.lost("api", &identity, Action::Frames, Target::Camera(&name));
+            let lost = tokio::select! {
+                () = run => None,
+                error = lost => Some(error),
+            };
             node.forget(id);
+            if let Some(error) = lost {
+                // Whoever does not read what it is told is told nothing: the stream ends all the same.
+                let _ = tokio::time::timeout(FAREWELL_MAX, farewell.send(Err(error))).await;
+            }
         });
         Ok(Subscription { id, demand: request.demand, events: receiver, awaited })
     }
@@ -194,7 +213,7 @@ impl Frames for NodeState {
         camera: &CameraName,
         captured_at: Instant,
     ) -> Result<Original, ApiError> {
-        may_watch(identity)?;
+        self.may(identity, Action::FetchOriginal, camera)?;
         let camera = self.cameras.named(camera)?;
         let (original, jpeg) = camera.ask_original(captured_at)?.answer().await?;
         match original.outcome {
@@ -218,19 +237,25 @@ impl Frames for NodeState {
         identity: &Identity,
         of: FeedbackOf,
     ) -> Result<mpsc::Receiver<Verdict>, ApiError> {
-        may_watch(identity)?;
         let (sender, receiver) = mpsc::channel(VERDICTS_MAX);
-        let mut verdicts = match &of {
-            FeedbackOf::Subscription(id) => {
-                self.with_subscription(identity, *id, |live| live.verdicts.subscribe())?
+        let (name, mut verdicts) = match &of {
+            FeedbackOf::Subscription(id) => self.with_subscription(identity, *id, |live| {
+                (live.camera.name.clone(), live.verdicts.subscribe())
+            })?,
+            FeedbackOf::Camera(name) => {
+                self.may(identity, Action::Frames, name)?;
+                (name.clone(), self.cameras.named(name)?.verdicts.subscribe())
             }
-            FeedbackOf::Camera(name) => self.cameras.named(name)?.verdicts.subscribe(),
         };
         let stop = self.stop.clone();
+        let (access, identity) = (self.access.clone(), identity.clone());
         self.tasks.spawn("feedback", async move {
+            let lost = access.lost("api", &identity, Action::Frames, Target::Camera(name.as_str()));
+            let mut lost = std::pin::pin!(lost);
             loop {
                 let verdict = tokio::select! {
                     verdict = verdicts.recv() => verdict,
+                    _ = &mut lost => return,
                     () = stop.cancelled() => return,
                     () = sender.closed() => return,
                 };
@@ -247,6 +272,62 @@ impl Frames for NodeState {
 }
 
 impl NodeState {
+    /// Whether an identity may do that to a camera: by what its certificate is for, then by the rules.
+    fn may(
+        &self,
+        identity: &Identity,
+        action: Action,
+        camera: &CameraName,
+    ) -> Result<(), ApiError> {
+        let by_certificate = match action {
+            Action::Publish | Action::Admin => may_publish(identity, camera),
+            _ => may_watch(identity),
+        };
+        let target = Target::Camera(camera.as_str());
+        if let Err(error) = &by_certificate {
+            let (outcome, rule) = (Outcome::Refused, error.message());
+            self.access.tell("api", identity, outcome, action.word(), target, rule);
+        }
+        by_certificate?;
+        self.access.may("api", identity, action, target)
+    }
+
+    /// Takes back a camera that `identity` holds, or one that nobody serves now, which is for administrators: its name is
+    /// free then, and its streams end.
+    fn take_back(&self, identity: &Identity, camera: &CameraName) -> Result<(), ApiError> {
+        if self.hosted.holds(camera) {
+            self.may(identity, Action::Publish, camera)?;
+            self.hosted.unregister(identity, camera)?;
+        } else {
+            let is_own = identity.certificate == Some(Kind::Camera);
+            let action = if is_own { Action::Publish } else { Action::Admin };
+            self.may(identity, action, camera)?;
+            if self.cameras.named(camera)?.is_online() {
+                let text =
+                    format!("camera {camera} is online; stop its node before it is unregistered");
+                return Err(ApiError::new(Code::CAMERA_TAKEN, text));
+            }
+        }
+        self.cameras.remove(camera);
+        Ok(())
+    }
+
+    /// Writes down what came of an act of administration that was allowed; refusals are written down where they are made.
+    fn done<T>(
+        &self,
+        identity: &Identity,
+        what: &str,
+        camera: &CameraName,
+        result: &Result<T, ApiError>,
+    ) {
+        let (outcome, why) = match result {
+            Ok(_) => (Outcome::Done, ""),
+            Err(error) if error.code() == Code::ACTION_DENIED => return,
+            Err(error) => (Outcome::Failed, error.message()),
+        };
+        self.access.tell("api", identity, outcome, what, Target::Camera(camera.as_str()), why);
+    }
+
     async fn info(&self, camera: &Camera) -> CameraInfo {
         let announce = camera.announce();
         let streams = camera.streams();
@@ -386,7 +467,7 @@ impl NodeState {
     ) -> Result<T, ApiError> {
         let subscriptions = self.subscriptions();
         // Another's subscription is as unknown as none.
-        let live = subscriptions.get(&id).filter(|live| live.identity == identity.name);
+        let live = subscriptions.get(&id).filter(|live| live.identity.is(identity));
         live.map(look).ok_or_else(|| unknown(id))
     }
 
@@ -406,9 +487,9 @@ impl NodeState {
 
 /// Whether an identity may see cameras and their frames.
 fn may_watch(identity: &Identity) -> Result<(), ApiError> {
-    match identity.kind {
-        Kind::Application | Kind::Node => Ok(()),
-        Kind::Camera => Err(ApiError::new(
+    match identity.certificate {
+        Some(Kind::Application | Kind::Node) | None => Ok(()),
+        Some(Kind::Camera) => Err(ApiError::new(
             Code::ACTION_DENIED,
             format!(
                 "{identity} may only publish its own frames; use an application's certificate \
@@ -420,10 +501,10 @@ fn may_watch(identity: &Identity) -> Result<(), ApiError> {
 
 /// Whether an identity may be, or take back, the camera of that name.
 fn may_publish(identity: &Identity, camera: &CameraName) -> Result<(), ApiError> {
-    match identity.kind {
-        Kind::Application | Kind::Node => Ok(()),
-        Kind::Camera if identity.name == camera.as_str() => Ok(()),
-        Kind::Camera => Err(ApiError::new(
+    match identity.certificate {
+        Some(Kind::Application | Kind::Node) | None => Ok(()),
+        Some(Kind::Camera) if identity.name() == camera.as_str() => Ok(()),
+        Some(Kind::Camera) => Err(ApiError::new(
             Code::ACTION_DENIED,
             format!("{identity} may only publish as itself, not as {camera}"),
         )),
@@ -445,8 +526,6 @@ fn unknown(id: SubscriptionId) -> ApiError {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

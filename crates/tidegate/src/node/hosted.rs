@@ -55,7 +55,7 @@ impl Hosted {
         let name = registration.camera.clone();
         let mut map = self.map();
         if let Some(hosted) = map.get(&name) {
-            return if hosted.owner == identity.node { Ok(()) } else { Err(taken(&name)) };
+            return if hosted.owner == identity.key { Ok(()) } else { Err(taken(&name)) };
         }
         if node.cameras.named(&name).is_ok_and(|camera| camera.is_online()) {
             return Err(taken(&name));
@@ -80,7 +80,7 @@ impl Hosted {
             node.cameras.attach(camera.announced(), owner, camera.epoch, transport)?;
         let stop = node.stop.child_token();
         let hosted =
-            HostedCamera { owner: identity.node, intake: Mutex::new(intake), stop: stop.clone() };
+            HostedCamera { owner: identity.key, intake: Mutex::new(intake), stop: stop.clone() };
         map.insert(name, Arc::new(hosted));
         drop(map);
 
@@ -147,7 +147,7 @@ impl Hosted {
                 format!("camera {name} is not registered for publishing here; call Register");
             ApiError::new(Code::CAMERA_UNKNOWN, text)
         })?;
-        if hosted.owner != identity.node {
+        if hosted.owner != identity.key {
             let text = format!("camera {name} was registered by another identity");
             return Err(ApiError::new(Code::ACTION_DENIED, text));
         }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tidegate_client::{Changes, Event, SubscribeRequest};
 use tidegate_frame::{knob::FrameLimits, transfer::TransferConfig};
 use tidegate_log::LogConfig;
-use tidegate_message::{Delivery, FrameSize, Instant};
+use tidegate_message::{CameraName, Delivery, FrameSize, IdentityKind, Instant};
 use tidegate_wire::{CameraInfoRequest, FrameHeader, NodeId, StartTransfer};
 
 use super::{
@@ -14,10 +14,12 @@ use super::{
     *,
 };
 use crate::{
-    api::{Frames, Identity, Subscription},
+    api::{FeedbackOf, Frames, Registration, Subscription},
+    auth::{Admitted, Source, Sources, password::DecoyKey},
     camera::Privacy,
     carrier,
     health::Health,
+    pki::PeerIdentity,
 };
 
 pub(super) const OWNER: Owner = Owner { node: NodeId([1; 32]), certified: true };
@@ -62,13 +64,15 @@ impl Rig {
         tokio::spawn(owner.run(std::future::pending(), GRACE));
         let shares = Shares::new(clock::now(), Arc::new(TableSet::builtin()), true);
         let (hints, stop) = (TransferHints::default(), CancellationToken::new());
-        let node = NodeState::new(hosted, log.into(), hints, shares, tasks, stop);
+        let node =
+            NodeState::new(hosted, log.into(), hints, shares, Access::default(), tasks, stop);
         let (camera, link) = node.cameras.attach(announce(), OWNER, 71, "test".to_owned()).unwrap();
-        let application = Identity {
+        let application = PeerIdentity {
             kind: Kind::Application,
             name: "application".to_owned(),
             node: NodeId([2; 32]),
         };
+        let application = Identity::of_peer(&application, None);
         Self { node, camera, link, application }
     }
 
@@ -246,4 +250,120 @@ async fn a_full_way_out_does_not_stop_the_way_in() {
         .expect("neither waits for the other");
     stop.cancel();
     serving.await.unwrap();
+}
+
+/// A node whose roles are these, and an application `application` from another machine.
+fn rig_with_roles(roles: &str) -> Rig {
+    let mut rig = Rig::new();
+    exchange(&rig, Some(roles));
+    let peer = PeerIdentity {
+        kind: Kind::Application,
+        name: "application".to_owned(),
+        node: NodeId([2; 32]),
+    };
+    rig.application = Identity::of_peer(&peer, Some([192, 0, 2, 1].into()));
+    rig
+}
+
+fn exchange(rig: &Rig, roles: Option<&str>) {
+    let roles = roles.map(|text| Source { path: "roles".into(), text: text.to_owned().into() });
+    let sources = Sources {
+        passwords: None,
+        acl: None,
+        roles,
+        tokens: None,
+        allow_anonymous: false,
+        decoy_key: DecoyKey([0; 32]),
+    };
+    let doors = &rig.node.access.doors;
+    doors.exchange(doors.prepare(sources).unwrap());
+}
+
+fn of_application(rights: &str) -> String {
+    format!("[role.r]\n{rights}\n[certificate.application]\nroles = [\"r\"]\n")
+}
+
+#[tokio::test]
+async fn each_call_checks_its_right() {
+    let cam1: CameraName = "cam1".parse().unwrap();
+    let registration =
+        || Registration { camera: "phone".parse().unwrap(), size: None, frames_per_second: None };
+    let request = || SubscribeRequest::new("cam1", Duration::from_secs(60), 0.5).unwrap();
+    for (rights, expected) in [
+        // cameras seen; info, subscribe, feedback, originals, register, unregister
+        ("", [false; 7]),
+        ("frames = [\"cam1\"]", [true, true, true, true, false, false, false]),
+        ("frames = [\"cam2\"]", [false; 7]),
+        ("fetch-original = true", [false, false, false, false, true, false, false]),
+        ("publish = [\"camera:phone\"]", [false, false, false, false, false, true, false]),
+        ("publish = [\"#\"]", [false; 7]), // topics are no cameras
+        ("admin = [\"camera:cam1\"]", [false, false, false, false, false, false, true]),
+        ("frames = true\n[role.r.deny]\nframes = [\"cam*\"]", [false; 7]),
+    ] {
+        let rig = rig_with_roles(&of_application(rights));
+        let (node, who) = (&rig.node, &rig.application);
+        // It is away, so that it may be unregistered, and does not answer.
+        rig.camera.detach(rig.link.id, "gone");
+        let allowed = |code: Option<Code>| code != Some(Code::ACTION_DENIED);
+        let got = [
+            node.cameras(who).await.unwrap().len() == 1,
+            allowed(node.camera(who, &cam1).await.err().map(|e| e.code())),
+            allowed(node.subscribe(who, request()).await.err().map(|e| e.code())),
+            allowed(
+                node.feedback(who, FeedbackOf::Camera(cam1.clone())).await.err().map(|e| e.code()),
+            ),
+            allowed(node.fetch_original(who, &cam1, ms(1)).await.err().map(|e| e.code())),
+            allowed(node.register(who, registration()).await.err().map(|e| e.code())),
+            allowed(node.unregister(who, &cam1).await.err().map(|e| e.code())),
+        ];
+        assert_eq!(got, expected, "{rights}");
+    }
+}
+
+#[tokio::test]
+async fn without_roles_a_camera_that_is_away_is_for_this_machine_to_unregister() {
+    let cam1: CameraName = "cam1".parse().unwrap();
+    let mut rig = rig_with_roles("");
+    exchange(&rig, None);
+    rig.camera.detach(rig.link.id, "gone");
+    let error = rig.node.unregister(&rig.application, &cam1).await.unwrap_err();
+    assert_eq!(error.code(), Code::ACTION_DENIED);
+    assert!(error.message().contains("are for this machine"), "{error}");
+    let peer = PeerIdentity {
+        kind: Kind::Application,
+        name: "application".to_owned(),
+        node: NodeId([2; 32]),
+    };
+    rig.application = Identity::of_peer(&peer, Some([127, 0, 0, 1].into()));
+    rig.node.unregister(&rig.application, &cam1).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_right_that_is_taken_away_ends_its_streams() {
+    let rig = rig_with_roles(&of_application("frames = true"));
+    let mut subscription = rig.subscribe(Delivery::Latest, None).await;
+    exchange(&rig, Some(&of_application("frames = [\"other\"]")));
+    let told = async {
+        loop {
+            match subscription.events.recv().await {
+                Some(Err(error)) => return error,
+                Some(Ok(_)) => {}
+                None => panic!("it ended without a word"),
+            }
+        }
+    };
+    let error = tokio::time::timeout(Duration::from_secs(20), told).await.expect("it ends");
+    assert_eq!(error.code(), Code::ACTION_DENIED);
+    assert!(rig.camera.streams().is_empty(), "nobody reads it any more");
+}
+
+#[tokio::test]
+async fn a_subscription_is_that_of_its_name_and_kind() {
+    let rig = Rig::new();
+    let subscription = rig.subscribe(Delivery::Latest, None).await;
+    let namesake = tidegate_message::Identity::new(IdentityKind::User, "application", "");
+    let namesake = Identity::of_user(Admitted::by_certificate(namesake));
+    let error = rig.node.unsubscribe(&namesake, subscription.id).await.unwrap_err();
+    assert_eq!(error.code(), Code::SUBSCRIPTION_UNKNOWN);
+    rig.node.unsubscribe(&rig.application, subscription.id).await.unwrap();
 }

@@ -9,6 +9,7 @@ use std::{
 use futures::StreamExt;
 use tempfile::TempDir;
 use tidegate::{
+    access::Access,
     camera::{self, CameraError, CameraOptions, DialOptions, Privacy},
     health::Health,
     link::{LinkConfig, Transport},
@@ -74,6 +75,7 @@ impl World {
             hosted: options("hosted"),
             hints: TransferHints::default(),
             shared_medium: true,
+            access: Access::default(),
         };
         let node = Node::bind(options).await.expect("a node");
         (self.api, self.link) = (node.api_address(), node.link_address());

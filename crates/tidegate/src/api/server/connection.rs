@@ -22,8 +22,9 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 
+use super::caller::{Peer, refused_login};
 use crate::{
-    api::Identity,
+    access::{Access, Identity},
     pki::{PeerIdentity, PkiError},
 };
 
@@ -37,20 +38,27 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 /// place, instead of in a buffer of megabytes.
 const UNSENT_BYTES_MAX: u32 = 256 << 10;
 
-/// A connection of a peer that is known.
+/// A connection of a peer that is known, or will say with each call who it is.
 pub(super) struct Connection {
     stream: TlsStream<TcpStream>,
-    identity: Arc<Identity>,
+    peer: Arc<Peer>,
+}
+
+/// What it takes to come in.
+#[derive(Clone)]
+pub(super) struct Entrance {
+    pub(super) tls: Arc<rustls::ServerConfig>,
+    pub(super) tls_open: Arc<rustls::ServerConfig>,
+    pub(super) access: Access,
 }
 
 /// Accepts connections until `stop` and sends those whose peer is known to `connected`.
 pub(super) async fn accept(
     listener: TcpListener,
-    tls: Arc<rustls::ServerConfig>,
+    entrance: Entrance,
     connected: mpsc::Sender<io::Result<Connection>>,
     stop: CancellationToken,
 ) {
-    let acceptor = TlsAcceptor::from(tls);
     let mut handshakes = JoinSet::new();
     loop {
         tokio::select! {
@@ -58,8 +66,7 @@ pub(super) async fn accept(
             Some(ended) = handshakes.join_next() => report(ended),
             accepted = listener.accept(), if handshakes.len() < HANDSHAKES_MAX => match accepted {
                 Ok((socket, peer)) => {
-                    let (acceptor, connected) = (acceptor.clone(), connected.clone());
-                    handshakes.spawn(admit(acceptor, socket, peer, connected));
+                    handshakes.spawn(admit(entrance.clone(), socket, peer, connected.clone()));
                 }
                 Err(error) => {
                     // Most likely out of file descriptors: wait for some to come free.
@@ -72,12 +79,12 @@ pub(super) async fn accept(
 }
 
 async fn admit(
-    acceptor: TlsAcceptor,
+    entrance: Entrance,
     socket: TcpStream,
     peer: SocketAddr,
     connected: mpsc::Sender<io::Result<Connection>>,
 ) {
-    match timeout(HANDSHAKE_MAX, handshake(acceptor, socket)).await {
+    match timeout(HANDSHAKE_MAX, handshake(&entrance, socket, peer)).await {
         // The server stopped taking connections: so does this one.
         Ok(Ok(connection)) => drop(connected.send(Ok(connection)).await),
         Ok(Err(error)) => {
@@ -87,18 +94,36 @@ async fn admit(
                 Refused::Tls(_) | Refused::Identity(_) => Code::IDENTITY_REFUSED,
             };
             tracing::warn!(%peer, %code, %error, cause, "a connection to the API was refused");
+            if code == Code::IDENTITY_REFUSED {
+                entrance.access.audit.tell(|| refused_login(peer.ip(), "", error.to_string()));
+            }
         }
         Err(_) => tracing::warn!(%peer, max = ?HANDSHAKE_MAX, "a TLS handshake took too long"),
     }
 }
 
-async fn handshake(acceptor: TlsAcceptor, socket: TcpStream) -> Result<Connection, Refused> {
+async fn handshake(
+    entrance: &Entrance,
+    socket: TcpStream,
+    address: SocketAddr,
+) -> Result<Connection, Refused> {
     socket.set_nodelay(true).map_err(Refused::Socket)?;
     SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT_BYTES_MAX).map_err(Refused::Socket)?;
+    let tls = match entrance.access.doors.takes_proofs() {
+        true => &entrance.tls_open,
+        false => &entrance.tls,
+    };
+    let acceptor = TlsAcceptor::from(tls.clone());
     let stream = acceptor.accept(socket).await.map_err(Refused::Tls)?;
-    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    let identity = Arc::new(PeerIdentity::of_chain(chain).map_err(Refused::Identity)?);
-    Ok(Connection { stream, identity })
+    let certificate = match stream.get_ref().1.peer_certificates() {
+        // TLS let it in, so that it may show something else.
+        None | Some([]) => None,
+        Some(chain) => {
+            let peer = PeerIdentity::of_chain(chain).map_err(Refused::Identity)?;
+            Some(Arc::new(Identity::of_peer(&peer, Some(address.ip()))))
+        }
+    };
+    Ok(Connection { stream, peer: Arc::new(Peer::new(address, certificate)) })
 }
 
 fn report(ended: Result<(), tokio::task::JoinError>) {
@@ -119,10 +144,10 @@ enum Refused {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Arc<Identity>;
+    type ConnectInfo = Arc<Peer>;
 
-    fn connect_info(&self) -> Arc<Identity> {
-        self.identity.clone()
+    fn connect_info(&self) -> Arc<Peer> {
+        self.peer.clone()
     }
 }
 

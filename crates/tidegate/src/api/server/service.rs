@@ -14,18 +14,20 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::ServerConfig;
+use super::{ServerConfig, caller::Callers};
 use crate::{
     api::{
         ApiError, Changes, EndReason, Event, FeedbackOf, Frames, Identity, Registration, Started,
         SubscribeRequest, SubscriptionId, types::ServerInfo,
     },
+    auth::limits::Lease,
     clock,
 };
 
 /// The one service of the server.
 pub(super) struct Service {
     frames: Arc<dyn Frames>,
+    callers: Callers,
     node: String,
     frame_bytes_max: u64,
     /// Distinguishes the clients of this run from those of earlier ones.
@@ -42,6 +44,7 @@ impl Service {
     ) -> Self {
         Self {
             frames,
+            callers: Callers::new(config.access.clone()),
             node: config.node.clone(),
             frame_bytes_max: config.frame_bytes_max,
             started_at: clock::now(),
@@ -60,11 +63,11 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::ConnectRequest>,
     ) -> Answer<proto::ConnectResponse> {
-        let identity = identity(&request)?;
+        let identity = self.callers.identity(&request).await?;
         let ordinal = self.clients.fetch_add(1, Ordering::Relaxed);
         let client_id = format!("{}-{:x}-{ordinal}", self.node, self.started_at.as_nanos());
         let program = request.get_ref().client.escape_debug();
-        tracing::info!(kind = ?identity.kind, name = identity.name, %program, client_id, "a client connected");
+        tracing::info!(%identity, %program, client_id, "a client connected");
         let info = ServerInfo {
             client_id,
             node: self.node.clone(),
@@ -79,7 +82,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::RegisterRequest>,
     ) -> Answer<proto::RegisterResponse> {
-        let identity = identity(&request)?;
+        let identity = self.callers.identity(&request).await?;
         let registration = Registration::try_from(request.into_inner())?;
         self.frames.register(&identity, registration).await?;
         Ok(Response::new(proto::RegisterResponse {}))
@@ -89,7 +92,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::UnregisterRequest>,
     ) -> Answer<proto::UnregisterResponse> {
-        let identity = identity(&request)?;
+        let identity = self.callers.identity(&request).await?;
         let camera = name(&request.into_inner().camera)?;
         self.frames.unregister(&identity, &camera).await?;
         Ok(Response::new(proto::UnregisterResponse {}))
@@ -101,8 +104,10 @@ impl wire::Frames for Service {
         &self,
         request: Request<Streaming<proto::PublishRequest>>,
     ) -> Answer<Self::PublishStream> {
+        let identity = self.callers.identity(&request).await?;
         let publication = Publication {
-            identity: identity(&request)?,
+            lease: self.callers.enter(&identity)?,
+            identity,
             requests: request.into_inner(),
             frames: self.frames.clone(),
             frame_bytes_max: self.frame_bytes_max,
@@ -124,7 +129,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::ListCamerasRequest>,
     ) -> Answer<proto::ListCamerasResponse> {
-        let identity = identity(&request)?;
+        let identity = self.callers.identity(&request).await?;
         let cameras = self.frames.cameras(&identity).await?;
         let cameras = cameras.into_iter().map(Into::into).collect();
         Ok(Response::new(proto::ListCamerasResponse { cameras }))
@@ -134,7 +139,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::GetCameraInfoRequest>,
     ) -> Answer<proto::GetCameraInfoResponse> {
-        let identity = identity(&request)?;
+        let identity = self.callers.identity(&request).await?;
         let camera = self.frames.camera(&identity, &name(&request.get_ref().camera)?).await?;
         Ok(Response::new(proto::GetCameraInfoResponse { camera: Some(camera.into()) }))
     }
@@ -145,7 +150,8 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::SubscribeRequest>,
     ) -> Answer<Self::SubscribeStream> {
-        let identity = identity(&request)?;
+        let identity = self.callers.identity(&request).await?;
+        let lease = self.callers.enter(&identity)?;
         let request = SubscribeRequest::try_from(request.into_inner())?;
         future_is_left(&request, clock::now())?;
         let subscription = self.frames.subscribe(&identity, request).await?;
@@ -155,7 +161,10 @@ impl wire::Frames for Service {
         let events = until(subscription.events, subscription.awaited, self.stop.clone(), last)
             .map(|event| event.map(Into::into).map_err(Status::from));
         let events = stream::once(async { Ok(started) }).chain(events);
-        let answers = events.map(|event| Ok(proto::SubscribeResponse { event: Some(event?) }));
+        let answers = events.map(move |event| {
+            let _held = &lease; // as long as the stream
+            Ok(proto::SubscribeResponse { event: Some(event?) })
+        });
         Ok(Response::new(answers.boxed()))
     }
 
@@ -163,7 +172,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::UpdateSubscriptionRequest>,
     ) -> Answer<proto::UpdateSubscriptionResponse> {
-        let identity = identity(&request)?;
+        let identity = self.callers.identity(&request).await?;
         let request = request.into_inner();
         let changes = Changes::try_from(request.changes.unwrap_or_default())?;
         let id = SubscriptionId(request.subscription_id);
@@ -175,7 +184,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::UnsubscribeRequest>,
     ) -> Answer<proto::UnsubscribeResponse> {
-        let identity = identity(&request)?;
+        let identity = self.callers.identity(&request).await?;
         let id = SubscriptionId(request.into_inner().subscription_id);
         Ok(Response::new(self.frames.unsubscribe(&identity, id).await?.into()))
     }
@@ -184,7 +193,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::FetchOriginalRequest>,
     ) -> Answer<proto::FetchOriginalResponse> {
-        let identity = identity(&request)?;
+        let identity = self.callers.identity(&request).await?;
         let request = request.into_inner();
         let captured_at = Instant::from_nanos(request.captured_at);
         let camera = name(&request.camera)?;
@@ -198,12 +207,15 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::FeedbackRequest>,
     ) -> Answer<Self::FeedbackStream> {
-        let identity = identity(&request)?;
+        let identity = self.callers.identity(&request).await?;
+        let lease = self.callers.enter(&identity)?;
         let of = FeedbackOf::try_from(request.into_inner())?;
         let verdicts = self.frames.feedback(&identity, of).await?;
         let verdicts = until(verdicts, Arc::default(), self.stop.clone(), None);
-        let answers =
-            verdicts.map(|verdict| Ok(proto::FeedbackResponse { verdict: Some(verdict.into()) }));
+        let answers = verdicts.map(move |verdict| {
+            let _held = &lease; // as long as the stream
+            Ok(proto::FeedbackResponse { verdict: Some(verdict.into()) })
+        });
         Ok(Response::new(answers.boxed()))
     }
 }
@@ -211,6 +223,7 @@ impl wire::Frames for Service {
 /// One Publish call.
 struct Publication {
     identity: Arc<Identity>,
+    lease: Lease,
     requests: Streaming<proto::PublishRequest>,
     frames: Arc<dyn Frames>,
     frame_bytes_max: u64,
@@ -226,6 +239,10 @@ impl Publication {
         };
         let camera = self.camera(&request.camera)?;
         let bytes = request.jpeg.len() as u64;
+        // Whoever sends faster than it may is read from no faster.
+        if let Some(until) = self.lease.meter().spend(clock::now(), 1, bytes) {
+            tokio::time::sleep(until.since(clock::now())).await;
+        }
         let result = if bytes > self.frame_bytes_max {
             let max = self.frame_bytes_max;
             let message = format!("the frame has {bytes} bytes, this node accepts up to {max}");
@@ -299,12 +316,6 @@ fn until<T: Send + 'static>(
             next
         }
     })
-}
-
-/// Who calls. TLS has verified the certificate; its identity was read when the connection was accepted.
-fn identity<T>(request: &Request<T>) -> Result<Arc<Identity>, Status> {
-    let found = request.extensions().get::<Arc<Identity>>().cloned();
-    found.ok_or_else(|| ApiError::new(Code::INTERNAL, "the connection has no identity").into())
 }
 
 fn name(text: &str) -> Result<CameraName, Status> {

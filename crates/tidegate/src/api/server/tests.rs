@@ -7,6 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use futures::StreamExt;
 use tidegate_client::{Client, ConnectOptions, Credentials, proto::frames_client::FramesClient};
@@ -16,10 +17,15 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 
 use super::*;
 use crate::{
+    access::Access,
     api::{
         CameraInfo, Changes, EVENTS_BUFFERED, EndReason, Event, FeedbackOf, Frame, Identity,
         Original, Outcome, Registration, Stages, SubscribeRequest, Subscription, SubscriptionId,
         TransferState, UnsubscribeStatus, Verdict,
+    },
+    auth::{
+        Doors, Source, Sources, TokenSource, keys::KeySet, password::DecoyKey,
+        scram::Credentials as ScramCredentials, token::TokenConfig,
     },
     pki::{self, InitRequest, NODE_SERVER_NAME},
 };
@@ -240,16 +246,28 @@ impl Site {
         let folder = tempfile::tempdir().unwrap();
         let request = InitRequest { cameras: vec!["cam1".to_owned()], ..InitRequest::default() };
         pki::init(folder.path(), &request).unwrap();
-        Self::serve(folder, "127.0.0.1:0".parse().unwrap()).await
+        Self::serve(folder, "127.0.0.1:0".parse().unwrap(), Access::default()).await
     }
 
-    async fn serve(folder: tempfile::TempDir, listen: SocketAddr) -> Self {
+    /// A site whose doors go by `sources`.
+    async fn with(sources: Sources) -> (Self, Access) {
+        let folder = tempfile::tempdir().unwrap();
+        pki::init(folder.path(), &InitRequest::default()).unwrap();
+        let doors = Arc::new(Doors::new(sources).unwrap());
+        let access = Access { doors, ..Access::default() };
+        let listen = "127.0.0.1:0".parse().unwrap();
+        (Self::serve(folder, listen, access.clone()).await, access)
+    }
+
+    async fn serve(folder: tempfile::TempDir, listen: SocketAddr, access: Access) -> Self {
         let credentials = pki::load(folder.path(), "edge").unwrap();
         let config = ServerConfig {
             listen,
             node: "edge".to_owned(),
             frame_bytes_max: 16 << 20,
             tls: Arc::new(credentials.server_tls(ALPN).unwrap()),
+            tls_open: Arc::new(credentials.server_tls_open(ALPN).unwrap()),
+            access,
         };
         let server = Server::bind(config).await.unwrap();
         let address = server.address();
@@ -269,7 +287,7 @@ impl Site {
     async fn restart(self) -> Self {
         self.stop.cancel();
         self.served.await.unwrap().unwrap();
-        Self::serve(self.folder, self.address).await
+        Self::serve(self.folder, self.address, Access::default()).await
     }
 
     fn endpoint(&self) -> String {
@@ -280,6 +298,12 @@ impl Site {
         let file = |name: &str| self.folder.path().join(name);
         let files = (file("ca.pem"), file("application.pem"), file("application.key"));
         Credentials::load(files.0, files.1, files.2).unwrap().server_name(NODE_SERVER_NAME)
+    }
+
+    /// What trusts the site and shows nothing.
+    fn nobody(&self) -> Credentials {
+        let authority = std::fs::read(self.folder.path().join("ca.pem")).unwrap();
+        Credentials::from_authority(authority).server_name(NODE_SERVER_NAME)
     }
 
     async fn client(&self) -> Client {
@@ -325,7 +349,7 @@ async fn every_call_reaches_the_node_and_back() {
 
     let mut subscription = client.subscribe(request()).await.unwrap();
     let session = site.session().await;
-    assert_eq!(session.identity.name, "application");
+    assert_eq!(session.identity.name(), "application");
     assert_eq!(session.request, request());
     let jpeg = Bytes::from(vec![7; 300_000]);
     session.events.send(Ok(frame(5, jpeg.clone()))).await.unwrap();
@@ -684,6 +708,115 @@ async fn strangers_are_turned_away() {
     assert!(anonymous.list_cameras(proto::ListCamerasRequest {}).await.is_err());
     // And the site's own are still served.
     site.client().await.cameras().await.unwrap();
+}
+
+/// Where bob's password is `ebb`, and tokens of one issuer are taken.
+fn sources(issuer: &Issuer) -> Sources {
+    let bob = ScramCredentials::derive(b"ebb", b"salt of bob", 4096).encode();
+    let source = |name: &str, text: String| Some(Source { path: name.into(), text: text.into() });
+    Sources {
+        passwords: source("passwords", format!("bob:{bob}\n")),
+        acl: None,
+        roles: source("roles", "[user.bob]\nconnections_max = 1\n".to_owned()),
+        tokens: Some(TokenSource {
+            config: TokenConfig::new("us"),
+            keys: Some(issuer.keys()),
+            renewed_from: None,
+        }),
+        allow_anonymous: false,
+        decoy_key: DecoyKey([1; 32]),
+    }
+}
+
+/// Gives out tokens signed with Ed25519.
+struct Issuer(ring::signature::Ed25519KeyPair);
+
+impl Issuer {
+    fn new() -> Self {
+        Self(ring::signature::Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap())
+    }
+
+    fn keys(&self) -> KeySet {
+        use ring::signature::KeyPair as _;
+        let x = URL_SAFE_NO_PAD.encode(self.0.public_key());
+        let key = serde_json::json!({"kty": "OKP", "crv": "Ed25519", "kid": "one", "x": x});
+        KeySet::parse(serde_json::json!({ "keys": [key] }).to_string().as_bytes()).unwrap()
+    }
+
+    /// One for `name` that expires `seconds` from now.
+    fn token(&self, name: &str, seconds: i64) -> String {
+        let until = crate::auth::now().wall.as_nanos() / 1_000_000_000 + seconds;
+        let header = serde_json::json!({"alg": "EdDSA", "kid": "one"});
+        let claims = serde_json::json!({"aud": "us", "sub": name, "exp": until});
+        let part = |value: serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        let signed = format!("{}.{}", part(header), part(claims));
+        let signature = URL_SAFE_NO_PAD.encode(self.0.sign(signed.as_bytes()));
+        format!("{signed}.{signature}")
+    }
+}
+
+#[tokio::test]
+async fn tokens_and_passwords_open_the_api_and_wrong_ones_do_not() {
+    let issuer = Issuer::new();
+    let (mut site, access) = Site::with(sources(&issuer)).await;
+    let certificate = || site.credentials();
+    for (credentials, expected) in [
+        (site.nobody().token(&issuer.token("eve", 60)).unwrap(), Ok("user eve")),
+        (site.nobody().password("bob", b"ebb").unwrap(), Ok("user bob")),
+        (certificate(), Ok("application application")),
+        (certificate().password("bob", b"ebb").unwrap(), Ok("user bob")), // what comes with the call
+        (certificate().password("bob", b"tide").unwrap(), Err("user name or password is wrong")),
+        (site.nobody().password("eve", b"ebb").unwrap(), Err("user name or password is wrong")),
+        (site.nobody().token(&issuer.token("eve", -90)).unwrap(), Err("the token expired")),
+        (certificate().token("a.b.c").unwrap(), Err("the token is no JWT")),
+        (site.nobody(), Err("a certificate of the site, a token or a user name")),
+    ] {
+        let shown = format!("{credentials:?}");
+        assert!(!shown.contains("ebb") && !shown.contains("eyJ"), "{shown}");
+        let client = Client::connect(&site.endpoint(), credentials).await;
+        match (client, expected) {
+            (Ok(client), Ok(who)) => {
+                let _subscription = client.subscribe(request()).await.unwrap();
+                assert_eq!(site.sessions.recv().await.unwrap().identity.to_string(), who);
+            }
+            (Err(error), Err(text)) => {
+                assert_eq!(error.code(), Code::IDENTITY_REFUSED, "{}", error.chain());
+                let chain = error.chain();
+                assert!(chain.contains(text) && !chain.contains("tide"), "{chain}");
+            }
+            (client, expected) => panic!("{expected:?}: {client:?}"),
+        }
+    }
+    // A user that is taken out comes in no more, on a connection that is open as well.
+    let bob = site.nobody().password("bob", b"ebb").unwrap();
+    let bob = Client::connect(&site.endpoint(), bob).await.unwrap();
+    bob.cameras().await.unwrap();
+    let without = Sources { passwords: None, ..sources(&issuer) };
+    access.doors.exchange(access.doors.prepare(without).unwrap());
+    assert_eq!(bob.cameras().await.unwrap_err().code(), Code::IDENTITY_REFUSED);
+}
+
+#[tokio::test]
+async fn streams_count_against_the_limit_of_their_user() {
+    let issuer = Issuer::new();
+    let (mut site, _) = Site::with(sources(&issuer)).await;
+    let bob = site.nobody().password("bob", b"ebb").unwrap();
+    let bob = Client::connect(&site.endpoint(), bob).await.unwrap();
+    let first = bob.subscribe(request()).await.unwrap();
+    let session = site.session().await;
+    let error = bob.subscribe(request()).await.unwrap_err();
+    assert_eq!(error.code(), Code::LIMIT_REACHED, "{}", error.chain());
+    let eve = site.nobody().token(&issuer.token("eve", 60)).unwrap();
+    let eve = Client::connect(&site.endpoint(), eve).await.unwrap();
+    let _hers = eve.subscribe(request()).await.unwrap();
+    drop(first);
+    session.events.closed().await;
+    let again = async {
+        while bob.subscribe(request()).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), again).await.expect("one gone, another may come");
 }
 
 #[tokio::test]

@@ -344,7 +344,7 @@ impl Runtime {
             client_id: settings.client_id.clone(),
             will: None,
             username: settings.username.clone(),
-            password: settings.password.clone(),
+            password: settings.password.as_deref().map(<[u8]>::to_vec),
             properties: if version == Version::V5 {
                 ConnectProperties {
                     session_expiry: Some(u32::MAX),

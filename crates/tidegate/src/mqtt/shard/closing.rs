@@ -43,6 +43,7 @@ impl Shard {
         connection.rests_until = None;
         connection.left = Vec::new();
         connection.left_charge = None;
+        connection.lease = None;
         connection.transport.end();
         self.closings.push_back((now + LINGER, id));
         self.queue(slot);
@@ -70,6 +71,18 @@ impl Shard {
         }
     }
 
+    /// Ends the connections of those who came by a token.
+    pub(super) fn kick_tokens(&mut self) {
+        for connection in self.slots.iter().flatten() {
+            if let Stage::Open(key) = connection.stage
+                && connection.expires_at.is_some()
+            {
+                let text = "other tokens are accepted now";
+                self.broker.end(key, ReasonCode::ADMINISTRATIVE_ACTION, text);
+            }
+        }
+    }
+
     /// Ends connections that took too long to open or to close.
     pub(super) fn give_up(&mut self, now: Instant) {
         while let Some((_, id)) = self.openings.pop_front_if(|(at, _)| *at <= now) {
@@ -92,6 +105,12 @@ impl Shard {
                 connection.rests_until = None;
                 self.queue(id.slot);
             }
+        }
+        while let Some(entry) = self.expiring.first_entry()
+            && entry.key().0 <= now
+        {
+            let key = entry.remove();
+            self.broker.end(key, ReasonCode::NOT_AUTHORIZED, "the token has expired");
         }
         if self.accepts_at.is_some_and(|at| at <= now) {
             self.accepts_at = None;

@@ -90,7 +90,7 @@ impl Shard {
                         self.received_left(now, slot, key);
                     }
                     self.charge_left(now, slot);
-                    self.rest(now, slot, self.broker.received() - received);
+                    self.rest(now, slot, self.broker.received() - received, count);
                 }
                 Stage::Closing => {}
                 Stage::Opening | Stage::Exchanging(..) | Stage::Waiting(_) => {
@@ -109,21 +109,28 @@ impl Shard {
         self.queue(slot);
     }
 
-    /// Lets a publisher that sends faster than its listener allows wait for what it sent too early.
-    fn rest(&mut self, now: Instant, slot: usize, messages: u64) {
+    /// Lets a publisher that sends faster than its listener or its identity may wait for what it sent too early.
+    fn rest(&mut self, now: Instant, slot: usize, messages: u64, bytes: usize) {
         let id = self.id(slot);
         let Some(connection) = self.slots[slot].as_deref_mut() else { return };
-        let Some(rate) = connection.settings.publish_rate_max else { return };
-        let second = Duration::from_secs(1);
-        let earned = connection.earned_at.max(now - second);
-        let nanos = messages.saturating_mul(1_000_000_000) / u64::from(rate.get());
-        connection.earned_at = earned + Duration::from_nanos(nanos);
-        if connection.earned_at > now {
-            connection.rests_until = Some(connection.earned_at);
+        let by_listener = connection.settings.publish_rate_max.map(|rate| {
+            let second = Duration::from_secs(1);
+            let earned = connection.earned_at.max(now - second);
+            let nanos = messages.saturating_mul(1_000_000_000) / u64::from(rate.get());
+            connection.earned_at = earned + Duration::from_nanos(nanos);
+            connection.earned_at
+        });
+        let by_identity = connection
+            .lease
+            .as_ref()
+            .and_then(|lease| lease.meter().spend(now, messages, bytes as u64));
+        let until = by_listener.max(by_identity).filter(|until| *until > now);
+        if let Some(until) = until {
+            connection.rests_until = Some(until);
             if let Stage::Open(key) = connection.stage {
-                self.broker.rests_until(key, connection.earned_at);
+                self.broker.rests_until(key, until);
             }
-            self.resting.insert((connection.earned_at, slot), id);
+            self.resting.insert((until, slot), id);
         }
     }
 

@@ -95,6 +95,8 @@ impl Shard {
             is_anonymous: true,
             earned_at: now,
             rests_until: None,
+            lease: None,
+            expires_at: None,
         };
         let Some(slot) = self.place(Box::new(connection)) else { return };
         let id = self.id(slot);
@@ -211,14 +213,18 @@ impl Shard {
         }
         let proof = Proof {
             username: connect.username.clone(),
-            password: connect.password.take(),
+            password: connect.password.take().map(Into::into),
             certificate: connection.transport.certificate(),
             client: connect.client_id.clone(),
             address: connection.peer,
+            ..Proof::default()
         };
-        let proves_nothing = proof.username.is_none() && proof.certificate.is_none();
+        let proves_nothing =
+            proof.username.is_none() && proof.password.is_none() && proof.certificate.is_none();
         if proves_nothing && !connection.settings.anonymous {
-            let refusal = Err(Refusal::ProofRequired);
+            let refusal = Refusal::ProofRequired;
+            self.parts.doors.refused(&proof.client, proof.address, refusal);
+            let refusal = Err(refusal);
             return self.answered(now, slot, connect, refusal, None);
         }
         if !self.parts.doors.is_slow(&proof) {
@@ -255,8 +261,21 @@ impl Shard {
         // A name that nobody could prove makes nobody somebody.
         if connection.is_anonymous && !connection.settings.anonymous {
             tracing::info!(client = %connect.client_id, "connection refused: nothing was proved");
+            let (client, address) = (&connect.client_id, connection.peer);
+            self.parts.doors.refused(client, address, Refusal::ProofRequired);
             return self.refuse(now, slot, &connect, reason_of(Refusal::ProofRequired));
         }
+        match self.parts.doors.enter(&identity) {
+            Ok(lease) => connection.lease = lease,
+            Err(refusal) => {
+                tracing::info!(client = %connect.client_id, %refusal, "connection refused");
+                self.parts.doors.refused(&connect.client_id, connection.peer, refusal);
+                return self.refuse(now, slot, &connect, reason_of(refusal));
+            }
+        }
+        // What the wall clock says of it, by ours.
+        connection.expires_at =
+            identity.until.map(|until| now + until.since(crate::auth::now().wall));
         let home = if connect.client_id.is_empty() {
             self.parts.shard
         } else {
@@ -294,6 +313,9 @@ impl Shard {
                 let connection = self.slots[slot].as_deref_mut().expect("it was just answered");
                 connection.stage = Stage::Open(key);
                 connection.is_readable = true;
+                if let Some(at) = connection.expires_at {
+                    self.expiring.insert((at, slot), key);
+                }
                 // What came behind CONNECT.
                 self.received_left(now, slot, key);
                 self.charge_left(now, slot);

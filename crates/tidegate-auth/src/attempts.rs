@@ -4,10 +4,10 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher as _, RandomState},
     net::{IpAddr, Ipv6Addr},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use tidegate_message::Refusal;
+use tidegate_message::{Instant, Refusal};
 
 /// Failures within [`WINDOW`] that cost nothing.
 const FREE: u32 = 4;
@@ -23,13 +23,13 @@ const ENTRIES_MAX: usize = 4096;
 /// Always true: at most [`ENTRIES_MAX`] are kept; where one more fails, the one with the fewest failures is
 /// forgotten, so that a flood of names does not wash away the names that are being guessed at.
 #[derive(Debug)]
-pub(super) struct Attempts {
+pub(crate) struct Attempts {
     entries: HashMap<Key, Failures>,
     hasher: RandomState,
 }
 
 /// An address, or the network of 64 bits that an IPv6 host has to itself, and a user by its hash.
-pub(super) type Key = (Option<IpAddr>, u64);
+pub(crate) type Key = (Option<IpAddr>, u64);
 
 #[derive(Clone, Copy, Debug)]
 struct Failures {
@@ -53,24 +53,17 @@ impl Failures {
 }
 
 impl Attempts {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { entries: HashMap::new(), hasher: RandomState::new() }
     }
 
-    pub(super) fn key(&self, address: Option<IpAddr>, user: &str) -> Key {
-        let network = address.map(|address| match address.to_canonical() {
-            IpAddr::V6(address) => {
-                let [a, b, c, d, ..] = address.segments();
-                Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
-            }
-            IpAddr::V4(address) => address.into(),
-        });
-        (network, self.hasher.hash_one(user))
+    pub(crate) fn key(&self, address: Option<IpAddr>, user: &str) -> Key {
+        (address.map(network), self.hasher.hash_one(user))
     }
 
     /// Before a check; returns whether it was counted already. Where one failed before, this one counts as failed
     /// until it ends well: otherwise many at once would all pass before the first ends.
-    pub(super) fn begin(&mut self, key: Key, now: Instant) -> Result<bool, Refusal> {
+    pub(crate) fn begin(&mut self, key: Key, now: Instant) -> Result<bool, Refusal> {
         let Some(failures) = self.entries.get_mut(&key) else { return Ok(false) };
         if failures.forgotten(now) {
             self.entries.remove(&key);
@@ -84,7 +77,7 @@ impl Attempts {
     }
 
     /// After a check that [`begin`](Self::begin) let pass and `counted` or not.
-    pub(super) fn end(&mut self, key: Key, counted: bool, right: bool, now: Instant) {
+    pub(crate) fn end(&mut self, key: Key, counted: bool, right: bool, now: Instant) {
         if right {
             self.entries.remove(&key);
         } else if !counted {
@@ -108,9 +101,22 @@ impl Attempts {
     }
 }
 
+/// What one host has to itself: an address of IPv4, a network of 64 bits of IPv6.
+pub(crate) fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        IpAddr::V4(address) => address.into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const START: Instant = Instant::from_millis(1_700_000_000_000);
 
     fn fail(attempts: &mut Attempts, key: Key, now: Instant) -> bool {
         attempts.begin(key, now).map(|counted| attempts.end(key, counted, false, now)).is_ok()
@@ -118,7 +124,7 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_a_minute_and_end() {
-        let (mut attempts, start) = (Attempts::new(), Instant::now());
+        let (mut attempts, start) = (Attempts::new(), START);
         let key = attempts.key(None, "alice");
         for _ in 0..4 {
             assert!(fail(&mut attempts, key, start));
@@ -126,7 +132,7 @@ mod tests {
         let mut now = start;
         for wait in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
             assert!(fail(&mut attempts, key, now), "{wait}");
-            now += Duration::from_secs(wait);
+            now = now + Duration::from_secs(wait);
             assert_eq!(
                 attempts.begin(key, now - Duration::from_millis(1)),
                 Err(Refusal::TooMany),
@@ -138,7 +144,7 @@ mod tests {
 
     #[test]
     fn failures_far_apart_cost_nothing() {
-        let (mut attempts, start) = (Attempts::new(), Instant::now());
+        let (mut attempts, start) = (Attempts::new(), START);
         let key = attempts.key(None, "alice");
         for minute in 0..20 {
             assert!(fail(&mut attempts, key, start + minute * WINDOW / 3));
@@ -147,7 +153,7 @@ mod tests {
 
     #[test]
     fn many_at_once_pass_no_more_than_in_a_row() {
-        let (mut attempts, now) = (Attempts::new(), Instant::now());
+        let (mut attempts, now) = (Attempts::new(), START);
         let key = attempts.key(None, "alice");
         assert!(fail(&mut attempts, key, now));
         let passed = (0..100).filter(|_| attempts.begin(key, now).is_ok()).count();
@@ -156,7 +162,7 @@ mod tests {
 
     #[test]
     fn flood_of_names_stays_bounded_and_forgets_the_least() {
-        let (mut attempts, now) = (Attempts::new(), Instant::now());
+        let (mut attempts, now) = (Attempts::new(), START);
         let guessed = attempts.key(None, "alice");
         for _ in 0..5 {
             fail(&mut attempts, guessed, now);

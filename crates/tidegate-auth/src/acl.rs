@@ -31,8 +31,10 @@ use std::{
 
 use tidegate_message::{Action, Authorize, Decision, Identity, IdentityKind, Target};
 
-/// Longest filter of a rule, in bytes: MQTT's longest topic.
-const FILTER_BYTES_MAX: usize = 65_535;
+use crate::{
+    pattern::{Names, NoFilter, Pattern, without_share},
+    verdict::Verdict,
+};
 
 /// The rules of an ACL file.
 #[derive(Debug)]
@@ -91,14 +93,18 @@ impl Acl {
                 _ => return Err(error(AclProblem::UnknownWord { word: word.to_owned() })),
             };
             let (kind, filter) = access(rest).map_err(error)?;
-            let levels = levels(filter, pattern).map_err(error)?;
+            if !pattern && (filter.contains("%c") || filter.contains("%u")) {
+                return Err(error(AclProblem::NameInTopic));
+            }
+            let pattern_of = |NoFilter { filter }| error(AclProblem::Filter { filter });
+            let topics = Pattern::parse(filter).map_err(pattern_of)?;
             let text: Arc<str> = format!("{place}:{number}: {line}").into();
             let rules = match (pattern, user) {
                 (true, _) => &mut acl.patterns,
                 (false, None) => &mut acl.anonymous,
                 (false, Some(user)) => acl.users.get_mut(user).expect("it was entered at its line"),
             };
-            rules.add(kind, Rule { levels, text });
+            rules.add(kind, Rule { topics, text });
         }
         Ok(acl)
     }
@@ -134,47 +140,65 @@ impl Acl {
     }
 }
 
-impl Authorize for Acl {
-    /// By the rules of the file, which know topics only: anything else is denied, except to this node itself.
-    fn decide(&self, identity: &Identity, action: Action, target: Target<'_>) -> Decision {
+impl Acl {
+    /// What the rules of the file say, which know topics only.
+    pub(crate) fn judge(
+        &self,
+        identity: &Identity,
+        action: Action,
+        target: Target<'_>,
+    ) -> Verdict<'_> {
         if identity.kind == IdentityKind::Internal {
-            return Decision::allow(Arc::clone(&self.internal));
+            return Verdict::Allow(&self.internal);
         }
-        let names = Names { client: &identity.client, user: &identity.name };
+        let names = Names::of(identity);
         let sections = self.rules_of(identity);
         let rules = || sections.iter().copied().flatten();
-        let denied = |rule: Option<&Rule>| rule.map(|rule| Decision::deny(Arc::clone(&rule.text)));
-        let allowed = |rule: Option<&Rule>| match rule {
-            Some(rule) => Decision::allow(Arc::clone(&rule.text)),
-            None => Decision::deny(Arc::clone(&self.no_rule)),
-        };
         match (action, target) {
             (Action::Publish | Action::Receive, Target::Topic(topic)) => {
-                let deny = rules().flat_map(|r| &r.deny).find(|rule| rule.denies(topic, names));
-                let allow = |rule: &&Rule| rule.matches(topic, names);
-                denied(deny).unwrap_or_else(|| match action {
-                    Action::Publish => allowed(rules().flat_map(|r| &r.write).find(allow)),
-                    _ => allowed(rules().flat_map(|r| &r.read).find(allow)),
-                })
+                let mut deny = rules().flat_map(|r| &r.deny);
+                let mut allow = rules().flat_map(|r| match action {
+                    Action::Publish => &r.write,
+                    _ => &r.read,
+                });
+                self.verdict(
+                    deny.find(|rule| rule.topics.denies(topic, names)),
+                    allow.find(|rule| rule.topics.matches(topic, names)),
+                )
             }
             (Action::Subscribe, Target::Filter(filter)) => {
                 let Some(filter) = without_share(filter) else {
-                    return Decision::deny(Arc::clone(&self.no_sense));
+                    return Verdict::Deny(&self.no_sense);
                 };
-                let deny =
-                    rules().flat_map(|r| &r.deny).find(|rule| rule.denies_all(filter, names));
-                denied(deny).unwrap_or_else(|| {
-                    let common = |rule: &&Rule| rule.overlaps(filter, names);
-                    allowed(rules().flat_map(|r| &r.read).find(common))
-                })
+                self.verdict(
+                    rules()
+                        .flat_map(|r| &r.deny)
+                        .find(|rule| rule.topics.denies_all(filter, names)),
+                    rules().flat_map(|r| &r.read).find(|rule| rule.topics.overlaps(filter, names)),
+                )
             }
             (Action::Publish | Action::Receive | Action::Subscribe, _) => {
-                Decision::deny(Arc::clone(&self.no_sense))
+                Verdict::Deny(&self.no_sense)
             }
             (Action::Frames | Action::FetchOriginal | Action::Functions | Action::Admin, _) => {
-                Decision::deny(Arc::clone(&self.no_topic))
+                Verdict::Silent(&self.no_topic)
             }
         }
+    }
+
+    fn verdict<'a>(&'a self, deny: Option<&'a Rule>, allow: Option<&'a Rule>) -> Verdict<'a> {
+        match (deny, allow) {
+            (Some(rule), _) => Verdict::Deny(&rule.text),
+            (None, Some(rule)) => Verdict::Allow(&rule.text),
+            (None, None) => Verdict::Silent(&self.no_rule),
+        }
+    }
+}
+
+impl Authorize for Acl {
+    /// By the rules of the file, which know topics only: anything else is denied, except to this node itself.
+    fn decide(&self, identity: &Identity, action: Action, target: Target<'_>) -> Decision {
+        self.judge(identity, action, target).or_deny()
     }
 
     fn generation(&self) -> u64 {
@@ -185,7 +209,8 @@ impl Authorize for Acl {
     /// a topic in common with.
     fn receives_all(&self) -> bool {
         self.sections().all(|rules| {
-            rules.deny.is_empty() && rules.read.iter().all(|rule| rule.covers_what_it_overlaps())
+            rules.deny.is_empty()
+                && rules.read.iter().all(|rule| rule.topics.covers_what_it_overlaps())
         })
     }
 }
@@ -219,214 +244,12 @@ enum Access {
     Deny,
 }
 
-/// What `%c` and `%u` stand for.
-#[derive(Clone, Copy)]
-struct Names<'a> {
-    client: &'a str,
-    user: &'a str,
-}
-
 /// One line.
 #[derive(Clone, Debug)]
 struct Rule {
-    levels: Arc<[Level]>,
+    topics: Pattern,
     /// Its place and the line as written.
     text: Arc<str>,
-}
-
-/// One level of a rule's filter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Level {
-    One,
-    All,
-    Literal(Box<str>),
-    Mixed(Vec<Piece>),
-}
-
-/// A part of a level with `%c` or `%u` in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
-    Text(Box<str>),
-    Client,
-    User,
-}
-
-impl Rule {
-    fn matches(&self, topic: &str, names: Names<'_>) -> bool {
-        if self.leads_wild() && topic.starts_with('$') {
-            return false;
-        }
-        let mut words = topic.split('/');
-        for level in &*self.levels {
-            match (level, words.next()) {
-                (Level::All, _) => return true,
-                (level, Some(word)) if level.is(word, names) => {}
-                _ => return false,
-            }
-        }
-        words.next().is_none()
-    }
-
-    /// Whether some topic matches both the rule and `filter`.
-    fn overlaps(&self, filter: &str, names: Names<'_>) -> bool {
-        if (self.leads_wild() && filter.starts_with('$'))
-            || (self.leads_dollar() && filter.starts_with(['+', '#']))
-        {
-            return false;
-        }
-        let mut words = filter.split('/');
-        for level in &*self.levels {
-            match (level, words.next()) {
-                (Level::All, _) => return true,
-                // The rest of the rule must be something that can be: a pattern may have a name that cannot.
-                (_, Some("#")) => return self.can_match(names),
-                (level, Some("+")) if level.can_be(names) => {}
-                (level, Some(word)) if level.is(word, names) => {}
-                _ => return false,
-            }
-        }
-        matches!(words.next(), None | Some("#"))
-    }
-
-    /// Whether every topic that matches `filter` matches the rule.
-    fn covers(&self, filter: &str, names: Names<'_>) -> bool {
-        if self.leads_wild() && filter.starts_with('$') {
-            return false;
-        }
-        let mut words = filter.split('/');
-        for level in &*self.levels {
-            match (level, words.next()) {
-                (Level::All, _) => return true,
-                (_, Some("#")) | (Level::Literal(_) | Level::Mixed(_), Some("+")) => return false,
-                (level, Some(word)) if level.is(word, names) => {}
-                _ => return false,
-            }
-        }
-        words.next().is_none()
-    }
-
-    /// As [`matches`](Self::matches), and wider where a name is strange.
-    fn denies(&self, topic: &str, names: Names<'_>) -> bool {
-        match self.strange_from(names) {
-            Some(level) => self.wider(level).matches(topic, names),
-            None => self.matches(topic, names),
-        }
-    }
-
-    /// As [`covers`](Self::covers), and wider where a name is strange.
-    fn denies_all(&self, filter: &str, names: Names<'_>) -> bool {
-        match self.strange_from(names) {
-            Some(level) => self.wider(level).covers(filter, names),
-            None => self.covers(filter, names),
-        }
-    }
-
-    /// First level whose name is given and cannot stand in one level of a topic.
-    fn strange_from(&self, names: Names<'_>) -> Option<usize> {
-        let strange = |piece: &Piece| {
-            piece.name(names).is_some_and(|name| !name.is_empty() && !is_plain(name))
-        };
-        self.levels
-            .iter()
-            .position(|level| matches!(level, Level::Mixed(pieces) if pieces.iter().any(strange)))
-    }
-
-    /// The rule with `#` from `level` on.
-    fn wider(&self, level: usize) -> Self {
-        let kept = self.levels[..level].iter().cloned().chain([Level::All]);
-        Self { levels: kept.collect(), text: Arc::clone(&self.text) }
-    }
-
-    /// Whether the names can stand in it.
-    fn can_match(&self, names: Names<'_>) -> bool {
-        self.levels.iter().all(|level| level.can_be(names))
-    }
-
-    fn leads_wild(&self) -> bool {
-        match &self.levels[0] {
-            Level::One | Level::All => true,
-            Level::Literal(_) => false,
-            Level::Mixed(pieces) => !matches!(pieces[0], Piece::Text(_)),
-        }
-    }
-
-    fn leads_dollar(&self) -> bool {
-        match &self.levels[0] {
-            Level::One | Level::All => false,
-            Level::Literal(text) => text.starts_with('$'),
-            Level::Mixed(pieces) => {
-                matches!(&pieces[0], Piece::Text(text) if text.starts_with('$'))
-            }
-        }
-    }
-
-    fn covers_what_it_overlaps(&self) -> bool {
-        match &*self.levels {
-            [Level::All] => true,
-            [Level::Literal(first), Level::All] => first.starts_with('$'),
-            _ => false,
-        }
-    }
-}
-
-impl Level {
-    /// Whether it is exactly the level `word` of a topic, or `+` and any one level.
-    fn is(&self, word: &str, names: Names<'_>) -> bool {
-        match self {
-            Self::One => true,
-            Self::All => false,
-            Self::Literal(text) => **text == *word,
-            Self::Mixed(pieces) => {
-                let mut rest = Some(word);
-                for piece in pieces {
-                    rest = match piece.name(names) {
-                        Some(name) if !is_plain(name) => None,
-                        Some(name) => rest.and_then(|rest| rest.strip_prefix(name)),
-                        None => rest.and_then(|rest| rest.strip_prefix(piece.text())),
-                    };
-                }
-                rest == Some("")
-            }
-        }
-    }
-
-    /// Whether there is a level that it matches.
-    fn can_be(&self, names: Names<'_>) -> bool {
-        match self {
-            Self::Mixed(pieces) => {
-                pieces.iter().filter_map(|piece| piece.name(names)).all(is_plain)
-            }
-            Self::One | Self::All | Self::Literal(_) => true,
-        }
-    }
-}
-
-impl Piece {
-    fn name<'a>(&self, names: Names<'a>) -> Option<&'a str> {
-        match self {
-            Self::Text(_) => None,
-            Self::Client => Some(names.client),
-            Self::User => Some(names.user),
-        }
-    }
-
-    fn text(&self) -> &str {
-        if let Self::Text(text) = self { text } else { "" }
-    }
-}
-
-/// Whether a name can be put into a pattern without meaning more than itself.
-fn is_plain(name: &str) -> bool {
-    !name.is_empty() && !name.contains(['+', '#', '/'])
-}
-
-/// The filter of a shared subscription, or of another one; none if it is no filter.
-fn without_share(filter: &str) -> Option<&str> {
-    let filter = match filter.strip_prefix("$share/") {
-        Some(shared) => shared.split_once('/')?.1,
-        None => filter,
-    };
-    (!filter.is_empty()).then_some(filter)
 }
 
 /// `[read|write|readwrite|deny] FILTER`
@@ -447,41 +270,6 @@ fn access(text: &str) -> Result<(Access, &str), AclProblem> {
         return Err(AclProblem::NoFilter);
     }
     Ok((kind, filter))
-}
-
-fn levels(filter: &str, pattern: bool) -> Result<Arc<[Level]>, AclProblem> {
-    let bad = || AclProblem::Filter { filter: filter.to_owned() };
-    if filter.len() > FILTER_BYTES_MAX || filter.chars().any(char::is_control) {
-        return Err(bad());
-    }
-    if !pattern && (filter.contains("%c") || filter.contains("%u")) {
-        return Err(AclProblem::NameInTopic);
-    }
-    let count = filter.split('/').count();
-    let level = |(number, word): (usize, &str)| match word {
-        "+" => Ok(Level::One),
-        "#" if number + 1 == count => Ok(Level::All),
-        _ if word.contains(['+', '#']) => Err(bad()),
-        _ if word.contains("%c") || word.contains("%u") => Ok(Level::Mixed(pieces(word))),
-        _ => Ok(Level::Literal(word.into())),
-    };
-    filter.split('/').enumerate().map(level).collect()
-}
-
-fn pieces(word: &str) -> Vec<Piece> {
-    let mut pieces = Vec::new();
-    let mut rest = word;
-    while let Some(at) = [rest.find("%c"), rest.find("%u")].into_iter().flatten().min() {
-        if at > 0 {
-            pieces.push(Piece::Text(rest[..at].into()));
-        }
-        pieces.push(if rest[at..].starts_with("%c") { Piece::Client } else { Piece::User });
-        rest = &rest[at + 2..];
-    }
-    if !rest.is_empty() {
-        pieces.push(Piece::Text(rest.into()));
-    }
-    pieces
 }
 
 /// Why an ACL file is not used.
@@ -684,55 +472,7 @@ topic read more
         }
     }
 
-    fn word() -> impl Strategy<Value = &'static str> {
-        prop::sample::select(vec!["a", "b", "$s", "", "+"])
-    }
-
-    fn filter() -> impl Strategy<Value = String> {
-        (prop::collection::vec(word(), 0..4), any::<bool>()).prop_map(|(mut words, all)| {
-            if all {
-                words.push("#");
-            }
-            words.join("/")
-        })
-    }
-
-    /// Every topic of up to five levels of those that filters are made of.
-    fn topics() -> Vec<String> {
-        let mut topics: Vec<String> = Vec::new();
-        let mut last = vec![String::new()];
-        for _ in 0..5 {
-            last = last
-                .iter()
-                .flat_map(|topic| ["a", "b", "$s", ""].map(|word| format!("{topic}/{word}")))
-                .collect();
-            topics.extend(last.iter().map(|topic| topic[1..].to_owned()));
-        }
-        topics
-    }
-
-    fn rule(filter: &str) -> Rule {
-        Rule { levels: levels(filter, true).unwrap(), text: "".into() }
-    }
-
     proptest! {
-        #[test]
-        fn overlap_and_coverage_are_those_of_the_topics(one in filter(), other in filter()) {
-            let names = Names { client: "a", user: "b" };
-            let (rule, subscription) = (rule(&one), rule(&other));
-            let of_other: Vec<_> =
-                topics().into_iter().filter(|topic| subscription.matches(topic, names)).collect();
-            let common = of_other.iter().filter(|topic| rule.matches(topic, names)).count();
-            prop_assert_eq!(rule.overlaps(&other, names), common > 0, "{} {}", one, other);
-            // Coverage errs on the side of checking each message.
-            if rule.covers(&other, names) {
-                prop_assert_eq!(common, of_other.len(), "{} {}", one, other);
-            }
-            if rule.covers_what_it_overlaps() && rule.overlaps(&other, names) {
-                prop_assert!(rule.covers(&other, names), "{} {}", one, other);
-            }
-        }
-
         #[test]
         fn any_text_ends_without_panic(text in ".{0,80}", rule in "(topic|pattern) (read )?[a%cu+#/$]{0,9}") {
             let _ = Acl::parse(Path::new("acl"), &text);

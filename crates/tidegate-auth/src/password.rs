@@ -27,8 +27,9 @@ use base64::{
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256, Sha512};
 use subtle::ConstantTimeEq;
+use zeroize::Zeroize as _;
 
-use super::scram::{Credentials, Lookup};
+use crate::scram::{Credentials, Lookup};
 
 /// Most iterations of PBKDF2 that a line may ask for: some seconds of one core.
 pub const ITERATIONS_MAX: u32 = 10_000_000;
@@ -40,7 +41,7 @@ pub const ARGON2_PASSES_MAX: u32 = 64;
 pub const ARGON2_LANES_MAX: u32 = 64;
 
 /// Standard alphabet; padding is as the writer liked it.
-pub(super) const BASE64: GeneralPurpose = GeneralPurpose::new(
+pub(crate) const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
@@ -99,6 +100,11 @@ impl Passwords {
         }
     }
 
+    /// What proves `user`, if there is one of that name.
+    pub(crate) fn secret(&self, user: &str) -> Option<&Secret> {
+        self.secrets.get(user)
+    }
+
     /// Number of users.
     pub fn len(&self) -> usize {
         self.secrets.len()
@@ -148,13 +154,19 @@ impl DecoyKey {
     }
 
     /// A number for `user`, different for each `purpose`.
-    pub(super) fn digest(&self, purpose: &str, user: &str) -> [u8; 32] {
+    pub(crate) fn digest(&self, purpose: &str, user: &str) -> [u8; 32] {
         let mut mac =
             Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
         mac.update(purpose.as_bytes());
         mac.update(&[0]);
         mac.update(user.as_bytes());
         mac.finalize().into_bytes().into()
+    }
+}
+
+impl Drop for DecoyKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
     }
 }
 
@@ -190,7 +202,7 @@ pub fn hash(password: &[u8]) -> Result<String, RandomError> {
 
 /// The password file `text` with `secret` for `user`, in place of the line that was there or at the end. Other
 /// lines and comments stay as they are. `secret` is what [`hash`] or
-/// [`Credentials::encode`](super::scram::Credentials::encode) gives.
+/// [`Credentials::encode`](crate::scram::Credentials::encode) gives.
 ///
 /// # Errors
 /// [`PasswordProblem`] if `user` or `secret` cannot stand in a password file.
@@ -224,7 +236,7 @@ pub fn remove_user(text: &str, user: &str) -> Option<String> {
 
 /// What proves that somebody is a user.
 #[derive(Clone)]
-enum Secret {
+pub(crate) enum Secret {
     Salted { salt: Vec<u8>, hash: [u8; 64] },
     Pbkdf2 { iterations: u32, salt: Vec<u8>, hash: [u8; 64] },
     Argon2 { params: Params, salt: Vec<u8>, hash: Vec<u8> },
@@ -320,6 +332,34 @@ impl Secret {
         match self {
             Self::Scram(credentials) => Some(credentials),
             Self::Salted { .. } | Self::Pbkdf2 { .. } | Self::Argon2 { .. } => None,
+        }
+    }
+}
+
+/// Says nothing of it.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        match self {
+            Self::Salted { salt, hash } => {
+                salt.zeroize();
+                hash.zeroize();
+            }
+            Self::Pbkdf2 { salt, hash, .. } => {
+                salt.zeroize();
+                hash.zeroize();
+            }
+            Self::Argon2 { salt, hash, .. } => {
+                salt.zeroize();
+                hash.zeroize();
+            }
+            // They do so themselves.
+            Self::Scram(_) => {}
         }
     }
 }

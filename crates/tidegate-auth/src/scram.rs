@@ -23,8 +23,9 @@ use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tidegate_message::Refusal;
+use zeroize::{Zeroize as _, Zeroizing};
 
-use super::password::{BASE64, DecoyKey, ITERATIONS_MAX, RandomError, random};
+use crate::password::{BASE64, DecoyKey, ITERATIONS_MAX, RandomError, random};
 
 /// Name of the authentication method in MQTT's CONNECT and AUTH packets.
 pub const METHOD: &str = "SCRAM-SHA-256";
@@ -87,7 +88,7 @@ impl Credentials {
     }
 
     /// What an unknown user is shown: as costly as `alike`, a salt of its own, and keys that nobody has.
-    pub(super) fn decoy(key: &DecoyKey, user: &str, alike: Option<&Self>) -> Self {
+    pub(crate) fn decoy(key: &DecoyKey, user: &str, alike: Option<&Self>) -> Self {
         let salt_bytes = alike.map_or(16, |alike| alike.salt.len());
         let mut salt = Vec::with_capacity(salt_bytes);
         for part in 0_u32.. {
@@ -103,6 +104,13 @@ impl Credentials {
             stored_key: key.digest("stored key", user),
             server_key: key.digest("server key", user),
         }
+    }
+}
+
+impl Drop for Credentials {
+    fn drop(&mut self) {
+        self.stored_key.zeroize();
+        self.server_key.zeroize();
     }
 }
 
@@ -220,7 +228,7 @@ impl fmt::Debug for Scram {
 
 /// The client's side of one exchange.
 pub struct ScramClient {
-    password: Vec<u8>,
+    password: Zeroizing<Vec<u8>>,
     nonce: String,
     /// The client's first message without its header.
     bare: String,
@@ -237,7 +245,7 @@ impl ScramClient {
     fn begin_with(user: &str, password: &[u8], nonce: String) -> (Self, Vec<u8>) {
         let bare = format!("n={},r={nonce}", user.replace('=', "=3D").replace(',', "=2C"));
         let first = format!("n,,{bare}").into_bytes();
-        (Self { password: password.to_vec(), nonce, bare, expected: None }, first)
+        (Self { password: password.to_vec().into(), nonce, bare, expected: None }, first)
     }
 
     /// The client's last message, which answers the server's first. Takes milliseconds by design.

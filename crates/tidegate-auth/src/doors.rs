@@ -1,0 +1,652 @@
+//! The doors of a node: who comes in, what they may do, and how much of it.
+//!
+//! Other texts, or the same ones again, are read by [`Doors::prepare`] and taken by [`Doors::exchange`] while the doors are
+//! in use.
+//!
+//! What somebody may do is said by two files that count together: Mosquitto's ACL file ([`acl`](crate::acl)), which speaks
+//! of topics alone, and the roles file ([`roles`](crate::roles)). A rule that denies wins, whichever of them it stands in;
+//! what neither allows is denied. Where no file speaks:
+//!
+//! | asked of | without a file that speaks of it |
+//! |---|---|
+//! | topics | allowed to whoever is in |
+//! | `frames` | allowed to whoever is in |
+//! | `fetch-original`, `publish` of frames | allowed to whoever proved who they are |
+//! | `functions`, `admin` | allowed to whoever proved who they are, from this machine, and to nodes of the site |
+//!
+//! So beyond loopback all is denied by default: nobody comes in there without a proof unless a listener says so, and
+//! nobody administers a node from there unless a role says so.
+//!
+//! Always true: rules are replaced all at once or not at all, and a text that is broken leaves those in force that were;
+//! nobody comes in who proved nothing unless anonymous clients are let in; a name that nobody proved is no one's name; the
+//! memory for failed attempts is bounded.
+
+use std::{
+    fmt,
+    net::IpAddr,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, RwLock,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tidegate_message::{
+    Action, Authorize, Decision, Identity, IdentityKind, Instant, Proof, Refusal, Target,
+};
+use zeroize::Zeroizing;
+
+use crate::{
+    acl::{Acl, AclError},
+    attempts::Attempts,
+    keys::{KeySet, KeySetError},
+    limits::{Limits, Meter, Meters},
+    password::{DecoyKey, PasswordError, Passwords, RandomError, Secret, random},
+    poison::whole,
+    roles::{Roles, RolesError, makes_sense},
+    scram::Scram,
+    token::{self, Claims, TokenConfig, TokenError, looks_like_token},
+    verdict::Verdict,
+};
+
+/// Least time between two wishes for newer keys: whoever makes up names of keys cannot make the node ask more often.
+pub const KEYS_WISHED_MIN: Duration = Duration::from_secs(30);
+
+/// What the doors go by.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// The password file: users and what proves them. Default none: nobody comes in by user name and password.
+    pub passwords: Option<Source>,
+    /// The ACL file. Default none.
+    pub acl: Option<Source>,
+    /// The roles file. Default none.
+    pub roles: Option<Source>,
+    /// What tokens must say, and the keys that they are checked with. Default none: no token is accepted.
+    pub tokens: Option<TokenSource>,
+    /// Whether those come in who prove nothing. Default false.
+    pub allow_anonymous: bool,
+    /// Makes unknown users look like known ones; keep it across restarts.
+    pub decoy_key: DecoyKey,
+}
+
+/// A text and where it stands.
+#[derive(Clone)]
+pub struct Source {
+    /// The file, for messages.
+    pub path: PathBuf,
+    /// What it holds.
+    pub text: Zeroizing<String>,
+}
+
+/// Says nothing of the text.
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// What tokens are accepted.
+#[derive(Clone, Debug)]
+pub struct TokenSource {
+    /// What they must say.
+    pub config: TokenConfig,
+    /// Their keys; none if they are still to be fetched.
+    pub keys: Option<KeySet>,
+    /// Where newer keys can be had, so that it is worth to wish for them; none where there are no others.
+    pub renewed_from: Option<String>,
+}
+
+/// The two clocks: one that never jumps, for waits, and the wall clock, for what tokens say.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// Never goes backwards.
+    pub steady: Instant,
+    /// The time of day.
+    pub wall: Instant,
+}
+
+/// Somebody who was let in.
+#[derive(Clone, Debug)]
+pub struct Admitted {
+    /// Who it is.
+    pub identity: Identity,
+    shown: Shown,
+}
+
+/// What somebody was let in by.
+#[derive(Clone, Debug)]
+enum Shown {
+    Nothing,
+    Certificate,
+    Password(Secret),
+    Token { key: Option<Box<str>> },
+}
+
+/// Somebody who was not let in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{refusal}")]
+pub struct Rejected {
+    /// What the client is told.
+    pub refusal: Refusal,
+    /// What is wrong with its token; holds nothing secret.
+    #[source]
+    pub token: Option<TokenError>,
+}
+
+impl From<Refusal> for Rejected {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, token: None }
+    }
+}
+
+/// The doors of a node. Shared by its listeners.
+#[derive(Debug)]
+pub struct Doors {
+    rules: RwLock<Arc<Rules>>,
+    /// Of `rules`: asked for each message, and by every thread of the data path.
+    generation: AtomicU64,
+    receives_all: AtomicBool,
+    attempts: Mutex<Attempts>,
+    meters: Mutex<Meters>,
+    /// Whether a token named a key that is not there.
+    wishes_keys: AtomicBool,
+    /// When that was last told.
+    wished_at: AtomicI64,
+}
+
+/// The rules of one moment. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    passwords: Option<Arc<Passwords>>,
+    acl: Option<Arc<Acl>>,
+    roles: Option<Arc<Roles>>,
+    tokens: Option<TokenSource>,
+    allow_anonymous: bool,
+    /// Of the ACL file and the roles file, to tell whether they are others.
+    texts: Arc<[Option<Source>; 2]>,
+    generation: u64,
+    built_in: Arc<BuiltIn>,
+}
+
+/// What is said where no file speaks.
+#[derive(Debug)]
+struct BuiltIn {
+    usual: Arc<str>,
+    proved: Arc<str>,
+    stranger: Arc<str>,
+    remote: Arc<str>,
+    local: Arc<str>,
+    own_camera: Arc<str>,
+    internal: Arc<str>,
+    no_sense: Arc<str>,
+}
+
+/// Rules that are read and not in force.
+#[derive(Debug)]
+pub struct Prepared(Rules);
+
+/// What an exchange of the rules changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// Users that were added or removed, or have another secret, in order: their sessions may be ended.
+    pub users_changed: Vec<String>,
+    /// Users of the password file that there are now.
+    pub users: usize,
+    /// Whether the ACL file is another one.
+    pub acl_changed: bool,
+    /// Rules of it that there are now.
+    pub acl_rules: usize,
+    /// Whether the roles file is another one.
+    pub roles_changed: bool,
+    /// Rules of it that there are now.
+    pub roles_rules: usize,
+    /// Whether other tokens are accepted, or by other keys.
+    pub tokens_changed: bool,
+}
+
+impl Doors {
+    /// Doors that go by `sources`.
+    ///
+    /// # Errors
+    /// [`DoorsError`] if a text is wrong.
+    pub fn new(sources: Sources) -> Result<Self, DoorsError> {
+        let rules = Rules::new(sources)?;
+        Ok(Self {
+            generation: AtomicU64::new(rules.generation),
+            receives_all: AtomicBool::new(rules.receives_all()),
+            rules: RwLock::new(Arc::new(rules)),
+            attempts: Mutex::new(Attempts::new()),
+            meters: Mutex::default(),
+            wishes_keys: AtomicBool::new(false),
+            wished_at: AtomicI64::new(i64::MIN),
+        })
+    }
+
+    /// Who shows `proof`. Takes tens of milliseconds by design where a password is shown: call it off the data path.
+    ///
+    /// A token counts first; a password that looks like one is one, if tokens are accepted, and then its user name is
+    /// empty or the token's. Then a user name counts with its password, whatever else is shown. Without a user name, or
+    /// without a password file that could prove one, the name in a verified certificate counts. Who shows none of them is
+    /// anonymous, if that is allowed.
+    ///
+    /// # Errors
+    /// [`Rejected`] with [`Refusal::BadCredentials`], [`Refusal::BadToken`], [`Refusal::KeysAwaited`],
+    /// [`Refusal::ProofRequired`] if nothing was shown, or [`Refusal::TooMany`] after wrong proofs for this user from this
+    /// address.
+    pub fn authenticate(&self, proof: &Proof, now: Now) -> Result<Admitted, Rejected> {
+        let rules = self.rules();
+        let password = proof.password.as_deref();
+        let as_password = password.filter(|word| rules.tokens.is_some() && looks_like_token(word));
+        if let Some(token) = proof.token.as_deref().or(as_password) {
+            return self.token(&rules, token, proof, now);
+        }
+        match (&rules.passwords, &proof.username) {
+            (Some(passwords), Some(user)) => self.attempt(proof.address, user, now.steady, || {
+                let password = password.ok_or(Refusal::BadCredentials)?;
+                if !passwords.verify(user, password) {
+                    return Err(Refusal::BadCredentials);
+                }
+                passwords.admit(user, proof)
+            }),
+            (_, username) => match proof.certificate.as_deref() {
+                Some(name) if !name.is_empty() => {
+                    let identity = Identity::new(IdentityKind::Certificate, name, &proof.client);
+                    Ok(Admitted::by_certificate(Identity { address: proof.address, ..identity }))
+                }
+                _ if rules.allow_anonymous => Ok(Admitted {
+                    identity: Identity {
+                        address: proof.address,
+                        ..Identity::anonymous(&proof.client)
+                    },
+                    shown: Shown::Nothing,
+                }),
+                _ if username.is_some() || password.is_some() => {
+                    Err(Refusal::BadCredentials.into())
+                }
+                _ => Err(Refusal::ProofRequired.into()),
+            },
+        }
+    }
+
+    /// Guessing a signature is hopeless, so that wrong tokens are not counted as attempts.
+    fn token(
+        &self,
+        rules: &Rules,
+        token: &[u8],
+        proof: &Proof,
+        now: Now,
+    ) -> Result<Admitted, Rejected> {
+        let bad = |error| Rejected { refusal: Refusal::BadToken, token: Some(error) };
+        let Some(source) = &rules.tokens else { return Err(bad(TokenError::NoKeys)) };
+        let checked = match &source.keys {
+            Some(keys) => token::verify(token, keys, &source.config, now.wall),
+            None => Err(TokenError::NoKeys),
+        };
+        let claims = checked.map_err(|error| {
+            let lacks_key = matches!(error, TokenError::UnknownKey { .. } | TokenError::NoKeys);
+            if lacks_key && source.renewed_from.is_some() && self.wish_keys(now.steady) {
+                return Rejected { refusal: Refusal::KeysAwaited, token: Some(error) };
+            }
+            bad(error)
+        })?;
+        let is_other = |user: &String| !user.is_empty() && **user != *claims.name;
+        if proof.username.as_ref().is_some_and(is_other) {
+            return Err(bad(TokenError::OtherUser));
+        }
+        let Claims { name, groups, until, key } = claims;
+        let kind = IdentityKind::User;
+        let (client, address) = (proof.client.as_str().into(), proof.address);
+        Ok(Admitted {
+            identity: Identity { kind, name, groups, client, address, until: Some(until) },
+            shown: Shown::Token { key },
+        })
+    }
+
+    /// Notes that newer keys are wanted; whether they may be asked for, or were a moment ago.
+    fn wish_keys(&self, now: Instant) -> bool {
+        let last = Instant::from_nanos(self.wished_at.load(Ordering::Acquire));
+        if now < last + KEYS_WISHED_MIN {
+            // Asked for already: soon there, if at all.
+            return now < last + KEYS_WISHED_MIN / 6;
+        }
+        self.wished_at.store(now.as_nanos(), Ordering::Release);
+        self.wishes_keys.store(true, Ordering::Release);
+        true
+    }
+
+    /// Whether newer keys should be fetched; says so once for each wish, and not more often than [`KEYS_WISHED_MIN`].
+    pub fn takes_wish_for_keys(&self) -> bool {
+        self.wishes_keys.swap(false, Ordering::AcqRel)
+    }
+
+    /// Checks tokens with other keys from now on; returns whether they are others. Nothing happens if no tokens are
+    /// accepted.
+    pub fn set_keys(&self, keys: KeySet) -> bool {
+        let mut rules = whole(self.rules.write());
+        let mut new = Rules::clone(&rules);
+        let Some(tokens) = &mut new.tokens else { return false };
+        if tokens.keys.as_ref() == Some(&keys) {
+            return false;
+        }
+        tokens.keys = Some(keys);
+        new.generation += 1;
+        let generation = new.generation;
+        *rules = Arc::new(new);
+        self.generation.store(generation, Ordering::Release);
+        true
+    }
+
+    /// Whether what somebody showed still lets them in: its password is the one of now, its token has not expired and is
+    /// signed with a key of now. What a certificate proved stays proved.
+    pub fn is_current(&self, admitted: &Admitted, now: Now) -> bool {
+        let rules = self.rules();
+        match &admitted.shown {
+            Shown::Nothing => rules.allow_anonymous,
+            Shown::Certificate => true,
+            Shown::Password(secret) => rules
+                .passwords
+                .as_ref()
+                .is_some_and(|all| all.secret(&admitted.identity.name) == Some(secret)),
+            Shown::Token { key } => {
+                let keys = rules.tokens.as_ref().and_then(|tokens| tokens.keys.as_ref());
+                admitted.identity.until.is_some_and(|until| now.wall < until)
+                    && keys.is_some_and(|keys| key.as_ref().is_none_or(|key| keys.holds(key)))
+            }
+        }
+    }
+
+    /// Whether there are passwords or tokens, so that somebody without a certificate may prove who they are.
+    pub fn takes_proofs(&self) -> bool {
+        let rules = self.rules();
+        rules.passwords.is_some() || rules.tokens.is_some()
+    }
+
+    /// Begins SCRAM; returns the exchange and the server's first message.
+    ///
+    /// # Errors
+    /// [`Refusal::BadCredentials`] if the message is not one of SCRAM or there is no password file.
+    pub fn begin_scram(&self, client_first: &[u8]) -> Result<(Scram, Vec<u8>), Refusal> {
+        let rules = self.rules();
+        let passwords = rules.passwords.as_ref().ok_or(Refusal::BadCredentials)?;
+        let nonce = random().map_err(|_: RandomError| Refusal::BadCredentials)?;
+        Scram::begin(client_first, nonce, |user| passwords.scram(user))
+    }
+
+    /// Ends SCRAM with the client's last message; returns who it is and the server's last message. Of `proof` the
+    /// client and the address count.
+    ///
+    /// # Errors
+    /// [`Refusal::BadCredentials`], [`Refusal::TooMany`] after wrong proofs for this user from this address.
+    pub fn finish_scram(
+        &self,
+        scram: Scram,
+        client_final: &[u8],
+        proof: &Proof,
+        now: Now,
+    ) -> Result<(Admitted, Vec<u8>), Rejected> {
+        let user = scram.claimed_user().to_owned();
+        self.attempt(proof.address, &user, now.steady, || {
+            let (user, server_final) = scram.finish(client_final)?;
+            let rules = self.rules();
+            let passwords = rules.passwords.as_ref().ok_or(Refusal::BadCredentials)?;
+            Ok((passwords.admit(&user, proof)?, server_final))
+        })
+    }
+
+    /// Reads `sources`, and changes nothing.
+    ///
+    /// # Errors
+    /// [`DoorsError`] if a text is wrong.
+    pub fn prepare(&self, sources: Sources) -> Result<Prepared, DoorsError> {
+        Rules::new(sources).map(Prepared)
+    }
+
+    /// Goes by `new` from now on.
+    pub fn exchange(&self, Prepared(mut new): Prepared) -> Reloaded {
+        let mut rules = whole(self.rules.write());
+        let users_changed = match (&rules.passwords, &new.passwords) {
+            (Some(old), Some(new)) => old.changed(new),
+            (Some(all), None) | (None, Some(all)) => all.users(),
+            (None, None) => Vec::new(),
+        };
+        // Keys that were fetched stay until newer ones are: what was read may be as old as the last start.
+        if let (Some(old), Some(tokens)) = (&rules.tokens, &mut new.tokens)
+            && tokens.renewed_from.is_some()
+            && tokens.renewed_from == old.renewed_from
+            && tokens.config == old.config
+            && old.keys.is_some()
+        {
+            tokens.keys.clone_from(&old.keys);
+        }
+        let tokens_changed = match (&rules.tokens, &new.tokens) {
+            (Some(old), Some(new)) => old.keys != new.keys || old.config != new.config,
+            (old, new) => old.is_some() != new.is_some(),
+        };
+        let text = |source: &Option<Source>| source.as_ref().map(|source| source.text.clone());
+        let [acl_changed, roles_changed] =
+            [0, 1].map(|file| text(&rules.texts[file]) != text(&new.texts[file]));
+        let is_other = acl_changed || roles_changed || tokens_changed || !users_changed.is_empty();
+        new.generation = rules.generation + u64::from(is_other);
+        let reloaded = Reloaded {
+            users_changed,
+            users: new.passwords.as_deref().map_or(0, Passwords::len),
+            acl_changed,
+            acl_rules: new.acl.as_deref().map_or(0, Acl::len),
+            roles_changed,
+            roles_rules: new.roles.as_deref().map_or(0, Roles::len),
+            tokens_changed,
+        };
+        let (generation, receives_all) = (new.generation, new.receives_all());
+        *rules = Arc::new(new);
+        // After the rules, so that what was decided by the former ones is decided anew by these.
+        self.receives_all.store(receives_all, Ordering::Release);
+        self.generation.store(generation, Ordering::Release);
+        drop(rules);
+        // Whoever makes a meter holds this lock while it looks at the rules: it finds these, or is found here.
+        let meters = whole(self.meters.lock());
+        let rules = self.rules();
+        meters.exchange(|identity| rules.limits(identity));
+        reloaded
+    }
+
+    /// The rules of this moment, for many decisions in a row.
+    pub fn rules(&self) -> Arc<Rules> {
+        let rules = whole(self.rules.read());
+        Arc::clone(&rules)
+    }
+
+    /// What `identity` has used; one meter for all its connections.
+    pub fn meter(&self, identity: &Identity) -> Arc<Meter> {
+        whole(self.meters.lock()).meter(identity, || self.rules().limits(identity))
+    }
+
+    fn attempt<T>(
+        &self,
+        address: Option<IpAddr>,
+        user: &str,
+        now: Instant,
+        check: impl FnOnce() -> Result<T, Refusal>,
+    ) -> Result<T, Rejected> {
+        let (key, counted) = {
+            let mut attempts = whole(self.attempts.lock());
+            let key = attempts.key(address, user);
+            (key, attempts.begin(key, now)?)
+        };
+        let result = check();
+        whole(self.attempts.lock()).end(key, counted, result.is_ok(), now);
+        Ok(result?)
+    }
+}
+
+impl Authorize for Doors {
+    fn decide(&self, identity: &Identity, action: Action, target: Target<'_>) -> Decision {
+        whole(self.rules.read()).decide(identity, action, target)
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn receives_all(&self) -> bool {
+        self.receives_all.load(Ordering::Acquire)
+    }
+}
+
+impl Admitted {
+    /// Somebody whose certificate TLS has verified.
+    pub fn by_certificate(identity: Identity) -> Self {
+        Self { identity, shown: Shown::Certificate }
+    }
+}
+
+impl Passwords {
+    /// `user`, who was proved by what `proof` came with.
+    fn admit(&self, user: &str, proof: &Proof) -> Result<Admitted, Refusal> {
+        let secret = self.secret(user).ok_or(Refusal::BadCredentials)?;
+        let identity = Identity::new(IdentityKind::User, user, &proof.client);
+        Ok(Admitted {
+            identity: Identity { address: proof.address, ..identity },
+            shown: Shown::Password(secret.clone()),
+        })
+    }
+}
+
+impl Rules {
+    /// The rules of `sources`, for many decisions in a row without doors.
+    ///
+    /// # Errors
+    /// [`DoorsError`] if a text is wrong.
+    pub fn new(sources: Sources) -> Result<Self, DoorsError> {
+        let Sources { passwords, acl, roles, tokens, allow_anonymous, decoy_key } = sources;
+        let read_passwords =
+            |source: Source| Passwords::parse(&source.path, &source.text, decoy_key);
+        let read_acl = |source: &Source| Acl::parse(&source.path, &source.text);
+        let read_roles = |source: &Source| Roles::parse(&source.path, &source.text);
+        let passwords = passwords.map(read_passwords).transpose().map_err(DoorsError::Password)?;
+        let read = acl.as_ref().map(read_acl).transpose().map_err(DoorsError::Acl)?;
+        let read_roles = roles.as_ref().map(read_roles).transpose().map_err(DoorsError::Roles)?;
+        Ok(Self {
+            passwords: passwords.map(Arc::new),
+            acl: read.map(Arc::new),
+            roles: read_roles.map(Arc::new),
+            tokens,
+            allow_anonymous,
+            texts: Arc::new([acl, roles]),
+            generation: 0,
+            built_in: Arc::default(),
+        })
+    }
+
+    /// What `identity` may use.
+    pub fn limits(&self, identity: &Identity) -> Limits {
+        self.roles.as_ref().map_or(Limits::NONE, |roles| roles.limits(identity))
+    }
+
+    fn judge(&self, identity: &Identity, action: Action, target: Target<'_>) -> Verdict<'_> {
+        let built_in = &self.built_in;
+        if identity.kind == IdentityKind::Internal {
+            return Verdict::Allow(&built_in.internal);
+        }
+        if !makes_sense(action, target) {
+            return Verdict::Deny(&built_in.no_sense);
+        }
+        let is_of_acl =
+            matches!(target, Target::Topic(_) | Target::Filter(_)) && action != Action::Functions;
+        let acl = self.acl.as_ref().filter(|_| is_of_acl);
+        let acl = acl.map(|acl| acl.judge(identity, action, target));
+        let roles = self.roles.as_ref().map(|roles| roles.judge(identity, action, target));
+        let said = match (acl, roles) {
+            (Some(acl), Some(roles)) => acl.and(roles),
+            (Some(one), None) | (None, Some(one)) => one,
+            (None, None) => built_in.judge(identity, action, target),
+        };
+        match (said, target) {
+            // A camera's certificate is made for nothing else.
+            (Verdict::Silent(_), Target::Camera(name))
+                if action == Action::Publish
+                    && identity.kind == IdentityKind::Node
+                    && *identity.name == *name =>
+            {
+                Verdict::Allow(&built_in.own_camera)
+            }
+            _ => said,
+        }
+    }
+}
+
+impl Authorize for Rules {
+    fn decide(&self, identity: &Identity, action: Action, target: Target<'_>) -> Decision {
+        self.judge(identity, action, target).or_deny()
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    fn receives_all(&self) -> bool {
+        self.acl.as_deref().is_none_or(Acl::receives_all)
+            && self.roles.as_deref().is_none_or(Roles::receives_all)
+    }
+}
+
+impl BuiltIn {
+    fn judge(&self, identity: &Identity, action: Action, target: Target<'_>) -> Verdict<'_> {
+        let is_stranger = identity.kind == IdentityKind::Anonymous;
+        match (action, target) {
+            (
+                Action::Publish | Action::Subscribe | Action::Receive,
+                Target::Topic(_) | Target::Filter(_),
+            )
+            | (Action::Frames, _) => Verdict::Allow(&self.usual),
+            _ if is_stranger => Verdict::Deny(&self.stranger),
+            (Action::Functions | Action::Admin, _) => {
+                match identity.is_local() || identity.kind == IdentityKind::Node {
+                    true => Verdict::Allow(&self.local),
+                    false => Verdict::Deny(&self.remote),
+                }
+            }
+            _ => Verdict::Allow(&self.proved),
+        }
+    }
+}
+
+impl Default for BuiltIn {
+    fn default() -> Self {
+        Self {
+            usual: "neither an ACL file nor a roles file speaks of it".into(),
+            proved: "no roles file is configured: whoever proved who they are may".into(),
+            stranger: "no roles file is configured: nobody in particular may use topics and see frames, and no more".into(),
+            remote: "no roles file is configured: functions and admin are for this machine and nodes of the site".into(),
+            local: "no roles file is configured: this machine and nodes of the site may".into(),
+            own_camera: "the certificate of a camera lets it publish as itself".into(),
+            internal: "this node itself".into(),
+            no_sense: "no rule can be asked for it".into(),
+        }
+    }
+}
+
+/// Why the doors do not go by their texts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DoorsError {
+    /// A line of the password file is wrong.
+    #[error(transparent)]
+    Password(PasswordError),
+    /// A line of the ACL file is wrong.
+    #[error(transparent)]
+    Acl(AclError),
+    /// A line of the roles file is wrong.
+    #[error(transparent)]
+    Roles(RolesError),
+    /// The key set is wrong.
+    #[error("{}: {error}", .path.display())]
+    Keys {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: KeySetError,
+    },
+}
+
+#[cfg(test)]
+mod tests;

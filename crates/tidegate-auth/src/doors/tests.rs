@@ -1,0 +1,474 @@
+//! Proofs in, identities and decisions out, while texts are exchanged.
+
+use std::{path::Path, time::Duration};
+
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
+
+use super::*;
+use crate::{
+    password::{hash, set_user},
+    scram::{Credentials, ScramClient},
+};
+
+const START: Now =
+    Now { steady: Instant::from_millis(5_000_000), wall: Instant::from_millis(1_700_000_000_000) };
+
+fn later(seconds: u64) -> Now {
+    let time = Duration::from_secs(seconds);
+    Now { steady: START.steady + time, wall: START.wall + time }
+}
+
+fn source(name: &str, text: &str) -> Option<Source> {
+    Some(Source { path: name.into(), text: text.to_owned().into() })
+}
+
+/// Where alice's password is `tide`, and bob's `ebb`; weak ones, to be fast.
+fn users() -> String {
+    let bob = Credentials::derive(b"ebb", b"salt of bob", 4096).encode();
+    let alice = Credentials::derive(b"tide", b"salt of ali", 4096).encode();
+    format!("alice:{alice}\nbob:{bob}\n")
+}
+
+fn sources(passwords: bool, acl: Option<&str>, allow_anonymous: bool) -> Sources {
+    Sources {
+        passwords: if passwords { source("passwords", &users()) } else { None },
+        acl: acl.and_then(|text| source("acl", text)),
+        roles: None,
+        tokens: None,
+        allow_anonymous,
+        decoy_key: DecoyKey([1; 32]),
+    }
+}
+
+fn with_roles(text: &str, acl: Option<&str>) -> Sources {
+    Sources { roles: source("roles", text), ..sources(false, acl, true) }
+}
+
+/// An issuer with one key of Ed25519, whose tokens say what is asked.
+struct Issuer(Ed25519KeyPair, &'static str);
+
+impl Issuer {
+    fn new(seed: u8, key: &'static str) -> Self {
+        Self(Ed25519KeyPair::from_seed_unchecked(&[seed; 32]).unwrap(), key)
+    }
+
+    fn keys(&self) -> KeySet {
+        let x = base64(self.0.public_key());
+        let set =
+            serde_json::json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": self.1, "x": x}]});
+        KeySet::parse(set.to_string().as_bytes()).unwrap()
+    }
+
+    fn token(&self, name: &str) -> String {
+        let header = serde_json::json!({"alg": "EdDSA", "kid": self.1});
+        let claims =
+            serde_json::json!({"aud": "us", "sub": name, "exp": 1_700_001_000, "groups": ["g"]});
+        let signed = format!("{}.{}", base64(header.to_string()), base64(claims.to_string()));
+        let signature = base64(self.0.sign(signed.as_bytes()));
+        format!("{signed}.{signature}")
+    }
+
+    fn source(&self, can_renew: bool) -> Option<TokenSource> {
+        let renewed_from = can_renew.then(|| "https://id.example/keys".to_owned());
+        Some(TokenSource { config: TokenConfig::new("us"), keys: Some(self.keys()), renewed_from })
+    }
+}
+
+fn base64(bytes: impl AsRef<[u8]>) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes)
+}
+
+fn reload(doors: &Doors, sources: &Sources) -> Result<Reloaded, DoorsError> {
+    Ok(doors.exchange(doors.prepare(sources.clone())?))
+}
+
+fn proof(user: Option<&str>, password: Option<&str>, certificate: Option<&str>) -> Proof {
+    Proof {
+        username: user.map(Into::into),
+        password: password.map(Into::into),
+        certificate: certificate.map(Into::into),
+        client: "c".into(),
+        address: Some([192, 0, 2, 1].into()),
+        ..Proof::default()
+    }
+}
+
+fn refusal(result: Result<Admitted, Rejected>) -> Option<Refusal> {
+    result.err().map(|rejected| rejected.refusal)
+}
+
+#[test]
+fn who_comes_in_and_as_whom() {
+    use IdentityKind::{Anonymous, Certificate, User};
+    let bad = Err(Refusal::BadCredentials);
+    for (passwords, anonymous, user, password, certificate, expected) in [
+        (true, false, Some("alice"), Some("tide"), None, Ok((User, "alice"))),
+        (true, false, Some("alice"), Some("ebb"), None, bad),
+        (true, false, Some("alice"), None, None, bad),
+        (true, false, Some("eve"), Some("tide"), None, bad),
+        (true, false, None, Some("tide"), None, bad),
+        (true, false, None, None, None, Err(Refusal::ProofRequired)),
+        (true, true, None, None, None, Ok((Anonymous, ""))),
+        (true, true, Some("alice"), Some("ebb"), None, bad), // a wrong proof is not none
+        (true, false, None, None, Some("dev-1"), Ok((Certificate, "dev-1"))),
+        (true, false, Some("alice"), Some("tide"), Some("dev-1"), Ok((User, "alice"))),
+        (true, false, Some("alice"), Some("ebb"), Some("dev-1"), bad),
+        (true, false, None, None, Some(""), Err(Refusal::ProofRequired)),
+        // Without a password file nobody can prove a name, so it is nobody's.
+        (false, true, Some("alice"), Some("tide"), None, Ok((Anonymous, ""))),
+        (false, false, Some("alice"), Some("tide"), None, bad),
+        (false, false, Some("alice"), None, Some("dev-1"), Ok((Certificate, "dev-1"))),
+    ] {
+        let doors = Doors::new(sources(passwords, None, anonymous)).unwrap();
+        let proof = proof(user, password, certificate);
+        let result = doors.authenticate(&proof, START);
+        if let Ok(admitted) = &result {
+            assert_eq!(admitted.identity.address, proof.address);
+            assert!(doors.is_current(admitted, START));
+        }
+        let got = result.map(|who| who.identity).map_err(|rejected| rejected.refusal);
+        let got = got.as_ref().map(|who| (who.kind, &*who.name)).map_err(|refusal| *refusal);
+        assert_eq!(got, expected, "{proof:?}");
+    }
+}
+
+#[test]
+fn scram_proves_a_user_without_the_password() {
+    let doors = Doors::new(sources(true, None, false)).unwrap();
+    let log_in = |user: &str, password: &str| {
+        let (mut client, first) = ScramClient::begin(user, password.as_bytes(), [3; 18]);
+        let (server, answer) = doors.begin_scram(&first)?;
+        let last = client.answer(&answer).unwrap();
+        let proof = proof(None, None, None);
+        let (admitted, last) = doors.finish_scram(server, &last, &proof, START)?;
+        assert_eq!(client.verify(&last), Ok(()));
+        Ok::<_, Rejected>(admitted.identity)
+    };
+    assert_eq!(&*log_in("bob", "ebb").unwrap().name, "bob");
+    for (user, password) in [("bob", "tide"), ("eve", "tide")] {
+        assert_eq!(log_in(user, password), Err(Refusal::BadCredentials.into()));
+    }
+}
+
+#[test]
+fn tokens_are_taken_as_tokens_and_as_passwords() {
+    let issuer = Issuer::new(1, "one");
+    let own = issuer.token("alice");
+    let other = Issuer::new(2, "one").token("alice");
+    for (passwords, user, password, token, expected) in [
+        (false, None, None, Some(&*own), None),
+        (true, None, Some(&*own), None, None),
+        (true, Some(""), Some(&*own), None, None),
+        (true, Some("alice"), Some(&*own), None, None),
+        (true, Some("bob"), Some(&*own), None, Some(Refusal::BadToken)),
+        (true, Some("alice"), Some(&*other), None, Some(Refusal::BadToken)),
+        (true, Some("bob"), Some("ebb"), Some(&*other), Some(Refusal::BadToken)), // shown, so it counts
+        (true, Some("alice"), Some("tide"), None, None),
+        (true, Some("alice"), Some("eyJ"), None, Some(Refusal::BadCredentials)),
+    ] {
+        let tokens = issuer.source(false);
+        let doors = Doors::new(Sources { tokens, ..sources(passwords, None, false) }).unwrap();
+        let proof = Proof { token: token.map(Into::into), ..proof(user, password, None) };
+        let result = doors.authenticate(&proof, START);
+        if let Ok(admitted) = &result {
+            assert_eq!(
+                (&*admitted.identity.name, admitted.identity.kind),
+                ("alice", IdentityKind::User)
+            );
+            assert_eq!(
+                admitted.identity.groups.len(),
+                usize::from(admitted.identity.until.is_some())
+            );
+        }
+        assert_eq!(refusal(result), expected, "{user:?} {password:?} {token:?}");
+    }
+    // Where none are accepted, a token is a wrong password, and nothing else.
+    let doors = Doors::new(sources(true, None, true)).unwrap();
+    let result = doors.authenticate(&proof(Some("alice"), Some(&own), None), START);
+    assert_eq!(refusal(result), Some(Refusal::BadCredentials));
+    let proof = Proof { token: Some((&*own).into()), ..Proof::default() };
+    assert_eq!(refusal(doors.authenticate(&proof, START)), Some(Refusal::BadToken));
+}
+
+#[test]
+fn keys_are_wished_for_at_a_bounded_rate() {
+    let (old, new) = (Issuer::new(1, "old"), Issuer::new(2, "new"));
+    let tokens = old.source(true);
+    let doors = Doors::new(Sources { tokens, ..sources(false, None, false) }).unwrap();
+    let proof = Proof { token: Some((&*new.token("alice")).into()), ..Proof::default() };
+    let shown = |at: Now| refusal(doors.authenticate(&proof, at));
+    assert!(!doors.takes_wish_for_keys());
+    assert_eq!(shown(START), Some(Refusal::KeysAwaited));
+    assert!(doors.takes_wish_for_keys() && !doors.takes_wish_for_keys(), "told once");
+    assert_eq!(shown(later(1)), Some(Refusal::KeysAwaited), "they are on their way");
+    assert_eq!(shown(later(10)), Some(Refusal::BadToken), "they did not help");
+    assert!(!doors.takes_wish_for_keys());
+    assert_eq!(shown(later(30)), Some(Refusal::KeysAwaited));
+    assert!(doors.takes_wish_for_keys());
+    assert!(doors.set_keys(new.keys()) && !doors.set_keys(new.keys()));
+    assert_eq!(shown(later(31)), None);
+}
+
+#[test]
+fn what_was_shown_holds_as_long_as_it_is_good() {
+    let issuer = Issuer::new(1, "one");
+    let all = Sources { tokens: issuer.source(false), ..sources(true, None, true) };
+    let doors = Doors::new(all.clone()).unwrap();
+    let admit = |proof: &Proof| doors.authenticate(proof, START).unwrap();
+    let by_password = admit(&proof(Some("bob"), Some("ebb"), None));
+    let by_token = admit(&proof(None, Some(&issuer.token("eve")), None));
+    let by_certificate = admit(&proof(None, None, Some("dev")));
+    let by_nothing = admit(&proof(None, None, None));
+    let current = |now: Now| {
+        [&by_password, &by_token, &by_certificate, &by_nothing]
+            .map(|who| doors.is_current(who, now))
+    };
+    assert_eq!(current(START), [true; 4]);
+    assert_eq!(current(later(1059)), [true; 4], "leeway included");
+    assert_eq!(current(later(1060)), [true, false, true, true]);
+
+    reload(&doors, &Sources { tokens: Issuer::new(1, "two").source(false), ..all.clone() })
+        .unwrap();
+    assert_eq!(current(START), [true, false, true, true]);
+    let users = set_user(&users(), "bob", &hash(b"ebb").unwrap()).unwrap();
+    reload(&doors, &Sources { passwords: source("p", &users), ..all.clone() }).unwrap();
+    assert_eq!(
+        current(START),
+        [false, true, true, true],
+        "another secret, even of the same password"
+    );
+    reload(&doors, &Sources { passwords: None, allow_anonymous: false, tokens: None, ..all })
+        .unwrap();
+    assert_eq!(current(START), [false, false, true, false]);
+}
+
+#[test]
+fn wrong_guesses_are_slowed_and_forgotten() {
+    let doors = Doors::new(sources(true, None, false)).unwrap();
+    let (wrong, right) =
+        (proof(Some("bob"), Some("x"), None), proof(Some("bob"), Some("ebb"), None));
+    let shown = |proof: &Proof, at: Now| refusal(doors.authenticate(proof, at));
+    for _ in 0..5 {
+        assert_eq!(shown(&wrong, START), Some(Refusal::BadCredentials));
+    }
+    assert_eq!(shown(&right, START), Some(Refusal::TooMany));
+    let other = Proof { address: Some([192, 0, 2, 2].into()), ..right.clone() };
+    assert_eq!(shown(&other, START), None, "another address is not slowed");
+    assert_eq!(shown(&right, later(1)), None);
+    assert_eq!(shown(&wrong, START), Some(Refusal::BadCredentials), "it was forgotten");
+}
+
+#[test]
+fn reload_takes_all_or_nothing() {
+    let first = Sources {
+        roles: source(
+            "roles",
+            "[role.r]\nfetch-original = [\"cam1\"]\n[authenticated]\nroles = [\"r\"]\n",
+        ),
+        ..sources(true, Some("user alice\ntopic read a\n"), false)
+    };
+    let doors = Doors::new(first.clone()).unwrap();
+    let alice = Identity::new(IdentityKind::User, "alice", "c");
+    let reads = |topic: &str| doors.decide(&alice, Action::Receive, Target::Topic(topic)).allow;
+    let fetches =
+        |camera: &str| doors.decide(&alice, Action::FetchOriginal, Target::Camera(camera)).allow;
+    let comes_in = |user, password| {
+        doors.authenticate(&proof(Some(user), Some(password), None), START).is_ok()
+    };
+    let is_as_first = || {
+        reads("a")
+            && !reads("b")
+            && fetches("cam1")
+            && !fetches("cam2")
+            && comes_in("bob", "ebb")
+            && doors.generation() == 0
+    };
+    assert!(is_as_first());
+    assert_eq!(reload(&doors, &first).unwrap().users_changed, Vec::<String>::new());
+    assert_eq!(doors.generation(), 0, "nothing changed");
+
+    // A good file beside a broken one: neither is taken, whichever it is.
+    let fewer = users().lines().next().unwrap().to_owned();
+    let second = Sources {
+        passwords: source("passwords", &fewer),
+        acl: source("acl", "user alice\ntopic read b\ntopic read c\n"),
+        roles: source(
+            "roles",
+            "[role.r]\nfetch-original = [\"cam2\"]\n[user.alice]\nroles = [\"r\"]\n",
+        ),
+        ..first.clone()
+    };
+    for (broken, expected) in [
+        (
+            Sources { passwords: source("passwords", "bob:secret"), ..second.clone() },
+            "passwords:1: the password stands here in plain text",
+        ),
+        (
+            Sources { acl: source("acl", "user alice\ntopic raed b\n"), ..second.clone() },
+            "acl:2: \"raed\" is no access",
+        ),
+        (
+            Sources { roles: source("roles", "[role.r]\nfetch = [\"cam2\"]\n"), ..second.clone() },
+            "roles:2: role r has no right \"fetch\"",
+        ),
+        (Sources { roles: source("roles", "[role.r"), ..second.clone() }, "roles:1: "),
+    ] {
+        let error = reload(&doors, &broken).unwrap_err().to_string();
+        assert!(error.contains(expected) && !error.contains("secret"), "{error}");
+        assert!(is_as_first(), "{expected}");
+    }
+
+    let reloaded = reload(&doors, &second).unwrap();
+    assert_eq!(reloaded.users_changed, ["bob"]);
+    assert_eq!((reloaded.users, reloaded.acl_changed, reloaded.acl_rules), (1, true, 2));
+    assert_eq!((reloaded.roles_changed, reloaded.roles_rules), (true, 1));
+    assert!(!reads("a") && reads("b") && !fetches("cam1") && fetches("cam2"));
+    assert!(!comes_in("bob", "ebb") && doors.generation() == 1);
+
+    // Other files, or none: whoever had a name has it no longer.
+    let others = Sources { passwords: source("others", &users()), ..second.clone() };
+    assert_eq!(reload(&doors, &others).unwrap().users_changed, ["bob"]);
+    assert!(comes_in("bob", "ebb"));
+    let none = Sources { passwords: None, ..second };
+    assert_eq!(reload(&doors, &none).unwrap().users_changed, ["alice", "bob"]);
+    assert!(!comes_in("bob", "ebb") && doors.generation() == 3);
+}
+
+#[test]
+fn fetched_keys_outlive_a_reload_that_brings_none() {
+    let issuer = Issuer::new(1, "one");
+    let mut all = Sources { tokens: issuer.source(true), ..sources(false, None, false) };
+    all.tokens.as_mut().unwrap().keys = None;
+    let doors = Doors::new(all.clone()).unwrap();
+    let proof = Proof { token: Some((&*issuer.token("a")).into()), ..Proof::default() };
+    assert!(doors.authenticate(&proof, START).is_err());
+    doors.set_keys(issuer.keys());
+    assert!(!reload(&doors, &all).unwrap().tokens_changed);
+    assert!(doors.authenticate(&proof, START).is_ok());
+    // From elsewhere others may come.
+    all.tokens.as_mut().unwrap().renewed_from = Some("https://other.example/keys".to_owned());
+    assert!(reload(&doors, &all).unwrap().tokens_changed);
+    assert!(doors.authenticate(&proof, START).is_err());
+}
+
+#[test]
+fn broken_texts_open_no_door() {
+    assert!(matches!(Doors::new(sources(true, Some("nonsense"), true)), Err(DoorsError::Acl(_))));
+    assert!(matches!(Doors::new(with_roles("nonsense", None)), Err(DoorsError::Roles(_))));
+}
+
+#[test]
+fn without_rules_strangers_and_those_from_afar_are_kept_from_the_node() {
+    use Action::{Admin, FetchOriginal, Frames, Functions, Publish, Subscribe};
+    let (topic, filter) = (Target::Topic("a"), Target::Filter("#"));
+    let (camera, node) = (Target::Camera("cam1"), Target::Node);
+    let doors = Doors::new(sources(false, None, true)).unwrap();
+    assert!(doors.receives_all());
+    let (here, there) = (Some([127, 0, 0, 1].into()), Some([192, 0, 2, 1].into()));
+    let from = |address, kind| Identity { address, ..Identity::new(kind, "x", "c") };
+    use IdentityKind::{Anonymous, Certificate, Internal, Node, User};
+    for (identity, expected) in [
+        // publish, subscribe, frames; publish frames, originals, functions, admin
+        (from(here, Anonymous), [true, true, true, false, false, false, false]),
+        (from(there, Anonymous), [true, true, true, false, false, false, false]),
+        (from(here, User), [true; 7]),
+        (from(there, User), [true, true, true, true, true, false, false]),
+        (from(here, Certificate), [true; 7]),
+        (from(there, Certificate), [true, true, true, true, true, false, false]),
+        (from(None, Certificate), [true, true, true, true, true, false, false]),
+        (from(there, Node), [true; 7]),
+        (from(None, Internal), [true; 7]),
+    ] {
+        let got = [
+            (Publish, topic),
+            (Subscribe, filter),
+            (Frames, camera),
+            (Publish, camera),
+            (FetchOriginal, camera),
+            (Functions, node),
+            (Admin, camera),
+        ]
+        .map(|(action, target)| doors.decide(&identity, action, target).allow);
+        assert_eq!(got, expected, "{identity:?}");
+    }
+}
+
+#[test]
+fn two_files_count_together_and_deny_wins() {
+    let acl = "topic read both\ntopic read acl\ntopic deny acl-denied\ntopic read roles-denied\n";
+    let roles = "[role.r]\nsubscribe = [\"both\", \"roles\", \"acl-denied\"]\nframes = true\n\
+                 [role.r.deny]\nsubscribe = [\"roles-denied\"]\n[anonymous]\nroles = [\"r\"]\n";
+    let who = Identity::anonymous("c");
+    for (has_acl, has_roles, expected) in [
+        (
+            true,
+            true,
+            "both:acl:1 acl:acl:2 roles:roles:2 acl-denied:!acl:3 roles-denied:!roles:5 neither:!roles",
+        ),
+        (
+            true,
+            false,
+            "both:acl:1 acl:acl:2 roles:!acl acl-denied:!acl:3 roles-denied:acl:4 neither:!acl",
+        ),
+        (
+            false,
+            true,
+            "both:roles:2 acl:!roles roles:roles:2 acl-denied:roles:2 roles-denied:!roles:5 neither:!roles",
+        ),
+    ] {
+        let acl = has_acl.then_some(acl).and_then(|text| source("acl", text));
+        let roles = has_roles.then_some(roles).and_then(|text| source("roles", text));
+        let doors = Doors::new(Sources { acl, roles, ..sources(false, None, true) }).unwrap();
+        let got = ["both", "acl", "roles", "acl-denied", "roles-denied", "neither"].map(|topic| {
+            let decision = doors.decide(&who, Action::Receive, Target::Topic(topic));
+            let place = decision.rule.split(": ").next().unwrap();
+            format!("{topic}:{}{place}", if decision.allow { "" } else { "!" })
+        });
+        assert_eq!(got.join(" "), expected);
+        // The ACL file speaks of topics alone.
+        assert!(doors.decide(&who, Action::Frames, Target::Camera("x")).allow);
+        assert!(!doors.receives_all());
+    }
+}
+
+#[test]
+fn a_camera_may_be_itself_unless_a_role_denies_it() {
+    let cam1 = Identity::new(IdentityKind::Node, "cam1", "");
+    let publishes = |text: &str, camera: &str| {
+        let doors = Doors::new(with_roles(text, None)).unwrap();
+        doors.decide(&cam1, Action::Publish, Target::Camera(camera)).allow
+    };
+    let denied = "[role.lost.deny]\npublish = true\n[node.cam1]\nroles = [\"lost\"]\n";
+    for (text, camera, expected) in
+        [("", "cam1", true), ("", "cam2", false), (denied, "cam1", false)]
+    {
+        assert_eq!(publishes(text, camera), expected, "{text} {camera}");
+    }
+}
+
+#[test]
+fn limits_of_a_reload_hold_for_those_who_are_there() {
+    let limit = |max: &str| with_roles(&format!("[user.ada]\nconnections_max = {max}\n"), None);
+    let doors = Doors::new(limit("2")).unwrap();
+    let ada = Identity::new(IdentityKind::User, "ada", "c");
+    let _one = doors.meter(&ada).enter().unwrap();
+    let two = doors.meter(&ada).enter().unwrap();
+    assert_eq!(doors.meter(&ada).enter().unwrap_err(), Refusal::Connections);
+    drop(two);
+    reload(&doors, &limit("1")).unwrap();
+    assert_eq!(doors.meter(&ada).enter().unwrap_err(), Refusal::Connections);
+}
+
+#[test]
+fn nothing_that_is_shown_holds_a_secret() {
+    let sources = sources(true, Some("topic a"), false);
+    let doors = Doors::new(sources.clone()).unwrap();
+    let proof =
+        Proof { token: Some("hunter2".into()), ..proof(Some("bob"), Some("hunter2"), None) };
+    let admitted = doors.authenticate(&self::proof(Some("bob"), Some("ebb"), None), START);
+    let shown = format!("{sources:?} {doors:?} {proof:?} {admitted:?} {:?}", Path::new("x"));
+    for secret in ["hunter2", "scram-sha-256", "c2FsdCBvZiBib2I"] {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+}

@@ -1,0 +1,29 @@
+//! Who somebody is, and what they may do.
+//!
+//! ```text
+//!  Proof ──▶ attempts ──▶ password, SCRAM, token, certificate ──▶ Identity ──▶ ACL file, roles file ──▶ Decision
+//!            (too many?)                                            │          (deny wins)
+//!                                                                   └──▶ limits: connections, messages, bytes
+//! ```
+//!
+//! [`Doors`] holds all of it for a node. Texts of files and sets of keys are handed in and exchanged as a whole; times are
+//! arguments.
+
+pub mod acl;
+mod attempts;
+pub mod audit;
+pub mod doors;
+pub mod keys;
+pub mod limits;
+pub mod password;
+mod pattern;
+mod poison;
+pub mod roles;
+pub mod scram;
+pub mod token;
+mod verdict;
+
+pub use doors::{
+    Admitted, Doors, DoorsError, Now, Prepared, Rejected, Reloaded, Rules, Source, Sources,
+    TokenSource,
+};

@@ -1,0 +1,286 @@
+//! The roles file: users, groups, nodes and certificates, the roles that they have, and what a role may do.
+//!
+//! ```text
+//! [role.viewer]                       a right with what it extends to, or `true` for all
+//! subscribe = ["home/#", "dev/%c/#"]  topic filters: %c is the client identifier, %u the user name
+//! frames = ["yard-*"]                 cameras, * for any letters
+//! [role.viewer.deny]                  a deny wins over every allow, of whatever role
+//! subscribe = ["home/safe/#"]
+//! [group.family]
+//! roles = ["viewer"]
+//! [user.ada]                          by password or by token
+//! groups = ["family"]
+//! connections_max = 10                limits of this user, all connections together
+//! [certificate.counter]               an application or device, by the name in its certificate
+//! [node.yard-1]                       a node of the site, by the name in its certificate
+//! [authenticated]                     whoever proved who they are
+//! [anonymous]                         whoever proved nothing
+//! ```
+//!
+//! | right | extends to |
+//! |---|---|
+//! | `publish` | topics; the frames of a camera, written `camera:NAME` |
+//! | `subscribe` | topics |
+//! | `frames`, `fetch-original` | cameras |
+//! | `functions` | topics; without any the whole node, by `true` |
+//! | `admin` | cameras, written `camera:NAME`; the whole node, by `true` |
+//!
+//! - What no role allows is denied. A token's groups count beside those of the file.
+//! - How topics are matched: as in the ACL file (`acl`), names in patterns included.
+//!
+//! Always true: a file is taken as a whole or refused with its line; every decision names its rule with its place.
+
+mod file;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tidegate_message::{Action, Authorize, Decision, Identity, IdentityKind, Target};
+
+pub use self::file::{RolesError, RolesProblem};
+use crate::{
+    limits::Limits,
+    pattern::{Names, Pattern, without_share},
+    verdict::Verdict,
+};
+
+/// The rules of a roles file.
+#[derive(Debug)]
+pub struct Roles {
+    roles: Vec<Role>,
+    users: BTreeMap<Box<str>, Member>,
+    certificates: BTreeMap<Box<str>, Member>,
+    nodes: BTreeMap<Box<str>, Member>,
+    groups: BTreeMap<Box<str>, Member>,
+    authenticated: Member,
+    anonymous: Member,
+    /// Said when no rule fits.
+    no_rule: Arc<str>,
+    /// Said of a target that does not go with its action.
+    no_sense: Arc<str>,
+    internal: Arc<str>,
+}
+
+/// Who has roles.
+#[derive(Debug, Default)]
+struct Member {
+    /// Places in [`Roles::roles`].
+    roles: Vec<usize>,
+    groups: Vec<Box<str>>,
+    limits: Limits,
+}
+
+#[derive(Debug)]
+struct Role {
+    name: Box<str>,
+    rights: [Grants; RIGHTS.len()],
+}
+
+/// What a role says of one right.
+#[derive(Debug, Default)]
+struct Grants {
+    allow: Vec<Rule>,
+    deny: Vec<Rule>,
+}
+
+/// One entry of a right.
+#[derive(Debug)]
+struct Rule {
+    extent: Extent,
+    /// Its place, role and right, and the entry as written.
+    text: Arc<str>,
+}
+
+#[derive(Debug)]
+enum Extent {
+    All,
+    Topics(Pattern),
+    Cameras(CameraPattern),
+}
+
+/// The rights, in the order in which roles hold them.
+const RIGHTS: [Action; 6] = [
+    Action::Publish,
+    Action::Subscribe,
+    Action::Frames,
+    Action::FetchOriginal,
+    Action::Functions,
+    Action::Admin,
+];
+
+fn right_of(action: Action) -> usize {
+    let action = if action == Action::Receive { Action::Subscribe } else { action };
+    RIGHTS.iter().position(|right| *right == action).expect("each other action is a right")
+}
+
+impl Roles {
+    /// Number of rules, of all roles.
+    pub fn len(&self) -> usize {
+        let grants = self.roles.iter().flat_map(|role| &role.rights);
+        grants.map(|grants| grants.allow.len() + grants.deny.len()).sum()
+    }
+
+    /// Whether there are no rules, and so nothing is allowed.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The names of the roles, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.roles.iter().map(|role| &*role.name)
+    }
+
+    /// What `identity` may use: its own limits, else the widest of its groups, else those of its kind.
+    pub fn limits(&self, identity: &Identity) -> Limits {
+        let own = self.member(identity).map_or(Limits::NONE, |member| member.limits);
+        let groups = self.groups_of(identity).map(|group| group.limits);
+        let groups = groups.reduce(Limits::wider).unwrap_or(Limits::NONE);
+        own.or(groups).or(self.kind(identity).map_or(Limits::NONE, |kind| kind.limits))
+    }
+
+    fn member(&self, identity: &Identity) -> Option<&Member> {
+        match identity.kind {
+            IdentityKind::User => self.users.get(&*identity.name),
+            IdentityKind::Certificate => self.certificates.get(&*identity.name),
+            IdentityKind::Node => self.nodes.get(&*identity.name),
+            IdentityKind::Anonymous | IdentityKind::Internal => None,
+        }
+    }
+
+    fn kind(&self, identity: &Identity) -> Option<&Member> {
+        match identity.kind {
+            IdentityKind::Anonymous => Some(&self.anonymous),
+            IdentityKind::Internal => None,
+            _ => Some(&self.authenticated),
+        }
+    }
+
+    fn groups_of<'a>(&'a self, identity: &Identity) -> impl Iterator<Item = &'a Member> {
+        let own = self.member(identity).into_iter().flat_map(|member| &member.groups);
+        let own = own.filter_map(|group| self.groups.get(group));
+        own.chain(identity.groups.iter().filter_map(|group| self.groups.get(&**group)))
+    }
+
+    fn roles_of<'a>(&'a self, identity: &Identity) -> impl Iterator<Item = &'a Role> {
+        let members = self.member(identity).into_iter().chain(self.groups_of(identity));
+        let members = members.chain(self.kind(identity));
+        members.flat_map(|member| &member.roles).map(|&role| &self.roles[role])
+    }
+
+    /// What the rules of the file say.
+    pub(crate) fn judge(
+        &self,
+        identity: &Identity,
+        action: Action,
+        target: Target<'_>,
+    ) -> Verdict<'_> {
+        if identity.kind == IdentityKind::Internal {
+            return Verdict::Allow(&self.internal);
+        }
+        if !makes_sense(action, target) {
+            return Verdict::Deny(&self.no_sense);
+        }
+        let (right, names) = (right_of(action), Names::of(identity));
+        let grants = || self.roles_of(identity).map(|role| &role.rights[right]);
+        let deny = grants().flat_map(|g| &g.deny).find(|rule| rule.extent.denies(target, names));
+        if let Some(rule) = deny {
+            return Verdict::Deny(&rule.text);
+        }
+        match grants().flat_map(|g| &g.allow).find(|rule| rule.extent.allows(target, names)) {
+            Some(rule) => Verdict::Allow(&rule.text),
+            None => Verdict::Silent(&self.no_rule),
+        }
+    }
+}
+
+impl Authorize for Roles {
+    fn decide(&self, identity: &Identity, action: Action, target: Target<'_>) -> Decision {
+        self.judge(identity, action, target).or_deny()
+    }
+
+    /// Always 0: whoever exchanges files counts.
+    fn generation(&self) -> u64 {
+        0
+    }
+
+    /// True if no rule denies a topic, and each that allows some covers all that it has a topic in common with.
+    fn receives_all(&self) -> bool {
+        let right = right_of(Action::Subscribe);
+        self.roles.iter().map(|role| &role.rights[right]).all(|grants| {
+            let covers = |rule: &Rule| match &rule.extent {
+                Extent::Topics(topics) => topics.covers_what_it_overlaps(),
+                Extent::All | Extent::Cameras(_) => true,
+            };
+            grants.deny.is_empty() && grants.allow.iter().all(covers)
+        })
+    }
+}
+
+/// Whether that can be asked of that.
+pub(crate) fn makes_sense(action: Action, target: Target<'_>) -> bool {
+    match action {
+        Action::Publish => matches!(target, Target::Topic(_) | Target::Camera(_)),
+        Action::Receive => matches!(target, Target::Topic(_)),
+        Action::Subscribe => match target {
+            Target::Filter(filter) => without_share(filter).is_some(),
+            _ => false,
+        },
+        Action::Frames | Action::FetchOriginal => matches!(target, Target::Camera(_)),
+        Action::Functions => matches!(target, Target::Topic(_) | Target::Filter(_) | Target::Node),
+        Action::Admin => matches!(target, Target::Camera(_) | Target::Node),
+    }
+}
+
+impl Extent {
+    fn allows(&self, target: Target<'_>, names: Names<'_>) -> bool {
+        match (self, target) {
+            (Self::All, _) => true,
+            (Self::Topics(topics), Target::Topic(topic)) => topics.matches(topic, names),
+            (Self::Topics(topics), Target::Filter(filter)) => {
+                without_share(filter).is_some_and(|filter| topics.overlaps(filter, names))
+            }
+            (Self::Cameras(cameras), Target::Camera(name)) => cameras.matches(name),
+            _ => false,
+        }
+    }
+
+    fn denies(&self, target: Target<'_>, names: Names<'_>) -> bool {
+        match (self, target) {
+            (Self::Topics(topics), Target::Topic(topic)) => topics.denies(topic, names),
+            (Self::Topics(topics), Target::Filter(filter)) => {
+                without_share(filter).is_some_and(|filter| topics.denies_all(filter, names))
+            }
+            _ => self.allows(target, names),
+        }
+    }
+}
+
+/// Names of cameras; `*` stands for any letters, none included.
+#[derive(Debug)]
+struct CameraPattern(Box<str>);
+
+impl CameraPattern {
+    /// None if no camera can have such a name.
+    fn parse(text: &str) -> Option<Self> {
+        let is_of_names = |c: char| c.is_ascii_alphanumeric() || "._-*".contains(c);
+        (!text.is_empty() && text.len() <= 256 && text.chars().all(is_of_names))
+            .then(|| Self(text.into()))
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        let mut parts = self.0.split('*');
+        let first = parts.next().unwrap_or_default();
+        let Some(mut rest) = name.strip_prefix(first) else { return false };
+        let Some(last) = parts.next_back() else { return rest.is_empty() };
+        // Each as early as it comes leaves most for the next.
+        for part in parts {
+            match rest.find(part) {
+                Some(at) => rest = &rest[at + part.len()..],
+                None => return false,
+            }
+        }
+        rest.ends_with(last)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+//! Rights at the doors of the API and of node links: each act is decided by the rules of now, and what is refused or
+//! administered is written to the audit log.
+//!
+//! Always true: who was let in by something that no longer holds, such as a token that has expired, is refused from then on,
+//! also in the middle of a stream.
+
+use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
+
+use sha2::{Digest as _, Sha256};
+use tidegate_client::ApiError;
+use tidegate_message::{Action, Authorize as _, Code, IdentityKind, Target};
+use tidegate_wire::NodeId;
+
+use crate::{
+    auth::{
+        self, Admitted, Doors, Sources,
+        audit::{Audit, Entry, Outcome},
+        password::DecoyKey,
+    },
+    pki::{Kind, PeerIdentity},
+};
+
+/// How often a stream looks whether it may go on.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Who calls.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// As rules name it, and what it showed.
+    pub admitted: Admitted,
+    /// What its certificate is for; none of whoever showed a password or a token.
+    pub certificate: Option<Kind>,
+    /// Tells those who hold cameras apart: the hash of the key, or of the name of a user.
+    pub key: NodeId,
+}
+
+impl Identity {
+    /// Of a peer whose certificate was verified.
+    pub fn of_peer(peer: &PeerIdentity, address: Option<IpAddr>) -> Self {
+        let kind = match peer.kind {
+            Kind::Node | Kind::Camera => IdentityKind::Node,
+            Kind::Application => IdentityKind::Certificate,
+        };
+        let identity = tidegate_message::Identity {
+            address,
+            ..tidegate_message::Identity::new(kind, &peer.name, "")
+        };
+        Self {
+            admitted: Admitted::by_certificate(identity),
+            certificate: Some(peer.kind),
+            key: peer.node,
+        }
+    }
+
+    /// Of somebody who showed a password or a token.
+    pub fn of_user(admitted: Admitted) -> Self {
+        // No key of a certificate hashes to it, since no public key begins so.
+        let name = format!("user {}", admitted.identity.name);
+        let key = NodeId(Sha256::digest(name).into());
+        Self { admitted, certificate: None, key }
+    }
+
+    /// As rules name it.
+    pub fn who(&self) -> &tidegate_message::Identity {
+        &self.admitted.identity
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.who().name
+    }
+
+    /// Whether both are the same name of the same kind.
+    pub fn is(&self, other: &Self) -> bool {
+        let (one, other) = (self.who(), other.who());
+        (one.kind, &one.name) == (other.kind, &other.name)
+    }
+}
+
+/// `application counter`, `user ada`.
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.certificate.map_or("user", Kind::as_str);
+        write!(f, "{kind} {}", self.name())
+    }
+}
+
+/// What doors outside of MQTT ask; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// Who comes in, and what they may do.
+    pub doors: Arc<Doors>,
+    /// Where it is written down.
+    pub audit: Audit,
+}
+
+/// Certificates alone, and what they may do without any file: for tests and demonstrations.
+impl Default for Access {
+    fn default() -> Self {
+        let sources = Sources {
+            passwords: None,
+            acl: None,
+            roles: None,
+            tokens: None,
+            allow_anonymous: false,
+            decoy_key: DecoyKey([0; 32]),
+        };
+        let doors = Doors::new(sources).expect("there is no text that could be wrong");
+        Self { doors: Arc::new(doors), audit: Audit::default() }
+    }
+}
+
+impl Access {
+    /// Lets `identity` do that, or says which rule does not. Denials are written down.
+    ///
+    /// # Errors
+    /// [`Code::ACTION_DENIED`] by the rule, [`Code::IDENTITY_REFUSED`] if what it showed no longer holds.
+    pub fn may(
+        &self,
+        door: &'static str,
+        identity: &Identity,
+        action: Action,
+        target: Target<'_>,
+    ) -> Result<(), ApiError> {
+        let refused = self.look(identity, action, target);
+        if let Err(error) = &refused {
+            self.tell(door, identity, Outcome::Refused, action.word(), target, error.message());
+        }
+        refused
+    }
+
+    /// Whether it may, without a word to the audit log.
+    pub fn allows(&self, identity: &Identity, action: Action, target: Target<'_>) -> bool {
+        self.look(identity, action, target).is_ok()
+    }
+
+    fn look(
+        &self,
+        identity: &Identity,
+        action: Action,
+        target: Target<'_>,
+    ) -> Result<(), ApiError> {
+        if !self.doors.is_current(&identity.admitted, auth::now()) {
+            let text = format!("what {identity} came in with no longer holds; come in anew");
+            return Err(ApiError::new(Code::IDENTITY_REFUSED, text));
+        }
+        let decision = self.doors.decide(identity.who(), action, target);
+        if decision.allow {
+            return Ok(());
+        }
+        let action = action.word();
+        let text = format!("{identity} may not {action} {target}: {}", decision.rule);
+        Err(ApiError::new(Code::ACTION_DENIED, text))
+    }
+
+    /// Writes down an act.
+    pub fn tell(
+        &self,
+        door: &'static str,
+        identity: &Identity,
+        outcome: Outcome,
+        what: &str,
+        target: Target<'_>,
+        rule: &str,
+    ) {
+        self.audit.tell(|| Entry {
+            what: what.to_owned(),
+            target: target.to_string(),
+            rule: rule.to_owned(),
+            ..Entry::of(auth::now().wall, door, identity.who(), outcome)
+        });
+    }
+
+    /// Waits until `identity` may no longer do that, and says why.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: it keeps nothing.
+    pub async fn lost(
+        &self,
+        door: &'static str,
+        identity: &Identity,
+        action: Action,
+        target: Target<'_>,
+    ) -> ApiError {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if let Err(error) = self.may(door, identity, action, target) {
+                return error;
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Who calls: the certificate of the connection, or what came with the call.
+//!
+//! ```text
+//!  authorization: Bearer TOKEN ─────────┐
+//!  authorization: Basic USER:PASSWORD ──┼─▶ Doors ─▶ Identity
+//!  certificate of the connection ───────┘
+//! ```
+//!
+//! Always true: what comes with a call counts before the certificate of its connection, and a wrong one is not made good by a
+//! certificate; no error and no log holds any of it.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use sha2::{Digest as _, Sha256};
+use tidegate_message::{Code, Proof, Refusal};
+use tokio::sync::Semaphore;
+use tonic::{Request, Status, metadata::MetadataMap};
+
+use crate::{
+    access::{Access, Identity},
+    api::ApiError,
+    auth::{
+        self, Rejected,
+        audit::{Entry, Outcome},
+        limits::Lease,
+        token::TOKEN_BYTES_MAX,
+    },
+};
+
+/// Passwords that are checked at a time: each takes megabytes and tens of milliseconds by design.
+const CHECKS_MAX: usize = 2;
+/// Longest `authorization`: a token with the word before it.
+const AUTHORIZATION_BYTES_MAX: usize = TOKEN_BYTES_MAX + 16;
+
+/// The other end of a connection.
+#[derive(Debug)]
+pub(super) struct Peer {
+    address: SocketAddr,
+    certificate: Option<Arc<Identity>>,
+    /// The digest of the password that came with the last call, and who it was: checking one takes long.
+    last: Mutex<Option<([u8; 32], Arc<Identity>)>>,
+}
+
+impl Peer {
+    pub(super) fn new(address: SocketAddr, certificate: Option<Arc<Identity>>) -> Self {
+        Self { address, certificate, last: Mutex::default() }
+    }
+}
+
+/// Finds out who calls.
+#[derive(Debug)]
+pub(super) struct Callers {
+    access: Access,
+    checks: Arc<Semaphore>,
+}
+
+impl Callers {
+    pub(super) fn new(access: Access) -> Self {
+        Self { access, checks: Arc::new(Semaphore::new(CHECKS_MAX)) }
+    }
+
+    /// Who makes this call.
+    pub(super) async fn identity<T>(&self, request: &Request<T>) -> Result<Arc<Identity>, Status> {
+        let peer = request.extensions().get::<Arc<Peer>>().cloned();
+        let peer =
+            peer.ok_or_else(|| ApiError::new(Code::INTERNAL, "the connection has no peer"))?;
+        let Some(proof) = authorization(request.metadata(), peer.address.ip())? else {
+            let shown = peer.certificate.clone();
+            return Ok(shown.ok_or_else(|| self.refused(&peer, "", Refusal::ProofRequired.into()))?);
+        };
+        if proof.token.is_some() {
+            let admitted = self.access.doors.authenticate(&proof, auth::now());
+            let admitted = admitted.map_err(|rejected| self.refused(&peer, "", rejected))?;
+            return Ok(Arc::new(Identity::of_user(admitted)));
+        }
+        Ok(self.by_password(&peer, proof).await?)
+    }
+
+    async fn by_password(&self, peer: &Peer, proof: Proof) -> Result<Arc<Identity>, ApiError> {
+        let user = proof.username.clone().unwrap_or_default();
+        let digest: [u8; 32] = Sha256::new()
+            .chain_update(user.as_bytes())
+            .chain_update([0])
+            .chain_update(proof.password.as_deref().unwrap_or_default())
+            .finalize()
+            .into();
+        let last = peer.last.lock().expect("no panic while it is looked at").clone();
+        if let Some((_, identity)) = last.filter(|(last, _)| *last == digest)
+            && self.access.doors.is_current(&identity.admitted, auth::now())
+        {
+            return Ok(identity);
+        }
+        let checks = self.checks.clone().acquire_owned().await.expect("it is never closed");
+        let doors = self.access.doors.clone();
+        let checked = tokio::task::spawn_blocking(move || {
+            let _checks = checks;
+            doors.authenticate(&proof, auth::now())
+        });
+        let checked = checked.await.map_err(|error| {
+            ApiError::new(Code::INTERNAL, "a password could not be checked").caused_by(error)
+        })?;
+        let admitted = checked.map_err(|rejected| self.refused(peer, &user, rejected))?;
+        let identity = Arc::new(Identity::of_user(admitted));
+        *peer.last.lock().expect("no panic while it is set") = Some((digest, identity.clone()));
+        Ok(identity)
+    }
+
+    /// A stream more of an identity.
+    pub(super) fn enter(&self, identity: &Identity) -> Result<Lease, ApiError> {
+        self.access.doors.meter(identity.who()).enter().map_err(|refusal| {
+            ApiError::new(Code::LIMIT_REACHED, format!("{identity} is refused: {refusal}"))
+        })
+    }
+
+    fn refused(&self, peer: &Peer, user: &str, rejected: Rejected) -> ApiError {
+        let why = crate::error_chain(&rejected);
+        tracing::info!(peer = %peer.address, %user, error = why, "a call to the API was refused");
+        self.access.audit.tell(|| refused_login(peer.address.ip(), user, why.clone()));
+        let code = match rejected.refusal {
+            Refusal::TooMany | Refusal::KeysAwaited | Refusal::Connections => Code::LIMIT_REACHED,
+            _ => Code::IDENTITY_REFUSED,
+        };
+        match rejected.refusal {
+            Refusal::ProofRequired => {
+                let text = "nothing was shown: a certificate of the site, a token or a user name with its password is needed";
+                ApiError::new(code, text)
+            }
+            _ => ApiError::new(code, why),
+        }
+    }
+}
+
+/// Somebody who was not let in.
+pub(super) fn refused_login(from: IpAddr, user: &str, why: String) -> Entry {
+    Entry {
+        at: auth::now().wall,
+        outcome: Outcome::Refused,
+        who: if user.is_empty() { String::new() } else { format!("user {user}") },
+        client: String::new(),
+        from: Some(from),
+        door: "api",
+        what: "login".to_owned(),
+        target: String::new(),
+        rule: why,
+    }
+}
+
+/// What came with a call; none if nothing did.
+fn authorization(metadata: &MetadataMap, from: IpAddr) -> Result<Option<Proof>, ApiError> {
+    let Some(value) = metadata.get("authorization") else { return Ok(None) };
+    let malformed = || {
+        let text = "the call's authorization is neither Bearer with a token nor Basic with a user name and password";
+        ApiError::new(Code::IDENTITY_REFUSED, text)
+    };
+    let bytes = value.as_encoded_bytes();
+    if bytes.len() > AUTHORIZATION_BYTES_MAX {
+        return Err(malformed());
+    }
+    let text = str::from_utf8(bytes).map_err(|_| malformed())?;
+    let (scheme, rest) = text.split_once(' ').ok_or_else(malformed)?;
+    let rest = rest.trim_start();
+    let proof = Proof { address: Some(from), ..Proof::default() };
+    // RFC 9110 section 11.1: the scheme in any case.
+    match scheme.to_ascii_lowercase().as_str() {
+        "bearer" => Ok(Some(Proof { token: Some(rest.into()), ..proof })),
+        "basic" => {
+            let decoded: tidegate_message::Secret =
+                STANDARD.decode(rest).map_err(|_| malformed())?.into();
+            let colon = decoded.iter().position(|byte| *byte == b':').ok_or_else(malformed)?;
+            let user = str::from_utf8(&decoded[..colon]).map_err(|_| malformed())?;
+            let password = Some(decoded[colon + 1..].to_vec().into());
+            Ok(Some(Proof { username: Some(user.to_owned()), password, ..proof }))
+        }
+        _ => Err(malformed()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn authorizations_are_read_or_refused() {
+        let long = format!("Bearer {}", "x".repeat(AUTHORIZATION_BYTES_MAX));
+        let basic = |text: &str| format!("Basic {}", STANDARD.encode(text));
+        for (text, expected) in [
+            ("Bearer a.b.c".to_owned(), Ok("token a.b.c")),
+            ("bEARER  a.b.c".to_owned(), Ok("token a.b.c")),
+            (basic("ada:tide:pool"), Ok("ada tide:pool")),
+            (basic("ada:"), Ok("ada ")),
+            (basic(":x"), Ok(" x")),
+            (basic("ada"), Err(())),
+            ("Basic !".to_owned(), Err(())),
+            ("Basic".to_owned(), Err(())),
+            ("Digest x".to_owned(), Err(())),
+            (String::new(), Err(())),
+            (long, Err(())),
+        ] {
+            let mut metadata = MetadataMap::new();
+            metadata.insert("authorization", text.parse().unwrap());
+            let got = authorization(&metadata, [192, 0, 2, 1].into());
+            let shown = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+            let got = got.map(Option::unwrap).map(|proof| match (&proof.token, &proof.username) {
+                (Some(token), None) => format!("token {}", shown(token)),
+                (None, Some(user)) => format!("{user} {}", shown(&proof.password.clone().unwrap())),
+                _ => panic!("{proof:?}"),
+            });
+            match (got, expected) {
+                (Ok(got), Ok(expected)) => assert_eq!(got, expected),
+                (Err(error), Err(())) => assert_eq!(error.code(), Code::IDENTITY_REFUSED),
+                (got, _) => panic!("{text}: {got:?}"),
+            }
+        }
+        assert!(authorization(&MetadataMap::new(), [192, 0, 2, 1].into()).unwrap().is_none());
+    }
+}

@@ -1,0 +1,103 @@
+//! The node's doors and rules as the MQTT server asks them; what they refuse is written to the audit log.
+
+use std::{net::IpAddr, sync::Arc};
+
+use tidegate_message::{Action, Authorize, Decision, Identity, Proof, Refusal, Target};
+
+use super::settings::{Authenticate, Scram};
+use crate::{
+    access::Access,
+    auth::{
+        self, Rejected,
+        audit::{Entry, Outcome},
+        limits::Lease,
+    },
+};
+
+impl Authenticate for Access {
+    fn authenticate(&self, proof: &Proof) -> Result<Identity, Refusal> {
+        match self.doors.authenticate(proof, auth::now()) {
+            Ok(admitted) => Ok(admitted.identity),
+            Err(rejected) => Err(self.rejected(proof, proof.username.as_deref(), &rejected)),
+        }
+    }
+
+    fn generation(&self) -> u64 {
+        Authorize::generation(&*self.doors)
+    }
+
+    fn is_slow(&self, proof: &Proof) -> bool {
+        proof.password.is_some() || proof.username.is_some()
+    }
+
+    fn scram(self: Arc<Self>, proof: Proof, first: &[u8]) -> Result<Scram, Refusal> {
+        let (scram, challenge) = self.doors.begin_scram(first)?;
+        let finish = Box::new(move |last: &[u8]| {
+            let user = scram.claimed_user().to_owned();
+            let finished = self.doors.finish_scram(scram, last, &proof, auth::now());
+            let (admitted, last) =
+                finished.map_err(|rejected| self.rejected(&proof, Some(&user), &rejected))?;
+            Ok((admitted.identity, last))
+        });
+        Ok(Scram { challenge, finish })
+    }
+
+    fn enter(&self, identity: &Identity) -> Result<Option<Lease>, Refusal> {
+        self.doors.meter(identity).enter().map(Some)
+    }
+
+    fn refused(&self, client: &str, address: Option<IpAddr>, refusal: Refusal) {
+        self.audit.tell(|| login(client, address, None, refusal.to_string()));
+    }
+}
+
+/// What is denied is written down, but for messages that a filter brought and a rule keeps back: those are many, and nobody
+/// asked for each.
+impl Authorize for Access {
+    fn decide(&self, identity: &Identity, action: Action, target: Target<'_>) -> Decision {
+        let decision = self.doors.decide(identity, action, target);
+        if !decision.allow && action != Action::Receive {
+            self.audit.tell(|| Entry {
+                what: action.word().to_owned(),
+                target: target.to_string(),
+                rule: decision.rule.to_string(),
+                ..Entry::of(auth::now().wall, "mqtt", identity, Outcome::Refused)
+            });
+        }
+        decision
+    }
+
+    fn generation(&self) -> u64 {
+        Authorize::generation(&*self.doors)
+    }
+
+    fn receives_all(&self) -> bool {
+        self.doors.receives_all()
+    }
+}
+
+impl Access {
+    fn rejected(&self, proof: &Proof, user: Option<&str>, rejected: &Rejected) -> Refusal {
+        let why = crate::error_chain(rejected);
+        if rejected.token.is_some() {
+            tracing::info!(client = %proof.client, error = why, "a token is not accepted");
+        }
+        self.audit.tell(|| login(&proof.client, proof.address, user, why));
+        rejected.refusal
+    }
+}
+
+/// Somebody who was not let in.
+fn login(client: &str, from: Option<IpAddr>, user: Option<&str>, why: String) -> Entry {
+    Entry {
+        at: auth::now().wall,
+        outcome: Outcome::Refused,
+        who: user.map(|user| format!("user {user}")).unwrap_or_default(),
+        client: client.to_owned(),
+        from,
+        door: "mqtt",
+        what: "login".to_owned(),
+        target: String::new(),
+        rule: why,
+    }
+}

@@ -1,0 +1,222 @@
+//! Tokens, roles, limits and the audit log over real sockets and signals.
+
+use std::{
+    fs,
+    process::Command,
+    time::{Duration, Instant, SystemTime},
+};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
+use tidegate_load::client::{Client, ClientError, Options, Outgoing};
+use tidegate_wire::mqtt::{QoS, ReasonCode};
+
+use crate::program::{LONGEST, Program, options_of};
+
+/// Gives out tokens signed with Ed25519.
+struct Issuer(Ed25519KeyPair);
+
+impl Issuer {
+    fn new() -> Self {
+        Self(Ed25519KeyPair::from_seed_unchecked(&[7; 32]).expect("a seed"))
+    }
+
+    fn keys(&self, id: &str) -> String {
+        let x = URL_SAFE_NO_PAD.encode(self.0.public_key());
+        format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","kid":"{id}","x":"{x}"}}]}}"#)
+    }
+
+    /// One for `name` in the group `staff` that expires `seconds` from now.
+    fn token(&self, name: &str, seconds: i64) -> String {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+        let until = now.as_secs() as i64 + seconds;
+        let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
+        let header = part(r#"{"alg":"EdDSA","kid":"one"}"#);
+        let claims = format!(r#"{{"aud":"us","sub":"{name}","groups":["staff"],"exp":{until}}}"#);
+        let signed = format!("{header}.{}", part(&claims));
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(self.0.sign(signed.as_bytes())))
+    }
+}
+
+const ROLES: &str = "\
+[role.operator]
+publish = [\"t/#\"]
+[group.staff]
+roles = [\"operator\"]
+[user.bob]
+connections_max = 1
+messages_per_second = 20
+";
+
+/// A node with these roles that takes tokens, and what reloads it.
+fn start(folder: tempfile::TempDir, issuer: &Issuer) -> (Program, String) {
+    let path = |name: &str| folder.path().join(name);
+    tidegate::pki::init(&path("data/pki"), &Default::default()).expect("certificates");
+    fs::write(path("roles"), ROLES).expect("a file");
+    fs::write(path("keys"), issuer.keys("one")).expect("a file");
+    let text = format!(
+        "[auth]\nroles_file = {:?}\ntoken_keys_file = {:?}\ntoken_audience = \"us\"\ntoken_leeway = \"0s\"\n\
+         [mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\nallow_anonymous = false\n",
+        path("roles"),
+        path("keys"),
+    );
+    (Program::start_in(folder, &text), text)
+}
+
+fn connect(program: &Program, user: Option<&str>, password: &str) -> Result<Client, ReasonCode> {
+    let options = Options {
+        username: user.map(str::to_owned),
+        password: Some(password.as_bytes().to_vec()),
+        ..options_of(program.address("main"))
+    };
+    match Client::connect(options) {
+        Ok(client) => Ok(client),
+        Err(ClientError::Refused { reason, .. }) => Err(reason),
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+fn publishes(client: &mut Client, topic: &str) -> bool {
+    let message = Outgoing { topic, payload: b"x", qos: QoS::AtLeastOnce, ..Outgoing::default() };
+    match client.publish(&message) {
+        Ok(reason) => !reason.is_failure(),
+        Err(ClientError::Publish { reason, .. }) => {
+            assert_eq!(reason, ReasonCode::NOT_AUTHORIZED);
+            false
+        }
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+fn ends(client: &mut Client) -> ReasonCode {
+    match client.receive(LONGEST) {
+        Err(ClientError::Disconnected { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_token_is_a_password_and_ends_with_its_time() {
+    let issuer = Issuer::new();
+    let (program, _) = start(tempfile::tempdir().expect("a folder"), &issuer);
+    let token = issuer.token("ada", 3600);
+    let mut ada = connect(&program, None, &token).expect("the token is good");
+    assert!(publishes(&mut ada, "t/x") && !publishes(&mut ada, "u"));
+    assert!(connect(&program, Some("ada"), &token).is_ok());
+    let bad = ReasonCode::BAD_USER_NAME_OR_PASSWORD;
+    for (user, password, expected) in [
+        (Some("eve"), &*token, bad),
+        (None, &issuer.token("ada", -1), bad),
+        (None, &token[..token.len() - 2], bad),
+        // There is no password file that could prove a name, so that nothing was proved.
+        (Some("ada"), "secret", ReasonCode::NOT_AUTHORIZED),
+    ] {
+        let refused = connect(&program, user, password).expect_err("it is refused");
+        assert_eq!(refused, expected, "{user:?}");
+    }
+    let mut short = connect(&program, None, &issuer.token("ada", 2)).expect("it still holds");
+    let began = Instant::now();
+    assert_eq!(ends(&mut short), ReasonCode::NOT_AUTHORIZED);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(publishes(&mut ada, "t/x"), "the other one still holds");
+
+    let audit = program.path("data/state/audit.log");
+    program.stop();
+    let log = fs::read_to_string(audit).expect("an audit log");
+    for expected in [
+        "\"rule\":\"the token is not accepted: the token is not that of the user name that came with it\"",
+        "\"rule\":\"the token is not accepted: the token expired",
+        "\"what\":\"publish\"",
+        "\"who\":\"user ada\"",
+        "no role allows it",
+    ] {
+        assert!(log.contains(expected), "no {expected} in\n{log}");
+    }
+    assert!(!log.contains("secret") && !log.contains(&token[..20]), "{log}");
+}
+
+#[test]
+fn limits_hold_for_all_connections_of_a_user() {
+    let issuer = Issuer::new();
+    let (program, _) = start(tempfile::tempdir().expect("a folder"), &issuer);
+    let token = issuer.token("bob", 3600);
+    let mut bob = connect(&program, None, &token).expect("the token is good");
+    let second = connect(&program, None, &token).err();
+    assert_eq!(second, Some(ReasonCode::QUOTA_EXCEEDED));
+    assert!(
+        connect(&program, None, &issuer.token("ada", 60)).is_ok(),
+        "another user is not counted"
+    );
+    let began = Instant::now();
+    for _ in 0..60 {
+        assert!(publishes(&mut bob, "t/x"));
+    }
+    // A second's worth at once, and then 20 a second.
+    assert!(began.elapsed() > Duration::from_millis(1_500), "{:?}", began.elapsed());
+    bob.disconnect().expect("a farewell");
+    let until = Instant::now() + LONGEST;
+    while connect(&program, None, &token).is_err() {
+        assert!(Instant::now() < until, "one gone, another may come");
+    }
+    program.stop();
+}
+
+#[test]
+fn a_reload_takes_roles_and_keys_or_leaves_both() {
+    let issuer = Issuer::new();
+    let (program, text) = start(tempfile::tempdir().expect("a folder"), &issuer);
+    let token = issuer.token("ada", 3600);
+    let mut ada = connect(&program, None, &token).expect("the token is good");
+    assert!(publishes(&mut ada, "t/x") && !publishes(&mut ada, "u"));
+
+    // One of the two is wrong: neither is taken.
+    let roles = ROLES.replace("t/#", "u/#");
+    for (new_roles, new_keys) in [(&*roles, "nonsense"), ("[role", &*issuer.keys("two"))] {
+        fs::write(program.path("roles"), new_roles).expect("a file");
+        fs::write(program.path("keys"), new_keys).expect("a file");
+        program.reload(&text);
+        program.line_with("stay as they were");
+        assert!(publishes(&mut ada, "t/x") && !publishes(&mut ada, "u"));
+    }
+
+    fs::write(program.path("roles"), &roles).expect("a file");
+    fs::write(program.path("keys"), issuer.keys("one")).expect("a file");
+    program.reload(&text);
+    program.line_with("roles_changed=true");
+    assert!(!publishes(&mut ada, "t/x") && publishes(&mut ada, "u"));
+
+    // Another key: whoever came by a token comes again with one of now, and with no other.
+    fs::write(program.path("keys"), issuer.keys("two")).expect("a file");
+    program.reload(&text);
+    assert_eq!(ends(&mut ada), ReasonCode::ADMINISTRATIVE_ACTION);
+    assert!(connect(&program, None, &token).is_err());
+
+    let audit = program.path("data/state/audit.log");
+    program.stop();
+    let log = fs::read_to_string(audit).expect("an audit log");
+    let reloads = |result: &str| {
+        let is_one = |line: &&str| line.contains("\"what\":\"reload\"") && line.contains(result);
+        log.lines().filter(is_one).count()
+    };
+    assert_eq!((reloads("\"done\""), reloads("\"failed\"")), (2, 2), "{log}");
+}
+
+#[test]
+fn the_program_explains_its_rules_and_exits_by_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("roles"), ROLES).expect("a file");
+    for (arguments, status, expected) in [
+        ("ada publish t/x --group staff", 0, "allow: roles:2: role operator: publish t/#\n"),
+        ("ada publish t/x", 1, "deny: roles: no role allows it\n"),
+        ("ada publish t/#", 2, ""),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .current_dir(folder.path())
+            .args(["--set", "auth.roles_file=roles", "acl", "check"])
+            .args(arguments.split(' '))
+            .output()
+            .expect("the program");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{output:?}");
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+    }
+}
