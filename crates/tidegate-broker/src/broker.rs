@@ -1,11 +1,15 @@
 //! One shard: sessions and connections, told what happens and asked what leaves.
 
 mod authenticate;
+mod checkpoint;
 mod connect;
 mod deliver;
 mod due;
+mod keep;
+mod promise;
 mod publish;
 mod receive;
+mod restore;
 mod subscribe;
 mod sys;
 mod transmit;
@@ -28,6 +32,7 @@ use crate::{
     admission::{Admission, Batch},
     connection::Connection,
     givers::Givers,
+    journal::RetainedAs,
     message::Message,
     outbox::Buffers,
     routes::Route,
@@ -60,6 +65,9 @@ pub struct Broker {
     /// Routes of topics of late, by hash.
     routes: Vec<Option<Arc<Route>>>,
     admission: Option<Box<dyn Admission>>,
+    /// None where nothing outlives the process.
+    keeper: Option<Box<keep::Keeper>>,
+    numbers: keep::Numbers,
     batch: Batch,
     /// What is owed for the drafts of `batch`, in order.
     pending: Vec<publish::Pending>,
@@ -90,10 +98,15 @@ pub enum Output {
 pub enum Peer {
     /// A message for subscribers there.
     #[doc(hidden)]
-    Message(Arc<Message>, RouteHandle),
+    Message(Arc<Message>, RouteHandle, Option<PeerOrigin>),
     /// A message for one member of a shared subscription there.
     #[doc(hidden)]
-    Member(Arc<Message>, RouteHandle, usize, usize),
+    Member(Arc<Message>, RouteHandle, usize, usize, Option<PeerOrigin>),
+    /// What is retained of a topic that the shard owns, or nothing any more.
+    #[doc(hidden)]
+    Retained(Arc<str>, Option<Arc<Message>>, Box<RetainedAs>, PeerOrigin),
+    /// The shard of that number has in its journal what came from here, up to that message.
+    Seen(usize, u64),
     /// The connection of that session is not to be read from.
     Pause(SessionKey),
     /// One reason less not to read from it.
@@ -105,6 +118,10 @@ pub enum Peer {
 /// A route between shards; nobody else looks into it.
 #[derive(Clone, Debug)]
 pub struct RouteHandle(Arc<Route>);
+
+/// Names a message between shards that is written down; nobody else looks into it.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerOrigin(keep::Origin);
 
 /// Counts of a shard, or of a node. Messages are PUBLISH packets; bytes are of their payloads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -145,6 +162,10 @@ pub struct Statistics {
     pub overflow_disconnects: u64,
     /// Large messages that had to wait for the schedule.
     pub withheld: u64,
+    /// Records of what is to outlive the process that could not be written.
+    pub journal_failures: u64,
+    /// Messages that were refused, among others, because they could not be kept.
+    pub journal_refused: u64,
 }
 
 impl Statistics {
@@ -167,6 +188,8 @@ impl Statistics {
         self.hops_exceeded += other.hops_exceeded;
         self.overflow_disconnects += other.overflow_disconnects;
         self.withheld += other.withheld;
+        self.journal_failures += other.journal_failures;
+        self.journal_refused += other.journal_refused;
         self
     }
 }
@@ -226,6 +249,8 @@ impl Broker {
             retained_at: None,
             routes: vec![None; ROUTES],
             admission: None,
+            keeper: None,
+            numbers: keep::Numbers::default(),
             batch: Batch::default(),
             pending: Vec::new(),
             scratch: Vec::new(),
@@ -274,22 +299,36 @@ impl Broker {
     pub fn handle_peers(&mut self, now: Instant, batch: impl IntoIterator<Item = Peer>) {
         for peer in batch {
             match peer {
-                Peer::Message(message, RouteHandle(route)) => {
+                Peer::Message(message, RouteHandle(route), origin) => {
+                    self.begin_record(origin.map(|origin| origin.0));
                     self.deliver_held(now, &route, message);
                 }
-                Peer::Member(message, RouteHandle(route), group, member) => {
+                Peer::Member(message, RouteHandle(route), group, member, origin) => {
+                    self.begin_record(origin.map(|origin| origin.0));
                     self.deliver_member(now, &route, group, member, &message);
                 }
+                Peer::Retained(topic, message, retained, origin) => {
+                    self.begin_record(Some(origin.0));
+                    self.write_retained(now, &topic, message.as_ref(), *retained);
+                }
+                Peer::Seen(shard, number) => self.confirmed(shard, number),
                 Peer::Pause(session) => self.pause(session),
                 Peer::Resume(session) => self.resume(session),
                 Peer::Reclaim(bytes) => self.give_back(bytes),
             }
         }
+        self.tell_seen();
     }
 
     /// When [`Broker::handle_timeout`] is to be called, if ever.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.next()
+    }
+
+    /// What there is, for tests.
+    #[cfg(test)]
+    pub(crate) fn session_slots(&self) -> &Slab<Session> {
+        &self.sessions
     }
 
     /// How many timers are set.
@@ -304,6 +343,8 @@ impl Broker {
             connections: self.connections.len() as u64,
             connections_peak: self.shared.connections_peak(),
             sessions: self.sessions.len() as u64,
+            journal_failures: self.keeper.as_ref().map_or(0, |keeper| keeper.counts.failures),
+            journal_refused: self.keeper.as_ref().map_or(0, |keeper| keeper.counts.refused),
             ..self.statistics
         }
     }

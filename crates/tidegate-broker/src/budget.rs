@@ -7,7 +7,7 @@ use std::sync::{
 
 /// A hard bound on bytes, shared by all shards of a node.
 ///
-/// Always true: the sum of all live [`Charge`]s is at most the limit.
+/// Always true: the sum of all live [`Charge`]s is at most the limit, or what a restart brought back if that is more.
 #[derive(Clone, Debug)]
 pub struct Budget {
     state: Arc<State>,
@@ -59,6 +59,14 @@ impl Budget {
                 None
             }
         }
+    }
+
+    /// Takes `bytes` for what an earlier process has promised, whether or not there is room.
+    pub(crate) fn charge_restored(&self, bytes: u64) -> Charge {
+        let state = &self.state;
+        let before = state.used.fetch_add(bytes, Ordering::AcqRel);
+        state.peak.fetch_max(before + bytes, Ordering::Relaxed);
+        Charge { bytes, is_of_message: false, state: state.clone() }
     }
 
     /// The limit in bytes.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tidegate_message::{Instant, Payload};
+use tidegate_message::{Instant, Payload, Position};
 use tidegate_wire::mqtt::{PacketId, QoS, Version};
 
 use crate::{
@@ -72,10 +72,22 @@ pub(crate) struct Connection {
     pub(crate) drains: bool,
     /// A large PUBLISH that is being received.
     pub(crate) receiving: Option<Box<Receiving>>,
-    /// Exchanges of former connections that are yet to be sent again.
-    pub(crate) resend: VecDeque<PacketId>,
+    /// Exchanges of former connections that are yet to be sent again, and those that wait for the disk to be sent at all.
+    pub(crate) resend: VecDeque<Resend>,
+    /// Answers to it that wait for the disk.
+    pub(crate) owed: u32,
     /// QoS 1 and 2 messages sent on this connection and not acknowledged: what Receive Maximum bounds (section 4.9).
     pub(crate) unacknowledged: u16,
+}
+
+/// An exchange that is to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resend {
+    pub(crate) id: PacketId,
+    /// Whether it was, or may have been, before.
+    pub(crate) is_repeated: bool,
+    /// Not before the journal's records up to this one are durable.
+    pub(crate) after: Option<Position>,
 }
 
 /// Where an authentication stands.

@@ -1,6 +1,9 @@
 //! QoS 1 and 2 messages on their way to one subscriber (MQTT 5, section 4.3 and 4.4).
 
-use std::{collections::VecDeque, num::NonZeroU16};
+use std::{
+    collections::{HashSet, VecDeque},
+    num::NonZeroU16,
+};
 
 use tidegate_wire::mqtt::{PacketId, QoS};
 
@@ -75,6 +78,31 @@ impl Inflight {
         id
     }
 
+    /// Goes on with an exchange of an earlier process: with its message, or accepted already.
+    pub(crate) fn restore(&mut self, id: PacketId, kept: Option<Box<Queued>>) {
+        let awaits = if kept.is_some() { Awaits::Pubrec } else { Awaits::Pubcomp };
+        let bytes = kept.as_ref().map_or(0, |queued| queued.payload_bytes() as u64);
+        self.bytes += bytes;
+        self.kept_bytes += kept.as_ref().map_or(0, |queued| queued.message.charged());
+        self.entries.push_back(Entry { id, awaits, kept, bytes, is_large: false });
+        self.free_ahead = 0;
+    }
+
+    /// Goes on with an exchange of QoS 1 whose identifier nobody knows any more: another one, which is not among `used`.
+    pub(crate) fn restore_repeated(&mut self, kept: Box<Queued>, used: &HashSet<PacketId>) {
+        let id = loop {
+            let id = self.next_id();
+            if !used.contains(&id) {
+                break id;
+            }
+        };
+        let bytes = kept.payload_bytes() as u64;
+        self.bytes += bytes;
+        self.kept_bytes += kept.message.charged();
+        let (awaits, kept) = (Awaits::Puback, Some(kept));
+        self.entries.push_back(Entry { id, awaits, kept, bytes, is_large: false });
+    }
+
     fn next_id(&mut self) -> PacketId {
         loop {
             while self.free_ahead == 0 {
@@ -101,12 +129,13 @@ impl Inflight {
         self.entries.iter().position(|entry| entry.id == id && entry.awaits == awaits)
     }
 
-    /// Ends an exchange that awaited this; false if there is none.
-    pub(crate) fn end(&mut self, id: PacketId, awaits: Awaits) -> bool {
-        let Some(at) = self.position(id, awaits) else { return false };
+    /// Ends an exchange that awaited this, and gives its number in the journal, 0 if it has none; nothing if there is no such
+    /// exchange.
+    pub(crate) fn end(&mut self, id: PacketId, awaits: Awaits) -> Option<u64> {
+        let at = self.position(id, awaits)?;
         let entry = self.entries.remove(at).expect("found");
         self.forget(&entry);
-        true
+        Some(entry.kept.map_or(0, |queued| queued.number))
     }
 
     fn forget(&mut self, entry: &Entry) {
@@ -160,7 +189,7 @@ mod tests {
         for _ in 0..70_000 {
             let id = inflight.begin(QoS::AtLeastOnce, 1, false, None);
             assert!(id != first && id != second);
-            assert!(inflight.end(id, Awaits::Puback));
+            assert!(inflight.end(id, Awaits::Puback).is_some());
         }
         assert_eq!((inflight.len(), inflight.bytes()), (2, 2));
         // More than once around, with many in use anywhere.
@@ -170,7 +199,7 @@ mod tests {
             let id = inflight.begin(QoS::AtLeastOnce, 0, false, None);
             assert!(id != first && id != second && !used.contains(&id));
             let ended = std::mem::replace(&mut used[round * 7 % 450], id);
-            assert!(inflight.end(ended, Awaits::Puback));
+            assert!(inflight.end(ended, Awaits::Puback).is_some());
         }
     }
 
@@ -178,11 +207,11 @@ mod tests {
     fn qos_2_takes_two_steps() {
         let mut inflight = Inflight::default();
         let id = inflight.begin(QoS::ExactlyOnce, 9, true, None);
-        assert!(!inflight.end(id, Awaits::Puback));
+        assert!(inflight.end(id, Awaits::Puback).is_none());
         assert!(inflight.release(id));
         assert!(inflight.release(id)); // PUBREC again
         assert_eq!((inflight.bytes(), inflight.large(), inflight.len()), (0, 0, 1));
-        assert!(inflight.end(id, Awaits::Pubcomp));
-        assert!(!inflight.end(id, Awaits::Pubcomp));
+        assert!(inflight.end(id, Awaits::Pubcomp).is_some());
+        assert!(inflight.end(id, Awaits::Pubcomp).is_none());
     }
 }

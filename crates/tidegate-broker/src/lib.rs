@@ -23,6 +23,7 @@ mod connection;
 mod givers;
 pub mod index;
 mod inflight;
+pub mod journal;
 pub mod message;
 mod outbox;
 mod queue;
@@ -40,8 +41,8 @@ mod waits;
 
 pub use admission::{Admission, Batch, Draft, Verdict};
 pub use broker::{
-    AuthAnswer, Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Output, Peer, Refused,
-    SessionReport, Statistics, WRITE_BYTES_MAX,
+    AuthAnswer, Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Output, Peer, PeerOrigin,
+    Refused, SessionReport, Statistics, WRITE_BYTES_MAX,
 };
 pub use budget::{Budget, PartialCharge};
 pub use config::{BrokerConfig, Overflow, SessionConfig, TopicConfig};

@@ -26,6 +26,10 @@ pub(crate) struct Queued {
     pub(crate) since: Instant,
     /// What its topic or its subscriber says: whether it may be dropped does not depend on what comes after it.
     pub(crate) overflow: Overflow,
+    /// Its number in the shard's journal; 0 if it is not written down.
+    pub(crate) number: u64,
+    /// An earlier process may have sent it.
+    pub(crate) is_repeated: bool,
     sequence: u64,
     /// Of a large message: the last small one of its topic that was there before it.
     after: u64,
@@ -67,7 +71,19 @@ impl Queued {
         since: Instant,
         overflow: Overflow,
     ) -> Self {
-        Self { message, qos, retain, ids, since, overflow, sequence: 0, after: 0 }
+        let (number, is_repeated) = (0, false);
+        Self {
+            message,
+            qos,
+            retain,
+            ids,
+            since,
+            overflow,
+            number,
+            is_repeated,
+            sequence: 0,
+            after: 0,
+        }
     }
 
     pub(crate) fn payload_bytes(&self) -> usize {
@@ -138,8 +154,11 @@ impl Queue {
     }
 
     /// Puts `queued`, under [`Overflow::Latest`], in the place of the last waiting message of its topic, if that is under it,
-    /// too; else gives it back.
-    pub(crate) fn replace(&mut self, queued: Queued) -> Option<Queued> {
+    /// too, which it gives.
+    ///
+    /// # Errors
+    /// There is none: `queued` again.
+    pub(crate) fn replace(&mut self, queued: Queued) -> Result<Queued, Queued> {
         let topic = &queued.message.topic;
         let waiting = self.latest.get(topic).and_then(|sequence| {
             [&mut self.small, &mut self.large].into_iter().find_map(|class| {
@@ -147,13 +166,17 @@ impl Queue {
                 Some(&mut class[at])
             })
         });
-        let Some(waiting) = waiting else { return Some(queued) };
+        let Some(waiting) = waiting else { return Err(queued) };
         self.bytes = self.bytes - waiting.message.charged() + queued.message.charged();
         self.droppable_bytes =
             self.droppable_bytes - droppable_bytes(waiting) + droppable_bytes(&queued);
         let (sequence, after) = (waiting.sequence, waiting.after);
-        *waiting = Queued { sequence, after, ..queued };
-        None
+        Ok(std::mem::replace(waiting, Queued { sequence, after, ..queued }))
+    }
+
+    /// All that wait, each class in its order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Queued> {
+        self.small.iter().chain(&self.large)
     }
 
     pub(crate) fn small(&self) -> Option<&Queued> {
@@ -285,13 +308,14 @@ mod tests {
     #[test]
     fn what_found_no_place_is_not_replaced() {
         let mut queue = Queue::default();
-        assert!(queue.replace(queued("a", Overflow::Latest, "1")).is_some());
+        assert!(queue.replace(queued("a", Overflow::Latest, "1")).is_err());
         queue.push(queued("b", Overflow::Latest, "2"), false);
-        assert!(queue.replace(queued("a", Overflow::Latest, "3")).is_some());
-        assert!(queue.replace(queued("b", Overflow::Latest, "4")).is_none());
+        assert!(queue.replace(queued("a", Overflow::Latest, "3")).is_err());
+        let former = queue.replace(queued("b", Overflow::Latest, "4")).unwrap();
+        assert_eq!(former.message.payload.to_contiguous(), "2");
         // After one that must stay, the one before it is not replaced any more.
         queue.push(queued("b", Overflow::Disconnect, "5"), false);
-        assert!(queue.replace(queued("b", Overflow::Latest, "6")).is_some());
+        assert!(queue.replace(queued("b", Overflow::Latest, "6")).is_err());
         assert_eq!(queue.len(), 2);
         let bytes = queue.bytes();
         let left = [queue.pop_small(), queue.pop_small()].map(|queued| queued.unwrap());

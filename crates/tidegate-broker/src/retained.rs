@@ -134,6 +134,29 @@ impl<M> Retained<M> {
         });
     }
 
+    /// Calls `each` with the messages of the next `limit` topics after `topic`, whatever they begin with, in the order of the
+    /// store. Returns the last of them, or `None` once all were seen.
+    pub(crate) fn walk(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+        mut each: impl FnMut(&M),
+    ) -> Option<String> {
+        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(key_of(after)));
+        let from = from.as_ref().map(String::as_str);
+        let mut last = None;
+        let range = self.messages.range::<str, _>((from, Bound::Unbounded));
+        let mut count = 0;
+        for (key, message) in range.take(limit) {
+            each(message);
+            count += 1;
+            last = Some(key);
+        }
+        let mut topic = String::new();
+        write_topic(last.filter(|_| count == limit)?, &mut topic);
+        Some(topic)
+    }
+
     fn range_from(&self, key: &str) -> btree_map::Range<'_, Box<str>, M> {
         self.messages.range::<str, _>((Bound::Included(key), Bound::Unbounded))
     }

@@ -57,6 +57,7 @@ pub(crate) struct Route {
     /// By shard.
     targets: Box<[Box<[Target]>]>,
     groups: Box<[Turns]>,
+    is_written: bool,
     pub(crate) overflow: Option<Overflow>,
     pub(crate) large_bytes: Option<u32>,
 }
@@ -70,6 +71,8 @@ pub(crate) struct Target {
     /// The same for messages of its own, none if all of its subscriptions are without its own.
     pub(crate) own: Option<QoS>,
     pub(crate) retain_as_published: bool,
+    /// Whether it is of a session that is written down, or was when it subscribed.
+    pub(crate) is_written: bool,
     ids: Box<[u32]>,
     /// Those that count for messages of its own, if they are not the same.
     own_ids: Option<Box<[u32]>>,
@@ -79,6 +82,8 @@ pub(crate) struct Target {
 /// The members of a shared subscription and whose turn it is.
 #[derive(Debug)]
 struct Turns {
+    /// The shared subscription's, with `$share/NAME/`.
+    name: Box<str>,
     members: Box<[Target]>,
     states: Box<[Arc<SessionState>]>,
     turn: Arc<AtomicUsize>,
@@ -180,6 +185,7 @@ impl Routes {
         self.shared.matches(topic, |id, ()| {
             let group = self.groups[id as usize].as_ref().expect("in the index while it is");
             groups.push(Turns {
+                name: group.name.clone(),
                 members: group
                     .members
                     .iter()
@@ -190,7 +196,11 @@ impl Routes {
             });
         });
         let exception = TopicConfig::of(exceptions, topic);
+        let plain = targets.iter().flatten();
+        let members = groups.iter().flat_map(|group: &Turns| &group.members);
+        let is_written = plain.chain(members).any(|target| target.is_written);
         Route {
+            is_written,
             topic: topic.clone(),
             generation,
             targets: targets.into_iter().map(Vec::into_boxed_slice).collect(),
@@ -206,6 +216,21 @@ impl Route {
     #[inline]
     pub(crate) fn on(&self, shard: usize) -> &[Target] {
         &self.targets[shard]
+    }
+
+    /// Whether some subscriber on that shard, shared subscriptions aside, is of a session that is written down.
+    pub(crate) fn is_written_on(&self, shard: usize) -> bool {
+        self.targets[shard].iter().any(|target| target.is_written)
+    }
+
+    /// Whether some subscriber is.
+    pub(crate) fn is_written(&self) -> bool {
+        self.is_written
+    }
+
+    /// A shared subscription's filter, as it is subscribed to.
+    pub(crate) fn group_name(&self, group: usize) -> &str {
+        &self.groups[group].name
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -258,6 +283,7 @@ impl Target {
             qos: highest(&mut options()).expect("at least one matched"),
             own: highest(&mut options().filter(|options| !options.no_local)),
             retain_as_published: options().any(|options| options.retain_as_published),
+            is_written: options().any(|options| options.is_written),
             ids: ids(&mut options()),
             own_ids: some_not_local.then(|| ids(&mut options().filter(|o| !o.no_local))),
             allowed: AtomicU8::new(UNKNOWN),

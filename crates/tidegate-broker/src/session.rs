@@ -61,6 +61,8 @@ pub(crate) struct SubscriptionOptions {
     pub no_local: bool,
     /// Whether messages keep their retain flag.
     pub retain_as_published: bool,
+    /// Whether it is of a session that is written down.
+    pub is_written: bool,
     /// Subscription Identifier; 0 for none.
     pub id: u32,
 }
@@ -103,6 +105,8 @@ impl SessionState {
 
 #[derive(Debug)]
 pub(crate) struct Session {
+    /// Its number in the shard's journal; 0 if it is not written down.
+    pub(crate) number: u64,
     pub(crate) client_id: Arc<str>,
     pub(crate) identity: Identity,
     pub(crate) config: Arc<SessionConfig>,

@@ -37,6 +37,9 @@ pub struct Shared {
     topics: RwLock<Arc<[TopicConfig]>>,
     retained: Mutex<Expiring>,
     retained_count: AtomicUsize,
+    retained_sequence: AtomicU64,
+    /// Shards whose journal takes nothing more.
+    failing_journals: AtomicUsize,
     sessions: AtomicUsize,
     connections: AtomicU64,
     connections_peak: AtomicU64,
@@ -56,6 +59,17 @@ pub struct Shared {
     began: Instant,
 }
 
+/// What came of a message that was to be retained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retention {
+    /// It is retained now, or what was is forgotten.
+    Changed(u64),
+    /// There was nothing to forget.
+    Unchanged,
+    /// There are as many as may be.
+    Refused,
+}
+
 impl Shared {
     /// The state of a node of `shards` shards, of which there is at least one and at most 255.
     ///
@@ -66,6 +80,21 @@ impl Shared {
         shards: usize,
         authorize: Arc<dyn Authorize>,
         now: Instant,
+    ) -> Arc<Self> {
+        Self::placed(config, shards, authorize, now, RandomState::new())
+    }
+
+    /// The same, where `placement` says which client lives on which shard. By chance is best: nobody then can choose names
+    /// that are all of one shard.
+    ///
+    /// # Panics
+    /// As [`Shared::new`].
+    pub fn placed(
+        config: BrokerConfig,
+        shards: usize,
+        authorize: Arc<dyn Authorize>,
+        now: Instant,
+        placement: RandomState,
     ) -> Arc<Self> {
         assert!((1..=255).contains(&shards), "a node has 1 to 255 shards");
         let budget = Budget::new(config.payload_bytes_max);
@@ -81,6 +110,8 @@ impl Shared {
             topics,
             retained: Mutex::default(),
             retained_count: AtomicUsize::new(0),
+            retained_sequence: AtomicU64::new(0),
+            failing_journals: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
             connections: AtomicU64::new(0),
             connections_peak: AtomicU64::new(0),
@@ -88,7 +119,7 @@ impl Shared {
             full: RwLock::default(),
             full_count: AtomicUsize::new(0),
             gives: (0..shards).map(|_| Default::default()).collect(),
-            hasher: RandomState::new(),
+            hasher: placement,
             receiving,
             segments: Segments::default(),
             statistics: Mutex::new(vec![Statistics::default(); shards]),
@@ -319,24 +350,63 @@ impl Shared {
         next
     }
 
-    /// Retains a message; false if there are too many topics. Without one, forgets the topic's.
-    pub(crate) fn retain(&self, topic: &str, kept: Option<Kept>) -> bool {
+    /// Retains a message; without one, forgets the topic's. Says what came of it, with the number that puts changes of one
+    /// topic in order.
+    pub(crate) fn retain(&self, topic: &str, kept: Option<Kept>) -> Retention {
         let mut retained = self.retained();
-        let taken = match kept {
-            Some(kept) => {
-                let full = retained.len() >= self.config.retained_max;
-                let taken = !full || retained.get(topic).is_some();
-                if taken {
-                    retained.insert(kept);
-                }
-                taken
+        let is_known = retained.get(topic).is_some();
+        let retention = match kept {
+            Some(_) if !is_known && retained.len() >= self.config.retained_max => {
+                return Retention::Refused;
             }
-            None => {
-                retained.remove(topic);
-                true
+            Some(mut kept) => {
+                kept.sequence = self.next_sequence();
+                let sequence = kept.sequence;
+                retained.insert(kept);
+                Retention::Changed(sequence)
             }
+            None if retained.remove(topic) => Retention::Changed(self.next_sequence()),
+            None => Retention::Unchanged,
         };
         self.retained_count.store(retained.len(), Ordering::Relaxed);
-        taken
+        retention
+    }
+
+    /// Only under the lock of the retained messages.
+    fn next_sequence(&self) -> u64 {
+        self.retained_sequence.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The shard whose journal has what is retained of a topic.
+    pub(crate) fn owner_of(&self, topic: &str) -> usize {
+        self.shard_of(topic)
+    }
+
+    /// Brings a retained message of an earlier process back, however many there are.
+    pub(crate) fn restore_retained(&self, message: Arc<Message>, client: Option<Arc<str>>) {
+        let mut retained = self.retained();
+        let sequence = self.next_sequence();
+        retained.insert(Kept { message, sequence, client });
+        self.retained_count.store(retained.len(), Ordering::Relaxed);
+    }
+
+    /// Whether some shard's journal takes nothing more.
+    #[inline]
+    pub(crate) fn has_failing_journal(&self) -> bool {
+        self.failing_journals.load(Ordering::Relaxed) > 0
+    }
+
+    /// A shard's journal takes nothing more, or takes records again.
+    pub(crate) fn note_journal(&self, is_failing: bool) {
+        if is_failing {
+            self.failing_journals.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.failing_journals.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a session that an earlier process had, however many there are.
+    pub(crate) fn restore_session(&self) {
+        self.sessions.fetch_add(1, Ordering::AcqRel);
     }
 }

@@ -9,6 +9,7 @@ mod auth;
 mod connect;
 mod errors;
 mod flow;
+mod journal;
 mod ordering;
 mod overflow;
 mod properties;
@@ -55,6 +56,10 @@ pub(crate) struct World {
     names: BTreeMap<String, String>,
     /// Whether clients that connect answer by themselves.
     answers: bool,
+    /// By shard, its journal, if sessions are written down.
+    tapes: Vec<journal::Tape>,
+    /// Whether what is written becomes durable by itself, once nothing else moves.
+    flushes: bool,
 }
 
 /// One network connection of a client.
@@ -148,6 +153,13 @@ pub(crate) fn each_with(config: BrokerConfig, mut test: impl FnMut(&mut World)) 
     for shards in [1, 3] {
         let mut world = World::new(config.clone(), shards);
         test(&mut world);
+        world.end();
+    }
+    // The same with sessions that are written down, where that is durable at once and where it is later.
+    for (shards, is_gated) in [(1, false), (3, false), (1, true), (3, true)] {
+        let mut world = World::keeping(config.clone(), shards, is_gated);
+        test(&mut world);
+        journal::check(&world);
         world.end();
     }
 }
@@ -247,6 +259,8 @@ impl World {
             clients: Vec::new(),
             names: BTreeMap::new(),
             answers: true,
+            tapes: Vec::new(),
+            flushes: true,
         }
     }
 
@@ -599,10 +613,29 @@ impl World {
                 moved |= self.flush_all(shard);
             }
             self.check();
-            if !moved {
+            if !(moved || self.flushes && self.flush_tapes()) {
                 return;
             }
         }
+    }
+
+    /// Makes durable what is written so far, and tells the shards; whether there was something.
+    fn flush_tapes(&mut self) -> bool {
+        let mut moved = false;
+        for (shard, tape) in self.shards.iter_mut().zip(&self.tapes) {
+            if tape.flush() {
+                moved = true;
+                shard.durable();
+            }
+        }
+        moved
+    }
+
+    /// The same, and all that follows from it until it waits again.
+    pub(crate) fn flush_journals(&mut self) -> bool {
+        let moved = self.flush_tapes();
+        self.pump();
+        moved
     }
 
     fn check(&self) {

@@ -22,6 +22,8 @@ pub(crate) enum Timer {
     Retained,
     /// `$SYS`.
     Sys,
+    /// The journal is written anew, or tried again.
+    Journal,
 }
 
 #[derive(Debug, Default)]

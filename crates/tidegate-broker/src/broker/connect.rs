@@ -11,8 +11,9 @@ use super::{Broker, ConnectionKey, Output, mark_dirty};
 use crate::{
     admission::{Draft, Verdict},
     config::SessionConfig,
-    connection::{AliasesOut, Authentication, Connection, WillMessage},
+    connection::{AliasesOut, Authentication, Connection, Resend, WillMessage},
     inflight::Inflight,
+    journal::Record,
     message::{Body, Incoming},
     queue::Queue,
     schedule::Schedule,
@@ -215,6 +216,7 @@ impl Broker {
             drains: false,
             receiving: None,
             resend: Default::default(),
+            owed: 0,
             unacknowledged: 0,
         };
         let key = self.connections.insert(connection);
@@ -246,11 +248,13 @@ impl Broker {
         let will_at = session.will.take().map(|(_, at)| at); // MQTT-3.1.3-9
         self.timers.cancel(will_at, Timer::Will(session_key));
         session.state.connected.store(true, std::sync::atomic::Ordering::Relaxed);
-        connection.resend = session.inflight.entries().map(|entry| entry.id).collect();
+        let again = |id| Resend { id, is_repeated: true, after: None };
+        connection.resend = session.inflight.entries().map(|entry| again(entry.id)).collect();
         mark_dirty(key, connection, &mut self.dirty);
         if session.blocked_by > 0 {
             self.outputs.push_back(Output::Pause(key));
         }
+        self.write_opened(session_key);
         self.begin_queries(now, key);
         Ok(key)
     }
@@ -331,6 +335,7 @@ impl Broker {
             }
             _ => {}
         }
+        self.write_closed(session_key);
     }
 
     /// Publishes a will by the rules and through the operators that hold for what its owner publishes.
@@ -363,7 +368,7 @@ impl Broker {
         }
     }
 
-    fn begin_session(
+    pub(super) fn begin_session(
         &mut self,
         client_id: &Arc<str>,
         identity: Identity,
@@ -371,6 +376,7 @@ impl Broker {
         version: Version,
     ) -> Key {
         let key = self.sessions.insert(Session {
+            number: 0,
             client_id: client_id.clone(),
             identity,
             config,
@@ -406,6 +412,8 @@ impl Broker {
         }
         let session_key = self.session_key(key);
         let Some(session) = self.sessions.remove(key) else { return };
+        let number = session.number;
+        self.write(number, || Record::Ended { session: number });
         self.timers.cancel(session.ends_at, Timer::SessionEnd(key));
         self.by_client.remove(&session.client_id);
         self.shared.end_session();

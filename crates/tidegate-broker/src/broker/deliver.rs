@@ -5,11 +5,12 @@ use std::sync::Arc;
 use tidegate_message::{Action, Instant, Target as Asked};
 use tidegate_wire::mqtt::{PublishHead, QoS, ReasonCode, Version};
 
-use super::{Broker, Peer, RouteHandle, mark_dirty};
+use super::{Broker, Peer, RouteHandle, keep::done, mark_dirty};
 use crate::{
     budget::Charge,
     config::Overflow,
     connection::Connection,
+    journal::{RetainedAs, Sent, Waiting},
     message::{Body, Incoming, Message, seconds_left},
     outbox::FIRST_BYTES,
     queue::{Ids, Queued},
@@ -17,6 +18,7 @@ use crate::{
     routes::{Route, Target},
     schedule::{Class, Policy},
     session::Session,
+    shared::Retention,
     slab::Key,
 };
 
@@ -29,6 +31,15 @@ pub(super) enum Outcome {
     Unmatched,
     /// Nobody got it, since there is no memory to hold it for those who must wait, or since all who would get it are full.
     Refused,
+    /// Nobody got it, since it is to outlive the process and the journal takes nothing.
+    Unkept,
+}
+
+impl Outcome {
+    /// Whether nobody got it.
+    pub(super) fn is_refused(self) -> bool {
+        matches!(self, Self::Refused | Self::Unkept)
+    }
 }
 
 /// Small packets that wait in an output at most, while the kernel takes bytes.
@@ -45,7 +56,7 @@ struct Encoded {
 }
 
 impl Broker {
-    /// Hands a message to all who subscribe to it.
+    /// Hands a message to all who subscribe to it, and writes down what must not be lost.
     #[inline]
     pub(super) fn publish(
         &mut self,
@@ -54,36 +65,62 @@ impl Broker {
         message: Incoming<'_>,
         charge: Option<Charge>,
     ) -> Outcome {
+        self.begin_record(None);
+        if self.must_write(route, &message) && !self.can_write(route, &message) {
+            return Outcome::Unkept;
+        }
+        let mut held = charge.map(|charge| message.hold_charged(charge));
+        let outcome = self.hand_out(now, route, &message, &mut held);
+        if outcome == Outcome::Refused {
+            self.forget_received();
+        }
+        self.end_record(&message, held.as_ref());
+        outcome
+    }
+
+    #[inline]
+    fn hand_out(
+        &mut self,
+        now: Instant,
+        route: &Arc<Route>,
+        message: &Incoming<'_>,
+        held: &mut Option<Arc<Message>>,
+    ) -> Outcome {
         if message.qos > QoS::AtMostOnce
             && self.shared.some_full()
-            && self.is_refused_by_all(route, &message)
+            && self.is_refused_by_all(route, message)
         {
             return Outcome::Refused;
         }
-        let mut held = charge.map(|charge| message.hold_charged(charge));
-        if message.retain && !self.retain(&message, &mut held) {
+        if message.retain && !self.retain(message, held) {
             return Outcome::Refused;
         }
         if route.is_empty() {
             return Outcome::Unmatched;
         }
-        if message.qos > QoS::AtMostOnce && held.is_none() && !self.has_room(&message) {
+        if message.qos > QoS::AtMostOnce && held.is_none() && !self.has_room(message) {
             // Room may have been made.
-            held = self.hold(&message);
-            if held.is_none() && self.somebody_must_wait(route, &message) {
+            *held = self.hold(message);
+            if held.is_none() && self.somebody_must_wait(route, message) {
                 return Outcome::Refused;
             }
         }
-        self.deliver_here(now, route, &message, &mut held);
+        self.deliver_here(now, route, message, held);
+        if route.group_count() > 0 {
+            self.note_shared();
+        }
         for group in 0..route.group_count() {
             let at = route.turn(group, |session| self.shared.is_full(session));
             let member = route.member(group, at);
             let shard = member.session.shard();
             if shard == self.shard {
-                self.deliver(now, route, member, &message, &mut held, &mut Encoded::default());
-            } else if let Some(held) = self.held(&message, &mut held) {
-                let peer = Peer::Member(held, RouteHandle(route.clone()), group, at);
-                self.peers[shard].push(peer);
+                self.deliver(now, route, member, message, held, &mut Encoded::default());
+            } else if let Some(held) = self.held(message, held) {
+                let is_written = message.qos > QoS::AtMostOnce && member.is_written;
+                let sent = || Sent::Group(route.group_name(group).into());
+                let origin = self.note_sent(shard, message.topic, Some(&held), is_written, sent);
+                let peer = Peer::Member(held, RouteHandle(route.clone()), group, at, origin);
+                self.send(shard, peer);
             } else {
                 self.statistics.dropped.budget_full += 1;
             }
@@ -92,8 +129,11 @@ impl Broker {
             if shard == self.shard || route.on(shard).is_empty() {
                 continue;
             }
-            if let Some(held) = self.held(&message, &mut held) {
-                self.peers[shard].push(Peer::Message(held, RouteHandle(route.clone())));
+            if let Some(held) = self.held(message, held) {
+                let is_written = message.qos > QoS::AtMostOnce && route.is_written_on(shard);
+                let sent = || Sent::Plain;
+                let origin = self.note_sent(shard, message.topic, Some(&held), is_written, sent);
+                self.send(shard, Peer::Message(held, RouteHandle(route.clone()), origin));
             } else {
                 self.statistics.dropped.budget_full += route.on(shard).len() as u64;
             }
@@ -135,8 +175,10 @@ impl Broker {
 
     /// A message from another shard.
     pub(super) fn deliver_held(&mut self, now: Instant, route: &Route, message: Arc<Message>) {
-        let copy = message.clone();
-        self.deliver_here(now, route, &copy.as_incoming(), &mut Some(message));
+        let mut held = Some(message.clone());
+        let incoming = message.as_incoming();
+        self.deliver_here(now, route, &incoming, &mut held);
+        self.end_record(&incoming, held.as_ref());
     }
 
     /// A message from another shard for one member of a shared subscription.
@@ -152,6 +194,7 @@ impl Broker {
         let mut held = Some(message.clone());
         let incoming = message.as_incoming();
         self.deliver(now, route, target, &incoming, &mut held, &mut Encoded::default());
+        self.end_record(&incoming, held.as_ref());
     }
 
     #[inline]
@@ -171,19 +214,26 @@ impl Broker {
 
     fn retain(&mut self, message: &Incoming<'_>, held: &mut Option<Arc<Message>>) -> bool {
         if message.payload.is_empty() {
-            return self.shared.retain(message.topic, None);
+            if let Retention::Changed(sequence) = self.shared.retain(message.topic, None) {
+                self.note_retained(message, None, RetainedAs { sequence, client: None });
+            }
+            return true;
         }
         let kept = self.held(message, held);
         let publisher = message.publisher.filter(|publisher| publisher.shard() == self.shard);
         let session = publisher.and_then(|publisher| self.sessions.get(publisher.key()));
         let client = session.map(|session| session.client_id.clone());
-        let retained = kept.is_some_and(|message| {
-            self.shared.retain(&message.topic.clone(), Some(Kept { message, client }))
-        });
-        if retained && let Some(at) = message.expires {
+        let Some(kept) = kept else { return false };
+        let (held, topic) = (kept.clone(), message.topic);
+        let kept = Kept { message: kept, sequence: 0, client: client.clone() };
+        let Retention::Changed(sequence) = self.shared.retain(topic, Some(kept)) else {
+            return false;
+        };
+        self.note_retained(message, Some(&held), RetainedAs { sequence, client });
+        if let Some(at) = message.expires {
             self.watch_retained(at);
         }
-        retained
+        true
     }
 
     /// The message, held; none and counted if there is no room for it.
@@ -268,6 +318,7 @@ impl Broker {
         let mut freed = 0;
         while freed < bytes {
             let Some(dropped) = session.queue.drop_oldest() else { break };
+            done(&mut self.keeper, session, dropped.number);
             freed += dropped.message.charged();
             session.dropped.budget_full += 1;
             self.statistics.dropped.budget_full += 1;
@@ -350,18 +401,24 @@ impl Broker {
             }
             return;
         };
+        let is_written = qos > QoS::AtMostOnce && session.number > 0;
+        let waits_for_disk = is_written
+            && qos == QoS::ExactlyOnce
+            && self.keeper.as_ref().is_some_and(|keeper| keeper.is_gated);
         let is_open = qos == QoS::AtMostOnce
-            || may_begin(
-                connection,
-                session,
-                message.payload.len(),
-                false,
-                config.inflight_bytes_max,
-            );
+            || !waits_for_disk
+                && may_begin(
+                    connection,
+                    session,
+                    message.payload.len(),
+                    false,
+                    config.inflight_bytes_max,
+                );
         if !is_open || !goes_at_once(connection, session, route, message, config.copy_bytes_max) {
             self.queue(now, key, route, target, message, held, qos, retain);
             return;
         }
+        let mut number = 0;
         let kept = if qos > QoS::AtMostOnce && session.is_kept() {
             if held.is_none() {
                 *held = message.hold(self.shared.budget());
@@ -373,7 +430,13 @@ impl Broker {
             };
             let ids = Ids::of(target.ids(message.publisher));
             let overflow = overflow(session, qos, route);
-            Some(Box::new(Queued::new(held.clone(), qos, retain, ids, now, overflow)))
+            let mut queued = Queued::new(held.clone(), qos, retain, ids, now, overflow);
+            if is_written {
+                queued.number =
+                    Self::message_number(&mut self.keeper, &mut self.numbers, session.number);
+                number = queued.number;
+            }
+            Some(Box::new(queued))
         } else {
             None
         };
@@ -414,6 +477,17 @@ impl Broker {
                 *connection.outbox.data(&mut self.buffers) = out;
             }
             connection.time(now, qos, packet_id, message.payload.len());
+            if is_written {
+                let waiting = Waiting {
+                    session: session.number,
+                    again: 0,
+                    qos,
+                    retain,
+                    ids: ids.to_vec(),
+                    begun: packet_id.filter(|_| qos == QoS::ExactlyOnce),
+                };
+                Self::note_waiting(&mut self.keeper, number, waiting);
+            }
         }
         self.statistics.sent += 1;
         self.statistics.packets_sent += 1;
@@ -445,26 +519,37 @@ impl Broker {
             return;
         };
         let Some(session) = self.sessions.get(key) else { return };
-        let ids = Ids::of(target.ids(message.publisher));
-        let queued = Queued::new(held, qos, retain, ids, now, overflow(session, qos, route));
-        self.enqueue(key, queued, route);
+        let ids = target.ids(message.publisher);
+        let overflow = overflow(session, qos, route);
+        let mut queued = Queued::new(held, qos, retain, Ids::of(ids), now, overflow);
+        let session = if qos > QoS::AtMostOnce { session.number } else { 0 };
+        if session > 0 {
+            queued.number = Self::message_number(&mut self.keeper, &mut self.numbers, session);
+        }
+        let number = queued.number;
+        if self.enqueue(key, queued, route) && session > 0 {
+            let ids = ids.to_vec();
+            let waiting = Waiting { session, again: 0, qos, retain, ids, begun: None };
+            Self::note_waiting(&mut self.keeper, number, waiting);
+        }
     }
 
-    /// Puts a message into a session's queue, under the policy that holds there.
-    fn enqueue(&mut self, key: Key, mut queued: Queued, route: &Route) {
+    /// Puts a message into a session's queue, under the policy that holds there; false if that drops it.
+    fn enqueue(&mut self, key: Key, mut queued: Queued, route: &Route) -> bool {
         let own = self.session_key(key);
-        let Some(session) = self.sessions.get_mut(key) else { return };
+        let Some(session) = self.sessions.get_mut(key) else { return false };
         let config = session.config.clone();
         let publisher = queued.message.publisher;
         let is_large = is_large(queued.payload_bytes(), route.large_bytes, session);
         if queued.overflow == Overflow::Latest {
             match session.queue.replace(queued) {
-                Some(new) => queued = new,
-                None => {
+                Err(new) => queued = new,
+                Ok(former) => {
+                    done(&mut self.keeper, session, former.number);
                     session.dropped.conflated += 1;
                     self.statistics.dropped.conflated += 1;
                     session.note_behind(&self.shared, own);
-                    return;
+                    return true;
                 }
             }
         }
@@ -475,7 +560,13 @@ impl Broker {
                 || session.queue.len() >= config.queue_messages_max)
         {
             let gone = match queued.overflow {
-                Overflow::DropOldest | Overflow::Latest => session.queue.drop_oldest().is_some(),
+                Overflow::DropOldest | Overflow::Latest => {
+                    let gone = session.queue.drop_oldest();
+                    if let Some(gone) = &gone {
+                        done(&mut self.keeper, session, gone.number);
+                    }
+                    gone.is_some()
+                }
                 Overflow::DropNewest => false,
                 Overflow::Disconnect if session.is_full => false,
                 Overflow::Disconnect => {
@@ -511,10 +602,10 @@ impl Broker {
             session.dropped.queue_full += 1;
             self.statistics.dropped.queue_full += 1;
             if !gone {
-                return;
+                return false;
             }
         }
-        let Some(session) = self.sessions.get_mut(key) else { return };
+        let Some(session) = self.sessions.get_mut(key) else { return false };
         session.queue.push(queued, is_large);
         session.note_behind(&self.shared, own);
         if let Some(gives) = self.givers.note(key, session) {
@@ -525,6 +616,7 @@ impl Broker {
         if let Some(at) = session.connection {
             self.mark_dirty(at);
         }
+        true
     }
 }
 

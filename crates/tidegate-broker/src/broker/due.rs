@@ -20,6 +20,7 @@ const RETAINED_PAUSE: Duration = Duration::from_millis(1);
 impl Broker {
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.watch_journal(now);
         while let Some(timer) = self.timers.due(now) {
             match timer {
                 Timer::Silence(key) => self.silent(now, key),
@@ -32,9 +33,11 @@ impl Broker {
                     let Some(session) = self.sessions.get_mut(key) else { continue };
                     if let Some((will, _)) = session.will.take() {
                         self.publish_will(now, key, &will);
+                        self.write_closed(key);
                     }
                 }
                 Timer::Retained => self.forget_expired(now),
+                Timer::Journal => self.go_on_with_journal(now),
                 Timer::Sys => {
                     let holding =
                         self.sessions(HEAVIEST).into_iter().filter(|s| s.held_bytes() > 0);

@@ -3,18 +3,23 @@
 use std::{sync::Arc, time::Duration};
 
 use tidegate_message::{Action, Identity, IdentityKind, Instant, Payload, Target};
-use tidegate_wire::mqtt::{AckKind, PacketId, Publish, QoS, ReasonCode, Version};
+use tidegate_wire::mqtt::{Ack, AckKind, Packet, PacketId, Publish, QoS, ReasonCode, Version};
 
 use super::{Broker, deliver::Outcome};
 use crate::{
     admission::{Batch, Draft, HOPS_MAX, Verdict},
     budget::Charge,
     connection::{RECENT_MAX, Receiving, Recent},
+    journal::Record,
     message::{Body, Incoming},
     routes::Route,
     session::SessionKey,
     slab::Key,
 };
+
+/// Why a message is refused that is to outlive the process.
+const UNKEPT: &str =
+    "the server cannot write down what must not be lost: its disk is full or failed";
 
 /// Why a connection must end.
 #[derive(Debug)]
@@ -160,6 +165,8 @@ impl Broker {
         let session = connection.session.expect("checked before");
         let session = self.sessions.get(session).expect("a connection's session is there");
         if session.is_received(id) {
+            // What the first one said may still wait for the disk.
+            self.depend_on_all();
             self.acknowledge(key, AckKind::Pubrec, id, ReasonCode::SUCCESS);
             return true;
         }
@@ -232,6 +239,7 @@ impl Broker {
             return Ok(());
         }
         let session = self.connections.get(key).and_then(|connection| connection.session);
+        self.note_exchange(session, arrival.qos, arrival.packet_id);
         let message = Incoming {
             topic: &route.topic,
             payload: arrival.payload,
@@ -264,6 +272,7 @@ impl Broker {
         let emitted = std::mem::take(&mut self.batch.emitted);
         let pending = std::mem::take(&mut self.pending);
         for (draft, owed) in drafts.iter().zip(pending) {
+            self.note_exchange(session, owed.qos, owed.packet_id);
             let outcome = match draft.verdict {
                 Verdict::Drop => Outcome::Matched,
                 Verdict::Pass => self.publish_draft(now, draft, publisher, owed.charge),
@@ -290,7 +299,7 @@ impl Broker {
         let mut is_taken = true;
         for draft in &batch.drafts {
             is_taken &= draft.verdict == Verdict::Drop
-                || self.publish_draft(now, draft, Some(publisher), None) != Outcome::Refused;
+                || !self.publish_draft(now, draft, Some(publisher), None).is_refused();
         }
         self.publish_emitted(now, &batch.emitted);
         is_taken
@@ -301,7 +310,7 @@ impl Broker {
             if draft.hops == 0 || draft.hops > HOPS_MAX {
                 self.statistics.hops_exceeded += 1;
             } else if draft.verdict == Verdict::Pass
-                && self.publish_draft(now, draft, None, None) == Outcome::Refused
+                && self.publish_draft(now, draft, None, None).is_refused()
             {
                 self.statistics.refused += 1; // Nobody could be told.
             }
@@ -332,7 +341,17 @@ impl Broker {
     /// A message of the node's own: `$SYS`, what a bridge brought.
     pub fn publish_internal(&mut self, now: Instant, message: Incoming<'_>) -> bool {
         let route = self.route(message.topic);
-        self.publish(now, &route, message, None) != Outcome::Refused
+        !self.publish(now, &route, message, None).is_refused()
+    }
+
+    /// The message that is published next came under that identifier, which is written down with it.
+    #[inline]
+    fn note_exchange(&mut self, session: Option<Key>, qos: QoS, packet_id: Option<PacketId>) {
+        if let (QoS::ExactlyOnce, Some(id)) = (qos, packet_id)
+            && let Some(session) = session.and_then(|session| self.sessions.get(session))
+        {
+            self.note_received(session.number, id);
+        }
     }
 
     fn acknowledge_publish(
@@ -346,6 +365,11 @@ impl Broker {
             Outcome::Refused => {
                 self.statistics.refused += 1;
                 return self.refuse(key, qos, packet_id, ReasonCode::QUOTA_EXCEEDED);
+            }
+            Outcome::Unkept => {
+                self.statistics.refused += 1;
+                self.forget_received();
+                return self.refuse_unkept(key, qos, packet_id);
             }
             Outcome::Matched => ReasonCode::SUCCESS,
             Outcome::Unmatched => ReasonCode::NO_MATCHING_SUBSCRIBERS,
@@ -361,9 +385,38 @@ impl Broker {
                 {
                     session.received.push(id);
                 }
+                self.write_received();
                 self.acknowledge(key, AckKind::Pubrec, id, reason);
             }
         }
+        Ok(())
+    }
+
+    /// Tells a publisher that its message cannot be kept, and why where its version can.
+    #[cold]
+    fn refuse_unkept(
+        &mut self,
+        key: Key,
+        qos: QoS,
+        packet_id: Option<PacketId>,
+    ) -> Result<(), Fault> {
+        let connection = self.connections.get(key).expect("it is being received from");
+        let is_told = connection.version == Version::V5 && connection.problem_information;
+        let Some(id) = packet_id.filter(|_| is_told) else {
+            return self.refuse(key, qos, packet_id, ReasonCode::QUOTA_EXCEEDED);
+        };
+        let mut ack = Ack::new(id, ReasonCode::QUOTA_EXCEEDED);
+        ack.reason_string = Some(UNKEPT.to_owned());
+        let packet = match qos {
+            QoS::ExactlyOnce => Packet::Pubrec(ack),
+            _ => Packet::Puback(ack),
+        };
+        let mut encoded = Vec::new();
+        packet.encode(Version::V5, &mut encoded).expect("our reasons are short texts");
+        if encoded.len() > connection.packet_bytes_max as usize {
+            return self.refuse(key, qos, packet_id, ReasonCode::QUOTA_EXCEEDED); // MQTT-3.4.2-2
+        }
+        self.promise(key, |_, out| out.extend_from_slice(&encoded));
         Ok(())
     }
 
@@ -395,6 +448,8 @@ impl Broker {
             let session = connection.session.expect("checked before");
             let session = self.sessions.get_mut(session).expect("a connection's session is there");
             session.received.push(id);
+            let session = session.number;
+            self.write(session, || Record::Noted { session, id });
         }
         self.acknowledge(key, kind, id, reason);
         Ok(())

@@ -8,8 +8,8 @@ use tidegate_wire::mqtt::{
 
 use super::{Broker, ConnectionKey, mark_dirty, publish::Fault};
 use crate::{
-    budget::PartialCharge, connection::Receiving, inflight::Awaits, message::charge_bytes,
-    slab::Key,
+    budget::PartialCharge, connection::Receiving, inflight::Awaits, journal::Record,
+    message::charge_bytes, slab::Key,
 };
 
 /// A PUBLISH longer than this is received into segments instead of being waited for.
@@ -215,12 +215,22 @@ impl Broker {
         let connection = self.connections.get_mut(key).expect("it is being received from");
         let session = connection.session.expect("checked before");
         let session = self.sessions.get_mut(session).expect("a connection's session is there");
-        if !session.inflight.end(ack.packet_id, awaits) {
+        let Some(number) = session.inflight.end(ack.packet_id, awaits) else {
             // Nothing is to be done about it; the specification names no answer to either.
             tracing::debug!(client = %session.client_id, id = ack.packet_id, "acknowledges what is not in flight");
             return Ok(());
+        };
+        if let Some(keeper) = &mut self.keeper
+            && session.number > 0
+        {
+            if awaits == Awaits::Pubcomp {
+                let (session, id) = (session.number, ack.packet_id);
+                keeper.append(&Record::Completed { session, id });
+            } else {
+                keeper.done(session.number, number);
+            }
         }
-        if !connection.resend.contains(&ack.packet_id) {
+        if !connection.resend.iter().any(|resend| resend.id == ack.packet_id) {
             connection.unacknowledged = connection.unacknowledged.saturating_sub(1);
         }
         let mut next_query = None;
@@ -266,6 +276,13 @@ impl Broker {
         }
         let session = self.sessions.get_mut(session).expect("a connection's session is there");
         let found = session.inflight.release(ack.packet_id);
+        if found
+            && session.number > 0
+            && let Some(keeper) = &mut self.keeper
+        {
+            let (session, id) = (session.number, ack.packet_id);
+            keeper.append(&Record::Accepted { session, id });
+        }
         let reason =
             if found { ReasonCode::SUCCESS } else { ReasonCode::PACKET_IDENTIFIER_NOT_FOUND };
         self.acknowledge(key, AckKind::Pubrel, ack.packet_id, reason);
@@ -280,6 +297,8 @@ impl Broker {
         let at = session.received.iter().position(|id| *id == ack.packet_id);
         if let Some(at) = at {
             session.received.remove(at);
+            let (session, id) = (session.number, ack.packet_id);
+            self.write(session, || Record::Released { session, id });
         }
         let reason = if at.is_some() {
             ReasonCode::SUCCESS
@@ -297,7 +316,7 @@ impl Broker {
         packet_id: PacketId,
         reason: ReasonCode,
     ) {
-        self.answer(key, |version, out| encode_ack(version, kind, packet_id, reason, out));
+        self.promise(key, |version, out| encode_ack(version, kind, packet_id, reason, out));
     }
 
     /// Appends one packet that overtakes all that has not begun.

@@ -10,6 +10,7 @@ use tidegate_wire::mqtt::{
 
 use super::{Broker, publish::Fault};
 use crate::{
+    journal::Record,
     session::{FILTERS_OWN_BYTES, RetainedScan, SubscriptionOptions, filter_bytes},
     slab::Key,
 };
@@ -41,7 +42,7 @@ impl Broker {
         answer.reason_string =
             invalid.filter(|_| connection.problem_information).map(|error| error.to_string());
         let packet_bytes_max = connection.packet_bytes_max as usize;
-        self.answer(key, |version, out| {
+        self.promise(key, |version, out| {
             let start = out.len();
             let mut encode = |answer| {
                 out.truncate(start);
@@ -101,6 +102,7 @@ impl Broker {
             qos: asked.maximum_qos,
             no_local: asked.no_local || keeps_retain,
             retain_as_published: asked.retain_as_published || keeps_retain,
+            is_written: session.number > 0,
             id,
         };
         let filter = match session.subscriptions.get_key_value(filter) {
@@ -135,6 +137,12 @@ impl Broker {
                 found: Default::default(),
             });
         }
+        let number = session.number;
+        self.write(number, || Record::Subscribed {
+            session: number,
+            filter: filter.into(),
+            options: options.into(),
+        });
         debug_assert!(version == Version::V5 || id == 0);
         Ok(match options.qos {
             QoS::AtMostOnce => ReasonCode::SUCCESS,
@@ -159,6 +167,12 @@ impl Broker {
                 }
                 self.shared.routes_mut().remove(filter, own);
                 session.retained.retain(|scan| *scan.filter != **filter);
+                if session.number > 0
+                    && let Some(keeper) = &mut self.keeper
+                {
+                    let (session, filter) = (session.number, filter.as_str().into());
+                    keeper.append(&Record::Unsubscribed { session, filter });
+                }
             }
             reasons.push(if found {
                 ReasonCode::SUCCESS
@@ -172,7 +186,7 @@ impl Broker {
             user_properties: Vec::new(),
             reasons,
         };
-        self.answer(key, |version, out| {
+        self.promise(key, |version, out| {
             Packet::Unsuback(answer).encode(version, out).expect("a byte for each filter received");
         });
         Ok(())

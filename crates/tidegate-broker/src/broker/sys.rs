@@ -95,7 +95,7 @@ impl Broker {
 }
 
 /// Every counter by its topic; whoever adds one to [`Statistics`] is made to name it here.
-fn counts(statistics: &Statistics) -> [(&'static str, u64); 21] {
+fn counts(statistics: &Statistics) -> [(&'static str, u64); 23] {
     let &Statistics {
         connections,
         connections_peak,
@@ -115,6 +115,8 @@ fn counts(statistics: &Statistics) -> [(&'static str, u64); 21] {
         hops_exceeded,
         overflow_disconnects,
         withheld,
+        journal_failures,
+        journal_refused,
     } = statistics;
     [
         ("bytes/received", stream_bytes_received),
@@ -138,6 +140,8 @@ fn counts(statistics: &Statistics) -> [(&'static str, u64); 21] {
         ("withheld", withheld),
         ("overflow_disconnects", overflow_disconnects),
         ("hops_exceeded", hops_exceeded),
+        ("journal/failures", journal_failures),
+        ("journal/refused", journal_refused),
     ]
 }
 

@@ -8,12 +8,13 @@ use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode, encod
 use super::{
     Broker, ConnectionKey,
     deliver::{Outgoing, append, is_large, may_begin},
+    keep::done,
     mark_dirty,
 };
 use crate::{
     budget::Charge,
     config::TopicConfig,
-    connection::{Connection, Query},
+    connection::{Connection, Query, Resend},
     inflight::Awaits,
     message::Body,
     outbox::SLICES_MAX,
@@ -149,8 +150,12 @@ impl Broker {
             return Step::Enough;
         }
         let Some(session_key) = connection.session else { return Step::Enough };
-        if let Some(&id) = connection.resend.front() {
-            return self.send_again(now, key, session_key, id);
+        if let Some(&resend) = connection.resend.front() {
+            return if Self::may_send(self.keeper.as_deref(), &resend) {
+                self.send_again(now, key, session_key, resend)
+            } else {
+                self.begin_ahead(now, key, session_key)
+            };
         }
         let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
         if session.queue.is_empty() {
@@ -231,24 +236,35 @@ impl Broker {
         if queued.message.is_expired(now) {
             session.dropped.expired += 1;
             self.statistics.dropped.expired += 1;
+            done(&mut self.keeper, session, queued.number);
         } else {
             let incoming = queued.message.as_incoming();
             let outgoing = Outgoing {
                 message: &incoming,
                 qos: queued.qos,
                 retain: queued.retain,
-                dup: false,
+                dup: queued.is_repeated && queued.qos > QoS::AtMostOnce,
                 ids: queued.ids.as_slice(),
             };
             if outgoing.packet_bytes(connection, now) > connection.packet_bytes_max as usize {
                 session.dropped.too_large += 1; // MQTT-3.1.2-25
                 self.statistics.dropped.too_large += 1;
+                done(&mut self.keeper, session, queued.number);
             } else {
                 let packet_id = (queued.qos > QoS::AtMostOnce).then(|| {
-                    connection.unacknowledged += 1;
                     let kept = session.is_kept().then(|| Box::new(queued.clone()));
                     session.inflight.begin(queued.qos, bytes, class == Class::Large, kept)
                 });
+                let waits = packet_id.filter(|_| queued.qos == QoS::ExactlyOnce).and_then(|id| {
+                    Self::write_begun(&mut self.keeper, session, key, queued.number, id)
+                });
+                if let Some(resend) = waits {
+                    // Sent once that is durable.
+                    connection.resend.push_back(resend);
+                    self.release(released, own);
+                    return Step::More;
+                }
+                connection.unacknowledged += u16::from(packet_id.is_some());
                 write_message(
                     connection,
                     &mut self.buffers,
@@ -274,8 +290,25 @@ impl Broker {
         Step::More
     }
 
-    /// Repeats an exchange that a former connection did not end (MQTT-4.4.0-1).
-    fn send_again(&mut self, now: Instant, key: Key, session_key: Key, id: PacketId) -> Step {
+    /// Begins another QoS 2 message while those before it wait for the disk, so that they wait together.
+    #[cold]
+    fn begin_ahead(&mut self, now: Instant, key: Key, session_key: Key) -> Step {
+        let connection = self.connections.get(key).expect("looked up by the caller");
+        let session = self.sessions.get(session_key).expect("a connection's session is there");
+        let places = usize::from(connection.receive_maximum);
+        let open = usize::from(connection.unacknowledged) + connection.resend.len();
+        let bytes_max = self.shared.config().inflight_bytes_max;
+        let waits = |queued: &&Queued| queued.qos == QoS::ExactlyOnce && queued.number > 0;
+        let next = session.queue.small().filter(waits).filter(|queued| {
+            open < places
+                && may_begin(connection, session, queued.payload_bytes(), false, bytes_max)
+        });
+        if next.is_some() { self.begin(now, key, session_key, Class::Small) } else { Step::Enough }
+    }
+
+    /// Sends what waited for the disk, or repeats an exchange that a former connection did not end (MQTT-4.4.0-1).
+    fn send_again(&mut self, now: Instant, key: Key, session_key: Key, resend: Resend) -> Step {
+        let Resend { id, is_repeated, .. } = resend;
         let copy_bytes_max = self.shared.config().copy_bytes_max;
         let connection = self.connections.get_mut(key).expect("looked up by the caller");
         let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
@@ -302,13 +335,14 @@ impl Broker {
                     message: &incoming,
                     qos: queued.qos,
                     retain: queued.retain,
-                    dup: true,
+                    dup: is_repeated || queued.is_repeated,
                     ids: queued.ids.as_slice(),
                 };
                 if outgoing.packet_bytes(connection, now) > connection.packet_bytes_max as usize {
                     // This connection takes less than the one before (MQTT-3.1.2-25).
                     let awaits = entry.awaits;
-                    session.inflight.end(id, awaits);
+                    let number = session.inflight.end(id, awaits).unwrap_or(0);
+                    done(&mut self.keeper, session, number);
                     session.dropped.too_large += 1;
                     self.statistics.dropped.too_large += 1;
                     connection.resend.pop_front();
@@ -375,7 +409,15 @@ impl Broker {
                 });
                 let overflow = exception.and_then(|exception| exception.overflow);
                 let overflow = overflow.unwrap_or_else(|| config.overflow_of(qos));
-                let queued = Queued::new(message, qos, true, ids, scan.since, overflow);
+                let mut queued = Queued::new(message, qos, true, ids, scan.since, overflow);
+                if session.number > 0
+                    && qos > QoS::AtMostOnce
+                    && let Some(keeper) = &mut self.keeper
+                {
+                    self.numbers.message += 1;
+                    queued.number = self.numbers.message;
+                    keeper.write_queued(session.number, &queued);
+                }
                 session.queue.push(queued, is_large);
                 session.note_behind(&self.shared, own);
                 if let Some(gives) = self.givers.note(session_key, session) {
@@ -390,7 +432,7 @@ impl Broker {
                 &scan.filter,
                 scan.cursor.take(),
                 RETAINED_STEP,
-                |_, Kept { message, client }| {
+                |_, Kept { message, client, .. }| {
                     let is_own = client.as_ref() == Some(&session.client_id);
                     if message.is_expired(now) {
                         expired.push(message.clone());

@@ -20,6 +20,8 @@ pub(crate) struct Expiring {
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) message: Arc<Message>,
+    /// Of two messages of one topic, the later one has the greater.
+    pub(crate) sequence: u64,
     /// The client that published it, whose sessions may come and go: it has its own back by its name (MQTT-3.8.3-3).
     pub(crate) client: Option<Arc<str>>,
 }
@@ -44,11 +46,24 @@ impl Expiring {
         self.order.extend(expiry);
     }
 
-    /// Forgets the message of a topic.
-    pub(crate) fn remove(&mut self, topic: &str) {
-        if let Some(former) = self.messages.remove(topic) {
+    /// Forgets the message of a topic; false if there was none.
+    pub(crate) fn remove(&mut self, topic: &str) -> bool {
+        let former = self.messages.remove(topic);
+        if let Some(former) = &former {
             self.forget_expiry(&former.message);
         }
+        former.is_some()
+    }
+
+    /// Calls `each` with the messages of the next `limit` topics after `topic`. Returns the last of them; nothing once all were
+    /// seen.
+    pub(crate) fn walk(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+        each: impl FnMut(&Kept),
+    ) -> Option<String> {
+        self.messages.walk(after, limit, each)
     }
 
     /// When the first one expires.

@@ -1,0 +1,340 @@
+//! Writing the live state anew, so that the journal may let go of what stood before.
+//!
+//! A bounded number of records a turn, while everything else goes on. What is written while this runs stands behind where it
+//! began, and holds whichever of the two comes first: a session's part says again what is so, and changes apply to it whether
+//! they stand before or after.
+//!
+//! Always true: a message is written once, whoever waits for it; one that came after the checkpoint began is not written again.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tidegate_message::{Instant, Payload, Position};
+use tidegate_wire::mqtt::{PacketId, QoS};
+
+use super::{
+    Broker,
+    keep::{self, Keeper, closed, message_record, opened, stored, waiting},
+};
+use crate::{
+    inflight::Awaits,
+    journal::{Record, RetainedAs, Sent, StoredMessage},
+    queue::Queued,
+    slab::Key,
+    timers::Timer,
+};
+
+/// A journal below this is let be.
+const LEAST_BYTES: u64 = 16 << 20;
+/// Records of one turn, and the time to the next.
+const STEP: usize = 512;
+const PAUSE: Duration = Duration::from_millis(1);
+/// A journal that takes nothing is tried again this often.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How far a checkpoint is.
+#[derive(Debug)]
+pub(super) struct Checkpoint {
+    /// Where it began; the journal lets go of what stands before.
+    start: Position,
+    /// Messages up to this number were there before.
+    last: u64,
+    /// Of those, the ones that are written.
+    written: HashSet<u64>,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Sessions that are to be written, the last first.
+    Sessions(Vec<Key>),
+    /// What waits for a session, and what of it is written.
+    Queue(Vec<Key>, Key, HashSet<u64>),
+    /// Retained messages after that topic.
+    Retained(Option<String>),
+    Sent,
+    /// All is written, up to there.
+    Written(Option<Position>),
+}
+
+impl Broker {
+    /// Begins to write the live state anew if the journal has grown to twice what it was after the last time, or takes nothing.
+    pub(super) fn watch_journal(&mut self, now: Instant) {
+        let Some(keeper) = &mut self.keeper else { return };
+        if !keeper.is_watched && (keeper.may_recover() || keeper.is_large()) {
+            keeper.is_watched = true;
+            self.timers.set(now, Timer::Journal);
+        }
+    }
+
+    /// What [`Timer::Journal`] is for.
+    pub(super) fn go_on_with_journal(&mut self, now: Instant) {
+        let Some(keeper) = &mut self.keeper else { return };
+        keeper.is_watched = false;
+        // Room may come of a checkpoint, else of the disk.
+        let is_failing = keeper.may_recover() && !keeper.ensure(1);
+        if keeper.checkpoint.is_none() && keeper.is_large() {
+            self.begin_checkpoint();
+        }
+        let goes_on = self.checkpoint_step(STEP);
+        if !goes_on {
+            self.end_checkpoint();
+        }
+        if let Some(keeper) = self.keeper.as_mut().filter(|_| goes_on || is_failing) {
+            keeper.is_watched = true;
+            let pause = if goes_on { PAUSE } else { RETRY };
+            self.timers.set(now + pause, Timer::Journal);
+        }
+    }
+
+    pub(super) fn begin_checkpoint(&mut self) {
+        let keys = self.sessions.iter().map(|(key, _)| key).collect();
+        let Some(keeper) = &mut self.keeper else { return };
+        keeper.checkpoint = Some(Checkpoint {
+            start: keeper.journal.end(),
+            last: self.numbers.message,
+            written: HashSet::new(),
+            stage: Stage::Sessions(keys),
+        });
+    }
+
+    /// Writes some of it; false once all is written, or nothing can be.
+    pub(super) fn checkpoint_step(&mut self, records: usize) -> bool {
+        let Some(keeper) = &mut self.keeper else { return false };
+        let Some(mut checkpoint) =
+            keeper.checkpoint.take_if(|checkpoint| !matches!(checkpoint.stage, Stage::Written(_)))
+        else {
+            return false;
+        };
+        let failures = keeper.counts.failures;
+        let until = keeper.counts.records.saturating_add(records as u64);
+        let mut goes_on = true;
+        while goes_on && self.keeper.as_ref().is_some_and(|keeper| keeper.counts.records < until) {
+            checkpoint.stage = self.write_stage(&mut checkpoint, until);
+            let keeper = self.keeper.as_mut().expect("looked at above");
+            if keeper.counts.failures > failures {
+                // It is begun again when there is room.
+                return false;
+            }
+            goes_on = !matches!(checkpoint.stage, Stage::Written(_));
+        }
+        let keeper = self.keeper.as_mut().expect("looked at above");
+        keeper.checkpoint = Some(checkpoint);
+        goes_on
+    }
+
+    /// Lets go of what stood before, once what stands for it is durable.
+    pub(super) fn end_checkpoint(&mut self) {
+        let Some(keeper) = &mut self.keeper else { return };
+        let Some(Checkpoint { stage: Stage::Written(last), start, .. }) = &keeper.checkpoint else {
+            return;
+        };
+        if last.is_some_and(|last| last >= keeper.journal.durable()) {
+            return;
+        }
+        let start = *start;
+        keeper.checkpoint = None;
+        if let Err(error) = keeper.journal.release(start) {
+            tracing::warn!(code = %error.code(), %error, "the journal of the MQTT sessions cannot let go of what is old");
+        }
+        keeper.checkpoint_bytes = keeper.journal.bytes();
+        keeper.counts.checkpoints += 1;
+    }
+
+    /// Begins one, unless one is under way.
+    #[cfg(test)]
+    pub(crate) fn begin_checkpoint_now(&mut self) {
+        if self.keeper.as_ref().is_some_and(|keeper| keeper.checkpoint.is_none()) {
+            self.begin_checkpoint();
+        }
+    }
+
+    /// Goes on with it by about so many records.
+    #[cfg(test)]
+    pub(crate) fn checkpoint_some(&mut self, records: usize) {
+        if !self.checkpoint_step(records) {
+            self.end_checkpoint();
+        }
+    }
+
+    fn write_stage(&mut self, checkpoint: &mut Checkpoint, until: u64) -> Stage {
+        let stage = std::mem::replace(&mut checkpoint.stage, Stage::Sent);
+        match stage {
+            Stage::Sessions(mut keys) => match keys.pop() {
+                Some(key) => {
+                    self.write_session(key);
+                    Stage::Queue(keys, key, HashSet::new())
+                }
+                None => Stage::Retained(None),
+            },
+            Stage::Queue(keys, key, mut written) => {
+                if self.write_queue(checkpoint, key, &mut written, until) {
+                    Stage::Sessions(keys)
+                } else {
+                    Stage::Queue(keys, key, written)
+                }
+            }
+            Stage::Retained(after) => match self.write_all_retained(after) {
+                Some(last) => Stage::Retained(Some(last)),
+                None => Stage::Sent,
+            },
+            Stage::Sent => self.write_sent(),
+            written @ Stage::Written(_) => written,
+        }
+    }
+
+    /// All of a session but its messages.
+    fn write_session(&mut self, key: Key) {
+        let Some(keeper) = &mut self.keeper else { return };
+        let Some(session) = self.sessions.get(key).filter(|session| session.number > 0) else {
+            return;
+        };
+        let number = session.number;
+        let connection = session.connection.and_then(|key| self.connections.get(key));
+        let will = connection.and_then(|connection| connection.will.as_deref());
+        keeper.append(&opened(session, will));
+        if connection.is_none() {
+            keeper.append(&closed(session));
+        }
+        for (filter, options) in &session.subscriptions {
+            let (filter, options) = (filter.clone(), (*options).into());
+            keeper.append(&Record::Subscribed { session: number, filter, options });
+        }
+        for &id in &session.received {
+            keeper.append(&Record::Noted { session: number, id });
+        }
+    }
+
+    /// What waits for a session, then what is in flight, to which some of it may have gone meanwhile; false if there is more.
+    fn write_queue(
+        &mut self,
+        checkpoint: &mut Checkpoint,
+        key: Key,
+        written: &mut HashSet<u64>,
+        until: u64,
+    ) -> bool {
+        let Some(keeper) = &mut self.keeper else { return true };
+        let Some(session) = self.sessions.get(key).filter(|session| session.number > 0) else {
+            return true;
+        };
+        let was_there = |queued: &&Queued| queued.number > 0 && queued.number <= checkpoint.last;
+        let left: Vec<&Queued> = session.queue.iter().filter(was_there).collect();
+        for queued in left {
+            if keeper.counts.records >= until {
+                return false;
+            }
+            if written.insert(queued.number) {
+                checkpoint.write_waiting(keeper, session.number, queued, None);
+            }
+        }
+        let number = session.number;
+        for entry in session.inflight.entries() {
+            match &entry.kept {
+                Some(queued) if queued.number > 0 => {
+                    let begun = (queued.qos == QoS::ExactlyOnce).then_some(entry.id);
+                    checkpoint.write_waiting(keeper, number, queued, begun);
+                }
+                None if entry.awaits == Awaits::Pubcomp => {
+                    keeper.append(&Record::Accepted { session: number, id: entry.id });
+                }
+                _ => {}
+            }
+        }
+        true
+    }
+
+    fn write_all_retained(&mut self, after: Option<String>) -> Option<String> {
+        let keeper = self.keeper.as_mut()?;
+        let mut found = Vec::new();
+        let last = self.shared.retained().walk(after.as_deref(), STEP, |kept| {
+            if keep::is_written(&kept.message.topic) {
+                found.push((kept.message.clone(), kept.sequence, kept.client.clone()));
+            }
+        });
+        found.retain(|(message, ..)| self.shared.owner_of(&message.topic) == self.shard);
+        for (message, sequence, client) in found {
+            let retained = Some(RetainedAs { sequence, client });
+            let record = StoredMessage { retained, ..stored(&message) };
+            keeper.append(&Record::Message(record));
+        }
+        last
+    }
+
+    /// What no other shard has confirmed, and what this one has of theirs.
+    fn write_sent(&mut self) -> Stage {
+        let Some(keeper) = &mut self.keeper else { return Stage::Written(None) };
+        let mut records = Vec::new();
+        for (shard, unconfirmed) in keeper.unconfirmed.iter().enumerate() {
+            for entry in unconfirmed {
+                let sent = vec![(shard as u8, entry.number, entry.sent.clone())];
+                let record = match &entry.message {
+                    Some(message) => StoredMessage { sent, ..stored(message) },
+                    None => cleared(&entry.topic, sent),
+                };
+                records.push(Record::Message(record));
+            }
+        }
+        for (shard, &number) in keeper.seen.iter().enumerate() {
+            if number > 0 {
+                records.push(Record::Seen { shard: shard as u8, number, and_before: true });
+            }
+        }
+        for record in records {
+            keeper.append(&record);
+        }
+        Stage::Written(keeper.last_record())
+    }
+}
+
+impl Keeper {
+    /// Whether it takes nothing, which may change.
+    fn may_recover(&self) -> bool {
+        self.is_failing && self.journal.failure().is_none()
+    }
+
+    /// Whether most of the journal is old; where it takes nothing, some of it is enough.
+    fn is_large(&self) -> bool {
+        let bytes = self.checkpoint_bytes;
+        let most = if self.is_failing { bytes + bytes / 4 } else { (2 * bytes).max(LEAST_BYTES) };
+        self.checkpoint.is_none() && self.journal.bytes() > most
+    }
+}
+
+impl Checkpoint {
+    fn write_waiting(
+        &mut self,
+        keeper: &mut Keeper,
+        session: u64,
+        queued: &Queued,
+        begun: Option<PacketId>,
+    ) {
+        let number = queued.number;
+        let waiting = waiting(session, queued, begun);
+        let is_new = number <= self.last && self.written.insert(number);
+        let record = if is_new {
+            message_record(&queued.message, number, waiting)
+        } else {
+            Record::Queued { number, waiting }
+        };
+        keeper.append(&record);
+    }
+}
+
+/// What clears a topic.
+fn cleared(topic: &Arc<str>, sent: Vec<(u8, u64, Sent)>) -> StoredMessage {
+    StoredMessage {
+        number: 0,
+        origin: None,
+        noted: None,
+        retained: None,
+        waiting: Vec::new(),
+        sent,
+        qos: QoS::AtMostOnce,
+        retain: true,
+        expires: None,
+        received: Instant::EPOCH,
+        topic: topic.clone(),
+        forwarded: Bytes::new(),
+        payload: Payload::default(),
+    }
+}

@@ -1,0 +1,614 @@
+//! What a shard writes to its journal.
+//!
+//! One record has a message for all of this shard: it is put together while the message is handed out, and appended after that
+//! and before anything leaves.
+
+use std::{collections::VecDeque, num::NonZeroU64, sync::Arc};
+
+use tidegate_message::{Instant, Payload, Position};
+use tidegate_wire::mqtt::{PacketId, QoS};
+
+use super::{Broker, Peer, checkpoint::Checkpoint};
+use crate::{
+    connection::WillMessage,
+    journal::{
+        Journal, JournalCounts, JournalError, Opened, Options, Record, RetainedAs, Sent,
+        StoredMessage, StoredWill, Waiting,
+    },
+    message::{Body, Incoming, Message},
+    queue::Queued,
+    routes::Route,
+    session::{Session, SubscriptionOptions},
+    shared::Shared,
+    slab::Key,
+};
+
+/// Names what one shard sent to another: its shard in the low byte, the number above that. One word, since it goes with every
+/// message between shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Origin(NonZeroU64);
+
+impl Origin {
+    fn new(shard: usize, number: u64) -> Self {
+        Self(NonZeroU64::new(number << 8 | shard as u64).expect("numbers begin at 1"))
+    }
+
+    fn shard(self) -> u8 {
+        self.0.get() as u8
+    }
+
+    fn number(self) -> u64 {
+        self.0.get() >> 8
+    }
+}
+
+/// The numbers that were given last.
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    pub(super) session: u64,
+    pub(super) message: u64,
+    pub(super) sent: u64,
+}
+
+/// The journal and what waits for it.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    pub(super) journal: Box<dyn Journal>,
+    shared: Arc<Shared>,
+    /// Whether records become durable only later.
+    pub(super) is_gated: bool,
+    /// Records before it are durable.
+    pub(super) durable: Position,
+    /// It took no record when it was tried last.
+    pub(super) is_failing: bool,
+    /// Why.
+    pub(super) error: Option<JournalError>,
+    scratch: Vec<u8>,
+    /// Of the last record that an answer may depend on.
+    pub(super) recorded: Option<Position>,
+    /// Of the last record.
+    pub(super) last: Option<Position>,
+    recording: Recording,
+    /// By shard, what was sent there, until it is in the journal there.
+    pub(super) unconfirmed: Vec<VecDeque<Unconfirmed>>,
+    /// By shard, the last that came from there and is written here, and the last of it that is told.
+    pub(super) seen: Vec<u64>,
+    pub(super) told: Vec<u64>,
+    pub(super) seen_later: VecDeque<(Position, usize, u64)>,
+    pub(super) owed: VecDeque<Owed>,
+    /// What the message that is being handed out sends to other shards.
+    pub(super) sending: Vec<(usize, Peer)>,
+    /// By shard.
+    pub(super) peers_later: Vec<VecDeque<(Position, Peer)>>,
+    pub(super) connections_later: VecDeque<(Position, Key)>,
+    pub(super) checkpoint: Option<Checkpoint>,
+    /// A timer for it is set.
+    pub(super) is_watched: bool,
+    /// Bytes of the journal after the last checkpoint.
+    pub(super) checkpoint_bytes: u64,
+    pub(super) counts: JournalCounts,
+}
+
+/// The record of the message that is being handed out.
+#[derive(Debug, Default)]
+struct Recording {
+    number: u64,
+    /// Plain subscriptions have had theirs.
+    is_shared: bool,
+    origin: Option<Origin>,
+    noted: Option<(u64, PacketId)>,
+    retained: Option<RetainedAs>,
+    waiting: Vec<Waiting>,
+    sent: Vec<(u8, u64, Sent)>,
+}
+
+/// What another shard has not confirmed.
+#[derive(Debug)]
+pub(super) struct Unconfirmed {
+    pub(super) number: u64,
+    pub(super) topic: Arc<str>,
+    /// None clears what is retained.
+    pub(super) message: Option<Arc<Message>>,
+    pub(super) sent: Sent,
+}
+
+/// An answer that waits for the disk.
+#[derive(Debug)]
+pub(super) struct Owed {
+    pub(super) after: Position,
+    pub(super) key: Key,
+    pub(super) packet: Vec<u8>,
+}
+
+/// Room for what a record has beside its message, about.
+const RECORD_BYTES: usize = 4 << 10;
+/// And for each session that waits.
+const WAITING_BYTES: usize = 64;
+
+impl Keeper {
+    pub(super) fn new(journal: Box<dyn Journal>, shared: Arc<Shared>) -> Self {
+        let shards = shared.shards();
+        Self {
+            is_gated: journal.is_gated(),
+            durable: journal.durable(),
+            journal,
+            shared,
+            is_failing: false,
+            error: None,
+            scratch: Vec::new(),
+            recorded: None,
+            last: None,
+            recording: Recording::default(),
+            unconfirmed: (0..shards).map(|_| VecDeque::new()).collect(),
+            seen: vec![0; shards],
+            told: vec![0; shards],
+            seen_later: VecDeque::new(),
+            owed: VecDeque::new(),
+            sending: Vec::new(),
+            peers_later: (0..shards).map(|_| VecDeque::new()).collect(),
+            connections_later: VecDeque::new(),
+            checkpoint: None,
+            is_watched: false,
+            checkpoint_bytes: 0,
+            counts: JournalCounts::default(),
+        }
+    }
+
+    /// Appends a record. One that cannot be appended is counted; then nothing more is promised.
+    pub(super) fn append(&mut self, record: &Record) -> Option<Position> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        record.encode(&mut scratch);
+        let appended = self.journal.append(&scratch, &record.payload());
+        self.scratch = scratch;
+        match appended {
+            Ok(position) => {
+                self.counts.records += 1;
+                self.recorded = Some(position);
+                self.last = Some(position);
+                Some(position)
+            }
+            Err(error) => {
+                self.counts.failures += 1;
+                self.fail(&error);
+                None
+            }
+        }
+    }
+
+    /// Whether records of so many bytes can be appended.
+    pub(super) fn ensure(&mut self, bytes: usize) -> bool {
+        let ensured = match self.journal.failure() {
+            Some(error) => Err(error),
+            None => self.journal.ensure(bytes),
+        };
+        match ensured {
+            Ok(()) if self.is_failing => {
+                self.is_failing = false;
+                self.error = None;
+                self.shared.note_journal(false);
+                tracing::info!("the journal of the MQTT sessions takes records again");
+                true
+            }
+            Ok(()) => true,
+            Err(error) => {
+                self.fail(&error);
+                false
+            }
+        }
+    }
+
+    pub(super) fn fail(&mut self, error: &JournalError) {
+        if !self.is_failing {
+            self.is_failing = true;
+            self.error = Some(error.clone());
+            self.shared.note_journal(true);
+            let cause = std::error::Error::source(error).map(ToString::to_string);
+            tracing::error!(code = %error.code(), %error, cause, "messages that are to be kept are refused from now on");
+        }
+    }
+
+    /// A session waits for a message no longer.
+    pub(super) fn done(&mut self, session: u64, number: u64) {
+        if session == 0 || number == 0 {
+            return;
+        }
+        let own = self.recording.number;
+        if own > 0 && number >= own {
+            // It is not written yet.
+            let is_it =
+                |waiting: &Waiting| waiting.session == session && own.max(waiting.again) == number;
+            self.recording.waiting.retain(|waiting| !is_it(waiting));
+        } else {
+            self.append(&Record::Done { session, number });
+        }
+    }
+
+    /// Writes a message for one session that waits for it.
+    pub(super) fn write_queued(&mut self, session: u64, queued: &Queued) {
+        self.append(&message_record(
+            &queued.message,
+            queued.number,
+            waiting(session, queued, None),
+        ));
+    }
+
+    /// Where the last record is.
+    pub(super) fn last_record(&self) -> Option<Position> {
+        self.last
+    }
+
+    /// Whether the record at that position, if it is one, is durable.
+    pub(super) fn is_durable(&self, position: Position) -> bool {
+        position < self.durable
+    }
+}
+
+/// See [`Keeper::done`].
+pub(super) fn done(keeper: &mut Option<Box<Keeper>>, session: &Session, number: u64) {
+    if let Some(keeper) = keeper {
+        keeper.done(session.number, number);
+    }
+}
+
+impl Broker {
+    /// Counts of the shard's journal, if it has one.
+    pub fn journal_counts(&self) -> Option<JournalCounts> {
+        let keeper = self.keeper.as_ref()?;
+        Some(JournalCounts { bytes: keeper.journal.bytes(), ..keeper.counts })
+    }
+
+    /// Writes a record, if there is a journal and the session is written down.
+    pub(super) fn write(&mut self, session: u64, record: impl FnOnce() -> Record) {
+        if session > 0
+            && let Some(keeper) = &mut self.keeper
+        {
+            keeper.append(&record());
+        }
+    }
+
+    // ---- sessions
+
+    /// Writes that a client has come to its session, or that its session is one that ends with its connection from now on.
+    pub(super) fn write_opened(&mut self, key: Key) {
+        let Some(keeper) = &mut self.keeper else { return };
+        let session = self.sessions.get_mut(key).expect("it was just opened");
+        if session.is_kept() {
+            if session.number == 0 {
+                self.numbers.session += 1;
+                session.number = self.numbers.session;
+            }
+            let connection = session.connection.and_then(|key| self.connections.get(key));
+            let will = connection.and_then(|connection| connection.will.as_deref());
+            keeper.append(&opened(session, will));
+        } else if session.number > 0 {
+            keeper.append(&Record::Ended { session: session.number });
+            session.number = 0;
+        }
+    }
+
+    /// Writes that a session has no connection.
+    pub(super) fn write_closed(&mut self, key: Key) {
+        if let Some(keeper) = &mut self.keeper
+            && let Some(session) = self.sessions.get(key)
+            && session.number > 0
+        {
+            keeper.append(&closed(session));
+        }
+    }
+
+    // ---- messages
+
+    /// Whether a message is to be written down, on whatever shard.
+    #[inline]
+    pub(super) fn must_write(&self, route: &Route, message: &Incoming<'_>) -> bool {
+        self.keeper.is_some()
+            && ((message.qos > QoS::AtMostOnce && route.is_written())
+                || (message.retain && is_written(message.topic)))
+    }
+
+    /// Whether it can be.
+    #[cold]
+    pub(super) fn can_write(&mut self, route: &Route, message: &Incoming<'_>) -> bool {
+        let Some(keeper) = &mut self.keeper else { return true };
+        let bytes = message.payload.len()
+            + message.topic.len()
+            + message.forwarded.len()
+            + WAITING_BYTES * (route.on(self.shard).len() + self.shared.shards())
+            + RECORD_BYTES;
+        let can = keeper.ensure(bytes) && !self.shared.has_failing_journal();
+        if !can {
+            keeper.counts.refused += 1;
+        }
+        can
+    }
+
+    /// The number in the journal of the message that is being handed out, for that session.
+    #[inline]
+    pub(super) fn message_number(
+        keeper: &mut Option<Box<Keeper>>,
+        numbers: &mut Numbers,
+        session: u64,
+    ) -> u64 {
+        let Some(keeper) = keeper else { return 0 };
+        let recording = &mut keeper.recording;
+        let is_known =
+            recording.is_shared && recording.waiting.iter().any(|w| w.session == session);
+        if recording.number == 0 || is_known {
+            numbers.message += 1;
+            if is_known {
+                return numbers.message;
+            }
+            recording.number = numbers.message;
+        }
+        recording.number
+    }
+
+    /// What is handed out next is by a shared subscription.
+    pub(super) fn note_shared(&mut self) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.recording.is_shared = true;
+        }
+    }
+
+    /// A session waits for the message that is being handed out, under that number.
+    pub(super) fn note_waiting(
+        keeper: &mut Option<Box<Keeper>>,
+        number: u64,
+        mut waiting: Waiting,
+    ) {
+        if let Some(keeper) = keeper {
+            waiting.again = if number == keeper.recording.number { 0 } else { number };
+            keeper.recording.waiting.push(waiting);
+        }
+    }
+
+    /// The message that is handed out next came under that identifier.
+    pub(super) fn note_received(&mut self, session: u64, id: PacketId) {
+        if session > 0
+            && let Some(keeper) = &mut self.keeper
+        {
+            keeper.recording.noted = Some((session, id));
+        }
+    }
+
+    /// The message that was handed out is not accepted, so that its identifier is as it was.
+    pub(super) fn forget_received(&mut self) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.recording.noted = None;
+        }
+    }
+
+    /// Writes the identifier of a message that needed no record of its own.
+    pub(super) fn write_received(&mut self) {
+        if let Some(keeper) = &mut self.keeper
+            && let Some((session, id)) = keeper.recording.noted.take()
+        {
+            keeper.append(&Record::Noted { session, id });
+        }
+    }
+
+    /// What answers depend on begins here.
+    #[inline]
+    pub(super) fn begin_record(&mut self, origin: Option<Origin>) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.recorded = None;
+            keeper.recording.origin = origin;
+        }
+    }
+
+    /// It is retained under that number, in the journal of the shard that owns its topic.
+    pub(super) fn note_retained(
+        &mut self,
+        message: &Incoming<'_>,
+        held: Option<&Arc<Message>>,
+        retained: RetainedAs,
+    ) {
+        if self.keeper.is_none() || !is_written(message.topic) {
+            return;
+        }
+        let owner = self.shared.owner_of(message.topic);
+        if owner == self.shard {
+            let keeper = self.keeper.as_mut().expect("looked at above");
+            keeper.recording.retained = Some(retained);
+            return;
+        }
+        let sent = || Sent::Retained(retained.clone());
+        let topic = message.topic;
+        if let Some(origin) = self.note_sent(owner, topic, held, true, sent) {
+            let (topic, held) = (topic.clone(), held.cloned());
+            self.send(owner, Peer::Retained(topic, held, Box::new(retained), origin));
+        }
+    }
+
+    /// Writes what another shard retained of a topic that this one owns.
+    pub(super) fn write_retained(
+        &mut self,
+        now: Instant,
+        topic: &Arc<str>,
+        message: Option<&Arc<Message>>,
+        retained: RetainedAs,
+    ) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.recording.retained = Some(retained);
+        }
+        let nothing = Incoming {
+            topic,
+            payload: Body::Read(&[]),
+            forwarded: &[],
+            qos: QoS::AtMostOnce,
+            retain: true,
+            expires: None,
+            received: now,
+            publisher: None,
+        };
+        let incoming = message.map_or(nothing, |message| message.as_incoming());
+        self.end_record(&incoming, message);
+    }
+
+    /// Notes that the message goes to another shard, to be written there.
+    pub(super) fn note_sent(
+        &mut self,
+        shard: usize,
+        topic: &Arc<str>,
+        message: Option<&Arc<Message>>,
+        is_written: bool,
+        sent: impl FnOnce() -> Sent,
+    ) -> Option<super::PeerOrigin> {
+        let keeper = self.keeper.as_mut().filter(|_| is_written)?;
+        self.numbers.sent += 1;
+        let (number, sent) = (self.numbers.sent, sent());
+        keeper.recording.sent.push((shard as u8, number, sent.clone()));
+        let (topic, message) = (topic.clone(), message.cloned());
+        keeper.unconfirmed[shard].push_back(Unconfirmed { number, topic, message, sent });
+        Some(super::PeerOrigin(Origin::new(self.shard, number)))
+    }
+
+    /// Sends to another shard what the message that is being handed out is there.
+    pub(super) fn send(&mut self, shard: usize, peer: Peer) {
+        match &mut self.keeper {
+            Some(keeper) if keeper.is_gated => keeper.sending.push((shard, peer)),
+            _ => self.peers[shard].push(peer),
+        }
+    }
+
+    /// Writes the record of the message that was handed out, if it needs one.
+    #[inline]
+    pub(super) fn end_record(&mut self, message: &Incoming<'_>, held: Option<&Arc<Message>>) {
+        if let Some(keeper) = &mut self.keeper {
+            let recording = &keeper.recording;
+            let is_needed = !recording.waiting.is_empty()
+                || !recording.sent.is_empty()
+                || recording.retained.is_some();
+            if is_needed || recording.origin.is_some() {
+                keeper.write_message(message, held, is_needed);
+            } else {
+                (keeper.recording.number, keeper.recording.is_shared) = (0, false);
+            }
+            if keeper.is_gated {
+                self.send_after_disk();
+            }
+        }
+    }
+}
+
+impl Keeper {
+    #[cold]
+    fn write_message(
+        &mut self,
+        message: &Incoming<'_>,
+        held: Option<&Arc<Message>>,
+        is_needed: bool,
+    ) {
+        let Recording { number, origin, noted, retained, waiting, sent, .. } =
+            std::mem::take(&mut self.recording);
+        let origin = origin.map(|origin| (origin.shard(), origin.number()));
+        let appended = if is_needed {
+            let payload = match held {
+                Some(held) => held.payload.clone(),
+                // What clears a topic.
+                None => Payload::default(),
+            };
+            let forwarded = held.map(|held| held.forwarded.clone()).unwrap_or_default();
+            self.append(&Record::Message(StoredMessage {
+                number,
+                origin,
+                noted,
+                retained,
+                waiting,
+                sent,
+                qos: message.qos,
+                retain: message.retain,
+                expires: message.expires,
+                received: message.received,
+                topic: message.topic.clone(),
+                forwarded,
+                payload,
+            }))
+        } else {
+            let (shard, number) = origin.expect("the caller looked");
+            self.append(&Record::Seen { shard, number, and_before: false })
+        };
+        if let Some((shard, number)) = origin.filter(|_| appended.is_some()) {
+            self.seen[usize::from(shard)] = number;
+        }
+    }
+}
+
+/// How a session waits for a message.
+pub(super) fn waiting(session: u64, queued: &Queued, begun: Option<PacketId>) -> Waiting {
+    let (qos, retain) = (queued.qos, queued.retain);
+    Waiting { session, again: 0, qos, retain, ids: queued.ids.as_slice().to_vec(), begun }
+}
+
+/// A message for one session that waits for it.
+pub(super) fn message_record(message: &Message, number: u64, waiting: Waiting) -> Record {
+    Record::Message(StoredMessage { number, waiting: vec![waiting], ..stored(message) })
+}
+
+/// A message that is for nobody.
+pub(super) fn stored(message: &Message) -> StoredMessage {
+    StoredMessage {
+        number: 0,
+        origin: None,
+        noted: None,
+        retained: None,
+        waiting: Vec::new(),
+        sent: Vec::new(),
+        qos: message.qos,
+        retain: message.retain,
+        expires: message.expires,
+        received: message.received,
+        topic: message.topic.clone(),
+        forwarded: message.forwarded.clone(),
+        payload: message.payload.clone(),
+    }
+}
+
+/// Whether what is retained of a topic is written down: `$SYS` is told anew by every process.
+pub(super) fn is_written(topic: &str) -> bool {
+    !topic.starts_with("$SYS/")
+}
+
+pub(super) fn opened(session: &Session, will: Option<&WillMessage>) -> Record {
+    let identity = &session.identity;
+    Record::Opened(Opened {
+        session: session.number,
+        client_id: session.client_id.clone(),
+        kind: identity.kind,
+        user: identity.name.clone(),
+        groups: identity.groups.to_vec(),
+        version: session.version,
+        expiry: session.expiry,
+        will: will.map(stored_will),
+    })
+}
+
+pub(super) fn closed(session: &Session) -> Record {
+    Record::Closed {
+        session: session.number,
+        expiry: session.expiry,
+        ends_at: session.ends_at,
+        will: session.will.as_ref().map(|(will, at)| (stored_will(will), *at)),
+    }
+}
+
+fn stored_will(will: &WillMessage) -> StoredWill {
+    let WillMessage { message, delay, expiry } = will;
+    StoredWill {
+        topic: message.topic.clone(),
+        payload: message.payload.to_contiguous(),
+        forwarded: message.forwarded.clone(),
+        qos: message.qos,
+        retain: message.retain,
+        delay: *delay,
+        expiry: *expiry,
+    }
+}
+
+impl From<SubscriptionOptions> for Options {
+    fn from(options: SubscriptionOptions) -> Self {
+        let SubscriptionOptions { qos, no_local, retain_as_published, id, .. } = options;
+        Self { qos, no_local, retain_as_published, id }
+    }
+}

@@ -1,0 +1,176 @@
+//! What waits until it is durable: answers that promise something, what goes to other shards, and the first sending of a QoS 2
+//! message.
+//!
+//! Where records are durable at once, nothing waits here.
+//!
+//! Always true: answers to one connection leave in the order in which they were given, and messages to another shard do.
+
+use tidegate_message::Position;
+use tidegate_wire::mqtt::{PacketId, ReasonCode, Version};
+
+use super::{
+    Broker, Peer,
+    keep::{Keeper, Owed},
+    mark_dirty,
+};
+use crate::{connection::Resend, journal::Record, session::Session, slab::Key};
+
+impl Broker {
+    #[cold]
+    pub(super) fn send_after_disk(&mut self) {
+        let Some(keeper) = &mut self.keeper else { return };
+        let after = keeper.recorded.filter(|position| !keeper.is_durable(*position));
+        for (shard, peer) in keeper.sending.drain(..) {
+            let later = &mut keeper.peers_later[shard];
+            match (after, later.back()) {
+                (None, None) => self.peers[shard].push(peer),
+                // Nothing overtakes what waits.
+                (after, last) => {
+                    let last = last.map(|(position, _)| *position);
+                    let position = after.or(last).expect("one of them is there");
+                    later.push_back((position, peer));
+                }
+            }
+        }
+    }
+
+    /// Gives an answer that is a promise: at once, or when what it depends on is durable.
+    #[inline]
+    pub(super) fn promise(&mut self, key: Key, encode: impl FnOnce(Version, &mut Vec<u8>)) {
+        if self.keeper.as_ref().is_some_and(|keeper| keeper.is_gated) {
+            self.promise_later(key, encode);
+        } else {
+            self.answer(key, encode);
+        }
+    }
+
+    #[cold]
+    fn promise_later(&mut self, key: Key, encode: impl FnOnce(Version, &mut Vec<u8>)) {
+        let Some(keeper) = &mut self.keeper else { return };
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let after = keeper.recorded.take().filter(|position| !keeper.is_durable(*position));
+        let after = after.or_else(|| {
+            // In order, behind those that wait.
+            keeper.owed.back().filter(|_| connection.owed > 0).map(|owed| owed.after)
+        });
+        let Some(after) = after else { return self.answer(key, encode) };
+        let mut packet = Vec::new();
+        encode(connection.version, &mut packet);
+        connection.owed += 1;
+        keeper.owed.push_back(Owed { after, key, packet });
+    }
+
+    /// Makes the next answer depend on all that was written so far.
+    pub(super) fn depend_on_all(&mut self) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.recorded = keeper.last;
+        }
+    }
+
+    /// What was written is durable up to where the journal says: what waited for that leaves. To be called when the journal's
+    /// durable position has moved, and once it has failed.
+    pub fn durable(&mut self) {
+        let Some(keeper) = &mut self.keeper else { return };
+        keeper.durable = keeper.journal.durable();
+        if let Some(error) = keeper.journal.failure() {
+            // What was appended is no worse off than in class `page`; no more is promised.
+            keeper.fail(&error);
+            keeper.is_gated = false;
+            keeper.durable = Position(u64::MAX);
+            let owed = std::mem::take(&mut keeper.owed);
+            for Owed { key, .. } in owed {
+                let text = "the disk failed before your message was safe on it";
+                self.disconnect(key, ReasonCode::QUOTA_EXCEEDED, Some(text));
+            }
+        }
+        self.pass_durable();
+        self.end_checkpoint();
+    }
+
+    fn pass_durable(&mut self) {
+        loop {
+            let Some(keeper) = &mut self.keeper else { return };
+            let durable = keeper.durable;
+            let Some(Owed { key, packet, .. }) =
+                keeper.owed.pop_front_if(|owed| owed.after < durable)
+            else {
+                break;
+            };
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.owed -= 1;
+                self.answer(key, |_, out| out.extend_from_slice(&packet));
+            }
+        }
+        let Some(keeper) = &mut self.keeper else { return };
+        let durable = keeper.durable;
+        while let Some((_, shard, number)) =
+            keeper.seen_later.pop_front_if(|(after, ..)| *after < durable)
+        {
+            keeper.told[shard] = number;
+            self.peers[shard].push(Peer::Seen(self.shard, number));
+        }
+        for (peers, later) in self.peers.iter_mut().zip(&mut keeper.peers_later) {
+            while let Some((_, peer)) = later.pop_front_if(|(after, _)| *after < durable) {
+                peers.push(peer);
+            }
+        }
+        while let Some((_, key)) =
+            keeper.connections_later.pop_front_if(|(after, _)| *after < durable)
+        {
+            if let Some(connection) = self.connections.get_mut(key) {
+                mark_dirty(key, connection, &mut self.dirty);
+            }
+        }
+    }
+
+    /// Tells the other shards what of theirs is written here.
+    pub(super) fn tell_seen(&mut self) {
+        let Some(keeper) = &mut self.keeper else { return };
+        for shard in 0..keeper.seen.len() {
+            let number = keeper.seen[shard];
+            if number == keeper.told[shard] {
+                continue;
+            }
+            match keeper.last.filter(|_| keeper.is_gated) {
+                Some(position) if !keeper.is_durable(position) => {
+                    let last = keeper.seen_later.iter().rev().find(|(_, to, _)| *to == shard);
+                    if last.is_none_or(|(_, _, last)| *last < number) {
+                        keeper.seen_later.push_back((position, shard, number));
+                    }
+                }
+                _ => {
+                    keeper.told[shard] = number;
+                    self.peers[shard].push(Peer::Seen(self.shard, number));
+                }
+            }
+        }
+    }
+
+    /// Another shard has all that was sent there up to that number.
+    pub(super) fn confirmed(&mut self, shard: usize, number: u64) {
+        let Some(keeper) = &mut self.keeper else { return };
+        let sent = &mut keeper.unconfirmed[shard];
+        while sent.pop_front_if(|sent| sent.number <= number).is_some() {}
+        keeper.append(&Record::Confirmed { shard: shard as u8, number });
+    }
+
+    /// Writes that a QoS 2 message is to be sent under that identifier; what it waits for, if it must not leave at once.
+    pub(super) fn write_begun(
+        keeper: &mut Option<Box<Keeper>>,
+        session: &Session,
+        connection: Key,
+        number: u64,
+        id: PacketId,
+    ) -> Option<Resend> {
+        let keeper = keeper.as_mut().filter(|_| session.number > 0 && number > 0)?;
+        let position = keeper.append(&Record::Begun { session: session.number, number, id })?;
+        let after = Some(position).filter(|_| keeper.is_gated && !keeper.is_durable(position))?;
+        keeper.connections_later.push_back((after, connection));
+        Some(Resend { id, is_repeated: false, after: Some(after) })
+    }
+
+    /// Whether what waits for the disk may be sent.
+    pub(super) fn may_send(keeper: Option<&Keeper>, resend: &Resend) -> bool {
+        resend.after.is_none_or(|after| keeper.is_none_or(|keeper| keeper.is_durable(after)))
+    }
+}

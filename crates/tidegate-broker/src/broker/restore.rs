@@ -1,0 +1,274 @@
+//! What an earlier process left, before the shards begin.
+//!
+//! A session goes to the shard that its client's name names now. A message is held once, however many wait for it. Nothing is
+//! written here: [`Broker::keep`] then writes all of it to a journal that begins with it.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use tidegate_message::{Action, Instant, Target};
+use tidegate_wire::mqtt::{PacketId, QoS};
+
+use super::{Broker, keep::Keeper};
+use crate::{
+    budget::Budget,
+    config::TopicConfig,
+    connection::WillMessage,
+    journal::{
+        Journal, JournalError, Recovered, RecoveredQueued, RecoveredSession, StoredMessage,
+        StoredWill,
+    },
+    message::{Body, Incoming, Message},
+    queue::{Ids, Queued},
+    session::{FILTERS_OWN_BYTES, SubscriptionOptions, filter_bytes},
+    slab::Key,
+    timers::Timer,
+};
+
+/// What is being restored, over all shards.
+#[derive(Debug, Default)]
+struct Restoring {
+    /// By where each is in memory, which its record keeps alive.
+    messages: HashMap<usize, (Arc<StoredMessage>, Arc<Message>)>,
+    /// By shard, former journal and place in that, the number of a message.
+    numbers: HashMap<(usize, usize, u64), u64>,
+}
+
+impl Restoring {
+    fn message(&mut self, budget: &Budget, stored: &Arc<StoredMessage>) -> Arc<Message> {
+        let key = Arc::as_ptr(stored) as usize;
+        let (_, message) =
+            self.messages.entry(key).or_insert_with(|| (stored.clone(), hold(budget, stored)));
+        message.clone()
+    }
+}
+
+impl Broker {
+    /// Brings all shards of a node back to what `recovered` says. Before they begin; `shards` are all of them, in order.
+    ///
+    /// # Panics
+    /// If they are not.
+    pub fn restore_all(shards: &mut [Self], now: Instant, recovered: Recovered) {
+        let mut restoring = Restoring::default();
+        let Recovered { sessions, retained, .. } = recovered;
+        let first = shards.first_mut().expect("a node has a shard");
+        for retained in retained {
+            let message = hold(first.shared.budget(), &retained.message);
+            if message.is_expired(now) {
+                continue;
+            }
+            if let Some(at) = message.expires {
+                first.watch_retained(at);
+            }
+            first.shared.restore_retained(message, retained.client);
+        }
+        let shared = first.shared.clone();
+        let home = |session: &RecoveredSession| shared.shard_of(&session.opened.client_id);
+        // In their order, so that this start may be followed by another.
+        let mut places: Vec<(usize, usize, u64)> = Vec::new();
+        for session in &sessions {
+            let inflight = session.inflight.iter().filter_map(|(_, queued)| queued.as_ref());
+            let home = home(session);
+            places.extend(inflight.chain(&session.queue).map(|q| (home, q.journal, q.order)));
+        }
+        places.sort_unstable();
+        places.dedup();
+        for place in places {
+            let numbers = &mut shards[place.0].numbers;
+            numbers.message += 1;
+            restoring.numbers.insert(place, numbers.message);
+        }
+        for session in sessions {
+            shards[home(&session)].restore(now, session, &mut restoring);
+        }
+    }
+
+    /// Writes what is so to `journal`, and what comes to be so from now on.
+    ///
+    /// The journal is empty. What cannot be written is as if there were none: [`Broker::journal_counts`] tells of failures.
+    pub fn keep(&mut self, journal: Box<dyn Journal>) {
+        self.keeper = Some(Box::new(Keeper::new(journal, self.shared.clone())));
+        self.begin_checkpoint();
+        while self.checkpoint_step(usize::MAX) {}
+        self.end_checkpoint();
+    }
+
+    /// Makes all that is written survive a loss of power, and waits for that: to begin and to end with.
+    ///
+    /// # Errors
+    /// It may not, or not all of what is so could be written.
+    pub fn flush_journal(&mut self) -> Result<(), JournalError> {
+        let Some(keeper) = &mut self.keeper else { return Ok(()) };
+        if let Some(error) = &keeper.error {
+            return Err(error.clone());
+        }
+        keeper.journal.flush()?;
+        self.durable();
+        Ok(())
+    }
+
+    fn restore(&mut self, now: Instant, recovered: RecoveredSession, restoring: &mut Restoring) {
+        let identity = recovered.identity();
+        let RecoveredSession {
+            opened,
+            expiry,
+            ends_at,
+            was_connected,
+            will,
+            subscriptions,
+            inflight,
+            queue,
+            received,
+        } = recovered;
+        if expiry == Some(Duration::ZERO) || self.by_client.contains_key(&opened.client_id) {
+            return;
+        }
+        self.shared.restore_session();
+        let config = Arc::new(self.shared.config().session.clone());
+        let key = self.begin_session(&opened.client_id, identity.clone(), config, opened.version);
+        self.numbers.session += 1;
+        let number = self.numbers.session;
+        let inflight: Vec<_> = inflight
+            .into_iter()
+            .map(|(id, queued)| (id, queued.map(|queued| self.restored(now, queued, restoring))))
+            .collect();
+        let authorize = self.shared.authorize();
+        let may_receive = |message: &StoredMessage| {
+            authorize.receives_all() || {
+                let topic = Target::Topic(&message.topic);
+                authorize.decide(&identity, Action::Receive, topic).allow
+            }
+        };
+        let queue: Vec<RecoveredQueued> =
+            queue.into_iter().filter(|queued| may_receive(&queued.message)).collect();
+        let mut queue: VecDeque<Queued> =
+            queue.into_iter().map(|queued| self.restored(now, queued, restoring)).collect();
+        // A connection that the process took with it ended then, at the latest now.
+        let (ends_at, will) = if was_connected {
+            let will = opened.will.as_ref().map(|will| (will.clone(), now + will.delay));
+            (expiry.map(|expiry| now + expiry), will)
+        } else {
+            (ends_at, will)
+        };
+        let budget = self.shared.budget().clone();
+        let session = self.sessions.get_mut(key).expect("just begun");
+        session.number = number;
+        session.expiry = expiry;
+        session.received = received;
+        let used: HashSet<PacketId> = inflight.iter().map(|(id, _)| *id).collect();
+        for (id, queued) in inflight {
+            // What came before it was sent before it, and is sent again before it.
+            if let Some(begun) = &queued {
+                let is_before = |first: &mut Queued| {
+                    first.qos == QoS::AtLeastOnce && first.number < begun.number
+                };
+                while let Some(first) = queue.pop_front_if(is_before) {
+                    session.inflight.restore_repeated(Box::new(first), &used);
+                }
+            }
+            session.inflight.restore(id, queued.map(Box::new));
+        }
+        for queued in queue {
+            // In one class: they keep their order, whatever the policy of the next connection is.
+            session.queue.push(queued, false);
+        }
+        session.ends_at = ends_at;
+        if let Some(at) = ends_at {
+            self.timers.set(at, Timer::SessionEnd(key));
+        }
+        if let Some((will, at)) = will {
+            session.will = Some((Box::new(restored_will(&budget, now, &will)), at));
+            self.timers.set(at, Timer::Will(key));
+        }
+        self.restore_subscriptions(key, &subscriptions);
+        let own = self.session_key(key);
+        let session = self.sessions.get_mut(key).expect("just begun");
+        session.note_behind(&self.shared, own);
+        if let Some(gives) = self.givers.note(key, session) {
+            self.shared.note_gives(self.shard, gives);
+        }
+    }
+
+    fn restore_subscriptions(
+        &mut self,
+        key: Key,
+        subscriptions: &[(Box<str>, crate::journal::Options)],
+    ) {
+        let own = self.session_key(key);
+        let session = self.sessions.get_mut(key).expect("just begun");
+        let mut routes = self.shared.routes_mut();
+        for (filter, options) in subscriptions {
+            let options = SubscriptionOptions {
+                qos: options.qos,
+                no_local: options.no_local,
+                retain_as_published: options.retain_as_published,
+                is_written: true,
+                id: options.id,
+            };
+            // A name may come from a disk that is not what it was.
+            if session.config.check_topic_filter(filter).is_ok() {
+                session.filter_bytes += filter_bytes(filter);
+                session.subscriptions.insert(filter.clone(), options);
+                routes.insert(filter, own, options, &session.state);
+            }
+        }
+        drop(routes);
+        let beyond = session.filter_bytes.saturating_sub(FILTERS_OWN_BYTES);
+        if beyond > 0 {
+            session.filter_charge = Some(self.shared.budget().charge_restored(beyond));
+        }
+    }
+
+    fn restored(
+        &self,
+        now: Instant,
+        recovered: RecoveredQueued,
+        restoring: &mut Restoring,
+    ) -> Queued {
+        let RecoveredQueued { message: stored, journal, order, qos, retain, ids } = recovered;
+        let message = restoring.message(self.shared.budget(), &stored);
+        let config = &self.shared.config().session;
+        let exception = TopicConfig::of(&self.shared.topics(), &message.topic)
+            .and_then(|exception| exception.overflow);
+        let overflow = exception.unwrap_or_else(|| config.overflow_of(qos));
+        let mut queued = Queued::new(message, qos, retain, Ids::of(&ids), now, overflow);
+        queued.number = restoring.numbers[&(self.shard, journal, order)];
+        // What has begun with QoS 2 is told by its exchange.
+        queued.is_repeated = qos == QoS::AtLeastOnce;
+        queued
+    }
+}
+
+fn hold(budget: &Budget, stored: &StoredMessage) -> Arc<Message> {
+    // Into memory of its own, so that the journal's can go.
+    let payload = stored.payload.to_contiguous();
+    let message = Incoming {
+        topic: &stored.topic,
+        payload: Body::Read(&payload),
+        forwarded: &stored.forwarded,
+        qos: stored.qos,
+        retain: stored.retain,
+        expires: stored.expires,
+        received: stored.received,
+        publisher: None,
+    };
+    message.hold_charged(budget.charge_restored(message.charge_bytes()))
+}
+
+fn restored_will(budget: &Budget, now: Instant, will: &StoredWill) -> WillMessage {
+    let message = Incoming {
+        topic: &will.topic,
+        payload: Body::Read(&will.payload),
+        forwarded: &will.forwarded,
+        qos: will.qos,
+        retain: will.retain,
+        expires: None,
+        received: now,
+        publisher: None,
+    };
+    let message = message.hold_charged(budget.charge_restored(message.charge_bytes()));
+    WillMessage { message, delay: will.delay, expiry: will.expiry }
+}

@@ -1,0 +1,110 @@
+//! What a shard writes down so that its promises outlive the process.
+//!
+//! ```text
+//!  Broker ── Record ──▶ Journal (the shell's: a log in files) ──▶ at the next start: Replay ──▶ Recovered ──▶ Broker::restore
+//!     ▲                      │
+//!     └── Broker::durable ◀──┘ what was written before a position is as durable as it was to be
+//! ```
+//!
+//! Sessions that outlive their connections are written down, and what waits for them; retained messages are, by the shard that
+//! owns their topic. A message is one record of a shard, however many of its sessions it waits for. What goes to another shard
+//! too stands in the sender's record until that shard has it in its own journal: so an acknowledgement waits for one journal
+//! alone, the identifier of a QoS 2 message and the message become durable together, and what was on its way between two shards
+//! when the process ended is handed over at the next start, once.
+//!
+//! Always true: a message that goes only to sessions that end with their connections is not written down; an acknowledgement
+//! that promises something leaves after the record that keeps it is durable; so does what makes a QoS 2 exchange go on.
+
+mod record;
+mod replay;
+#[cfg(test)]
+mod tests;
+
+use std::{fmt, sync::Arc};
+
+use tidegate_message::{Code, Payload, Position};
+
+pub use self::{
+    record::{
+        Opened, Options, Record, RecordError, RetainedAs, Sent, StoredMessage, StoredWill, Waiting,
+    },
+    replay::{Found, Recovered, RecoveredQueued, RecoveredRetained, RecoveredSession, Replay},
+};
+
+/// Where a shard's records go, in order. The shell has it.
+pub trait Journal: Send + fmt::Debug {
+    /// Sees to it that records of so many bytes in all can be appended.
+    ///
+    /// # Errors
+    /// They cannot: nothing more is to be promised.
+    fn ensure(&mut self, bytes: usize) -> Result<(), JournalError>;
+
+    /// Appends a record: its head, then its payload, which may be empty. Returns its position.
+    ///
+    /// # Errors
+    /// It was not appended.
+    fn append(&mut self, head: &[u8], payload: &Payload) -> Result<Position, JournalError>;
+
+    /// The position that the next record gets.
+    fn end(&self) -> Position;
+
+    /// Records before this position are as durable as they are to be.
+    fn durable(&self) -> Position;
+
+    /// Why nothing more becomes durable, if that is so.
+    fn failure(&self) -> Option<JournalError>;
+
+    /// Whether a record becomes durable only later, rather than by being appended.
+    fn is_gated(&self) -> bool;
+
+    /// Lets go of the records before `position`: others say by now what they said.
+    ///
+    /// # Errors
+    /// They are still there.
+    fn release(&mut self, position: Position) -> Result<(), JournalError>;
+
+    /// Bytes of the records that are kept.
+    fn bytes(&self) -> u64;
+
+    /// Makes all that was appended survive a loss of power, whatever is asked of records, and waits for that.
+    ///
+    /// # Errors
+    /// It may not.
+    fn flush(&mut self) -> Result<(), JournalError>;
+}
+
+/// Why a journal does not keep a record.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum JournalError {
+    /// There is no room: of the disk, or of what the journal may take.
+    #[error("the journal of the MQTT sessions has no room for more")]
+    Full(#[source] Arc<dyn std::error::Error + Send + Sync>),
+    /// The disk failed.
+    #[error("the journal of the MQTT sessions cannot be written")]
+    Failed(#[source] Arc<dyn std::error::Error + Send + Sync>),
+}
+
+impl JournalError {
+    /// The stable code of this error.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Full(_) => Code::STORAGE_FULL,
+            Self::Failed(_) => Code::STORAGE_FAILED,
+        }
+    }
+}
+
+/// What the journals of a shard have counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JournalCounts {
+    /// Records that were appended.
+    pub records: u64,
+    /// Records that could not be.
+    pub failures: u64,
+    /// Messages that were refused because they could not be kept.
+    pub refused: u64,
+    /// How often the live state was written anew, so that what stood before could go.
+    pub checkpoints: u64,
+    /// Bytes of the records that are kept now.
+    pub bytes: u64,
+}

@@ -1,0 +1,755 @@
+//! The records of a journal, to and from bytes.
+//!
+//! A record is a byte of the version, a byte of the kind, its fields, and what is left is its payload. Numbers are in groups of
+//! seven bits, the least first, as MQTT has its lengths; texts and lists begin with their length; instants are eight bytes.
+//!
+//! Always true: decoding takes any bytes without a panic, and takes no more memory than they do, by a small factor.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tidegate_message::{IdentityKind, Instant, Payload};
+use tidegate_wire::mqtt::{PacketId, QoS, Version};
+
+/// The version of all records.
+const VERSION: u8 = 1;
+
+/// One thing that is so from now on. Sessions and messages have numbers that their shard gives, from 1 and never again.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Record {
+    /// A session has begun, or a client has come back to it.
+    Opened(Opened),
+    /// A session has no connection any more.
+    Closed {
+        /// The session.
+        session: u64,
+        /// How long it outlives its connection; none for ever.
+        expiry: Option<Duration>,
+        /// When it ends, if ever by itself.
+        ends_at: Option<Instant>,
+        /// A will that waits, and when that ends.
+        will: Option<(StoredWill, Instant)>,
+    },
+    /// A session is over.
+    Ended {
+        /// The session.
+        session: u64,
+    },
+    /// It has that subscription.
+    Subscribed {
+        /// The session.
+        session: u64,
+        /// The filter, `$share/GROUP/` included.
+        filter: Box<str>,
+        /// How.
+        options: Options,
+    },
+    /// It has it no more.
+    Unsubscribed {
+        /// The session.
+        session: u64,
+        /// The filter.
+        filter: Box<str>,
+    },
+    /// A message came.
+    Message(StoredMessage),
+    /// A session waits for a message that another record has: only where the live state is written anew.
+    Queued {
+        /// The message.
+        number: u64,
+        /// Who waits, and how.
+        waiting: Waiting,
+    },
+    /// A QoS 2 message is to be sent with that identifier.
+    Begun {
+        /// The session.
+        session: u64,
+        /// The message.
+        number: u64,
+        /// The identifier.
+        id: PacketId,
+    },
+    /// PUBREC came: from now on only the identifier matters.
+    Accepted {
+        /// The session.
+        session: u64,
+        /// The identifier.
+        id: PacketId,
+    },
+    /// A session waits for a message no longer.
+    Done {
+        /// The session.
+        session: u64,
+        /// The message.
+        number: u64,
+    },
+    /// PUBCOMP came.
+    Completed {
+        /// The session.
+        session: u64,
+        /// The identifier.
+        id: PacketId,
+    },
+    /// A QoS 2 message came from the session's client, under that identifier.
+    Noted {
+        /// The session.
+        session: u64,
+        /// The identifier.
+        id: PacketId,
+    },
+    /// PUBREL came.
+    Released {
+        /// The session.
+        session: u64,
+        /// The identifier.
+        id: PacketId,
+    },
+    /// This shard has what another one sent under that number.
+    Seen {
+        /// The other shard.
+        shard: u8,
+        /// The number.
+        number: u64,
+        /// And all before it.
+        and_before: bool,
+    },
+    /// Another shard has all that was sent there up to that number.
+    Confirmed {
+        /// The other shard.
+        shard: u8,
+        /// The number.
+        number: u64,
+    },
+}
+
+/// A session and who has it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Opened {
+    /// The session.
+    pub session: u64,
+    /// The client's name.
+    pub client_id: Arc<str>,
+    /// How its user was established.
+    pub kind: IdentityKind,
+    /// The user.
+    pub user: Arc<str>,
+    /// The groups.
+    pub groups: Vec<Arc<str>>,
+    /// The version that it spoke last.
+    pub version: Version,
+    /// How long it outlives its connection; none for ever.
+    pub expiry: Option<Duration>,
+    /// The connection's will.
+    pub will: Option<StoredWill>,
+}
+
+/// By number, from 0; they stay.
+const KINDS: [IdentityKind; 5] = [
+    IdentityKind::Anonymous,
+    IdentityKind::User,
+    IdentityKind::Certificate,
+    IdentityKind::Node,
+    IdentityKind::Internal,
+];
+/// The same, by protocol level from 3.
+const VERSIONS: [Version; 3] = [Version::V3, Version::V4, Version::V5];
+
+/// A will.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredWill {
+    /// Its topic.
+    pub topic: Arc<str>,
+    /// Its payload.
+    pub payload: Bytes,
+    /// Properties that are forwarded, encoded.
+    pub forwarded: Bytes,
+    /// Its quality of service.
+    pub qos: QoS,
+    /// Whether it is to be retained.
+    pub retain: bool,
+    /// Its delay.
+    pub delay: Duration,
+    /// Message Expiry Interval in seconds.
+    pub expiry: Option<u32>,
+}
+
+/// Options of a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Most that messages come with.
+    pub qos: QoS,
+    /// Whether the client's own messages do not come back.
+    pub no_local: bool,
+    /// Whether messages keep their retain flag.
+    pub retain_as_published: bool,
+    /// Subscription Identifier; 0 for none.
+    pub id: u32,
+}
+
+/// A message and all that it is for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredMessage {
+    /// Its number; 0 if no session of this shard waits for it.
+    pub number: u64,
+    /// The shard that it came from, and under which number.
+    pub origin: Option<(u8, u64)>,
+    /// The session and identifier that it came under, with QoS 2.
+    pub noted: Option<(u64, PacketId)>,
+    /// Of a topic that this shard owns: it is retained, or clears what was.
+    pub retained: Option<RetainedAs>,
+    /// Sessions of this shard that wait for it.
+    pub waiting: Vec<Waiting>,
+    /// What goes to other shards.
+    pub sent: Vec<(u8, u64, Sent)>,
+    /// Quality of service that it was published with.
+    pub qos: QoS,
+    /// Whether it was published to be retained.
+    pub retain: bool,
+    /// When it loses its worth.
+    pub expires: Option<Instant>,
+    /// When it was received.
+    pub received: Instant,
+    /// Topic.
+    pub topic: Arc<str>,
+    /// Properties that are forwarded, encoded.
+    pub forwarded: Bytes,
+    /// Payload.
+    pub payload: Payload,
+}
+
+/// How a message is retained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetainedAs {
+    /// The last of a topic is the one of the highest number.
+    pub sequence: u64,
+    /// The client that published it.
+    pub client: Option<Arc<str>>,
+}
+
+/// A session that waits for a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The session.
+    pub session: u64,
+    /// The number under which the message waits there, where that is not its own: of a session that gets it twice, by a plain
+    /// subscription and by a shared one. Else 0.
+    pub again: u64,
+    /// With which quality of service it is sent.
+    pub qos: QoS,
+    /// With which retain flag.
+    pub retain: bool,
+    /// Subscription identifiers.
+    pub ids: Vec<u32>,
+    /// The identifier of its QoS 2 exchange, if that has begun.
+    pub begun: Option<PacketId>,
+}
+
+/// What a message is to another shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// For all its sessions that subscribe.
+    Plain,
+    /// For a member of that shared subscription.
+    Group(Box<str>),
+    /// To be kept as the retained one of its topic.
+    Retained(RetainedAs),
+}
+
+/// Why bytes are no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// Of a later version of this program.
+    #[error("a record of version {version}, where this program knows {VERSION}")]
+    Version {
+        /// Its version.
+        version: u8,
+    },
+    /// Of a kind that is not known.
+    #[error("a record of the unknown kind {kind}")]
+    Kind {
+        /// Its kind.
+        kind: u8,
+    },
+    /// A field is cut off or out of its range, or something follows the last one.
+    #[error("a record whose {field} is wrong")]
+    Field {
+        /// Which.
+        field: &'static str,
+    },
+}
+
+impl Record {
+    /// Appends the record to `out`, but for the payload of a message, which follows it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(VERSION);
+        let mut put = Put(out);
+        match self {
+            Self::Opened(opened) => {
+                put.u8(1);
+                put.number(opened.session);
+                put.text(&opened.client_id);
+                let kind = KINDS.iter().position(|kind| *kind == opened.kind);
+                put.u8(kind.expect("each has its place") as u8);
+                put.text(&opened.user);
+                put.number(opened.groups.len() as u64);
+                for group in &opened.groups {
+                    put.text(group);
+                }
+                let level = VERSIONS.iter().position(|version| *version == opened.version);
+                put.u8(level.expect("each has its place") as u8 + 3);
+                put.time(opened.expiry);
+                put.option(opened.will.as_ref(), Put::will);
+            }
+            Self::Closed { session, expiry, ends_at, will } => {
+                put.u8(2);
+                put.number(*session);
+                put.time(*expiry);
+                put.option(ends_at.as_ref(), |put, at| put.instant(*at));
+                put.option(will.as_ref(), |put, (will, at)| {
+                    put.will(will);
+                    put.instant(*at);
+                });
+            }
+            Self::Ended { session } => {
+                put.u8(3);
+                put.number(*session);
+            }
+            Self::Subscribed { session, filter, options } => {
+                put.u8(4);
+                put.number(*session);
+                put.text(filter);
+                put.u8(options.qos as u8);
+                put.flag(options.no_local);
+                put.flag(options.retain_as_published);
+                put.number(options.id.into());
+            }
+            Self::Unsubscribed { session, filter } => {
+                put.u8(5);
+                put.number(*session);
+                put.text(filter);
+            }
+            Self::Message(message) => {
+                put.u8(6);
+                put.message(message);
+            }
+            Self::Queued { number, waiting } => {
+                put.u8(7);
+                put.number(*number);
+                put.waiting(waiting);
+            }
+            Self::Begun { session, number, id } => {
+                put.u8(8);
+                put.number(*session);
+                put.number(*number);
+                put.id(*id);
+            }
+            Self::Accepted { session, id } => put.exchange(9, *session, *id),
+            Self::Done { session, number } => {
+                put.u8(10);
+                put.number(*session);
+                put.number(*number);
+            }
+            Self::Completed { session, id } => put.exchange(11, *session, *id),
+            Self::Noted { session, id } => put.exchange(12, *session, *id),
+            Self::Released { session, id } => put.exchange(13, *session, *id),
+            Self::Seen { shard, number, and_before } => {
+                put.u8(14);
+                put.u8(*shard);
+                put.number(*number);
+                put.flag(*and_before);
+            }
+            Self::Confirmed { shard, number } => {
+                put.u8(15);
+                put.u8(*shard);
+                put.number(*number);
+            }
+        }
+    }
+
+    /// What follows the record's head.
+    pub fn payload(&self) -> Payload {
+        match self {
+            Self::Message(message) => message.payload.clone(),
+            _ => Payload::default(),
+        }
+    }
+
+    /// The record that `bytes` are, head and payload; the latter stays where it is.
+    ///
+    /// # Errors
+    /// They are none.
+    pub fn decode(bytes: &Bytes) -> Result<Self, RecordError> {
+        let mut take = Take { bytes, at: 0 };
+        let version = take.u8("version")?;
+        if version != VERSION {
+            return Err(RecordError::Version { version });
+        }
+        let kind = take.u8("kind")?;
+        let record = match kind {
+            1 => Self::Opened(take.opened()?),
+            2 => Self::Closed {
+                session: take.number("session")?,
+                expiry: take.time("expiry")?,
+                ends_at: take.option(|take| take.instant("end"))?,
+                will: take.option(|take| Ok((take.will()?, take.instant("end of a will")?)))?,
+            },
+            3 => Self::Ended { session: take.number("session")? },
+            4 => Self::Subscribed {
+                session: take.number("session")?,
+                filter: take.text("filter")?.into(),
+                options: Options {
+                    qos: take.qos()?,
+                    no_local: take.flag("option")?,
+                    retain_as_published: take.flag("option")?,
+                    id: take.u32("subscription identifier")?,
+                },
+            },
+            5 => Self::Unsubscribed {
+                session: take.number("session")?,
+                filter: take.text("filter")?.into(),
+            },
+            6 => return Ok(Self::Message(take.message()?)),
+            7 => Self::Queued { number: take.number("message")?, waiting: take.waiting()? },
+            8 => Self::Begun {
+                session: take.number("session")?,
+                number: take.number("message")?,
+                id: take.id()?,
+            },
+            10 => Self::Done { session: take.number("session")?, number: take.number("message")? },
+            9 | 11 | 12 | 13 => {
+                let (session, id) = (take.number("session")?, take.id()?);
+                match kind {
+                    9 => Self::Accepted { session, id },
+                    11 => Self::Completed { session, id },
+                    12 => Self::Noted { session, id },
+                    _ => Self::Released { session, id },
+                }
+            }
+            14 => Self::Seen {
+                shard: take.u8("shard")?,
+                number: take.number("message")?,
+                and_before: take.flag("mark")?,
+            },
+            15 => Self::Confirmed { shard: take.u8("shard")?, number: take.number("message")? },
+            kind => return Err(RecordError::Kind { kind }),
+        };
+        if take.at < bytes.len() { Err(RecordError::Field { field: "end" }) } else { Ok(record) }
+    }
+}
+
+struct Put<'a>(&'a mut Vec<u8>);
+
+impl Put<'_> {
+    fn u8(&mut self, value: u8) {
+        self.0.push(value);
+    }
+
+    fn flag(&mut self, value: bool) {
+        self.0.push(u8::from(value));
+    }
+
+    fn number(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.bytes(text.as_bytes());
+    }
+
+    fn id(&mut self, id: PacketId) {
+        self.0.extend_from_slice(&id.get().to_le_bytes());
+    }
+
+    fn instant(&mut self, at: Instant) {
+        self.0.extend_from_slice(&at.as_nanos().to_le_bytes());
+    }
+
+    /// A duration, or none.
+    fn time(&mut self, time: Option<Duration>) {
+        let nanos = |time: &Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.option(time.as_ref(), |put, time| put.number(nanos(time)));
+    }
+
+    fn option<T>(&mut self, value: Option<&T>, put: impl FnOnce(&mut Self, &T)) {
+        self.flag(value.is_some());
+        if let Some(value) = value {
+            put(self, value);
+        }
+    }
+
+    fn exchange(&mut self, kind: u8, session: u64, id: PacketId) {
+        self.u8(kind);
+        self.number(session);
+        self.id(id);
+    }
+
+    fn will(&mut self, will: &StoredWill) {
+        self.text(&will.topic);
+        self.bytes(&will.payload);
+        self.bytes(&will.forwarded);
+        self.u8(will.qos as u8);
+        self.flag(will.retain);
+        self.time(Some(will.delay));
+        self.option(will.expiry.as_ref(), |put, seconds| put.number((*seconds).into()));
+    }
+
+    fn retained(&mut self, retained: &RetainedAs) {
+        self.number(retained.sequence);
+        self.option(retained.client.as_ref(), |put, client| put.text(client));
+    }
+
+    fn waiting(&mut self, waiting: &Waiting) {
+        self.number(waiting.session);
+        self.number(waiting.again);
+        self.u8(waiting.qos as u8);
+        self.flag(waiting.retain);
+        self.number(waiting.ids.len() as u64);
+        for id in &waiting.ids {
+            self.number((*id).into());
+        }
+        self.option(waiting.begun.as_ref(), |put, id| put.id(*id));
+    }
+
+    fn message(&mut self, message: &StoredMessage) {
+        self.number(message.number);
+        self.option(message.origin.as_ref(), |put, (shard, number)| {
+            put.u8(*shard);
+            put.number(*number);
+        });
+        self.option(message.noted.as_ref(), |put, (session, id)| {
+            put.number(*session);
+            put.id(*id);
+        });
+        self.option(message.retained.as_ref(), Put::retained);
+        self.number(message.waiting.len() as u64);
+        for waiting in &message.waiting {
+            self.waiting(waiting);
+        }
+        self.number(message.sent.len() as u64);
+        for (shard, number, sent) in &message.sent {
+            self.u8(*shard);
+            self.number(*number);
+            match sent {
+                Sent::Plain => self.u8(0),
+                Sent::Group(name) => {
+                    self.u8(1);
+                    self.text(name);
+                }
+                Sent::Retained(retained) => {
+                    self.u8(2);
+                    self.retained(retained);
+                }
+            }
+        }
+        self.u8(message.qos as u8);
+        self.flag(message.retain);
+        self.option(message.expires.as_ref(), |put, at| put.instant(*at));
+        self.instant(message.received);
+        self.text(&message.topic);
+        self.bytes(&message.forwarded);
+    }
+}
+
+struct Take<'a> {
+    bytes: &'a Bytes,
+    at: usize,
+}
+
+type Taken<T> = Result<T, RecordError>;
+
+impl Take<'_> {
+    fn left(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
+    fn u8(&mut self, field: &'static str) -> Taken<u8> {
+        let byte = self.bytes.get(self.at).ok_or(RecordError::Field { field })?;
+        self.at += 1;
+        Ok(*byte)
+    }
+
+    fn flag(&mut self, field: &'static str) -> Taken<bool> {
+        match self.u8(field)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(RecordError::Field { field }),
+        }
+    }
+
+    fn number(&mut self, field: &'static str) -> Taken<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8(field)?;
+            let group = u64::from(byte & 0x7f);
+            if group << shift >> shift != group {
+                break;
+            }
+            value |= group << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(RecordError::Field { field })
+    }
+
+    fn u32(&mut self, field: &'static str) -> Taken<u32> {
+        u32::try_from(self.number(field)?).map_err(|_| RecordError::Field { field })
+    }
+
+    /// A length of what follows, of which each part has at least a byte.
+    fn count(&mut self, field: &'static str) -> Taken<usize> {
+        let count = self.number(field)?;
+        let count = usize::try_from(count).ok().filter(|count| *count <= self.left());
+        count.ok_or(RecordError::Field { field })
+    }
+
+    fn bytes(&mut self, field: &'static str) -> Taken<Bytes> {
+        let count = self.count(field)?;
+        let bytes = self.bytes.slice(self.at..self.at + count);
+        self.at += count;
+        Ok(bytes)
+    }
+
+    fn text(&mut self, field: &'static str) -> Taken<&str> {
+        let count = self.count(field)?;
+        let text = std::str::from_utf8(&self.bytes[self.at..self.at + count]);
+        self.at += count;
+        text.map_err(|_| RecordError::Field { field })
+    }
+
+    fn array<const N: usize>(&mut self, field: &'static str) -> Taken<[u8; N]> {
+        let bytes = self.bytes[self.at..].first_chunk().ok_or(RecordError::Field { field })?;
+        self.at += N;
+        Ok(*bytes)
+    }
+
+    fn instant(&mut self, field: &'static str) -> Taken<Instant> {
+        Ok(Instant::from_nanos(i64::from_le_bytes(self.array(field)?)))
+    }
+
+    fn id(&mut self) -> Taken<PacketId> {
+        let id = u16::from_le_bytes(self.array("packet identifier")?);
+        PacketId::new(id).ok_or(RecordError::Field { field: "packet identifier" })
+    }
+
+    fn qos(&mut self) -> Taken<QoS> {
+        match self.u8("QoS")? {
+            0 => Ok(QoS::AtMostOnce),
+            1 => Ok(QoS::AtLeastOnce),
+            2 => Ok(QoS::ExactlyOnce),
+            _ => Err(RecordError::Field { field: "QoS" }),
+        }
+    }
+
+    fn option<T>(&mut self, take: impl FnOnce(&mut Self) -> Taken<T>) -> Taken<Option<T>> {
+        if self.flag("mark")? { take(self).map(Some) } else { Ok(None) }
+    }
+
+    fn time(&mut self, field: &'static str) -> Taken<Option<Duration>> {
+        self.option(|take| take.number(field).map(Duration::from_nanos))
+    }
+
+    fn list<T>(
+        &mut self,
+        field: &'static str,
+        mut take: impl FnMut(&mut Self) -> Taken<T>,
+    ) -> Taken<Vec<T>> {
+        let count = self.count(field)?;
+        (0..count).map(|_| take(self)).collect()
+    }
+
+    fn opened(&mut self) -> Taken<Opened> {
+        Ok(Opened {
+            session: self.number("session")?,
+            client_id: self.text("client identifier")?.into(),
+            kind: {
+                let kind = self.u8("kind of user")?;
+                let kind = KINDS.get(usize::from(kind));
+                *kind.ok_or(RecordError::Field { field: "kind of user" })?
+            },
+            user: self.text("user")?.into(),
+            groups: self.list("groups", |take| take.text("group").map(Arc::from))?,
+            version: {
+                let level = self.u8("protocol level")?;
+                let version = VERSIONS.get(usize::from(level.wrapping_sub(3)));
+                *version.ok_or(RecordError::Field { field: "protocol level" })?
+            },
+            expiry: self.time("expiry")?,
+            will: self.option(Self::will)?,
+        })
+    }
+
+    fn will(&mut self) -> Taken<StoredWill> {
+        Ok(StoredWill {
+            topic: self.text("topic of a will")?.into(),
+            payload: self.bytes("payload of a will")?,
+            forwarded: self.bytes("properties of a will")?,
+            qos: self.qos()?,
+            retain: self.flag("retain flag")?,
+            delay: self.time("delay of a will")?.unwrap_or_default(),
+            expiry: self.option(|take| take.u32("expiry of a will"))?,
+        })
+    }
+
+    fn retained(&mut self) -> Taken<RetainedAs> {
+        Ok(RetainedAs {
+            sequence: self.number("sequence")?,
+            client: self.option(|take| take.text("client identifier").map(Arc::from))?,
+        })
+    }
+
+    fn waiting(&mut self) -> Taken<Waiting> {
+        Ok(Waiting {
+            session: self.number("session")?,
+            again: self.number("message")?,
+            qos: self.qos()?,
+            retain: self.flag("retain flag")?,
+            ids: self
+                .list("subscription identifiers", |take| take.u32("subscription identifier"))?,
+            begun: self.option(Self::id)?,
+        })
+    }
+
+    fn message(&mut self) -> Taken<StoredMessage> {
+        let number = self.number("message")?;
+        let origin =
+            self.option(|take| Ok((take.u8("shard")?, take.number("number of a shard")?)))?;
+        let noted = self.option(|take| Ok((take.number("session")?, take.id()?)))?;
+        let retained = self.option(Self::retained)?;
+        let waiting = self.list("sessions", Self::waiting)?;
+        let sent = self.list("shards", |take| {
+            let (shard, number) = (take.u8("shard")?, take.number("number of a shard")?);
+            let sent = match take.u8("kind")? {
+                0 => Sent::Plain,
+                1 => Sent::Group(take.text("group")?.into()),
+                2 => Sent::Retained(take.retained()?),
+                _ => return Err(RecordError::Field { field: "kind" }),
+            };
+            Ok((shard, number, sent))
+        })?;
+        Ok(StoredMessage {
+            number,
+            origin,
+            noted,
+            retained,
+            waiting,
+            sent,
+            qos: self.qos()?,
+            retain: self.flag("retain flag")?,
+            expires: self.option(|take| take.instant("expiry"))?,
+            received: self.instant("time")?,
+            topic: self.text("topic")?.into(),
+            forwarded: self.bytes("properties")?,
+            payload: Payload::from(self.bytes.slice(self.at..)),
+        })
+    }
+}

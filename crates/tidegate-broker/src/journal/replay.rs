@@ -1,0 +1,427 @@
+//! From the records of journals back to what they say.
+//!
+//! A record may be missing where the disk or the power failed; what remains is taken as it is. What was written anew at a
+//! checkpoint comes again, and changes nothing.
+//!
+//! Always true: no bytes lead to a panic; a session is there only if a record says whose it is.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tidegate_message::{Identity, Instant, topic_matches};
+use tidegate_wire::mqtt::{PacketId, QoS};
+
+use super::record::{
+    Opened, Options, Record, RecordError, RetainedAs, Sent, StoredMessage, StoredWill, Waiting,
+};
+use crate::routes::shared;
+
+/// What one journal says, read record by record.
+#[derive(Debug, Default)]
+pub struct Replay {
+    sessions: BTreeMap<u64, Session>,
+    messages: HashMap<u64, Arc<StoredMessage>>,
+    /// By number, what went to other shards.
+    sent: BTreeMap<u64, (u8, Sent, Arc<StoredMessage>)>,
+    seen: HashMap<u8, Seen>,
+    /// By topic.
+    retained: HashMap<Arc<str>, (RetainedAs, Arc<StoredMessage>)>,
+    /// Records that were read, so that what came later can be told from what came before.
+    records: u64,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    before: u64,
+    numbers: BTreeSet<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Session {
+    opened: Option<Opened>,
+    closed: Option<Closed>,
+    subscriptions: BTreeMap<Box<str>, Options>,
+    /// By the message's number.
+    waiting: BTreeMap<u64, Entry>,
+    /// Of QoS 2 exchanges that have begun, the messages.
+    begun: HashMap<PacketId, u64>,
+    /// Identifiers that await PUBCOMP, and when PUBREC came.
+    accepted: Vec<(PacketId, u64)>,
+    received: Vec<PacketId>,
+}
+
+#[derive(Clone, Debug)]
+struct Closed {
+    expiry: Option<Duration>,
+    ends_at: Option<Instant>,
+    will: Option<(StoredWill, Instant)>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    waiting: Waiting,
+    /// When it began, by records.
+    began: u64,
+}
+
+impl Replay {
+    /// Takes the next record.
+    ///
+    /// # Errors
+    /// The bytes are none; they are passed over.
+    pub fn read(&mut self, bytes: &Bytes) -> Result<(), RecordError> {
+        let record = Record::decode(bytes)?;
+        self.apply(record);
+        Ok(())
+    }
+
+    /// Takes the next record.
+    pub fn apply(&mut self, record: Record) {
+        self.records += 1;
+        let now = self.records;
+        match record {
+            Record::Opened(opened) => {
+                let session = self.session(opened.session);
+                session.closed = None;
+                session.opened = Some(opened);
+            }
+            Record::Closed { session, expiry, ends_at, will } => {
+                self.session(session).closed = Some(Closed { expiry, ends_at, will });
+            }
+            Record::Ended { session } => drop(self.sessions.remove(&session)),
+            Record::Subscribed { session, filter, options } => {
+                self.session(session).subscriptions.insert(filter, options);
+            }
+            Record::Unsubscribed { session, filter } => {
+                self.session(session).subscriptions.remove(&filter);
+            }
+            Record::Message(message) => self.message(message, now),
+            Record::Queued { number, waiting } => self.wait(number, waiting, now),
+            Record::Begun { session, number, id } => {
+                let session = self.session(session);
+                if let Some(entry) = session.waiting.get_mut(&number) {
+                    entry.waiting.begun = Some(id);
+                    entry.began = now;
+                    session.begun.insert(id, number);
+                }
+            }
+            Record::Accepted { session, id } => {
+                let session = self.session(session);
+                if let Some(number) = session.begun.remove(&id) {
+                    session.waiting.remove(&number);
+                }
+                session.accepted.retain(|(other, _)| *other != id);
+                session.accepted.push((id, now));
+            }
+            Record::Done { session, number } => {
+                self.session(session).waiting.remove(&number);
+            }
+            Record::Completed { session, id } => {
+                self.session(session).accepted.retain(|(other, _)| *other != id);
+            }
+            Record::Noted { session, id } => self.note(session, id),
+            Record::Released { session, id } => {
+                self.session(session).received.retain(|other| *other != id);
+            }
+            Record::Seen { shard, number, and_before } => {
+                let seen = self.seen.entry(shard).or_default();
+                if and_before {
+                    seen.before = seen.before.max(number);
+                    seen.numbers = seen.numbers.split_off(&(number.saturating_add(1)));
+                } else {
+                    seen.numbers.insert(number);
+                }
+            }
+            Record::Confirmed { shard, number } => {
+                self.sent.retain(|sent, (to, ..)| *to != shard || *sent > number);
+            }
+        }
+    }
+
+    fn session(&mut self, number: u64) -> &mut Session {
+        // What opens it may come later: at a checkpoint, all of it is written anew.
+        self.sessions.entry(number).or_default()
+    }
+
+    fn message(&mut self, mut message: StoredMessage, now: u64) {
+        let waiting = std::mem::take(&mut message.waiting);
+        let sent = std::mem::take(&mut message.sent);
+        if let Some((shard, number)) = message.origin {
+            self.seen.entry(shard).or_default().numbers.insert(number);
+        }
+        if let Some((session, id)) = message.noted {
+            self.note(session, id);
+        }
+        let retained = message.retained.take();
+        let (number, message) = (message.number, Arc::new(message));
+        if let Some(retained) = retained {
+            self.retain(retained, &message);
+        }
+        for (shard, number, sent) in sent {
+            self.sent.insert(number, (shard, sent, message.clone()));
+        }
+        if !waiting.is_empty() {
+            self.messages.insert(number, message);
+        }
+        for waiting in waiting {
+            if waiting.again > 0 {
+                let message = self.messages[&number].clone();
+                self.messages.insert(waiting.again, message);
+            }
+            self.wait(number, waiting, now);
+        }
+    }
+
+    fn note(&mut self, session: u64, id: PacketId) {
+        let received = &mut self.session(session).received;
+        if !received.contains(&id) {
+            received.push(id);
+        }
+    }
+
+    fn wait(&mut self, number: u64, waiting: Waiting, now: u64) {
+        let number = if waiting.again > 0 { waiting.again } else { number };
+        let session = self.session(waiting.session);
+        if let Some(id) = waiting.begun {
+            session.begun.insert(id, number);
+        }
+        session.waiting.insert(number, Entry { waiting, began: now });
+    }
+
+    fn retain(&mut self, retained: RetainedAs, message: &Arc<StoredMessage>) {
+        let known = self.retained.get(&message.topic);
+        if known.is_none_or(|(known, _)| known.sequence <= retained.sequence) {
+            self.retained.insert(message.topic.clone(), (retained, message.clone()));
+        }
+    }
+
+    fn has_seen(&self, shard: u8, number: u64) -> bool {
+        let seen = self.seen.get(&shard);
+        seen.is_some_and(|seen| number <= seen.before || seen.numbers.contains(&number))
+    }
+
+    /// Hands a message over that another shard has sent and this one does not have.
+    fn take_over(&mut self, number: u64, sent: &Sent, message: &Arc<StoredMessage>) {
+        let mut takers = Vec::new();
+        for (&key, session) in self.sessions.iter().filter(|(_, session)| session.opened.is_some())
+        {
+            let is_for_it = |filter: &str| match sent {
+                Sent::Group(name) => *filter == **name,
+                _ => shared(filter).is_none() && topic_matches(filter, &message.topic),
+            };
+            let subscriptions = session.subscriptions.iter();
+            let found: Vec<&Options> = subscriptions
+                .filter(|(filter, _)| is_for_it(filter))
+                .map(|(_, options)| options)
+                .collect();
+            let Some(most) = found.iter().map(|options| options.qos).max() else { continue };
+            let qos = message.qos.min(most);
+            if qos > QoS::AtMostOnce {
+                takers.push(Waiting {
+                    session: key,
+                    again: 0,
+                    qos,
+                    retain: message.retain && found.iter().any(|o| o.retain_as_published),
+                    ids: found.iter().map(|options| options.id).filter(|id| *id != 0).collect(),
+                    begun: None,
+                });
+            }
+        }
+        if let Sent::Group(_) = sent {
+            takers.truncate(1);
+        }
+        self.messages.insert(number, message.clone());
+        for waiting in takers {
+            self.wait(number, waiting, u64::MAX);
+        }
+    }
+}
+
+/// What all journals of a node say together.
+#[derive(Debug, Default)]
+pub struct Recovered {
+    /// The sessions.
+    pub sessions: Vec<RecoveredSession>,
+    /// The retained messages.
+    pub retained: Vec<RecoveredRetained>,
+    /// What was found, in numbers.
+    pub found: Found,
+}
+
+/// What was found, in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Sessions.
+    pub sessions: usize,
+    /// Retained messages.
+    pub retained: usize,
+    /// Messages that wait or are in flight, each for each session.
+    pub waiting: usize,
+    /// Messages that were on their way between two shards.
+    pub handed_over: usize,
+    /// Things that nothing says whose they are: what said so is lost.
+    pub lost: usize,
+}
+
+/// A session as it was.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecoveredSession {
+    /// Who has it.
+    pub opened: Opened,
+    /// How long it outlives its connection; none for ever.
+    pub expiry: Option<Duration>,
+    /// When it ends. None if never by itself, or if it was connected.
+    pub ends_at: Option<Instant>,
+    /// Whether it was connected.
+    pub was_connected: bool,
+    /// A will that waits, and when that ends.
+    pub will: Option<(StoredWill, Instant)>,
+    /// Its subscriptions.
+    pub subscriptions: Vec<(Box<str>, Options)>,
+    /// QoS 2 exchanges in the order in which they began: with their message, or PUBREC came.
+    pub inflight: Vec<(PacketId, Option<RecoveredQueued>)>,
+    /// What waits, in order.
+    pub queue: Vec<RecoveredQueued>,
+    /// QoS 2 identifiers that were received and not released.
+    pub received: Vec<PacketId>,
+}
+
+/// A message that waits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecoveredQueued {
+    /// The message; shared by those who wait for the same.
+    pub message: Arc<StoredMessage>,
+    /// The journal that had it, and its place in the order there.
+    pub journal: usize,
+    /// See `journal`.
+    pub order: u64,
+    /// With which quality of service it is sent.
+    pub qos: QoS,
+    /// With which retain flag.
+    pub retain: bool,
+    /// Subscription identifiers.
+    pub ids: Vec<u32>,
+}
+
+/// A retained message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecoveredRetained {
+    /// The message.
+    pub message: Arc<StoredMessage>,
+    /// The client that published it.
+    pub client: Option<Arc<str>>,
+}
+
+impl RecoveredSession {
+    /// Whose it is.
+    pub fn identity(&self) -> Identity {
+        let Opened { kind, user, groups, client_id, .. } = &self.opened;
+        Identity {
+            kind: *kind,
+            name: user.clone(),
+            groups: groups.as_slice().into(),
+            client: client_id.clone(),
+        }
+    }
+}
+
+impl Recovered {
+    /// Joins what the journals of all shards say, in the order of the shards.
+    pub fn join(mut replays: Vec<Replay>) -> Self {
+        let mut recovered = Self::default();
+        recovered.hand_over(&mut replays);
+        let mut retained: HashMap<Arc<str>, (RetainedAs, Arc<StoredMessage>)> = HashMap::new();
+        for replay in &mut replays {
+            for (topic, new) in replay.retained.drain() {
+                let known = retained.get(&topic);
+                if known.is_none_or(|(known, _)| known.sequence <= new.0.sequence) {
+                    retained.insert(topic, new);
+                }
+            }
+        }
+        // An empty one clears its topic.
+        let kept = retained.into_values().filter(|(_, message)| !message.payload.is_empty());
+        recovered.retained = kept
+            .map(|(RetainedAs { client, .. }, message)| RecoveredRetained { message, client })
+            .collect();
+        for (journal, replay) in replays.into_iter().enumerate() {
+            let Replay { sessions, messages, .. } = replay;
+            for session in sessions.into_values() {
+                recovered.session(journal, session, &messages);
+            }
+        }
+        recovered.found.sessions = recovered.sessions.len();
+        recovered.found.retained = recovered.retained.len();
+        recovered
+    }
+
+    /// What was on its way between two shards arrives.
+    fn hand_over(&mut self, replays: &mut [Replay]) {
+        // After all that has arrived.
+        let mut next = u64::MAX / 2;
+        for from in 0..replays.len() {
+            let sent = std::mem::take(&mut replays[from].sent);
+            for (number, (to, sent, message)) in sent {
+                let Some(replay) = replays.get_mut(usize::from(to)) else { continue };
+                if replay.has_seen(from as u8, number) {
+                    continue;
+                }
+                self.found.handed_over += 1;
+                if let Sent::Retained(retained) = sent {
+                    replay.retain(retained, &message);
+                } else {
+                    next += 1;
+                    replay.take_over(next, &sent, &message);
+                }
+            }
+        }
+    }
+
+    fn session(
+        &mut self,
+        journal: usize,
+        session: Session,
+        messages: &HashMap<u64, Arc<StoredMessage>>,
+    ) {
+        let Session { opened, closed, subscriptions, waiting, accepted, received, .. } = session;
+        let Some(opened) = opened else {
+            self.found.lost += 1;
+            return;
+        };
+        let mut inflight: Vec<(u64, PacketId, Option<RecoveredQueued>)> =
+            accepted.into_iter().map(|(id, at)| (at, id, None)).collect();
+        let mut queue = Vec::new();
+        for (order, Entry { waiting, began }) in waiting {
+            let Some(message) = messages.get(&order) else {
+                self.found.lost += 1;
+                continue;
+            };
+            self.found.waiting += 1;
+            let Waiting { qos, retain, ids, begun, .. } = waiting;
+            let message = message.clone();
+            let queued = RecoveredQueued { message, journal, order, qos, retain, ids };
+            match begun {
+                Some(id) => inflight.push((began, id, Some(queued))),
+                None => queue.push(queued),
+            }
+        }
+        inflight.sort_by_key(|(at, ..)| *at);
+        let was_connected = closed.is_none();
+        let closed = closed.unwrap_or(Closed { expiry: opened.expiry, ends_at: None, will: None });
+        self.sessions.push(RecoveredSession {
+            opened,
+            expiry: closed.expiry,
+            ends_at: closed.ends_at,
+            was_connected,
+            will: closed.will,
+            subscriptions: subscriptions.into_iter().collect(),
+            inflight: inflight.into_iter().map(|(_, id, queued)| (id, queued)).collect(),
+            queue,
+            received,
+        });
+    }
+}

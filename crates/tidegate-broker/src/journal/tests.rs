@@ -1,0 +1,324 @@
+//! Records and what they come to.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+use tidegate_message::{IdentityKind, Instant, Payload};
+use tidegate_wire::mqtt::{PacketId, QoS, Version};
+
+use super::*;
+
+fn encoded(record: &Record) -> Bytes {
+    let mut bytes = Vec::new();
+    record.encode(&mut bytes);
+    let mut bytes = BytesMut::from(&bytes[..]);
+    bytes.put(record.payload().to_contiguous());
+    bytes.freeze()
+}
+
+struct Draw(SmallRng);
+
+impl Draw {
+    fn number(&mut self) -> u64 {
+        let bits = self.0.random_range(0..64);
+        self.0.random::<u64>() >> bits
+    }
+
+    fn text(&mut self) -> String {
+        let letters = ['a', '/', '\u{fc}', '\u{1f600}', '+'];
+        (0..self.0.random_range(0..6)).map(|_| letters[self.0.random_range(0..5)]).collect()
+    }
+
+    fn bytes(&mut self) -> Bytes {
+        (0..self.0.random_range(0..200)).map(|_| self.0.random::<u8>()).collect()
+    }
+
+    fn qos(&mut self) -> QoS {
+        [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce][self.0.random_range(0..3)]
+    }
+
+    fn id(&mut self) -> PacketId {
+        PacketId::new(self.0.random_range(1..=u16::MAX)).unwrap()
+    }
+
+    fn instant(&mut self) -> Instant {
+        Instant::from_nanos(self.0.random())
+    }
+
+    fn some<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        self.0.random::<bool>().then(|| make(self))
+    }
+
+    fn list<T>(&mut self, mut make: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        (0..self.0.random_range(0..4)).map(|_| make(self)).collect()
+    }
+
+    fn duration(&mut self) -> Duration {
+        Duration::from_nanos(self.number())
+    }
+
+    fn will(&mut self) -> StoredWill {
+        StoredWill {
+            topic: self.text().into(),
+            payload: self.bytes(),
+            forwarded: self.bytes(),
+            qos: self.qos(),
+            retain: self.0.random(),
+            delay: self.duration(),
+            expiry: self.some(|draw| draw.0.random()),
+        }
+    }
+
+    fn waiting(&mut self) -> Waiting {
+        Waiting {
+            session: self.number(),
+            again: self.number(),
+            qos: self.qos(),
+            retain: self.0.random(),
+            ids: self.list(|draw| draw.0.random()),
+            begun: self.some(Self::id),
+        }
+    }
+
+    fn retained(&mut self) -> RetainedAs {
+        RetainedAs { sequence: self.number(), client: self.some(|draw| draw.text().into()) }
+    }
+
+    fn sent(&mut self) -> (u8, u64, Sent) {
+        let sent = match self.0.random_range(0..3) {
+            0 => Sent::Plain,
+            1 => Sent::Group(self.text().into()),
+            _ => Sent::Retained(self.retained()),
+        };
+        (self.0.random(), self.number(), sent)
+    }
+
+    fn message(&mut self) -> StoredMessage {
+        StoredMessage {
+            number: self.number(),
+            origin: self.some(|draw| (draw.0.random(), draw.number())),
+            noted: self.some(|draw| (draw.number(), draw.id())),
+            retained: self.some(Self::retained),
+            waiting: self.list(Self::waiting),
+            sent: self.list(Self::sent),
+            qos: self.qos(),
+            retain: self.0.random(),
+            expires: self.some(Self::instant),
+            received: self.instant(),
+            topic: self.text().into(),
+            forwarded: self.bytes(),
+            payload: Payload::from_segments([self.bytes(), self.bytes()]),
+        }
+    }
+
+    fn record(&mut self, kind: usize) -> Record {
+        let (session, number, id) = (self.number(), self.number(), self.id());
+        match kind {
+            0 => Record::Opened(Opened {
+                session,
+                client_id: self.text().into(),
+                kind: [IdentityKind::Anonymous, IdentityKind::User, IdentityKind::Internal]
+                    [self.0.random_range(0..3)],
+                user: self.text().into(),
+                groups: self.list(|draw| draw.text().into()),
+                version: [Version::V3, Version::V4, Version::V5][self.0.random_range(0..3)],
+                expiry: self.some(Self::duration),
+                will: self.some(Self::will),
+            }),
+            1 => Record::Closed {
+                session,
+                expiry: self.some(Self::duration),
+                ends_at: self.some(Self::instant),
+                will: self.some(|draw| (draw.will(), draw.instant())),
+            },
+            2 => Record::Ended { session },
+            3 => Record::Subscribed {
+                session,
+                filter: self.text().into(),
+                options: Options {
+                    qos: self.qos(),
+                    no_local: self.0.random(),
+                    retain_as_published: self.0.random(),
+                    id: self.0.random(),
+                },
+            },
+            4 => Record::Unsubscribed { session, filter: self.text().into() },
+            5 => Record::Message(self.message()),
+            6 => Record::Queued { number, waiting: self.waiting() },
+            7 => Record::Begun { session, number, id },
+            8 => Record::Accepted { session, id },
+            9 => Record::Done { session, number },
+            10 => Record::Completed { session, id },
+            11 => Record::Noted { session, id },
+            12 => Record::Released { session, id },
+            13 => Record::Seen { shard: self.0.random(), number, and_before: self.0.random() },
+            _ => Record::Confirmed { shard: self.0.random(), number },
+        }
+    }
+}
+
+#[test]
+fn records_come_back_as_they_were() {
+    let mut draw = Draw(SmallRng::seed_from_u64(1));
+    for round in 0..6_000 {
+        let record = draw.record(round % 15);
+        let bytes = encoded(&record);
+        assert_eq!(Record::decode(&bytes).as_ref(), Ok(&record), "round {round}");
+    }
+}
+
+#[test]
+fn whatever_the_disk_has_is_taken_without_a_panic() {
+    let mut draw = Draw(SmallRng::seed_from_u64(2));
+    for round in 0..3_000 {
+        let mut replay = Replay::default();
+        for _ in 0..20 {
+            let kind = draw.0.random_range(0..15);
+            let bytes = encoded(&draw.record(kind));
+            let mut bytes = bytes.to_vec();
+            match round % 3 {
+                0 => bytes.truncate(draw.0.random_range(0..=bytes.len())),
+                1 => {
+                    let at = draw.0.random_range(0..bytes.len());
+                    bytes[at] ^= 1 << draw.0.random_range(0..8);
+                }
+                _ => {}
+            }
+            let _ = replay.read(&Bytes::from(bytes));
+        }
+        Recovered::join(vec![replay, Replay::default()]);
+    }
+    let wrong = |bytes: &'static [u8]| Record::decode(&Bytes::from_static(bytes)).unwrap_err();
+    assert_eq!(wrong(b""), RecordError::Field { field: "version" });
+    assert_eq!(wrong(&[9, 3, 1]), RecordError::Version { version: 9 });
+    assert_eq!(wrong(&[1, 99]), RecordError::Kind { kind: 99 });
+    assert_eq!(wrong(&[1, 3, 1, 0]), RecordError::Field { field: "end" });
+    assert_eq!(wrong(&[1, 9, 1, 0, 0]), RecordError::Field { field: "packet identifier" });
+    // A list that says it is longer than what there is.
+    assert_eq!(wrong(&[1, 5, 1, 0xff, 0xff, 3]), RecordError::Field { field: "filter" });
+    assert_eq!(
+        wrong(&[1, 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]),
+        RecordError::Field { field: "session" }
+    );
+}
+
+fn opened(session: u64, name: &str) -> Record {
+    Record::Opened(Opened {
+        session,
+        client_id: name.into(),
+        kind: IdentityKind::Anonymous,
+        user: "".into(),
+        groups: Vec::new(),
+        version: Version::V5,
+        expiry: None,
+        will: None,
+    })
+}
+
+fn subscribed(session: u64, filter: &str) -> Record {
+    let qos = QoS::ExactlyOnce;
+    let options = Options { qos, no_local: false, retain_as_published: false, id: 0 };
+    Record::Subscribed { session, filter: filter.into(), options }
+}
+
+fn text(number: u64, text: &'static str) -> StoredMessage {
+    StoredMessage {
+        number,
+        origin: None,
+        noted: None,
+        retained: None,
+        waiting: Vec::new(),
+        sent: Vec::new(),
+        qos: QoS::ExactlyOnce,
+        retain: false,
+        expires: None,
+        received: Instant::EPOCH,
+        topic: "t".into(),
+        forwarded: Bytes::new(),
+        payload: Payload::from(Bytes::from_static(text.as_bytes())),
+    }
+}
+
+fn waits(session: u64) -> Waiting {
+    let qos = QoS::ExactlyOnce;
+    Waiting { session, again: 0, qos, retain: false, ids: Vec::new(), begun: None }
+}
+
+fn texts(queue: &[RecoveredQueued]) -> Vec<Bytes> {
+    queue.iter().map(|queued| queued.message.payload.to_contiguous()).collect()
+}
+
+#[test]
+fn what_was_on_its_way_between_shards_arrives_once() {
+    let mut sender = Replay::default();
+    let sends = |number, to: u8, sent, what| {
+        Record::Message(StoredMessage { sent: vec![(to, number, sent)], ..text(0, what) })
+    };
+    sender.apply(sends(1, 1, Sent::Plain, "one"));
+    sender.apply(sends(2, 1, Sent::Plain, "two"));
+    sender.apply(sends(3, 1, Sent::Group("$share/g/t".into()), "three"));
+    sender.apply(sends(4, 1, Sent::Plain, "four"));
+    let retained = RetainedAs { sequence: 9, client: None };
+    sender.apply(sends(5, 1, Sent::Retained(retained.clone()), "kept"));
+    sender.apply(sends(6, 1, Sent::Plain, "six"));
+    sender.apply(Record::Confirmed { shard: 1, number: 1 });
+    let mut taker = Replay::default();
+    taker.apply(opened(1, "a"));
+    taker.apply(subscribed(1, "t"));
+    taker.apply(opened(2, "b"));
+    taker.apply(subscribed(2, "$share/g/t"));
+    taker.apply(opened(3, "c"));
+    taker.apply(subscribed(3, "$share/g/t"));
+    // The second has arrived, and was acknowledged since; the last one, for nobody.
+    taker.apply(Record::Message(StoredMessage {
+        origin: Some((0, 2)),
+        waiting: vec![waits(1)],
+        ..text(1, "two")
+    }));
+    taker.apply(Record::Done { session: 1, number: 1 });
+    taker.apply(Record::Seen { shard: 0, number: 6, and_before: false });
+    let waiting = vec![waits(1)];
+    taker.apply(Record::Message(StoredMessage { waiting, ..text(2, "own") }));
+    let recovered = Recovered::join(vec![sender, taker]);
+    assert_eq!(recovered.found.handed_over, 3);
+    assert_eq!(texts(&recovered.sessions[0].queue), ["own", "four"]);
+    assert_eq!(texts(&recovered.sessions[1].queue), ["three"]);
+    assert_eq!(texts(&recovered.sessions[2].queue), [""; 0]);
+    let kept: Vec<_> = recovered.retained.iter().map(|r| r.message.payload.clone()).collect();
+    assert_eq!(kept, [Payload::from(Bytes::from_static(b"kept"))]);
+}
+
+#[test]
+fn what_is_written_anew_stands_for_what_was() {
+    // A session's records in the middle of which the journal was let go of, then its part of a checkpoint.
+    let id = PacketId::new(7).unwrap();
+    let mut replay = Replay::default();
+    replay.apply(Record::Done { session: 1, number: 3 });
+    let waiting = vec![waits(1)];
+    replay.apply(Record::Message(StoredMessage { waiting, ..text(9, "meanwhile") }));
+    replay.apply(opened(1, "a"));
+    replay.apply(subscribed(1, "t"));
+    let waiting = vec![Waiting { begun: Some(id), ..waits(1) }];
+    replay.apply(Record::Message(StoredMessage { waiting, ..text(4, "begun") }));
+    replay.apply(Record::Queued { number: 9, waiting: waits(1) });
+    replay.apply(Record::Noted { session: 1, id });
+    replay.apply(Record::Noted { session: 1, id });
+    replay.apply(Record::Subscribed {
+        session: 2,
+        filter: "x".into(),
+        options: Options {
+            qos: QoS::AtMostOnce,
+            no_local: false,
+            retain_as_published: false,
+            id: 0,
+        },
+    });
+    let recovered = Recovered::join(vec![replay]);
+    let [session] = &recovered.sessions[..] else { panic!("{recovered:?}") };
+    assert_eq!(texts(&session.queue), ["meanwhile"]);
+    assert_eq!(session.inflight.len(), 1);
+    assert_eq!(session.received, [id]);
+    assert_eq!(recovered.found.lost, 1, "nothing says whose the second session was");
+    assert_eq!(Arc::strong_count(&session.queue[0].message), 1);
+}

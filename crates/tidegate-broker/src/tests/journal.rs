@@ -1,0 +1,585 @@
+//! What outlives the process, and what the power.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, MutexGuard},
+};
+
+use bytes::Bytes;
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+use tidegate_message::{Payload, Position};
+
+use super::*;
+use crate::{
+    Overflow,
+    inflight::Awaits,
+    journal::{Journal, JournalError, Options, Recovered, Replay},
+    queue::Queued,
+};
+
+/// A journal in memory. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tape {
+    state: Arc<Mutex<TapeState>>,
+}
+
+#[derive(Debug, Default)]
+struct TapeState {
+    /// None for those that were let go of.
+    records: Vec<Option<Bytes>>,
+    durable: usize,
+    is_gated: bool,
+    is_full: bool,
+    has_failed: bool,
+}
+
+impl Tape {
+    pub(crate) fn new(is_gated: bool) -> Self {
+        let state = TapeState { is_gated, ..TapeState::default() };
+        Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, TapeState> {
+        self.state.lock().unwrap()
+    }
+
+    /// Makes all durable; whether that changed anything.
+    pub(crate) fn flush(&self) -> bool {
+        let mut state = self.state();
+        let moves = state.durable < state.records.len();
+        state.durable = state.records.len();
+        moves
+    }
+
+    fn replay(&self) -> Replay {
+        let mut replay = Replay::default();
+        for record in self.state().records.iter().flatten() {
+            replay.read(record).expect("what was written can be read");
+        }
+        replay
+    }
+}
+
+impl Journal for Tape {
+    fn ensure(&mut self, _: usize) -> Result<(), JournalError> {
+        let state = self.state();
+        if state.is_full || state.has_failed {
+            return Err(JournalError::Full(Arc::new(std::fmt::Error)));
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, head: &[u8], payload: &Payload) -> Result<Position, JournalError> {
+        let mut state = self.state();
+        let mut record = head.to_vec();
+        record.extend_from_slice(&payload.to_contiguous());
+        state.records.push(Some(record.into()));
+        if !state.is_gated {
+            state.durable = state.records.len();
+        }
+        Ok(Position(state.records.len() as u64 - 1))
+    }
+
+    fn end(&self) -> Position {
+        Position(self.state().records.len() as u64)
+    }
+
+    fn durable(&self) -> Position {
+        Position(self.state().durable as u64)
+    }
+
+    fn failure(&self) -> Option<JournalError> {
+        self.state().has_failed.then(|| JournalError::Failed(Arc::new(std::fmt::Error)))
+    }
+
+    fn is_gated(&self) -> bool {
+        self.state().is_gated
+    }
+
+    fn release(&mut self, position: Position) -> Result<(), JournalError> {
+        let mut state = self.state();
+        // By segments, so that some of what stood before stays.
+        let end = (position.0 as usize).saturating_sub(3);
+        state.records[..end].fill(None);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), JournalError> {
+        Tape::flush(self);
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.state().records.iter().flatten().map(|record| record.len() as u64).sum()
+    }
+}
+
+/// What of a session outlives the process.
+#[derive(Debug, PartialEq)]
+struct Kept {
+    subscriptions: BTreeMap<String, Options>,
+    /// Payloads of what waits or is in flight with QoS 1, in order; with how it is sent.
+    waits: Vec<(Vec<u8>, QoS, bool, Vec<u32>)>,
+    /// Exchanges of QoS 2 with their payloads.
+    exchanges: Vec<(PacketId, Option<Vec<u8>>)>,
+    received: BTreeSet<PacketId>,
+    expiry: Option<Duration>,
+    ends_at: Option<Instant>,
+    will: Option<(String, Instant)>,
+}
+
+/// What lives, and what the journals say of it.
+fn both(world: &World) -> [BTreeMap<String, Kept>; 2] {
+    let mut live = BTreeMap::new();
+    for shard in &world.shards {
+        for (_, session) in shard.session_slots().iter().filter(|(_, s)| s.number > 0) {
+            let entries = session.inflight.entries();
+            let flying = entries.filter_map(|entry| entry.kept.as_deref());
+            let flying = flying.filter(|queued| queued.qos == AtLeastOnce);
+            let mut waits: Vec<&Queued> = flying.chain(session.queue.iter()).collect();
+            waits.retain(|queued| queued.number > 0);
+            waits.sort_by_key(|queued| queued.number);
+            let bytes = |queued: &Queued| queued.message.payload.to_contiguous().to_vec();
+            let wait = |queued: &&Queued| {
+                (bytes(queued), queued.qos, queued.retain, queued.ids.as_slice().to_vec())
+            };
+            let exchanges = session.inflight.entries().filter_map(|entry| match &entry.kept {
+                Some(queued) if queued.qos == ExactlyOnce => Some((entry.id, Some(bytes(queued)))),
+                None if entry.awaits == Awaits::Pubcomp => Some((entry.id, None)),
+                _ => None,
+            });
+            let subscriptions = session.subscriptions.iter();
+            let kept = Kept {
+                subscriptions: subscriptions.map(|(f, o)| (f.to_string(), (*o).into())).collect(),
+                waits: waits.iter().map(wait).collect(),
+                exchanges: exchanges.collect(),
+                received: session.received.iter().copied().collect(),
+                expiry: session.expiry,
+                ends_at: session.ends_at.filter(|_| session.connection.is_none()),
+                will: session.will.as_ref().map(|(w, at)| (w.message.topic.to_string(), *at)),
+            };
+            live.insert(session.client_id.to_string(), kept);
+        }
+    }
+    let recovered = recovered(world);
+    assert_eq!(recovered.found.handed_over, 0, "all has arrived");
+    assert_eq!(recovered.found.lost, 0);
+    let bytes = |q: &crate::journal::RecoveredQueued| q.message.payload.to_contiguous().to_vec();
+    let told = recovered.sessions.iter().map(|session| {
+        let kept = Kept {
+            subscriptions: session
+                .subscriptions
+                .iter()
+                .map(|(filter, options)| (filter.to_string(), *options))
+                .collect(),
+            waits: session
+                .queue
+                .iter()
+                .map(|queued| (bytes(queued), queued.qos, queued.retain, queued.ids.clone()))
+                .collect(),
+            exchanges: session
+                .inflight
+                .iter()
+                .map(|(id, queued)| (*id, queued.as_ref().map(bytes)))
+                .collect(),
+            received: session.received.iter().copied().collect(),
+            expiry: session.expiry,
+            ends_at: session.ends_at,
+            will: session.will.as_ref().map(|(will, at)| (will.topic.to_string(), *at)),
+        };
+        (session.opened.client_id.to_string(), kept)
+    });
+    [live, told.collect()]
+}
+
+fn recovered(world: &World) -> Recovered {
+    Recovered::join(world.tapes.iter().map(Tape::replay).collect())
+}
+
+/// That the journals say what is so.
+pub(crate) fn check(world: &World) {
+    let [live, told] = both(world);
+    assert_eq!(told, live);
+    let mut retained = BTreeMap::new();
+    world.shared.retained().walk(None, usize::MAX, |kept| {
+        if !kept.message.topic.starts_with("$SYS/") && !kept.message.is_expired(world.now) {
+            let payload = kept.message.payload.to_contiguous().to_vec();
+            retained.insert(kept.message.topic.to_string(), (payload, kept.client.clone()));
+        }
+    });
+    let told = recovered(world).retained.into_iter().filter_map(|retained| {
+        let message = retained.message;
+        let is_expired = message.expires.is_some_and(|at| at <= world.now);
+        let payload = message.payload.to_contiguous().to_vec();
+        (!is_expired).then(|| (message.topic.to_string(), (payload, retained.client)))
+    });
+    assert_eq!(told.collect::<BTreeMap<_, _>>(), retained);
+}
+
+impl World {
+    /// A world whose sessions are written down.
+    pub(crate) fn keeping(config: BrokerConfig, shards: usize, is_gated: bool) -> Self {
+        let mut world = Self::new(config, shards);
+        world.tapes = (0..shards).map(|_| Tape::new(is_gated)).collect();
+        for (shard, tape) in world.shards.iter_mut().zip(&world.tapes) {
+            shard.keep(Box::new(tape.clone()));
+        }
+        world
+    }
+
+    /// The process ends, and another begins with what the journals have and as many shards as that.
+    pub(crate) fn restart(&mut self, shards: usize) {
+        let recovered = recovered(self);
+        let is_gated = self.tapes[0].state().is_gated;
+        let config = self.shared.config().clone();
+        self.shared = Shared::new(config, shards, Arc::new(AllowAll), self.now);
+        let broker = |shard| Broker::new(self.shared.clone(), shard, 8, self.now);
+        self.shards = (0..shards).map(broker).collect();
+        for client in &mut self.clients {
+            client.key = None;
+        }
+        Broker::restore_all(&mut self.shards, self.now, recovered);
+        self.tapes = (0..shards).map(|_| Tape::new(is_gated)).collect();
+        for (shard, tape) in self.shards.iter_mut().zip(&self.tapes) {
+            shard.keep(Box::new(tape.clone()));
+        }
+        self.pump();
+        check(self);
+    }
+}
+
+/// On nodes of one shard and of three, where records are durable at once and where they are later.
+fn each_keeping(mut test: impl FnMut(&mut World)) {
+    for (shards, is_gated) in [(1, false), (3, false), (1, true), (3, true)] {
+        let mut world = World::keeping(settings(), shards, is_gated);
+        test(&mut world);
+        check(&world);
+        let shards = world.shards.len() % 3 + 1;
+        world.restart(shards);
+        world.end();
+    }
+}
+
+#[test]
+fn what_waits_for_a_session_survives_a_restart_in_order() {
+    each_keeping(|world| {
+        let s = world.join(kept("s"));
+        world.subscribe_to(s, Some(9), vec![filter("t/#", ExactlyOnce)]);
+        let other = world.join(kept("other"));
+        world.subscribe(other, "t/1", AtLeastOnce);
+        world.cut(s);
+        world.cut(other);
+        let p = world.join(v5("p"));
+        for (number, qos) in [(0, AtLeastOnce), (1, ExactlyOnce), (2, AtMostOnce), (3, AtLeastOnce)]
+        {
+            let topic = format!("t/{}", number % 2);
+            world.publish(p, message(&topic, qos, &format!("{number}")));
+        }
+        check(world);
+        world.restart(world.shards.len());
+        let s = world.connect(kept("s"));
+        assert!(world.connack(s).session_present);
+        let got = world.messages(s);
+        let texts: Vec<String> = got.iter().map(Delivery::text).collect();
+        assert_eq!(texts, ["0", "1", "3"]);
+        assert_eq!(got[0].subscriptions, [9]);
+        let other = world.join(kept("other"));
+        assert_eq!(world.texts(other), ["1", "3"]);
+        // The subscriptions are there, too.
+        let p = world.join(v5("p"));
+        world.publish(p, message("t/1", AtLeastOnce, "new"));
+        assert_eq!((world.texts(s), world.texts(other)), (vec!["new".into()], vec!["new".into()]));
+        // And nothing comes again.
+        check(world);
+        world.restart(world.shards.len());
+        for name in ["s", "other"] {
+            let at = world.join(kept(name));
+            assert_eq!(world.texts(at), [""; 0]);
+        }
+    });
+}
+
+#[test]
+fn an_exchange_of_qos_2_goes_on_where_it_was() {
+    each_keeping(|world| {
+        let s = world.mute(kept("s"));
+        world.subscribe(s, "t", ExactlyOnce);
+        let p = world.join(v5("p"));
+        for text in ["one", "two", "three"] {
+            world.publish(p, message("t", ExactlyOnce, text));
+        }
+        let got = world.messages(s);
+        let ids: Vec<PacketId> = got.iter().map(|delivery| delivery.id.unwrap()).collect();
+        assert_eq!(got.len(), 3);
+        world.pubrec(s, ids[1]);
+        world.take(s);
+        world.restart(world.shards.len());
+        // As it came, each with its identifier; of the second only PUBREL.
+        let s = world.mute(kept("s"));
+        let got = world.take(s);
+        // Answers overtake.
+        let [Other(Packet::Pubrel(two)), Published(one), Published(three)] = &got[..] else {
+            panic!("{got:?}");
+        };
+        assert_eq!((one.id, one.dup, one.text()), (Some(ids[0]), true, "one".into()));
+        assert_eq!((three.id, three.dup), (Some(ids[2]), true));
+        assert_eq!(two.packet_id, ids[1]);
+        world.pubcomp(s, ids[1]);
+        world.pubrec(s, ids[0]);
+        world.pubcomp(s, ids[0]);
+        world.restart(world.shards.len());
+        let s = world.join(kept("s"));
+        assert_eq!(world.texts(s), ["three"]);
+    });
+}
+
+#[test]
+fn a_qos_2_message_is_published_once_whoever_restarts() {
+    each_keeping(|world| {
+        let s = world.join(kept("s"));
+        world.subscribe(s, "t", ExactlyOnce);
+        world.cut(s);
+        let p = world.mute(kept("p"));
+        let publish = Publish { packet_id: Some(id(5)), ..message("t", ExactlyOnce, "once") };
+        world.send(p, Packet::Publish(publish));
+        assert_eq!(world.accepted(p, id(5)), ReasonCode::SUCCESS);
+        world.restart(world.shards.len());
+        let p = world.mute(kept("p"));
+        world.send(p, Packet::Publish(Publish { dup: true, ..publish }));
+        assert_eq!(world.accepted(p, id(5)), ReasonCode::SUCCESS);
+        world.pubrel(p, id(5));
+        world.restart(world.shards.len());
+        // Its identifier is free again.
+        let p = world.mute(kept("p"));
+        world.send(p, Packet::Publish(Publish { payload: b"again", ..publish }));
+        let s = world.join(kept("s"));
+        assert_eq!(world.texts(s), ["once", "again"]);
+    });
+}
+
+#[test]
+fn retained_messages_and_wills_survive() {
+    each_keeping(|world| {
+        let p = world.join(v5("p"));
+        for (topic, text) in [("a", "1"), ("b", "2"), ("a", "3"), ("c", "4")] {
+            world.publish(p, retained(topic, AtMostOnce, text));
+        }
+        world.publish(p, retained("b", AtLeastOnce, ""));
+        let mut connect = kept("w");
+        connect.will = Some(Will { delay: 60, ..will("will", "gone") });
+        let w = world.join(connect.clone());
+        world.cut(w);
+        connect.client_id = "v".into();
+        let _v = world.join(connect);
+        world.advance(seconds(20));
+        world.restart(world.shards.len());
+        let s = world.join(v5("s"));
+        world.subscribe(s, "#", AtLeastOnce);
+        let mut texts = world.texts(s);
+        texts.sort();
+        assert_eq!(texts, ["3", "4"]);
+        world.advance(seconds(41));
+        assert_eq!(world.texts(s), ["gone"], "of whom was away since before");
+        world.advance(seconds(20));
+        assert_eq!(world.texts(s), ["gone"], "of whom the restart has parted");
+    });
+}
+
+#[test]
+fn sessions_that_end_with_their_connection_are_not_written_down() {
+    for is_gated in [false, true] {
+        let mut world = World::keeping(settings(), 3, is_gated);
+        let s = world.join(v5("s"));
+        world.subscribe(s, "t", ExactlyOnce);
+        let p = world.join(v5("p"));
+        for qos in [AtMostOnce, AtLeastOnce, ExactlyOnce] {
+            world.publish(p, message("t", qos, "x"));
+        }
+        assert_eq!(world.texts(s).len(), 3);
+        assert!(world.tapes.iter().all(|tape| tape.state().records.is_empty()));
+        world.end();
+    }
+}
+
+#[test]
+fn nothing_is_promised_before_it_is_durable() {
+    for shards in [1, 3] {
+        let mut world = World::keeping(settings(), shards, true);
+        let s = world.mute(kept("s"));
+        world.subscribe(s, "t", ExactlyOnce);
+        let p = world.mute(kept("p"));
+        world.flushes = false;
+        let publish = |id, qos| {
+            let packet_id = Some(id);
+            Packet::Publish(Publish { packet_id, ..message("t", qos, "x") })
+        };
+        world.send(p, publish(id(1), AtLeastOnce));
+        world.send(p, publish(id(2), ExactlyOnce));
+        world.send(p, Packet::Pingreq);
+        // A ping is no promise.
+        assert_eq!(world.take(p), [Other(Packet::Pingresp)]);
+        world.flush_journals();
+        let acks = world.take(p);
+        assert!(
+            matches!(acks[..], [Other(Packet::Puback(_)), Other(Packet::Pubrec(_))]),
+            "{acks:?}"
+        );
+        while world.flush_journals() {}
+        let got = world.messages(s);
+        assert_eq!(got.len(), 2, "{got:?}");
+        let id2 = got.iter().find(|delivery| delivery.qos == ExactlyOnce).unwrap().id.unwrap();
+        world.pubrec(s, id2);
+        assert_eq!(world.take(s), []);
+        world.pubrel(p, id(2));
+        assert_eq!(world.take(p), []);
+        while world.flush_journals() {}
+        assert!(matches!(world.take(s)[..], [Other(Packet::Pubrel(_))]));
+        assert!(matches!(world.take(p)[..], [Other(Packet::Pubcomp(_))]));
+        world.flushes = true;
+        world.end();
+    }
+}
+
+#[test]
+fn a_full_journal_refuses_what_is_to_be_kept_and_nothing_else() {
+    for shards in [1, 3] {
+        let mut world = World::keeping(settings(), shards, false);
+        let s = world.join(kept("s"));
+        world.subscribe(s, "t", ExactlyOnce);
+        let fleeting = world.join(v5("f"));
+        world.subscribe(fleeting, "u", ExactlyOnce);
+        let p = world.join(v5("p"));
+        for tape in &world.tapes {
+            tape.state().is_full = true;
+        }
+        for qos in [AtLeastOnce, ExactlyOnce] {
+            let id = world.publish(p, message("t", qos, "x")).unwrap();
+            let got = world.take(p);
+            let [Other(Packet::Puback(ack) | Packet::Pubrec(ack))] = &got[..] else {
+                panic!("{got:?}");
+            };
+            assert_eq!((ack.packet_id, ack.reason), (id, ReasonCode::QUOTA_EXCEEDED));
+            assert!(ack.reason_string.as_deref().unwrap().contains("disk"), "{ack:?}");
+        }
+        assert_eq!(world.texts(s), [""; 0]);
+        let refused: u64 =
+            world.shards.iter().map(|shard| shard.journal_counts().unwrap().refused).sum();
+        assert_eq!(refused, 2);
+        let id = world.publish(p, message("u", AtLeastOnce, "y")).unwrap();
+        assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS);
+        assert_eq!(world.texts(fleeting), ["y"]);
+        for tape in &world.tapes {
+            tape.state().is_full = false;
+        }
+        world.advance(seconds(2));
+        let id = world.publish(p, message("t", AtLeastOnce, "z")).unwrap();
+        assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS);
+        assert_eq!(world.texts(s), ["z"]);
+        check(&world);
+        world.end();
+    }
+}
+
+#[test]
+fn a_disk_that_fails_ends_who_waits_for_it_and_the_node_goes_on() {
+    let mut world = World::keeping(settings(), 1, true);
+    let s = world.join(kept("s"));
+    world.subscribe(s, "t", AtLeastOnce);
+    let p = world.join(v5("p"));
+    world.flushes = false;
+    let waits = world.publish(p, message("t", AtLeastOnce, "x")).unwrap();
+    world.tapes[0].state().has_failed = true;
+    world.flush_journals();
+    assert_eq!(world.end_reason(p), Some(ReasonCode::QUOTA_EXCEEDED), "{waits} is not promised");
+    let p = world.join(v5("p"));
+    let id = world.publish(p, message("t", AtLeastOnce, "y")).unwrap();
+    assert_eq!(world.accepted(p, id), ReasonCode::QUOTA_EXCEEDED);
+    world.publish(p, message("t", AtMostOnce, "z"));
+    assert!(world.texts(s).contains(&"z".to_owned()));
+    world.end();
+}
+
+/// Clients do what they like; the journals always say what is so, also while they are written anew.
+#[test]
+fn the_journals_say_what_is_so_whatever_happens() {
+    for seed in 0..150 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let is_gated = random.random();
+        let shards = random.random_range(1..4);
+        let config = BrokerConfig {
+            session: SessionConfig {
+                queue_messages_max: [3, 100_000][random.random_range(0..2)],
+                overflow: [Overflow::DropOldest, Overflow::DropNewest, Overflow::Latest]
+                    [random.random_range(0..3)],
+                ..SessionConfig::default()
+            },
+            ..settings()
+        };
+        let mut world = World::keeping(config, shards, is_gated);
+        let names = ["a", "b", "c", "d"];
+        let mut at: Vec<Option<At>> = vec![None; names.len()];
+        for step in 0..120 {
+            let who = random.random_range(0..names.len());
+            let topic = ["t/0", "t/1", "r/0"][random.random_range(0..3)];
+            let qos = [AtMostOnce, AtLeastOnce, ExactlyOnce][random.random_range(0..3)];
+            let open = at[who].filter(|at| world.is_open(*at));
+            let text = format!("{step}");
+            match (random.random_range(0..14), open) {
+                (0, _) => {
+                    let next = random.random_range(1..4);
+                    world.restart(next);
+                }
+                (1, Some(open)) => world.cut(open),
+                (2, Some(open)) => world.disconnect(open, Disconnect::default()),
+                (3, Some(open)) => {
+                    let filter = ["t/#", "t/1", "$share/g/t/0"][random.random_range(0..3)];
+                    world.subscribe(open, filter, qos);
+                }
+                (4, Some(open)) => drop(world.unsubscribe(open, &["t/#"])),
+                (5, Some(open)) => world.acknowledges(open, random.random()),
+                (6, _) => world.advance(seconds(random.random_range(0..40))),
+                (7, _) => {
+                    for shard in &mut world.shards {
+                        shard.begin_checkpoint_now();
+                    }
+                }
+                (8, _) => {
+                    for shard in &mut world.shards {
+                        shard.checkpoint_some(random.random_range(1..6));
+                    }
+                    world.pump();
+                }
+                (9, Some(open)) => {
+                    let text = if random.random() { &*text } else { "" };
+                    world.publish(open, retained("r/0", qos, text));
+                }
+                (_, Some(open)) => {
+                    world.publish(open, message(topic, qos, &text));
+                }
+                (_, None) => {
+                    let mut connect = kept(names[who]);
+                    connect.clean_start = random.random_ratio(1, 6);
+                    connect.properties.session_expiry =
+                        [Some(30), Some(3600), Some(0)][random.random_range(0..3)];
+                    connect.will = random.random_ratio(1, 3).then(|| Will {
+                        delay: random.random_range(0..50),
+                        qos,
+                        ..will(topic, &text)
+                    });
+                    let open = if random.random() {
+                        world.connect(connect)
+                    } else {
+                        world.connect_mute(connect)
+                    };
+                    at[who] = Some(open);
+                }
+            }
+            let told = std::panic::AssertUnwindSafe(|| check(&world));
+            if let Err(panic) = std::panic::catch_unwind(told) {
+                eprintln!("seed {seed}, step {step}");
+                std::panic::resume_unwind(panic);
+            }
+        }
+        world.end();
+    }
+}
