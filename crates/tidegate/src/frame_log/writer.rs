@@ -10,9 +10,12 @@ use tidegate_sys::clock::monotonic_nanos;
 use super::LogName;
 use crate::clock;
 
-/// An append that took longer has waited for the disk, and with it whoever waits for the frame.
-const SLOW_AFTER: Duration = Duration::from_millis(250);
-/// How long such a disk is given nothing.
+/// An append that takes longer has waited for something, and with it whoever waits for the frame.
+const HELD_UP_AFTER: Duration = Duration::from_millis(50);
+/// What appends may be held up for, beyond a quarter of the time. Once is chance, and other programs slow us down, too: frames that
+/// are not stored are a high price for that.
+const HELD_UP_MAX: Duration = Duration::from_secs(2);
+/// How long a disk that holds us up for more is given nothing.
 const SUSPENDED_FOR: Duration = Duration::from_secs(10);
 /// How often a trouble that lasts is told again.
 const TELL_EVERY: Duration = Duration::from_secs(60);
@@ -30,7 +33,31 @@ pub struct FrameWriter {
     not_durable: u64,
     pub(super) resume_at: Option<Instant>,
     expire_at: Option<Instant>,
+    held_up: HeldUp,
     told: Told,
+}
+
+/// How long appends were held up lately: a bucket that a quarter of the time drains.
+#[derive(Debug, Default)]
+struct HeldUp {
+    time: Duration,
+    at: Option<Instant>,
+}
+
+impl HeldUp {
+    /// An append has taken so long. Returns whether that is too much; then it is forgotten.
+    fn add(&mut self, now: Instant, took: Duration) -> bool {
+        let passed = self.at.replace(now).map_or(Duration::ZERO, |at| now.since(at));
+        self.time = self.time.saturating_sub(passed / 4);
+        if took > HELD_UP_AFTER {
+            self.time += took;
+        }
+        let is_too_much = self.time > HELD_UP_MAX;
+        if is_too_much {
+            self.time = Duration::ZERO;
+        }
+        is_too_much
+    }
 }
 
 /// What the operator was told last.
@@ -69,6 +96,7 @@ impl FrameWriter {
             not_durable: 0,
             resume_at: None,
             expire_at: None,
+            held_up: HeldUp::default(),
             told: Told::default(),
         }
     }
@@ -103,7 +131,7 @@ impl FrameWriter {
         if self.durability > Durability::Memory {
             let now = clock::at(monotonic_nanos());
             let took = now.since(began);
-            if took > SLOW_AFTER && durability > Durability::Memory {
+            if self.held_up.add(now, took) && durability > Durability::Memory {
                 self.health.suspend(took);
                 self.resume_at = Some(now + SUSPENDED_FOR);
             }
@@ -177,5 +205,31 @@ impl FrameWriter {
 impl fmt::Debug for FrameWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FrameWriter").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_slow_if_it_holds_up_again_and_again_or_for_long() {
+        let millis = Duration::from_millis;
+        for (what, every, took, expected) in [
+            ("at once", millis(200), millis(1), None),
+            ("now and then", millis(2000), millis(400), None),
+            ("by other programs", millis(200), millis(45), None),
+            ("again and again", millis(200), millis(150), Some(20)),
+            ("each time", millis(1000), millis(900), Some(3)),
+            ("once for long", millis(3000), millis(2500), Some(1)),
+        ] {
+            let mut held_up = HeldUp::default();
+            let mut now = Instant::EPOCH;
+            let slow = (1..1000).find(|_| {
+                now = now + every;
+                held_up.add(now, took)
+            });
+            assert_eq!(slow, expected, "{what}");
+        }
     }
 }

@@ -29,6 +29,9 @@ const LONGEST: Duration = Duration::from_secs(40);
 /// The folder of one site, on which its nodes run.
 struct Site {
     folder: TempDir,
+    /// Where its edge node listens: ports that were free.
+    api: SocketAddr,
+    link: SocketAddr,
     /// What stands behind `[node]` and `[link]`.
     more: String,
 }
@@ -50,7 +53,12 @@ impl Site {
             "[frames]\nframe_bytes_max = \"1MB\"\n[mqtt]\nenabled = false\n\
              [log]\ncamera_bytes = \"32MiB\"\nstream_bytes = \"16MiB\"\n{more}"
         );
-        Self { folder, more }
+        let free = || {
+            let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+            socket.local_addr().expect("its address")
+        };
+        let (api, link) = (free(), free());
+        Self { folder, api, link, more }
     }
 
     fn data(&self) -> PathBuf {
@@ -63,9 +71,11 @@ impl Site {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let config = format!(
-            "[node]\ndata_dir = {:?}\napi_listen = \"127.0.0.1:0\"\n[link]\nlisten = \"127.0.0.1:0\"\n\
+            "[node]\ndata_dir = {:?}\napi_listen = \"{}\"\n[link]\nlisten = \"{}\"\n\
              reconnect_backoff_max = \"500ms\"\n{}",
             self.data(),
+            self.api,
+            self.link,
             self.more
         );
         let path = self.folder.path().join("tidegate.toml");
@@ -80,19 +90,17 @@ impl Site {
         Running::of(self.command(arguments))
     }
 
-    /// An edge node, and where its API and its link listen.
-    fn edge(&self) -> (Running, SocketAddr, SocketAddr) {
+    fn edge(&self) -> Running {
         let edge = self.start(&["node"]);
-        let line = edge.line_with("node ready");
-        let address = |name: &str| {
-            let rest = line.split_once(name).expect("it says where it listens").1;
-            rest.split_whitespace().next().expect("an address").parse().expect("an address")
-        };
-        let (api, link) = (address("api="), address("link="));
-        (edge, api, link)
+        edge.line_with("node ready");
+        edge
     }
 
-    fn camera(&self, link: SocketAddr) -> Running {
+    fn camera(&self) -> Running {
+        self.camera_to(self.link)
+    }
+
+    fn camera_to(&self, link: SocketAddr) -> Running {
         let edge = link.to_string();
         self.start(&["camera", "--name", "cam1", "--source", SCENE, "--edge", &edge])
     }
@@ -101,12 +109,12 @@ impl Site {
         self.command(&["doctor", "--json"]).output().expect("the doctor")
     }
 
-    async fn client(&self, api: SocketAddr) -> Client {
+    async fn client(&self) -> Client {
         let file = |name: &str| self.data().join("pki").join(name);
         let credentials =
             Credentials::load(file("ca.pem"), file("application.pem"), file("application.key"));
         let credentials = credentials.expect("the application's certificate");
-        Client::connect(&format!("https://{api}"), credentials).await.expect("a client")
+        Client::connect(&format!("https://{}", self.api), credentials).await.expect("a client")
     }
 }
 
@@ -195,9 +203,9 @@ async fn frames_from(subscription: &mut Subscription, from: Instant, count: usiz
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_camera_node_returns_with_all_it_had_captured() {
     let site = Site::new("");
-    let (_edge, api, link) = site.edge();
-    let client = site.client(api).await;
-    let mut camera = site.camera(link);
+    let _edge = site.edge();
+    let client = site.client().await;
+    let mut camera = site.camera();
     wait_for_camera(&client).await;
     let mut subscription = client.subscribe(request(Delivery::Every)).await.expect("subscribed");
     let mut watching = client.subscribe(request(Delivery::Latest)).await.expect("subscribed");
@@ -211,14 +219,14 @@ async fn a_killed_camera_node_returns_with_all_it_had_captured() {
         camera.kill();
         if round == 1 {
             // It captures, reaches nobody, and is killed again.
-            let alone = site.camera(nowhere);
+            let alone = site.camera_to(nowhere);
             alone.line_with("frames of an earlier run are there");
             tokio::time::sleep(Duration::from_secs(3)).await;
             alone.kill();
             missed.clear();
         }
         let returned = tidegate::clock::now();
-        camera = site.camera(link);
+        camera = site.camera();
         // What came before the kill is read first.
         let mut after = next_frame(&mut watching, &mut missed).await;
         while after.captured_at < returned {
@@ -251,10 +259,10 @@ async fn a_killed_camera_node_returns_with_all_it_had_captured() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_edge_node_returns_with_what_applications_published() {
     let site = Site::new("");
-    let (edge, api, _) = site.edge();
+    let edge = site.edge();
     let registration =
         Registration { camera: "door".parse().unwrap(), size: None, frames_per_second: None };
-    let client = site.client(api).await;
+    let client = site.client().await;
     client.register(registration.clone()).await.expect("registered");
     let mut publisher = client.publish(registration.camera.clone()).await.expect("a publisher");
     let jpeg = bytes::Bytes::from(crate::deliver::world_jpeg());
@@ -263,8 +271,8 @@ async fn a_killed_edge_node_returns_with_what_applications_published() {
         published.push(publisher.publish(None, jpeg.clone()).await.expect("published"));
     }
     edge.kill();
-    let (_edge, api, _) = site.edge();
-    let client = site.client(api).await;
+    let _edge = site.edge();
+    let client = site.client().await;
     client.register(registration.clone()).await.expect("registered again");
     for &at in &published {
         let original = client.fetch_original(&registration.camera, at).await;
@@ -277,11 +285,39 @@ async fn a_killed_edge_node_returns_with_what_applications_published() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscriptions_go_on_without_a_loss_when_both_nodes_were_killed() {
+    let site = Site::new("");
+    let (mut edge, mut camera) = (site.edge(), site.camera());
+    let client = site.client().await;
+    wait_for_camera(&client).await;
+    let mut subscription = client.subscribe(request(Delivery::Every)).await.expect("subscribed");
+    let mut times = Vec::new();
+    for kills_camera in [false, true, true] {
+        let from = tidegate::clock::now();
+        let frames = frames_from(&mut subscription, from, 20).await;
+        times.extend(frames.iter().map(|frame| frame.captured_at));
+        edge.kill();
+        if kills_camera {
+            camera.kill();
+            camera = site.camera();
+        }
+        edge = site.edge();
+    }
+    let frames = frames_from(&mut subscription, tidegate::clock::now(), 20).await;
+    times.extend(frames.iter().map(|frame| frame.captured_at));
+    assert_eq!(
+        times,
+        captured(&client, "cam1", &times).await,
+        "in order, none missing, none twice"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_byte_that_flips_while_a_camera_is_down_costs_a_frame_at_most() {
     let site = Site::new("");
-    let (_edge, api, link) = site.edge();
-    let client = site.client(api).await;
-    let camera = site.camera(link);
+    let _edge = site.edge();
+    let client = site.client().await;
+    let camera = site.camera();
     wait_for_camera(&client).await;
     let mut subscription = client.subscribe(request(Delivery::Every)).await.expect("subscribed");
     let segments = || {
@@ -308,7 +344,7 @@ async fn every_byte_that_flips_while_a_camera_is_down_costs_a_frame_at_most() {
     let json: serde_json::Value = serde_json::from_slice(&found.stdout).expect("JSON");
     let lost = json["logs"][0]["lost"].as_u64().expect("a number");
     assert!((flipped as u64 - 2..=flipped as u64).contains(&lost), "{lost} of {flipped}: {json:#}");
-    let _camera = site.camera(link);
+    let _camera = site.camera();
     wait_for_camera(&client).await;
     let times: Vec<Instant> = seen.iter().map(|frame| frame.captured_at).collect();
     let kept = captured(&client, "cam1", &times).await;
@@ -334,9 +370,9 @@ async fn a_sealed_camera_log_opens_with_its_key_and_another_key_stops_no_deliver
         assert!(status.expect("it runs").success());
     };
     make(&key);
-    let (_edge, api, link) = site.edge();
-    let client = site.client(api).await;
-    let mut camera = site.camera(link);
+    let _edge = site.edge();
+    let client = site.client().await;
+    let mut camera = site.camera();
     wait_for_camera(&client).await;
     let mut subscription = client.subscribe(request(Delivery::Every)).await.expect("subscribed");
     let first = next_frame(&mut subscription, &mut Vec::new()).await;
@@ -352,7 +388,7 @@ async fn a_sealed_camera_log_opens_with_its_key_and_another_key_stops_no_deliver
         } else if kept.exists() {
             fs::rename(&kept, &key).expect("a file");
         }
-        camera = site.camera(link);
+        camera = site.camera();
         if !is_right {
             camera.line_with("frames are kept in memory only");
             assert_eq!(site.doctor().status.code(), Some(1));
@@ -365,13 +401,13 @@ async fn a_sealed_camera_log_opens_with_its_key_and_another_key_stops_no_deliver
 }
 
 /// In a mount namespace of its own, with a small file system where the log is to be.
-fn camera_on_small_disk(site: &Site, link: SocketAddr, bytes: &str) -> Option<Running> {
+fn camera_on_small_disk(site: &Site, bytes: &str) -> Option<Running> {
     let can = Command::new("unshare").args(["-rm", "true"]).status();
     if !can.is_ok_and(|status| status.success()) {
         println!("skipped: no namespaces here");
         return None;
     }
-    let edge = link.to_string();
+    let edge = site.link.to_string();
     let plain = site.command(&["camera", "--name", "cam1", "--source", SCENE, "--edge", &edge]);
     fs::create_dir_all(site.data().join("log")).expect("a folder");
     let script = format!("mount -t tmpfs -o mode=700,size={bytes} tmpfs \"$0\" && exec \"$@\"");
@@ -389,9 +425,9 @@ async fn a_full_disk_makes_a_log_smaller_and_stops_no_delivery() {
         ("1m", "frames are not stored; they are delivered from memory"),
     ] {
         let site = Site::new("");
-        let (_edge, api, link) = site.edge();
-        let client = site.client(api).await;
-        let Some(camera) = camera_on_small_disk(&site, link, bytes) else { return };
+        let _edge = site.edge();
+        let client = site.client().await;
+        let Some(camera) = camera_on_small_disk(&site, bytes) else { return };
         wait_for_camera(&client).await;
         let mut subscription =
             client.subscribe(request(Delivery::Every)).await.expect("subscribed");
