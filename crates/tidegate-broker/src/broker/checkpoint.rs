@@ -197,7 +197,7 @@ impl Broker {
             keeper.append(&closed(session));
         }
         for (filter, options) in &session.subscriptions {
-            let (filter, options) = (filter.clone(), (*options).into());
+            let (filter, options) = ((&**filter).into(), (*options).into());
             keeper.append(&Record::Subscribed { session: number, filter, options });
         }
         for &id in &session.received {

@@ -211,8 +211,9 @@ impl Broker {
             // A name may come from a disk that is not what it was.
             if session.config.check_topic_filter(filter).is_ok() {
                 session.filter_bytes += filter_bytes(filter);
+                let filter: Arc<str> = Arc::from(&**filter);
                 session.subscriptions.insert(filter.clone(), options);
-                routes.insert(filter, own, options, &session.state);
+                routes.insert(&filter, own, options, &session.state);
             }
         }
         drop(routes);

@@ -140,7 +140,7 @@ impl Broker {
         let number = session.number;
         self.write(number, || Record::Subscribed {
             session: number,
-            filter: filter.into(),
+            filter: (&*filter).into(),
             options: options.into(),
         });
         debug_assert!(version == Version::V5 || id == 0);

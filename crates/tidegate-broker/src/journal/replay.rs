@@ -325,6 +325,9 @@ impl RecoveredSession {
             name: user.clone(),
             groups: groups.as_slice().into(),
             client: client_id.clone(),
+            // Of the connection, which is gone.
+            address: None,
+            until: None,
         }
     }
 }
