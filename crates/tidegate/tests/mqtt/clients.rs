@@ -169,7 +169,7 @@ fn users_and_rules_hold_and_are_read_anew_on_a_hangup() {
     passwd(&users, &["--scram", "bob"], "second\n");
     fs::write(&rules, "user ada\nno such thing\n").unwrap();
     signal(program.id(), "HUP");
-    program.line_with("stays as it was");
+    program.line_with("stay as they were");
     assert_eq!(refusal(&program, Some(("bob", "second"))), ReasonCode::BAD_USER_NAME_OR_PASSWORD);
 
     fs::write(&rules, "user bob\ntopic readwrite home/#\n").unwrap();
