@@ -11,13 +11,18 @@ use std::{
 use tidegate_broker::{Overflow, schedule::Policy};
 use tidegate_client::MESSAGE_BYTES_MAX;
 use tidegate_frame::controller::{LinkModel, MezPiConfig};
+use tidegate_log::Durability;
 use tidegate_message::{CameraName, FrameSize};
 use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 
 use super::{ByteCount, ConfigError, Origins, layers::Setting, value::Value};
 use crate::{
     link::Transport,
-    mqtt::{bridge::RemoteVersion, settings::Protocol},
+    mqtt::{
+        bridge::RemoteVersion,
+        journal::{BYTES_MIN, MqttDurability},
+        settings::Protocol,
+    },
 };
 
 /// Most bytes of a log's entry beside its frame: the header of a stream log's entry is the longest.
@@ -73,13 +78,19 @@ config! {
         interval: Duration = MezPiConfig::default().interval,
     }
 
-    /// `[log]`: memory for frames.
+    /// `[log]`: memory for frames, and files for what MQTT keeps.
     log: LogConfig {
         /// Bytes of originals kept for each camera, at the camera's node. Default `1GiB`: 7 minutes of 500
         /// kB frames at 5 a second.
         camera_bytes: ByteCount = ByteCount(1 << 30),
         /// Bytes kept of each transferred stream, at the edge node. Default `128MiB`.
         stream_bytes: ByteCount = ByteCount(128 << 20),
+        /// Bytes of the files in `data_dir/log/mqtt` at most: several times what sessions and retained messages hold. Default
+        /// `2GiB`.
+        mqtt_bytes: ByteCount = ByteCount(2 << 30),
+        /// With `mqtt.durability = "disk"`, how long an acknowledgement may wait for others, to share a write to the disk.
+        /// Default `10ms`.
+        mqtt_commit_delay: Duration = Duration::from_millis(10),
     }
 
     /// `[link]`: between nodes.
@@ -117,6 +128,9 @@ config! {
         enabled: bool = true,
         /// Threads that serve connections. Default 0: one for each processor.
         shards: u32 = 0,
+        /// What sessions, their messages and retained messages outlive: `memory` (nothing), `page` (the process, however it
+        /// ends) or `disk` (a loss of power). Default `page`.
+        durability: MqttDurability = MqttDurability(Durability::Page),
         /// Users and what proves them, in Mosquitto's format; `tidegate passwd` writes it. Default none: nobody comes in by
         /// user name.
         password_file: Option<PathBuf> = None,
@@ -329,6 +343,8 @@ impl Config {
             ),
             ("log.camera_bytes", log.camera_bytes.0 >= log_bytes_min, LOG_BOUND),
             ("log.stream_bytes", log.stream_bytes.0 >= log_bytes_min, LOG_BOUND),
+            ("log.mqtt_bytes", log.mqtt_bytes.0 >= BYTES_MIN, "at least 256MiB"),
+            ("log.mqtt_commit_delay", log.mqtt_commit_delay <= seconds(10), "at most 10s"),
             (
                 "link.queue_allowed",
                 (Duration::from_millis(1)..=seconds(1)).contains(&link.queue_allowed),

@@ -25,6 +25,7 @@ use tidegate_broker::{
     schedule::{DeadlineConfig, PaperConfig, Policy, PolicyConfig, SizeProfile, Threshold},
 };
 use tidegate_client::ApiError;
+use tidegate_log::Durability;
 use tidegate_message::{
     Authorize, Code, Identity, Proof, Refusal, check_topic_filter, check_topic_name,
 };
@@ -32,6 +33,7 @@ use tidegate_wire::mqtt::QoS;
 
 use super::{
     bridge::{BridgeSettings, RemoteTls},
+    journal::JournalSettings,
     settings::{Authenticate, ListenerSettings, Scram, ServerSettings, SessionSettings},
 };
 use crate::{
@@ -144,6 +146,12 @@ pub(super) fn settings(config: &Config, doors: Arc<Doors>) -> Result<ServerSetti
         authorize: doors.clone() as Arc<dyn Authorize>,
         doors,
         operators: None,
+        journal: (section.durability.0 != Durability::Memory).then(|| JournalSettings {
+            folder: config.node.data_dir.join("log/mqtt"),
+            is_on_disk: section.durability.0 == Durability::Disk,
+            bytes_max: config.log.mqtt_bytes.0,
+            commit_delay: config.log.mqtt_commit_delay,
+        }),
     })
 }
 

@@ -6,3 +6,4 @@ mod doors;
 mod hostile;
 mod operators;
 mod program;
+mod restart;
