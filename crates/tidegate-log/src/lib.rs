@@ -29,6 +29,9 @@
 //!
 //! A [`Store`] is either, and files of it have memory to fall back on where live data must not wait for a disk.
 //!
+//! **What must not be lost.** A [`Journal`] is a log whose entries go when they are released and not before, so that it can be full;
+//! its records may be longer than a segment.
+//!
 //! **Who may read them.** [`NodeKeys`] seal the segments of files: content is sealed before it gets to the map, so that nothing of it is
 //! ever on the disk in clear text, and opened for each reader who reads it, into memory of its own.
 //!
@@ -53,6 +56,7 @@ mod files;
 mod flusher;
 mod format;
 mod index;
+mod journal;
 mod key_file;
 mod log;
 mod memory;
@@ -75,6 +79,7 @@ pub use disk::{Disk, DiskEntry, DiskFile, DiskMap};
 pub use files::{Files, FilesConfig, Opened};
 pub use flusher::Flusher;
 pub use index::Slot;
+pub use journal::{Journal, JournalConfig, OpenJournalError, OpenedJournal};
 pub use key_file::{KeyError, KeyFile, PassphraseCost, PassphraseKey};
 pub use log::{Entry, Log, LogConfig, LogError};
 pub use memory::{Memory, MemorySegment};

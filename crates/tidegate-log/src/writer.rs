@@ -28,6 +28,8 @@ pub struct LogWriter<S: Storage = Memory> {
     /// The position that the next entry gets.
     next: Position,
     durable: Position,
+    /// Whether only [`LogWriter::release`] and [`LogWriter::expire`] drop segments.
+    keeps_all: bool,
 }
 
 /// The segment that is being filled.
@@ -78,6 +80,7 @@ impl<S: Storage> LogWriter<S> {
             last,
             next,
             durable: Position(0),
+            keeps_all: false,
         }
     }
 
@@ -143,6 +146,26 @@ impl<S: Storage> LogWriter<S> {
             self.shared.index().keep_newest(Entry { position, at, meta, body });
         }
         Ok(position)
+    }
+
+    /// Drops nothing from now on to make room: an append that finds none is refused with [`AppendError::Full`].
+    pub(crate) fn keep_all(&mut self) {
+        self.keeps_all = true;
+    }
+
+    /// Sees to it that an entry of so many bytes, meta and body together, can be appended.
+    ///
+    /// # Errors
+    /// As [`LogWriter::append`], the time aside.
+    pub(crate) fn ensure(&mut self, bytes: usize) -> Result<(), AppendError> {
+        self.place(0, bytes).map(drop)
+    }
+
+    /// Asks that the entries before `end` survive a loss of power soon.
+    pub(crate) fn request(&mut self, end: Position, bytes: u64) -> Result<(), AppendError> {
+        self.storage.admit(Durability::Disk)?;
+        self.storage.request(end, bytes);
+        Ok(())
     }
 
     /// Reserves room for one entry whose body of `body_bytes` is then assembled in place: no copy at all.
@@ -416,6 +439,9 @@ impl<S: Storage> LogWriter<S> {
             if excess == 0 {
                 return Ok(());
             }
+            if self.keeps_all {
+                return Err(AppendError::Full { held, bytes_max });
+            }
             // A reader may pin the oldest segments, and dropping those frees nothing. If dropping all
             // would not free enough, keep what can still be read.
             let victims = self.victims(excess).ok_or(AppendError::Pinned { held, bytes_max })?;
@@ -514,6 +540,17 @@ pub enum AppendError {
         /// What it may hold.
         bytes_max: u64,
     },
+    /// Nothing is dropped to make room, and there is none.
+    #[error(
+        "the {held} bytes that are kept leave no room for more of at most {bytes_max}; release some, \
+         or allow more"
+    )]
+    Full {
+        /// What is held.
+        held: u64,
+        /// What may be.
+        bytes_max: u64,
+    },
     /// The storage failed.
     #[error("the storage of the log failed")]
     Storage(#[from] StorageError),
@@ -526,6 +563,7 @@ impl AppendError {
             Self::Timestamp { .. } => Code::FRAME_TIMESTAMP,
             Self::TooLarge { .. } => Code::FRAME_TOO_LARGE,
             Self::Pinned { .. } => Code::LIMIT_REACHED,
+            Self::Full { .. } => Code::STORAGE_FULL,
             Self::Storage(error) => error.code(),
         }
     }

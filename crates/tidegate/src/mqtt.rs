@@ -4,6 +4,7 @@
 //!  listener ─▶ shard 0..n (epoll) ─▶ transport (TCP, TLS, WebSocket) ─▶ Broker ─▶ transport ─▶ subscriber
 //!                  │                                                      │
 //!                  └─▶ doors: who is it, on a thread of its own           └─▶ other shards, in batches
+//!  journal: what must outlive the process; each shard has one, and a thread that makes it durable
 //!  bridge (a thread each) ◀─▶ a session here, a session at a remote broker
 //! ```
 
@@ -13,6 +14,7 @@ mod configure;
 mod doors;
 pub mod import;
 mod inbox;
+pub mod journal;
 pub mod server;
 pub mod service;
 pub mod settings;

@@ -23,7 +23,11 @@ use crate::{
     camera::Originals,
     detector::{DetectorError, DetectorSpec},
     link::Transport,
-    mqtt::{bridge::RemoteVersion, settings::Protocol},
+    mqtt::{
+        bridge::RemoteVersion,
+        journal::{BYTES_MIN, MqttDurability},
+        settings::Protocol,
+    },
 };
 
 /// How frames are on the disk.
@@ -94,7 +98,7 @@ config! {
         interval: Duration = MezPiConfig::default().interval,
     }
 
-    /// `[log]`: frames that are kept, in `data_dir/log`.
+    /// `[log]`: frames that are kept, in `data_dir/log`, and what MQTT keeps.
     log: LogConfig {
         /// What a frame survives once it was captured or has arrived: `memory` (nothing), `page` (the end of the process, kill -9
         /// included) or `disk` (a loss of power, some ten milliseconds later). Default `page`.
@@ -106,6 +110,12 @@ config! {
         camera_age: Duration = Duration::ZERO,
         /// Bytes kept of each transferred stream, in the edge node's memory. Default `128MiB`.
         stream_bytes: ByteCount = ByteCount(128 << 20),
+        /// Bytes of the files in `data_dir/log/mqtt` at most: several times what sessions and retained messages hold. Default
+        /// `2GiB`.
+        mqtt_bytes: ByteCount = ByteCount(2 << 30),
+        /// With `mqtt.durability = "disk"`, how long an acknowledgement may wait for others, to share a write to the disk.
+        /// Default `10ms`.
+        mqtt_commit_delay: Duration = Duration::from_millis(10),
         /// How frames are on the disk: `clear`, or `sealed` with a key. Default `clear`.
         at_rest: AtRest = AtRest::Clear,
         /// The node's key, which `tidegate key` makes. Default none.
@@ -203,6 +213,9 @@ config! {
         enabled: bool = true,
         /// Threads that serve connections. Default 0: one for each processor.
         shards: u32 = 0,
+        /// What sessions, their messages and retained messages outlive: `memory` (nothing), `page` (the process, however it
+        /// ends) or `disk` (a loss of power). Default `page`.
+        durability: MqttDurability = MqttDurability(Durability::Page),
         /// Users and what proves them, in Mosquitto's format; `tidegate passwd` writes it. Default none: nobody comes in by
         /// user name.
         password_file: Option<PathBuf> = None,
@@ -424,6 +437,8 @@ impl Config {
             ),
             ("log.camera_bytes", log.camera_bytes.0 >= log_bytes_min, LOG_BOUND),
             ("log.stream_bytes", log.stream_bytes.0 >= log_bytes_min, LOG_BOUND),
+            ("log.mqtt_bytes", log.mqtt_bytes.0 >= BYTES_MIN, "at least 256MiB"),
+            ("log.mqtt_commit_delay", log.mqtt_commit_delay <= seconds(10), "at most 10s"),
             (
                 "privacy.detector",
                 self.privacy.detector().is_ok(),

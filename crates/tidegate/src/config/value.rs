@@ -14,7 +14,11 @@ use super::{
 use crate::{
     camera::Originals,
     link::Transport,
-    mqtt::{bridge::RemoteVersion, settings::Protocol},
+    mqtt::{
+        bridge::RemoteVersion,
+        journal::{MqttDurability, UnknownDurability},
+        settings::Protocol,
+    },
 };
 
 /// A type of setting.
@@ -137,6 +141,16 @@ impl Value for ByteCount {
 
     fn show(&self) -> Option<String> {
         Some(quoted(&self.to_string()))
+    }
+}
+
+impl Value for MqttDurability {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error: UnknownDurability| error.to_string())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self.word()))
     }
 }
 

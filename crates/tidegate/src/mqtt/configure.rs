@@ -17,11 +17,13 @@ use tidegate_broker::{
     schedule::{DeadlineConfig, PaperConfig, Policy, PolicyConfig, SizeProfile, Threshold},
 };
 use tidegate_client::ApiError;
+use tidegate_log::Durability;
 use tidegate_message::{Authorize, Code, check_topic_filter, check_topic_name};
 use tidegate_wire::mqtt::QoS;
 
 use super::{
     bridge::{BridgeSettings, RemoteTls},
+    journal::JournalSettings,
     settings::{ListenerSettings, ServerSettings, SessionSettings},
 };
 use crate::{
@@ -135,6 +137,12 @@ pub(super) fn settings(config: &Config, access: Access) -> Result<ServerSettings
         authorize: Arc::new(access.clone()) as Arc<dyn Authorize>,
         doors: Arc::new(access),
         operators: None,
+        journal: (section.durability.0 != Durability::Memory).then(|| JournalSettings {
+            folder: config.node.data_dir.join("log/mqtt"),
+            is_on_disk: section.durability.0 == Durability::Disk,
+            bytes_max: config.log.mqtt_bytes.0,
+            commit_delay: config.log.mqtt_commit_delay,
+        }),
     })
 }
 

@@ -14,11 +14,12 @@ use std::{
 };
 
 use mio::{Poll, Token, net::TcpListener};
-use tidegate_broker::{SessionConfig, Shared};
+use tidegate_broker::{Broker, SessionConfig, Shared};
 use tidegate_message::Identity;
 
 use super::{
     inbox::{Inbox, waker},
+    journal::{self, JournalStartError},
     settings::{Authenticate, ListenerSettings, ServerSettings, SessionSettings},
     shard::{Listener, Note, Question, Shard, ShardParts},
 };
@@ -64,6 +65,9 @@ pub enum ServerError {
         /// What the system said.
         source: io::Error,
     },
+    /// What outlives the process cannot be had.
+    #[error(transparent)]
+    Journal(#[from] JournalStartError),
     /// The system gives no threads or descriptors.
     #[error("the threads of the MQTT server cannot be started")]
     Start(#[source] io::Error),
@@ -75,7 +79,8 @@ impl Server {
     /// # Errors
     /// [`ServerError`].
     pub fn start(settings: ServerSettings, health: &Health) -> Result<Self, ServerError> {
-        let ServerSettings { broker, listeners, shards, doors, authorize, operators } = settings;
+        let ServerSettings { broker, listeners, shards, doors, authorize, operators, journal } =
+            settings;
         let mut sockets = Vec::new();
         let mut addresses = Vec::new();
         for listener in listeners {
@@ -109,7 +114,16 @@ impl Server {
             pulses: Vec::new(),
         };
         let seed = u64::from_ne_bytes(random_bytes().map_err(ServerError::Start)?);
-        for (shard, poll) in polls.into_iter().enumerate() {
+        let now = clock::now();
+        let mut brokers: Vec<Broker> =
+            (0..shards).map(|shard| Broker::new(shared.clone(), shard, seed, now)).collect();
+        let journals = match &journal {
+            Some(settings) => Some(journal::open(settings, &mut brokers, now)?),
+            None => None,
+        };
+        for ((shard, poll), mut broker) in polls.into_iter().enumerate().zip(brokers) {
+            let admission = operators.as_ref().and_then(|operators| operators.admission(shard));
+            broker.set_admission(admission);
             let pulse = health.pulse(format!("MQTT shard {shard}"), PULSE);
             server.pulses.push(pulse.clone());
             let parts = ShardParts {
@@ -120,11 +134,9 @@ impl Server {
                 listeners: if shard == 0 { std::mem::take(&mut sockets) } else { Vec::new() },
                 doors: doors.clone(),
                 questions: questions.clone(),
-                admission: operators.as_ref().and_then(|operators| operators.admission(shard)),
                 pulse,
-                seed,
             };
-            let shard_loop = Shard::new(parts).map_err(ServerError::Start)?;
+            let shard_loop = Shard::new(parts, broker).map_err(ServerError::Start)?;
             server.spawn(format!("mqtt-{shard}"), move || {
                 if let Err(error) = shard_loop.run() {
                     tracing::error!(%error, shard, "a shard of the MQTT server ended");
@@ -132,6 +144,9 @@ impl Server {
             })?;
         }
         drop(questions);
+        if let Some(journals) = journals {
+            server.keep(journals)?;
+        }
         // One goes on while another computes; a third would take the processors from those who are in already.
         let asked = Arc::new(Mutex::new(asked));
         for number in 0..ANSWERERS {
@@ -142,6 +157,21 @@ impl Server {
             })?;
         }
         Ok(server)
+    }
+
+    /// Runs what makes the journals durable, and has the shards told.
+    fn keep(&mut self, journals: journal::Running) -> Result<(), ServerError> {
+        let folder = Arc::new(journals.folder);
+        for (shard, (flusher, commits)) in journals.flushers.into_iter().enumerate() {
+            let (inbox, folder) = (self.inboxes[shard].clone(), folder.clone());
+            commits.on_change(move || inbox.put([Note::Durable]));
+            self.spawn(format!("mqtt-log-{shard}"), move || {
+                flusher.run(clock::now);
+                // The lock of all of them ends with the last.
+                drop(folder);
+            })?;
+        }
+        Ok(())
     }
 
     fn spawn(

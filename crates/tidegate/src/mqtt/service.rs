@@ -34,8 +34,9 @@ struct Running {
 }
 
 /// Settings of `[mqtt]` that hold from start to stop.
-const FIXED: [&str; 11] = [
+const FIXED: [&str; 12] = [
     "enabled",
+    "durability",
     "shards",
     "payload_bytes_max",
     "session_expiry_max",
@@ -190,7 +191,10 @@ fn is_fixed(name: &str) -> bool {
 mod tests {
     use std::{fs, path::Path, sync::Arc};
 
+    use tidegate_log::Durability;
+
     use super::*;
+    use crate::mqtt::journal::MqttDurability;
 
     #[test]
     fn every_fixed_setting_is_one() {
@@ -198,6 +202,7 @@ mod tests {
         let key = |name: &str| format!("mqtt.{name}");
         config.mqtt.enabled = false;
         config.mqtt.shards = 7;
+        config.mqtt.durability = MqttDurability(Durability::Disk);
         config.mqtt.payload_bytes_max.0 += 1;
         config.mqtt.session_expiry_max /= 2;
         config.mqtt.keepalive_max += std::time::Duration::from_secs(1);

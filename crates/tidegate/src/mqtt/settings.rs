@@ -16,6 +16,7 @@ use tidegate_broker::{
 use tidegate_message::{Authorize, Identity, IdentityKind, Proof, Refusal};
 use tidegate_wire::mqtt::Connect;
 
+use super::journal::JournalSettings;
 use crate::auth::limits::Lease;
 
 /// A server of some listeners and shards.
@@ -33,6 +34,8 @@ pub struct ServerSettings {
     pub authorize: Arc<dyn Authorize>,
     /// What looks at messages before they are routed.
     pub operators: Option<Arc<dyn Operators>>,
+    /// How sessions and retained messages outlive the process; none if they do not.
+    pub journal: Option<JournalSettings>,
 }
 
 /// What looks at messages before they are routed, and may change, drop and emit some.

@@ -29,9 +29,7 @@ use mio::{
     Events, Interest, Poll, Token,
     net::{TcpListener, TcpStream},
 };
-use tidegate_broker::{
-    Admission, Broker, ConnectRequest, ConnectionKey, Output, PartialCharge, Peer, Shared,
-};
+use tidegate_broker::{Broker, ConnectRequest, ConnectionKey, Output, PartialCharge, Peer, Shared};
 use tidegate_message::{Identity, Instant, Proof, Refusal};
 use tidegate_wire::mqtt::Connect;
 
@@ -98,6 +96,8 @@ pub(super) enum Note {
     Answered(ConnectionId, Result<Identity, Refusal>),
     /// What another shard has for sessions here.
     Peers(Vec<Peer>),
+    /// More of the journal is durable, or nothing will be any more.
+    Durable,
     /// Ends the connections of some users.
     KickUsers(Arc<HashSet<String>>),
     /// Ends the session of a client.
@@ -193,9 +193,7 @@ pub(super) struct ShardParts {
     pub(super) listeners: Vec<(TcpListener, Arc<Listener>)>,
     pub(super) doors: Arc<dyn Authenticate>,
     pub(super) questions: mpsc::SyncSender<Question>,
-    pub(super) admission: Option<Box<dyn Admission>>,
     pub(super) pulse: Pulse,
-    pub(super) seed: u64,
 }
 
 /// The state of the thread.
@@ -229,9 +227,7 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn new(mut parts: ShardParts) -> io::Result<Self> {
-        let mut broker = Broker::new(parts.shared.clone(), parts.shard, parts.seed, clock::now());
-        broker.set_admission(parts.admission.take());
+    pub(super) fn new(parts: ShardParts, broker: Broker) -> io::Result<Self> {
         let mut shard = Self {
             broker,
             slots: Vec::new(),
@@ -351,6 +347,7 @@ impl Shard {
                 self.answered(now, id.slot, connect, answer, None);
             }
             Note::Peers(batch) => self.broker.handle_peers(now, batch),
+            Note::Durable => self.broker.durable(),
             Note::KickUsers(users) => {
                 self.broker.kick_users(&users);
             }

@@ -44,6 +44,7 @@ pub(crate) fn broker(port: u16, tls: Option<Arc<rustls::ServerConfig>>) -> Serve
         doors: Arc::new(OpenDoors),
         authorize: Arc::new(AllowAll),
         operators: None,
+        journal: None,
     };
     Server::start(settings, &Health::default()).unwrap()
 }

@@ -6,4 +6,5 @@ mod doors;
 mod hostile;
 mod operators;
 mod program;
+mod restart;
 mod rights;

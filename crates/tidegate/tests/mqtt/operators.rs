@@ -59,6 +59,7 @@ fn messages_pass_are_replaced_dropped_and_emitted() {
         doors: Arc::new(OpenDoors),
         authorize: Arc::new(AllowAll),
         operators: Some(Arc::new(ByTopic)),
+        journal: None,
     };
     let server = Server::start(settings, &Health::default()).expect("it serves");
     // Of eight names some live on each shard.

@@ -110,6 +110,13 @@ impl Program {
         kilobytes << 10
     }
 
+    /// Kills it without a word (SIGKILL), and gives its folder.
+    pub(crate) fn kill(mut self) -> TempDir {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it is our child");
+        std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"))
+    }
+
     /// Asks it to end and waits.
     pub(crate) fn stop(mut self) {
         signal(self.id(), "TERM");

@@ -1,0 +1,393 @@
+//! A log that nothing leaves before it is released, with records of any length.
+//!
+//! ```text
+//!  record ──▶ one entry, or several that follow each other ──▶ Log in Files ──release──▶ gone, by whole segments
+//! ```
+//!
+//! Where [`Log`] is a ring that keeps what is new, this keeps what its owner still needs: it refuses when it is full. Its owner
+//! writes anew what is still true and releases what stood before.
+//!
+//! Always true: a record is read whole or not at all; what was not released is kept.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use tidegate_message::{Instant, Position};
+use tidegate_sys::folder::Folder;
+
+use crate::{
+    commit::{Commits, Durability},
+    disk::Disk,
+    files::{Files, FilesConfig, Opened},
+    flusher::Flusher,
+    log::{Log, LogConfig, LogError, just_after},
+    reader::ReadError,
+    recovery::{OpenError, Report},
+    storage::StorageError,
+    writer::{AppendError, LogWriter},
+};
+
+/// Of an entry: it goes on with the record of the entry before.
+const CONTINUES: u8 = 1;
+/// Of an entry: its record goes on with the next.
+const IS_CONTINUED: u8 = 2;
+
+/// Segments that [`Journal::ensure`] leaves to [`Journal::append`].
+const RESERVE_SEGMENTS: u64 = 2;
+/// What a record takes beside its bytes, at most, if it is one entry.
+const ENTRY_BYTES: u64 = 128;
+
+/// The one writer of a journal.
+pub struct Journal<D: Disk = Folder> {
+    writer: LogWriter<Files<D>>,
+    log: Log<Files<D>>,
+    commits: Commits,
+    durability: Durability,
+    config: LogConfig,
+    /// Bytes that can be appended surely, as far as was looked.
+    credit: u64,
+    next: Position,
+}
+
+/// What a journal needs to know.
+#[derive(Clone, Debug)]
+pub struct JournalConfig {
+    /// Of its files.
+    pub files: FilesConfig,
+    /// How much it may hold, and in which pieces.
+    pub log: LogConfig,
+    /// How durable a record is to be.
+    pub durability: Durability,
+}
+
+/// A journal, and what belongs to it.
+pub struct OpenedJournal<D: Disk = Folder> {
+    /// The journal.
+    pub journal: Journal<D>,
+    /// What makes it durable: to be [run](Flusher::run) on a thread of its own.
+    pub flusher: Flusher<D>,
+    /// Tells what is durable.
+    pub commits: Commits,
+    /// What was found.
+    pub report: Report,
+}
+
+impl<D: Disk> Journal<D> {
+    /// Opens the journal in the folder `disk`, which may be empty.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or the sizes do not fit each other. Damage is no error, but reported.
+    pub fn open(disk: D, config: JournalConfig) -> Result<OpenedJournal<D>, OpenJournalError> {
+        let JournalConfig { files, log: config, durability } = config;
+        let Opened { files, flusher, commits, report } = Files::open(disk, files)?;
+        let (mut writer, log) = Log::open(config.clone(), files)?;
+        writer.keep_all();
+        let next = log.end();
+        let journal =
+            Self { writer, log, commits: commits.clone(), durability, config, credit: 0, next };
+        Ok(OpenedJournal { journal, flusher, commits, report })
+    }
+
+    /// Appends a record that consists of those parts. Returns its position, the last one where it takes several entries.
+    ///
+    /// `now` is when; entries have later times than those before, whatever the clock says.
+    ///
+    /// # Errors
+    /// There is no room, or the disk failed: the record is not there.
+    pub fn append<'a>(
+        &mut self,
+        now: Instant,
+        parts: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>,
+    ) -> Result<Position, AppendError> {
+        let parts = parts.into_iter();
+        let bytes: usize = parts.clone().map(<[u8]>::len).sum();
+        let most = self.writer.entry_bytes_max() - 1;
+        let mut parts = Parts { rest: &[], parts };
+        let mut left = bytes;
+        let mut flags = 0;
+        loop {
+            let count = left.min(most);
+            left -= count;
+            flags |= if left > 0 { IS_CONTINUED } else { 0 };
+            let at = self.writer.last_at().map_or(now, |last| now.max(just_after(last)));
+            let position = self.writer.append_with(at, &[flags], count, |room| parts.fill(room))?;
+            self.credit = self.credit.saturating_sub(count as u64 + ENTRY_BYTES);
+            self.next = position.next();
+            if left == 0 {
+                if self.durability == Durability::Disk {
+                    self.writer.request(position.next(), bytes as u64)?;
+                }
+                return Ok(position);
+            }
+            flags = CONTINUES;
+        }
+    }
+
+    /// Sees to it that records of so many bytes can be appended, and some more for what must be appended all the same.
+    ///
+    /// # Errors
+    /// There is no room, or the disk failed.
+    pub fn ensure(&mut self, bytes: usize) -> Result<(), AppendError> {
+        let needed = bytes as u64 + ENTRY_BYTES;
+        if self.credit < needed {
+            let held = self.writer.bytes_held();
+            let LogConfig { bytes_max, segment_bytes } = self.config;
+            // What is left of a segment that the record does not fit in counts for nothing.
+            let reserve = (RESERVE_SEGMENTS + 1) * segment_bytes;
+            self.credit = bytes_max.saturating_sub(held + reserve);
+            if self.credit < needed {
+                return Err(AppendError::Full { held, bytes_max });
+            }
+        }
+        self.writer.ensure(bytes.min(self.writer.entry_bytes_max()))
+    }
+
+    /// Lets go of the records before `position`, by whole segments.
+    ///
+    /// # Errors
+    /// The storage failed; what was let go of before stays so.
+    pub fn release(&mut self, position: Position) -> Result<usize, StorageError> {
+        self.credit = 0;
+        self.writer.release(position)
+    }
+
+    /// The position that the next record gets, at least.
+    pub fn end(&self) -> Position {
+        self.next
+    }
+
+    /// Records before this position are as durable as they are to be.
+    pub fn durable(&self) -> Position {
+        match self.durability {
+            Durability::Memory | Durability::Page => self.next,
+            Durability::Disk => self.commits.durable(),
+        }
+    }
+
+    /// How durable records are to be.
+    pub fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    /// Why nothing more becomes durable, if that is so and was to be.
+    pub fn failure(&self) -> Option<Arc<StorageError>> {
+        match self.durability {
+            Durability::Memory | Durability::Page => None,
+            Durability::Disk => self.commits.failure(),
+        }
+    }
+
+    /// Bytes of the records that are kept.
+    pub fn bytes(&self) -> u64 {
+        self.log.bytes()
+    }
+
+    /// Makes all that was appended survive a loss of power, and waits for that.
+    ///
+    /// # Errors
+    /// The disk failed.
+    pub fn flush(&mut self) -> Result<Position, StorageError> {
+        self.writer.flush()
+    }
+
+    /// Calls `each` with every record, oldest first. A record is a slice of its segment where it is one entry. Returns how many
+    /// could not be read.
+    pub fn read_all(&self, mut each: impl FnMut(Bytes)) -> u64 {
+        let mut lost = 0;
+        let mut open: Option<BytesMut> = None;
+        for entry in self.log.range(..) {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    lost += match &error {
+                        ReadError::Overtaken(missed) => missed.missed(),
+                        _ => 1,
+                    };
+                    open = None;
+                    continue;
+                }
+            };
+            let flags = entry.meta.first().copied().unwrap_or(0);
+            let is_last = flags & IS_CONTINUED == 0;
+            if flags & CONTINUES == 0 {
+                // What was begun before it has no end.
+                lost += u64::from(open.take().is_some());
+                if is_last {
+                    each(entry.body);
+                } else {
+                    open = Some(BytesMut::from(&entry.body[..]));
+                }
+            } else if let Some(mut record) = open.take() {
+                record.extend_from_slice(&entry.body);
+                if is_last {
+                    each(record.freeze());
+                } else {
+                    open = Some(record);
+                }
+            } else {
+                lost += u64::from(is_last);
+            }
+        }
+        lost + u64::from(open.is_some())
+    }
+}
+
+/// Why a journal was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenJournalError {
+    /// Its files.
+    #[error(transparent)]
+    Files(#[from] OpenError),
+    /// Its sizes.
+    #[error(transparent)]
+    Log(#[from] LogError),
+}
+
+/// Parts that are copied one after the other.
+struct Parts<'a, I> {
+    rest: &'a [u8],
+    parts: I,
+}
+
+impl<'a, I: Iterator<Item = &'a [u8]>> Parts<'a, I> {
+    /// Copies the next bytes, of which there are enough.
+    fn fill(&mut self, mut room: &mut [u8]) {
+        while !room.is_empty() {
+            if self.rest.is_empty() {
+                match self.parts.next() {
+                    Some(part) => self.rest = part,
+                    None => return,
+                }
+            }
+            let count = room.len().min(self.rest.len());
+            let (now, later) = self.rest.split_at(count);
+            room[..count].copy_from_slice(now);
+            self.rest = later;
+            room = &mut room[count..];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{commit::CommitConfig, simulated::SimulatedDisk};
+
+    const NOW: Instant = Instant::from_millis(1_700_000_000_000);
+
+    fn open(disk: &SimulatedDisk, durability: Durability) -> OpenedJournal<SimulatedDisk> {
+        let commit = CommitConfig::default();
+        let files = FilesConfig { log_id: 7, opened: NOW, commit, keys: None };
+        let log = LogConfig { bytes_max: 16 * (16 << 10), segment_bytes: 16 << 10 };
+        Journal::open(disk.clone(), JournalConfig { files, log, durability }).unwrap()
+    }
+
+    fn all(journal: &Journal<SimulatedDisk>) -> (Vec<Vec<u8>>, u64) {
+        let mut records = Vec::new();
+        let lost = journal.read_all(|record| records.push(record.to_vec()));
+        (records, lost)
+    }
+
+    fn record(number: u8, bytes: usize) -> Vec<u8> {
+        (0..bytes).map(|at| number.wrapping_add(at as u8)).collect()
+    }
+
+    #[test]
+    fn records_of_any_length_come_back() {
+        let disk = SimulatedDisk::new(1);
+        let mut opened = open(&disk, Durability::Page);
+        let mut written = Vec::new();
+        for (number, bytes) in [0, 1, 100, 11_000, 50_000, 3, 90_000].into_iter().enumerate() {
+            let record = record(number as u8, bytes);
+            let (head, tail) = record.split_at(bytes / 3);
+            // A clock that stands still.
+            opened.journal.append(NOW, [head, tail]).unwrap();
+            written.push(record);
+            assert_eq!(opened.journal.durable(), opened.journal.end());
+        }
+        assert_eq!(all(&opened.journal), (written.clone(), 0));
+        drop(opened);
+        disk.end_process();
+        let mut opened = open(&disk, Durability::Page);
+        assert_eq!(all(&opened.journal), (written.clone(), 0));
+        opened.journal.append(Instant::EPOCH, [&b"more"[..]]).unwrap();
+        written.push(b"more".to_vec());
+        assert_eq!(all(&opened.journal), (written, 0));
+    }
+
+    #[test]
+    fn a_record_that_was_not_finished_is_not_there() {
+        let disk = SimulatedDisk::new(2);
+        let mut opened = open(&disk, Durability::Page);
+        let journal = &mut opened.journal;
+        journal.append(NOW, [&b"whole"[..]]).unwrap();
+        // As if the process had ended between two entries.
+        let at = just_after(journal.writer.last_at().unwrap());
+        journal.writer.append(at, &[IS_CONTINUED], b"half").unwrap();
+        assert_eq!(all(journal), (vec![b"whole".to_vec()], 1));
+        journal.append(NOW, [&b"next"[..]]).unwrap();
+        assert_eq!(all(journal), (vec![b"whole".to_vec(), b"next".to_vec()], 1));
+    }
+
+    #[test]
+    fn what_is_not_released_is_kept_and_full_is_said() {
+        let disk = SimulatedDisk::new(3);
+        let mut opened = open(&disk, Durability::Page);
+        let journal = &mut opened.journal;
+        let mut written = 0_u64;
+        let mut ends = Vec::new();
+        let error = loop {
+            match journal.ensure(1_000) {
+                Ok(()) => ends.push(journal.append(NOW, [&[written as u8; 1_000][..]]).unwrap()),
+                Err(error) => break error,
+            }
+            written += 1;
+        };
+        assert_eq!(error.code().as_str(), "storage.full");
+        assert!(written > 100, "{written}");
+        // What must be written still can be.
+        for _ in 0..20 {
+            journal.append(NOW, [&[7; 1_000][..]]).unwrap();
+        }
+        let error = loop {
+            if let Err(error) = journal.append(NOW, [&[7; 1_000][..]]) {
+                break error;
+            }
+        };
+        assert_eq!(error.code().as_str(), "storage.full");
+        let (records, lost) = all(journal);
+        assert_eq!((records[0][0], lost), (0, 0), "the oldest is there");
+        // Most of it is let go of.
+        assert!(journal.release(ends[90]).unwrap() >= 4);
+        journal.ensure(1_000).unwrap();
+        journal.append(NOW, [&[8; 1_000][..]]).unwrap();
+        let (records, _) = all(journal);
+        assert!(records[0][0] <= 90 && records.last().unwrap()[0] == 8);
+    }
+
+    #[test]
+    fn what_is_said_to_be_durable_survives_the_power() {
+        for seed in 0..50 {
+            let disk = SimulatedDisk::new(seed);
+            let mut opened = open(&disk, Durability::Disk);
+            let mut count = 0_u8;
+            for _ in 0..1 + seed % 40 {
+                opened.journal.append(NOW, [&record(count, 900)[..]]).unwrap();
+                count += 1;
+            }
+            assert!(opened.journal.durable() <= opened.journal.end());
+            let durable = opened.journal.flush().unwrap();
+            assert_eq!((durable, opened.journal.durable()), (opened.journal.end(), durable));
+            opened.journal.append(NOW, [&b"who knows"[..]]).unwrap();
+            assert!(opened.journal.durable() < opened.journal.end());
+            disk.cut_power_after(0);
+            drop(opened);
+            disk.lose_power();
+            let (records, _) = all(&open(&disk, Durability::Disk).journal);
+            assert!(records.len() >= usize::from(count), "seed {seed}");
+            for (number, found) in records.iter().take(usize::from(count)).enumerate() {
+                assert_eq!(*found, record(number as u8, 900), "seed {seed}");
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What survives `kill -9`.
+
+use std::time::Duration;
+
+use tidegate_load::client::{Client, Message, Options, Outgoing};
+use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
+
+use super::program::{Program, options_of};
+
+const SILENCE: Duration = Duration::from_millis(300);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn mqtt(durability: &str, shards: u32) -> String {
+    format!(
+        "[mqtt]\ndurability = \"{durability}\"\nshards = {shards}\n\
+         [mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n"
+    )
+}
+
+/// A client that comes back to its session.
+fn lasting(program: &Program, name: &str) -> Client {
+    let options = Options {
+        client_id: name.to_owned(),
+        clean_start: false,
+        session_expiry: Some(3600),
+        ..options_of(program.address("main"))
+    };
+    Client::connect(options).expect("it is let in")
+}
+
+fn filter(filter: &str, maximum_qos: QoS) -> SubscribeFilter {
+    SubscribeFilter {
+        filter: filter.to_owned(),
+        maximum_qos,
+        no_local: false,
+        retain_as_published: false,
+        retain_handling: RetainHandling::Send,
+    }
+}
+
+fn publish(client: &mut Client, topic: &str, payload: &[u8], qos: QoS, retain: bool) {
+    let message =
+        Outgoing { topic, payload, qos, retain, message_expiry: None, user_properties: &[] };
+    client.publish(&message).expect("it is accepted");
+}
+
+fn texts(client: &mut Client, count: usize) -> Vec<String> {
+    let mut texts = Vec::new();
+    while let Some(Message { payload, .. }) = client
+        .receive(if texts.len() < count { PATIENCE } else { SILENCE })
+        .expect("it is connected")
+    {
+        texts.push(String::from_utf8_lossy(&payload[..payload.len().min(20)]).into_owned());
+    }
+    texts
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_kill_whatever_shards_there_are() {
+    for durability in ["page", "disk"] {
+        let mut program = Program::start(&mqtt(durability, 2));
+        for name in ["one", "two", "three"] {
+            let mut client = lasting(&program, name);
+            client.subscribe(&[filter("t/#", QoS::ExactlyOnce)]).expect("it is granted");
+            client.disconnect().expect("it leaves");
+        }
+        let mut publisher = lasting(&program, "publisher");
+        let large = format!("large {}", "x".repeat(20_000_000));
+        let mut expected = Vec::new();
+        for (number, qos) in (0..40).zip([QoS::AtLeastOnce, QoS::ExactlyOnce].into_iter().cycle()) {
+            let text = format!("message {number}");
+            publish(&mut publisher, &format!("t/{}", number % 3), text.as_bytes(), qos, false);
+            expected.push(text);
+        }
+        publish(&mut publisher, "t/0", large.as_bytes(), QoS::AtLeastOnce, false);
+        expected.push(large[..20].to_owned());
+        for (topic, text) in
+            [("kept/a", "old"), ("kept/a", "new"), ("kept/b", "b"), ("kept/c", "c")]
+        {
+            publish(&mut publisher, topic, text.as_bytes(), QoS::AtLeastOnce, true);
+        }
+        publish(&mut publisher, "kept/c", b"", QoS::AtLeastOnce, true);
+        for shards in [3, 1] {
+            program = Program::start_in(program.kill(), &mqtt(durability, shards));
+        }
+        for name in ["one", "two"] {
+            let mut client = lasting(&program, name);
+            assert!(client.connack().session_present, "{name}, {durability}");
+            assert_eq!(texts(&mut client, expected.len()), expected, "{name}, {durability}");
+        }
+        let mut watcher =
+            Client::connect(options_of(program.address("main"))).expect("it is let in");
+        watcher.subscribe(&[filter("kept/#", QoS::AtLeastOnce)]).expect("it is granted");
+        let mut kept = texts(&mut watcher, 2);
+        kept.sort();
+        assert_eq!(kept, ["b", "new"]);
+        // Those who had theirs do not get it again; one who has not still does.
+        program = Program::start_in(program.kill(), &mqtt(durability, 2));
+        for name in ["one", "two"] {
+            assert_eq!(texts(&mut lasting(&program, name), 0), [""; 0], "{name}, {durability}");
+        }
+        assert_eq!(texts(&mut lasting(&program, "three"), expected.len()), expected);
+        program.stop();
+    }
+}
+
+#[test]
+fn a_node_starts_whatever_became_of_its_files() {
+    let program = Program::start(&mqtt("page", 1));
+    let mut client = lasting(&program, "one");
+    client.subscribe(&[filter("t", QoS::AtLeastOnce)]).expect("it is granted");
+    let folder = program.kill();
+    let journals = folder.path().join("data/log/mqtt");
+    let generation = std::fs::read_dir(&journals).expect("it is there").flatten().next();
+    let generation = generation.expect("there is one").path();
+    for file in std::fs::read_dir(generation.join("000")).expect("a journal").flatten() {
+        std::fs::write(file.path(), vec![7; 100_000]).expect("it can be written");
+    }
+    let program = Program::start_in(folder, &mqtt("page", 1));
+    assert!(!lasting(&program, "one").connack().session_present);
+    let names: Vec<String> = std::fs::read_dir(&journals)
+        .expect("it is there")
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    assert!(names.iter().any(|name| name.ends_with(".aside")), "{names:?}");
+    program.stop();
+}
