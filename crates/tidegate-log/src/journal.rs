@@ -134,7 +134,9 @@ impl<D: Disk> Journal<D> {
             let LogConfig { bytes_max, segment_bytes } = self.config;
             // What is left of a segment that the record does not fit in counts for nothing.
             let reserve = (RESERVE_SEGMENTS + 1) * segment_bytes;
-            self.credit = bytes_max.saturating_sub(held + reserve);
+            let free = bytes_max.saturating_sub(held + reserve);
+            // No more than half a segment at a time: what heads take, and what no record fits in, shows only as segments are used.
+            self.credit = free.min(needed.max(segment_bytes / 2));
             if self.credit < needed {
                 return Err(AppendError::Full { held, bytes_max });
             }

@@ -58,7 +58,8 @@ fn mistakes_name_file_line_and_way_out() {
         ),
         (
             "[log]\ncamera_bytes = \"1GiB\"\nstream = 1\n",
-            "site.toml:3: [log] has no \"stream\"; choose one of: durability camera_bytes camera_age stream_bytes at_rest \
+            "site.toml:3: [log] has no \"stream\"; choose one of: durability camera_bytes camera_age stream_bytes mqtt_bytes \
+             mqtt_commit_delay at_rest \
              key_file older_key_file passphrase_file",
         ),
         ("name = \"x\"\n", "site.toml:1: name stands in no section; begin with one such as [node]"),
