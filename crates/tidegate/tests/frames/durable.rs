@@ -24,7 +24,7 @@ use crate::world::captured;
 
 /// Some megabytes in a few seconds.
 const SCENE: &str = "scene:street?size=960x540&fps=15&people=3&seed=1";
-const LONGEST: Duration = Duration::from_secs(40);
+const LONGEST: Duration = Duration::from_secs(120);
 
 /// The folder of one site, on which its nodes run.
 struct Site {
