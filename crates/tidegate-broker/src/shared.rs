@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    hash::{BuildHasher, Hasher, RandomState},
+    hash::{BuildHasher, DefaultHasher, Hasher, RandomState},
     sync::{
         Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -377,9 +377,11 @@ impl Shared {
         self.retained_sequence.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The shard whose journal has what is retained of a topic.
+    /// The shard whose journal has what is retained of a topic: the same in every process.
     pub(crate) fn owner_of(&self, topic: &str) -> usize {
-        self.shard_of(topic)
+        let mut hasher = DefaultHasher::new();
+        hasher.write(topic.as_bytes());
+        (hasher.finish() % self.shards as u64) as usize
     }
 
     /// Brings a retained message of an earlier process back, however many there are.

@@ -88,6 +88,8 @@ struct Flight {
     number: u64,
     /// The client has answered, whether that arrived or not.
     is_answered: bool,
+    /// Of QoS 2, whose identifier outlives a crash.
+    is_exact: bool,
 }
 
 #[derive(Debug, Default)]
@@ -96,6 +98,8 @@ struct Subscriber {
     began: u64,
     is_alive: bool,
     is_kept: bool,
+    /// A crash must not end its session.
+    is_promised: bool,
     is_lossless: bool,
     subscriptions: Vec<Subscription>,
     subscribes: u32,
@@ -135,6 +139,9 @@ pub(super) struct Oracle {
     pub(super) delivered: u64,
     /// Messages that the broker said it did not accept.
     pub(super) refused: u64,
+    /// Crashes, and those of them that took the power.
+    crashes: u32,
+    power_losses: u32,
 }
 
 impl Oracle {
@@ -153,6 +160,8 @@ impl Oracle {
             written: 0,
             delivered: 0,
             refused: 0,
+            crashes: 0,
+            power_losses: 0,
         }
     }
 
@@ -276,8 +285,16 @@ impl Oracle {
 
     // ---- what the broker does with sessions
 
-    pub(super) fn connected(&mut self, client: usize, is_present: bool, is_kept: bool) {
+    pub(super) fn connected(
+        &mut self,
+        client: usize,
+        is_present: bool,
+        is_kept: bool,
+        is_clean: bool,
+    ) {
         let subscriber = &mut self.subscribers[client];
+        let is_promised = std::mem::take(&mut subscriber.is_promised);
+        assert!(is_present || is_clean || !is_promised, "a crash took the session of {client}");
         subscriber.is_alive = true;
         subscriber.is_kept = is_kept;
         if is_present {
@@ -303,6 +320,19 @@ impl Oracle {
         subscriber.again.clear();
     }
 
+    /// The node has crashed, after its connections have parted.
+    pub(super) fn crashed(&mut self, loses_power: bool) {
+        self.crashes += 1;
+        self.power_losses += u32::from(loses_power);
+        for subscriber in &mut self.subscribers {
+            let is_granted = |s: &Subscription| s.granted.is_some() && s.unasked.is_none();
+            subscriber.is_promised |=
+                subscriber.is_alive && subscriber.subscriptions.iter().any(is_granted);
+            // Those of QoS 1 come again under other identifiers.
+            subscriber.flights.retain(|flight| flight.is_exact);
+        }
+    }
+
     /// A PUBLISH that the broker wrote whole, in the order in which it wrote them.
     /// `is_current` if the session has that connection still.
     pub(super) fn wrote(&mut self, client: usize, publish: &Publish<'_>, is_current: bool) {
@@ -316,11 +346,14 @@ impl Oracle {
             return;
         }
         let number = number(publish.payload);
-        let flight = Flight { id, number, is_answered: false };
+        let is_exact = publish.qos == QoS::ExactlyOnce;
+        let flight = Flight { id, number, is_answered: false, is_exact };
         let same = |other: &Flight| (other.id, other.number) == (id, number);
         let again = &mut subscriber.again;
         let skipped = match again.iter().position(same).filter(|_| publish.dup) {
             Some(at) => at + 1,
+            // Of a former process, under an identifier of this one.
+            None if publish.dup && self.crashes > 0 => 0,
             None => again.len(),
         };
         for passed in again.drain(..skipped) {
@@ -426,6 +459,8 @@ impl Oracle {
         let is_first = *live == 0;
         *live += u32::from(!dup || is_first);
         let most = if publication.qos == QoS::ExactlyOnce { 1 } else { publication.sends };
+        // What was not accepted when the power went may have been handed out with less than QoS 2, and is published again.
+        let most = most + if qos < QoS::ExactlyOnce { self.power_losses } else { 0 };
         assert!(*live <= most, "{about}: {live} times, published {most} times");
         assert!(!(dup && qos == QoS::AtMostOnce), "{about}: DUP with QoS 0 (MQTT-3.3.1-2)");
         // One that its publisher sent twice may have come before the subscription did, or have been dropped or refused.
@@ -515,7 +550,7 @@ impl Oracle {
         let mut lost = 0;
         for (client, (subscriber, dropped)) in self.subscribers.iter().zip(dropped).enumerate() {
             let mut missing = Vec::new();
-            let mut chances = u64::from(subscriber.subscribes) * 64;
+            let mut chances = u64::from(subscriber.subscribes + self.crashes) * 64;
             for number in 0..self.publications.len() as u64 {
                 let publication = &self.publications[number as usize];
                 if let Some((qos, false)) = self.owed(client, number)

@@ -30,6 +30,8 @@ pub(super) struct Plan {
     pub(super) config: BrokerConfig,
     /// None for no operators; else whether they change anything.
     pub(super) operators: Option<bool>,
+    /// Whether sessions outlive the node's crashes, and if so, whether those of its power.
+    pub(super) keeps: Option<Keeps>,
     /// Longest time of a batch between shards.
     pub(super) peers_delay_max: Duration,
     /// How long clients publish and faults happen.
@@ -37,6 +39,15 @@ pub(super) struct Plan {
     /// Between faults, on the average.
     pub(super) fault_gap: Duration,
     pub(super) clients: Vec<ClientPlan>,
+}
+
+/// What a node keeps its promises through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeps {
+    /// The end of its process.
+    Page,
+    /// The loss of power.
+    Disk,
 }
 
 #[derive(Clone, Debug)]
@@ -90,6 +101,7 @@ impl Plan {
         let clients = random.random_range(4..8);
         Self {
             shards: random.random_range(1..4),
+            keeps: [None, Some(Keeps::Page), Some(Keeps::Disk)][(seed % 3) as usize],
             operators: [None, None, Some(false), Some(true)][random.random_range(0..4)],
             peers_delay_max: millis(random, &[0, 1, 300]),
             length: Duration::from_secs(random.random_range(5..20)),

@@ -81,6 +81,7 @@ impl Site {
         let connect =
             Connect::decode(&packet[header.header_bytes..]).expect("our clients' CONNECT");
         let client = link.client;
+        link.is_clean = connect.clean_start;
         link.is_kept = match connect.version {
             Version::V5 => connect.properties.session_expiry.unwrap_or(0) > 0,
             Version::V3 | Version::V4 => !connect.clean_start,
@@ -220,7 +221,8 @@ impl Site {
             match Packet::decode(link.version, header.first, body).expect("it decodes") {
                 Packet::Connack(connack) => {
                     let is_present = connack.session_present;
-                    self.oracle.connected(link.client, is_present, link.is_kept);
+                    let (is_kept, is_clean) = (link.is_kept, link.is_clean);
+                    self.oracle.connected(link.client, is_present, is_kept, is_clean);
                 }
                 Packet::Publish(publish) => {
                     let alias = publish.properties.topic_alias.map(NonZeroU16::get);
@@ -287,7 +289,7 @@ impl Site {
     }
 
     /// The session has this connection no more.
-    fn part(&mut self, at: usize) {
+    pub(super) fn part(&mut self, at: usize) {
         let client = self.links[at].client;
         if self.current[client] == Some(at) {
             self.current[client] = None;

@@ -1,6 +1,6 @@
 //! The node, its connections and its clock: what a shell does, in virtual time.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, hash::RandomState, sync::Arc, time::Duration};
 
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use tidegate_broker::{Broker, ConnectionKey, Peer, SessionConfig, Shared, Statistics};
@@ -11,9 +11,9 @@ use super::{
     client::Client,
     faults::Fault,
     link::{Path, Pipe},
-    operators::Operators,
     oracle::{Oracle, number},
     plan::{ClientPlan, Plan},
+    tape::Tape,
     trail::Trail,
 };
 
@@ -39,6 +39,8 @@ pub struct Outcome {
     pub delivered: u64,
     /// Messages that were refused.
     pub refused: u64,
+    /// Crashes of the node.
+    pub crashes: u64,
     /// Faults.
     pub faults: u64,
     /// What the broker counted.
@@ -69,6 +71,8 @@ pub(super) enum Event {
     Hear(usize),
     Fault,
     Linger(usize),
+    /// What that shard wrote is durable up to there.
+    Flushed(usize, usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,6 +100,8 @@ pub(super) struct Link {
     pub(super) is_left: bool,
     pub(super) is_cut: bool,
     pub(super) is_kept: bool,
+    /// It asked for a session without what was.
+    pub(super) is_clean: bool,
     pub(super) is_paused: bool,
     /// Too many answers wait for it.
     pub(super) is_full: bool,
@@ -121,6 +127,18 @@ pub(super) struct Site {
     pub(super) still: u32,
     pub(super) shared: Arc<Shared>,
     pub(super) shards: Vec<Broker>,
+    pub(super) seed: u64,
+    /// Which client is of which shard, whichever process it is.
+    pub(super) placement: RandomState,
+    /// By shard, its journal, and whether it is being flushed.
+    pub(super) tapes: Vec<Tape>,
+    pub(super) flushing: Vec<bool>,
+    pub(super) crashes: u64,
+    /// What former processes counted, and by client, the messages they dropped.
+    pub(super) counted: Statistics,
+    pub(super) dropped: Vec<u64>,
+    /// What the last restart brought back, whether or not there is room.
+    pub(super) restored_bytes: u64,
     pub(super) peers_at: Vec<Instant>,
     pub(super) clients: Vec<Client>,
     pub(super) links: Vec<Link>,
@@ -143,14 +161,9 @@ impl Site {
     fn new(seed: u64) -> Self {
         let mut plan = Plan::of(seed);
         plan.clients.push(observer());
-        let shared = Shared::new(plan.config.clone(), plan.shards, Arc::new(AllowAll), BEGIN);
-        let shards = (0..plan.shards).map(|shard| {
-            let mut broker = Broker::new(shared.clone(), shard, seed, BEGIN);
-            if let Some(change) = plan.operators {
-                broker.set_admission(Some(Box::new(Operators { change })));
-            }
-            broker
-        });
+        let placement = RandomState::new();
+        let (config, rules) = (plan.config.clone(), Arc::new(AllowAll));
+        let shared = Shared::placed(config, plan.shards, rules, BEGIN, placement.clone());
         // The hash that places clients is another in every process: they get names that it places in turn.
         let name = |number: usize| {
             let mut names = (0..100_000).map(|suffix| format!("c{number}-{suffix:05}"));
@@ -158,13 +171,21 @@ impl Site {
             names.find(|name| shared.shard_of(name) == home).expect("there are names enough")
         };
         let clients = plan.clients.iter().enumerate();
-        Self {
+        let mut site = Self {
+            seed,
+            placement,
+            tapes: Vec::new(),
+            flushing: Vec::new(),
+            crashes: 0,
+            counted: Statistics::default(),
+            dropped: vec![0; plan.clients.len()],
+            restored_bytes: 0,
             random: SmallRng::seed_from_u64(!seed),
             now: BEGIN,
             events: BTreeMap::new(),
             event_number: 0,
             still: 0,
-            shards: shards.collect(),
+            shards: Vec::new(),
             peers_at: vec![BEGIN; plan.shards * plan.shards],
             clients: clients.map(|(at, plan)| Client::new(at, plan.clone(), name(at))).collect(),
             links: Vec::new(),
@@ -179,7 +200,10 @@ impl Site {
             batches: 0,
             shared,
             plan,
-        }
+        };
+        site.begin_shards();
+        site.keep();
+        site
     }
 
     // ---- the clock
@@ -227,8 +251,10 @@ impl Site {
             shard.handle_timeout(self.now);
         }
         while (0..self.shards.len()).fold(false, |moved, shard| self.flush_all(shard) | moved) {}
+        self.flush_later();
         let budget = self.shared.budget();
-        assert!(budget.used() <= budget.limit() && budget.peak() <= budget.limit(), "over budget");
+        let most = budget.limit().max(self.restored_bytes);
+        assert!(budget.used() <= most && budget.peak() <= most, "over budget");
         true
     }
 
@@ -268,6 +294,7 @@ impl Site {
             }
             Event::Fault => self.fault(),
             Event::Linger(link) => self.drop_link(link),
+            Event::Flushed(shard, end) => self.flushed(shard, end),
         }
     }
 
@@ -355,10 +382,10 @@ impl Site {
     }
 
     fn judge(&mut self) {
-        let mut dropped = vec![0; self.clients.len()];
+        let mut dropped = self.dropped.clone();
         for session in self.shards.iter().flat_map(|shard| shard.sessions(usize::MAX)) {
             let client = self.clients.iter().position(|client| *client.name == *session.client_id);
-            dropped[client.expect("only clients have sessions")] = session.dropped.total();
+            dropped[client.expect("only clients have sessions")] += session.dropped.total();
         }
         let statistics = self.statistics();
         let everywhere = statistics.dropped.total();
@@ -380,9 +407,9 @@ impl Site {
         }
     }
 
-    fn statistics(&self) -> Statistics {
+    pub(super) fn statistics(&self) -> Statistics {
         // Each shard tells of itself alone; what they share is told at intervals.
-        let mut sum = Statistics::default();
+        let mut sum = Statistics { sessions: 0, connections: 0, ..self.counted };
         for shard in &self.shards {
             let one = shard.statistics();
             sum.sessions += one.sessions;
@@ -408,6 +435,7 @@ impl Site {
             published: self.oracle.published(),
             delivered: self.oracle.delivered,
             refused: self.oracle.refused,
+            crashes: self.crashes,
             faults: self.faults,
             statistics: self.statistics(),
         };
@@ -448,6 +476,9 @@ impl Site {
         }
         let gap = self.time(2 * self.plan.fault_gap);
         self.after(gap, Event::Fault);
+        if self.plan.keeps.is_some() && self.random.random_ratio(1, 8) {
+            return self.crash();
+        }
         let client = self.random.random_range(0..self.clients.len() - 1);
         let fault = Fault::draw(&mut self.random);
         let Some(at) = self.clients[client].link else { return };
@@ -544,6 +575,7 @@ impl Site {
             is_left: false,
             is_cut: false,
             is_kept: false,
+            is_clean: false,
             is_paused: false,
             is_full: false,
             is_blocked: false,

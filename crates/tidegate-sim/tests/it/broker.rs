@@ -28,6 +28,7 @@ fn a_broker_keeps_its_promises_whatever_happens() {
     let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
     for (what, count) in [
         ("faults", sum(|o| o.faults)),
+        ("crashes", sum(|o| o.crashes)),
         ("refused", sum(|o| o.refused)),
         ("withheld", sum(|o| o.statistics.withheld)),
         ("disconnected", sum(|o| o.statistics.overflow_disconnects)),

@@ -1,0 +1,114 @@
+//! A journal as a disk keeps it.
+//!
+//! Modelled is what the log promises and proves by itself: what was appended survives the process; what was said to be durable
+//! survives the power; of the rest some records do, and some do not.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use rand::{Rng, rngs::SmallRng};
+use tidegate_broker::journal::{Journal, JournalError, Replay};
+use tidegate_message::{Payload, Position};
+
+/// The journal of a shard. Clones are the same.
+#[derive(Clone, Debug)]
+pub(super) struct Tape {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// None for those that are gone.
+    records: Vec<Option<Bytes>>,
+    durable: usize,
+    is_gated: bool,
+}
+
+impl Tape {
+    /// `is_gated` if records become durable only later.
+    pub(super) fn new(is_gated: bool) -> Self {
+        let state = State { records: Vec::new(), durable: 0, is_gated };
+        Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// What waits to become durable ends there, if something does.
+    pub(super) fn waits(&self) -> Option<usize> {
+        let state = self.state();
+        (state.durable < state.records.len()).then_some(state.records.len())
+    }
+
+    pub(super) fn flushed(&self, end: usize) {
+        let mut state = self.state();
+        state.durable = state.durable.max(end);
+    }
+
+    /// The power goes.
+    pub(super) fn lose_power(&self, random: &mut SmallRng) {
+        let mut state = self.state();
+        let durable = state.durable;
+        for record in &mut state.records[durable..] {
+            if random.random() {
+                *record = None;
+            }
+        }
+    }
+
+    pub(super) fn replay(&self) -> Replay {
+        let mut replay = Replay::default();
+        for record in self.state().records.iter().flatten() {
+            replay.read(record).expect("what was written can be read");
+        }
+        replay
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while it is held")
+    }
+}
+
+impl Journal for Tape {
+    fn ensure(&mut self, _: usize) -> Result<(), JournalError> {
+        Ok(())
+    }
+
+    fn append(&mut self, head: &[u8], payload: &Payload) -> Result<Position, JournalError> {
+        let mut state = self.state();
+        let record = [head, &payload.to_contiguous()].concat();
+        state.records.push(Some(record.into()));
+        if !state.is_gated {
+            state.durable = state.records.len();
+        }
+        Ok(Position(state.records.len() as u64 - 1))
+    }
+
+    fn end(&self) -> Position {
+        Position(self.state().records.len() as u64)
+    }
+
+    fn durable(&self) -> Position {
+        Position(self.state().durable as u64)
+    }
+
+    fn failure(&self) -> Option<JournalError> {
+        None
+    }
+
+    fn is_gated(&self) -> bool {
+        self.state().is_gated
+    }
+
+    fn release(&mut self, position: Position) -> Result<(), JournalError> {
+        self.state().records[..position.0 as usize].fill(None);
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.state().records.iter().flatten().map(|record| record.len() as u64).sum()
+    }
+
+    fn flush(&mut self) -> Result<(), JournalError> {
+        let mut state = self.state();
+        state.durable = state.records.len();
+        Ok(())
+    }
+}
