@@ -85,7 +85,8 @@ impl ClientPlan {
 const LASTING: u32 = 3_600;
 
 impl Plan {
-    pub(super) fn of(seed: u64) -> Self {
+    /// `crashes` lets the node be killed, with one seed of three by its power.
+    pub(super) fn of(seed: u64, crashes: bool) -> Self {
         let mut random = SmallRng::seed_from_u64(seed);
         let random = &mut random;
         let payload_bytes_max = *[250_000, 1 << 20, 64 << 20].choose(random).expect("not empty");
@@ -101,7 +102,11 @@ impl Plan {
         let clients = random.random_range(4..8);
         Self {
             shards: random.random_range(1..4),
-            keeps: [None, Some(Keeps::Page), Some(Keeps::Disk)][(seed % 3) as usize],
+            keeps: if crashes {
+                [None, Some(Keeps::Page), Some(Keeps::Disk)][(seed % 3) as usize]
+            } else {
+                None
+            },
             operators: [None, None, Some(false), Some(true)][random.random_range(0..4)],
             peers_delay_max: millis(random, &[0, 1, 300]),
             length: Duration::from_secs(random.random_range(5..20)),

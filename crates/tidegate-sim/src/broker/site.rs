@@ -47,12 +47,12 @@ pub struct Outcome {
     pub statistics: Statistics,
 }
 
-/// Lets the site of a seed run to its end.
+/// Lets the site of a seed run to its end, in which the node may be killed and lose its power if it `crashes`.
 ///
 /// # Panics
 /// If something is not as it must be; what happened last and how to see it again is printed.
-pub fn run(seed: u64) -> Outcome {
-    let mut site = Site::new(seed);
+pub fn run(seed: u64, crashes: bool) -> Outcome {
+    let mut site = Site::new(seed, crashes);
     site.live();
     site.heal();
     site.judge();
@@ -158,8 +158,8 @@ pub(super) struct Site {
 }
 
 impl Site {
-    fn new(seed: u64) -> Self {
-        let mut plan = Plan::of(seed);
+    fn new(seed: u64, crashes: bool) -> Self {
+        let mut plan = Plan::of(seed, crashes);
         plan.clients.push(observer());
         let placement = RandomState::new();
         let (config, rules) = (plan.config.clone(), Arc::new(AllowAll));
