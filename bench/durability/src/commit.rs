@@ -59,8 +59,10 @@ pub fn commit(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         let p99 =
             Figure::new(format!("{name}, p99"), "ms").ours(made.iter().map(|made| made.p99_ms));
         let late = if pace == 0 { p99 } else { p99.target(Target::AtMost(delay as f64)) };
-        let flush = made.iter().map(|made| format!("{:.1}", made.flush_ms)).collect::<Vec<_>>();
-        report.figure(late.note(format!("mean ms of a flush by run: {}", flush.join(", "))));
+        let flush = made.iter().map(|made| format!("{:.1}", made.apart_ms)).collect::<Vec<_>>();
+        report.figure(
+            late.note(format!("ms from flush to flush, mean by run: {}", flush.join(", "))),
+        );
     }
     Ok(())
 }
@@ -68,7 +70,8 @@ pub fn commit(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
 struct Made {
     rate: f64,
     p99_ms: f64,
-    flush_ms: f64,
+    /// From one flush to the next.
+    apart_ms: f64,
 }
 
 fn one_sync_each(plan: &Plan, length: Duration) -> anyhow::Result<f64> {
@@ -139,6 +142,6 @@ fn grouped(
     Ok(Made {
         rate: taken.len() as f64 / elapsed.as_secs_f64(),
         p99_ms: percentile(&taken, 0.99),
-        flush_ms: elapsed.as_secs_f64() * 1e3 / flushes as f64,
+        apart_ms: elapsed.as_secs_f64() * 1e3 / flushes as f64,
     })
 }

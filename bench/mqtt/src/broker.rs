@@ -62,7 +62,9 @@ impl Kind {
     /// Its settings, for the report.
     fn settings(self) -> &'static str {
         match self {
-            Self::Tidegate => "defaults, and what the row says; one shard but where it says so",
+            Self::Tidegate => {
+                "class memory, else defaults, and what the row says; one shard but where it says so"
+            }
             Self::Mosquitto => {
                 "no log, no persistence, set_tcp_nodelay, 65,535 messages in flight, no limit on queued ones; 1,000 in \
                  flight and queued as by default where its memory or its order is measured"
@@ -303,7 +305,7 @@ fn node_config(setup: &Setup, folder: &Path) -> anyhow::Result<String> {
     let link = TcpListener::bind("127.0.0.1:0").context("finding a free port")?;
     Ok(format!(
         "[node]\nname = \"bench\"\ndata_dir = {:?}\napi_listen = \"{}\"\n\n[link]\nlisten = \"{}\"\n\n[mqtt]\nshards = {}\n\
-         policy = \"{}\"\noverflow = \"{}\"\nallow_anonymous = true\n",
+         policy = \"{}\"\noverflow = \"{}\"\ndurability = \"memory\"\nallow_anonymous = true\n",
         folder.join("data"),
         api.local_addr()?,
         link.local_addr()?,

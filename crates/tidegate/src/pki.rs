@@ -44,7 +44,7 @@ mod join;
 mod validity;
 
 pub use self::{
-    issue::{InitRequest, add, init},
+    issue::{InitRequest, add, check_hosts, init},
     join::{Authority, NewKey, fingerprint, is_writable, pinned_client_tls, signed, write_joined},
     validity::validity,
 };

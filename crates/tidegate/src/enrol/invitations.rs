@@ -66,7 +66,7 @@ pub enum InvitationError {
         /// Their file.
         path: PathBuf,
     },
-    /// The name cannot be one.
+    /// The name or a host cannot be one.
     #[error(transparent)]
     Name(#[from] PkiError),
     /// The file cannot be read or written, or is none of ours.
@@ -96,7 +96,9 @@ impl Invitations {
         address: String,
         authority: [u8; 32],
     ) -> Result<Token, InvitationError> {
+        // Once it is redeemed it is spent, whatever the certificate cannot have in it.
         crate::pki::checked_name(&invitation.name)?;
+        crate::pki::check_hosts(&invitation.hosts)?;
         let failed =
             |error: crate::auth::password::RandomError| self.failed(io::Error::other(error));
         let id: [u8; ID_BYTES] = random().map_err(failed)?;

@@ -141,4 +141,8 @@ fn a_token_says_what_is_wrong_with_it_and_never_its_secret() {
     let error =
         invitations.invite(invitation(Kind::Camera, "../x"), HOUR, "a:1".to_owned(), [0; 32]);
     assert!(matches!(error, Err(InvitationError::Name(_))));
+    let hosts = vec!["edge.local".to_owned(), "no host".to_owned()];
+    let bad = Invitation { hosts, ..invitation(Kind::Node, "edge2") };
+    let error = invitations.invite(bad, HOUR, "a:1".to_owned(), [0; 32]).unwrap_err();
+    assert!(error.to_string().contains("no host"), "{error}");
 }

@@ -181,6 +181,15 @@ pub(super) fn certify(
     params.signed_by(key, issuer).map_err(failed)
 }
 
+/// Fails if a certificate could not name one of `hosts`.
+///
+/// # Errors
+/// [`PkiError::Host`].
+pub fn check_hosts(hosts: &[String]) -> Result<(), PkiError> {
+    let bad = hosts.iter().find(|host| host.parse::<IpAddr>().is_err() && !is_host_name(host));
+    bad.map_or(Ok(()), |host| Err(PkiError::Host { host: host.clone() }))
+}
+
 fn is_host_name(text: &str) -> bool {
     rustls_pki_types::DnsName::try_from(text).is_ok()
 }
