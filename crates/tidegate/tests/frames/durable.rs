@@ -32,8 +32,6 @@ struct Site {
     /// Where its edge node listens: ports that were free.
     api: SocketAddr,
     link: SocketAddr,
-    /// What stands behind `[node]` and `[link]`.
-    more: String,
 }
 
 /// A node's process; killed when dropped.
@@ -48,17 +46,21 @@ impl Site {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
         let request = InitRequest { cameras: vec!["cam1".into()], ..InitRequest::default() };
         pki::init(&folder.path().join("data/pki"), &request).expect("certificates");
-        // Segments of 2 MiB.
-        let more = format!(
-            "[frames]\nframe_bytes_max = \"1MB\"\n[mqtt]\nenabled = false\n\
-             [log]\ncamera_bytes = \"32MiB\"\nstream_bytes = \"16MiB\"\n{more}"
-        );
         let free = || {
             let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
             socket.local_addr().expect("its address")
         };
         let (api, link) = (free(), free());
-        Self { folder, api, link, more }
+        // Segments of 2 MiB. Written once: a node that starts may read it at any time.
+        let config = format!(
+            "[node]\ndata_dir = {:?}\napi_listen = \"{api}\"\n\
+             [link]\nlisten = \"{link}\"\nreconnect_backoff_max = \"500ms\"\n\
+             [frames]\nframe_bytes_max = \"1MB\"\n[mqtt]\nenabled = false\n\
+             [log]\ncamera_bytes = \"32MiB\"\nstream_bytes = \"16MiB\"\n{more}",
+            folder.path().join("data"),
+        );
+        fs::write(folder.path().join("tidegate.toml"), config).expect("a configuration");
+        Self { folder, api, link }
     }
 
     fn data(&self) -> PathBuf {
@@ -70,18 +72,8 @@ impl Site {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let config = format!(
-            "[node]\ndata_dir = {:?}\napi_listen = \"{}\"\n[link]\nlisten = \"{}\"\n\
-             reconnect_backoff_max = \"500ms\"\n{}",
-            self.data(),
-            self.api,
-            self.link,
-            self.more
-        );
-        let path = self.folder.path().join("tidegate.toml");
-        fs::write(&path, config).expect("a configuration");
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        command.arg("--config").arg(path).args(arguments);
+        command.current_dir(self.folder.path()).args(["--config", "tidegate.toml"]).args(arguments);
         command.env("TIDEGATE_LOG", "info").env("NO_COLOR", "1").stdin(Stdio::null());
         command
     }
@@ -361,9 +353,7 @@ fn flip(path: &Path, offset: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sealed_camera_log_opens_with_its_key_and_another_key_stops_no_delivery() {
-    let mut site = Site::new("at_rest = \"sealed\"\nkey_file = \"node.key\"\n");
-    site.more =
-        site.more.replace("node.key", &site.folder.path().join("node.key").to_string_lossy());
+    let site = Site::new("at_rest = \"sealed\"\nkey_file = \"node.key\"\n");
     let key = site.folder.path().join("node.key");
     let make = |path: &Path| {
         let status = site.command(&["key"]).arg(path).stdout(Stdio::null()).status();
