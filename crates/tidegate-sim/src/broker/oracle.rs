@@ -356,10 +356,10 @@ impl Oracle {
             None if publish.dup && self.crashes > 0 => 0,
             None => again.len(),
         };
-        for passed in again.drain(..skipped) {
-            if same(&passed) {
-                continue;
-            }
+        let reused = again.iter().skip(skipped).position(|flight| flight.id == id);
+        let passed: Vec<Flight> = again.drain(..skipped).filter(|flight| !same(flight)).collect();
+        // An identifier that is given anew is free: what had it was answered to its end.
+        for passed in passed.into_iter().chain(reused.and_then(|at| again.remove(at))) {
             assert!(
                 passed.is_answered,
                 "message {} was in flight to {client} and is not sent again, or out of order (MQTT-4.4.0-1, MQTT-4.6.0-1)",

@@ -28,7 +28,6 @@ fn a_broker_keeps_its_promises_whatever_happens() {
 }
 
 #[test]
-#[ignore = "seed 31: after a kill, a message that was in flight is sent again out of order (MQTT-4.6.0-1); not traced yet"]
 fn a_broker_keeps_its_promises_when_its_process_or_its_power_ends() {
     let outcomes: Vec<Outcome> = seeds().map(|seed| run(seed, true)).collect();
     if outcomes.len() < 100 {
