@@ -404,6 +404,7 @@ fn camera_on_small_disk(site: &Site, bytes: &str) -> Option<Running> {
     let mut command = Command::new("unshare");
     command.args(["-rm", "sh", "-c", &script]).arg(site.data().join("log"));
     command.arg(plain.get_program()).args(plain.get_args());
+    command.current_dir(site.folder.path());
     command.env("TIDEGATE_LOG", "info").env("NO_COLOR", "1").stdin(Stdio::null());
     Some(Running::of(command))
 }
