@@ -162,6 +162,8 @@ pub enum EventCode {
     TableMissing,
     /// The transfer could not be started or went on wrongly.
     Failed,
+    /// The camera lives, and its source gives nothing: a heartbeat in place of a frame.
+    Idle,
     /// A newer node reports something that this version has no name for.
     Other(u16),
 }
@@ -312,6 +314,7 @@ impl Field for EventCode {
             Self::ControllerFailed => 5,
             Self::TableMissing => 6,
             Self::Failed => 7,
+            Self::Idle => 8,
             Self::Other(number) => *number,
         };
         number.put(out);
@@ -326,6 +329,7 @@ impl Field for EventCode {
             5 => Self::ControllerFailed,
             6 => Self::TableMissing,
             7 => Self::Failed,
+            8 => Self::Idle,
             number => Self::Other(number),
         })
     }

@@ -83,6 +83,8 @@ pub struct CameraOptions {
     pub transfer: TransferConfig,
 }
 
+/// How often a camera whose source gives nothing says that it lives.
+pub(crate) const HEARTBEAT: Duration = Duration::from_millis(500);
 /// How long after a frame, if no other has come, the log is made ready for the next: the frame in hand goes first.
 pub(crate) const PREPARE_AFTER: Duration = Duration::from_millis(2);
 

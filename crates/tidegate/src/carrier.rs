@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 pub use crate::link::Incoming;
 use crate::{
     clock,
-    link::{FrameSending, Link, LinkError, Path, Priority, Transport},
+    link::{FrameSending, Link, LinkConfig, LinkError, Path, Priority, Transport},
 };
 
 /// Items on their way over a local carrier; the sender waits when it is full.
@@ -194,6 +194,14 @@ impl Carrier {
         match self {
             Self::Link(link) => Some(link.path()),
             Self::Local(_) => None,
+        }
+    }
+
+    /// After which silence the carrier tells that the peer is gone.
+    pub fn idle_timeout(&self) -> Duration {
+        match self {
+            Self::Link(link) => link.idle_timeout(),
+            Self::Local(_) => LinkConfig::default().idle_timeout,
         }
     }
 

@@ -266,6 +266,11 @@ impl Link {
         self.handle.recv().await
     }
 
+    /// After which silence of the peer it goes down; see [`LinkConfig::idle_timeout`].
+    pub fn idle_timeout(&self) -> Duration {
+        self.handle.core.idle_timeout()
+    }
+
     /// How the path is doing now.
     pub fn path(&self) -> Path {
         self.handle.core.path()

@@ -13,6 +13,7 @@ mod cameras;
 mod entry;
 mod frames;
 mod hosted;
+mod pulse;
 mod serve;
 mod session;
 mod shares;

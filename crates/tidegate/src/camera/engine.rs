@@ -10,6 +10,7 @@
 //! Always true: a frame taken up by a transfer holds its log entry until it is over; what
 //! the link has broken off is forgotten with it, for the edge node asks again.
 
+mod heartbeat;
 mod running;
 
 use std::{
@@ -26,11 +27,12 @@ use tidegate_frame::{
 use tidegate_log::{Entry, ReadError};
 use tidegate_message::{Code, Instant};
 use tidegate_wire::{
-    Ack, EndReason, FetchOriginal, FrameHeader, Original, OriginalOutcome, Record, StartTransfer,
-    TransferEnded, TransferHints, TransferId, TransferRefused, TransferStarted,
+    Ack, EndReason, Event, EventCode, FetchOriginal, FrameHeader, Original, OriginalOutcome,
+    Record, StartTransfer, TransferEnded, TransferHints, TransferId, TransferRefused,
+    TransferStarted,
 };
 
-use self::running::Running;
+use self::{heartbeat::Heartbeat, running::Running};
 use super::{
     capture,
     encoder::{Done, Job},
@@ -102,6 +104,7 @@ pub(super) struct Engine {
     transfers: BTreeMap<TransferId, Running>,
     actions: VecDeque<Action>,
     next: u32,
+    heartbeat: Heartbeat,
 }
 
 impl Engine {
@@ -121,6 +124,7 @@ impl Engine {
             transfers: BTreeMap::new(),
             actions: VecDeque::new(),
             next: 0,
+            heartbeat: Heartbeat::default(),
         }
     }
 
@@ -131,11 +135,20 @@ impl Engine {
 
     /// When to call [`Engine::handle_timeout`] although nothing happened.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.transfers.values().filter_map(|running| running.poll_timeout()).min()
+        let transfers = self.transfers.values().filter_map(|running| running.poll_timeout());
+        let is_live = self.transfers.values().any(|running| running.is_live());
+        transfers.chain(self.heartbeat.due().filter(|_| is_live)).min()
     }
 
     /// Time has passed.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
+        if self.heartbeat.beat(now) {
+            for (&transfer, _) in self.transfers.iter().filter(|(_, running)| running.is_live()) {
+                let (text, numbers) = (String::new(), Vec::new());
+                let idle = Event { transfer, at: now, code: EventCode::Idle, text, numbers };
+                self.actions.push_back(Action::Record(idle.into()));
+            }
+        }
         self.advance_all(now);
     }
 
@@ -145,6 +158,7 @@ impl Engine {
             match self.captures.next() {
                 Ok(None) => break,
                 Ok(Some(entry)) => {
+                    self.heartbeat.captured(now, entry.at);
                     let Some(size) = capture::size_of(&entry) else { continue };
                     for running in self.transfers.values_mut().filter(|r| r.is_live()) {
                         running.take_up(now, entry.clone(), size, false);

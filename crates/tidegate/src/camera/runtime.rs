@@ -6,7 +6,7 @@
 //!  encoder ──────────────────▶┘
 //! ```
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use tidegate_frame::{knob::FrameLimits, table::TableSet, transfer::TransferConfig};
@@ -129,7 +129,7 @@ impl Served<'_> {
                     self.tell_path();
                     self.engine.handle_captured(clock::now());
                 }
-                () = sleep_until(wake_at), if wake_at.is_some() => {
+                () = clock::sleep_until(wake_at), if wake_at.is_some() => {
                     self.engine.handle_timeout(clock::now());
                 }
             }
@@ -255,19 +255,5 @@ impl Served<'_> {
             Sent::Refused => self.engine.handle_not_sent(clock::now(), transfer, frame),
         }
         Ok(())
-    }
-}
-
-/// Sleeps until that instant by the node's clock; at once if it has passed, for ever without one.
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        // A deadline that is due is due: sleeping a whole timer tick would be late already.
-        Some(at) => {
-            let left = at.since(clock::now());
-            if left > Duration::ZERO {
-                tokio::time::sleep(left).await;
-            }
-        }
-        None => std::future::pending().await,
     }
 }

@@ -278,6 +278,10 @@ impl Core {
             .map(|_| Assembling { core: self.clone(), bytes })
     }
 
+    pub(super) fn idle_timeout(&self) -> Duration {
+        self.config.idle_timeout
+    }
+
     pub(super) fn path(&self) -> Path {
         match &self.carrier {
             Carrier::Quic(quic) => quic.path(),

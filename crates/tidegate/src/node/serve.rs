@@ -6,13 +6,16 @@ use bytes::Bytes;
 use tidegate_client::{Event, Infeasible, Missed, MissedWhy, Outcome};
 use tidegate_frame::transfer::DropReason;
 use tidegate_message::{Code, Instant};
-use tidegate_wire::{CameraAnnounce, EventCode, FrameHeader, Original, Record, Unchanged};
+use tidegate_wire::{
+    CameraAnnounce, EventCode, FrameHeader, Original, Record, TransferId, Unchanged,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     NodeState,
     cameras::{Attachment, Camera, Owner},
     entry::{self, Arrival, Life, Meta, shared},
+    pulse::{Pulse, TimeOut},
     stream::{AppendFailed, Stream},
     verdict,
 };
@@ -56,7 +59,8 @@ pub(super) async fn serve_attached(
 ) {
     tracing::info!(camera = %camera.name, transport = carrier.transport(), "camera online");
     let life = attachment.life;
-    let serving = Serving { node: node.clone(), camera: camera.clone(), life, carrier };
+    let serving =
+        Serving { node: node.clone(), camera: camera.clone(), life, carrier, pulses: Vec::new() };
     let ended = serving.run(&mut attachment, stop).await;
     let why = match ended {
         Ok(()) => "the node stops, or the camera has a newer link".to_owned(),
@@ -79,6 +83,8 @@ struct Serving {
     /// What comes over this link was captured in this one.
     life: Life,
     carrier: Carrier,
+    /// Of the streams that somebody reads.
+    pulses: Vec<(Arc<Stream>, Pulse)>,
 }
 
 impl Serving {
@@ -114,6 +120,7 @@ impl Serving {
             // The streams that have got a frame, and its length.
             let mut fed: Vec<(Arc<Stream>, usize)> = Vec::new();
             loop {
+                let overdue_at = self.overdue_at();
                 tokio::select! {
                     incoming = self.carrier.recv() => {
                         if let Some((stream, bytes)) = self.receive(incoming?) {
@@ -121,7 +128,11 @@ impl Serving {
                             fed.push((stream, bytes));
                         }
                     }
-                    _ = tick.tick() => self.camera.set_clock_offset(self.carrier.clock_offset()),
+                    _ = tick.tick() => {
+                        self.camera.set_clock_offset(self.carrier.clock_offset());
+                        self.pulses.retain(|(stream, _)| stream.sessions() > 0);
+                    }
+                    () = clock::sleep_until(overdue_at), if overdue_at.is_some() => self.tell_overdue(),
                     () = tokio::time::sleep(PREPARE_AFTER), if !fed.is_empty() => {
                         for (stream, bytes) in fed.drain(..) {
                             stream.prepare(bytes);
@@ -141,6 +152,7 @@ impl Serving {
     fn receive(&mut self, incoming: Incoming) -> Option<(Arc<Stream>, usize)> {
         match incoming {
             Incoming::Frame { header, body, first_at, last_at } => {
+                self.heard(header.transfer, Some(header.at).filter(|_| !header.replayed));
                 let arrival = self.arrival(first_at, last_at);
                 let kept = self.frame(header, arrival, &body);
                 return kept.map(|stream| (stream, body.len()));
@@ -191,10 +203,76 @@ impl Serving {
         Some(stream)
     }
 
-    fn record(&self, record: Record) {
+    /// A sign of life of a stream's camera: of a frame captured at that time of its clock, or of none.
+    fn heard(&mut self, transfer: TransferId, captured_at: Option<Instant>) {
+        let Some(stream) = self.camera.stream(transfer).filter(|stream| stream.is_open()) else {
+            return;
+        };
+        let now = clock::now();
+        let at = self.pulses.iter().position(|(other, _)| Arc::ptr_eq(other, &stream));
+        let at = at.unwrap_or_else(|| {
+            self.pulses.push((stream.clone(), Pulse::default()));
+            self.pulses.len() - 1
+        });
+        let pulse = &mut self.pulses[at].1;
+        let was_overdue = match captured_at {
+            Some(captured_at) => {
+                let (offset, _) = self.camera.clock_offset().unwrap_or_default();
+                let nanos = captured_at.as_nanos().saturating_add(offset);
+                pulse.frame(now, Instant::from_nanos(nanos).min(now))
+            }
+            None => pulse.beat(now),
+        };
+        if was_overdue {
+            stream.tell(Event::CameraOnline);
+        }
+    }
+
+    fn time_out(&self, pulse: &Pulse) -> Option<TimeOut> {
+        let rtt = self.carrier.path().map_or(Duration::ZERO, |path| path.rtt);
+        pulse.time_out(rtt, self.carrier.idle_timeout())
+    }
+
+    /// When the first stream is overdue.
+    fn overdue_at(&self) -> Option<Instant> {
+        let due =
+            |(_, pulse): &(_, Pulse)| self.time_out(pulse).map(|time_out| pulse.due(time_out));
+        self.pulses.iter().filter_map(due).min()
+    }
+
+    fn tell_overdue(&mut self) {
+        let now = clock::now();
+        for at in 0..self.pulses.len() {
+            let (stream, pulse) = &self.pulses[at];
+            let Some(time_out) = self.time_out(pulse).filter(|out| pulse.due(*out) <= now) else {
+                continue;
+            };
+            let ms = |duration: Duration| duration.as_millis();
+            let why = format!(
+                "nothing came for {} ms, which is twice the time between two frames ({} ms), with {} ms of latency and {} ms for what was lost",
+                ms(time_out.total()),
+                ms(time_out.rhythm),
+                ms(time_out.latency),
+                ms(time_out.mending),
+            );
+            tracing::info!(camera = %self.camera.name, transfer = %stream.transfer, why, "frames are overdue");
+            stream.tell(Event::CameraOffline(why.into()));
+            self.pulses[at].1.told();
+        }
+    }
+
+    fn record(&mut self, record: Record) {
         match record {
-            Record::Unchanged(marker) => self.unchanged(marker),
+            Record::Unchanged(marker) => {
+                self.heard(marker.transfer, Some(marker.at));
+                self.unchanged(marker);
+            }
             Record::Event(event) => {
+                match event.code {
+                    EventCode::FrameDropped => self.heard(event.transfer, Some(event.at)),
+                    EventCode::Idle => return self.heard(event.transfer, None),
+                    _ => {}
+                }
                 if let Some(stream) = self.camera.stream(event.transfer) {
                     self.event(&stream, &event);
                 }
@@ -274,6 +352,7 @@ impl Serving {
             }
             EventCode::ControllerFailed => stream.tell(Event::ControllerFailed(sentence)),
             EventCode::TableMissing => stream.tell(Event::AccuracyAssumed(sentence)),
+            EventCode::Idle => {} // heard before
             EventCode::Failed | EventCode::Other(_) => {
                 tracing::info!(camera = %self.camera.name, text = event.text, "camera reports");
             }

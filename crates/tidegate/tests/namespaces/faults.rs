@@ -3,7 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use futures::StreamExt;
-use tidegate_client::{Code, Delivery, Event, Instant, Subscription, exit_status};
+use tidegate_client::{
+    Code, Delivery, Event, Instant, SubscribeRequest, Subscription, exit_status,
+};
 use tidegate_sim::medium::Change;
 
 use crate::site::{App, Site, Subscriber, frame, within};
@@ -48,7 +50,7 @@ fn a_camera_of_another_authority_is_told_so_and_disturbs_nobody() {
 fn a_killed_edge_node_loses_no_frame_of_a_subscriber_that_wants_every() {
     let Some(mut site) = Site::up() else { return };
     let last = site.app(async |app: App| {
-        let every = |request: &mut tidegate_client::SubscribeRequest| {
+        let every = |request: &mut SubscribeRequest| {
             request.demand.delivery = Delivery::Every;
         };
         let mut subscription = app.subscribe(every).await;
@@ -100,6 +102,61 @@ fn a_subscriber_that_is_killed_or_stopped_disturbs_nobody() {
         saved(&subscriber, before + 10).await;
         subscriptions(&app, 2).await;
     });
+}
+
+#[test]
+fn a_camera_node_that_stands_still_is_told_by_the_rhythm_of_its_frames() {
+    let Some(site) = Site::up() else { return };
+    site.app(async |app: App| {
+        let every = |request: &mut SubscribeRequest| request.demand.delivery = Delivery::Every;
+        let mut subscription = app.subscribe(every).await;
+        let mut came = Vec::new();
+        while came.len() < 20 {
+            came.push(frame(&mut subscription).await.captured_at);
+        }
+        site.signal_camera("STOP");
+        let overdue = offline(&mut subscription, &mut came).await;
+        assert!(overdue.contains("nothing came for"), "{overdue}");
+        // Its link is told to be dead later.
+        let dead = offline(&mut subscription, &mut came).await;
+        assert!(!dead.contains("nothing came for"), "{dead}");
+        site.signal_camera("CONT");
+        let end = came.len() + 20;
+        while came.len() < end {
+            came.push(frame(&mut subscription).await.captured_at);
+        }
+        assert_eq!(came, app.captured(&came).await, "in order, none missing, none twice");
+    });
+}
+
+#[test]
+fn an_edge_node_that_stands_still_is_told_and_goes_on_where_it_was() {
+    let Some(site) = Site::up() else { return };
+    site.app(async |app: App| {
+        let every = |request: &mut SubscribeRequest| request.demand.delivery = Delivery::Every;
+        let mut subscription = app.subscribe(every).await;
+        let mut came = vec![frame(&mut subscription).await.captured_at];
+        site.signal_node("STOP");
+        let gone = offline(&mut subscription, &mut came).await;
+        assert!(gone.contains("the connection to the node broke"), "{gone}");
+        site.signal_node("CONT");
+        let end = came.len() + 30;
+        while came.len() < end {
+            came.push(frame(&mut subscription).await.captured_at);
+        }
+        assert_eq!(came, app.captured(&came).await, "in order, none missing, none twice");
+    });
+}
+
+/// Takes frames until the camera is told to be offline; why it is.
+async fn offline(subscription: &mut Subscription, came: &mut Vec<Instant>) -> String {
+    loop {
+        match within(60, subscription.next()).await.expect("it goes on").expect("it holds") {
+            Event::Frame(frame) => came.push(frame.captured_at),
+            Event::CameraOffline(why) => return why.to_string(),
+            _ => {}
+        }
+    }
 }
 
 /// Waits until a subscriber has saved that many frames.

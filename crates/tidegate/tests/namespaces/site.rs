@@ -134,6 +134,16 @@ impl Site {
         kill(self.camera().take());
     }
 
+    /// Stops the edge node where it stands (`STOP`), or lets it go on (`CONT`).
+    pub(crate) fn signal_node(&self, signal: &str) {
+        send(signal, self.node.as_ref());
+    }
+
+    /// As [`Site::signal_node`], of the camera node.
+    pub(crate) fn signal_camera(&self, signal: &str) {
+        send(signal, self.camera().as_ref());
+    }
+
     /// Runs an application inside its namespace.
     pub(crate) fn app<T: Send>(&self, work: impl AsyncFnOnce(App) -> T + Send) -> T {
         let pki = self.folder.path().join("data/pki");
@@ -146,6 +156,12 @@ impl Site {
         };
         self.lab.within("app", run).expect("the namespace can be entered")
     }
+}
+
+fn send(signal: &str, process: Option<&Child>) {
+    let id = process.expect("a running process").id().to_string();
+    let told = Command::new("kill").args(["-s", signal, &id]).status();
+    assert!(told.expect("a `kill` program").success());
 }
 
 /// A process that subscribes; ends when dropped.
@@ -162,9 +178,7 @@ impl Subscriber {
 
     /// Stops the process where it stands (`STOP`), or lets it go on (`CONT`).
     pub(crate) fn signal(&self, signal: &str) {
-        let id = self.process.as_ref().expect("a running process").id().to_string();
-        let told = Command::new("kill").args(["-s", signal, &id]).status();
-        assert!(told.expect("a `kill` program").success());
+        send(signal, self.process.as_ref());
     }
 }
 

@@ -255,3 +255,38 @@ fn an_original_is_found_in_logs_from_before_the_clock_was_set_back() {
         }
     }
 }
+
+#[test]
+fn it_says_that_it_lives_while_its_source_gives_nothing() {
+    let mut rig = Rig::new(1 << 20);
+    rig.start(Delivery::Latest, None, None);
+    for _ in 0..20 {
+        let frame = rig.capture();
+        rig.ack(frame);
+    }
+    rig.actions();
+    let mut beats = Vec::new();
+    for _ in 0..3 {
+        rig.now = rig.engine.poll_timeout().expect("a heartbeat is due");
+        rig.engine.handle_timeout(rig.now);
+        let actions = rig.actions();
+        beats.extend(actions.into_iter().filter_map(|action| match action {
+            Action::Record(Record::Event(event)) if event.code == EventCode::Idle => Some(event.at),
+            _ => None,
+        }));
+    }
+    assert_eq!(beats.len(), 3);
+    assert_eq!(beats[2].since(beats[1]), crate::camera::HEARTBEAT);
+    // Who reads the past alone does not wait for it.
+    let mut past = Rig::new(1 << 20);
+    past.to = Some(past.now + Duration::from_millis(15));
+    for _ in 0..4 {
+        past.capture();
+    }
+    past.start(Delivery::Every, Some(Instant::from_millis(1_000_000)), None);
+    past.actions();
+    past.engine.handle_timeout(past.now + Duration::from_secs(5));
+    assert!(past.actions().iter().all(
+        |action| !matches!(action, Action::Record(Record::Event(event)) if event.code == EventCode::Idle)
+    ));
+}
