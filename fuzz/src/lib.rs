@@ -5,6 +5,7 @@
 
 mod broker;
 mod doors;
+mod kept;
 mod websocket;
 
 use std::path::Path;
@@ -24,6 +25,7 @@ use tidegate_wire::{
 pub use self::{
     broker::mqtt_broker,
     doors::{acl_file, certificate_name, password_file, roles_file, scram, token},
+    kept::{detector_reply, invitation, journal_records, key_file, log_segments, node_config},
     websocket::{websocket_frames, websocket_handshake},
 };
 

@@ -128,3 +128,33 @@ fn certificate_names() {
 fn mosquitto_confs() {
     replay("mosquitto_conf", tidegate_fuzz::mosquitto_conf);
 }
+
+#[test]
+fn journal_records() {
+    replay("journal_records", tidegate_fuzz::journal_records);
+}
+
+#[test]
+fn log_segments() {
+    replay("log_segments", tidegate_fuzz::log_segments);
+}
+
+#[test]
+fn key_files() {
+    replay("key_file", tidegate_fuzz::key_file);
+}
+
+#[test]
+fn node_configs() {
+    replay("node_config", tidegate_fuzz::node_config);
+}
+
+#[test]
+fn invitations() {
+    replay("invitation", tidegate_fuzz::invitation);
+}
+
+#[test]
+fn detector_replies() {
+    replay("detector_reply", tidegate_fuzz::detector_reply);
+}

@@ -105,7 +105,8 @@ impl KeyFile {
         Ok(key)
     }
 
-    fn parse(bytes: &[u8]) -> Option<Self> {
+    /// What the content of a key file says; none if it is that of none.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let mut words = text.strip_prefix(FIRST_LINE)?.strip_prefix('\n')?.split_ascii_whitespace();
         let file = match words.next()? {

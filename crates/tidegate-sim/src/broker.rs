@@ -31,3 +31,4 @@ mod tape;
 mod trail;
 
 pub use site::{Outcome, run};
+pub use tape::Tape;

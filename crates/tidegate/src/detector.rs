@@ -26,7 +26,7 @@ mod locate;
 mod protocol;
 mod worker;
 
-pub use protocol::{Hello, MessageError};
+pub use protocol::{Hello, MessageError, Reply};
 use worker::Worker;
 
 /// Which program detects.

@@ -8,7 +8,9 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tidegate_message::{IdentityKind, Instant, Payload};
+use tidegate_message::{
+    IdentityKind, Instant, Payload, check_topic_filter, check_topic_name, split_shared,
+};
 use tidegate_wire::mqtt::{PacketId, QoS, Version};
 
 /// The version of all records.
@@ -396,7 +398,7 @@ impl Record {
             3 => Self::Ended { session: take.number("session")? },
             4 => Self::Subscribed {
                 session: take.number("session")?,
-                filter: take.text("filter")?.into(),
+                filter: take.filter()?,
                 options: Options {
                     qos: take.qos()?,
                     no_local: take.flag("option")?,
@@ -404,10 +406,7 @@ impl Record {
                     id: take.u32("subscription identifier")?,
                 },
             },
-            5 => Self::Unsubscribed {
-                session: take.number("session")?,
-                filter: take.text("filter")?.into(),
-            },
+            5 => Self::Unsubscribed { session: take.number("session")?, filter: take.filter()? },
             6 => return Ok(Self::Message(take.message()?)),
             7 => Self::Queued { number: take.number("message")?, waiting: take.waiting()? },
             8 => Self::Begun {
@@ -626,6 +625,20 @@ impl Take<'_> {
         text.map_err(|_| RecordError::Field { field })
     }
 
+    fn topic(&mut self, field: &'static str) -> Taken<Arc<str>> {
+        let topic = self.text(field)?;
+        check_topic_name(topic, usize::MAX).map_err(|_| RecordError::Field { field })?;
+        Ok(topic.into())
+    }
+
+    fn filter(&mut self) -> Taken<Box<str>> {
+        let wrong = |_| RecordError::Field { field: "filter" };
+        let filter = self.text("filter")?;
+        let inner = split_shared(filter).map_err(wrong)?.map_or(filter, |shared| shared.filter);
+        check_topic_filter(inner, usize::MAX).map_err(wrong)?;
+        Ok(filter.into())
+    }
+
     fn array<const N: usize>(&mut self, field: &'static str) -> Taken<[u8; N]> {
         let bytes = self.bytes[self.at..].first_chunk().ok_or(RecordError::Field { field })?;
         self.at += N;
@@ -690,7 +703,7 @@ impl Take<'_> {
 
     fn will(&mut self) -> Taken<StoredWill> {
         Ok(StoredWill {
-            topic: self.text("topic of a will")?.into(),
+            topic: self.topic("topic of a will")?,
             payload: self.bytes("payload of a will")?,
             forwarded: self.bytes("properties of a will")?,
             qos: self.qos()?,
@@ -747,7 +760,7 @@ impl Take<'_> {
             retain: self.flag("retain flag")?,
             expires: self.option(|take| take.instant("expiry"))?,
             received: self.instant("time")?,
-            topic: self.text("topic")?.into(),
+            topic: self.topic("topic")?,
             forwarded: self.bytes("properties")?,
             payload: Payload::from(self.bytes.slice(self.at..)),
         })

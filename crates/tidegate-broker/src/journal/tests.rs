@@ -30,6 +30,10 @@ impl Draw {
         (0..self.0.random_range(0..6)).map(|_| letters[self.0.random_range(0..5)]).collect()
     }
 
+    fn topic(&mut self) -> Arc<str> {
+        format!("t{}", self.text().replace('+', "")).into()
+    }
+
     fn bytes(&mut self) -> Bytes {
         (0..self.0.random_range(0..200)).map(|_| self.0.random::<u8>()).collect()
     }
@@ -60,7 +64,7 @@ impl Draw {
 
     fn will(&mut self) -> StoredWill {
         StoredWill {
-            topic: self.text().into(),
+            topic: self.topic(),
             payload: self.bytes(),
             forwarded: self.bytes(),
             qos: self.qos(),
@@ -106,7 +110,7 @@ impl Draw {
             retain: self.0.random(),
             expires: self.some(Self::instant),
             received: self.instant(),
-            topic: self.text().into(),
+            topic: self.topic(),
             forwarded: self.bytes(),
             payload: Payload::from_segments([self.bytes(), self.bytes()]),
         }
@@ -135,7 +139,7 @@ impl Draw {
             2 => Record::Ended { session },
             3 => Record::Subscribed {
                 session,
-                filter: self.text().into(),
+                filter: (&*self.topic()).into(),
                 options: Options {
                     qos: self.qos(),
                     no_local: self.0.random(),
@@ -143,7 +147,7 @@ impl Draw {
                     id: self.0.random(),
                 },
             },
-            4 => Record::Unsubscribed { session, filter: self.text().into() },
+            4 => Record::Unsubscribed { session, filter: (&*self.topic()).into() },
             5 => Record::Message(self.message()),
             6 => Record::Queued { number, waiting: self.waiting() },
             7 => Record::Begun { session, number, id },

@@ -12,7 +12,7 @@ use tidegate_message::{Payload, Position};
 
 /// The journal of a shard. Clones are the same.
 #[derive(Clone, Debug)]
-pub(super) struct Tape {
+pub struct Tape {
     state: Arc<Mutex<State>>,
 }
 
@@ -26,24 +26,25 @@ struct State {
 
 impl Tape {
     /// `is_gated` if records become durable only later.
-    pub(super) fn new(is_gated: bool) -> Self {
+    pub fn new(is_gated: bool) -> Self {
         let state = State { records: Vec::new(), durable: 0, is_gated };
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
     /// What waits to become durable ends there, if something does.
-    pub(super) fn waits(&self) -> Option<usize> {
+    pub fn waits(&self) -> Option<usize> {
         let state = self.state();
         (state.durable < state.records.len()).then_some(state.records.len())
     }
 
-    pub(super) fn flushed(&self, end: usize) {
+    /// What was appended before `end`, by number, is durable.
+    pub fn flushed(&self, end: usize) {
         let mut state = self.state();
         state.durable = state.durable.max(end);
     }
 
     /// The power goes.
-    pub(super) fn lose_power(&self, random: &mut SmallRng) {
+    pub fn lose_power(&self, random: &mut SmallRng) {
         let mut state = self.state();
         let durable = state.durable;
         for record in &mut state.records[durable..] {
@@ -53,7 +54,11 @@ impl Tape {
         }
     }
 
-    pub(super) fn replay(&self) -> Replay {
+    /// What it has.
+    ///
+    /// # Panics
+    /// If what was written cannot be read.
+    pub fn replay(&self) -> Replay {
         let mut replay = Replay::default();
         for record in self.state().records.iter().flatten() {
             replay.read(record).expect("what was written can be read");

@@ -60,7 +60,7 @@ type WireBox = (f64, f64, f64, f64, f64, String);
 
 /// An answer as it arrived, its fields unchecked.
 #[derive(Debug, Deserialize)]
-pub(super) struct Reply {
+pub struct Reply {
     id: u64,
     #[serde(default)]
     pub(super) error: Option<String>,
@@ -73,8 +73,23 @@ pub(super) struct Reply {
 }
 
 impl Reply {
+    /// Reads the JSON object of the answer to request `id`.
+    ///
+    /// # Errors
+    /// It is none, or the answer to another.
+    pub fn parse(json: &[u8], id: u64) -> Result<Self, MessageError> {
+        let reply: Self = serde_json::from_slice(json).map_err(MessageError::Json)?;
+        if reply.id != id {
+            return Err(MessageError::Order { wanted: id, found: reply.id });
+        }
+        Ok(reply)
+    }
+
     /// The size that the detector looks at.
-    pub(super) fn input(&self) -> Result<FrameSize, MessageError> {
+    ///
+    /// # Errors
+    /// It is missing or empty.
+    pub fn input(&self) -> Result<FrameSize, MessageError> {
         match self.input {
             Some([width, height]) if width > 0 && height > 0 => Ok(FrameSize { width, height }),
             _ => Err(MessageError::Field {
@@ -85,7 +100,10 @@ impl Reply {
     }
 
     /// The boxes.
-    pub(super) fn detections(self) -> Result<Detections, MessageError> {
+    ///
+    /// # Errors
+    /// They are missing, too many, or not boxes.
+    pub fn detections(self) -> Result<Detections, MessageError> {
         let boxes = self.boxes.ok_or(MessageError::Field {
             field: "boxes",
             expected: "a list, empty if nothing was found",
@@ -130,12 +148,7 @@ pub(super) async fn receive(
     stream: &mut (impl AsyncRead + Unpin),
     id: u64,
 ) -> Result<Reply, MessageError> {
-    let json = receive_json(stream).await?;
-    let reply: Reply = serde_json::from_slice(&json).map_err(MessageError::Json)?;
-    if reply.id != id {
-        return Err(MessageError::Order { wanted: id, found: reply.id });
-    }
-    Ok(reply)
+    Reply::parse(&receive_json(stream).await?, id)
 }
 
 /// Receives the first message.
