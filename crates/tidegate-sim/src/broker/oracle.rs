@@ -467,10 +467,9 @@ impl Oracle {
         let most = most + if qos < QoS::ExactlyOnce { self.power_losses } else { 0 };
         assert!(*live <= most, "{about}: {live} times, published {most} times");
         assert!(!(dup && qos == QoS::AtMostOnce), "{about}: DUP with QoS 0 (MQTT-3.3.1-2)");
-        // One that its publisher sent twice may have come before the subscription did, or have been dropped or refused.
-        let is_once =
-            publication.sends == 1 || (publication.qos == QoS::ExactlyOnce && self.is_roomy);
-        if is_first && is_once && !publication.is_of_will {
+        // One that its publisher sent twice may have come before the subscription did, or have been dropped or refused the first
+        // time, without the publisher's having heard of it.
+        if is_first && publication.sends == 1 && !publication.is_of_will {
             let from = (publication.publisher, publication.topic.clone());
             let newest = subscriber.newest.entry(from).or_insert(number);
             assert!(*newest <= number, "{about}: after {newest} (MQTT-4.6.0-5)");
