@@ -392,9 +392,9 @@ impl Shared {
         self.retained_count.store(retained.len(), Ordering::Relaxed);
     }
 
-    /// Whether some shard's journal takes nothing more.
+    /// Whether some shard's journal takes nothing more, so that what is to be kept is refused.
     #[inline]
-    pub(crate) fn has_failing_journal(&self) -> bool {
+    pub fn has_failing_journal(&self) -> bool {
         self.failing_journals.load(Ordering::Relaxed) > 0
     }
 

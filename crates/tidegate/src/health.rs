@@ -15,6 +15,7 @@ mod systemd;
 mod watch;
 
 use std::{
+    fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicI64, Ordering},
@@ -40,10 +41,23 @@ struct Part {
     state: State,
 }
 
-#[derive(Debug)]
 enum State {
     Pulse { last: Weak<AtomicI64>, within: Duration, vital: bool },
     Condition(Weak<Mutex<Result<(), String>>>),
+    Check(Box<Look>),
+}
+
+/// How something is; none once it is gone.
+type Look = dyn Fn() -> Option<Result<(), String>> + Send;
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pulse { .. } => "Pulse",
+            Self::Condition(_) => "Condition",
+            Self::Check(_) => "Check",
+        })
+    }
 }
 
 /// A loop that must come round. Clones beat for the same loop.
@@ -106,6 +120,15 @@ impl Health {
         Condition(state)
     }
 
+    /// Something that is looked at when somebody asks; none once it is gone.
+    pub fn check(
+        &self,
+        name: impl Into<String>,
+        look: impl Fn() -> Option<Result<(), String>> + Send + 'static,
+    ) {
+        self.add(name.into(), State::Check(Box::new(look)));
+    }
+
     fn add(&self, name: String, state: State) {
         self.parts().push(Part { name, state });
     }
@@ -152,6 +175,7 @@ impl Part {
                 let state = state.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 Some((false, state))
             }
+            State::Check(look) => Some((false, look()?)),
         }
     }
 }
@@ -220,6 +244,14 @@ mod tests {
         let report = health.report_at(later);
         assert!(report.alive && !report.ready);
         drop((pulse, link));
+        assert_eq!(health.report().parts, []);
+        let disk = Arc::new(Mutex::new(Err("is full".to_owned())));
+        let looked_at = Arc::downgrade(&disk);
+        health.check("disk", move || Some(looked_at.upgrade()?.lock().unwrap().clone()));
+        assert!(!health.report().ready);
+        *disk.lock().unwrap() = Ok(());
+        assert!(health.report().ready && health.report().parts.len() == 1);
+        drop(disk);
         assert_eq!(health.report().parts, []);
     }
 

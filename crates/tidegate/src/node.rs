@@ -13,7 +13,7 @@ mod cameras;
 mod entry;
 mod frames;
 mod hosted;
-mod pulse;
+mod rhythm;
 mod serve;
 mod session;
 mod shares;

@@ -72,7 +72,7 @@ impl Broker {
         let Some(keeper) = &mut self.keeper else { return };
         keeper.is_watched = false;
         // Room may come of a checkpoint, else of the disk.
-        let is_failing = keeper.may_recover() && !keeper.ensure(1);
+        let is_failing = keeper.may_recover() && !keeper.ensure(keeper.wanted.max(1));
         if keeper.checkpoint.is_none() && keeper.is_large() {
             self.begin_checkpoint();
         }

@@ -61,6 +61,8 @@ pub(super) struct Keeper {
     pub(super) durable: Position,
     /// It took no record when it was tried last.
     pub(super) is_failing: bool,
+    /// For how many bytes it had no room then, at most [`WANTED_MAX`].
+    pub(super) wanted: usize,
     /// Why.
     pub(super) error: Option<JournalError>,
     scratch: Vec<u8>,
@@ -120,6 +122,8 @@ pub(super) struct Owed {
     pub(super) packet: Vec<u8>,
 }
 
+/// A journal that has room for so much takes records again, whatever it had no room for.
+const WANTED_MAX: usize = 1 << 20;
 /// Room for what a record has beside its message, about.
 const RECORD_BYTES: usize = 4 << 10;
 /// And for each session that waits.
@@ -134,6 +138,7 @@ impl Keeper {
             journal,
             shared,
             is_failing: false,
+            wanted: 0,
             error: None,
             scratch: Vec::new(),
             recorded: None,
@@ -192,6 +197,7 @@ impl Keeper {
             }
             Ok(()) => true,
             Err(error) => {
+                self.wanted = bytes.min(WANTED_MAX);
                 self.fail(&error);
                 false
             }

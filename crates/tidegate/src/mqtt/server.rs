@@ -121,6 +121,15 @@ impl Server {
             Some(settings) => Some(journal::open(settings, &mut brokers, now)?),
             None => None,
         };
+        if journals.is_some() {
+            let shared = Arc::downgrade(&shared);
+            health.check("MQTT journal", move || {
+                Some(match shared.upgrade()?.has_failing_journal() {
+                    true => Err("its disk takes nothing: what is to be kept is refused".to_owned()),
+                    false => Ok(()),
+                })
+            });
+        }
         for ((shard, poll), mut broker) in polls.into_iter().enumerate().zip(brokers) {
             let admission = operators.as_ref().and_then(|operators| operators.admission(shard));
             broker.set_admission(admission);

@@ -15,7 +15,7 @@ use super::{
     NodeState,
     cameras::{Attachment, Camera, Owner},
     entry::{self, Arrival, Life, Meta, shared},
-    pulse::{Pulse, TimeOut},
+    rhythm::{Rhythm, TimeOut},
     stream::{AppendFailed, Stream},
     verdict,
 };
@@ -60,7 +60,7 @@ pub(super) async fn serve_attached(
     tracing::info!(camera = %camera.name, transport = carrier.transport(), "camera online");
     let life = attachment.life;
     let serving =
-        Serving { node: node.clone(), camera: camera.clone(), life, carrier, pulses: Vec::new() };
+        Serving { node: node.clone(), camera: camera.clone(), life, carrier, rhythms: Vec::new() };
     let ended = serving.run(&mut attachment, stop).await;
     let why = match ended {
         Ok(()) => "the node stops, or the camera has a newer link".to_owned(),
@@ -84,7 +84,7 @@ struct Serving {
     life: Life,
     carrier: Carrier,
     /// Of the streams that somebody reads.
-    pulses: Vec<(Arc<Stream>, Pulse)>,
+    rhythms: Vec<(Arc<Stream>, Rhythm)>,
 }
 
 impl Serving {
@@ -130,7 +130,7 @@ impl Serving {
                     }
                     _ = tick.tick() => {
                         self.camera.set_clock_offset(self.carrier.clock_offset());
-                        self.pulses.retain(|(stream, _)| stream.sessions() > 0);
+                        self.rhythms.retain(|(stream, _)| stream.sessions() > 0);
                     }
                     () = clock::sleep_until(overdue_at), if overdue_at.is_some() => self.tell_overdue(),
                     () = tokio::time::sleep(PREPARE_AFTER), if !fed.is_empty() => {
@@ -209,55 +209,55 @@ impl Serving {
             return;
         };
         let now = clock::now();
-        let at = self.pulses.iter().position(|(other, _)| Arc::ptr_eq(other, &stream));
+        let at = self.rhythms.iter().position(|(other, _)| Arc::ptr_eq(other, &stream));
         let at = at.unwrap_or_else(|| {
-            self.pulses.push((stream.clone(), Pulse::default()));
-            self.pulses.len() - 1
+            self.rhythms.push((stream.clone(), Rhythm::default()));
+            self.rhythms.len() - 1
         });
-        let pulse = &mut self.pulses[at].1;
+        let rhythm = &mut self.rhythms[at].1;
         let was_overdue = match captured_at {
             Some(captured_at) => {
                 let (offset, _) = self.camera.clock_offset().unwrap_or_default();
                 let nanos = captured_at.as_nanos().saturating_add(offset);
-                pulse.frame(now, Instant::from_nanos(nanos).min(now))
+                rhythm.frame(now, Instant::from_nanos(nanos).min(now))
             }
-            None => pulse.beat(now),
+            None => rhythm.beat(now),
         };
         if was_overdue {
             stream.tell(Event::CameraOnline);
         }
     }
 
-    fn time_out(&self, pulse: &Pulse) -> Option<TimeOut> {
+    fn time_out(&self, rhythm: &Rhythm) -> Option<TimeOut> {
         let rtt = self.carrier.path().map_or(Duration::ZERO, |path| path.rtt);
-        pulse.time_out(rtt, self.carrier.idle_timeout())
+        rhythm.time_out(rtt, self.carrier.idle_timeout())
     }
 
     /// When the first stream is overdue.
     fn overdue_at(&self) -> Option<Instant> {
         let due =
-            |(_, pulse): &(_, Pulse)| self.time_out(pulse).map(|time_out| pulse.due(time_out));
-        self.pulses.iter().filter_map(due).min()
+            |(_, rhythm): &(_, Rhythm)| self.time_out(rhythm).map(|time_out| rhythm.due(time_out));
+        self.rhythms.iter().filter_map(due).min()
     }
 
     fn tell_overdue(&mut self) {
         let now = clock::now();
-        for at in 0..self.pulses.len() {
-            let (stream, pulse) = &self.pulses[at];
-            let Some(time_out) = self.time_out(pulse).filter(|out| pulse.due(*out) <= now) else {
+        for at in 0..self.rhythms.len() {
+            let (stream, rhythm) = &self.rhythms[at];
+            let Some(time_out) = self.time_out(rhythm).filter(|out| rhythm.due(*out) <= now) else {
                 continue;
             };
             let ms = |duration: Duration| duration.as_millis();
             let why = format!(
                 "nothing came for {} ms, which is twice the time between two frames ({} ms), with {} ms of latency and {} ms for what was lost",
                 ms(time_out.total()),
-                ms(time_out.rhythm),
+                ms(time_out.gaps),
                 ms(time_out.latency),
                 ms(time_out.mending),
             );
             tracing::info!(camera = %self.camera.name, transfer = %stream.transfer, why, "frames are overdue");
             stream.tell(Event::CameraOffline(why.into()));
-            self.pulses[at].1.told();
+            self.rhythms[at].1.told();
         }
     }
 

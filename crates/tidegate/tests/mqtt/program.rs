@@ -2,8 +2,8 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
-    net::SocketAddr,
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
@@ -23,6 +23,7 @@ pub(crate) struct Program {
     folder: TempDir,
     child: Child,
     lines: Receiver<String>,
+    health: Option<SocketAddr>,
     addresses: Vec<(String, SocketAddr)>,
 }
 
@@ -35,9 +36,31 @@ impl Program {
     }
 
     pub(crate) fn start_in(folder: TempDir, mqtt: &str) -> Self {
+        Self::start_as(Command::new(env!("CARGO_BIN_EXE_tidegate")), folder, mqtt)
+    }
+
+    /// A node whose journals are on a disk of so many MiB, in a mount namespace of its own; none where there can be none.
+    pub(crate) fn start_on_small_disk(mebibytes: u32, mqtt: &str) -> Option<Self> {
+        let can = Command::new("unshare").args(["-rm", "true"]).status();
+        if !can.is_ok_and(|status| status.success()) {
+            println!("skipped: no namespaces here");
+            return None;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        pki::init(&folder.path().join("data/pki"), &InitRequest::default()).expect("certificates");
+        let disk = folder.path().join("data/log");
+        fs::create_dir_all(&disk).expect("a folder");
+        let mount =
+            format!("mount -t tmpfs -o mode=700,size={mebibytes}m tmpfs \"$0\" && exec \"$@\"");
+        let mut command = Command::new("unshare");
+        command.args(["-rm", "sh", "-c", &mount]).arg(disk).arg(env!("CARGO_BIN_EXE_tidegate"));
+        Some(Self::start_as(command, folder, mqtt))
+    }
+
+    fn start_as(mut command: Command, folder: TempDir, mqtt: &str) -> Self {
         let path = write_config(&folder, mqtt);
         let listeners = mqtt.matches("[mqtt.listener.").count();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        let mut child = command
             .args(["--config".as_ref(), path.as_os_str(), "node".as_ref()])
             .env("TIDEGATE_LOG", "info")
             .stdin(Stdio::null())
@@ -54,15 +77,12 @@ impl Program {
                 }
             }
         });
-        let mut program = Self { folder, child, lines, addresses: Vec::new() };
+        let mut program = Self { folder, child, lines, health: None, addresses: Vec::new() };
+        let address = |line: &str| field(line, "address=").parse().expect("an address");
+        program.health = Some(address(&program.line_with("health served")));
         while program.addresses.len() < listeners {
             let line = program.line_with("MQTT served");
-            let field = |name: &str| {
-                let rest = line.split_once(name).unwrap_or_else(|| panic!("no {name} in {line}")).1;
-                rest.split_whitespace().next().expect("a value").to_owned()
-            };
-            let address = field("address=").parse().expect("an address");
-            program.addresses.push((field("listener="), address));
+            program.addresses.push((field(&line, "listener="), address(&line)));
         }
         program
     }
@@ -85,6 +105,17 @@ impl Program {
     pub(crate) fn address(&self, listener: &str) -> SocketAddr {
         let found = self.addresses.iter().find(|(name, _)| name == listener);
         found.unwrap_or_else(|| panic!("no listener {listener}")).1
+    }
+
+    /// What it answers whether it is ready: the status, and all parts as JSON.
+    pub(crate) fn readiness(&self) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.health.expect("it is served")).expect("a stream");
+        let request = "GET /readyz HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).expect("it takes it");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
+        (status.expect("a status"), answer)
     }
 
     /// Has it read other MQTT sections.
@@ -131,9 +162,15 @@ impl Program {
     }
 }
 
+/// What stands behind a name in a line of the log.
+fn field(line: &str, name: &str) -> String {
+    let rest = line.split_once(name).unwrap_or_else(|| panic!("no {name} in {line}")).1;
+    rest.split_whitespace().next().expect("a value").to_owned()
+}
+
 fn write_config(folder: &TempDir, mqtt: &str) -> PathBuf {
     let config = format!(
-        "[node]\ndata_dir = {:?}\napi_listen = \"127.0.0.1:0\"\n[link]\nlisten = \"127.0.0.1:0\"\n{mqtt}",
+        "[node]\ndata_dir = {:?}\napi_listen = \"127.0.0.1:0\"\nhealth_listen = \"127.0.0.1:0\"\n[link]\nlisten = \"127.0.0.1:0\"\n{mqtt}",
         folder.path().join("data")
     );
     let path = folder.path().join("tidegate.toml");

@@ -1,9 +1,13 @@
 //! What survives `kill -9`.
 
-use std::time::Duration;
+use std::{
+    io::Write,
+    path::Path,
+    time::{Duration, Instant},
+};
 
-use tidegate_load::client::{Client, Message, Options, Outgoing};
-use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
+use tidegate_load::client::{Client, ClientError, Message, Options, Outgoing};
+use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter};
 
 use super::program::{Program, options_of};
 
@@ -42,6 +46,14 @@ fn publish(client: &mut Client, topic: &str, payload: &[u8], qos: QoS, retain: b
     let message =
         Outgoing { topic, payload, qos, retain, message_expiry: None, user_properties: &[] };
     client.publish(&message).expect("it is accepted");
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 fn texts(client: &mut Client, count: usize) -> Vec<String> {
@@ -124,5 +136,55 @@ fn a_node_starts_whatever_became_of_its_files() {
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
     assert!(names.iter().any(|name| name.ends_with(".aside")), "{names:?}");
+    program.stop();
+}
+
+#[test]
+fn a_full_disk_refuses_what_is_to_be_kept_until_there_is_room() {
+    let settings = format!("[log]\nmqtt_bytes = \"256MiB\"\n{}", mqtt("page", 1));
+    let Some(program) = Program::start_on_small_disk(128, &settings) else { return };
+    let is_ready = || program.readiness().0 == 200;
+    wait_until("it is ready", is_ready);
+    // As the node sees it: the disk is mounted for it alone.
+    let seen = format!("/proc/{}/root{}", program.id(), program.path("data/log").display());
+    let filler = Path::new(&seen).join("filler");
+    let mut file = std::fs::File::create(&filler).expect("there is room");
+    while file.write_all(&[7; 4096]).is_ok() {}
+    drop(file);
+
+    let mut publisher = lasting(&program, "publisher");
+    let payload = vec![7; 1 << 20];
+    let mut publish = |topic: &str, retain| {
+        let (payload, qos) = (&payload[..], QoS::AtLeastOnce);
+        let user_properties = &[];
+        publisher.publish(&Outgoing {
+            topic,
+            payload,
+            qos,
+            retain,
+            message_expiry: None,
+            user_properties,
+        })
+    };
+    let mut accepted = 0;
+    let refused = loop {
+        match publish(&format!("kept/{accepted}"), true) {
+            Ok(_) => accepted += 1,
+            Err(ClientError::Publish { reason, .. }) => break reason,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(accepted < 128, "more than the disk has");
+    };
+    assert_eq!(refused, ReasonCode::QUOTA_EXCEEDED);
+    let (status, report) = program.readiness();
+    assert!(status == 503 && report.contains("its disk takes nothing"), "{report}");
+    publish("elsewhere", false).expect("it is to be kept for nobody");
+
+    std::fs::remove_file(&filler).expect("it is there");
+    wait_until("there is room", || publish("kept/again", true).is_ok());
+    wait_until("it is ready again", is_ready);
+    let mut watcher = Client::connect(options_of(program.address("main"))).expect("it is let in");
+    watcher.subscribe(&[filter("kept/#", QoS::AtLeastOnce)]).expect("it is granted");
+    assert_eq!(texts(&mut watcher, accepted + 1).len(), accepted + 1, "what was accepted is there");
     program.stop();
 }

@@ -17,7 +17,7 @@ const MENDING_MIN: Duration = Duration::from_millis(200);
 
 /// The rhythm of one stream.
 #[derive(Debug, Default)]
-pub(super) struct Pulse {
+pub(super) struct Rhythm {
     /// The last gaps, oldest first.
     gaps: Vec<Duration>,
     captured_at: Option<Instant>,
@@ -33,7 +33,7 @@ pub(super) struct Pulse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimeOut {
     /// Between two frames, or two heartbeats, twice.
-    pub(super) rhythm: Duration,
+    pub(super) gaps: Duration,
     /// From capture to arrival.
     pub(super) latency: Duration,
     /// For what was lost to be sent again.
@@ -42,11 +42,11 @@ pub(super) struct TimeOut {
 
 impl TimeOut {
     pub(super) fn total(&self) -> Duration {
-        self.rhythm + self.latency + self.mending
+        self.gaps + self.latency + self.mending
     }
 }
 
-impl Pulse {
+impl Rhythm {
     /// A frame came, or word of one, captured at `captured_at` of this node's clock. Whether it was overdue.
     pub(super) fn frame(&mut self, now: Instant, captured_at: Instant) -> bool {
         if let Some(last) = self.captured_at
@@ -81,9 +81,8 @@ impl Pulse {
             return None;
         }
         let longest = self.gaps.iter().max().copied().unwrap_or_default();
-        let rhythm = 2 * if self.is_idle { HEARTBEAT } else { longest };
-        let time_out =
-            TimeOut { rhythm, latency: self.latency, mending: (3 * rtt).max(MENDING_MIN) };
+        let gaps = 2 * if self.is_idle { HEARTBEAT } else { longest };
+        let time_out = TimeOut { gaps, latency: self.latency, mending: (3 * rtt).max(MENDING_MIN) };
         Some(time_out).filter(|time_out| time_out.total() < link)
     }
 
@@ -110,69 +109,69 @@ mod tests {
     }
 
     /// After nine frames at 10 fps that took 30 ms each, the last captured at 800 ms.
-    fn steady() -> Pulse {
-        let mut pulse = Pulse::default();
+    fn steady() -> Rhythm {
+        let mut stream = Rhythm::default();
         for frame in 0..9 {
-            assert!(pulse.time_out(RTT, LINK).is_none());
-            assert!(!pulse.frame(ms(frame * 100 + 30), ms(frame * 100)));
+            assert!(stream.time_out(RTT, LINK).is_none());
+            assert!(!stream.frame(ms(frame * 100 + 30), ms(frame * 100)));
         }
-        pulse
+        stream
     }
 
-    fn due(pulse: &Pulse) -> Instant {
-        pulse.due(pulse.time_out(RTT, LINK).unwrap())
+    fn due(stream: &Rhythm) -> Instant {
+        stream.due(stream.time_out(RTT, LINK).unwrap())
     }
 
     #[test]
     fn it_is_rhythm_latency_and_mending() {
-        let pulse = steady();
-        let time_out = pulse.time_out(RTT, LINK).unwrap();
+        let stream = steady();
+        let time_out = stream.time_out(RTT, LINK).unwrap();
         let millis = Duration::from_millis;
-        let parts = (time_out.rhythm, time_out.latency, time_out.mending);
+        let parts = (time_out.gaps, time_out.latency, time_out.mending);
         assert_eq!(parts, (millis(200), millis(30), millis(200)));
-        assert_eq!(due(&pulse), ms(830 + 430));
-        assert_eq!(pulse.time_out(millis(100), LINK).unwrap().mending, millis(300));
+        assert_eq!(due(&stream), ms(830 + 430));
+        assert_eq!(stream.time_out(millis(100), LINK).unwrap().mending, millis(300));
     }
 
     #[test]
     fn frames_that_are_left_out_are_part_of_the_rhythm() {
-        let mut pulse = steady();
-        pulse.frame(ms(1_230), ms(1_200));
-        assert_eq!(due(&pulse), ms(1_230 + 2 * 400 + 30 + 200));
+        let mut stream = steady();
+        stream.frame(ms(1_230), ms(1_200));
+        assert_eq!(due(&stream), ms(1_230 + 2 * 400 + 30 + 200));
         for frame in 13..21 {
-            pulse.frame(ms(frame * 100 + 30), ms(frame * 100));
+            stream.frame(ms(frame * 100 + 30), ms(frame * 100));
         }
-        assert_eq!(due(&pulse), ms(2_030 + 430), "which is forgotten");
+        assert_eq!(due(&stream), ms(2_030 + 430), "which is forgotten");
     }
 
     #[test]
     fn what_is_overdue_is_told_once() {
-        let mut pulse = steady();
-        pulse.told();
-        assert_eq!(pulse.time_out(RTT, LINK), None);
-        assert!(pulse.frame(ms(5_000), ms(900)), "it was");
-        assert!(!pulse.frame(ms(5_010), ms(1_000)));
+        let mut stream = steady();
+        stream.told();
+        assert_eq!(stream.time_out(RTT, LINK), None);
+        assert!(stream.frame(ms(5_000), ms(900)), "it was");
+        assert!(!stream.frame(ms(5_010), ms(1_000)));
         // What waited so long tells what the way takes now.
-        assert!(pulse.time_out(RTT, LINK).is_none(), "longer than the link takes");
+        assert!(stream.time_out(RTT, LINK).is_none(), "longer than the link takes");
     }
 
     #[test]
     fn a_camera_whose_source_pauses_is_held_to_its_heartbeats() {
-        let mut pulse = steady();
-        assert!(!pulse.beat(ms(980)));
-        assert_eq!(due(&pulse), ms(980) + 2 * HEARTBEAT + Duration::from_millis(230));
-        pulse.beat(ms(1_480));
+        let mut stream = steady();
+        assert!(!stream.beat(ms(980)));
+        assert_eq!(due(&stream), ms(980) + 2 * HEARTBEAT + Duration::from_millis(230));
+        stream.beat(ms(1_480));
         // A pause is no part of the rhythm.
-        pulse.frame(ms(60_030), ms(60_000));
-        assert_eq!(due(&pulse), ms(60_030 + 430));
+        stream.frame(ms(60_030), ms(60_000));
+        assert_eq!(due(&stream), ms(60_030 + 430));
     }
 
     #[test]
     fn a_slow_camera_is_the_links_to_tell() {
-        let mut pulse = Pulse::default();
+        let mut stream = Rhythm::default();
         for frame in 0..20 {
-            pulse.frame(ms(frame * 2_000), ms(frame * 2_000));
+            stream.frame(ms(frame * 2_000), ms(frame * 2_000));
         }
-        assert_eq!(pulse.time_out(RTT, LINK), None);
+        assert_eq!(stream.time_out(RTT, LINK), None);
     }
 }
