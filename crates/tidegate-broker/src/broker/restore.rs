@@ -144,7 +144,7 @@ impl Broker {
         };
         let queue: Vec<RecoveredQueued> =
             queue.into_iter().filter(|queued| may_receive(&queued.message)).collect();
-        let mut queue: VecDeque<Queued> =
+        let queue: Vec<Queued> =
             queue.into_iter().map(|queued| self.restored(now, queued, restoring)).collect();
         // A connection that the process took with it ended then, at the latest now.
         let (ends_at, will) = if was_connected {
@@ -159,13 +159,15 @@ impl Broker {
         session.expiry = expiry;
         session.received = received;
         let used: HashSet<PacketId> = inflight.iter().map(|(id, _)| *id).collect();
+        // What came before an exchange that began was sent before it, as far as is known, and is sent again before it; there may be
+        // others between that were withheld.
+        let begun = inflight.iter().filter_map(|(_, queued)| Some(queued.as_ref()?.number)).max();
+        let was_sent =
+            |queued: &Queued| queued.qos == QoS::AtLeastOnce && Some(queued.number) < begun;
+        let (mut sent, queue): (VecDeque<_>, VecDeque<_>) = queue.into_iter().partition(was_sent);
         for (id, queued) in inflight {
-            // What came before it was sent before it, and is sent again before it.
             if let Some(begun) = &queued {
-                let is_before = |first: &mut Queued| {
-                    first.qos == QoS::AtLeastOnce && first.number < begun.number
-                };
-                while let Some(first) = queue.pop_front_if(is_before) {
+                while let Some(first) = sent.pop_front_if(|first| first.number < begun.number) {
                     session.inflight.restore_repeated(Box::new(first), &used);
                 }
             }

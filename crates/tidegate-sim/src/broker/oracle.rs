@@ -462,7 +462,9 @@ impl Oracle {
         let live = subscriber.live.entry(number).or_default();
         let is_first = *live == 0;
         *live += u32::from(!dup || is_first);
-        let most = if publication.qos == QoS::ExactlyOnce { 1 } else { publication.sends };
+        // Where a message is refused, what operators made of it is not: it comes again with the message.
+        let is_exact = publication.qos == QoS::ExactlyOnce && publication.is_own;
+        let most = if is_exact { 1 } else { publication.sends };
         // What was not accepted when the power went may have been handed out with less than QoS 2, and is published again.
         let most = most + if qos < QoS::ExactlyOnce { self.power_losses } else { 0 };
         assert!(*live <= most, "{about}: {live} times, published {most} times");

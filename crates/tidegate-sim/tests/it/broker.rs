@@ -7,6 +7,9 @@ use tidegate_sim::broker::{Outcome, run};
 /// Seeds of the ordinary test.
 const SEEDS: Range<u64> = 0..400;
 
+/// Others that once found something, in the broker or in what is asked of it.
+const FOUND: [u64; 5] = [2_744, 3_872, 4_714, 8_310, 12_118];
+
 /// The seeds to run: `TIDEGATE_SEED=7` for one, `TIDEGATE_SEEDS=0..20000` for as many as one likes.
 fn seeds() -> Range<u64> {
     let number = |text: &str| text.parse::<u64>().expect("a seed is a number");
@@ -55,6 +58,14 @@ fn judge(outcomes: &[Outcome]) {
     let (published, delivered) = (sum(|o| o.published), sum(|o| o.delivered));
     println!("published: {published}, delivered: {delivered}");
     assert!(delivered > published && published > 50 * outcomes.len() as u64);
+}
+
+#[test]
+fn what_was_found_once_stays_found() {
+    for seed in FOUND {
+        run(seed, false);
+        run(seed, true);
+    }
 }
 
 #[test]
