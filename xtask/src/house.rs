@@ -1,6 +1,7 @@
 //! `cargo xtask house` and `sizes`: what can be said of the tracked files themselves.
 
 use std::{
+    collections::HashSet,
     fs,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
@@ -32,6 +33,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         }
         violations.extend(script(file, &text)?);
     }
+    violations.extend(promises(&files)?);
     let well = format!("{} tracked files name no machine, and all scripts parse", files.len());
     Ok(crate::verdict("house", &well, &violations))
 }
@@ -113,6 +115,42 @@ fn own_paths(text: &str) -> Vec<(usize, &'static str)> {
     found
 }
 
+/// Lines of the promises that name no test, or one that there is not.
+fn promises(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
+    const FILE: &str = "docs/src/promises.md";
+    let mut tests = HashSet::new();
+    for file in files.iter().filter(|file| file.extension().is_some_and(|found| found == "rs")) {
+        let Some(text) = text_of(file)? else { continue };
+        tests.extend(test_names(&text).map(str::to_owned));
+    }
+    let promised = fs::read_to_string(FILE).with_context(|| format!("reading {FILE}"))?;
+    Ok(without_test(&promised, &tests).map(|why| format!("{FILE}:{why}")).collect())
+}
+
+/// The names of the functions behind `#[test]` and the like.
+fn test_names(text: &str) -> impl Iterator<Item = &str> {
+    let attributes = ["#[test]", "#[tokio::test"];
+    let parts = attributes.into_iter().flat_map(|attribute| text.split(attribute).skip(1));
+    parts.filter_map(|part| part.split_once("fn ")?.1.split('(').next())
+}
+
+/// Rows of tables, by their line, whose last cell names no test or one that is not among `tests`.
+fn without_test(text: &str, tests: &HashSet<String>) -> impl Iterator<Item = String> {
+    let rows = text.lines().enumerate().filter(|(_, line)| {
+        line.starts_with("| ") && !line.starts_with("| what |") && !line.starts_with("|---")
+    });
+    rows.flat_map(|(index, row)| {
+        let cell = row.trim_end_matches('|').rsplit('|').next().unwrap_or_default();
+        let names: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
+        let line = index + 1;
+        let none = names.is_empty().then(|| format!("{line} names no test"));
+        let missing = names.into_iter().filter(|name| !tests.contains(*name));
+        let missing =
+            missing.map(move |name| format!("{line} names the test {name}, which there is not"));
+        none.into_iter().chain(missing).collect::<Vec<_>>()
+    })
+}
+
 /// What the interpreter says against a script, if it is one.
 fn script(file: &Path, text: &str) -> anyhow::Result<Option<String>> {
     let first = text.lines().next().unwrap_or_default();
@@ -164,6 +202,15 @@ mod tests {
             assert_eq!(!own_paths(&line).is_empty(), found, "{line}");
         }
         assert_eq!(own_paths(&format!("a\nb {root}/x\n")), [(2, root)]);
+    }
+
+    #[test]
+    fn a_promise_without_its_test_is_named() {
+        let source = "#[test]\nfn one() {}\nfn helper() {}\n#[tokio::test(start_paused = true)]\nasync fn two() {}\n";
+        let tests: HashSet<String> = test_names(source).map(str::to_owned).collect();
+        let text = "| what | shown by |\n|---|---|\n| a | `one`, `two` |\n| b | |\n| c `x` | `one`, `helper` |\n";
+        let found: Vec<String> = without_test(text, &tests).collect();
+        assert_eq!(found, ["4 names no test", "5 names the test helper, which there is not"]);
     }
 
     #[test]

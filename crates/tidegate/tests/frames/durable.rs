@@ -27,21 +27,23 @@ const SCENE: &str = "scene:street?size=960x540&fps=15&people=3&seed=1";
 const LONGEST: Duration = Duration::from_secs(120);
 
 /// The folder of one site, on which its nodes run.
-struct Site {
+pub(crate) struct Site {
     folder: TempDir,
     /// Where its edge node listens: ports that were free.
     api: SocketAddr,
     link: SocketAddr,
+    /// What its programs find in their environment.
+    pub(crate) variables: Vec<(&'static str, String)>,
 }
 
 /// A node's process; killed when dropped.
-struct Running {
+pub(crate) struct Running {
     child: Child,
     lines: Receiver<String>,
 }
 
 impl Site {
-    fn new(more: &str) -> Self {
+    pub(crate) fn new(more: &str) -> Self {
         // Beside the build: the system's folder for such things may be memory.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
         let request = InitRequest { cameras: vec!["cam1".into()], ..InitRequest::default() };
@@ -60,11 +62,15 @@ impl Site {
             folder.path().join("data"),
         );
         fs::write(folder.path().join("tidegate.toml"), config).expect("a configuration");
-        Self { folder, api, link }
+        Self { folder, api, link, variables: Vec::new() }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
     }
 
     fn data(&self) -> PathBuf {
-        self.folder.path().join("data")
+        self.path("data")
     }
 
     fn camera_log(&self, camera: &str) -> PathBuf {
@@ -75,6 +81,7 @@ impl Site {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.current_dir(self.folder.path()).args(["--config", "tidegate.toml"]).args(arguments);
         command.env("TIDEGATE_LOG", "info").env("NO_COLOR", "1").stdin(Stdio::null());
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }
 
@@ -82,13 +89,13 @@ impl Site {
         Running::of(self.command(arguments))
     }
 
-    fn edge(&self) -> Running {
+    pub(crate) fn edge(&self) -> Running {
         let edge = self.start(&["node"]);
         edge.line_with("node ready");
         edge
     }
 
-    fn camera(&self) -> Running {
+    pub(crate) fn camera(&self) -> Running {
         self.camera_to(self.link)
     }
 
@@ -101,7 +108,7 @@ impl Site {
         self.command(&["doctor", "--json"]).output().expect("the doctor")
     }
 
-    async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> Client {
         let file = |name: &str| self.data().join("pki").join(name);
         let credentials =
             Credentials::load(file("ca.pem"), file("application.pem"), file("application.key"));
@@ -152,7 +159,7 @@ impl Drop for Running {
     }
 }
 
-async fn wait_for_camera(client: &Client) {
+pub(crate) async fn wait_for_camera(client: &Client) {
     let name = "cam1".parse().unwrap();
     let there = async {
         while !client.camera(&name).await.is_ok_and(|c| c.online && c.newest_at.is_some()) {
@@ -162,14 +169,14 @@ async fn wait_for_camera(client: &Client) {
     timeout(LONGEST, there).await.expect("the camera comes");
 }
 
-fn request(delivery: Delivery) -> SubscribeRequest {
+pub(crate) fn request(delivery: Delivery) -> SubscribeRequest {
     let mut request = SubscribeRequest::new("cam1", Duration::from_secs(2), 0.5).expect("bounds");
     request.demand.delivery = delivery;
     request
 }
 
 /// The next frame, and what was told as missed before it.
-async fn next_frame(subscription: &mut Subscription, missed: &mut Vec<Missed>) -> Frame {
+pub(crate) async fn next_frame(subscription: &mut Subscription, missed: &mut Vec<Missed>) -> Frame {
     let next = async {
         while let Some(event) = subscription.next().await {
             match event.expect("the subscription holds") {

@@ -1,5 +1,6 @@
 //! Frames from a camera to an application, over real sockets.
 
+mod clock;
 mod deliver;
 mod durable;
 mod privacy;
