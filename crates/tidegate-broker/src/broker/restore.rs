@@ -159,11 +159,19 @@ impl Broker {
         session.expiry = expiry;
         session.received = received;
         let used: HashSet<PacketId> = inflight.iter().map(|(id, _)| *id).collect();
-        // What came before an exchange that began was sent before it, as far as is known, and is sent again before it; there may be
-        // others between that were withheld.
+        // What came before an exchange that began was sent before it, as far as is known, and is sent again before it. What waited
+        // behind others of its topic was not.
         let begun = inflight.iter().filter_map(|(_, queued)| Some(queued.as_ref()?.number)).max();
-        let was_sent =
-            |queued: &Queued| queued.qos == QoS::AtLeastOnce && Some(queued.number) < begun;
+        let mut waited = HashSet::new();
+        let was_sent = |queued: &Queued| {
+            let topic = &queued.message.topic;
+            let is_before = queued.qos == QoS::AtLeastOnce && Some(queued.number) < begun;
+            let was_sent = is_before && !waited.contains(topic);
+            if !was_sent {
+                waited.insert(topic.clone());
+            }
+            was_sent
+        };
         let (mut sent, queue): (VecDeque<_>, VecDeque<_>) = queue.into_iter().partition(was_sent);
         for (id, queued) in inflight {
             if let Some(begun) = &queued {
