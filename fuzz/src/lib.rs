@@ -23,7 +23,9 @@ use tidegate_wire::{
 
 pub use self::{
     broker::mqtt_broker,
-    doors::{acl_file, certificate_name, password_file, roles_file, scram, token},
+    doors::{
+        acl_file, certificate_name, password_file, revocation_list, roles_file, scram, token,
+    },
     websocket::{websocket_frames, websocket_handshake},
 };
 

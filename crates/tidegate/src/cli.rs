@@ -17,6 +17,7 @@ mod enrol;
 mod fetch;
 mod init;
 mod mqtt;
+mod revoke;
 mod sim;
 mod subscribe;
 mod time;
@@ -45,6 +46,7 @@ pub use self::{
     fetch::FetchArgs,
     init::InitArgs,
     mqtt::{BenchArgs, ConfigArgs, PasswdArgs},
+    revoke::RevokeArgs,
     sim::{MqttSimArgs, SimArgs, SimCommand},
     subscribe::SubscribeArgs,
 };
@@ -82,6 +84,8 @@ pub enum Command {
     Invite(InviteArgs),
     /// Redeem an invitation: makes a key here and has it certified
     Join(JoinArgs),
+    /// Take certificates back: nodes that have the new list refuse them, and end their connections
+    Revoke(RevokeArgs),
     /// Run an edge node: cameras connect to it, applications subscribe at it
     Node(NodeArgs),
     /// Run a camera node: frames from a source, sent when somebody subscribes
@@ -162,6 +166,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Init(args) => init::run(&config, &args),
         Command::Invite(args) => enrol::invite(&config, &args),
         Command::Join(args) => until(stop, enrol::join(&config, &args)).await,
+        Command::Revoke(args) => revoke::run(&config, &args),
         Command::Node(NodeArgs {}) => {
             keep_memory_private();
             let (path, set) = (cli.config, cli.set);

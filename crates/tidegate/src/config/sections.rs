@@ -307,6 +307,8 @@ config! {
         key: Option<PathBuf> = None,
         /// Authorities of clients' certificates, PEM. Default none: clients show none.
         client_ca: Option<PathBuf> = None,
+        /// Revocation lists of those authorities, PEM; the site's own is looked at without being named. Default none.
+        client_crl: Option<PathBuf> = None,
         /// Whether clients without a certificate are refused. Default false.
         require_certificate: bool = false,
         /// Connections at a time. Default 100000.
