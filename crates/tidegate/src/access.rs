@@ -108,6 +108,7 @@ impl Default for Access {
             roles: None,
             tokens: None,
             allow_anonymous: false,
+            administrator: None,
             decoy_key: DecoyKey([0; 32]),
         };
         let doors = Doors::new(sources).expect("there is no text that could be wrong");
@@ -147,13 +148,13 @@ impl Access {
         action: Action,
         target: Target<'_>,
     ) -> Result<(), ApiError> {
-        if !self.doors.is_current(&identity.admitted, auth::now()) {
         if let Some(serial) = &identity.serial
             && let Some(Revoked { reason, .. }) = self.revocations.find_serial(serial)
         {
             let text = format!("the certificate {serial} of {identity} was revoked: {reason}");
             return Err(ApiError::new(Code::IDENTITY_REVOKED, text));
         }
+        if !self.doors.is_current(&identity.admitted, auth::now()) {
             let text = format!("what {identity} came in with no longer holds; come in anew");
             return Err(ApiError::new(Code::IDENTITY_REFUSED, text));
         }

@@ -78,7 +78,7 @@ const INTERRUPTED: i32 = 130;
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Make the certificates and the configuration of a site
+    /// Make the certificates, the configuration and the first user of a site
     Init(InitArgs),
     /// Invite another machine: prints a token that makes one certificate, once
     Invite(InviteArgs),
@@ -108,7 +108,7 @@ pub enum Command {
     Sub(Box<SubArgs>),
     /// Load a broker and report rates and latencies
     Bench(BenchArgs),
-    /// Set or take out a user of MQTT in a password file; the password comes from the standard input
+    /// Set or take out a user in a password file; the password is typed unseen, or comes from the standard input
     Passwd(PasswdArgs),
     /// Look at the data folder of a node that need not run: certificates, files, logs; changes nothing
     Doctor(DoctorArgs),
@@ -186,7 +186,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Pub(args) => mqtt::publish(*args, stop).await,
         Command::Sub(args) => mqtt::subscribe(*args, stop).await,
         Command::Bench(args) => mqtt::bench(args, stop).await,
-        Command::Passwd(args) => mqtt::passwd(&args),
+        Command::Passwd(args) => mqtt::passwd(&args, stop).await,
         Command::Key(args) => doctor::key(&args),
         Command::Doctor(args) => doctor::run(Ok(config), &args),
         Command::Acl(args) => acl::run(&config, &args),
