@@ -13,6 +13,7 @@ use tidegate::{
         token::{TOKEN_BYTES_MAX, TokenConfig, verify},
     },
     mqtt::certificate::common_name,
+    pki::{Serial, revocation::RevocationList},
 };
 use tidegate_message::{
     Action, Authorize as _, Identity, IdentityKind, Instant, Target, check_topic_name,
@@ -188,6 +189,22 @@ pub fn roles_file(data: &[u8]) {
     let receives = may(Action::Receive, Target::Topic(topic));
     assert!(!receives || subscribes, "{topic} is sent to who may not subscribe to it");
     assert!(receives || !(subscribes && roles.receives_all()), "{topic} is not checked");
+}
+
+/// An authority, after two bytes with its length, and a list of it: each number that is read is read again as it is written, and
+/// nobody else's list is taken for it.
+pub fn revocation_list(data: &[u8]) {
+    let Some((&length, rest)) = data.split_first_chunk() else { return };
+    let length = usize::from(u16::from_be_bytes(length));
+    let Some((authority, list)) = rest.split_at_checked(length) else { return };
+    let authority = [CertificateDer::from(authority)];
+    let Ok(read) = RevocationList::read(list, &authority) else { return };
+    for serial in read.entries.keys() {
+        let again: Serial = serial.to_string().parse().expect("what was written is read");
+        assert_eq!(again.to_string(), serial.to_string());
+    }
+    let stranger = [certificate(b"")];
+    assert!(RevocationList::read(list, &stranger).is_err(), "it is taken for another's");
 }
 
 /// A certificate, and the same bytes as the subject of one and as the name in it: a name that is read stands there, and one

@@ -24,7 +24,9 @@ use tidegate_wire::{
 
 pub use self::{
     broker::mqtt_broker,
-    doors::{acl_file, certificate_name, password_file, roles_file, scram, token},
+    doors::{
+        acl_file, certificate_name, password_file, revocation_list, roles_file, scram, token,
+    },
     kept::{detector_reply, invitation, journal_records, key_file, log_segments, node_config},
     websocket::{websocket_frames, websocket_handshake},
 };

@@ -120,6 +120,11 @@ fn tokens() {
 }
 
 #[test]
+fn revocation_lists() {
+    replay("revocation_list", tidegate_fuzz::revocation_list);
+}
+
+#[test]
 fn certificate_names() {
     replay("certificate_name", tidegate_fuzz::certificate_name);
 }

@@ -66,6 +66,8 @@ pub struct Sources {
     pub tokens: Option<TokenSource>,
     /// Whether those come in who prove nothing. Default false.
     pub allow_anonymous: bool,
+    /// The user who may do everything as long as there is no roles file. Default none.
+    pub administrator: Option<Box<str>>,
     /// Makes unknown users look like known ones; keep it across restarts.
     pub decoy_key: DecoyKey,
 }
@@ -172,6 +174,8 @@ pub struct Rules {
 /// What is said where no file speaks.
 #[derive(Debug)]
 struct BuiltIn {
+    administrator: Option<Box<str>>,
+    administers: Arc<str>,
     usual: Arc<str>,
     proved: Arc<str>,
     stranger: Arc<str>,
@@ -518,7 +522,8 @@ impl Rules {
     /// # Errors
     /// [`DoorsError`] if a text is wrong.
     pub fn new(sources: Sources) -> Result<Self, DoorsError> {
-        let Sources { passwords, acl, roles, tokens, allow_anonymous, decoy_key } = sources;
+        let Sources { passwords, acl, roles, tokens, allow_anonymous, administrator, decoy_key } =
+            sources;
         let read_passwords =
             |source: Source| Passwords::parse(&source.path, &source.text, decoy_key);
         let read_acl = |source: &Source| Acl::parse(&source.path, &source.text);
@@ -534,7 +539,7 @@ impl Rules {
             allow_anonymous,
             texts: Arc::new([acl, roles]),
             generation: 0,
-            built_in: Arc::default(),
+            built_in: Arc::new(BuiltIn { administrator, ..BuiltIn::default() }),
         })
     }
 
@@ -600,6 +605,9 @@ impl BuiltIn {
             )
             | (Action::Frames, _) => Verdict::Allow(&self.usual),
             _ if is_stranger => Verdict::Deny(&self.stranger),
+            (Action::Functions | Action::Admin, _) if self.is_administrator(identity) => {
+                Verdict::Allow(&self.administers)
+            }
             (Action::Functions | Action::Admin, _) => {
                 match identity.is_local() || identity.kind == IdentityKind::Node {
                     true => Verdict::Allow(&self.local),
@@ -609,11 +617,18 @@ impl BuiltIn {
             _ => Verdict::Allow(&self.proved),
         }
     }
+
+    fn is_administrator(&self, identity: &Identity) -> bool {
+        identity.kind == IdentityKind::User
+            && self.administrator.as_deref().is_some_and(|name| *name == *identity.name)
+    }
 }
 
 impl Default for BuiltIn {
     fn default() -> Self {
         Self {
+            administrator: None,
+            administers: "no roles file is configured: the administrator that the node was made with may".into(),
             usual: "neither an ACL file nor a roles file speaks of it".into(),
             proved: "no roles file is configured: whoever proved who they are may".into(),
             stranger: "no roles file is configured: nobody in particular may use topics and see frames, and no more".into(),

@@ -290,6 +290,12 @@ pub(crate) fn failure(status: tonic::Status) -> ApiError {
     const REFUSALS: [&str; 2] = ["received fatal alert", "invalid peer certificate"];
     let error = ApiError::from(status);
     let cause = error.source().map(ToString::to_string).unwrap_or_default();
+    if error.code() == Code::LINK_DOWN && cause.contains("received fatal alert: CertificateRevoked")
+    {
+        let message =
+            "the certificate that was shown is revoked; a new one comes by `tidegate invite`";
+        return ApiError::new(Code::IDENTITY_REVOKED, message).caused_by(cause);
+    }
     if error.code() == Code::LINK_DOWN && REFUSALS.iter().any(|text| cause.contains(text)) {
         let message = "the peers do not accept each other's certificates; both must come from the same \
                        `tidegate init`";

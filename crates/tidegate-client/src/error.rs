@@ -84,6 +84,7 @@ const TABLE: &[Mapping] = &[
     Mapping(Code::CONTROLLER_FAILED, tonic::Code::Internal, 1),
     Mapping(Code::DETECTOR_FAILED, tonic::Code::Internal, 1),
     Mapping(Code::IDENTITY_REFUSED, tonic::Code::Unauthenticated, 5),
+    Mapping(Code::IDENTITY_REVOKED, tonic::Code::Unauthenticated, 5),
     Mapping(Code::ACTION_DENIED, tonic::Code::PermissionDenied, 5),
     Mapping(Code::LINK_PROTOCOL, tonic::Code::Internal, 1),
     Mapping(Code::LINK_DOWN, tonic::Code::Unavailable, 4),

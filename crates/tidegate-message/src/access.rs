@@ -216,6 +216,12 @@ pub enum Refusal {
     /// The token may be good, but the keys to check it with are not here yet.
     #[error("the keys that tokens are checked with are being fetched; try again")]
     KeysAwaited,
+    /// The certificate is none that is accepted.
+    #[error("the certificate is not accepted")]
+    BadCertificate,
+    /// The authority has taken the certificate back.
+    #[error("the certificate was revoked")]
+    Revoked,
     /// As many connections of that identity as may be are there.
     #[error("this identity has as many connections as it may have")]
     Connections,

@@ -52,6 +52,8 @@ codes! {
     DETECTOR_FAILED = "vision.detector.failed";
     /// The peer's certificate or identity is not accepted.
     IDENTITY_REFUSED = "auth.identity.refused";
+    /// The authority has taken the certificate back.
+    IDENTITY_REVOKED = "auth.identity.revoked";
     /// The identity may not do this.
     ACTION_DENIED = "auth.action.denied";
     /// The peer broke the link protocol.

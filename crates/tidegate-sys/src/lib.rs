@@ -1,5 +1,5 @@
-//! System facilities that need unsafe code: memory regions, locked folders, clocks, sockets, TUN devices, the
-//! process as a whole.
+//! System facilities that need unsafe code: memory regions, locked folders, clocks, sockets, terminals, TUN
+//! devices, the process as a whole.
 //!
 //! Always true: every public function is safe to call with any arguments; each unsafe block states why
 //! it is sound.
@@ -12,4 +12,5 @@ pub mod region;
 pub mod sched;
 pub mod secret;
 mod sigbus;
+pub mod terminal;
 pub mod tun;

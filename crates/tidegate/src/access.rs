@@ -17,7 +17,7 @@ use crate::{
         audit::{Audit, Entry, Outcome},
         password::DecoyKey,
     },
-    pki::{Kind, PeerIdentity},
+    pki::{Kind, PeerIdentity, Revocations, Serial, revocation::Revoked},
 };
 
 /// How often a stream looks whether it may go on.
@@ -30,6 +30,8 @@ pub struct Identity {
     pub admitted: Admitted,
     /// What its certificate is for; none of whoever showed a password or a token.
     pub certificate: Option<Kind>,
+    /// The number of its certificate; none of whoever showed something else.
+    pub serial: Option<Serial>,
     /// Tells those who hold cameras apart: the hash of the key, or of the name of a user.
     pub key: NodeId,
 }
@@ -48,6 +50,7 @@ impl Identity {
         Self {
             admitted: Admitted::by_certificate(identity),
             certificate: Some(peer.kind),
+            serial: Some(peer.serial.clone()),
             key: peer.node,
         }
     }
@@ -57,7 +60,7 @@ impl Identity {
         // No key of a certificate hashes to it, since no public key begins so.
         let name = format!("user {}", admitted.identity.name);
         let key = NodeId(Sha256::digest(name).into());
-        Self { admitted, certificate: None, key }
+        Self { admitted, certificate: None, serial: None, key }
     }
 
     /// As rules name it.
@@ -90,6 +93,8 @@ impl fmt::Display for Identity {
 pub struct Access {
     /// Who comes in, and what they may do.
     pub doors: Arc<Doors>,
+    /// Which certificates no longer count.
+    pub revocations: Arc<Revocations>,
     /// Where it is written down.
     pub audit: Audit,
 }
@@ -103,10 +108,12 @@ impl Default for Access {
             roles: None,
             tokens: None,
             allow_anonymous: false,
+            administrator: None,
             decoy_key: DecoyKey([0; 32]),
         };
         let doors = Doors::new(sources).expect("there is no text that could be wrong");
-        Self { doors: Arc::new(doors), audit: Audit::default() }
+        let revocations = Arc::new(Revocations::none());
+        Self { doors: Arc::new(doors), revocations, audit: Audit::default() }
     }
 }
 
@@ -114,7 +121,8 @@ impl Access {
     /// Lets `identity` do that, or says which rule does not. Denials are written down.
     ///
     /// # Errors
-    /// [`Code::ACTION_DENIED`] by the rule, [`Code::IDENTITY_REFUSED`] if what it showed no longer holds.
+    /// [`Code::ACTION_DENIED`] by the rule, [`Code::IDENTITY_REFUSED`] if what it showed no longer holds,
+    /// [`Code::IDENTITY_REVOKED`] if that was a certificate that is revoked.
     pub fn may(
         &self,
         door: &'static str,
@@ -140,6 +148,12 @@ impl Access {
         action: Action,
         target: Target<'_>,
     ) -> Result<(), ApiError> {
+        if let Some(serial) = &identity.serial
+            && let Some(Revoked { reason, .. }) = self.revocations.find_serial(serial)
+        {
+            let text = format!("the certificate {serial} of {identity} was revoked: {reason}");
+            return Err(ApiError::new(Code::IDENTITY_REVOKED, text));
+        }
         if !self.doors.is_current(&identity.admitted, auth::now()) {
             let text = format!("what {identity} came in with no longer holds; come in anew");
             return Err(ApiError::new(Code::IDENTITY_REFUSED, text));

@@ -1,6 +1,11 @@
 //! From a checked configuration to running nodes.
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use tidegate_client::ApiError;
 use tidegate_frame::{
@@ -34,7 +39,7 @@ use crate::{
     link::LinkConfig,
     mqtt,
     node::{Node, NodeOptions},
-    pki::{self, Credentials},
+    pki::{self, Credentials, Revocations},
     source::SourceSpec,
 };
 
@@ -169,11 +174,12 @@ pub async fn node(
     stop: CancellationToken,
 ) -> Result<(), ApiError> {
     let frames = &config.frames;
-    let access = access(config)?;
+    let credentials = credentials(config, config.node.name.as_str())?;
+    let access = access(config, credentials.revocations().clone())?;
     let options = NodeOptions {
         api_listen: config.node.api_listen,
         link_listen: config.link.listen,
-        credentials: credentials(config, config.node.name.as_str())?,
+        credentials,
         link: link_config(config),
         stream_log: log_config(config.log.stream_bytes.0, frames.frame_bytes_max.0).into(),
         // Name, size and rate of a hosted camera come with its registration.
@@ -215,7 +221,7 @@ pub async fn node(
 }
 
 /// The doors of the node, and its audit log.
-fn access(config: &Config) -> Result<Access, ApiError> {
+fn access(config: &Config, revocations: Arc<Revocations>) -> Result<Access, ApiError> {
     let doors = Arc::new(auth::open(config)?);
     let audit = match AuditConfig::of(config) {
         None => Audit::default(),
@@ -223,7 +229,8 @@ fn access(config: &Config) -> Result<Access, ApiError> {
             ApiError::new(Code::INTERNAL, "the audit log cannot be kept").caused_by(error)
         })?,
     };
-    Ok(Access { doors, audit })
+    revocations.tell_to(audit.clone());
+    Ok(Access { doors, revocations, audit })
 }
 
 /// Redeems invitations until what it returns is dropped.
@@ -265,6 +272,53 @@ async fn watch_certificate(condition: Condition, config: Config, name: CameraNam
     }
 }
 
+/// How often the revocation lists are looked at: they may be written anew.
+const LISTS_LOOKED_AT: Duration = Duration::from_secs(5);
+
+/// Goes by the newest revocation lists, and ends connections of MQTT whose certificates are on them; links and calls look for
+/// themselves. `again` reads files also that are the same, and so says once more what is wrong with them.
+fn refresh_revocations(access: &Access, service: Option<&mqtt::Service>, again: bool) {
+    let refresh = |lists: &Revocations| {
+        let refreshed = if again { lists.reread() } else { lists.refresh() };
+        let (outcome, rule) = match &refreshed {
+            Ok(false) => return false,
+            Ok(true) => (Outcome::Done, format!("{} certificates revoked", lists.count())),
+            Err(error) => {
+                let error = crate::error_chain(error);
+                tracing::error!(%error, "the revocation lists in use stay");
+                (Outcome::Failed, error)
+            }
+        };
+        access.audit.tell(|| Entry {
+            what: "revocation-lists".to_owned(),
+            rule,
+            ..Entry::of(auth::now().wall, "process", &this_node(), outcome)
+        });
+        refreshed.unwrap_or(false)
+    };
+    let changed = refresh(&access.revocations);
+    if let Some(service) = service {
+        service.refresh_revocations(changed, &refresh);
+    }
+}
+
+/// Looks at the revocation lists from time to time.
+async fn watch_revocations(access: Access, service: Option<Weak<mqtt::Service>>) {
+    let mut ticks = tokio::time::interval(LISTS_LOOKED_AT);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let (access, service) = (access.clone(), service.clone());
+        let looked = tokio::task::spawn_blocking(move || {
+            let service = service.and_then(|service| service.upgrade());
+            refresh_revocations(&access, service.as_deref(), false);
+        });
+        if let Err(error) = looked.await {
+            tracing::error!(%error, "the revocation lists were not looked at");
+        }
+    }
+}
+
 /// Reads the configuration of this process again.
 pub type Reload = dyn Fn() -> Result<Config, ConfigError> + Send + Sync;
 
@@ -274,6 +328,7 @@ struct Guarded {
     service: Option<Arc<mqtt::Service>>,
     reloads: JoinHandle<()>,
     fetches: JoinHandle<()>,
+    revocations: JoinHandle<()>,
 }
 
 impl Guarded {
@@ -295,6 +350,7 @@ impl Guarded {
         };
         let fetches = tokio::spawn(fetch::run(fetcher, access.doors.clone()));
         let serving = service.as_ref().map(Arc::downgrade);
+        let revocations = tokio::spawn(watch_revocations(access.clone(), serving.clone()));
         let manager = manager.clone();
         let reloads = tokio::spawn(async move {
             while hangups.recv().await.is_some() {
@@ -302,6 +358,7 @@ impl Guarded {
                 let (reload, access) = (reload.clone(), access.clone());
                 let serving = serving.clone().and_then(|service| service.upgrade());
                 let reloaded = tokio::task::spawn_blocking(move || {
+                    refresh_revocations(&access, serving.as_deref(), true);
                     let result = reload()
                         .map_err(ApiError::from)
                         .and_then(|new| exchange(new, serving.as_deref(), &access));
@@ -328,12 +385,13 @@ impl Guarded {
                 manager.ready();
             }
         });
-        Ok(Self { service, reloads, fetches })
+        Ok(Self { service, reloads, fetches, revocations })
     }
 
     async fn stop(self) {
         self.reloads.abort();
         self.fetches.abort();
+        self.revocations.abort();
         // The last that holds it waits for its threads; a reload may hold it as well for a moment.
         let stopped = tokio::task::spawn_blocking(move || drop(self.service)).await;
         if let Err(error) = stopped {
@@ -385,6 +443,9 @@ pub async fn camera(
         config.clone(),
         name.clone(),
     )));
+    let revocations = dial.credentials.revocations().clone();
+    let access = Access { revocations, ..Access::default() };
+    let _revocations = AbortOnDropHandle::new(tokio::spawn(watch_revocations(access, None)));
     let options = CameraOptions { health, ..camera_options(config, name, source.to_owned()) };
     watch.manager().ready();
     let ended = camera::run(options, &spec, dial, stop).await;

@@ -1,7 +1,7 @@
 //! The doors of a node from its configuration: files are read here, and what they hold is judged by `tidegate-auth`.
 //!
 //! ```text
-//!  [mqtt] password_file, acl_file ─┐
+//!  [mqtt] password_file, acl_file ─┐     without a password file: DATA_DIR/users, from `tidegate init`
 //!  [auth] roles_file, token_… ─────┼──▶ Sources ──▶ Doors
 //!  DATA_DIR/state: doors.key ──────┘                  ▲
 //!       token-keys-….json ◀── keys (fetched) ─────────┘
@@ -64,7 +64,8 @@ pub fn sources(config: &Config) -> Result<Sources, ApiError> {
     let source = |path: &Option<PathBuf>| {
         path.as_deref().map(read).transpose().map_err(|error| unread(&error))
     };
-    let decoy_key = if mqtt.password_file.is_some() {
+    let passwords = password_file(config);
+    let decoy_key = if passwords.is_some() {
         let key = kept_random(&config.node.data_dir.join("state"), "doors.key");
         key.map(DecoyKey).map_err(|error| {
             let text = "node.data_dir cannot keep the state of the doors";
@@ -74,14 +75,33 @@ pub fn sources(config: &Config) -> Result<Sources, ApiError> {
         DecoyKey([0; 32]) // there is no user to be told from
     };
     Ok(Sources {
-        passwords: source(&mqtt.password_file)?,
+        passwords: source(&passwords)?,
         acl: source(&mqtt.acl_file)?,
         roles: source(&config.auth.roles_file)?,
         tokens: tokens(config)?,
         // Each door says for itself.
         allow_anonymous: true,
+        administrator: administrator(config),
         decoy_key,
     })
+}
+
+/// The user that `tidegate init` makes.
+pub const ADMINISTRATOR: &str = "admin";
+
+/// The file of users that `tidegate init` begins. It is used unless `mqtt.password_file` names another.
+pub fn users_file(config: &Config) -> PathBuf {
+    config.node.data_dir.join("users")
+}
+
+fn password_file(config: &Config) -> Option<PathBuf> {
+    let own = || Some(users_file(config)).filter(|path| path.exists());
+    config.mqtt.password_file.clone().or_else(own)
+}
+
+/// Who may do everything without a roles file: of our own file alone, since another may have had a user of that name before.
+fn administrator(config: &Config) -> Option<Box<str>> {
+    config.mqtt.password_file.is_none().then(|| ADMINISTRATOR.into())
 }
 
 /// The rules alone, without users and keys: for questions about them. Leaves nothing behind.
@@ -98,6 +118,7 @@ pub fn rules(config: &Config) -> Result<Rules, ApiError> {
         roles: source(&config.auth.roles_file)?,
         tokens: None,
         allow_anonymous: true,
+        administrator: administrator(config),
         decoy_key: DecoyKey([0; 32]),
     };
     Rules::new(sources).map_err(|error| unread(&error))
@@ -183,7 +204,7 @@ fn read_bounded(path: &Path, bytes_max: u64) -> Result<Zeroizing<String>, FileEr
 /// What an operator should look at: a password file that every user of the machine can read, rules that they can write.
 pub fn warnings(config: &Config) -> Vec<String> {
     let mode = |path: &PathBuf| fs::metadata(path).map(|metadata| metadata.mode()).unwrap_or(0);
-    let open_to_all = config.mqtt.password_file.iter().filter(|path| mode(path) & 0o007 != 0);
+    let open_to_all = password_file(config).into_iter().filter(|path| mode(path) & 0o007 != 0);
     let open_to_all = open_to_all.map(|path| {
         format!("{0} can be read by every user of this machine; run: chmod o= {0}", path.display())
     });

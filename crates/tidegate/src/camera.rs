@@ -47,7 +47,7 @@ use crate::{
     frame_log::{FrameLog, FrameLogConfig, Log, LogName},
     health::{Condition, Health},
     link::{self, Link, LinkConfig, LinkError, Transport},
-    pki::Credentials,
+    pki::{Credentials, revocation::Revoked},
     source::{Source, SourceControl, SourceError, SourceSpec},
 };
 
@@ -324,13 +324,22 @@ async fn stay_connected(
             dialled = connect(camera, options) => dialled,
         };
         let (code, why) = match dialled {
-            Ok(carrier) => {
+            Ok(link) => {
+                let carrier = Carrier::Link(link.clone());
                 tracing::info!(edge = %options.edge, transport = carrier.transport(), "connected");
                 connected = Some(clock::now());
                 linked.holds();
-                match camera.serve(carrier, stop).await {
-                    Ok(()) => return Ok(()),
-                    Err(Down { why }) => (Code::LINK_DOWN, why),
+                let revocations = options.credentials.revocations();
+                tokio::select! {
+                    served = camera.serve(carrier, stop) => match served {
+                        Ok(()) => return Ok(()),
+                        Err(Down { why }) => (Code::LINK_DOWN, why),
+                    },
+                    Revoked { reason, .. } = revocations.revoked(&link.peer().serial) => {
+                        let why = format!("the edge node's certificate was revoked: {reason}");
+                        link.close(1, &why);
+                        (Code::IDENTITY_REVOKED, why)
+                    }
                 }
             }
             Err(
@@ -359,9 +368,8 @@ async fn stay_connected(
     }
 }
 
-async fn connect(camera: &Camera, options: &DialOptions) -> Result<Carrier, CameraError> {
-    let link = introduce(Some(camera.announced()), options, camera.epoch).await?;
-    Ok(Carrier::Link(link))
+async fn connect(camera: &Camera, options: &DialOptions) -> Result<Link, CameraError> {
+    introduce(Some(camera.announced()), options, camera.epoch).await
 }
 
 /// Dials, and says who we are, and which camera we offer, if any.

@@ -17,6 +17,7 @@ mod enrol;
 mod fetch;
 mod init;
 mod mqtt;
+mod revoke;
 mod sim;
 mod subscribe;
 mod time;
@@ -45,6 +46,7 @@ pub use self::{
     fetch::FetchArgs,
     init::InitArgs,
     mqtt::{BenchArgs, ConfigArgs, PasswdArgs},
+    revoke::RevokeArgs,
     sim::{MqttSimArgs, SimArgs, SimCommand},
     subscribe::SubscribeArgs,
 };
@@ -76,12 +78,14 @@ const INTERRUPTED: i32 = 130;
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Make the certificates and the configuration of a site
+    /// Make the certificates, the configuration and the first user of a site
     Init(InitArgs),
     /// Invite another machine: prints a token that makes one certificate, once
     Invite(InviteArgs),
     /// Redeem an invitation: makes a key here and has it certified
     Join(JoinArgs),
+    /// Take certificates back: nodes that have the new list refuse them, and end their connections
+    Revoke(RevokeArgs),
     /// Run an edge node: cameras connect to it, applications subscribe at it
     Node(NodeArgs),
     /// Run a camera node: frames from a source, sent when somebody subscribes
@@ -104,7 +108,7 @@ pub enum Command {
     Sub(Box<SubArgs>),
     /// Load a broker and report rates and latencies
     Bench(BenchArgs),
-    /// Set or take out a user of MQTT in a password file; the password comes from the standard input
+    /// Set or take out a user in a password file; the password is typed unseen, or comes from the standard input
     Passwd(PasswdArgs),
     /// Look at the data folder of a node that need not run: certificates, files, logs; changes nothing
     Doctor(DoctorArgs),
@@ -162,6 +166,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Init(args) => init::run(&config, &args),
         Command::Invite(args) => enrol::invite(&config, &args),
         Command::Join(args) => until(stop, enrol::join(&config, &args)).await,
+        Command::Revoke(args) => revoke::run(&config, &args),
         Command::Node(NodeArgs {}) => {
             keep_memory_private();
             let (path, set) = (cli.config, cli.set);
@@ -181,7 +186,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Pub(args) => mqtt::publish(*args, stop).await,
         Command::Sub(args) => mqtt::subscribe(*args, stop).await,
         Command::Bench(args) => mqtt::bench(args, stop).await,
-        Command::Passwd(args) => mqtt::passwd(&args),
+        Command::Passwd(args) => mqtt::passwd(&args, stop).await,
         Command::Key(args) => doctor::key(&args),
         Command::Doctor(args) => doctor::run(Ok(config), &args),
         Command::Acl(args) => acl::run(&config, &args),

@@ -398,6 +398,14 @@ pub enum LinkError {
         /// What TLS says.
         reason: String,
     },
+    /// The authority has taken back one of the two certificates.
+    #[error("the certificate of {} was revoked; a new one comes by `tidegate invite`", whose(*.ours, .address))]
+    Revoked {
+        /// The peer's address.
+        address: SocketAddr,
+        /// Whether it is ours, and not the peer's.
+        ours: bool,
+    },
     /// Our own credentials do not serve.
     #[error(transparent)]
     Credentials(#[from] PkiError),
@@ -426,11 +434,16 @@ pub enum LinkError {
     Socket(#[source] io::Error),
 }
 
+fn whose(ours: bool, address: &SocketAddr) -> String {
+    if ours { "this node".to_owned() } else { address.to_string() }
+}
+
 impl LinkError {
     /// The stable code.
     pub const fn code(&self) -> Code {
         match self {
             Self::Refused { .. } | Self::Credentials(_) => Code::IDENTITY_REFUSED,
+            Self::Revoked { .. } => Code::IDENTITY_REVOKED,
             _ => Code::LINK_DOWN,
         }
     }

@@ -46,7 +46,7 @@ use crate::{
     clock,
     frame_log::FrameLogConfig,
     link::{Link, LinkConfig, LinkError, Listener},
-    pki::{Credentials, Kind, PkiError},
+    pki::{Credentials, Kind, PkiError, revocation::Revoked},
     tasks::{self, Tasks},
 };
 
@@ -172,10 +172,14 @@ impl Node {
     ///
     /// # Errors
     /// [`NodeError`], which names the address.
-    pub async fn bind(options: NodeOptions) -> Result<Self, NodeError> {
+    pub async fn bind(mut options: NodeOptions) -> Result<Self, NodeError> {
+        // Who is let in by these credentials is judged by their lists from then on.
+        options.access.revocations = options.credentials.revocations().clone();
         let tables = Arc::new(camera::tables(options.hosted.tables.as_deref())?);
+        let audit = options.access.audit.clone();
         let listener =
-            Listener::bind(options.link_listen, &options.credentials, options.link.clone()).await?;
+            Listener::bind(options.link_listen, &options.credentials, options.link.clone(), audit)
+                .await?;
         let server = api::Server::bind(ServerConfig {
             listen: options.api_listen,
             node: options.credentials.identity().name.clone(),
@@ -278,7 +282,14 @@ async fn welcome(
     let stop = node.stop.clone();
     let Some(announce) = announce else {
         carrier.send(welcome.into()).await.map_err(down)?;
-        return probed(carrier, &stop).await;
+        return tokio::select! {
+            probed = probed(carrier, &stop) => probed,
+            Revoked { reason, .. } = node.access.revocations.revoked(&peer.serial) => {
+                let text = format!("the certificate of {peer} was revoked: {reason}");
+                link.close(1, &text);
+                Err(refuse(Code::IDENTITY_REVOKED, text))
+            }
+        };
     };
     let identity = Identity::of_peer(&peer, Some(link.peer_address().ip()));
     let target = Target::Camera(announce.name.as_str());
@@ -296,7 +307,10 @@ async fn welcome(
         served = serve::serve(node, carrier, announce, owner, hello.epoch, &stop) => served,
         error = access.lost("link", &identity, Action::Publish, target) => Err(error),
     };
-    link.close(0, "the node stops, or a newer link has taken over");
+    match &served {
+        Err(error) if error.code() == Code::IDENTITY_REVOKED => link.close(1, error.message()),
+        _ => link.close(0, "the node stops, or a newer link has taken over"),
+    }
     served
 }
 

@@ -3,7 +3,9 @@
 //! ```text
 //!  init ──▶ DIR/ca.pem ca.key          one certificate authority for each site (ECDSA P-256)
 //!           DIR/NAME.pem NAME.key      one certificate for each node, camera and application
-//!  load(DIR, NAME) ──▶ Credentials ──▶ rustls configurations that accept only that authority
+//!           DIR/issued.txt            which certificates were made
+//!  revoke ▶ DIR/crl.pem               which of them no longer count
+//!  load(DIR, NAME) ──▶ Credentials ──▶ rustls configurations that accept only that authority, and nobody revoked
 //! ```
 //!
 //! Kind and name of a peer stand in its certificate as a URI subject alternative name,
@@ -26,6 +28,7 @@ use std::{
 
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
+    client::{WebPkiServerVerifier, danger::ServerCertVerifier},
     crypto::{CryptoProvider, ring},
     server::WebPkiClientVerifier,
     sign::CertifiedKey,
@@ -39,15 +42,24 @@ use sha2::{Digest, Sha256};
 use tidegate_message::CameraName;
 use tidegate_wire::NodeId;
 
+pub(crate) mod der;
 mod issue;
+mod issued;
 mod join;
+pub mod revocation;
+mod revoke;
 mod validity;
 
 pub use self::{
     issue::{InitRequest, add, check_hosts, init},
+    issued::{ISSUED_FILE, Issued, issued},
     join::{Authority, NewKey, fingerprint, is_writable, pinned_client_tls, signed, write_joined},
+    revocation::{Revocations, Serial},
+    revoke::{Revocation, revoke},
     validity::validity,
 };
+
+use self::revocation::{Checked, LIST_FILE, Reason, RevocationError, Revoked};
 
 /// The DNS name in every node's certificate, which those who dial the node link ask for.
 pub const NODE_SERVER_NAME: &str = "node.tidegate.internal";
@@ -61,6 +73,8 @@ pub struct PeerIdentity {
     pub name: String,
     /// The hash of its public key.
     pub node: NodeId,
+    /// The serial number of the certificate.
+    pub serial: Serial,
 }
 
 /// What a certificate's owner is.
@@ -79,6 +93,7 @@ pub enum Kind {
 pub struct Credentials {
     identity: PeerIdentity,
     authority: CertificateDer<'static>,
+    revocations: Arc<Revocations>,
     certified: Arc<CertifiedKey>,
     key: Arc<PrivateKeyDer<'static>>,
     authority_pem: Arc<[u8]>,
@@ -106,12 +121,17 @@ fn load_at(dir: &Path, name: &str, now: UnixTime) -> Result<Credentials, PkiErro
 
     verify(&certificate, &authority, &certificate_path, now)?;
     let identity = identity_of(&certificate)?;
+    let revocations = Revocations::open(dir.join(LIST_FILE), vec![authority.clone()])?;
+    if let Some(Revoked { reason, .. }) = revocations.find(&certificate) {
+        return Err(PkiError::Revoked { path: certificate_path, reason });
+    }
     let chain = vec![certificate.clone()];
     let certified = CertifiedKey::from_der(chain, key.clone_key(), &provider())
         .map_err(|source| PkiError::KeyMismatch { path: key_path, source })?;
     Ok(Credentials {
         identity,
         authority,
+        revocations: Arc::new(revocations),
         certified: Arc::new(certified),
         key: Arc::new(key),
         authority_pem: authority_pem.into(),
@@ -124,6 +144,11 @@ impl Credentials {
     /// Who these credentials are of.
     pub fn identity(&self) -> &PeerIdentity {
         &self.identity
+    }
+
+    /// Which certificates of the authority no longer count: what every handshake with these credentials goes by.
+    pub fn revocations(&self) -> &Arc<Revocations> {
+        &self.revocations
     }
 
     /// The authority's certificate in PEM.
@@ -141,7 +166,7 @@ impl Credentials {
         &self.key_pem
     }
 
-    /// Configuration of a server that accepts only peers of our authority and speaks `protocol` (ALPN).
+    /// Configuration of a server that accepts only peers of our authority that are not revoked and speaks `protocol` (ALPN).
     ///
     /// # Errors
     /// [`PkiError::Kind`] unless the credentials are a node's.
@@ -168,23 +193,30 @@ impl Credentials {
         let verifier = verifier
             .build()
             .map_err(|error| PkiError::Tls(rustls::Error::General(error.to_string())))?;
+        let verifier = Checked::new(verifier, vec![self.revocations.clone()]);
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(Arc::new(verifier))
             .with_single_cert(self.certified.cert.clone(), self.key.clone_key())?;
         config.alpn_protocols = vec![protocol.to_vec()];
         config.send_tls13_tickets = 0;
         Ok(config)
     }
 
-    /// Configuration of a client that accepts only servers of our authority and speaks `protocol` (ALPN).
+    /// Configuration of a client that accepts only servers of our authority that are not revoked and speaks `protocol` (ALPN).
     ///
     /// # Errors
     /// [`PkiError::Tls`] if the TLS library refuses the certificate.
     pub fn client_tls(&self, protocol: &[u8]) -> Result<ClientConfig, PkiError> {
+        let verifier: Arc<dyn ServerCertVerifier> =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
+                .build()
+                .map_err(|error| PkiError::Tls(rustls::Error::General(error.to_string())))?;
+        let verifier = Checked::new(verifier, vec![self.revocations.clone()]);
         let mut config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])?
-            .with_root_certificates(self.roots()?)
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
             .with_client_auth_cert(self.certified.cert.clone(), self.key.clone_key())?;
         config.alpn_protocols = vec![protocol.to_vec()];
         config.resumption = rustls::client::Resumption::disabled();
@@ -274,7 +306,8 @@ fn identity_of(certificate: &CertificateDer<'_>) -> Result<PeerIdentity, PkiErro
         PkiError::Identity { found: format!("it names {found:?}") }
     })?;
     let public_key = parsed.subject_public_key_info();
-    Ok(PeerIdentity { kind, name, node: NodeId(Sha256::digest(public_key.as_ref()).into()) })
+    let node = NodeId(Sha256::digest(public_key.as_ref()).into());
+    Ok(PeerIdentity { kind, name, node, serial: Serial::in_certificate(&parsed) })
 }
 
 fn parse_uri(text: &str) -> Option<(Kind, String)> {
@@ -327,6 +360,17 @@ fn verify(
         )
         .map_err(refuse)?;
     Ok(())
+}
+
+/// Fails unless that authority has made the certificate, whether or not it is valid now.
+fn verify_signature(
+    certificate: &CertificateDer<'_>,
+    authority: &CertificateDer<'_>,
+    path: &Path,
+) -> Result<(), PkiError> {
+    let (from, _) = validity(certificate).unwrap_or_default();
+    let then = u64::try_from(from.as_nanos() / 1_000_000_000).unwrap_or_default();
+    verify(certificate, authority, path, UnixTime::since_unix_epoch(Duration::from_secs(then)))
 }
 
 /// Why certificates could not be made, read or accepted.
@@ -448,6 +492,42 @@ pub enum PkiError {
         /// Why.
         #[source]
         source: rcgen::Error,
+    },
+    /// The certificate no longer counts.
+    #[error(
+        "{path} was revoked ({reason}); have a new one made: `tidegate invite`, or `tidegate init --add`"
+    )]
+    Revoked {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: Reason,
+    },
+    /// The revocation lists cannot be used, and without them nobody is let in.
+    #[error("the revocation lists cannot be used")]
+    Revocations(#[from] RevocationError),
+    /// There is nothing to revoke.
+    #[error(
+        "{wanted:?} is neither the name of a certificate that this authority has made and that has not ended, \
+         nor the serial number or the file of one"
+    )]
+    NothingToRevoke {
+        /// What was asked for.
+        wanted: String,
+    },
+    /// Somebody is revoked already.
+    #[error("{wanted:?} is revoked already")]
+    RevokedBefore {
+        /// What was asked for.
+        wanted: String,
+    },
+    /// There is no number for one more list.
+    #[error(
+        "the number of the list in {path} is the last that there is; nothing can be revoked with this authority any more"
+    )]
+    ListsCounted {
+        /// The file.
+        path: PathBuf,
     },
     /// The TLS library refused the configuration.
     #[error("TLS cannot be configured")]

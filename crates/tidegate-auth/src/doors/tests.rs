@@ -36,6 +36,7 @@ fn sources(passwords: bool, acl: Option<&str>, allow_anonymous: bool) -> Sources
         roles: None,
         tokens: None,
         allow_anonymous,
+        administrator: None,
         decoy_key: DecoyKey([1; 32]),
     }
 }
@@ -471,4 +472,28 @@ fn nothing_that_is_shown_holds_a_secret() {
     for secret in ["hunter2", "scram-sha-256", "c2FsdCBvZiBib2I"] {
         assert!(!shown.contains(secret), "{shown}");
     }
+}
+
+#[test]
+fn the_administrator_may_everything_until_a_roles_file_speaks() {
+    let administrator = Some("alice".into());
+    let sources = Sources { administrator, ..sources(true, None, false) };
+    let doors = Doors::new(sources.clone()).unwrap();
+    let somewhere = |kind, name| Identity {
+        address: Some([192, 0, 2, 1].into()),
+        ..Identity::new(kind, name, "c")
+    };
+    let administers = |doors: &Doors, kind, name| {
+        doors.decide(&somewhere(kind, name), Action::Admin, Target::Node).allow
+    };
+    assert!(administers(&doors, IdentityKind::User, "alice"));
+    for (kind, name) in [
+        (IdentityKind::User, "bob"),
+        (IdentityKind::Certificate, "alice"),
+        (IdentityKind::Anonymous, "alice"),
+    ] {
+        assert!(!administers(&doors, kind, name), "{kind:?} {name}");
+    }
+    let with = Sources { roles: source("roles", "[role.r]\nadmin = true\n"), ..sources };
+    assert!(!administers(&Doors::new(with).unwrap(), IdentityKind::User, "alice"));
 }

@@ -1,13 +1,20 @@
-//! `tidegate init`: certificates and a configuration.
+//! `tidegate init`: certificates, a configuration and a user to begin with.
 
-use std::{fs, io::Write, path::Path, time::Duration};
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::Args;
 use tidegate_client::ApiError;
 use tidegate_message::Code;
+use zeroize::Zeroizing;
 
-use super::print;
+use super::{mqtt::replace, print};
 use crate::{
+    auth::{self, ADMINISTRATOR, password},
     config::{self, Config},
     pki::{self, InitRequest, Kind, PkiError},
 };
@@ -64,12 +71,95 @@ pub(super) fn run(config: &Config, args: &InitArgs) -> Result<(), ApiError> {
         hosts: args.hosts.clone(),
         valid_for,
     };
+    let administrator = Administrator::of(config)?;
     pki::init(&pki_dir, &request).map_err(failed)?;
     text.push_str(&format!("certificates in {}\n", pki_dir.display()));
     if write_template(Path::new(config::FILE))? {
         text.push_str(&format!("configuration in {}\n", config::FILE));
     }
-    print(&text)
+    print(&text)?;
+    match administrator {
+        Some(administrator) => print(&administrator.make()?),
+        None => Ok(()),
+    }
+}
+
+/// The user that a site begins with.
+struct Administrator {
+    path: PathBuf,
+    /// The file of users as it is.
+    users: Zeroizing<String>,
+}
+
+impl Administrator {
+    /// Who is to be made; none where the configuration names a password file, which is somebody's own.
+    ///
+    /// # Errors
+    /// [`Code::CONFIG_INVALID`] if there is one already, [`Code::STORAGE_FAILED`].
+    fn of(config: &Config) -> Result<Option<Self>, ApiError> {
+        if config.mqtt.password_file.is_some() {
+            return Ok(None);
+        }
+        let path = auth::users_file(config);
+        let users = match fs::read_to_string(&path) {
+            Ok(users) => Zeroizing::new(users),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Zeroizing::default(),
+            Err(error) => {
+                let text = format!("{} cannot be read", path.display());
+                return Err(ApiError::new(Code::STORAGE_FAILED, text).caused_by(error));
+            }
+        };
+        if password::remove_user(&users, ADMINISTRATOR).is_some() {
+            let path = path.display();
+            let text = format!(
+                "{path} has the user {ADMINISTRATOR} already, who keeps the password; \
+                 `tidegate passwd {path} {ADMINISTRATOR}` sets another"
+            );
+            return Err(ApiError::new(Code::CONFIG_INVALID, text));
+        }
+        Ok(Some(Self { path, users }))
+    }
+
+    /// Makes the user, and says the password, of which only a hash is kept.
+    fn make(self) -> Result<Zeroizing<String>, ApiError> {
+        let Self { path, users } = self;
+        let failed = |error| {
+            ApiError::new(Code::INTERNAL, "the system gives no random bytes").caused_by(error)
+        };
+        let secret = new_password().map_err(failed)?;
+        let hash = password::hash(secret.as_bytes()).map_err(failed)?;
+        let users = password::set_user(&users, ADMINISTRATOR, &hash);
+        let users = users.expect("the name and the hash are ours");
+        let path_text = path.display();
+        replace(&path, &users).map_err(|error| {
+            let text = format!(
+                "there is no user {ADMINISTRATOR}: {path_text} cannot be written; \
+                 `tidegate passwd {path_text} {ADMINISTRATOR}` makes one"
+            );
+            ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
+        })?;
+        Ok(Zeroizing::new(format!(
+            "user {ADMINISTRATOR} in {path_text}, with this password, which is not shown again:\n  {}\n\
+             `tidegate passwd {path_text} {ADMINISTRATOR}` sets another\n",
+            *secret
+        )))
+    }
+}
+
+/// Letters and digits that are not taken for each other.
+const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+
+/// A hundred random bits, in four groups that can be typed.
+fn new_password() -> Result<Zeroizing<String>, password::RandomError> {
+    let random = Zeroizing::new(password::random::<20>()?);
+    let mut password = Zeroizing::new(String::with_capacity(23));
+    for (place, byte) in random.iter().enumerate() {
+        if place > 0 && place % 5 == 0 {
+            password.push('-');
+        }
+        password.push(char::from(LETTERS[usize::from(byte % 32)]));
+    }
+    Ok(password)
 }
 
 /// Writes the commented defaults unless there is a configuration already.
@@ -91,4 +181,38 @@ fn failed(error: PkiError) -> ApiError {
         _ => Code::CONFIG_INVALID,
     };
     ApiError::new(code, "the certificates cannot be made").caused_by(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_long_plain_and_never_the_same() {
+        let (one, other) = (new_password().unwrap(), new_password().unwrap());
+        assert_ne!(*one, *other);
+        let groups: Vec<&str> = one.split('-').collect();
+        assert_eq!(groups.iter().map(|group| group.len()).collect::<Vec<_>>(), [5; 4]);
+        assert!(groups.concat().bytes().all(|letter| LETTERS.contains(&letter)), "{}", *one);
+    }
+
+    #[test]
+    fn the_administrator_is_made_once_beside_others_and_only_the_hash_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.node.data_dir = folder.path().to_owned();
+        let path = auth::users_file(&config);
+        fs::write(&path, "ada:$6$c2FsdA==$aGFzaA==\n").unwrap();
+        let said = Administrator::of(&config).unwrap().expect("nobody is there").make().unwrap();
+        let secret = said.lines().nth(1).unwrap().trim();
+        let users = fs::read_to_string(&path).unwrap();
+        assert!(users.starts_with("ada:") && users.contains("\nadmin:$argon2id$"), "{users}");
+        assert!(!users.contains(secret));
+        let again = Administrator::of(&config).map(|_| ()).unwrap_err();
+        assert!(again.message().contains("tidegate passwd"), "{again}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), users);
+        // Who names a file keeps users there.
+        config.mqtt.password_file = Some(path);
+        assert!(Administrator::of(&config).unwrap().is_none());
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{self, IsTerminal as _, Read as _, Write as _},
+    io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::{
@@ -20,10 +20,12 @@ use tidegate_load::{
     command::{CommandError, PubArgs, SubArgs},
 };
 use tidegate_message::Code;
+use tidegate_sys::terminal;
 use tidegate_wire::mqtt::ReasonCode;
 use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
 
-use super::print;
+use super::{INTERRUPTED, print};
 use crate::{
     auth::{password, scram::Credentials},
     mqtt::import::import,
@@ -207,7 +209,7 @@ fn client_code(error: &ClientError) -> Code {
     }
 }
 
-pub(super) fn passwd(args: &PasswdArgs) -> Result<(), ApiError> {
+pub(super) async fn passwd(args: &PasswdArgs, stop: CancellationToken) -> Result<(), ApiError> {
     let path = &args.file;
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -223,7 +225,7 @@ pub(super) fn passwd(args: &PasswdArgs) -> Result<(), ApiError> {
             ApiError::new(Code::CONFIG_INVALID, text)
         })?
     } else {
-        let password = ask(&args.user)?;
+        let password = ask(&args.user, stop).await?;
         let failed = |error| {
             ApiError::new(Code::INTERNAL, "the system gives no random bytes").caused_by(error)
         };
@@ -243,41 +245,68 @@ pub(super) fn passwd(args: &PasswdArgs) -> Result<(), ApiError> {
     })
 }
 
-/// A password from the standard input: its first line, asked for where a person types it.
-fn ask(user: &str) -> Result<Vec<u8>, ApiError> {
-    let failed = |error| {
-        ApiError::new(Code::STORAGE_FAILED, "the standard input cannot be read").caused_by(error)
-    };
-    let shown = io::stdin().is_terminal();
-    if shown {
-        // The prompt is a courtesy.
-        let _ =
-            write!(io::stderr(), "Password for {user} (it will be shown; pipe it in to hide it): ");
+/// A password from the standard input: its first line. A person is asked for it twice, and nothing that is typed is shown.
+async fn ask(user: &str, stop: CancellationToken) -> Result<Zeroizing<Vec<u8>>, ApiError> {
+    let invalid = |text: &str| Err(ApiError::new(Code::CONFIG_INVALID, text));
+    if !io::stdin().is_terminal() {
+        let mut bytes = Zeroizing::default();
+        io::stdin().lock().take(64 << 10).read_to_end(&mut bytes).map_err(unread)?;
+        return match first_line(bytes) {
+            password if password.is_empty() => {
+                invalid("the password is empty; give one on the standard input")
+            }
+            password => Ok(password),
+        };
     }
-    let mut bytes = Vec::new();
-    if shown {
-        let mut line = String::new();
-        io::stdin().read_line(&mut line).map_err(failed)?;
-        bytes.extend_from_slice(line.as_bytes());
-    } else {
-        io::stdin().lock().take(64 << 10).read_to_end(&mut bytes).map_err(failed)?;
+    let password = typed(&format!("Password for {user}: "), &stop).await?;
+    if password.is_empty() {
+        return invalid("the password is empty; nothing was changed");
     }
+    if typed("Once more: ", &stop).await? != password {
+        return invalid("the two passwords differ; nothing was changed");
+    }
+    Ok(password)
+}
+
+/// A line that a person types unseen. An interrupt ends the program, with the terminal as it was.
+async fn typed(prompt: &str, stop: &CancellationToken) -> Result<Zeroizing<Vec<u8>>, ApiError> {
+    let silenced = terminal::silence(io::stdin()).map_err(unread)?;
+    // The prompt is a courtesy.
+    let _ = write!(io::stderr(), "{prompt}");
+    let line = tokio::task::spawn_blocking(|| {
+        let mut line = Zeroizing::default();
+        io::stdin().lock().read_until(b'\n', &mut line).map(|_| line)
+    });
+    tokio::select! {
+        line = line => {
+            let line = line.map_err(|error| {
+                ApiError::new(Code::INTERNAL, "the standard input was not read").caused_by(error)
+            })?;
+            Ok(first_line(line.map_err(unread)?))
+        }
+        () = stop.cancelled() => {
+            drop(silenced);
+            std::process::exit(INTERRUPTED);
+        }
+    }
+}
+
+fn unread(error: io::Error) -> ApiError {
+    ApiError::new(Code::STORAGE_FAILED, "the standard input cannot be read").caused_by(error)
+}
+
+/// What stands before the first end of a line.
+fn first_line(mut bytes: Zeroizing<Vec<u8>>) -> Zeroizing<Vec<u8>> {
     let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
     bytes.truncate(end);
     if bytes.last() == Some(&b'\r') {
         bytes.pop();
     }
-    if bytes.is_empty() {
-        return Err(ApiError::new(
-            Code::CONFIG_INVALID,
-            "the password is empty; give one on the standard input",
-        ));
-    }
-    Ok(bytes)
+    bytes
 }
 
 /// Replaces a file whole, readable by its owner alone.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
+pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let beside = path.with_file_name(name);

@@ -216,12 +216,12 @@ config! {
         /// What sessions, their messages and retained messages outlive: `memory` (nothing), `page` (the process, however it
         /// ends) or `disk` (a loss of power). Default `page`.
         durability: MqttDurability = MqttDurability(Durability::Page),
-        /// Users and what proves them, in Mosquitto's format; `tidegate passwd` writes it. Default none: nobody comes in by
-        /// user name.
+        /// Users and what proves them, in Mosquitto's format; `tidegate passwd` writes it. Default none: `users` in
+        /// node.data_dir, if `tidegate init` has made one.
         password_file: Option<PathBuf> = None,
         /// Rules for topics, in Mosquitto's grammar. Default none: whoever is in may publish and subscribe to everything.
         acl_file: Option<PathBuf> = None,
-        /// Whether clients come in that prove nothing. Default none: at listeners on loopback, while there is no password file.
+        /// Whether clients come in that prove nothing. Default none: at listeners on loopback, while no password file is named.
         allow_anonymous: Option<bool> = None,
         /// Bytes of messages that the node holds at most: waiting, in flight, retained and being received. Default `256MiB`.
         payload_bytes_max: ByteCount = ByteCount(256 << 20),
@@ -307,6 +307,8 @@ config! {
         key: Option<PathBuf> = None,
         /// Authorities of clients' certificates, PEM. Default none: clients show none.
         client_ca: Option<PathBuf> = None,
+        /// Revocation lists of those authorities, PEM; the site's own is looked at without being named. Default none.
+        client_crl: Option<PathBuf> = None,
         /// Whether clients without a certificate are refused. Default false.
         require_certificate: bool = false,
         /// Connections at a time. Default 100000.

@@ -7,7 +7,10 @@ use serde::Serialize;
 use tidegate_message::Instant;
 
 use super::{Examination, files};
-use crate::pki::{self, PkiError};
+use crate::pki::{
+    self, ISSUED_FILE, PkiError,
+    revocation::{self, LIST_FILE, RevocationList},
+};
 
 /// One that ends within that time is a problem.
 const RENEW_BEFORE: Duration = Duration::from_secs(30 * 86_400);
@@ -35,6 +38,13 @@ pub(super) fn examine(found: &mut Examination, folder: &Path, now: Instant) {
     for (name, entry, metadata) in files::entries(found, folder) {
         let path = entry.path();
         match name.rsplit_once('.') {
+            _ if name == LIST_FILE && metadata.is_file() => {
+                files::owned(found, &path, &metadata);
+                revocation_list(found, folder, now);
+            }
+            _ if [ISSUED_FILE, "crl.lock"].contains(&&*name) && metadata.is_file() => {
+                files::owned(found, &path, &metadata);
+            }
             Some((stem, "pem")) if metadata.is_file() => {
                 files::owned(found, &path, &metadata);
                 certificate(found, folder, stem, now);
@@ -48,6 +58,26 @@ pub(super) fn examine(found: &mut Examination, folder: &Path, now: Instant) {
                 }
             }
             _ => found.note(&path, "this is no certificate and no key"),
+        }
+    }
+}
+
+fn revocation_list(found: &mut Examination, folder: &Path, now: Instant) {
+    let path = folder.join(LIST_FILE);
+    let authority = CertificateDer::from_pem_file(folder.join("ca.pem")).ok();
+    match revocation::read(&path, authority.as_slice()) {
+        Err(error) => found.problem(&path, crate::error_chain(&error)),
+        Ok(lists) => {
+            for list in lists {
+                let RevocationList { number, entries, .. } = &list;
+                found.note(&path, format!("list {number}: {} certificates revoked", entries.len()));
+                if list.is_overdue(now) {
+                    found.problem(
+                        &path,
+                        "the authority meant to have made a newer list by now; copy that",
+                    );
+                }
+            }
         }
     }
 }

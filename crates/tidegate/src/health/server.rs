@@ -1,12 +1,27 @@
 //! `/healthz` and `/readyz` over HTTP/1.1.
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, time::Duration};
 
 use axum::{Json, Router, extract::State, http::StatusCode, routing::get};
-use tokio::net::TcpListener;
+use hyper::server::conn::http1;
+use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{Health, HealthReport};
+
+/// Who asks at a time; others wait.
+const CONNECTIONS_MAX: usize = 256;
+/// For a whole connection: an answer takes microseconds, and who asks again may come again.
+const CONNECTION_MAX: Duration = Duration::from_secs(5);
+/// Lines of a question's head, and its bytes.
+const HEADERS_MAX: usize = 64;
+const HEAD_BYTES_MAX: usize = 16 << 10;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why nobody can ask.
 #[derive(Debug, thiserror::Error)]
@@ -37,9 +52,38 @@ pub async fn serve(
         .route("/readyz", get(|State(health): State<Health>| answer(health, |report| report.ready)))
         .with_state(health);
     let serving = async move {
-        axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                Some(ended) = connections.join_next() => if let Err(error) = ended {
+                    tracing::error!(%error, "an answer about the node's health broke; this is a bug");
+                },
+                accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
+                    Ok((socket, _)) => {
+                        connections.spawn(converse(socket, router.clone()));
+                    }
+                    Err(error) => {
+                        // Most likely out of file descriptors: wait for some to come free.
+                        tracing::warn!(%error, "nobody can ask for the node's health");
+                        sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+            }
+        }
     };
     Ok((bound, serving))
+}
+
+/// Answers one connection. Who asks slowly is cut off: others wait for the place.
+async fn converse(socket: TcpStream, router: Router) {
+    let service = TowerToHyperService::new(router);
+    let mut http = http1::Builder::new();
+    http.max_headers(HEADERS_MAX).max_buf_size(HEAD_BYTES_MAX);
+    match timeout(CONNECTION_MAX, http.serve_connection(TokioIo::new(socket), service)).await {
+        Ok(Ok(())) | Err(_) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a question about the node's health broke off"),
+    }
 }
 
 async fn answer(
@@ -64,6 +108,29 @@ mod tests {
         let mut answer = String::new();
         socket.read_to_string(&mut answer).await.unwrap();
         answer
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_slowly_or_at_length_is_cut_off() {
+        let stop = CancellationToken::new();
+        let (address, serving) =
+            serve("127.0.0.1:0".parse().unwrap(), Health::default(), stop.clone()).await.unwrap();
+        let serving = tokio::spawn(serving);
+        let mut slow = tokio::net::TcpStream::connect(address).await.unwrap();
+        slow.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
+        let mut rest = Vec::new();
+        slow.read_to_end(&mut rest).await.unwrap();
+        assert!(!rest.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&rest));
+        let mut long = tokio::net::TcpStream::connect(address).await.unwrap();
+        let head =
+            format!("GET /healthz HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(4 * HEAD_BYTES_MAX));
+        // It may be cut off before it is through, and without a word.
+        let _ = long.write_all(head.as_bytes()).await;
+        let mut rest = Vec::new();
+        let _ = long.read_to_end(&mut rest).await;
+        assert!(!rest.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&rest));
+        stop.cancel();
+        serving.await.unwrap().unwrap();
     }
 
     #[tokio::test]

@@ -14,7 +14,9 @@ use quinn::{
     congestion::CubicConfig,
     crypto::rustls::{QuicClientConfig, QuicServerConfig},
 };
+use rustls::{AlertDescription, CertificateError};
 use rustls_pki_types::CertificateDer;
+use tidegate_message::{Code, Identity, IdentityKind};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::mpsc,
@@ -29,7 +31,13 @@ use super::{
     core::{Carrier, Core, Handle},
     quic, tcp,
 };
-use crate::pki::{Credentials, NODE_SERVER_NAME, PeerIdentity};
+use crate::{
+    auth::{
+        self,
+        audit::{Audit, Entry, Outcome},
+    },
+    pki::{Credentials, NODE_SERVER_NAME, PeerIdentity},
+};
 
 /// Peers that are being authenticated at once; further ones wait.
 const HANDSHAKES_MAX: usize = 64;
@@ -58,7 +66,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on `address`; port 0 chooses one that is free on both.
+    /// Listens on `address`; port 0 chooses one that is free on both. Who is refused is written down in `audit`.
     ///
     /// # Errors
     /// [`LinkError::Bind`]; [`LinkError::Credentials`] unless the credentials are a node's.
@@ -66,6 +74,7 @@ impl Listener {
         address: SocketAddr,
         credentials: &Credentials,
         config: LinkConfig,
+        audit: Audit,
     ) -> Result<Self, LinkError> {
         let tls = Arc::new(credentials.server_tls(PROTOCOL)?);
         let crypto = QuicServerConfig::try_from(tls.clone()).expect("TLS 1.3 is always enabled");
@@ -78,8 +87,9 @@ impl Listener {
         let address = endpoint.local_addr().map_err(LinkError::Socket)?;
         let (links, accepted) = mpsc::channel(ACCEPTED_MAX);
         let mut accepting = JoinSet::new();
-        accepting.spawn(accept_quic(endpoint.clone(), config.clone(), links.clone()));
-        accepting.spawn(accept_tcp(tcp, TlsAcceptor::from(tls), config, links));
+        let quic = accept_quic(endpoint.clone(), config.clone(), audit.clone(), links.clone());
+        accepting.spawn(quic);
+        accepting.spawn(accept_tcp(tcp, TlsAcceptor::from(tls), config, audit, links));
         Ok(Self { address, accepted, endpoint, accepting })
     }
 
@@ -194,7 +204,10 @@ async fn dial_tcp(
         reason = link.closed() => match reason {
             // The alert comes after our side of the handshake is done (RFC 8446, section 4.4.2.4).
             DownReason::Broken { reason } if reason.contains("alert") => {
-                Err(LinkError::Refused { address, reason })
+                Err(match reason.contains(REVOKED) {
+                    true => LinkError::Revoked { address, ours: true },
+                    false => LinkError::Refused { address, reason },
+                })
             }
             reason => Err(LinkError::Unreachable {
                 address,
@@ -209,6 +222,12 @@ async fn dial_tcp(
 fn tcp_error(address: SocketAddr, error: &io::Error) -> LinkError {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {
+        Some(rustls::Error::AlertReceived(AlertDescription::CertificateRevoked)) => {
+            LinkError::Revoked { address, ours: true }
+        }
+        Some(rustls::Error::InvalidCertificate(CertificateError::Revoked)) => {
+            LinkError::Revoked { address, ours: false }
+        }
         Some(tls) => LinkError::Refused { address, reason: tls.to_string() },
         None => {
             LinkError::Unreachable { address, transport: Transport::Tcp, reason: error.to_string() }
@@ -220,6 +239,7 @@ async fn accept_tcp(
     listener: TcpListener,
     tls: TlsAcceptor,
     config: LinkConfig,
+    audit: Audit,
     links: mpsc::Sender<Link>,
 ) {
     let mut handshakes = JoinSet::new();
@@ -230,7 +250,7 @@ async fn accept_tcp(
                 Ok((stream, address)) => {
                     let (tls, limit) = (tls.clone(), config.connect_timeout);
                     let answer = answer_tcp(stream, address, tls, config.clone());
-                    handshakes.spawn(admit(address, limit, answer, links.clone()));
+                    handshakes.spawn(admit(address, limit, answer, audit.clone(), links.clone()));
                 }
                 Err(error) => {
                     // Out of file descriptors, most likely: give others the time to close some.
@@ -336,11 +356,23 @@ async fn dial_quic(
     }
 }
 
+/// As a TCP link that is up says that it was ended by this alert.
+const REVOKED: &str = "CertificateRevoked";
+/// The alert certificate_revoked (RFC 8446 section 6) as QUIC carries it (RFC 9001 section 4.8).
+const CERTIFICATE_REVOKED: u64 = 0x100 + 44;
+
 /// Tells a certificate that is not accepted from a peer that is not there.
 fn dial_error(address: SocketAddr, error: ConnectionError) -> LinkError {
     // Codes from 0x100 on are TLS alerts (RFC 9001, section 4.8).
     let is_alert = |code: quinn::TransportErrorCode| (0x100..0x200).contains(&u64::from(code));
+    let is_revoked = |code| u64::from(code) == CERTIFICATE_REVOKED;
     let refused = match &error {
+        ConnectionError::TransportError(error) if is_revoked(error.code) => {
+            return LinkError::Revoked { address, ours: false };
+        }
+        ConnectionError::ConnectionClosed(close) if is_revoked(close.error_code) => {
+            return LinkError::Revoked { address, ours: true };
+        }
         ConnectionError::TransportError(error) => is_alert(error.code),
         ConnectionError::ConnectionClosed(close) => is_alert(close.error_code),
         _ => false,
@@ -353,7 +385,12 @@ fn dial_error(address: SocketAddr, error: ConnectionError) -> LinkError {
     }
 }
 
-async fn accept_quic(endpoint: quinn::Endpoint, config: LinkConfig, links: mpsc::Sender<Link>) {
+async fn accept_quic(
+    endpoint: quinn::Endpoint,
+    config: LinkConfig,
+    audit: Audit,
+    links: mpsc::Sender<Link>,
+) {
     let mut handshakes = JoinSet::new();
     loop {
         tokio::select! {
@@ -362,7 +399,7 @@ async fn accept_quic(endpoint: quinn::Endpoint, config: LinkConfig, links: mpsc:
                 let Some(incoming) = incoming else { return };
                 let (address, limit) = (incoming.remote_address(), config.connect_timeout);
                 let answer = answer_quic(incoming, endpoint.clone(), config.clone());
-                handshakes.spawn(admit(address, limit, answer, links.clone()));
+                handshakes.spawn(admit(address, limit, answer, audit.clone(), links.clone()));
             }
         }
     }
@@ -373,6 +410,7 @@ async fn admit(
     address: SocketAddr,
     limit: Duration,
     answer: impl Future<Output = Result<Link, LinkError>>,
+    audit: Audit,
     links: mpsc::Sender<Link>,
 ) {
     match time::timeout(limit, answer).await {
@@ -381,8 +419,24 @@ async fn admit(
         Ok(Err(error)) => {
             let code = error.code();
             tracing::warn!(%address, %code, reason = chain(&error), "peer refused");
+            if code != Code::LINK_DOWN {
+                audit.tell(|| refused(address, chain(&error)));
+            }
         }
         Err(_) => tracing::warn!(%address, "peer refused: handshake took too long"),
+    }
+}
+
+/// A peer that was not let in.
+fn refused(address: SocketAddr, rule: String) -> Entry {
+    let nobody = Identity {
+        address: Some(address.ip()),
+        ..Identity::new(IdentityKind::Certificate, "", "")
+    };
+    Entry {
+        what: "login".to_owned(),
+        rule,
+        ..Entry::of(auth::now().wall, "link", &nobody, Outcome::Refused)
     }
 }
 

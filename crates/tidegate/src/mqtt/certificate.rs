@@ -2,6 +2,8 @@
 
 use rustls_pki_types::CertificateDer;
 
+use crate::pki::der::{OBJECT_IDENTIFIER, SEQUENCE, SET, element};
+
 /// The first common name of a certificate's subject; none if it has none that can be read.
 ///
 /// Letters of two and four bytes (BMPString, UniversalString) are not read: their bytes, taken for UTF-8, may be another's
@@ -28,13 +30,10 @@ fn name_of(mut subject: &[u8]) -> Option<String> {
     None
 }
 
-const OBJECT_IDENTIFIER: u8 = 0x06;
 const UTF8_STRING: u8 = 0x0c;
 const PRINTABLE_STRING: u8 = 0x13;
 const TELETEX_STRING: u8 = 0x14;
 const IA5_STRING: u8 = 0x16;
-const SEQUENCE: u8 = 0x30;
-const SET: u8 = 0x31;
 const COMMON_NAME: [u8; 3] = [0x55, 0x04, 0x03];
 
 fn text_of(tag: u8, text: &[u8]) -> Option<&str> {
@@ -45,22 +44,6 @@ fn text_of(tag: u8, text: &[u8]) -> Option<&str> {
         _ => false,
     };
     (is_of_kind && !text.is_empty() && !text.contains(char::is_control)).then_some(text)
-}
-
-/// Tag, content and what follows of the first DER element.
-fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&tag, rest) = bytes.split_first()?;
-    let (&first, rest) = rest.split_first()?;
-    let (length, rest) = match first {
-        0..=0x7f => (usize::from(first), rest),
-        0x81..=0x82 => {
-            let (length, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-            (length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)), rest)
-        }
-        _ => return None,
-    };
-    let (content, rest) = rest.split_at_checked(length)?;
-    Some((tag, content, rest))
 }
 
 #[cfg(test)]

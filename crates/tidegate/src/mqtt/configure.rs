@@ -6,6 +6,7 @@ use std::{
 
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
+    client::{WebPkiServerVerifier, danger::ServerCertVerifier},
     crypto::ring,
     server::{NoClientAuth, WebPkiClientVerifier, danger::ClientCertVerifier},
     version::{TLS12, TLS13},
@@ -30,6 +31,7 @@ use crate::{
     access::Access,
     auth,
     config::{ByteCount, Config, MqttBridgeSection, MqttListenerSection, MqttSection},
+    pki::revocation::{Checked, Revocations},
 };
 
 /// The settings of the MQTT server that `config` describes.
@@ -107,15 +109,17 @@ pub(super) fn settings(config: &Config, access: Access) -> Result<ServerSettings
             // Who makes users wants them to be asked for.
             listener.listen.ip().is_loopback() && section.password_file.is_none()
         });
+        let revocations = revocations(name, listener, &access)?;
+        let tls = match listener.protocol.is_secure() {
+            true => Some(tls(config, name, listener, &revocations)?),
+            false => None,
+        };
         Ok(ListenerSettings {
             name: name.as_str().into(),
             listen: listener.listen,
             protocol: listener.protocol,
-            tls: if listener.protocol.is_secure() {
-                Some(tls(config, name, listener)?)
-            } else {
-                None
-            },
+            tls,
+            revocations,
             connections_max: listener.connections_max as usize,
             connect_timeout: listener.connect_timeout,
             anonymous,
@@ -212,6 +216,7 @@ fn check_listener(
             ("certificate", listener.certificate.is_some()),
             ("key", listener.key.is_some()),
             ("client_ca", listener.client_ca.is_some()),
+            ("client_crl", listener.client_crl.is_some()),
             ("require_certificate", listener.require_certificate),
         ] {
             if is_set {
@@ -260,6 +265,7 @@ fn check_listener(
 pub(super) fn bridges(
     config: &Config,
     server: &ServerSettings,
+    access: &Access,
 ) -> Result<Vec<BridgeSettings>, ApiError> {
     if config.mqtt_bridges.is_empty() {
         return Ok(Vec::new());
@@ -274,7 +280,9 @@ pub(super) fn bridges(
     let node = format!("{}-{number}", config.node.name.as_str());
     let sections = config.mqtt_bridges.iter();
     let policies = policies(&config.mqtt)?;
-    sections.map(|(name, section)| bridge(name, section, &node, server, &policies)).collect()
+    sections
+        .map(|(name, section)| bridge(name, section, &node, server, access, &policies))
+        .collect()
 }
 
 fn bridge(
@@ -282,6 +290,7 @@ fn bridge(
     section: &MqttBridgeSection,
     node: &str,
     server: &ServerSettings,
+    access: &Access,
     policies: &PolicyConfig,
 ) -> Result<BridgeSettings, ApiError> {
     let key_of = |key: &str| format!("mqtt.bridge.{name}.{key}");
@@ -350,7 +359,7 @@ fn bridge(
         port,
         version: section.version,
         bridge_aware: section.bridge_aware,
-        tls: if section.tls { Some(bridge_tls(&key_of, section)?) } else { None },
+        tls: if section.tls { Some(bridge_tls(&key_of, section, access)?) } else { None },
         username: section.username.clone(),
         password,
         topics_out: list(&section.topics_out),
@@ -396,14 +405,23 @@ pub(crate) fn authorities(key: &str, named: Option<&Path>) -> Result<RootCertSto
 fn bridge_tls(
     key_of: &dyn Fn(&str) -> String,
     section: &MqttBridgeSection,
+    access: &Access,
 ) -> Result<RemoteTls, ApiError> {
     let key = key_of("ca");
     let path = section.ca.clone().unwrap_or_else(|| SYSTEM_AUTHORITIES.into());
     let roots = authorities(&key, section.ca.as_deref())?;
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let provider = Arc::new(ring::default_provider());
+    let verifier: Arc<dyn ServerCertVerifier> =
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+            .build()
+            .map_err(|error| unreadable(&key, &path, &error))?;
+    // The site's own list: another authority's certificates are on none of ours.
+    let verifier = Checked::new(verifier, vec![access.revocations.clone()]);
+    let builder = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13, &TLS12])
         .map_err(|error| invalid(&key_of("tls"), &error))?
-        .with_root_certificates(roots);
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier));
     let config = match (&section.certificate, &section.key) {
         (None, None) => builder.with_no_client_auth(),
         (Some(certificate), Some(path)) => {
@@ -430,11 +448,43 @@ fn bridge_tls(
     Ok(RemoteTls::new(config, &digest.finalize()))
 }
 
+/// Which certificates of a listener's clients no longer count: those on the site's list, if the site's authority is one of
+/// theirs, and those in the listener's own file.
+fn revocations(
+    name: &str,
+    listener: &MqttListenerSection,
+    access: &Access,
+) -> Result<Vec<Arc<Revocations>>, ApiError> {
+    let key_of = |key: &str| format!("mqtt.listener.{name}.{key}");
+    let Some(path) = &listener.client_ca else {
+        if listener.client_crl.is_some() {
+            let text = format!("{} needs client_ca: who signed it?", key_of("client_crl"));
+            return Err(ApiError::new(Code::CONFIG_INVALID, text));
+        }
+        return Ok(Vec::new());
+    };
+    let authorities = certificates(&key_of("client_ca"), path)?;
+    let mut revocations = Vec::new();
+    if authorities.iter().any(|authority| access.revocations.is_of(authority)) {
+        revocations.push(access.revocations.clone());
+    }
+    if let Some(path) = &listener.client_crl {
+        let failed = |error: &dyn std::error::Error| unreadable(&key_of("client_crl"), path, error);
+        // A file that was named is there, or nobody was meant to be let in.
+        fs::metadata(path).map_err(|error| failed(&error))?;
+        let own = Revocations::open(path.clone(), authorities).map_err(|error| failed(&error))?;
+        own.tell_to(access.audit.clone());
+        revocations.push(Arc::new(own));
+    }
+    Ok(revocations)
+}
+
 /// TLS 1.2 and 1.3, since devices live long.
 fn tls(
     config: &Config,
     name: &str,
     listener: &MqttListenerSection,
+    revocations: &[Arc<Revocations>],
 ) -> Result<Arc<ServerConfig>, ApiError> {
     let key_of = |key: &str| format!("mqtt.listener.{name}.{key}");
     let own = |extension: &str| {
@@ -473,7 +523,9 @@ fn tls(
             } else {
                 builder.allow_unauthenticated()
             };
-            builder.build().map_err(|error| unreadable(&key_of("client_ca"), path, &error))?
+            let verifier =
+                builder.build().map_err(|error| unreadable(&key_of("client_ca"), path, &error))?;
+            Arc::new(Checked::new(verifier, revocations.to_vec()))
         }
     };
     let config = ServerConfig::builder_with_provider(provider)
@@ -520,9 +572,10 @@ mod tests {
         let text = text.replace("FOLDER", &place.to_string());
         let text = format!("[node]\nname = \"north\"\ndata_dir = \"{place}\"\n{text}");
         let config = Config::parse(Path::new("site.toml"), &text)?;
-        let settings = settings(&config, access(&config)?)?;
-        let again = bridges(&config, &settings)?;
-        let found = bridges(&config, &settings)?;
+        let access = access(&config)?;
+        let settings = settings(&config, access.clone())?;
+        let again = bridges(&config, &settings, &access)?;
+        let found = bridges(&config, &settings, &access)?;
         assert_eq!(
             found.first().map(|bridge| &bridge.node),
             again.first().map(|bridge| &bridge.node),

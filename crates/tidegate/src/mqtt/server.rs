@@ -26,6 +26,7 @@ use super::{
 use crate::{
     clock,
     health::{Health, Pulse},
+    pki::Revocations,
 };
 
 /// Questions that may wait for the doors; beyond them clients are told that the server is busy.
@@ -232,7 +233,7 @@ impl Server {
             }
         }
         for inbox in self.inboxes.iter() {
-            inbox.put([Note::KickAnonymous]);
+            inbox.put([Note::KickAnonymous, Note::KickRevoked]);
         }
     }
 
@@ -248,6 +249,25 @@ impl Server {
     pub fn kick_tokens(&self) {
         for inbox in self.inboxes.iter() {
             inbox.put([Note::KickTokens]);
+        }
+    }
+
+    /// Reads the revocation lists of listeners that were written anew. Whether others are in use now; a file that cannot be
+    /// used is told, and changes nothing.
+    pub fn refresh_revocations(&self, refresh: &dyn Fn(&Revocations) -> bool) -> bool {
+        let mut changed = false;
+        for listener in &self.listeners {
+            for lists in &listener.settings().revocations {
+                changed |= refresh(lists);
+            }
+        }
+        changed
+    }
+
+    /// Ends the connections of those whose certificate was revoked.
+    pub fn kick_revoked(&self) {
+        for inbox in self.inboxes.iter() {
+            inbox.put([Note::KickRevoked]);
         }
     }
 

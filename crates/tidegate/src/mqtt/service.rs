@@ -14,7 +14,7 @@ use super::{
     configure,
     server::Server,
 };
-use crate::{access::Access, auth, config::Config, health::Health};
+use crate::{access::Access, auth, config::Config, health::Health, pki::Revocations};
 
 /// What serves MQTT in a node; it stops when dropped.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Service {
     /// What keeps it from that, naming the key, the file or the address.
     pub fn start(config: &Config, access: Access, health: &Health) -> Result<Self, ApiError> {
         let settings = configure::settings(config, access.clone())?;
-        let planned = configure::bridges(config, &settings)?;
+        let planned = configure::bridges(config, &settings, &access)?;
         let server = Server::start(settings, health).map_err(|error| {
             let text = "MQTT cannot be served; mqtt.enabled=false leaves it out";
             ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
@@ -97,7 +97,7 @@ impl Service {
         let settings = configure::settings(&new, self.access.clone())?;
         let rules = auth::sources(&new)?;
         let rules = self.access.doors.prepare(rules).map_err(|error| auth::unread(&error))?;
-        let planned = configure::bridges(&new, &settings)?;
+        let planned = configure::bridges(&new, &settings, &self.access)?;
         // All of it is right.
         let mut reloaded = Reloaded {
             exchanged: running.config.differences(&new),
@@ -124,6 +124,14 @@ impl Service {
         running.config = new;
         self.exchange_bridges(&mut running.bridges, planned, &mut reloaded.bridges)?;
         Ok(reloaded)
+    }
+
+    /// Looks for other revocation lists with `refresh`, which says whether there are any; ends the connections of those who are
+    /// on them. `elsewhere`: whether the site's own list is another now.
+    pub fn refresh_revocations(&self, elsewhere: bool, refresh: &dyn Fn(&Revocations) -> bool) {
+        if self.server.refresh_revocations(refresh) | elsewhere {
+            self.server.kick_revoked();
+        }
     }
 
     fn exchange_bridges(

@@ -17,7 +17,7 @@ use tidegate_message::{Authorize, Identity, IdentityKind, Proof, Refusal};
 use tidegate_wire::mqtt::Connect;
 
 use super::journal::JournalSettings;
-use crate::auth::limits::Lease;
+use crate::{auth::limits::Lease, pki::Revocations};
 
 /// A server of some listeners and shards.
 #[derive(Clone, Debug)]
@@ -55,6 +55,8 @@ pub struct ListenerSettings {
     pub protocol: Protocol,
     /// Certificate and clients' authorities, with TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Which certificates of clients no longer count, by which `tls` goes as well.
+    pub revocations: Vec<Arc<Revocations>>,
     /// Connections at a time.
     pub connections_max: usize,
     /// Longest time from a connection to its CONNECT, TLS and WebSocket included.
@@ -80,6 +82,7 @@ impl ListenerSettings {
             listen,
             protocol: Protocol::Tcp,
             tls: None,
+            revocations: Vec::new(),
             connections_max: 100_000,
             connect_timeout: Duration::from_secs(10),
             anonymous: false,

@@ -106,6 +106,8 @@ pub(super) enum Note {
     KickAnonymous,
     /// Ends the connections of those who came by a token.
     KickTokens,
+    /// Ends the connections of those whose certificate was revoked.
+    KickRevoked,
     /// Ends all connections, then the shard.
     Stop,
 }
@@ -162,6 +164,15 @@ pub(super) struct Connection {
     lease: Option<Lease>,
     /// When the token that it showed expires.
     expires_at: Option<Instant>,
+}
+
+impl Connection {
+    /// Whether the client's certificate is on a list that its listener goes by now.
+    fn is_revoked(&self) -> bool {
+        let Some(certificate) = self.transport.peer_certificate() else { return false };
+        let lists = &self.listener.settings().revocations;
+        lists.iter().any(|lists| lists.find(certificate).is_some())
+    }
 }
 
 #[derive(Debug)]
@@ -356,6 +367,7 @@ impl Shard {
             }
             Note::KickAnonymous => self.kick_anonymous(),
             Note::KickTokens => self.kick_tokens(),
+            Note::KickRevoked => self.kick_revoked(),
             Note::Stop => {
                 self.stops = Some(now + LINGER);
                 let registry = self.parts.poll.registry();

@@ -10,7 +10,7 @@ use std::{
 
 use mio::net::TcpStream;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
-use rustls_pki_types::ServerName;
+use rustls_pki_types::{CertificateDer, ServerName};
 use tidegate_wire::websocket::{
     CloseCode, Decoder, Flow, Handshake, Step, binary_header, encode_close,
 };
@@ -89,8 +89,12 @@ impl Transport {
 
     /// The common name of the client's certificate, once the handshake is over.
     pub(super) fn certificate(&self) -> Option<String> {
-        let certificates = self.tls.as_ref()?.peer_certificates()?;
-        super::certificate::common_name(certificates.first()?)
+        super::certificate::common_name(self.peer_certificate()?)
+    }
+
+    /// The peer's certificate, once it was verified.
+    pub(super) fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
+        self.tls.as_ref()?.peer_certificates()?.first()
     }
 
     /// Whether nothing stands between MQTT and the socket.

@@ -71,6 +71,7 @@ impl Rig {
             kind: Kind::Application,
             name: "application".to_owned(),
             node: NodeId([2; 32]),
+            serial: "02".parse().unwrap(),
         };
         let application = Identity::of_peer(&application, None);
         Self { node, camera, link, application }
@@ -260,6 +261,7 @@ fn rig_with_roles(roles: &str) -> Rig {
         kind: Kind::Application,
         name: "application".to_owned(),
         node: NodeId([2; 32]),
+        serial: "02".parse().unwrap(),
     };
     rig.application = Identity::of_peer(&peer, Some([192, 0, 2, 1].into()));
     rig
@@ -273,6 +275,7 @@ fn exchange(rig: &Rig, roles: Option<&str>) {
         roles,
         tokens: None,
         allow_anonymous: false,
+        administrator: None,
         decoy_key: DecoyKey([0; 32]),
     };
     let doors = &rig.node.access.doors;
@@ -333,6 +336,7 @@ async fn without_roles_a_camera_that_is_away_is_for_this_machine_to_unregister()
         kind: Kind::Application,
         name: "application".to_owned(),
         node: NodeId([2; 32]),
+        serial: "02".parse().unwrap(),
     };
     rig.application = Identity::of_peer(&peer, Some([127, 0, 0, 1].into()));
     rig.node.unregister(&rig.application, &cam1).await.unwrap();

@@ -17,7 +17,11 @@ use rcgen::{
 };
 use rustls_pki_types::pem::PemObject;
 
-use super::{Kind, NODE_SERVER_NAME, PkiError, VALID_FOR_DEFAULT, checked_name, read, uri};
+use super::{
+    Kind, NODE_SERVER_NAME, PkiError, VALID_FOR_DEFAULT, checked_name,
+    issued::{Issued, record},
+    read, uri,
+};
 
 /// What [`init`] makes.
 #[derive(Clone, Debug)]
@@ -74,10 +78,14 @@ pub fn init(dir: &Path, request: &InitRequest) -> Result<(), PkiError> {
     let mut files =
         vec![("ca.pem".to_owned(), authority.pem()), ("ca.key".to_owned(), key.serialize_pem())];
     let issuer = Issuer::new(params, key);
+    let mut made = Vec::new();
     for (kind, name) in owners {
-        files.extend(issue(&issuer, kind, name, &request.hosts, request.valid_for)?);
+        let new = issue(&issuer, kind, name, &request.hosts, request.valid_for)?;
+        files.extend(new.files);
+        made.push(new.issued);
     }
-    write_all(dir, &files)
+    write_all(dir, &files)?;
+    record(dir, &made)
 }
 
 /// Makes one more certificate with the authority in `dir`.
@@ -92,7 +100,9 @@ pub fn add(
     valid_for: Duration,
 ) -> Result<(), PkiError> {
     checked_name(name)?;
-    write_all(dir, &issue(&signer(dir)?, kind, name, hosts, valid_for)?)
+    let new = issue(&signer(dir)?, kind, name, hosts, valid_for)?;
+    write_all(dir, &new.files)?;
+    record(dir, &[new.issued])
 }
 
 /// The authority's key, and what it signs with.
@@ -133,6 +143,13 @@ fn params(common_name: &str, unit: &str, valid_for: Duration) -> CertificatePara
     params
 }
 
+/// A certificate that is not written yet.
+struct New {
+    /// The certificate and its key.
+    files: [(String, String); 2],
+    issued: Issued,
+}
+
 /// The certificate and key files of one owner.
 fn issue(
     issuer: &Issuer<'_, KeyPair>,
@@ -140,11 +157,13 @@ fn issue(
     name: &str,
     hosts: &[String],
     valid_for: Duration,
-) -> Result<[(String, String); 2], PkiError> {
+) -> Result<New, PkiError> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)
         .map_err(|source| PkiError::Issue { name: name.to_owned(), source })?;
     let certificate = certify(issuer, kind, name, hosts, valid_for, &key)?;
-    Ok([(format!("{name}.pem"), certificate.pem()), (format!("{name}.key"), key.serialize_pem())])
+    let files =
+        [(format!("{name}.pem"), certificate.pem()), (format!("{name}.key"), key.serialize_pem())];
+    Ok(New { files, issued: Issued::of(certificate.der())? })
 }
 
 /// A certificate for one owner's public key.

@@ -23,11 +23,13 @@ use sha2::{Digest as _, Sha256};
 use super::{
     Credentials, Kind, PeerIdentity, PkiError, checked_name,
     issue::{Signer, certify, signer, writable, write_all},
+    issued::{Issued, record},
     provider, read_certificate,
 };
 
 /// The authority of a site, with its key.
 pub struct Authority {
+    dir: PathBuf,
     signer: Signer,
     pem: String,
 }
@@ -39,7 +41,8 @@ impl Authority {
     /// [`PkiError::Missing`] if its key is not here, and if its files are not what they should be.
     pub fn load(dir: &Path) -> Result<Self, PkiError> {
         let (pem, _) = read_certificate(&dir.join("ca.pem"))?;
-        Ok(Self { signer: signer(dir)?, pem: String::from_utf8_lossy(&pem).into_owned() })
+        let pem = String::from_utf8_lossy(&pem).into_owned();
+        Ok(Self { dir: dir.to_owned(), signer: signer(dir)?, pem })
     }
 
     /// Its certificate in PEM.
@@ -50,7 +53,7 @@ impl Authority {
     /// A certificate in PEM for a key that is elsewhere: `public_key` is a point of P-256, uncompressed.
     ///
     /// # Errors
-    /// [`PkiError`] for names and hosts that cannot be.
+    /// [`PkiError`] for names and hosts that cannot be, and if it cannot be written down.
     pub fn issue(
         &self,
         kind: Kind,
@@ -60,7 +63,10 @@ impl Authority {
         public_key: &[u8],
     ) -> Result<String, PkiError> {
         let key = PublicKey(public_key);
-        Ok(certify(&self.signer, kind, checked_name(name)?, hosts, valid_for, &key)?.pem())
+        let made = certify(&self.signer, kind, checked_name(name)?, hosts, valid_for, &key)?;
+        // Nobody has a certificate that could not be revoked by name.
+        record(&self.dir, &[Issued::of(made.der())?])?;
+        Ok(made.pem())
     }
 }
 

@@ -6,7 +6,7 @@ use futures::StreamExt;
 use tidegate::{
     camera::CameraError,
     link::Transport,
-    pki::{self, InitRequest},
+    pki::{self, InitRequest, revocation::Reason},
 };
 use tidegate_client::{
     Changes, Code, ControllerKind, Event, Instant, SubscribeRequest, Subscription,
@@ -206,4 +206,68 @@ async fn a_camera_node_takes_its_name_from_an_application_that_registered_it() {
     timeout(Duration::from_secs(20), away).await.expect("it goes offline");
     let again = squatter.register(registration).await;
     assert_eq!(again.unwrap_err().code(), Code::CAMERA_TAKEN);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_is_revoked_loses_link_and_streams_and_nobody_else_does() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let (_camera, _stolen) = (world.camera("cam1", SCENE), world.camera("cam2", SCENE));
+    for name in ["cam1", "cam2"] {
+        world.wait_for_camera(&client, name).await;
+    }
+    let other = world.client_as("other").await;
+    let mut good = client.subscribe(request("cam1")).await.expect("a subscription");
+    let mut shut = other.subscribe(request("cam1")).await.expect("a subscription");
+    delivers(&mut shut).await;
+
+    let both = ["cam2".to_owned(), "other".to_owned()];
+    pki::revoke(world.path(), &both, Reason::KeyCompromise).expect("the authority is here");
+    assert!(world.revocations.refresh().expect("a list"));
+    let ended = async {
+        loop {
+            match shut.next().await.expect("a reason") {
+                Ok(_) => {}
+                Err(error) => return error,
+            }
+        }
+    };
+    let error = timeout(Duration::from_secs(20), ended).await.expect("word of it");
+    assert_eq!(error.code(), Code::IDENTITY_REVOKED, "{error}");
+    assert!(error.message().contains("key-compromise"), "{error}");
+    // Neither over the connection that there is, nor over a new one.
+    assert_eq!(other.cameras().await.unwrap_err().code(), Code::IDENTITY_REVOKED);
+    let again = world.try_client_as("other").await.map(|_| ());
+    assert_eq!(again.unwrap_err().code(), Code::IDENTITY_REVOKED);
+    let away = async {
+        while client.camera(&"cam2".parse().unwrap()).await.expect("its info").online {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), away).await.expect("its link ends");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let cam2 = client.camera(&"cam2".parse().unwrap()).await.expect("its info");
+    assert!(!cam2.online, "it does not come again");
+    delivers(&mut good).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_camera_leaves_an_edge_node_that_was_revoked() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let dial = world.dial("cam1", Transport::Quic, world.path());
+    let revocations = dial.credentials.revocations().clone();
+    let camera = world.camera_dialling("cam1", SCENE, dial);
+    world.wait_for_camera(&client, "cam1").await;
+    pki::revoke(world.path(), &["edge".to_owned()], Reason::Superseded).unwrap();
+    assert!(revocations.refresh().expect("a list"));
+    let away = async {
+        while client.camera(&"cam1".parse().unwrap()).await.expect("its info").online {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), away).await.expect("it leaves");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!client.camera(&"cam1".parse().unwrap()).await.unwrap().online, "and stays away");
+    assert!(!camera.task.is_finished(), "it goes on trying: the list may name another node");
 }

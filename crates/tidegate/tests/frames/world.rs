@@ -3,6 +3,7 @@
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
+    sync::Arc,
     time::Duration,
 };
 
@@ -14,9 +15,9 @@ use tidegate::{
     health::Health,
     link::{LinkConfig, Transport},
     node::{Node, NodeOptions},
-    pki::{self, InitRequest},
+    pki::{self, InitRequest, Revocations},
 };
-use tidegate_client::{Client, Credentials, Delivery, Event, Instant, SubscribeRequest};
+use tidegate_client::{ApiError, Client, Credentials, Delivery, Event, Instant, SubscribeRequest};
 use tidegate_frame::{knob::FrameLimits, transfer::TransferConfig};
 use tidegate_log::LogConfig;
 use tidegate_wire::TransferHints;
@@ -29,6 +30,8 @@ pub(crate) const CAMERAS: [&str; 3] = ["cam1", "cam2", "cam3"];
 /// A running edge node and the certificates of all who may speak to it.
 pub(crate) struct World {
     pub(crate) folder: TempDir,
+    /// The edge node's.
+    pub(crate) revocations: Arc<Revocations>,
     pub(crate) api: SocketAddr,
     pub(crate) link: SocketAddr,
     node: Option<(JoinHandle<()>, CancellationToken)>,
@@ -55,7 +58,8 @@ impl World {
         };
         pki::init(folder.path(), &request).expect("certificates");
         let any = SocketAddr::new(address, 0);
-        let mut world = Self { folder, api: any, link: any, node: None };
+        let revocations = Arc::new(Revocations::none());
+        let mut world = Self { folder, revocations, api: any, link: any, node: None };
         world.start_node().await;
         world
     }
@@ -66,10 +70,12 @@ impl World {
 
     /// Starts the edge node where it was before, or on free ports the first time.
     pub(crate) async fn start_node(&mut self) {
+        let credentials = pki::load(self.path(), "edge").expect("the node's certificate");
+        self.revocations = credentials.revocations().clone();
         let options = NodeOptions {
             api_listen: self.api,
             link_listen: self.link,
-            credentials: pki::load(self.path(), "edge").expect("the node's certificate"),
+            credentials,
             link: link_config(),
             stream_log: LogConfig { bytes_max: 64 << 20, segment_bytes: 8 << 20 }.into(),
             hosted: options("hosted"),
@@ -112,6 +118,16 @@ impl World {
         self.camera_of(options, source, self.dial(name, Transport::Quic, self.path()))
     }
 
+    /// Starts a camera node that dials in that way.
+    pub(crate) fn camera_dialling(
+        &self,
+        name: &str,
+        source: &str,
+        dial: DialOptions,
+    ) -> CameraNode {
+        self.camera_of(options(name), source, dial)
+    }
+
     fn camera_of(&self, options: CameraOptions, source: &str, dial: DialOptions) -> CameraNode {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
@@ -137,6 +153,10 @@ impl World {
     }
 
     pub(crate) async fn client_as(&self, name: &str) -> Client {
+        self.try_client_as(name).await.expect("a client")
+    }
+
+    pub(crate) async fn try_client_as(&self, name: &str) -> Result<Client, ApiError> {
         let file = |what: String| self.path().join(what);
         let credentials = Credentials::load(
             file("ca.pem".into()),
@@ -144,7 +164,7 @@ impl World {
             file(format!("{name}.key")),
         )
         .expect("the application's certificate");
-        Client::connect(&format!("https://{}", self.api), credentials).await.expect("a client")
+        Client::connect(&format!("https://{}", self.api), credentials).await
     }
 
     /// Waits until a camera is there and has captured a frame.

@@ -1,7 +1,7 @@
 use std::{net::UdpSocket, time::Duration};
 
 use tidegate::link::{DownReason, LinkConfig, LinkError, Outcome, Priority, Transport, dial};
-use tidegate::pki::Kind;
+use tidegate::pki::{self, Kind, revocation::Reason};
 
 use crate::support::{PATIENCE, Site, body, header, next_frame};
 
@@ -34,6 +34,27 @@ async fn a_stranger_is_refused_and_disturbs_nobody() {
         camera.send_frame(header(1, 1000), sent.clone(), Priority::Live).unwrap();
         assert!(next_frame(&edge).await.1 == sent);
         site.connect(&mut listener, address, transport).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revoked_certificate_is_refused_by_either_side_and_told_so() {
+    for transport in BOTH {
+        for (name, ours) in [("cam1", true), ("edge", false)] {
+            let site = Site::new();
+            let mut listener = site.listen(LinkConfig::default()).await;
+            let address = listener.local_address();
+            // In use before, so that it is the list that makes the difference.
+            site.connect(&mut listener, address, transport).await;
+            pki::revoke(site.dir.path(), &[name.to_owned()], Reason::Unspecified).unwrap();
+            let judge = if ours { &site.edge } else { &site.cam1 };
+            assert!(judge.revocations().refresh().unwrap());
+            let refused = dial(address, &site.cam1, LinkConfig::default(), transport).await;
+            match refused.map(|_| ()) {
+                Err(LinkError::Revoked { ours: told, .. }) => assert_eq!(told, ours),
+                other => panic!("{name} over {transport:?}: {other:?}"),
+            }
+        }
     }
 }
 

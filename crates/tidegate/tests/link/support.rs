@@ -4,6 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
 use tidegate::{
+    auth::audit::Audit,
     link::{Incoming, Link, LinkConfig, Listener, Transport, dial},
     pki::{self, Credentials, InitRequest},
 };
@@ -17,7 +18,7 @@ pub(crate) const LOOPBACK: &str = "127.0.0.1:0";
 
 /// A site with one node and one camera.
 pub(crate) struct Site {
-    _dir: tempfile::TempDir,
+    pub(crate) dir: tempfile::TempDir,
     pub(crate) edge: Credentials,
     pub(crate) cam1: Credentials,
 }
@@ -28,11 +29,13 @@ impl Site {
         let cameras = vec!["cam1".to_owned()];
         pki::init(dir.path(), &InitRequest { cameras, ..InitRequest::default() }).unwrap();
         let load = |name| pki::load(dir.path(), name).unwrap();
-        Self { edge: load("edge"), cam1: load("cam1"), _dir: dir }
+        Self { edge: load("edge"), cam1: load("cam1"), dir }
     }
 
     pub(crate) async fn listen(&self, config: LinkConfig) -> Listener {
-        Listener::bind(LOOPBACK.parse().unwrap(), &self.edge, config).await.unwrap()
+        Listener::bind(LOOPBACK.parse().unwrap(), &self.edge, config, Audit::default())
+            .await
+            .unwrap()
     }
 
     /// Both ends of a link: the camera's and the edge node's.

@@ -1,18 +1,22 @@
-//! SCRAM-SHA-256 by AUTH: before a connection is open, and again on one that is.
+//! SCRAM-SHA-256 by AUTH: before a connection is open, and again on one that is. The user that a site begins with.
 
 use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpStream},
+    process::{Command, Stdio},
+    sync::Arc,
 };
 
 use tidegate::auth::scram::ScramClient;
+use tidegate_load::client::{Client, ClientError, Options};
 use tidegate_wire::mqtt::{
     Auth, Connect, ConnectProperties, FixedHeader, Packet, ReasonCode, Version,
 };
 
 use crate::{
     clients::passwd,
-    program::{LONGEST, Program},
+    doors::shows,
+    program::{LONGEST, Program, options_of},
 };
 
 const METHOD: &str = "SCRAM-SHA-256";
@@ -153,5 +157,77 @@ fn users_prove_who_they_are_when_they_come_and_again() {
     assert_eq!(ada.reauthenticate("bob", "second"), Err(ReasonCode::NOT_AUTHORIZED));
     let mut ada = connect();
     assert_eq!(ada.reauthenticate("ada", "wrong"), Err(ReasonCode::NOT_AUTHORIZED));
+    program.stop();
+}
+
+#[test]
+fn a_site_begins_with_an_administrator_whose_password_is_shown_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let tidegate = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .current_dir(folder.path())
+            .arg("--set")
+            .arg(format!("node.data_dir={}", data.display()))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.success(), text(&output.stdout), text(&output.stderr))
+    };
+    let (made, said, logged) = tidegate(&["init"]);
+    assert!(made, "{logged}");
+    let line = said.lines().find(|line| line.starts_with("  ")).expect("a password");
+    let password = line.trim().to_owned();
+    assert!(!logged.contains(&password), "{logged}");
+    let users = std::fs::read_to_string(data.join("users")).unwrap();
+    assert!(users.starts_with("admin:$argon2id$") && !users.contains(&password), "{users}");
+
+    // Neither a second init nor one without the certificates makes another.
+    let (made, _, said) = tidegate(&["init"]);
+    assert!(!made && said.contains("tidegate passwd"), "{said}");
+    std::fs::rename(data.join("pki"), data.join("kept")).unwrap();
+    let (made, _, said) = tidegate(&["init"]);
+    assert!(!made && said.contains("has the user admin already"), "{said}");
+    assert!(!data.join("pki").exists(), "nothing is made then");
+    std::fs::rename(data.join("kept"), data.join("pki")).unwrap();
+    assert_eq!(std::fs::read_to_string(data.join("users")).unwrap(), users);
+    let (may, _, _) = tidegate(&["acl", "check", "admin", "admin", "node"]);
+    assert!(may, "from anywhere");
+
+    let program = Program::start_in(
+        folder,
+        "[mqtt.listener.inside]\nlisten = \"127.0.0.1:0\"\n\
+         [mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\nprotocol = \"tls\"\nallow_anonymous = false\n",
+    );
+    let pki = program.path("data/pki");
+    let connect = |password: Option<&str>| {
+        Client::connect(Options {
+            host: "localhost".to_owned(),
+            tls: Some(Arc::new(shows(&pki, None))),
+            username: password.map(|_| "admin".to_owned()),
+            password: password.map(|password| password.as_bytes().to_vec()),
+            ..options_of(program.address("main"))
+        })
+    };
+    let mut admin = connect(Some(&password)).expect("the password that was shown");
+    assert!(connect(None).is_err());
+    assert!(connect(Some("wrong")).is_err());
+    Client::connect(options_of(program.address("inside"))).expect("loopback is as open as before");
+
+    passwd(&program.path("data/users"), &["admin"], "another\n");
+    program.reload(
+        "[mqtt.listener.inside]\nlisten = \"127.0.0.1:0\"\n\
+         [mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\nprotocol = \"tls\"\nallow_anonymous = false\n",
+    );
+    match admin.receive(LONGEST) {
+        Err(ClientError::Disconnected { reason, .. }) => {
+            assert_eq!(reason, ReasonCode::ADMINISTRATIVE_ACTION);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(connect(Some(&password)).is_err());
+    connect(Some("another")).expect("the password that was set");
     program.stop();
 }

@@ -3,12 +3,14 @@
 use std::{
     io::Read as _,
     net::TcpStream,
+    path::Path,
     process::{Command, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use tidegate::pki::{InitRequest, revocation::Reason};
 use tidegate_load::client::{Client, ClientError, Options, Outgoing};
 use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter};
 
@@ -16,6 +18,24 @@ use crate::program::{LONGEST, Program, options_of};
 
 fn publish(client: &mut Client, topic: &str, qos: QoS) -> Result<ReasonCode, ClientError> {
     client.publish(&Outgoing { topic, payload: b"x", qos, ..Outgoing::default() })
+}
+
+/// TLS of a client that trusts the authority in `pki`, and may show a certificate from there.
+pub(crate) fn shows(pki: &Path, name: Option<&str>) -> rustls::ClientConfig {
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(pki.join("ca.pem")).unwrap() {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let trusting = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let Some(name) = name else { return trusting.with_no_client_auth() };
+    let chain = CertificateDer::pem_file_iter(pki.join(format!("{name}.pem"))).unwrap();
+    let chain = chain.collect::<Result<Vec<_>, _>>().unwrap();
+    let key = PrivateKeyDer::from_pem_file(pki.join(format!("{name}.key"))).unwrap();
+    trusting.with_client_auth_cert(chain, key).unwrap()
 }
 
 #[test]
@@ -33,22 +53,7 @@ fn a_certificate_says_who_its_client_is() {
             pki.join("ca.pem")
         ),
     );
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(pki.join("ca.pem")).unwrap() {
-        roots.add(certificate.unwrap()).unwrap();
-    }
-    let trusting = || {
-        rustls::ClientConfig::builder_with_provider(Arc::new(
-            rustls::crypto::ring::default_provider(),
-        ))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots.clone())
-    };
-    let chain = CertificateDer::pem_file_iter(pki.join("application.pem")).unwrap();
-    let chain = chain.collect::<Result<Vec<_>, _>>().unwrap();
-    let key = PrivateKeyDer::from_pem_file(pki.join("application.key")).unwrap();
-    let known = trusting().with_client_auth_cert(chain, key).unwrap();
+    let (known, stranger) = (shows(&pki, Some("application")), shows(&pki, None));
     let options = |tls| Options {
         host: "localhost".to_owned(),
         tls: Some(Arc::new(tls)),
@@ -61,8 +66,71 @@ fn a_certificate_says_who_its_client_is() {
         Err(ClientError::Publish { reason, .. }) => assert_eq!(reason, ReasonCode::NOT_AUTHORIZED),
         other => panic!("{other:?}"),
     }
-    let stranger = trusting().with_no_client_auth();
     assert!(Client::connect(options(stranger)).is_err(), "nobody comes in without a certificate");
+    program.stop();
+}
+
+#[test]
+fn a_revoked_certificate_loses_its_connection_and_gets_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let pki = folder.path().join("data/pki");
+    let applications = vec!["application".to_owned(), "stolen".to_owned()];
+    tidegate::pki::init(&pki, &InitRequest { applications, ..Default::default() }).unwrap();
+    let ca = pki.join("ca.pem");
+    let listener = |name: &str| {
+        format!(
+            "[mqtt.listener.{name}]\nlisten = \"127.0.0.1:0\"\nprotocol = \"tls\"\nclient_ca = {ca:?}\n\
+             require_certificate = true\nallow_anonymous = false\n"
+        )
+    };
+    let program = Program::start_in(folder, &listener("main"));
+    let options = |name| Options {
+        host: "localhost".to_owned(),
+        tls: Some(Arc::new(shows(&pki, Some(name)))),
+        client_id: name.to_owned(),
+        ..options_of(program.address("main"))
+    };
+    let mut client = Client::connect(options("application")).unwrap();
+    let mut stolen = Client::connect(options("stolen")).unwrap();
+    let revoke = |name: &str| {
+        tidegate::pki::revoke(&pki, &[name.to_owned()], Reason::KeyCompromise).unwrap();
+    };
+    revoke("stolen");
+    // Nobody tells the node: it looks by itself.
+    match stolen.receive(LONGEST) {
+        Err(ClientError::Disconnected { reason, .. }) => {
+            assert_eq!(reason, ReasonCode::NOT_AUTHORIZED);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(Client::connect(options("stolen")).is_err());
+    publish(&mut client, "its/own", QoS::AtLeastOnce).expect("nobody else is disturbed");
+
+    // A file that is cut short, and one that is gone, change nothing.
+    let list = pki.join("crl.pem");
+    let whole = std::fs::read(&list).unwrap();
+    std::fs::write(&list, &whole[..whole.len() / 2]).unwrap();
+    program.line_with("the revocation lists in use stay");
+    assert!(Client::connect(options("stolen")).is_err());
+    std::fs::remove_file(&list).unwrap();
+    program.line_with("the revocation lists in use stay");
+    assert!(Client::connect(options("stolen")).is_err());
+    Client::connect(options("application")).expect("nobody else is refused");
+    // The whole file again, and a signal.
+    std::fs::write(&list, whole).unwrap();
+    program.reload(&listener("main"));
+    program.line_with("configuration of MQTT read anew");
+    assert!(Client::connect(options("stolen")).is_err());
+
+    let audit = std::fs::read_to_string(program.path("data/state/audit.log")).unwrap();
+    for expected in [
+        "certificate stolen",
+        "was revoked: key-compromise",
+        "the certificate was revoked",
+        "\"revocation-lists\"",
+    ] {
+        assert!(audit.contains(expected), "{expected}: {audit}");
+    }
     program.stop();
 }
 

@@ -28,8 +28,9 @@ use crate::{
     pki::{PeerIdentity, PkiError},
 };
 
-/// Handshakes under way; more peers wait in the kernel's backlog.
-const HANDSHAKES_MAX: usize = 64;
+/// Handshakes under way; more peers wait in the kernel's backlog. So many that a thousand peers who begin one and say nothing
+/// keep others waiting for [`HANDSHAKE_MAX`] once or twice, not for minutes.
+const HANDSHAKES_MAX: usize = 512;
 
 /// A peer that has not finished its handshake by then is cut off.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);

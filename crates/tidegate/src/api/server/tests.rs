@@ -724,6 +724,7 @@ fn sources(issuer: &Issuer) -> Sources {
             renewed_from: None,
         }),
         allow_anonymous: false,
+        administrator: None,
         decoy_key: DecoyKey([1; 32]),
     }
 }

@@ -102,7 +102,9 @@ fn challenge(data: &[u8]) -> Auth {
 pub(super) fn reason_of(refusal: Refusal) -> ReasonCode {
     match refusal {
         Refusal::BadCredentials | Refusal::BadToken => ReasonCode::BAD_USER_NAME_OR_PASSWORD,
-        Refusal::ProofRequired => ReasonCode::NOT_AUTHORIZED,
+        Refusal::ProofRequired | Refusal::BadCertificate | Refusal::Revoked => {
+            ReasonCode::NOT_AUTHORIZED
+        }
         Refusal::TooMany => ReasonCode::CONNECTION_RATE_EXCEEDED,
         Refusal::KeysAwaited => ReasonCode::SERVER_BUSY,
         Refusal::Connections => ReasonCode::QUOTA_EXCEEDED,

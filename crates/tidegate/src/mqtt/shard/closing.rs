@@ -2,15 +2,24 @@
 
 use std::io;
 
+use rustls::CertificateError;
 use tidegate_broker::ConnectionKey;
-use tidegate_message::Instant;
+use tidegate_message::{Instant, Refusal};
 use tidegate_wire::mqtt::ReasonCode;
 
 use super::{LINGER, Shard, Stage};
 
 impl Shard {
     pub(super) fn broke(&mut self, now: Instant, slot: usize, error: &io::Error) {
-        tracing::debug!(%error, slot, "connection broke");
+        let connection = self.slots[slot].as_deref();
+        let peer = connection.and_then(|connection| connection.peer);
+        tracing::debug!(%error, ?peer, "connection broke");
+        if let Some(connection) = connection
+            && matches!(connection.stage, Stage::Opening)
+            && let Some(refusal) = refusal_of(error)
+        {
+            self.parts.doors.refused("", connection.peer, refusal);
+        }
         self.drop_connection(now, slot);
     }
 
@@ -83,6 +92,19 @@ impl Shard {
         }
     }
 
+    /// Ends the connections of those whose certificate was revoked.
+    pub(super) fn kick_revoked(&mut self) {
+        for connection in self.slots.iter().flatten() {
+            if let Stage::Open(key) = connection.stage
+                && connection.is_revoked()
+            {
+                self.parts.doors.refused("", connection.peer, Refusal::Revoked);
+                let text = "the certificate was revoked";
+                self.broker.end(key, ReasonCode::NOT_AUTHORIZED, text);
+            }
+        }
+    }
+
     /// Ends connections that took too long to open or to close.
     pub(super) fn give_up(&mut self, now: Instant) {
         while let Some((_, id)) = self.openings.pop_front_if(|(at, _)| *at <= now) {
@@ -118,5 +140,15 @@ impl Shard {
                 self.accept(now, at);
             }
         }
+    }
+}
+
+/// What TLS found wrong with a client's certificate; none if it was something else.
+fn refusal_of(error: &io::Error) -> Option<Refusal> {
+    match error.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::InvalidCertificate(CertificateError::Revoked) => Some(Refusal::Revoked),
+        rustls::Error::InvalidCertificate(_) => Some(Refusal::BadCertificate),
+        rustls::Error::NoCertificatesPresented => Some(Refusal::ProofRequired),
+        _ => None,
     }
 }

@@ -65,10 +65,7 @@ impl Shard {
                     return;
                 }
                 Ok(ReadOutcome::End) => return self.drop_connection(now, slot),
-                Err(error) => {
-                    tracing::debug!(%error, peer = ?connection.peer, "connection broke");
-                    return self.drop_connection(now, slot);
-                }
+                Err(error) => return self.broke(now, slot, &error),
             };
             let received = self.broker.received();
             match &connection.stage {

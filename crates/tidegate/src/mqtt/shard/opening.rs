@@ -302,6 +302,11 @@ impl Shard {
             // What it showed was looked at by rules that are no more; the next time by those that are.
             return self.refuse(now, slot, &request.connect, ReasonCode::SERVER_BUSY);
         }
+        // It may have been revoked between the handshake and here.
+        if connection.is_revoked() {
+            self.parts.doors.refused(&request.connect.client_id, connection.peer, Refusal::Revoked);
+            return self.refuse(now, slot, &request.connect, reason_of(Refusal::Revoked));
+        }
         match self.broker.connect(now, request) {
             Err(refused) => self.say_and_close(now, slot, &refused.connack),
             Ok(key) => {

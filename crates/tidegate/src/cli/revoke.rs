@@ -1,0 +1,52 @@
+//! `tidegate revoke`: certificates that no longer count.
+
+use clap::Args;
+use tidegate_client::ApiError;
+use tidegate_message::Code;
+
+use super::print;
+use crate::{
+    config::Config,
+    pki::{self, PkiError, revocation::Reason},
+};
+
+/// Arguments of `tidegate revoke`.
+#[derive(Args, Debug)]
+pub struct RevokeArgs {
+    /// Name in the certificate, for all of that name; or a serial number, or the file of a certificate; may be repeated
+    #[arg(value_name = "NAME|SERIAL|CERT.pem", required = true)]
+    certificates: Vec<String>,
+    /// Why: unspecified, key-compromise, affiliation-changed, superseded, cessation-of-operation or privilege-withdrawn
+    #[arg(long, value_name = "REASON", default_value_t, value_parser = reason)]
+    reason: Reason,
+}
+
+fn reason(word: &str) -> Result<Reason, String> {
+    let found = Reason::CHOICES.into_iter().find(|reason| reason.as_str() == word);
+    found.ok_or_else(|| {
+        let choices: Vec<_> = Reason::CHOICES.iter().map(|reason| reason.as_str()).collect();
+        format!("choose one of: {}", choices.join(" "))
+    })
+}
+
+pub(super) fn run(config: &Config, args: &RevokeArgs) -> Result<(), ApiError> {
+    let done = pki::revoke(&config.pki_dir(), &args.certificates, args.reason);
+    let done = done.map_err(|error| {
+        let code = match error {
+            PkiError::Write { .. } => Code::STORAGE_FAILED,
+            _ => Code::CONFIG_INVALID,
+        };
+        ApiError::new(code, "nothing was revoked").caused_by(crate::error_chain(&error))
+    })?;
+    let mut text = String::new();
+    for (serial, owner) in &done.revoked {
+        let owner = owner.as_deref().unwrap_or("a certificate that is not in the record");
+        text.push_str(&format!("revoked {owner}, serial number {serial}\n"));
+    }
+    let path = done.path.display();
+    text.push_str(&format!(
+        "list of {} in {path}; copy it beside ca.pem of every other node, which takes it within seconds\n",
+        done.count
+    ));
+    print(&text)
+}

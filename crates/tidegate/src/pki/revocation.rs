@@ -1,0 +1,435 @@
+//! Certificates that no longer count: what this node knows of them, and who looks there.
+//!
+//! ```text
+//!  tidegate revoke ──▶ crl.pem ──refresh──▶ Revocations ◀── every TLS handshake (Checked)
+//!                      (signed)                         ◀── every open link, call and connection
+//! ```
+//!
+//! A list is checked once, when it is read, and looked up by serial number from then on: the lists of `webpki`'s own verifiers
+//! have their signature checked with every handshake, and refuse the certificates of another site, whose authority has the same
+//! name and another key.
+//!
+//! Always true: a file that is damaged, signed by nobody who is trusted here, older than the list that is in use, or gone
+//! changes nothing: the list that was read last stays in use. A list that is past its `nextUpdate` stays in use as well: who is
+//! revoked stays revoked, and nobody else is shut out because an authority was quiet.
+
+mod list;
+
+use std::{
+    fs,
+    io::{self, Read as _},
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock},
+};
+
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    server::danger::{ClientCertVerified, ClientCertVerifier},
+};
+use rustls_pki_types::{
+    CertificateDer, CertificateRevocationListDer, ServerName, UnixTime, pem::PemObject as _,
+};
+use tidegate_message::{Identity, IdentityKind};
+use tokio::sync::watch;
+use webpki::EndEntityCert;
+
+pub use self::list::{ListError, ListNumber, Reason, RevocationList, Revoked, Serial};
+use super::identity_of;
+use crate::auth::{
+    self,
+    audit::{Audit, Entry, Outcome},
+};
+
+/// The file of a site's list, beside its authority.
+pub const LIST_FILE: &str = "crl.pem";
+/// Largest file of lists, in bytes: some hundred thousand certificates.
+pub const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// The revocation lists in one file, as they are now.
+#[derive(Debug)]
+pub struct Revocations {
+    /// None where there are no lists and never will be.
+    path: Option<PathBuf>,
+    authorities: Vec<CertificateDer<'static>>,
+    lists: RwLock<Arc<[RevocationList]>>,
+    /// The file that was read last, whatever came of it. Held while it is read.
+    seen: Mutex<Stamp>,
+    changes: watch::Sender<u64>,
+    audit: OnceLock<Audit>,
+}
+
+/// What tells a file that was written anew from the one that was read; none of one that is not there.
+type Stamp = Option<(u64, u64, i64, i64)>;
+
+/// Why a file of lists is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum RevocationError {
+    /// It cannot be read.
+    #[error("{path} cannot be read")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It is larger than a list can be.
+    #[error("{path} is larger than {} MiB; is it the right file?", FILE_BYTES_MAX >> 20)]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is no list in it.
+    #[error(
+        "{path} holds no revocation list in PEM; copy it anew from where `tidegate revoke` wrote it"
+    )]
+    NotPem {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A list in it cannot be used.
+    #[error(
+        "{path} is damaged or of another authority; copy it anew from where `tidegate revoke` wrote it"
+    )]
+    List {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: ListError,
+    },
+    /// A list in it is older than the one in use.
+    #[error(
+        "{path} holds list {found}, which is older than list {kept} that is in use; copy the newest"
+    )]
+    Older {
+        /// The file.
+        path: PathBuf,
+        /// The number of its list.
+        found: ListNumber,
+        /// The number of the list in use.
+        kept: ListNumber,
+    },
+    /// A list that is in use is not there any more.
+    #[error("{path} has lost the list that is in use; restore it, or start anew without it")]
+    Gone {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Revocations {
+    /// No lists.
+    pub fn none() -> Self {
+        Self::unread(None, Vec::new())
+    }
+
+    /// The lists in the file `path`, if there is one, of authorities among `authorities`.
+    ///
+    /// # Errors
+    /// [`RevocationError`] if there is one and it cannot be used.
+    pub fn open(
+        path: PathBuf,
+        authorities: Vec<CertificateDer<'static>>,
+    ) -> Result<Self, RevocationError> {
+        let new = Self::unread(Some(path), authorities);
+        new.refresh()?;
+        Ok(new)
+    }
+
+    fn unread(path: Option<PathBuf>, authorities: Vec<CertificateDer<'static>>) -> Self {
+        Self {
+            path,
+            authorities,
+            lists: RwLock::new(Arc::new([])),
+            seen: Mutex::new(None),
+            changes: watch::Sender::new(0),
+            audit: OnceLock::new(),
+        }
+    }
+
+    /// Has revoked certificates that are shown in a handshake written down in `audit`, from now on.
+    pub fn tell_to(&self, audit: Audit) {
+        // Whoever came first goes on being told: there is one audit log.
+        let _ = self.audit.set(audit);
+    }
+
+    /// Whether the authority is one whose lists are read here.
+    pub fn is_of(&self, authority: &CertificateDer<'_>) -> bool {
+        self.authorities.contains(authority)
+    }
+
+    /// The lists.
+    pub fn lists(&self) -> Arc<[RevocationList]> {
+        self.lists.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many certificates are on them.
+    pub fn count(&self) -> usize {
+        self.lists().iter().map(|list| list.entries.len()).sum()
+    }
+
+    /// Since when and why this certificate no longer counts; none if it does.
+    pub fn find(&self, certificate: &CertificateDer<'_>) -> Option<Revoked> {
+        let certificate = EndEntityCert::try_from(certificate).ok()?;
+        let serial = Serial::in_certificate(&certificate);
+        let lists = self.lists();
+        let mut of_it = lists.iter().filter(|list| list.issuer == certificate.issuer());
+        of_it.find_map(|list| list.entries.get(&serial).copied())
+    }
+
+    /// The same by serial number alone, where it is known that one of these authorities made the certificate.
+    pub fn find_serial(&self, serial: &Serial) -> Option<Revoked> {
+        self.lists().iter().find_map(|list| list.entries.get(serial).copied())
+    }
+
+    /// Waits until that certificate is revoked, which it may be already.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: it keeps nothing.
+    pub async fn revoked(&self, serial: &Serial) -> Revoked {
+        let mut changes = self.changes.subscribe();
+        loop {
+            if let Some(revoked) = self.find_serial(serial) {
+                return revoked;
+            }
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Reads the file if it is another than the last time; says whether other lists are in use now.
+    ///
+    /// # Errors
+    /// [`RevocationError`], once for each time that the file is written: the lists in use stay.
+    pub fn refresh(&self) -> Result<bool, RevocationError> {
+        let Some(path) = &self.path else { return Ok(false) };
+        let mut seen = self.seen();
+        let stamp = stamp(path);
+        if *seen == stamp {
+            return Ok(false);
+        }
+        *seen = stamp;
+        self.read(path, stamp.is_some())
+    }
+
+    /// As [`Revocations::refresh`], also if the file is the one that was read last.
+    ///
+    /// # Errors
+    /// [`RevocationError`]: the lists in use stay.
+    pub fn reread(&self) -> Result<bool, RevocationError> {
+        let Some(path) = &self.path else { return Ok(false) };
+        let mut seen = self.seen();
+        *seen = stamp(path);
+        self.read(path, seen.is_some())
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Stamp> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self, path: &Path, is_there: bool) -> Result<bool, RevocationError> {
+        let new = if is_there { read(path, &self.authorities)? } else { Vec::new() };
+        let kept = self.lists();
+        for kept in kept.iter() {
+            let path = path.to_owned();
+            // Who lost an entry would come in again.
+            match new.iter().find(|new| new.issuer == kept.issuer) {
+                None => return Err(RevocationError::Gone { path }),
+                Some(new) if new.number < kept.number => {
+                    let (found, kept) = (new.number, kept.number);
+                    return Err(RevocationError::Older { path, found, kept });
+                }
+                Some(_) => {}
+            }
+        }
+        if *kept == *new {
+            return Ok(false);
+        }
+        for list in &new {
+            let (number, revoked) = (list.number, list.entries.len());
+            tracing::info!(path = %path.display(), %number, revoked, "revocation list in use");
+            if list.is_overdue(auth::now().wall) {
+                tracing::warn!(path = %path.display(), "this revocation list is past the time of its next; it stays in use");
+            }
+        }
+        *self.lists.write().unwrap_or_else(PoisonError::into_inner) = new.into();
+        self.changes.send_modify(|changes| *changes += 1);
+        Ok(true)
+    }
+
+    /// Refuses a chain that TLS has verified if a certificate of it was revoked.
+    fn check(&self, chain: &[&CertificateDer<'_>]) -> Result<(), rustls::Error> {
+        let found = chain.iter().find_map(|it| self.find(it).map(|revoked| (it, revoked)));
+        let Some((certificate, Revoked { reason, .. })) = found else { return Ok(()) };
+        let serial = Serial::of(certificate).map(|serial| serial.to_string()).unwrap_or_default();
+        let peer = identity_of(certificate);
+        let who = match &peer {
+            Ok(peer) => peer.to_string(),
+            Err(_) => "a peer of another authority's naming".to_owned(),
+        };
+        tracing::warn!(%who, %serial, %reason, "a revoked certificate was shown, and refused");
+        if let Some(audit) = self.audit.get() {
+            let named = peer.map(|peer| crate::access::Identity::of_peer(&peer, None));
+            let nobody = || Identity::new(IdentityKind::Certificate, "", "");
+            let identity = named.map_or_else(|_| nobody(), |named| named.who().clone());
+            audit.tell(|| Entry {
+                what: "login".to_owned(),
+                rule: format!("certificate {serial} was revoked: {reason}"),
+                ..Entry::of(auth::now().wall, "tls", &identity, Outcome::Refused)
+            });
+        }
+        Err(rustls::Error::InvalidCertificate(CertificateError::Revoked))
+    }
+}
+
+fn stamp(path: &Path) -> Stamp {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
+}
+
+/// The lists in the file `path`, each signed by one of `authorities`.
+///
+/// # Errors
+/// [`RevocationError`].
+pub fn read(
+    path: &Path,
+    authorities: &[CertificateDer<'_>],
+) -> Result<Vec<RevocationList>, RevocationError> {
+    let unreadable = |source| RevocationError::Read { path: path.to_owned(), source };
+    let file = fs::File::open(path).map_err(unreadable)?;
+    let mut text = Vec::new();
+    let bytes = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(unreadable)?;
+    if bytes as u64 > FILE_BYTES_MAX {
+        return Err(RevocationError::TooLarge { path: path.to_owned() });
+    }
+    let lists = CertificateRevocationListDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    let lists = lists.unwrap_or_default();
+    if lists.is_empty() {
+        return Err(RevocationError::NotPem { path: path.to_owned() });
+    }
+    let list = |der: &CertificateRevocationListDer<'_>| {
+        RevocationList::read(der, authorities)
+            .map_err(|source| RevocationError::List { path: path.to_owned(), source })
+    };
+    lists.iter().map(list).collect()
+}
+
+/// A verifier that also refuses who is revoked, by the lists as they are at the time of the handshake.
+#[derive(Debug)]
+pub struct Checked<V: ?Sized> {
+    lists: Vec<Arc<Revocations>>,
+    verifier: Arc<V>,
+}
+
+impl<V: ?Sized> Checked<V> {
+    /// What `verifier` accepts and none of `lists` names.
+    pub fn new(verifier: Arc<V>, lists: Vec<Arc<Revocations>>) -> Self {
+        Self { lists, verifier }
+    }
+
+    fn check(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+    ) -> Result<(), rustls::Error> {
+        let chain: Vec<_> = std::iter::once(end_entity).chain(intermediates).collect();
+        self.lists.iter().try_for_each(|lists| lists.check(&chain))
+    }
+}
+
+impl ClientCertVerifier for Checked<dyn ClientCertVerifier> {
+    fn offer_client_auth(&self) -> bool {
+        self.verifier.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.verifier.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.verifier.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.verifier.verify_client_cert(end_entity, intermediates, now)?;
+        self.check(end_entity, intermediates)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+}
+
+impl ServerCertVerifier for Checked<dyn ServerCertVerifier> {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified = self.verifier.verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        )?;
+        self.check(end_entity, intermediates)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests;
