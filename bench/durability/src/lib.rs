@@ -3,7 +3,7 @@
 //! ```text
 //!  append, commit, open, sealing ──▶ Running: a log on the disk under test, its flusher on a thread
 //!  power ──▶ tidegate-log's simulated disk, by seeds
-//!  kill ──▶ node: processes of the program; crowd: MQTT sessions that outlive their connections
+//!  kill, recovery ──▶ node: processes of the program; crowd: MQTT sessions that outlive their connections
 //! ```
 
 use std::{
@@ -31,6 +31,7 @@ pub mod kill;
 pub mod node;
 pub mod open;
 pub mod power;
+pub mod recovery;
 pub mod sealing;
 
 /// How long and how often a group measures, and where.
