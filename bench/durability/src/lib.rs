@@ -3,6 +3,7 @@
 //! ```text
 //!  append, commit, open, sealing ──▶ Running: a log on the disk under test, its flusher on a thread
 //!  power ──▶ tidegate-log's simulated disk, by seeds
+//!  kill, recovery ──▶ node: processes of the program; crowd: MQTT sessions that outlive their connections
 //! ```
 
 use std::{
@@ -25,8 +26,12 @@ use tidegate_sys::{
 
 pub mod append;
 pub mod commit;
+pub mod crowd;
+pub mod kill;
+pub mod node;
 pub mod open;
 pub mod power;
+pub mod recovery;
 pub mod sealing;
 
 /// How long and how often a group measures, and where.

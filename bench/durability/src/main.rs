@@ -7,7 +7,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
-use bench_durability::{Plan, append, commit, open, power, sealing};
+use bench_durability::{Plan, append, commit, kill, open, power, recovery, sealing};
 use bench_harness::{Figure, Report, Target};
 use clap::{Parser, ValueEnum};
 
@@ -41,6 +41,12 @@ enum Group {
     Sealing,
     /// Power lost on the simulated disk, by seeds.
     Power,
+    /// A node under load that is killed again and again, class `page`.
+    KillPage,
+    /// The same, class `disk`.
+    KillDisk,
+    /// How long a large site's state takes to come back.
+    Recovery,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -71,6 +77,9 @@ fn main() -> anyhow::Result<ExitCode> {
             Group::Open => open::open(&plan, &mut report),
             Group::Sealing => sealing::sealing(&plan, &mut report),
             Group::Power => power::power(&plan, &mut report),
+            Group::KillPage => kill::kill(&plan, "page", &mut report),
+            Group::KillDisk => kill::kill(&plan, "disk", &mut report),
+            Group::Recovery => recovery::recovery(&plan, &mut report),
         };
         // A group that fails is a short row, so that the others are still measured and nobody overlooks it.
         if let Err(error) = measured {

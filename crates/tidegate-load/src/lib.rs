@@ -7,10 +7,10 @@
 //! ```
 //!
 //! [`run`] drives thousands of connections from a few threads and counts every message. [`client`] is one blocking connection,
-//! for the command line and for tests. [`process`] reads what another process has used, so that a broker's rate can be told per
-//! second of its own processor time.
+//! for the command line and for tests; [`session`] is a client that goes on with its session over connections, without a socket.
+//! [`process`] reads what another process has used, so that a broker's rate can be told per second of its own processor time.
 //!
-//! Both reach a broker over TCP, TLS, WebSocket or the last in the second, as its [`url`] says.
+//! The first two reach a broker over TCP, TLS, WebSocket or the last in the second, as its [`url`] says.
 //!
 //! A message of 100 bytes costs the generator some 20 ns to send and 20 ns to receive while bytes come in large reads, as
 //! `examples/relay.rs` shows. A broker that writes messages one by one makes it read them one by one, at 1 to 4 µs each, most of it
@@ -40,6 +40,7 @@ pub mod command;
 pub mod connect;
 pub mod process;
 pub mod report;
+pub mod session;
 pub mod spec;
 pub mod url;
 
