@@ -144,7 +144,7 @@ impl Broker {
         };
         let queue: Vec<RecoveredQueued> =
             queue.into_iter().filter(|queued| may_receive(&queued.message)).collect();
-        let queue: Vec<Queued> =
+        let queue: VecDeque<Queued> =
             queue.into_iter().map(|queued| self.restored(now, queued, restoring)).collect();
         // A connection that the process took with it ended then, at the latest now.
         let (ends_at, will) = if was_connected {
@@ -159,29 +159,18 @@ impl Broker {
         session.expiry = expiry;
         session.received = received;
         let used: HashSet<PacketId> = inflight.iter().map(|(id, _)| *id).collect();
-        // What came before an exchange that began was sent before it, as far as is known, and is sent again before it. What waited
-        // behind others of its topic was not.
-        let begun = inflight.iter().filter_map(|(_, queued)| Some(queued.as_ref()?.number)).max();
-        let mut waited = HashSet::new();
-        let was_sent = |queued: &Queued| {
-            let topic = &queued.message.topic;
-            let is_before = queued.qos == QoS::AtLeastOnce && Some(queued.number) < begun;
-            let was_sent = is_before && !waited.contains(topic);
-            if !was_sent {
-                waited.insert(topic.clone());
-            }
-            was_sent
-        };
-        let (mut sent, queue): (VecDeque<_>, VecDeque<_>) = queue.into_iter().partition(was_sent);
+        let (mut sent, waits) = split_sent(queue, &inflight);
         for (id, queued) in inflight {
-            if let Some(begun) = &queued {
+            if let Some(begun) = &queued
+                && let Some(sent) = sent.get_mut(&begun.message.topic)
+            {
                 while let Some(first) = sent.pop_front_if(|first| first.number < begun.number) {
                     session.inflight.restore_repeated(Box::new(first), &used);
                 }
             }
             session.inflight.restore(id, queued.map(Box::new));
         }
-        for queued in queue {
+        for queued in waits {
             // In one class: they keep their order, whatever the policy of the next connection is.
             session.queue.push(queued, false);
         }
@@ -251,6 +240,35 @@ impl Broker {
         queued.is_repeated = qos == QoS::AtLeastOnce;
         queued
     }
+}
+
+/// A session's messages that had been sent and those that wait, both in order; the first by topic.
+///
+/// A message of QoS 1 that came before an exchange of its topic which began was sent before it, and is to be sent again before it,
+/// unless it waited behind another of its topic.
+fn split_sent(
+    queue: VecDeque<Queued>,
+    inflight: &[(PacketId, Option<Queued>)],
+) -> (HashMap<Arc<str>, VecDeque<Queued>>, Vec<Queued>) {
+    let mut begun: HashMap<&str, u64> = HashMap::new();
+    for queued in inflight.iter().filter_map(|(_, queued)| queued.as_ref()) {
+        let last = begun.entry(&queued.message.topic).or_default();
+        *last = queued.number.max(*last);
+    }
+    let mut sent: HashMap<_, VecDeque<_>> = HashMap::new();
+    let mut waited = HashSet::new();
+    let mut waits = Vec::new();
+    for queued in queue {
+        let topic = queued.message.topic.clone();
+        let is_before = begun.get(&*topic).is_some_and(|last| queued.number < *last);
+        if is_before && queued.qos == QoS::AtLeastOnce && !waited.contains(&topic) {
+            sent.entry(topic).or_default().push_back(queued);
+        } else {
+            waited.insert(topic);
+            waits.push(queued);
+        }
+    }
+    (sent, waits)
 }
 
 fn hold(budget: &Budget, stored: &StoredMessage) -> Arc<Message> {
