@@ -142,12 +142,11 @@ impl Access {
         self.look(identity, action, target).is_ok()
     }
 
-    fn look(
-        &self,
-        identity: &Identity,
-        action: Action,
-        target: Target<'_>,
-    ) -> Result<(), ApiError> {
+    /// Fails if what `identity` came in with no longer counts.
+    ///
+    /// # Errors
+    /// [`Code::IDENTITY_REVOKED`] for a certificate that is revoked, [`Code::IDENTITY_REFUSED`] for anything else.
+    pub fn still_holds(&self, identity: &Identity) -> Result<(), ApiError> {
         if let Some(serial) = &identity.serial
             && let Some(Revoked { reason, .. }) = self.revocations.find_serial(serial)
         {
@@ -158,6 +157,16 @@ impl Access {
             let text = format!("what {identity} came in with no longer holds; come in anew");
             return Err(ApiError::new(Code::IDENTITY_REFUSED, text));
         }
+        Ok(())
+    }
+
+    fn look(
+        &self,
+        identity: &Identity,
+        action: Action,
+        target: Target<'_>,
+    ) -> Result<(), ApiError> {
+        self.still_holds(identity)?;
         let decision = self.doors.decide(identity.who(), action, target);
         if decision.allow {
             return Ok(());

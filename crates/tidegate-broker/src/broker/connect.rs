@@ -100,6 +100,17 @@ impl Broker {
             identity.client = connect.client_id.as_str().into();
             properties.assigned_client_id = Some(connect.client_id.clone());
         }
+        let former =
+            self.by_client.get(&*connect.client_id).and_then(|key| self.sessions.get(*key));
+        // What waits for one user is not another's, whatever name the client gives itself.
+        let is_other = former.is_some_and(|session| !session.is_of(&identity));
+        let is_proved =
+            former.is_some_and(|session| session.identity.kind != IdentityKind::Anonymous);
+        if is_other && is_proved {
+            // Nor is it another's to end.
+            let text = "this client identifier is that of another user's session";
+            return refuse(ReasonCode::CLIENT_IDENTIFIER_NOT_VALID, text);
+        }
         let will = match connect.will.take() {
             None => None,
             Some(will) => {
@@ -161,9 +172,6 @@ impl Broker {
         let client_id: Arc<str> = connect.client_id.as_str().into();
         let mut session_present = false;
         if let Some(&former) = self.by_client.get(&client_id) {
-            // What waits for one user is not another's, whatever name the client gives itself.
-            let is_other =
-                self.sessions.get(former).is_some_and(|session| !session.is_of(&identity));
             let clean_start = connect.clean_start || is_other;
             self.take_over(now, former, clean_start);
             // It may have ended with its connection.

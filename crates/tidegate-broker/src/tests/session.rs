@@ -216,31 +216,52 @@ fn a_session_is_never_another_users() {
         for is_connected in [true, false] {
             each(|world| {
                 let w = world.join(v5("w"));
-                world.subscribe(w, "gone", AtMostOnce);
-                let late = Will { delay: 100, ..will("gone", "x") };
-                let first = world.join(Connect { will: Some(late), ..of_user(Some("a")) });
+                let first = world.join(of_user(Some("a")));
                 world.subscribe(first, "t", AtLeastOnce);
                 if !is_connected {
                     world.cut(first);
-                    world.publish(w, message("t", AtLeastOnce, "for a"));
                 }
-                let second = world.connect(of_user(other));
-                assert!(!world.connack(second).session_present);
+                for clean_start in [true, false] {
+                    let refused = world.try_connect(Connect { clean_start, ..of_user(other) });
+                    let reason = refused.unwrap_err().reason;
+                    assert_eq!(reason, ReasonCode::CLIENT_IDENTIFIER_NOT_VALID);
+                }
+                world.publish(w, message("t", AtLeastOnce, "for a"));
                 if is_connected {
-                    assert_eq!(world.end_reason(first), Some(ReasonCode::SESSION_TAKEN_OVER));
+                    assert!(world.is_open(first), "nobody else has ended it");
+                    assert_eq!(world.texts(first), ["for a"]);
+                    world.cut(first);
                 }
-                // MQTT-3.1.2-8: the session ended, so its will does not wait.
-                assert_eq!(world.texts(w), ["x"]);
-                world.publish(w, message("t", AtLeastOnce, "now"));
-                assert!(world.messages(second).is_empty());
-                assert_eq!(world.shared.subscriptions(), 1);
-                // What is gone is gone for its own user, too.
-                let third = world.connect(of_user(Some("a")));
-                assert!(!world.connack(third).session_present);
-                world.cut(third);
-                let fourth = world.connect(of_user(Some("a")));
-                assert!(world.connack(fourth).session_present);
+                let again = world.connect(of_user(Some("a")));
+                assert!(world.connack(again).session_present);
             });
         }
+    }
+}
+
+#[test]
+fn a_session_of_nobody_in_particular_ends_where_a_user_comes_by_its_name() {
+    for is_connected in [true, false] {
+        each(|world| {
+            let w = world.join(v5("w"));
+            world.subscribe(w, "gone", AtMostOnce);
+            let late = Will { delay: 100, ..will("gone", "x") };
+            let first = world.join(Connect { will: Some(late), ..of_user(None) });
+            world.subscribe(first, "t", AtLeastOnce);
+            if !is_connected {
+                world.cut(first);
+                world.publish(w, message("t", AtLeastOnce, "for nobody in particular"));
+            }
+            let second = world.connect(of_user(Some("b")));
+            assert!(!world.connack(second).session_present);
+            if is_connected {
+                assert_eq!(world.end_reason(first), Some(ReasonCode::SESSION_TAKEN_OVER));
+            }
+            // MQTT-3.1.2-8: the session ended, so its will does not wait.
+            assert_eq!(world.texts(w), ["x"]);
+            world.publish(w, message("t", AtLeastOnce, "now"));
+            assert!(world.messages(second).is_empty());
+            assert_eq!(world.shared.subscriptions(), 1);
+        });
     }
 }

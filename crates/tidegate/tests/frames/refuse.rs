@@ -1,6 +1,6 @@
 //! What is refused, and that nothing else is disturbed by it.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use futures::StreamExt;
 use tidegate::{
@@ -270,4 +270,25 @@ async fn a_camera_leaves_an_edge_node_that_was_revoked() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!client.camera(&"cam1".parse().unwrap()).await.unwrap().online, "and stays away");
     assert!(!camera.task.is_finished(), "it goes on trying: the list may name another node");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_camera_nodes_with_one_certificate_take_turns_and_each_turn_is_told() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let (_one, _other) = (world.camera("cam1", SCENE), world.camera("cam1", SCENE));
+    world.wait_for_camera(&client, "cam1").await;
+    let mut subscription = client.subscribe(request("cam1")).await.expect("a subscription");
+    let told = async {
+        let (mut epochs, mut turns) = (BTreeSet::new(), 0);
+        while epochs.len() < 2 || turns == 0 {
+            match subscription.next().await.expect("it goes on").expect("it holds") {
+                Event::Frame(frame) => _ = epochs.insert(frame.epoch),
+                Event::CameraOnline | Event::CameraOffline(_) => turns += 1,
+                Event::Ended(reason) => panic!("ended: {reason:?}"),
+                _ => {}
+            }
+        }
+    };
+    timeout(Duration::from_secs(60), told).await.expect("frames of both, and word of the turns");
 }

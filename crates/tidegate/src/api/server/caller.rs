@@ -70,7 +70,14 @@ impl Callers {
             peer.ok_or_else(|| ApiError::new(Code::INTERNAL, "the connection has no peer"))?;
         let Some(proof) = authorization(request.metadata(), peer.address.ip())? else {
             let shown = peer.certificate.clone();
-            return Ok(shown.ok_or_else(|| self.refused(&peer, "", Refusal::ProofRequired.into()))?);
+            let shown =
+                shown.ok_or_else(|| self.refused(&peer, "", Refusal::ProofRequired.into()))?;
+            // It may have been revoked since the handshake.
+            self.access.still_holds(&shown).inspect_err(|error| {
+                let why = error.message().to_owned();
+                self.access.audit.tell(|| refused_login(peer.address.ip(), "", why));
+            })?;
+            return Ok(shown);
         };
         if proof.token.is_some() {
             let admitted = self.access.doors.authenticate(&proof, auth::now());
