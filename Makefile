@@ -40,10 +40,10 @@ bench-mqtt: setup ## the MQTT broker beside four others: every figure, five runs
 bench-mqtt-quick: setup ## the same figures on shorter runs, about two minutes, without the paper's experiments
 	scripts/bench-mqtt --quick $(ARGS)
 
-bench-durability: setup ## what durability costs and keeps: every figure, five runs, on the disk of this checkout
+bench-durability: setup ## what durability costs and keeps: every figure, five runs, about an hour, on the disk of this checkout
 	scripts/bench-durability $(ARGS)
 
-bench-durability-quick: setup ## the same figures on shorter runs, about two minutes
+bench-durability-quick: setup ## the same figures on shorter runs, four to five minutes
 	scripts/bench-durability --quick $(ARGS)
 
 fuzz: setup ## every fuzz target, FUZZ_SECONDS each (default 60)

@@ -3,7 +3,7 @@
 //! ```text
 //!  append, commit, open, sealing ──▶ Running: a log on the disk under test, its flusher on a thread
 //!  power ──▶ tidegate-log's simulated disk, by seeds
-//!  kill, recovery ──▶ node: processes of the program; crowd: MQTT sessions that outlive their connections
+//!  kill, recovery, soak ──▶ node: processes of the program; crowd: MQTT sessions that outlive their connections
 //! ```
 
 use std::{
@@ -33,6 +33,7 @@ pub mod open;
 pub mod power;
 pub mod recovery;
 pub mod sealing;
+pub mod soak;
 
 /// How long and how often a group measures, and where.
 #[derive(Clone, Debug)]

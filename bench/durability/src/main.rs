@@ -7,7 +7,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
-use bench_durability::{Plan, append, commit, kill, open, power, recovery, sealing};
+use bench_durability::{Plan, append, commit, kill, open, power, recovery, sealing, soak};
 use bench_harness::{Figure, Report, Target};
 use clap::{Parser, ValueEnum};
 
@@ -47,6 +47,8 @@ enum Group {
     KillDisk,
     /// How long a large site's state takes to come back.
     Recovery,
+    /// A day of a site in half an hour.
+    Soak,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -80,6 +82,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Group::KillPage => kill::kill(&plan, "page", &mut report),
             Group::KillDisk => kill::kill(&plan, "disk", &mut report),
             Group::Recovery => recovery::recovery(&plan, &mut report),
+            Group::Soak => soak::soak(&plan, &mut report),
         };
         // A group that fails is a short row, so that the others are still measured and nobody overlooks it.
         if let Err(error) = measured {

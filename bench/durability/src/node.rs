@@ -128,7 +128,11 @@ impl Site {
         Ok(Running { child, log, started })
     }
 
-    fn command(&self) -> anyhow::Result<Command> {
+    /// The program, with the site's configuration.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn command(&self) -> anyhow::Result<Command> {
         let own = std::env::current_exe().context("finding this program")?;
         let program = own.with_file_name("tidegate");
         ensure!(program.is_file(), "{} is not there; build it", program.display());

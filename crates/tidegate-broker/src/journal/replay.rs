@@ -6,7 +6,7 @@
 //! Always true: no bytes lead to a panic; a session is there only if a record says whose it is.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map},
     sync::Arc,
     time::Duration,
 };
@@ -29,9 +29,17 @@ pub struct Replay {
     sent: BTreeMap<u64, (u8, Sent, Arc<StoredMessage>)>,
     seen: HashMap<u8, Seen>,
     /// By topic.
-    retained: HashMap<Arc<str>, (RetainedAs, Arc<StoredMessage>)>,
+    retained: HashMap<Arc<str>, Retained>,
     /// Records that were read, so that what came later can be told from what came before.
     records: u64,
+}
+
+#[derive(Debug)]
+struct Retained {
+    how: RetainedAs,
+    message: Arc<StoredMessage>,
+    /// When it was read, by records: messages lie in memory in that order, and at a checkpoint are written in that of topics.
+    read: u64,
 }
 
 #[derive(Debug, Default)]
@@ -193,10 +201,9 @@ impl Replay {
     }
 
     fn retain(&mut self, retained: RetainedAs, message: &Arc<StoredMessage>) {
-        let known = self.retained.get(&message.topic);
-        if known.is_none_or(|(known, _)| known.sequence <= retained.sequence) {
-            self.retained.insert(message.topic.clone(), (retained, message.clone()));
-        }
+        let message = message.clone();
+        let (topic, read) = (message.topic.clone(), self.records);
+        keep_latest(&mut self.retained, topic, Retained { how: retained, message, read });
     }
 
     fn has_seen(&self, shard: u8, number: u64) -> bool {
@@ -238,6 +245,21 @@ impl Replay {
         for waiting in takers {
             self.wait(number, waiting, u64::MAX);
         }
+    }
+}
+
+/// Of two retained messages of a topic the one of the higher number stays.
+fn keep_latest(all: &mut HashMap<Arc<str>, Retained>, topic: Arc<str>, retained: Retained) {
+    match all.entry(topic) {
+        hash_map::Entry::Vacant(vacant) => {
+            vacant.insert(retained);
+        }
+        hash_map::Entry::Occupied(mut known)
+            if known.get().how.sequence <= retained.how.sequence =>
+        {
+            known.insert(retained);
+        }
+        hash_map::Entry::Occupied(_) => {}
     }
 }
 
@@ -337,19 +359,25 @@ impl Recovered {
     pub fn join(mut replays: Vec<Replay>) -> Self {
         let mut recovered = Self::default();
         recovered.hand_over(&mut replays);
-        let mut retained: HashMap<Arc<str>, (RetainedAs, Arc<StoredMessage>)> = HashMap::new();
+        // A topic is its shard's, unless there were more or fewer shards once. Half the work of a start with a million retained
+        // messages is to wait for memory: they are gone through in the order in which they lie there, not in that of a table.
+        let mut all: HashMap<Arc<str>, Retained> = HashMap::new();
         for replay in &mut replays {
-            for (topic, new) in replay.retained.drain() {
-                let known = retained.get(&topic);
-                if known.is_none_or(|(known, _)| known.sequence <= new.0.sequence) {
-                    retained.insert(topic, new);
-                }
+            if all.is_empty() {
+                all = std::mem::take(&mut replay.retained);
+                continue;
+            }
+            for (topic, retained) in replay.retained.drain() {
+                keep_latest(&mut all, topic, retained);
             }
         }
         // An empty one clears its topic.
-        let kept = retained.into_values().filter(|(_, message)| !message.payload.is_empty());
+        let mut kept: Vec<Retained> =
+            all.into_values().filter(|retained| !retained.message.payload.is_empty()).collect();
+        kept.sort_unstable_by_key(|retained| retained.read);
         recovered.retained = kept
-            .map(|(RetainedAs { client, .. }, message)| RecoveredRetained { message, client })
+            .into_iter()
+            .map(|Retained { how, message, .. }| RecoveredRetained { message, client: how.client })
             .collect();
         for (journal, replay) in replays.into_iter().enumerate() {
             let Replay { sessions, messages, .. } = replay;

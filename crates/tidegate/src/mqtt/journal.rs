@@ -17,9 +17,12 @@ mod tests;
 
 use std::{
     fs, io, mem,
+    num::NonZero,
+    panic,
     path::{Path, PathBuf},
     str::FromStr,
     sync::Arc,
+    thread,
     time::Duration,
 };
 
@@ -141,10 +144,10 @@ pub(super) fn open(
     let began = clock::now();
     let generations = Generations::of(&settings.folder)?;
     let former = generations.complete.last().copied();
-    let mut found = Former::default();
-    if let Some(former) = former {
-        found.read(&generation(&settings.folder, former, ""));
-    }
+    let mut found = match former {
+        Some(former) => Former::read(&generation(&settings.folder, former, "")),
+        None => Former::default(),
+    };
     let recovered = Recovered::join(mem::take(&mut found.replays));
     let counts = recovered.found;
     Broker::restore_all(shards, now, recovered);
@@ -211,9 +214,18 @@ fn begin(
         flushers.push((flusher, commits));
         journals.push(journal);
     }
-    for (shard, log) in shards.iter_mut().zip(journals) {
-        shard.keep(Box::new(ShardJournal { log }));
-        shard.flush_journal().map_err(|error| begin_failed(error.into()))?;
+    // All at once: each writes all that its shard has, and waits for the disk.
+    let written: Vec<Result<(), JournalError>> = thread::scope(|scope| {
+        let write = |(shard, log): (&mut Broker, RecordLog)| {
+            shard.keep(Box::new(ShardJournal { log }));
+            shard.flush_journal()
+        };
+        let writing: Vec<_> =
+            shards.iter_mut().zip(journals).map(|of| scope.spawn(move || write(of))).collect();
+        writing.into_iter().map(joined).collect()
+    });
+    for written in written {
+        written.map_err(|error| begin_failed(error.into()))?;
     }
     Folder::open(&path)?.sync().map_err(failed(&path, "synced"))?;
     Ok(flushers)
@@ -243,19 +255,35 @@ struct Former {
 }
 
 impl Former {
-    fn read(&mut self, path: &Path) {
-        for shard in 0.. {
-            let path = path.join(shard_name(shard));
-            if !path.is_dir() {
-                return;
+    /// Reads the journals of a generation, as many at once as there are processors.
+    fn read(path: &Path) -> Self {
+        let path = |shard: usize| path.join(shard_name(shard));
+        let count = (0..).take_while(|shard| path(*shard).is_dir()).count();
+        let mut all = Self::default();
+        let shards: Vec<usize> = (0..count).collect();
+        let at_once = thread::available_parallelism().map_or(1, NonZero::get);
+        for shards in shards.chunks(at_once) {
+            let read = |shard: usize| {
+                let (path, mut former, mut replay) =
+                    (path(shard), Self::default(), Replay::default());
+                if let Err(error) = former.read_shard(&path, shard, &mut replay) {
+                    former.lacks += 1;
+                    tracing::error!(folder = %path.display(), error = %crate::error_chain(&*error), "a journal of the MQTT sessions cannot be read");
+                }
+                former.replays.push(replay);
+                former
+            };
+            let read: Vec<Self> = thread::scope(|scope| {
+                let reading: Vec<_> =
+                    shards.iter().map(|shard| scope.spawn(|| read(*shard))).collect();
+                reading.into_iter().map(joined).collect()
+            });
+            for former in read {
+                all.replays.extend(former.replays);
+                all.lacks += former.lacks;
             }
-            let mut replay = Replay::default();
-            if let Err(error) = self.read_shard(&path, shard, &mut replay) {
-                self.lacks += 1;
-                tracing::error!(folder = %path.display(), error = %crate::error_chain(&*error), "a journal of the MQTT sessions cannot be read");
-            }
-            self.replays.push(replay);
         }
+        all
     }
 
     fn read_shard(
@@ -324,6 +352,11 @@ impl Generations {
         complete.sort_unstable();
         Ok(Self { complete })
     }
+}
+
+/// What a thread of this start came to.
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
 }
 
 fn number(name: &str) -> Option<u64> {
