@@ -25,6 +25,7 @@ use super::{
     bridge::{BridgeSettings, RemoteTls},
     journal::JournalSettings,
     settings::{ListenerSettings, ServerSettings, SessionSettings},
+    spill::SpillSettings,
 };
 use crate::{
     access::Access,
@@ -142,6 +143,10 @@ pub(super) fn settings(config: &Config, access: Access) -> Result<ServerSettings
             is_on_disk: section.durability.0 == Durability::Disk,
             bytes_max: config.log.mqtt_bytes.0,
             commit_delay: config.log.mqtt_commit_delay,
+        }),
+        spill: (section.spill_bytes.0 > 0).then(|| SpillSettings {
+            folder: config.node.data_dir.join("spill"),
+            bytes_max: section.spill_bytes.0,
         }),
     })
 }
