@@ -30,4 +30,4 @@ mod site;
 mod tape;
 mod trail;
 
-pub use site::{Outcome, run};
+pub use site::{Outcome, run, run_spilling};
