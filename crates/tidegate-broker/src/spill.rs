@@ -75,6 +75,9 @@ pub struct Wanted {
     pub(crate) messages: Vec<Arc<Spilled>>,
 }
 
+/// What was read of messages that were wanted, one result for each in order.
+pub type Answers = Vec<Result<Bytes, SpillError>>;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WantedBy {
     /// A class of a session's queue: whether it is the large one.

@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use tidegate_message::Payload;
 
-use super::{Place, Spill, SpillError, Wanted};
+use super::{Answers, Place, Spill, SpillError, Wanted};
 
 /// The disk.
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ impl SimulatedSpill {
     }
 
     /// What was asked for first, by which shard, and the answer.
-    pub fn answer(&self) -> Option<(usize, Wanted, Vec<Result<Bytes, SpillError>>)> {
+    pub fn answer(&self) -> Option<(usize, Wanted, Answers)> {
         let mut state = self.state();
         if state.is_deaf {
             return None;
