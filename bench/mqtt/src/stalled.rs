@@ -48,9 +48,9 @@ impl Arrangement {
     };
 
     /// Ours alone: all that its budget has to bear, under each policy.
-    fn own() -> [Self; 5] {
-        ["disconnect", "drop-oldest", "drop-newest", "latest", "block-publisher"].map(|overflow| {
-            Self {
+    fn own() -> [Self; 6] {
+        ["disconnect", "drop-oldest", "drop-newest", "latest", "block-publisher", "spill"].map(
+            |overflow| Self {
                 name: overflow,
                 own_topics: true,
                 kept: true,
@@ -60,8 +60,8 @@ impl Arrangement {
                 } else {
                     Self::SHARED.publisher
                 },
-            }
-        })
+            },
+        )
     }
 }
 

@@ -10,6 +10,7 @@ mod promise;
 mod publish;
 mod receive;
 mod restore;
+mod spill;
 mod subscribe;
 mod sys;
 mod transmit;
@@ -39,6 +40,7 @@ use crate::{
     session::{Dropped, Session, SessionKey},
     shared::Shared,
     slab::{Key, Slab},
+    spill::Spilling,
     timers::{Timer, Timers},
 };
 
@@ -67,6 +69,7 @@ pub struct Broker {
     admission: Option<Box<dyn Admission>>,
     /// None where nothing outlives the process.
     keeper: Option<Box<keep::Keeper>>,
+    spilling: Spilling,
     numbers: keep::Numbers,
     batch: Batch,
     /// What is owed for the drafts of `batch`, in order.
@@ -162,6 +165,10 @@ pub struct Statistics {
     pub overflow_disconnects: u64,
     /// Large messages that had to wait for the schedule.
     pub withheld: u64,
+    /// Messages that were put on disk because they found no room in memory, each once however many wait for it.
+    pub spilled: u64,
+    /// Messages that the disk did not take or give back.
+    pub spill_failures: u64,
     /// Records of what is to outlive the process that could not be written.
     pub journal_failures: u64,
     /// Messages that were refused, among others, because they could not be kept.
@@ -188,6 +195,8 @@ impl Statistics {
         self.hops_exceeded += other.hops_exceeded;
         self.overflow_disconnects += other.overflow_disconnects;
         self.withheld += other.withheld;
+        self.spilled += other.spilled;
+        self.spill_failures += other.spill_failures;
         self.journal_failures += other.journal_failures;
         self.journal_refused += other.journal_refused;
         self
@@ -207,8 +216,12 @@ pub struct SessionReport {
     pub subscriptions: usize,
     /// Messages that wait.
     pub queued: usize,
-    /// Their bytes, each message counted whole.
+    /// Bytes of those in memory, each message counted whole.
     pub queued_bytes: u64,
+    /// Messages of them that are on disk.
+    pub spilled: usize,
+    /// Their bytes, each message counted whole.
+    pub spilled_bytes: u64,
     /// Messages in flight.
     pub inflight: usize,
     /// Bytes of messages kept for another try.
@@ -218,7 +231,7 @@ pub struct SessionReport {
 }
 
 impl SessionReport {
-    /// Bytes of messages that are held for it.
+    /// Bytes of messages that are held in memory for it.
     pub fn held_bytes(&self) -> u64 {
         self.queued_bytes + self.inflight_bytes
     }
@@ -250,6 +263,7 @@ impl Broker {
             routes: vec![None; ROUTES],
             admission: None,
             keeper: None,
+            spilling: Spilling::new(shared.budget().clone()),
             numbers: keep::Numbers::default(),
             batch: Batch::default(),
             pending: Vec::new(),
@@ -343,6 +357,8 @@ impl Broker {
             connections: self.connections.len() as u64,
             connections_peak: self.shared.connections_peak(),
             sessions: self.sessions.len() as u64,
+            spilled: self.spilling.counts.written,
+            spill_failures: self.spilling.counts.failures,
             journal_failures: self.keeper.as_ref().map_or(0, |keeper| keeper.counts.failures),
             journal_refused: self.keeper.as_ref().map_or(0, |keeper| keeper.counts.refused),
             ..self.statistics
@@ -414,6 +430,8 @@ impl Broker {
             subscriptions: session.subscriptions.len(),
             queued: session.queue.len(),
             queued_bytes: session.queue.bytes(),
+            spilled: session.queue.spilled(),
+            spilled_bytes: session.queue.spilled_bytes(),
             inflight: session.inflight.len(),
             inflight_bytes: session.inflight.kept_bytes(),
             dropped: session.dropped,

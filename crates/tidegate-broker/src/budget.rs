@@ -7,7 +7,8 @@ use std::sync::{
 
 /// A hard bound on bytes, shared by all shards of a node.
 ///
-/// Always true: the sum of all live [`Charge`]s is at most the limit, or what a restart brought back if that is more.
+/// Always true: the sum of all live [`Charge`]s is at most the limit, or what a restart brought back if that is more. Beyond it goes
+/// only what the disk calls for: a place for each message there, and one message for each subscriber whose messages come back.
 #[derive(Clone, Debug)]
 pub struct Budget {
     state: Arc<State>,
@@ -61,8 +62,8 @@ impl Budget {
         }
     }
 
-    /// Takes `bytes` for what an earlier process has promised, whether or not there is room.
-    pub(crate) fn charge_restored(&self, bytes: u64) -> Charge {
+    /// Takes `bytes`, whether or not there is room.
+    pub(crate) fn charge_beyond(&self, bytes: u64) -> Charge {
         let state = &self.state;
         let before = state.used.fetch_add(bytes, Ordering::AcqRel);
         state.peak.fetch_max(before + bytes, Ordering::Relaxed);

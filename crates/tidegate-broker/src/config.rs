@@ -59,10 +59,10 @@ pub struct SessionConfig {
     pub topic_levels_max: usize,
     /// Bytes of a topic or filter that the client names, `$share/GROUP/` included. Default 65,535, the protocol's own limit.
     pub topic_bytes_max: usize,
-    /// Bytes of the messages that wait for one subscriber; one may always wait, and under [`Overflow::Disconnect`] one more
-    /// than has room. Default 32 MiB.
+    /// Bytes of the messages that wait for one subscriber, in memory; one may always wait, and under [`Overflow::Disconnect`] one
+    /// more than has room. Default 32 MiB.
     pub queue_bytes_max: u64,
-    /// Messages that wait for one subscriber. Default 100,000.
+    /// Messages that wait for one subscriber, in memory and on disk. Default 100,000.
     pub queue_messages_max: usize,
     /// What happens to QoS 0 messages beyond that. Default [`Overflow::DropOldest`].
     pub overflow_qos0: Overflow,
@@ -109,6 +109,9 @@ pub enum Overflow {
     /// directly or through others, is disconnected instead, since it could never acknowledge; so is one that is its own
     /// publisher. What comes for it until then and finds no place is dropped.
     BlockPublisher,
+    /// What finds no place waits on disk and comes back in order. Where the disk takes nothing, QoS 0 messages that find no place
+    /// are dropped, and for the others [`Overflow::Disconnect`] holds.
+    Spill,
 }
 
 impl Default for BrokerConfig {
@@ -200,12 +203,13 @@ impl SessionConfig {
 }
 
 impl Overflow {
-    const WORDS: [(&str, Self); 5] = [
+    const WORDS: [(&str, Self); 6] = [
         ("drop-oldest", Self::DropOldest),
         ("drop-newest", Self::DropNewest),
         ("latest", Self::Latest),
         ("disconnect", Self::Disconnect),
         ("block-publisher", Self::BlockPublisher),
+        ("spill", Self::Spill),
     ];
 
     /// Whether what waits may be dropped.
@@ -223,9 +227,6 @@ impl FromStr for Overflow {
     type Err = UnknownOverflow;
 
     fn from_str(text: &str) -> Result<Self, UnknownOverflow> {
-        if text == "spill" {
-            return Err(UnknownOverflow::Spill);
-        }
         let found = Self::WORDS.iter().find(|(word, _)| *word == text);
         found.map(|(_, overflow)| *overflow).ok_or_else(|| UnknownOverflow::Word(text.to_owned()))
     }
@@ -236,10 +237,7 @@ impl FromStr for Overflow {
 pub enum UnknownOverflow {
     /// Not one of them.
     #[error(
-        "{0:?} is no overflow policy; choose drop-oldest, drop-newest, latest, disconnect or block-publisher"
+        "{0:?} is no overflow policy; choose drop-oldest, drop-newest, latest, disconnect, block-publisher or spill"
     )]
     Word(String),
-    /// Not yet.
-    #[error("spill needs the durable log, which this version does not have; choose disconnect")]
-    Spill,
 }

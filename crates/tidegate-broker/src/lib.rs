@@ -11,7 +11,7 @@
 //! that its client identifier names ([`Shared::shard_of`]), and so does its connection.
 //!
 //! Always true: a payload is held once, however many subscribers wait for it; the bytes held for payloads never exceed
-//! [`BrokerConfig::payload_bytes_max`]; messages of one publisher and topic leave in the order in which they came;
+//! [`BrokerConfig::payload_bytes_max`], but for what a restart and the disk call for ([`Budget`]); messages of one publisher and topic leave in the order in which they came;
 //! acknowledgements overtake what has not begun to leave; a message in flight is never dropped; whatever a peer sends ends
 //! at most its own connection.
 
@@ -34,6 +34,7 @@ mod segments;
 mod session;
 mod shared;
 mod slab;
+pub mod spill;
 #[cfg(test)]
 mod tests;
 mod timers;

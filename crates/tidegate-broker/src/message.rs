@@ -1,6 +1,9 @@
 //! A message that is held: once, however many subscribers wait for it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use tidegate_message::{Instant, Payload};
@@ -9,6 +12,7 @@ use tidegate_wire::mqtt::QoS;
 use crate::{
     budget::{Budget, Charge},
     session::SessionKey,
+    spill::Spilled,
 };
 
 /// What a held message costs beside its topic, payload and properties, in bytes: itself, its counts, its place in a queue.
@@ -36,6 +40,8 @@ pub struct Message {
     pub received: Instant,
     /// Who published it; none for the node itself.
     pub publisher: Option<SessionKey>,
+    /// Where it is on disk, if somebody has it wait there.
+    pub(crate) spilled: OnceLock<Arc<Spilled>>,
     charge: Charge,
 }
 
@@ -111,6 +117,7 @@ impl Incoming<'_> {
             expires: self.expires,
             received: self.received,
             publisher: self.publisher,
+            spilled: OnceLock::new(),
             charge: charge.of_message(),
         })
     }

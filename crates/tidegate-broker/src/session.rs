@@ -134,6 +134,8 @@ pub(crate) struct Session {
     /// A message that found no place was kept under [`Overflow::Disconnect`](crate::Overflow), and more than half of what may
     /// wait still does. Under that policy it takes no more until then.
     pub(crate) is_full: bool,
+    /// The disk did not take what it was to give back, and has taken nothing of it since.
+    pub(crate) cannot_spill: bool,
     /// What it could give back when its shard last took note of it.
     pub(crate) noted_gives: u64,
     /// Publishers that are not read from because this session's queue is full.
@@ -147,6 +149,10 @@ pub(crate) struct Session {
 pub struct Dropped {
     /// The oldest or newest, because the subscriber's queue was full.
     pub queue_full: u64,
+    /// The subscriber's queue was full, and the disk took nothing.
+    pub spill_full: u64,
+    /// The disk did not give it back.
+    pub spill_lost: u64,
     /// A newer one of the topic came, under `latest`.
     pub conflated: u64,
     /// The node's budget for payloads was full.
@@ -164,10 +170,20 @@ impl Dropped {
     }
 
     /// Each reason with its count.
-    pub fn by_reason(&self) -> [(&'static str, u64); 5] {
-        let &Self { queue_full, conflated, budget_full, expired, too_large } = self;
+    pub fn by_reason(&self) -> [(&'static str, u64); 7] {
+        let &Self {
+            queue_full,
+            spill_full,
+            spill_lost,
+            conflated,
+            budget_full,
+            expired,
+            too_large,
+        } = self;
         [
             ("queue_full", queue_full),
+            ("spill_full", spill_full),
+            ("spill_lost", spill_lost),
             ("conflated", conflated),
             ("budget_full", budget_full),
             ("expired", expired),
@@ -177,6 +193,8 @@ impl Dropped {
 
     pub(crate) fn add(&mut self, other: Self) {
         self.queue_full += other.queue_full;
+        self.spill_full += other.spill_full;
+        self.spill_lost += other.spill_lost;
         self.conflated += other.conflated;
         self.budget_full += other.budget_full;
         self.expired += other.expired;
@@ -197,7 +215,8 @@ impl Session {
 
     /// Whether more than half of what may wait does; told to the other shards. `own` is its name.
     pub(crate) fn note_behind(&mut self, shared: &Shared, own: SessionKey) -> bool {
-        let behind = self.queue.bytes() > self.config.queue_bytes_max / 2
+        let behind = self.queue.spilled() > 0
+            || self.queue.bytes() > self.config.queue_bytes_max / 2
             || self.queue.len() > self.config.queue_messages_max / 2;
         self.state.behind.store(behind, Ordering::Relaxed);
         if self.is_full && !behind {
@@ -207,13 +226,14 @@ impl Session {
         behind
     }
 
-    /// Bytes of memory that it could give back for others: what may be dropped, or all that waits if it ends with its
-    /// connection.
+    /// Bytes of memory that it could give back for others: what may be dropped or go to disk, or all that waits if it ends with
+    /// its connection.
     pub(crate) fn gives(&self) -> u64 {
         if self.connection.is_some() && !self.is_kept() {
             self.queue.bytes()
         } else {
-            self.queue.droppable_bytes()
+            let spillable_bytes = if self.cannot_spill { 0 } else { self.queue.spillable_bytes() };
+            self.queue.droppable_bytes() + spillable_bytes
         }
     }
 

@@ -18,6 +18,7 @@ mod qos;
 mod retained;
 mod session;
 mod shared;
+mod spill;
 mod subscribe;
 mod sys;
 mod will;
@@ -41,6 +42,7 @@ use tidegate_wire::mqtt::{
 use crate::{
     AuthAnswer, Broker, BrokerConfig, ConnectRequest, ConnectionKey, Output, Peer, Refused,
     SLICES_MAX, SessionConfig, Shared,
+    spill::{Spill, simulated::SimulatedSpill},
 };
 
 pub(crate) use self::Got::{Other, Published};
@@ -60,6 +62,10 @@ pub(crate) struct World {
     tapes: Vec<journal::Tape>,
     /// Whether what is written becomes durable by itself, once nothing else moves.
     flushes: bool,
+    /// Where messages wait that find no room in memory.
+    pub(crate) disk: Arc<SimulatedSpill>,
+    /// What may be held beyond the budget: places on disk, and a message for each who has more there.
+    pub(crate) beyond: u64,
 }
 
 /// One network connection of a client.
@@ -251,7 +257,12 @@ impl World {
         rules: Arc<dyn Authorize>,
     ) -> Self {
         let shared = Shared::new(config, shards, rules, START);
-        let broker = |shard| Broker::new(shared.clone(), shard, 7, START);
+        let disk = Arc::new(SimulatedSpill::new(1 << 30));
+        let broker = |shard| {
+            let mut broker = Broker::new(shared.clone(), shard, 7, START);
+            broker.set_spill(Some(disk.clone()));
+            broker
+        };
         Self {
             shards: (0..shards).map(broker).collect(),
             shared,
@@ -261,6 +272,8 @@ impl World {
             answers: true,
             tapes: Vec::new(),
             flushes: true,
+            beyond: 0,
+            disk,
         }
     }
 
@@ -590,6 +603,7 @@ impl World {
             self.shared.retain(&topic, None);
         }
         assert_eq!(self.shared.budget().used(), 0, "bytes that nobody gives back");
+        assert_eq!(self.disk.bytes(), 0, "messages on disk that nobody waits for");
         assert_eq!(self.shared.subscriptions(), 0, "subscriptions without a session");
         assert!(self.shared.waits().is_empty(), "publishers that wait for nobody");
         if self.shared.config().sys_interval.is_zero() {
@@ -611,6 +625,10 @@ impl World {
             }
             for shard in 0..self.shards.len() {
                 moved |= self.flush_all(shard);
+            }
+            if let Some((shard, wanted, answers)) = self.disk.answer() {
+                moved = true;
+                self.shards[shard].handle_fetched(self.now, wanted, answers);
             }
             self.check();
             if !(moved || self.flushes && self.flush_tapes()) {
@@ -640,7 +658,7 @@ impl World {
 
     fn check(&self) {
         let budget = self.shared.budget();
-        assert!(budget.used() <= budget.limit(), "the budget is exceeded");
+        assert!(budget.used() <= budget.limit() + self.beyond, "the budget is exceeded");
     }
 
     fn feed(&mut self, at: usize) -> bool {

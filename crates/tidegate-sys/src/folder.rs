@@ -310,6 +310,29 @@ impl FolderFile {
         self.file.read_exact_at(bytes, offset)
     }
 
+    /// Writes `bytes` from `offset` on.
+    ///
+    /// # Errors
+    /// The disk is full (`StorageFull`) or failed: some of it may be written.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
+    }
+
+    /// Gives the blocks of a range back, which reads as zeros then. The file keeps its size.
+    ///
+    /// # Errors
+    /// The range is empty or beyond what there can be, or the file system cannot (`Unsupported`).
+    pub fn punch(&self, range: Range<u64>) -> io::Result<()> {
+        let too_large = |_| io::Error::from(io::ErrorKind::FileTooLarge);
+        let start = libc::off_t::try_from(range.start).map_err(too_large)?;
+        let len = range.end.saturating_sub(range.start);
+        let len = libc::off_t::try_from(len).map_err(too_large)?;
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: the descriptor is open; the call only changes the file.
+        check(unsafe { libc::fallocate(self.file.as_raw_fd(), mode, start, len) })?;
+        Ok(())
+    }
+
     /// Has the kernel begin to read a range, without waiting for it. A hint.
     pub fn prefetch(&self, range: Range<u64>) {
         let (Ok(start), Ok(len)) =

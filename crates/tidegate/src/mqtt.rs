@@ -5,6 +5,7 @@
 //!                  │                                                      │
 //!                  └─▶ doors: who is it, on a thread of its own           └─▶ other shards, in batches
 //!  journal: what must outlive the process; each shard has one, and a thread that makes it durable
+//!  spill: messages that find no room in memory, on disk; a thread reads them
 //!  bridge (a thread each) ◀─▶ a session here, a session at a remote broker
 //! ```
 
@@ -19,6 +20,7 @@ pub mod server;
 pub mod service;
 pub mod settings;
 mod shard;
+pub mod spill;
 mod transport;
 
 pub use bridge::Bridge;

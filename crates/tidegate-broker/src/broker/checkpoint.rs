@@ -14,13 +14,16 @@ use tidegate_wire::mqtt::{PacketId, QoS};
 
 use super::{
     Broker,
-    keep::{self, Keeper, closed, message_record, opened, stored, waiting},
+    keep::{self, Keeper, closed, message_record, opened, waiting},
+    spill::{FETCH_BYTES, FETCH_MESSAGES},
 };
 use crate::{
     inflight::Awaits,
     journal::{Record, RetainedAs, Sent, StoredMessage},
-    queue::Queued,
+    message::Message,
+    queue::{Held, Queued},
     slab::Key,
+    spill::{Spilled, Wanted, WantedBy},
     timers::Timer,
 };
 
@@ -41,6 +44,11 @@ pub(super) struct Checkpoint {
     last: u64,
     /// Of those, the ones that are written.
     written: HashSet<u64>,
+    /// Whether what is on disk is waited for: before the node runs.
+    waits: bool,
+    /// What of it comes from disk: nobody goes on before that is here.
+    is_fetching: bool,
+    fetched: Vec<Arc<Message>>,
     stage: Stage,
 }
 
@@ -74,7 +82,7 @@ impl Broker {
         // Room may come of a checkpoint, else of the disk.
         let is_failing = keeper.may_recover() && !keeper.ensure(keeper.wanted.max(1));
         if keeper.checkpoint.is_none() && keeper.is_large() {
-            self.begin_checkpoint();
+            self.begin_checkpoint(false);
         }
         let goes_on = self.checkpoint_step(STEP);
         if !goes_on {
@@ -87,13 +95,16 @@ impl Broker {
         }
     }
 
-    pub(super) fn begin_checkpoint(&mut self) {
+    pub(super) fn begin_checkpoint(&mut self, waits: bool) {
         let keys = self.sessions.iter().map(|(key, _)| key).collect();
         let Some(keeper) = &mut self.keeper else { return };
         keeper.checkpoint = Some(Checkpoint {
             start: keeper.journal.end(),
             last: self.numbers.message,
             written: HashSet::new(),
+            waits,
+            is_fetching: false,
+            fetched: Vec::new(),
             stage: Stage::Sessions(keys),
         });
     }
@@ -109,7 +120,10 @@ impl Broker {
         let failures = keeper.counts.failures;
         let until = keeper.counts.records.saturating_add(records as u64);
         let mut goes_on = true;
-        while goes_on && self.keeper.as_ref().is_some_and(|keeper| keeper.counts.records < until) {
+        while goes_on
+            && !checkpoint.is_fetching
+            && self.keeper.as_ref().is_some_and(|keeper| keeper.counts.records < until)
+        {
             checkpoint.stage = self.write_stage(&mut checkpoint, until);
             let keeper = self.keeper.as_mut().expect("looked at above");
             if keeper.counts.failures > failures {
@@ -145,7 +159,7 @@ impl Broker {
     #[cfg(test)]
     pub(crate) fn begin_checkpoint_now(&mut self) {
         if self.keeper.as_ref().is_some_and(|keeper| keeper.checkpoint.is_none()) {
-            self.begin_checkpoint();
+            self.begin_checkpoint(false);
         }
     }
 
@@ -219,20 +233,34 @@ impl Broker {
         };
         let was_there = |queued: &&Queued| queued.number > 0 && queued.number <= checkpoint.last;
         let left: Vec<&Queued> = session.queue.iter().filter(was_there).collect();
-        for queued in left {
+        for (at, queued) in left.iter().enumerate() {
             if keeper.counts.records >= until {
                 return false;
             }
-            if written.insert(queued.number) {
-                checkpoint.write_waiting(keeper, session.number, queued, None);
+            if written.contains(&queued.number) {
+                continue;
             }
+            let message = match &queued.message {
+                Held::Memory(message) => Some(message.clone()),
+                Held::Disk(spilled) => spilled.in_memory(),
+            };
+            if message.is_none() && checkpoint.is_new(queued.number) {
+                let wanted = checkpoint.wanted(&left[at..]);
+                if !wanted.is_empty() {
+                    self.fetch_for_checkpoint(checkpoint, wanted);
+                    return false;
+                }
+            }
+            written.insert(queued.number);
+            checkpoint.write_waiting(keeper, session.number, queued, message.as_deref(), None);
         }
         let number = session.number;
         for entry in session.inflight.entries() {
             match &entry.kept {
                 Some(queued) if queued.number > 0 => {
                     let begun = (queued.qos == QoS::ExactlyOnce).then_some(entry.id);
-                    checkpoint.write_waiting(keeper, number, queued, begun);
+                    let message = Some(&**queued.begun());
+                    checkpoint.write_waiting(keeper, number, queued, message, begun);
                 }
                 None if entry.awaits == Awaits::Pubcomp => {
                     keeper.append(&Record::Accepted { session: number, id: entry.id });
@@ -241,6 +269,32 @@ impl Broker {
             }
         }
         true
+    }
+
+    /// Has messages read: when the node runs, by and by; before, at once.
+    fn fetch_for_checkpoint(&mut self, checkpoint: &mut Checkpoint, messages: Vec<Arc<Spilled>>) {
+        checkpoint.fetched.clear();
+        let Some(disk) = self.spilling.disk.clone() else {
+            return messages.iter().for_each(|spilled| spilled.lose());
+        };
+        if !checkpoint.waits {
+            checkpoint.is_fetching = true;
+            disk.read(self.shard, Wanted { by: WantedBy::Checkpoint, messages });
+            return;
+        }
+        for spilled in messages {
+            let answer = disk.read_now(spilled.place());
+            checkpoint.fetched.extend(self.bring_back(&spilled, answer, true));
+        }
+    }
+
+    /// What was asked for is here, or lost.
+    pub(super) fn fetched_for_checkpoint(&mut self, messages: Vec<Arc<Message>>) {
+        if let Some(checkpoint) = self.keeper.as_mut().and_then(|keeper| keeper.checkpoint.as_mut())
+        {
+            checkpoint.is_fetching = false;
+            checkpoint.fetched = messages;
+        }
     }
 
     fn write_all_retained(&mut self, after: Option<String>) -> Option<String> {
@@ -254,7 +308,7 @@ impl Broker {
         found.retain(|(message, ..)| self.shared.owner_of(&message.topic) == self.shard);
         for (message, sequence, client) in found {
             let retained = Some(RetainedAs { sequence, client });
-            let record = StoredMessage { retained, ..stored(&message) };
+            let record = StoredMessage { retained, ..(&*message).into() };
             keeper.append(&Record::Message(record));
         }
         last
@@ -268,7 +322,7 @@ impl Broker {
             for entry in unconfirmed {
                 let sent = vec![(shard as u8, entry.number, entry.sent.clone())];
                 let record = match &entry.message {
-                    Some(message) => StoredMessage { sent, ..stored(message) },
+                    Some(message) => StoredMessage { sent, ..(&**message).into() },
                     None => cleared(&entry.topic, sent),
                 };
                 records.push(Record::Message(record));
@@ -306,17 +360,40 @@ impl Checkpoint {
         keeper: &mut Keeper,
         session: u64,
         queued: &Queued,
+        message: Option<&Message>,
         begun: Option<PacketId>,
     ) {
         let number = queued.number;
         let waiting = waiting(session, queued, begun);
-        let is_new = number <= self.last && self.written.insert(number);
-        let record = if is_new {
-            message_record(&queued.message, number, waiting)
-        } else {
-            Record::Queued { number, waiting }
+        let record = match message {
+            Some(message) if self.is_new(number) => message_record(message, number, waiting),
+            // The disk has lost it.
+            None if self.is_new(number) => return,
+            _ => Record::Queued { number, waiting },
         };
+        self.written.insert(number);
         keeper.append(&record);
+    }
+
+    /// Whether the message of that number is to be written.
+    fn is_new(&self, number: u64) -> bool {
+        number <= self.last && !self.written.contains(&number)
+    }
+
+    /// What is to be read next of messages, of which the first is on disk: nothing if that is lost.
+    fn wanted(&self, left: &[&Queued]) -> Vec<Arc<Spilled>> {
+        let mut bytes = 0;
+        let on_disk = left.iter().filter(|queued| self.is_new(queued.number));
+        let on_disk = on_disk.filter_map(|queued| match &queued.message {
+            Held::Disk(spilled) if spilled.in_memory().is_none() => Some(spilled.clone()),
+            _ => None,
+        });
+        let fits = |spilled: &Arc<Spilled>| {
+            let is_first = bytes == 0;
+            bytes += spilled.charged;
+            !spilled.is_lost() && (is_first || bytes <= FETCH_BYTES)
+        };
+        on_disk.take_while(fits).take(FETCH_MESSAGES).collect()
     }
 }
 

@@ -403,6 +403,7 @@ impl Broker {
             ends_at: None,
             dropped: Default::default(),
             is_full: false,
+            cannot_spill: false,
             noted_gives: 0,
             blocks: Vec::new(),
             blocked_by: 0,

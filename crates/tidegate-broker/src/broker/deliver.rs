@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate_message::{Action, Instant, Target as Asked};
 use tidegate_wire::mqtt::{PublishHead, QoS, ReasonCode, Version};
 
-use super::{Broker, Peer, RouteHandle, keep::done, mark_dirty};
+use super::{Broker, Peer, RouteHandle, keep::done, mark_dirty, spill::fallback};
 use crate::{
     budget::Charge,
     config::Overflow,
@@ -13,11 +13,11 @@ use crate::{
     journal::{RetainedAs, Sent, Waiting},
     message::{Body, Incoming, Message, seconds_left},
     outbox::FIRST_BYTES,
-    queue::{Ids, Queued},
+    queue::{Held, Ids, Queued},
     retained::Kept,
     routes::{Route, Target},
     schedule::{Class, Policy},
-    session::Session,
+    session::{Dropped, Session},
     shared::Retention,
     slab::Key,
 };
@@ -163,7 +163,10 @@ impl Broker {
             match full.get(&target.session) {
                 Some(usual)
                     if qos > QoS::AtMostOnce
-                        && route.overflow.unwrap_or(*usual) == Overflow::Disconnect =>
+                        && matches!(
+                            route.overflow.unwrap_or(*usual),
+                            Overflow::Disconnect | Overflow::Spill
+                        ) =>
                 {
                     refuses = true;
                 }
@@ -316,6 +319,9 @@ impl Broker {
         let own = self.session_key(key);
         let session = self.sessions.get_mut(key).expect("just found");
         let mut freed = 0;
+        if session.queue.spillable_bytes() > 0 {
+            freed = self.spilling.give(session, bytes);
+        }
         while freed < bytes {
             let Some(dropped) = session.queue.drop_oldest() else { break };
             done(&mut self.keeper, session, dropped.number);
@@ -323,8 +329,9 @@ impl Broker {
             session.dropped.budget_full += 1;
             self.statistics.dropped.budget_full += 1;
         }
-        let connection = session.connection.filter(|_| freed == 0);
-        if freed == 0 {
+        let ends = freed == 0 && !session.is_kept();
+        let connection = session.connection.filter(|_| ends);
+        if ends {
             freed = session.queue.bytes();
             let count = session.queue.len() as u64;
             session.dropped.budget_full += count;
@@ -430,7 +437,8 @@ impl Broker {
             };
             let ids = Ids::of(target.ids(message.publisher));
             let overflow = overflow(session, qos, route);
-            let mut queued = Queued::new(held.clone(), qos, retain, ids, now, overflow);
+            let mut queued =
+                Queued::new(Held::Memory(held.clone()), qos, retain, ids, now, overflow);
             if is_written {
                 queued.number =
                     Self::message_number(&mut self.keeper, &mut self.numbers, session.number);
@@ -521,7 +529,7 @@ impl Broker {
         let Some(session) = self.sessions.get(key) else { return };
         let ids = target.ids(message.publisher);
         let overflow = overflow(session, qos, route);
-        let mut queued = Queued::new(held, qos, retain, Ids::of(ids), now, overflow);
+        let mut queued = Queued::new(Held::Memory(held), qos, retain, Ids::of(ids), now, overflow);
         let session = if qos > QoS::AtMostOnce { session.number } else { 0 };
         if session > 0 {
             queued.number = Self::message_number(&mut self.keeper, &mut self.numbers, session);
@@ -539,7 +547,7 @@ impl Broker {
         let own = self.session_key(key);
         let Some(session) = self.sessions.get_mut(key) else { return false };
         let config = session.config.clone();
-        let publisher = queued.message.publisher;
+        let publisher = queued.message.memory().and_then(|message| message.publisher);
         let is_large = is_large(queued.payload_bytes(), route.large_bytes, session);
         if queued.overflow == Overflow::Latest {
             match session.queue.replace(queued) {
@@ -554,8 +562,15 @@ impl Broker {
             }
         }
         let bytes = queued.message.charged();
+        let mut is_left = false;
+        if queued.overflow == Overflow::Spill
+            && !self.spilling.place(session, &mut queued, is_large)
+        {
+            (queued.overflow, is_left) = (fallback(queued.qos), true);
+        }
         // One may always wait, or what is larger than all that may could never be sent.
-        while !session.queue.is_empty()
+        while queued.message.memory().is_some()
+            && !session.queue.is_empty()
             && (session.queue.bytes() + bytes > config.queue_bytes_max
                 || session.queue.len() >= config.queue_messages_max)
         {
@@ -567,7 +582,7 @@ impl Broker {
                     }
                     gone.is_some()
                 }
-                Overflow::DropNewest => false,
+                Overflow::DropNewest | Overflow::Spill => false,
                 Overflow::Disconnect if session.is_full => false,
                 Overflow::Disconnect => {
                     // What finds no place is kept all the same: it is acknowledged.
@@ -599,8 +614,11 @@ impl Broker {
                     break;
                 }
             };
-            session.dropped.queue_full += 1;
-            self.statistics.dropped.queue_full += 1;
+            let count = |dropped: &mut Dropped| {
+                *(if is_left { &mut dropped.spill_full } else { &mut dropped.queue_full }) += 1;
+            };
+            count(&mut session.dropped);
+            count(&mut self.statistics.dropped);
             if !gone {
                 return false;
             }

@@ -232,11 +232,7 @@ impl Keeper {
 
     /// Writes a message for one session that waits for it.
     pub(super) fn write_queued(&mut self, session: u64, queued: &Queued) {
-        self.append(&message_record(
-            &queued.message,
-            queued.number,
-            waiting(session, queued, None),
-        ));
+        self.append(&message_record(queued.begun(), queued.number, waiting(session, queued, None)));
     }
 
     /// Where the last record is.
@@ -549,25 +545,27 @@ pub(super) fn waiting(session: u64, queued: &Queued, begun: Option<PacketId>) ->
 
 /// A message for one session that waits for it.
 pub(super) fn message_record(message: &Message, number: u64, waiting: Waiting) -> Record {
-    Record::Message(StoredMessage { number, waiting: vec![waiting], ..stored(message) })
+    Record::Message(StoredMessage { number, waiting: vec![waiting], ..message.into() })
 }
 
-/// A message that is for nobody.
-pub(super) fn stored(message: &Message) -> StoredMessage {
-    StoredMessage {
-        number: 0,
-        origin: None,
-        noted: None,
-        retained: None,
-        waiting: Vec::new(),
-        sent: Vec::new(),
-        qos: message.qos,
-        retain: message.retain,
-        expires: message.expires,
-        received: message.received,
-        topic: message.topic.clone(),
-        forwarded: message.forwarded.clone(),
-        payload: message.payload.clone(),
+impl From<&Message> for StoredMessage {
+    /// A message that is for nobody.
+    fn from(message: &Message) -> Self {
+        Self {
+            number: 0,
+            origin: None,
+            noted: None,
+            retained: None,
+            waiting: Vec::new(),
+            sent: Vec::new(),
+            qos: message.qos,
+            retain: message.retain,
+            expires: message.expires,
+            received: message.received,
+            topic: message.topic.clone(),
+            forwarded: message.forwarded.clone(),
+            payload: message.payload.clone(),
+        }
     }
 }
 

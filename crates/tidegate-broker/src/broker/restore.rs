@@ -5,7 +5,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -15,16 +15,17 @@ use tidegate_wire::mqtt::{PacketId, QoS};
 use super::{Broker, keep::Keeper};
 use crate::{
     budget::Budget,
-    config::TopicConfig,
+    config::{Overflow, TopicConfig},
     connection::WillMessage,
     journal::{
         Journal, JournalError, Recovered, RecoveredQueued, RecoveredSession, StoredMessage,
         StoredWill,
     },
     message::{Body, Incoming, Message},
-    queue::{Ids, Queued},
+    queue::{Held, Ids, Queued},
     session::{FILTERS_OWN_BYTES, SubscriptionOptions, filter_bytes},
     slab::Key,
+    spill::Spilled,
     timers::Timer,
 };
 
@@ -32,17 +33,50 @@ use crate::{
 #[derive(Debug, Default)]
 struct Restoring {
     /// By where each is in memory, which its record keeps alive.
-    messages: HashMap<usize, (Arc<StoredMessage>, Arc<Message>)>,
+    messages: HashMap<usize, Restored>,
     /// By shard, former journal and place in that, the number of a message.
     numbers: HashMap<(usize, usize, u64), u64>,
 }
 
+/// A message that may wait for several sessions.
+#[derive(Debug)]
+struct Restored {
+    _stored: Arc<StoredMessage>,
+    in_memory: Weak<Message>,
+    on_disk: Option<Weak<Spilled>>,
+}
+
 impl Restoring {
-    fn message(&mut self, budget: &Budget, stored: &Arc<StoredMessage>) -> Arc<Message> {
+    fn number(&self, shard: usize, queued: &RecoveredQueued) -> u64 {
+        self.numbers[&(shard, queued.journal, queued.order)]
+    }
+
+    fn message(
+        &mut self,
+        budget: &Budget,
+        stored: &Arc<StoredMessage>,
+        may_be_on_disk: bool,
+    ) -> Held {
         let key = Arc::as_ptr(stored) as usize;
-        let (_, message) =
-            self.messages.entry(key).or_insert_with(|| (stored.clone(), hold(budget, stored)));
-        message.clone()
+        let known = self.messages.get(&key);
+        if let Some(message) = known.and_then(|known| known.in_memory.upgrade()) {
+            return Held::Memory(message);
+        }
+        let on_disk = known.and_then(|known| known.on_disk.as_ref()).filter(|_| may_be_on_disk);
+        if let Some(spilled) = on_disk.and_then(Weak::upgrade) {
+            return Held::Disk(spilled);
+        }
+        let message = hold(budget, stored);
+        let in_memory = Arc::downgrade(&message);
+        self.messages.insert(key, Restored { _stored: stored.clone(), in_memory, on_disk: None });
+        Held::Memory(message)
+    }
+
+    /// It went to disk.
+    fn note(&mut self, stored: &Arc<StoredMessage>, spilled: &Arc<Spilled>) {
+        if let Some(known) = self.messages.get_mut(&(Arc::as_ptr(stored) as usize)) {
+            known.on_disk = Some(Arc::downgrade(spilled));
+        }
     }
 }
 
@@ -91,7 +125,7 @@ impl Broker {
     /// The journal is empty. What cannot be written is as if there were none: [`Broker::journal_counts`] tells of failures.
     pub fn keep(&mut self, journal: Box<dyn Journal>) {
         self.keeper = Some(Box::new(Keeper::new(journal, self.shared.clone())));
-        self.begin_checkpoint();
+        self.begin_checkpoint(true);
         while self.checkpoint_step(usize::MAX) {}
         self.end_checkpoint();
     }
@@ -133,7 +167,9 @@ impl Broker {
         let number = self.numbers.session;
         let inflight: Vec<_> = inflight
             .into_iter()
-            .map(|(id, queued)| (id, queued.map(|queued| self.restored(now, queued, restoring))))
+            .map(|(id, queued)| {
+                (id, queued.map(|queued| self.restored(now, queued, restoring, false)))
+            })
             .collect();
         let authorize = self.shared.authorize();
         let may_receive = |message: &StoredMessage| {
@@ -144,8 +180,22 @@ impl Broker {
         };
         let queue: Vec<RecoveredQueued> =
             queue.into_iter().filter(|queued| may_receive(&queued.message)).collect();
-        let queue: VecDeque<Queued> =
-            queue.into_iter().map(|queued| self.restored(now, queued, restoring)).collect();
+        let used: HashSet<PacketId> = inflight.iter().map(|(id, _)| *id).collect();
+        let number_of = |queued: &RecoveredQueued| restoring.number(self.shard, queued);
+        let (mut sent, waits) = split_sent(queue, &inflight, number_of);
+        let mut exchanges = Vec::new();
+        for (id, queued) in inflight {
+            let mut before = Vec::new();
+            if let Some(begun) = &queued
+                && let Some(sent) = sent.get_mut(begun.message.topic())
+            {
+                while let Some((_, first)) = sent.pop_front_if(|(number, _)| *number < begun.number)
+                {
+                    before.push(self.restored(now, first, restoring, false));
+                }
+            }
+            exchanges.push((before, id, queued));
+        }
         // A connection that the process took with it ended then, at the latest now.
         let (ends_at, will) = if was_connected {
             let will = opened.will.as_ref().map(|will| (will.clone(), now + will.delay));
@@ -158,22 +208,27 @@ impl Broker {
         session.number = number;
         session.expiry = expiry;
         session.received = received;
-        let used: HashSet<PacketId> = inflight.iter().map(|(id, _)| *id).collect();
-        let (mut sent, waits) = split_sent(queue, &inflight);
-        for (id, queued) in inflight {
-            if let Some(begun) = &queued
-                && let Some(sent) = sent.get_mut(&begun.message.topic)
-            {
-                while let Some(first) = sent.pop_front_if(|first| first.number < begun.number) {
-                    session.inflight.restore_repeated(Box::new(first), &used);
-                }
+        for (before, id, queued) in exchanges {
+            for first in before {
+                session.inflight.restore_repeated(Box::new(first), &used);
             }
             session.inflight.restore(id, queued.map(Box::new));
         }
-        for queued in waits {
+        for recovered in waits {
+            let stored = recovered.message.clone();
+            let mut queued = self.restored(now, recovered, restoring, true);
+            let session = self.sessions.get_mut(key).expect("just begun");
+            // What finds no place at all is in memory: it was promised.
+            if queued.overflow == Overflow::Spill
+                && self.spilling.place(session, &mut queued, false)
+                && let Held::Disk(spilled) = &queued.message
+            {
+                restoring.note(&stored, spilled);
+            }
             // In one class: they keep their order, whatever the policy of the next connection is.
             session.queue.push(queued, false);
         }
+        let session = self.sessions.get_mut(key).expect("just begun");
         session.ends_at = ends_at;
         if let Some(at) = ends_at {
             self.timers.set(at, Timer::SessionEnd(key));
@@ -218,7 +273,7 @@ impl Broker {
         drop(routes);
         let beyond = session.filter_bytes.saturating_sub(FILTERS_OWN_BYTES);
         if beyond > 0 {
-            session.filter_charge = Some(self.shared.budget().charge_restored(beyond));
+            session.filter_charge = Some(self.shared.budget().charge_beyond(beyond));
         }
     }
 
@@ -227,42 +282,45 @@ impl Broker {
         now: Instant,
         recovered: RecoveredQueued,
         restoring: &mut Restoring,
+        may_be_on_disk: bool,
     ) -> Queued {
-        let RecoveredQueued { message: stored, journal, order, qos, retain, ids } = recovered;
-        let message = restoring.message(self.shared.budget(), &stored);
+        let number = restoring.number(self.shard, &recovered);
+        let RecoveredQueued { message: stored, qos, retain, ids, .. } = recovered;
+        let message = restoring.message(self.shared.budget(), &stored, may_be_on_disk);
         let config = &self.shared.config().session;
-        let exception = TopicConfig::of(&self.shared.topics(), &message.topic)
+        let exception = TopicConfig::of(&self.shared.topics(), message.topic())
             .and_then(|exception| exception.overflow);
         let overflow = exception.unwrap_or_else(|| config.overflow_of(qos));
         let mut queued = Queued::new(message, qos, retain, Ids::of(&ids), now, overflow);
-        queued.number = restoring.numbers[&(self.shard, journal, order)];
+        queued.number = number;
         // What has begun with QoS 2 is told by its exchange.
         queued.is_repeated = qos == QoS::AtLeastOnce;
         queued
     }
 }
 
-/// A session's messages that had been sent and those that wait, both in order; the first by topic.
+/// A session's messages that had been sent, by topic and with their numbers, and those that wait; all in order.
 ///
 /// A message of QoS 1 that came before an exchange of its topic which began was sent before it, and is to be sent again before it,
 /// unless it waited behind another of its topic.
 fn split_sent(
-    queue: VecDeque<Queued>,
+    queue: Vec<RecoveredQueued>,
     inflight: &[(PacketId, Option<Queued>)],
-) -> (HashMap<Arc<str>, VecDeque<Queued>>, Vec<Queued>) {
+    number_of: impl Fn(&RecoveredQueued) -> u64,
+) -> (HashMap<Arc<str>, VecDeque<(u64, RecoveredQueued)>>, Vec<RecoveredQueued>) {
     let mut begun: HashMap<&str, u64> = HashMap::new();
     for queued in inflight.iter().filter_map(|(_, queued)| queued.as_ref()) {
-        let last = begun.entry(&queued.message.topic).or_default();
+        let last = begun.entry(queued.message.topic()).or_default();
         *last = queued.number.max(*last);
     }
     let mut sent: HashMap<_, VecDeque<_>> = HashMap::new();
     let mut waited = HashSet::new();
     let mut waits = Vec::new();
     for queued in queue {
-        let topic = queued.message.topic.clone();
-        let is_before = begun.get(&*topic).is_some_and(|last| queued.number < *last);
+        let (topic, number) = (queued.message.topic.clone(), number_of(&queued));
+        let is_before = begun.get(&*topic).is_some_and(|last| number < *last);
         if is_before && queued.qos == QoS::AtLeastOnce && !waited.contains(&topic) {
-            sent.entry(topic).or_default().push_back(queued);
+            sent.entry(topic).or_default().push_back((number, queued));
         } else {
             waited.insert(topic);
             waits.push(queued);
@@ -284,7 +342,7 @@ fn hold(budget: &Budget, stored: &StoredMessage) -> Arc<Message> {
         received: stored.received,
         publisher: None,
     };
-    message.hold_charged(budget.charge_restored(message.charge_bytes()))
+    message.hold_charged(budget.charge_beyond(message.charge_bytes()))
 }
 
 fn restored_will(budget: &Budget, now: Instant, will: &StoredWill) -> WillMessage {
@@ -298,6 +356,6 @@ fn restored_will(budget: &Budget, now: Instant, will: &StoredWill) -> WillMessag
         received: now,
         publisher: None,
     };
-    let message = message.hold_charged(budget.charge_restored(message.charge_bytes()));
+    let message = message.hold_charged(budget.charge_beyond(message.charge_bytes()));
     WillMessage { message, delay: will.delay, expiry: will.expiry }
 }

@@ -35,7 +35,9 @@ impl Broker {
         self.sys.loads.update(now, &statistics);
         let budget = shared.budget();
         // Before what is told now takes some of it.
+        let disk = self.spilling.disk.as_ref();
         let held = [
+            ("spill/bytes", disk.map_or(0, |disk| disk.bytes())),
             ("messages/stored", budget.messages()),
             ("store/messages/count", budget.messages()),
             ("store/messages/bytes", budget.used()),
@@ -95,7 +97,7 @@ impl Broker {
 }
 
 /// Every counter by its topic; whoever adds one to [`Statistics`] is made to name it here.
-fn counts(statistics: &Statistics) -> [(&'static str, u64); 23] {
+fn counts(statistics: &Statistics) -> [(&'static str, u64); 25] {
     let &Statistics {
         connections,
         connections_peak,
@@ -115,6 +117,8 @@ fn counts(statistics: &Statistics) -> [(&'static str, u64); 23] {
         hops_exceeded,
         overflow_disconnects,
         withheld,
+        spilled,
+        spill_failures,
         journal_failures,
         journal_refused,
     } = statistics;
@@ -140,6 +144,8 @@ fn counts(statistics: &Statistics) -> [(&'static str, u64); 23] {
         ("withheld", withheld),
         ("overflow_disconnects", overflow_disconnects),
         ("hops_exceeded", hops_exceeded),
+        ("spill/messages", spilled),
+        ("spill/failures", spill_failures),
         ("journal/failures", journal_failures),
         ("journal/refused", journal_refused),
     ]
@@ -205,10 +211,11 @@ impl Loads {
 fn json(report: &SessionReport) -> String {
     let dropped = report.dropped.by_reason().map(|(reason, count)| format!("\"{reason}\":{count}"));
     format!(
-        "{{\"client\":{},\"queued\":{},\"bytes\":{},\"inflight\":{},\"dropped\":{{{}}}}}",
+        "{{\"client\":{},\"queued\":{},\"bytes\":{},\"bytes_on_disk\":{},\"inflight\":{},\"dropped\":{{{}}}}}",
         json_text(&report.client_id),
         report.queued,
         report.held_bytes(),
+        report.spilled_bytes,
         report.inflight,
         dropped.join(","),
     )

@@ -18,7 +18,7 @@ use crate::{
     inflight::Awaits,
     message::Body,
     outbox::SLICES_MAX,
-    queue::{Ids, Queued},
+    queue::{Held, Ids, Queued},
     retained::Kept,
     schedule::{Backlog, Class, LinkState, Next, Policy, Waiting},
     slab::Key,
@@ -70,6 +70,7 @@ impl Broker {
         key: ConnectionKey,
         slices: &mut [IoSlice<'a>; SLICES_MAX],
     ) -> usize {
+        self.fetch(now, key);
         loop {
             self.fetch_retained(now, key);
             while let Step::More = self.prepare(now, key) {}
@@ -233,12 +234,12 @@ impl Broker {
         let behind = session.note_behind(&self.shared, own);
         let released = if behind { Vec::new() } else { std::mem::take(&mut session.blocks) };
         let bytes = queued.payload_bytes();
-        if queued.message.is_expired(now) {
+        if queued.begun().is_expired(now) {
             session.dropped.expired += 1;
             self.statistics.dropped.expired += 1;
             done(&mut self.keeper, session, queued.number);
         } else {
-            let incoming = queued.message.as_incoming();
+            let incoming = queued.begun().as_incoming();
             let outgoing = Outgoing {
                 message: &incoming,
                 qos: queued.qos,
@@ -330,7 +331,7 @@ impl Broker {
                 if !copied && connection.outbox.data_bytes() > 0 {
                     return Step::Enough;
                 }
-                let incoming = queued.message.as_incoming();
+                let incoming = queued.begun().as_incoming();
                 let outgoing = Outgoing {
                     message: &incoming,
                     qos: queued.qos,
@@ -409,7 +410,8 @@ impl Broker {
                 });
                 let overflow = exception.and_then(|exception| exception.overflow);
                 let overflow = overflow.unwrap_or_else(|| config.overflow_of(qos));
-                let mut queued = Queued::new(message, qos, true, ids, scan.since, overflow);
+                let mut queued =
+                    Queued::new(Held::Memory(message), qos, true, ids, scan.since, overflow);
                 if session.number > 0
                     && qos > QoS::AtMostOnce
                     && let Some(keeper) = &mut self.keeper
@@ -543,11 +545,11 @@ fn write_message(
     if copied {
         let mut out = std::mem::take(connection.outbox.data(buffers));
         outgoing.encode_head(connection, now, packet_id, &mut out);
-        append(&Body::Held(&queued.message.payload), &mut out);
+        append(&Body::Held(&queued.begun().payload), &mut out);
         *connection.outbox.data(buffers) = out;
     } else {
         let mut head = Vec::new();
         outgoing.encode_head(connection, now, packet_id, &mut head);
-        connection.outbox.send(head, queued.message.clone());
+        connection.outbox.send(head, queued.begun().clone());
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     Overflow,
     inflight::Awaits,
     journal::{Journal, JournalError, Options, Recovered, Replay},
-    queue::Queued,
+    queue::{Held, Queued},
 };
 
 /// A journal in memory. Clones are the same.
@@ -139,7 +139,10 @@ fn both(world: &World) -> [BTreeMap<String, Kept>; 2] {
             let mut waits: Vec<&Queued> = flying.chain(session.queue.iter()).collect();
             waits.retain(|queued| queued.number > 0);
             waits.sort_by_key(|queued| queued.number);
-            let bytes = |queued: &Queued| queued.message.payload.to_contiguous().to_vec();
+            let bytes = |queued: &Queued| match &queued.message {
+                Held::Memory(message) => message.payload.to_contiguous().to_vec(),
+                Held::Disk(spilled) => spilled.payload_on_disk(),
+            };
             let wait = |queued: &&Queued| {
                 (bytes(queued), queued.qos, queued.retain, queued.ids.as_slice().to_vec())
             };
@@ -233,7 +236,13 @@ impl World {
         let is_gated = self.tapes[0].state().is_gated;
         let config = self.shared.config().clone();
         self.shared = Shared::new(config, shards, Arc::new(AllowAll), self.now);
-        let broker = |shard| Broker::new(self.shared.clone(), shard, 8, self.now);
+        // What waited on disk went with the process.
+        self.disk = Arc::new(SimulatedSpill::new(1 << 30));
+        let broker = |shard| {
+            let mut broker = Broker::new(self.shared.clone(), shard, 8, self.now);
+            broker.set_spill(Some(self.disk.clone()));
+            broker
+        };
         self.shards = (0..shards).map(broker).collect();
         for client in &mut self.clients {
             client.key = None;

@@ -61,7 +61,7 @@ fn what_is_told_is_what_the_book_lists() {
             let is_told = told.keys().any(|topic| topic_matches(filter, topic));
             assert!(is_told, "{filter} is told");
         }
-        assert_eq!(told.len(), 63 + 1, "all there are, and the one that holds something");
+        assert_eq!(told.len(), 68 + 1, "all there are, and the one that holds something");
     });
 }
 
@@ -144,9 +144,12 @@ fn a_slow_subscriber_is_named_with_what_it_holds_and_lost_as_long_as_it_does() {
         let name = world.placed("slow");
         let first = told(world, watcher);
         let held = 3 * (MESSAGE_OVERHEAD_BYTES + 2);
-        let dropped = r#"{"queue_full":1,"conflated":0,"budget_full":0,"expired":0,"too_large":0}"#;
+        let dropped = concat!(
+            r#"{"queue_full":1,"spill_full":0,"spill_lost":0,"conflated":0,"#,
+            r#""budget_full":0,"expired":0,"too_large":0}"#
+        );
         let json = format!(
-            r#"{{"client":"{name}","queued":3,"bytes":{held},"inflight":0,"dropped":{dropped}}}"#
+            r#"{{"client":"{name}","queued":3,"bytes":{held},"bytes_on_disk":0,"inflight":0,"dropped":{dropped}}}"#
         );
         assert_eq!(first["clients/heaviest"], format!("{held} 3 {name}"));
         assert_eq!(first["clients/heaviest/1"], json);

@@ -19,12 +19,13 @@ const FLUSH: Duration = Duration::from_millis(10);
 impl Site {
     /// The shards of a node, without sessions.
     pub(super) fn begin_shards(&mut self) {
-        let Self { plan, shared, seed, now, .. } = self;
+        let Self { plan, shared, seed, now, disk, .. } = self;
         let shards = (0..plan.shards).map(|shard| {
             let mut broker = Broker::new(shared.clone(), shard, *seed, *now);
             if let Some(change) = plan.operators {
                 broker.set_admission(Some(Box::new(Operators { change })));
             }
+            broker.set_spill(disk.clone().map(|disk| disk as _));
             broker
         });
         self.shards = shards.collect();

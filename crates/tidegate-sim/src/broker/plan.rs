@@ -34,6 +34,8 @@ pub(super) struct Plan {
     pub(super) keeps: Option<Keeps>,
     /// Longest time of a batch between shards.
     pub(super) peers_delay_max: Duration,
+    /// Messages wait on disk.
+    pub(super) spills: bool,
     /// How long clients publish and faults happen.
     pub(super) length: Duration,
     /// Between faults, on the average.
@@ -107,6 +109,7 @@ impl Plan {
             } else {
                 None
             },
+            spills: false,
             operators: [None, None, Some(false), Some(true)][random.random_range(0..4)],
             peers_delay_max: millis(random, &[0, 1, 300]),
             length: Duration::from_secs(random.random_range(5..20)),
@@ -116,6 +119,19 @@ impl Plan {
                 .collect(),
             config,
         }
+    }
+}
+
+impl Plan {
+    /// The same, where what finds no room waits on disk, for everybody.
+    pub(super) fn spilling(mut self) -> Self {
+        for client in &mut self.clients {
+            client.session.overflow = Overflow::Spill;
+            client.session.overflow_qos0 = Overflow::Spill;
+            client.session.queue_messages_max = 100_000;
+        }
+        self.spills = true;
+        self
     }
 }
 

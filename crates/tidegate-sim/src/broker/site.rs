@@ -2,8 +2,12 @@
 
 use std::{collections::BTreeMap, hash::RandomState, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
-use tidegate_broker::{Broker, ConnectionKey, Peer, SessionConfig, Shared, Statistics};
+use tidegate_broker::{
+    Broker, ConnectionKey, Peer, SessionConfig, Shared, Statistics,
+    spill::{SPILLED_BYTES, SpillError, Wanted, simulated::SimulatedSpill},
+};
 use tidegate_message::{AllowAll, Instant};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter, Version};
 
@@ -23,6 +27,8 @@ pub(super) const BEGIN: Instant = Instant::from_millis(1_700_000_000_000);
 pub(super) const LINGER: Duration = Duration::from_secs(2);
 /// How long after the last fault everything owed must have come: the paper's policies withhold each large message for 20 s.
 const HEALED: Duration = Duration::from_secs(3_000);
+/// Longest time that the disk takes to answer.
+const DISK_LAG: Duration = Duration::from_millis(50);
 /// Events at one instant after which time stands still.
 const STUCK_AFTER: u32 = 100_000;
 /// Times that nothing is owed anywhere, before the end.
@@ -52,7 +58,19 @@ pub struct Outcome {
 /// # Panics
 /// If something is not as it must be; what happened last and how to see it again is printed.
 pub fn run(seed: u64, crashes: bool) -> Outcome {
-    let mut site = Site::new(seed, crashes);
+    play(seed, Plan::of(seed, crashes))
+}
+
+/// The same where all that finds no room in memory waits on disk; nobody loses anything then but for want of the node's memory.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_spilling(seed: u64) -> Outcome {
+    play(seed, Plan::of(seed, false).spilling())
+}
+
+fn play(seed: u64, plan: Plan) -> Outcome {
+    let mut site = Site::new(seed, plan);
     site.live();
     site.heal();
     site.judge();
@@ -73,6 +91,8 @@ pub(super) enum Event {
     Linger(usize),
     /// What that shard wrote is durable up to there.
     Flushed(usize, usize),
+    /// What the disk gave that shard.
+    Fetched(usize, Wanted, Vec<Result<Bytes, SpillError>>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -128,6 +148,8 @@ pub(super) struct Site {
     pub(super) shared: Arc<Shared>,
     pub(super) shards: Vec<Broker>,
     pub(super) seed: u64,
+    /// Where messages wait that find no room in memory.
+    pub(super) disk: Option<Arc<SimulatedSpill>>,
     /// Which client is of which shard, whichever process it is.
     pub(super) placement: RandomState,
     /// By shard, its journal, and whether it is being flushed.
@@ -158,8 +180,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    fn new(seed: u64, crashes: bool) -> Self {
-        let mut plan = Plan::of(seed, crashes);
+    fn new(seed: u64, mut plan: Plan) -> Self {
         plan.clients.push(observer());
         let placement = RandomState::new();
         let (config, rules) = (plan.config.clone(), Arc::new(AllowAll));
@@ -173,6 +194,7 @@ impl Site {
         let clients = plan.clients.iter().enumerate();
         let mut site = Self {
             seed,
+            disk: plan.spills.then(|| Arc::new(SimulatedSpill::new(u64::MAX))),
             placement,
             tapes: Vec::new(),
             flushing: Vec::new(),
@@ -252,10 +274,27 @@ impl Site {
         }
         while (0..self.shards.len()).fold(false, |moved, shard| self.flush_all(shard) | moved) {}
         self.flush_later();
+        self.ask_disk();
         let budget = self.shared.budget();
-        let most = budget.limit().max(self.restored_bytes);
+        let most = budget.limit().max(self.restored_bytes) + self.beyond();
         assert!(budget.used() <= most && budget.peak() <= most, "over budget");
         true
+    }
+
+    /// What was asked of the disk comes later.
+    fn ask_disk(&mut self) {
+        while let Some((shard, wanted, answers)) = self.disk.as_ref().and_then(|disk| disk.answer())
+        {
+            let time = self.time(DISK_LAG);
+            self.after(time, Event::Fetched(shard, wanted, answers));
+        }
+    }
+
+    /// What may be held beyond the budget: a place for each message that was put on disk, and one message for each client.
+    fn beyond(&self) -> u64 {
+        let Some(disk) = &self.disk else { return 0 };
+        let largest = self.clients.iter().map(|client| client.plan.payload_bytes_max as u64).max();
+        disk.writes() * SPILLED_BYTES + self.clients.len() as u64 * (largest.unwrap_or(0) + 1_000)
     }
 
     fn handle(&mut self, event: Event) {
@@ -295,6 +334,9 @@ impl Site {
             Event::Fault => self.fault(),
             Event::Linger(link) => self.drop_link(link),
             Event::Flushed(shard, end) => self.flushed(shard, end),
+            Event::Fetched(shard, wanted, answers) => {
+                self.shards[shard].handle_fetched(self.now, wanted, answers);
+            }
         }
     }
 
@@ -418,6 +460,7 @@ impl Site {
             sum.received += one.received;
             sum.refused += one.refused;
             sum.withheld += one.withheld;
+            sum.spilled += one.spilled;
             sum.overflow_disconnects += one.overflow_disconnects;
             sum.dropped.queue_full += one.dropped.queue_full;
             sum.dropped.conflated += one.dropped.conflated;

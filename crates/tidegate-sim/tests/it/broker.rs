@@ -2,7 +2,7 @@
 
 use std::{env, ops::Range};
 
-use tidegate_sim::broker::{Outcome, run};
+use tidegate_sim::broker::{Outcome, run, run_spilling};
 
 /// Seeds of the ordinary test.
 const SEEDS: Range<u64> = 0..400;
@@ -38,6 +38,17 @@ fn a_broker_keeps_its_promises_when_its_process_or_its_power_ends() {
     }
     assert!(outcomes.iter().map(|outcome| outcome.crashes).sum::<u64>() > 20);
     judge(&outcomes);
+}
+
+#[test]
+fn a_broker_keeps_its_promises_with_messages_on_disk() {
+    let outcomes: Vec<Outcome> = seeds().step_by(4).map(run_spilling).collect();
+    if outcomes.len() < 100 {
+        return;
+    }
+    let spilled: u64 = outcomes.iter().map(|outcome| outcome.statistics.spilled).sum();
+    println!("spilled: {spilled}");
+    assert!(spilled > 100 * outcomes.len() as u64, "{spilled}");
 }
 
 fn judge(outcomes: &[Outcome]) {

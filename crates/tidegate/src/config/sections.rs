@@ -231,8 +231,11 @@ config! {
         queue_bytes_max: ByteCount = ByteCount(32 << 20),
         /// Messages that may wait for one subscriber. Default 100000.
         queue_messages_max: u32 = 100_000,
+        /// Bytes on disk of messages that wait for subscribers under the overflow `spill`, of all of them; 0 for none. Default
+        /// `1GiB`.
+        spill_bytes: ByteCount = ByteCount(1 << 30),
         /// What happens to QoS 0 messages beyond that: `drop-oldest`, `drop-newest`, `latest` (of each topic the newest waits),
-        /// `disconnect` or `block-publisher`. Default `drop-oldest`.
+        /// `disconnect`, `block-publisher` or `spill` (they wait on disk). Default `drop-oldest`.
         overflow_qos0: Overflow = Overflow::DropOldest,
         /// The same for QoS 1 and 2. Default `disconnect`: the subscriber is disconnected, its session and what waits are kept.
         overflow: Overflow = Overflow::Disconnect,
@@ -516,6 +519,11 @@ impl Config {
                 "at most half of mqtt.payload_bytes_max",
             ),
             ("mqtt.queue_bytes_max", self.mqtt.queue_bytes_max.0 >= 1 << 10, "at least 1KiB"),
+            (
+                "mqtt.spill_bytes",
+                self.mqtt.spill_bytes.0 == 0 || self.mqtt.spill_bytes.0 >= 1 << 20,
+                "0, or at least 1MiB",
+            ),
             ("mqtt.large_bytes", self.mqtt.large_bytes.0 <= u64::from(u32::MAX), "at most 4GiB"),
             ("mqtt.inflight_max", self.mqtt.inflight_max >= 1, "at least 1"),
             (

@@ -26,6 +26,7 @@ use super::{
     bridge::{BridgeSettings, RemoteTls},
     journal::JournalSettings,
     settings::{ListenerSettings, ServerSettings, SessionSettings},
+    spill::SpillSettings,
 };
 use crate::{
     access::Access,
@@ -146,6 +147,10 @@ pub(super) fn settings(config: &Config, access: Access) -> Result<ServerSettings
             is_on_disk: section.durability.0 == Durability::Disk,
             bytes_max: config.log.mqtt_bytes.0,
             commit_delay: config.log.mqtt_commit_delay,
+        }),
+        spill: (section.spill_bytes.0 > 0).then(|| SpillSettings {
+            folder: config.node.data_dir.join("spill"),
+            bytes_max: section.spill_bytes.0,
         }),
     })
 }

@@ -22,6 +22,7 @@ use super::{
     journal::{self, JournalStartError},
     settings::{Authenticate, ListenerSettings, ServerSettings, SessionSettings},
     shard::{Listener, Note, Question, Shard, ShardParts},
+    spill::DiskSpill,
 };
 use crate::{
     clock,
@@ -51,6 +52,8 @@ pub struct Server {
     stops: Arc<AtomicBool>,
     /// Of the shards: one that has ended is missed.
     pulses: Vec<Pulse>,
+    /// Where messages wait on disk.
+    spill: Option<Arc<DiskSpill>>,
 }
 
 /// Why a server cannot run.
@@ -80,8 +83,16 @@ impl Server {
     /// # Errors
     /// [`ServerError`].
     pub fn start(settings: ServerSettings, health: &Health) -> Result<Self, ServerError> {
-        let ServerSettings { broker, listeners, shards, doors, authorize, operators, journal } =
-            settings;
+        let ServerSettings {
+            broker,
+            listeners,
+            shards,
+            doors,
+            authorize,
+            operators,
+            journal,
+            spill,
+        } = settings;
         let mut sockets = Vec::new();
         let mut addresses = Vec::new();
         for listener in listeners {
@@ -113,11 +124,20 @@ impl Server {
             listeners: sockets.iter().map(|(_, listener)| listener.clone()).collect(),
             stops: Arc::default(),
             pulses: Vec::new(),
+            spill: None,
         };
         let seed = u64::from_ne_bytes(random_bytes().map_err(ServerError::Start)?);
         let now = clock::now();
         let mut brokers: Vec<Broker> =
             (0..shards).map(|shard| Broker::new(shared.clone(), shard, seed, now)).collect();
+        let reader = spill.map(|settings| {
+            let (disk, reader) = DiskSpill::open(settings);
+            for broker in &mut brokers {
+                broker.set_spill(Some(disk.clone()));
+            }
+            server.spill = Some(disk);
+            reader
+        });
         let journals = match &journal {
             Some(settings) => Some(journal::open(settings, &mut brokers, now)?),
             None => None,
@@ -152,6 +172,10 @@ impl Server {
                     tracing::error!(%error, shard, "a shard of the MQTT server ended");
                 }
             })?;
+        }
+        if let Some(reader) = reader {
+            let inboxes = inboxes.clone();
+            server.spawn("mqtt-spill".to_owned(), move || reader.run(&inboxes))?;
         }
         drop(questions);
         if let Some(journals) = journals {
@@ -287,10 +311,16 @@ impl Server {
             inbox.put([Note::Stop]);
         }
         self.stops.store(true, Ordering::Release);
+        if let Some(spill) = &self.spill {
+            spill.stop();
+        }
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the MQTT server panicked");
             }
+        }
+        if let Some(spill) = self.spill.take() {
+            spill.clear();
         }
     }
 }

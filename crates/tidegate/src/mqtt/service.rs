@@ -34,11 +34,12 @@ struct Running {
 }
 
 /// Settings of `[mqtt]` that hold from start to stop.
-const FIXED: [&str; 12] = [
+const FIXED: [&str; 13] = [
     "enabled",
     "durability",
     "shards",
     "payload_bytes_max",
+    "spill_bytes",
     "session_expiry_max",
     "keepalive_max",
     "inflight_max",
@@ -212,6 +213,7 @@ mod tests {
         config.mqtt.shards = 7;
         config.mqtt.durability = MqttDurability(Durability::Disk);
         config.mqtt.payload_bytes_max.0 += 1;
+        config.mqtt.spill_bytes.0 += 1;
         config.mqtt.session_expiry_max /= 2;
         config.mqtt.keepalive_max += std::time::Duration::from_secs(1);
         config.mqtt.inflight_max += 1;

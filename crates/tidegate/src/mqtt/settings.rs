@@ -16,7 +16,7 @@ use tidegate_broker::{
 use tidegate_message::{Authorize, Identity, IdentityKind, Proof, Refusal};
 use tidegate_wire::mqtt::Connect;
 
-use super::journal::JournalSettings;
+use super::{journal::JournalSettings, spill::SpillSettings};
 use crate::{auth::limits::Lease, pki::Revocations};
 
 /// A server of some listeners and shards.
@@ -36,6 +36,8 @@ pub struct ServerSettings {
     pub operators: Option<Arc<dyn Operators>>,
     /// How sessions and retained messages outlive the process; none if they do not.
     pub journal: Option<JournalSettings>,
+    /// Where messages wait that find no room in memory; none if they do not.
+    pub spill: Option<SpillSettings>,
 }
 
 /// What looks at messages before they are routed, and may change, drop and emit some.

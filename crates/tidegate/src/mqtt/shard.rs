@@ -25,11 +25,15 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use mio::{
     Events, Interest, Poll, Token,
     net::{TcpListener, TcpStream},
 };
-use tidegate_broker::{Broker, ConnectRequest, ConnectionKey, Output, PartialCharge, Peer, Shared};
+use tidegate_broker::{
+    Broker, ConnectRequest, ConnectionKey, Output, PartialCharge, Peer, Shared,
+    spill::{SpillError, Wanted},
+};
 use tidegate_message::{Identity, Instant, Proof, Refusal};
 use tidegate_wire::mqtt::Connect;
 
@@ -98,6 +102,8 @@ pub(super) enum Note {
     Peers(Vec<Peer>),
     /// More of the journal is durable, or nothing will be any more.
     Durable,
+    /// What the disk gave of messages that wait there.
+    Fetched(Wanted, Vec<Result<Bytes, SpillError>>),
     /// Ends the connections of some users.
     KickUsers(Arc<HashSet<String>>),
     /// Ends the session of a client.
@@ -359,6 +365,7 @@ impl Shard {
             }
             Note::Peers(batch) => self.broker.handle_peers(now, batch),
             Note::Durable => self.broker.durable(),
+            Note::Fetched(wanted, answers) => self.broker.handle_fetched(now, wanted, answers),
             Note::KickUsers(users) => {
                 self.broker.kick_users(&users);
             }

@@ -8,3 +8,4 @@ mod operators;
 mod program;
 mod restart;
 mod rights;
+mod spill;

@@ -60,6 +60,7 @@ fn messages_pass_are_replaced_dropped_and_emitted() {
         authorize: Arc::new(AllowAll),
         operators: Some(Arc::new(ByTopic)),
         journal: None,
+        spill: None,
     };
     let server = Server::start(settings, &Health::default()).expect("it serves");
     // Of eight names some live on each shard.

@@ -150,6 +150,11 @@ impl Program {
 
     /// Asks it to end and waits.
     pub(crate) fn stop(mut self) {
+        self.end();
+    }
+
+    /// The same, and keeps its folder.
+    pub(crate) fn end(&mut self) {
         signal(self.id(), "TERM");
         let end = Instant::now() + LONGEST;
         loop {

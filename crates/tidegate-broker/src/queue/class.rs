@@ -1,0 +1,113 @@
+//! The messages of one class, in order, and how far they are in memory.
+//!
+//! ```text
+//!  front ▶ memory memory memory │ disk disk memory disk … ◀ new ones
+//!                               └ near
+//! ```
+//!
+//! Always true: what is before `near` is in memory, and what stands there, if anything does, is on disk. What came under another
+//! policy may be in memory behind that.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use super::{Held, Queued};
+use crate::{config::Overflow, message::Message, spill::Spilled};
+
+#[derive(Debug, Default)]
+pub(super) struct Class {
+    pub(super) waiting: VecDeque<Queued>,
+    near: usize,
+    /// Bytes of what is before it.
+    near_bytes: u64,
+    /// Some of what is on disk was asked for and has not come.
+    pub(super) is_fetching: bool,
+}
+
+impl Class {
+    pub(super) fn near_bytes(&self) -> u64 {
+        self.near_bytes
+    }
+
+    pub(super) fn has_spilled(&self) -> bool {
+        self.near < self.waiting.len()
+    }
+
+    /// The first, if it is in memory.
+    pub(super) fn first(&self) -> Option<&Queued> {
+        self.waiting.front().filter(|_| self.near > 0)
+    }
+
+    pub(super) fn push(&mut self, queued: Queued) {
+        self.waiting.push_back(queued);
+        self.advance();
+    }
+
+    pub(super) fn remove(&mut self, at: usize) -> Option<Queued> {
+        let queued = self.waiting.remove(at)?;
+        if at < self.near {
+            self.near -= 1;
+            self.near_bytes -= queued.message.charged();
+        }
+        self.advance();
+        Some(queued)
+    }
+
+    /// Puts a message in the place of another, which it gives.
+    pub(super) fn exchange(&mut self, at: usize, queued: Queued) -> Queued {
+        if at < self.near {
+            // As far as it is in memory is found anew.
+            let behind = self.waiting.range(at..self.near);
+            self.near_bytes -= behind.map(|queued| queued.message.charged()).sum::<u64>();
+            self.near = at;
+        }
+        let former = std::mem::replace(&mut self.waiting[at], queued);
+        self.advance();
+        former
+    }
+
+    fn advance(&mut self) {
+        while let Some(Queued { message: Held::Memory(message), .. }) = self.waiting.get(self.near)
+        {
+            self.near_bytes += message.charged();
+            self.near += 1;
+        }
+    }
+
+    /// The newest before what is on disk that may go there.
+    pub(super) fn newest_spillable(&self) -> Option<(usize, &Arc<Message>)> {
+        let near = self.waiting.range(..self.near).enumerate().rev();
+        near.filter(|(_, queued)| queued.overflow == Overflow::Spill)
+            .find_map(|(at, queued)| Some((at, queued.message.memory()?)))
+    }
+
+    /// The first on disk, and where it stands.
+    pub(super) fn first_spilled(&self) -> Option<(usize, &Arc<Spilled>)> {
+        match &self.waiting.get(self.near)?.message {
+            Held::Disk(spilled) => Some((self.near, spilled)),
+            Held::Memory(_) => None,
+        }
+    }
+
+    /// See [`Queue::want`](super::Queue::want).
+    pub(super) fn want(&mut self, bytes_max: u64, count_max: usize) -> Vec<Arc<Spilled>> {
+        let mut wanted = Vec::new();
+        let mut bytes = self.near_bytes;
+        if self.is_fetching || bytes > bytes_max / 2 {
+            return wanted;
+        }
+        for queued in self.waiting.range(self.near..) {
+            let Held::Disk(spilled) = &queued.message else { continue };
+            bytes += spilled.charged;
+            // One may always come back.
+            if bytes > bytes_max && !(self.near == 0 && wanted.is_empty()) {
+                break;
+            }
+            wanted.push(spilled.clone());
+            if wanted.len() == count_max {
+                break;
+            }
+        }
+        self.is_fetching = !wanted.is_empty();
+        wanted
+    }
+}
