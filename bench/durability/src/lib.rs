@@ -3,6 +3,7 @@
 //! ```text
 //!  append, commit, open, sealing ──▶ Running: a log on the disk under test, its flusher on a thread
 //!  power ──▶ tidegate-log's simulated disk, by seeds
+//!  doors ──▶ a node process that is attacked while healthy clients go on
 //! ```
 
 use std::{
@@ -25,6 +26,7 @@ use tidegate_sys::{
 
 pub mod append;
 pub mod commit;
+pub mod doors;
 pub mod open;
 pub mod power;
 pub mod sealing;

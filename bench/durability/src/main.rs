@@ -7,7 +7,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
-use bench_durability::{Plan, append, commit, open, power, sealing};
+use bench_durability::{Plan, append, commit, doors, open, power, sealing};
 use bench_harness::{Figure, Report, Target};
 use clap::{Parser, ValueEnum};
 
@@ -41,6 +41,8 @@ enum Group {
     Sealing,
     /// Power lost on the simulated disk, by seeds.
     Power,
+    /// Attempts to get into a node, and what they cost those who may.
+    Doors,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -71,6 +73,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Group::Open => open::open(&plan, &mut report),
             Group::Sealing => sealing::sealing(&plan, &mut report),
             Group::Power => power::power(&plan, &mut report),
+            Group::Doors => doors::doors(&plan, &mut report),
         };
         // A group that fails is a short row, so that the others are still measured and nobody overlooks it.
         if let Err(error) = measured {
