@@ -7,7 +7,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
-use bench_durability::{Plan, append, commit, kill, open, power, recovery, sealing, soak};
+use bench_durability::{Plan, append, commit, doors, kill, open, power, recovery, sealing, soak};
 use bench_harness::{Figure, Report, Target};
 use clap::{Parser, ValueEnum};
 
@@ -49,6 +49,8 @@ enum Group {
     Recovery,
     /// A day of a site in half an hour.
     Soak,
+    /// Attempts to get into a node, and what they cost those who may.
+    Doors,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -83,6 +85,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Group::KillDisk => kill::kill(&plan, "disk", &mut report),
             Group::Recovery => recovery::recovery(&plan, &mut report),
             Group::Soak => soak::soak(&plan, &mut report),
+            Group::Doors => doors::doors(&plan, &mut report),
         };
         // A group that fails is a short row, so that the others are still measured and nobody overlooks it.
         if let Err(error) = measured {

@@ -23,6 +23,7 @@ mod verdict;
 use std::{
     collections::HashMap,
     net::SocketAddr,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
 };
@@ -303,9 +304,15 @@ async fn welcome(
     carrier.send(welcome.into()).await.map_err(down)?;
     let (access, name) = (node.access.clone(), announce.name.clone());
     let target = Target::Camera(name.as_str());
+    let over = stop.child_token();
+    let mut serving = pin!(serve::serve(node, carrier, announce, owner, hello.epoch, &over));
     let served = tokio::select! {
-        served = serve::serve(node, carrier, announce, owner, hello.epoch, &stop) => served,
-        error = access.lost("link", &identity, Action::Publish, target) => Err(error),
+        served = &mut serving => served,
+        error = access.lost("link", &identity, Action::Publish, target) => {
+            // To its end: the camera is offline then, and its subscribers hear of it.
+            over.cancel();
+            serving.await.and(Err(error))
+        }
     };
     match &served {
         Err(error) if error.code() == Code::IDENTITY_REVOKED => link.close(1, error.message()),

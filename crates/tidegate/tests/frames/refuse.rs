@@ -237,8 +237,10 @@ async fn whoever_is_revoked_loses_link_and_streams_and_nobody_else_does() {
     assert!(error.message().contains("key-compromise"), "{error}");
     // Neither over the connection that there is, nor over a new one.
     assert_eq!(other.cameras().await.unwrap_err().code(), Code::IDENTITY_REVOKED);
-    let again = world.try_client_as("other").await.map(|_| ());
-    assert_eq!(again.unwrap_err().code(), Code::IDENTITY_REVOKED);
+    let again = world.try_client_as("other").await.map(|_| ()).unwrap_err();
+    // What the client had sent by then may cost it the alert: the connection is reset before it is read.
+    let codes = [Code::IDENTITY_REVOKED, Code::LINK_DOWN];
+    assert!(codes.contains(&again.code()), "{again}");
     let away = async {
         while client.camera(&"cam2".parse().unwrap()).await.expect("its info").online {
             tokio::time::sleep(Duration::from_millis(20)).await;
