@@ -106,7 +106,7 @@ pub fn acl_file(data: &[u8]) {
         Ok(acl) => acl,
         Err(error) => return assert!(!error.to_string().is_empty() && error.line > 0),
     };
-    assert!(acl.is_empty() == (acl.len() == 0));
+    assert_eq!(acl.is_empty(), acl.len() < 1);
     let may = |acl: &Acl, action, target| {
         let decision = acl.decide(&identity, action, target);
         assert!(decision.rule.starts_with("acl:"), "{decision:?}");
@@ -173,7 +173,7 @@ pub fn roles_file(data: &[u8]) {
         Ok(roles) => roles,
         Err(error) => return assert!(!error.to_string().is_empty() && error.line > 0),
     };
-    assert!(roles.is_empty() == (roles.len() == 0));
+    assert_eq!(roles.is_empty(), roles.len() < 1);
     let may = |action, target| {
         let decision = roles.decide(&identity, action, target);
         assert!(decision.rule.starts_with("roles:"), "{decision:?}");

@@ -79,8 +79,11 @@ fn begin_with(shards: usize, recovered: Recovered) -> Recovered {
     written
 }
 
+/// Names and contents.
+type LogFiles = Vec<(String, Vec<u8>)>;
+
 /// The files of a log: in clear, and sealed.
-static LOGS: LazyLock<[Vec<(String, Vec<u8>)>; 2]> = LazyLock::new(|| [None, keys()].map(a_log));
+static LOGS: LazyLock<[LogFiles; 2]> = LazyLock::new(|| [None, keys()].map(a_log));
 
 fn keys() -> Option<NodeKeys> {
     Some(NodeKeys { current: NodeKey::from_bytes([1; 32]), older: Vec::new() })
@@ -94,7 +97,7 @@ fn body(number: u64) -> Vec<u8> {
     (0..500).map(|at| (number as u8).wrapping_mul(31).wrapping_add(at as u8)).collect()
 }
 
-fn a_log(keys: Option<NodeKeys>) -> Vec<(String, Vec<u8>)> {
+fn a_log(keys: Option<NodeKeys>) -> LogFiles {
     let disk = SimulatedDisk::new(5);
     let config = FilesConfig { log_id: LOG_ID, opened: at(0), commit: Default::default(), keys };
     let Opened { files, mut flusher, .. } = Files::open(disk.clone(), config).expect("it is empty");

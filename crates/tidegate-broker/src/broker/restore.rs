@@ -299,6 +299,9 @@ impl Broker {
     }
 }
 
+/// What was sent of each topic, with the numbers of the messages, in order.
+type SentByTopic = HashMap<Arc<str>, VecDeque<(u64, RecoveredQueued)>>;
+
 /// A session's messages that had been sent, by topic and with their numbers, and those that wait; all in order.
 ///
 /// A message of QoS 1 that came before an exchange of its topic which began was sent before it, and is to be sent again before it,
@@ -307,13 +310,13 @@ fn split_sent(
     queue: Vec<RecoveredQueued>,
     inflight: &[(PacketId, Option<Queued>)],
     number_of: impl Fn(&RecoveredQueued) -> u64,
-) -> (HashMap<Arc<str>, VecDeque<(u64, RecoveredQueued)>>, Vec<RecoveredQueued>) {
+) -> (SentByTopic, Vec<RecoveredQueued>) {
     let mut begun: HashMap<&str, u64> = HashMap::new();
     for queued in inflight.iter().filter_map(|(_, queued)| queued.as_ref()) {
         let last = begun.entry(queued.message.topic()).or_default();
         *last = queued.number.max(*last);
     }
-    let mut sent: HashMap<_, VecDeque<_>> = HashMap::new();
+    let mut sent = SentByTopic::new();
     let mut waited = HashSet::new();
     let mut waits = Vec::new();
     for queued in queue {

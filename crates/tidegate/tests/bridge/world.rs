@@ -45,6 +45,7 @@ pub(crate) fn broker(port: u16, tls: Option<Arc<rustls::ServerConfig>>) -> Serve
         authorize: Arc::new(AllowAll),
         operators: None,
         journal: None,
+        spill: None,
     };
     Server::start(settings, &Health::default()).unwrap()
 }
