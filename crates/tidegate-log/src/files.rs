@@ -581,10 +581,12 @@ impl<D: Disk> Shared<D> {
         let synced = state.newest_synced;
         // The one proves what was said to be durable, the other all that this process has appended.
         let is_needed = |id: SegmentId| Some(id) == synced || id.0 + 1 == next.0;
+        // The oldest first: what an end of the process leaves is then without a gap, where nothing forbids it.
+        state.removed.sort_unstable_by_key(|kept| kept.id);
         let mut removed = state.removed.iter_mut();
         let found =
             removed.position(|kept| !is_needed(kept.id) && wanted(kept) && kept.map.reset())?;
-        Some(state.removed.swap_remove(found))
+        Some(state.removed.remove(found))
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State<D>> {

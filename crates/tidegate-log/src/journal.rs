@@ -22,7 +22,7 @@ use crate::{
     flusher::Flusher,
     log::{Log, LogConfig, LogError, just_after},
     reader::ReadError,
-    recovery::{OpenError, Report},
+    recovery::{Finding, OpenError, Report},
     storage::StorageError,
     writer::{AppendError, LogWriter},
 };
@@ -47,6 +47,8 @@ pub struct Journal<D: Disk = Folder> {
     /// Bytes that can be appended surely, as far as was looked.
     credit: u64,
     next: Position,
+    /// Records before it were released: the process ended before all of their files were gone.
+    released: Position,
 }
 
 /// What a journal needs to know.
@@ -79,12 +81,25 @@ impl<D: Disk> Journal<D> {
     /// The folder cannot be read, or the sizes do not fit each other. Damage is no error, but reported.
     pub fn open(disk: D, config: JournalConfig) -> Result<OpenedJournal<D>, OpenJournalError> {
         let JournalConfig { files, log: config, durability } = config;
-        let Opened { files, flusher, commits, report } = Files::open(disk, files)?;
+        let Opened { files, flusher, commits, mut report } = Files::open(disk, files)?;
+        let released = report.behind_missing.unwrap_or_default();
+        // What was let go of is not lost.
+        report
+            .findings
+            .retain(|finding| !matches!(finding, Finding::Lost { to, .. } if *to <= released));
         let (mut writer, log) = Log::open(config.clone(), files)?;
         writer.keep_all();
         let next = log.end();
-        let journal =
-            Self { writer, log, commits: commits.clone(), durability, config, credit: 0, next };
+        let journal = Self {
+            writer,
+            log,
+            commits: commits.clone(),
+            durability,
+            config,
+            credit: 0,
+            next,
+            released,
+        };
         Ok(OpenedJournal { journal, flusher, commits, report })
     }
 
@@ -192,14 +207,16 @@ impl<D: Disk> Journal<D> {
         self.writer.flush()
     }
 
-    /// Calls `each` with every record, oldest first. A record is a slice of its segment where it is one entry. Returns how many
+    /// Calls `each` with every record that was not released, oldest first. A record is a slice of its segment where it is one entry. Returns how many
     /// could not be read.
     pub fn read_all(&self, mut each: impl FnMut(Bytes)) -> u64 {
         let mut lost = 0;
         let mut open: Option<BytesMut> = None;
         for entry in self.log.range(..) {
             let entry = match entry {
+                Ok(entry) if entry.position < self.released => continue,
                 Ok(entry) => entry,
+                Err(ReadError::Overtaken(missed)) if missed.missed_to <= self.released => continue,
                 Err(error) => {
                     lost += match &error {
                         ReadError::Overtaken(missed) => missed.missed(),
@@ -365,6 +382,32 @@ mod tests {
         journal.append(NOW, [&[8; 1_000][..]]).unwrap();
         let (records, _) = all(journal);
         assert!(records[0][0] <= 90 && records.last().unwrap()[0] == 8);
+    }
+
+    #[test]
+    fn what_was_released_does_not_come_back_whatever_files_the_end_of_the_process_left() {
+        let disk = SimulatedDisk::new(4);
+        let mut opened = open(&disk, Durability::Page);
+        let mut positions = Vec::new();
+        for number in 0..40 {
+            positions.push(opened.journal.append(NOW, [&record(number, 3_000)[..]]).unwrap());
+        }
+        let name = |id: u64| crate::files::file_name(crate::storage::SegmentId(id));
+        let first = disk.bytes_of(&name(0)).unwrap();
+        opened.journal.release(positions[20]).unwrap();
+        let (kept, _) = all(&opened.journal);
+        assert!((20..40).contains(&kept.len()));
+        drop(opened);
+        disk.end_process();
+        // The first is still there, although what came after it is gone.
+        assert!(disk.bytes_of(&name(1)).is_none());
+        disk.put(&name(0), first);
+        let opened = open(&disk, Durability::Page);
+        // One segment that was released may be there for the next: nothing is missing behind it.
+        let (found, lost) = all(&opened.journal);
+        assert!(found.ends_with(&kept) && found.len() < kept.len() + 10 && lost == 0);
+        assert!(!found.contains(&record(0, 3_000)));
+        assert!(opened.report.findings.is_empty(), "{:?}", opened.report.findings);
     }
 
     #[test]

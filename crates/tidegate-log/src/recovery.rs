@@ -49,6 +49,9 @@ pub struct Report {
     pub rewrapped: usize,
     /// Time of the newest entry ever appended, as far as is known.
     pub last_at: Option<Instant>,
+    /// The first entry behind the last segment that is missing whole, without a file of its: those before may have been let go of
+    /// with it, and their files be there still.
+    pub behind_missing: Option<Position>,
     /// What an operator may want to know, in order of the segments.
     pub findings: Vec<Finding>,
 }
@@ -304,7 +307,7 @@ impl<D: Disk> Found<D> {
                     times: (trailer.first_at, trailer.last_at),
                     slots: None,
                 };
-                if self.push(recovered) {
+                if self.push(recovered, names) {
                     self.sealed.insert(kept.id, kept);
                 } else {
                     self.set_aside(disk, name, names, Damage::OutOfOrder);
@@ -312,7 +315,7 @@ impl<D: Disk> Found<D> {
             }
             Segment::Scanned(full, recovered) => {
                 self.report.scanned += 1;
-                if self.push(recovered) {
+                if self.push(recovered, names) {
                     self.full.push(full);
                 } else {
                     self.set_aside(disk, name, names, Damage::OutOfOrder);
@@ -333,7 +336,7 @@ impl<D: Disk> Found<D> {
     }
 
     /// Adds a segment, if it is later than those before.
-    fn push(&mut self, segment: RecoveredSegment<FileSegment>) -> bool {
+    fn push(&mut self, segment: RecoveredSegment<FileSegment>, names: &HashSet<String>) -> bool {
         let expected = self.recovered.next;
         let (first_at, last_at) = segment.times;
         let next = segment.first.0.checked_add(segment.count);
@@ -343,6 +346,15 @@ impl<D: Disk> Found<D> {
         };
         if segment.first > expected && !self.recovered.segments.is_empty() {
             self.report.findings.push(Finding::Lost { from: expected, to: segment.first });
+            let last = self.recovered.segments.last().map_or(segment.id, |last| last.id);
+            let has_file = |id| {
+                let own = file_name(SegmentId(id));
+                names.iter().any(|name| name.starts_with(&own))
+            };
+            let mut between = last.0 + 1..segment.id.0;
+            if !between.is_empty() && !between.any(has_file) {
+                self.report.behind_missing = Some(segment.first);
+            }
         }
         self.report.entries += segment.count;
         self.recovered.next = Position(next);

@@ -16,7 +16,7 @@
 //! counted; nothing comes that was not published, asked for or accepted; messages of a publisher and topic come first in their
 //! order; what was in flight is sent again, in order; what was accepted before a crash comes after it, and
 //! what a session was promised, it has; the budget is kept at every step; when faults have ended and all
-//! are back, everything owed arrives, and when all have gone nothing is held. The same seed gives the same run.
+//! are back, everything owed arrives, and nothing of it comes again after another crash; when all have gone nothing is held. The same seed gives the same run.
 
 mod client;
 mod crash;

@@ -131,6 +131,8 @@ pub(super) struct Oracle {
     operators: Option<bool>,
     /// Whether the budget has room for all that is ever published.
     is_roomy: bool,
+    /// From when on nothing that was published before is owed to anybody.
+    done: Option<u64>,
     publications: Vec<Publication>,
     subscribers: Vec<Subscriber>,
     /// PUBLISH packets that the broker wrote.
@@ -155,6 +157,7 @@ impl Oracle {
             step: 1,
             operators: plan.operators,
             is_roomy,
+            done: None,
             publications: Vec::new(),
             subscribers: plan.clients.iter().map(subscriber).collect(),
             written: 0,
@@ -459,6 +462,8 @@ impl Oracle {
             assert!(dup || *copies <= most, "{about}: a retained message too often");
             return;
         }
+        let is_done = self.done.zip(publication.first).is_some_and(|(done, first)| first < done);
+        assert!(!is_done || qos == QoS::AtMostOnce, "{about}: everybody had acknowledged it");
         let live = subscriber.live.entry(number).or_default();
         let is_first = *live == 0;
         *live += u32::from(!dup || is_first);
@@ -500,6 +505,11 @@ impl Oracle {
     }
 
     // ---- judgement
+
+    /// Nobody is owed anything that was published up to now.
+    pub(super) fn all_is_done(&mut self) {
+        self.done = Some(self.step);
+    }
 
     /// Whether neither the budget nor the client's queue is ever full.
     pub(super) fn loses_nothing(&self, client: usize) -> bool {

@@ -74,6 +74,7 @@ fn play(seed: u64, plan: Plan) -> Outcome {
     site.live();
     site.heal();
     site.judge();
+    site.begin_again();
     site.end()
 }
 
@@ -380,6 +381,16 @@ impl Site {
         self.settle(observer);
         self.after(Duration::ZERO, Event::Join(observer));
         self.settle(observer + 1);
+    }
+
+    /// The node is killed once more: what clients have acknowledged does not come again.
+    fn begin_again(&mut self) {
+        if self.plan.keeps.is_none() {
+            return;
+        }
+        self.oracle.all_is_done();
+        self.crash();
+        self.settle(self.clients.len() - 1);
     }
 
     /// Goes on until the first `clients` and the broker owe each other nothing.
