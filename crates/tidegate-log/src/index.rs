@@ -15,8 +15,9 @@ use crate::{
 /// lock, because they may have to come from a disk first: the methods then return where to look, as [`Located`] or [`Search`].
 ///
 /// Always true: positions and times increase along the segments and within them; positions run without gap, unless the storage
-/// has lost a segment; only the newest segment can be without entries; no method copies bytes or calls the system, and none
-/// allocates but `push_segment`, while the list of segments still grows.
+/// has lost a segment or an entry; only the newest segment can be without entries; only the newest entry can be one that is not
+/// stored, and then it is at hand; no method copies bytes or calls the system, and none allocates but `push_segment`, while the list
+/// of segments still grows.
 pub(crate) struct Index<G> {
     segments: VecDeque<IndexSegment<G>>,
     next: Position,
@@ -280,10 +281,37 @@ impl<G: Segment> Index<G> {
         position
     }
 
-    /// Keeps the entry that was added last at hand.
-    pub(crate) fn keep_newest(&mut self, entry: Entry) {
-        debug_assert_eq!(entry.position.next(), self.next, "it is the newest");
+    /// Adds an entry that is not stored yet: it is at hand until the next is added, or [`Index::release_newest`].
+    pub(crate) fn offer(&mut self, slot: Slot, entry: Entry) {
+        let position = self.push(slot);
+        debug_assert_eq!(entry.position, position, "it is the newest");
         self.newest = Some(entry);
+    }
+
+    /// The entry that was added last is to be read from its segment.
+    pub(crate) fn release_newest(&mut self) {
+        self.newest = None;
+    }
+
+    /// Takes back the entry that was added last. The one before has the time `last`.
+    pub(crate) fn withdraw(&mut self, last: Option<Instant>) {
+        let newest = self.segments.back_mut().expect("an entry was added to it");
+        let slots = newest.slots.as_mut().expect("the newest segment is not stored yet");
+        let slot = slots.pop().expect("an entry was added to it");
+        newest.count -= 1;
+        newest.bytes -= slot.bytes() as u64;
+        newest.times = newest.times.zip(slots.last()).map(|((first, _), last)| (first, last.at));
+        newest.end = slots.last().map_or(0, Slot::end);
+        self.bytes -= slot.bytes() as u64;
+        self.entries -= 1;
+        self.last = last;
+        self.newest = None;
+        self.next = Position(self.next.0 - 1);
+    }
+
+    /// Leaves a position out: no entry will ever have it.
+    pub(crate) fn skip(&mut self) {
+        self.next = self.next.next();
     }
 
     /// The oldest segment whose slots are held here, the newest of all aside.

@@ -30,6 +30,16 @@ pub struct LogWriter<S: Storage = Memory> {
     durable: Position,
     /// Whether only [`LogWriter::release`] and [`LogWriter::expire`] drop segments.
     keeps_all: bool,
+    offered: Option<Offered>,
+}
+
+/// An entry that readers have and the storage has not.
+struct Offered {
+    durability: Durability,
+    place: Place,
+    entry: Entry,
+    /// Time of the entry before.
+    before: Option<Instant>,
 }
 
 /// The segment that is being filled.
@@ -58,6 +68,11 @@ impl Place {
     fn end(&self) -> usize {
         self.body_start() + self.body_bytes as usize
     }
+
+    fn slot(&self, at: Instant) -> Slot {
+        let start = u32::try_from(self.start).expect("a segment is below 4 GiB");
+        Slot { at, start, meta_bytes: self.meta_bytes, body_bytes: self.body_bytes }
+    }
 }
 
 impl<S: Storage> LogWriter<S> {
@@ -81,6 +96,7 @@ impl<S: Storage> LogWriter<S> {
             next,
             durable: Position(0),
             keeps_all: false,
+            offered: None,
         }
     }
 
@@ -140,12 +156,78 @@ impl<S: Storage> LogWriter<S> {
         meta: &[u8],
         body: &Bytes,
     ) -> Result<Position, AppendError> {
-        let position = self.append_durably(durability, at, meta, body)?;
-        if self.storage.hands_newest() {
-            let (meta, body) = (Bytes::copy_from_slice(meta), body.clone());
-            self.shared.index().keep_newest(Entry { position, at, meta, body });
-        }
+        let position = self.offer(durability, at, meta, body)?;
+        self.store()?;
         Ok(position)
+    }
+
+    /// Lets readers have an entry whose room is found and which is not written there yet: that is left to [`LogWriter::store`], the
+    /// next call of all. It survives nothing before.
+    ///
+    /// # Errors
+    /// As [`LogWriter::append_durably`].
+    ///
+    /// # Panics
+    /// An entry was offered before, and not stored.
+    pub fn offer(
+        &mut self,
+        durability: Durability,
+        at: Instant,
+        meta: &[u8],
+        body: &Bytes,
+    ) -> Result<Position, AppendError> {
+        self.check_time(at)?;
+        let place = self.place(meta.len(), body.len())?;
+        // Not before there is a place: a new segment may be where less can be had.
+        self.storage.admit(durability)?;
+        let position = self.next;
+        let entry = Entry { position, at, meta: Bytes::copy_from_slice(meta), body: body.clone() };
+        self.shared.index().offer(place.slot(at), entry.clone());
+        let before = self.last.replace(at);
+        self.next = position.next();
+        self.offered = Some(Offered { durability, place, entry, before });
+        Ok(position)
+    }
+
+    /// Writes the entry that was offered, if one was.
+    ///
+    /// # Errors
+    /// The storage failed. The entry is taken back: its time and its position are free. Who offers it again, with less durability,
+    /// gives it to those readers that have not had it; who does not calls [`LogWriter::skip`].
+    pub fn store(&mut self) -> Result<(), StorageError> {
+        let Some(offered) = self.offered.take() else { return Ok(()) };
+        let Offered { durability, place, entry, before } = &offered;
+        let written = self
+            .storage
+            .write_at(place.segment, place.start, &entry.meta)
+            .and_then(|()| self.storage.write_at(place.segment, place.body_start(), &entry.body))
+            .and_then(|()| self.publish(entry.position, entry.at, place));
+        if let Err(error) = written {
+            self.shared.index().withdraw(*before);
+            self.last = *before;
+            self.next = entry.position;
+            return Err(error);
+        }
+        if !self.storage.hands_newest() {
+            self.shared.index().release_newest();
+        }
+        if *durability == Durability::Disk {
+            let bytes = entry.meta.len() + entry.body.len();
+            self.storage.request(entry.position.next(), bytes as u64);
+        }
+        Ok(())
+    }
+
+    /// Gives up the position of an entry that was taken back: readers that come to it are told that one is missing.
+    ///
+    /// # Errors
+    /// The storage failed.
+    pub fn skip(&mut self) -> Result<(), StorageError> {
+        // Positions within a segment run without gap.
+        let ended = self.end_segment();
+        self.shared.index().skip();
+        self.next = self.next.next();
+        ended
     }
 
     /// Drops nothing from now on to make room: an append that finds none is refused with [`AppendError::Full`].
@@ -307,6 +389,7 @@ impl<S: Storage> LogWriter<S> {
 
     /// Finds room for an entry: in the segment that is being filled, else in a new one.
     fn place(&mut self, meta_bytes: usize, body_bytes: usize) -> Result<Place, AppendError> {
+        assert!(self.offered.is_none(), "what is offered is stored before another is appended");
         let bytes = meta_bytes.saturating_add(body_bytes);
         let bytes_max = self.entry_bytes_max();
         if bytes > bytes_max {
@@ -338,32 +421,46 @@ impl<S: Storage> LogWriter<S> {
 
     /// Makes a written entry readable.
     fn commit(&mut self, at: Instant, place: Place) -> Result<Position, AppendError> {
-        let Place { segment, start, meta_bytes, body_bytes } = place;
-        let start = u32::try_from(start).expect("a segment is below 4 GiB");
-        let slot = Slot { at, start, meta_bytes, body_bytes };
-        self.storage.publish(segment, &Written { position: self.next, slot })?;
+        self.publish(self.next, at, &place)?;
+        self.last = Some(at);
+        self.next = self.next.next();
+        Ok(self.shared.index().push(place.slot(at)))
+    }
+
+    /// Has the storage keep a written entry.
+    fn publish(
+        &mut self,
+        position: Position,
+        at: Instant,
+        place: &Place,
+    ) -> Result<(), StorageError> {
+        self.storage.publish(place.segment, &Written { position, slot: place.slot(at) })?;
         let active = self.active.as_mut().expect("the entry was placed in it");
         active.used = place.end().next_multiple_of(self.framing.entry_align);
         active.slots_used += 1;
-        self.last = Some(at);
-        self.next = self.next.next();
-        Ok(self.shared.index().push(slot))
+        Ok(())
+    }
+
+    /// Ends the segment that is being filled.
+    fn end_segment(&mut self) -> Result<(), StorageError> {
+        let slots = self.slots_needed();
+        let Some(full) = self.active else { return Ok(()) };
+        if full.slots_used > 0 {
+            self.storage.seal(full.id)?;
+        } else {
+            // It broke before it was used.
+            self.storage.remove(full.id)?;
+            self.shared.index().pop_newest();
+        }
+        self.active = None;
+        self.slots = slots;
+        Ok(())
     }
 
     /// Starts a new segment, dropping the oldest as the limit demands.
     fn start_segment(&mut self) -> Result<Active, AppendError> {
-        let slots = self.slots_needed();
-        if let Some(full) = self.active {
-            if full.slots_used > 0 {
-                self.storage.seal(full.id)?;
-            } else {
-                // It broke before it was used.
-                self.storage.remove(full.id)?;
-                self.shared.index().pop_newest();
-            }
-            self.active = None;
-            self.slots = slots;
-        }
+        self.end_segment()?;
+        let slots = self.slots;
         self.store_slots();
         let index_bytes = if self.framing.log_keeps_slots() { slots * Slot::BYTES } else { 0 };
         self.make_room(self.config.segment_bytes + index_bytes as u64)?;

@@ -95,7 +95,7 @@ const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 pub(crate) struct Intake(Capture);
 
 impl Intake {
-    /// Takes one frame, captured at `at` or now; returns its capture time.
+    /// Takes one frame, captured at `at` or now; returns its capture time when the log has it.
     ///
     /// # Errors
     /// [`CaptureError`]; nothing else is disturbed.
@@ -105,6 +105,14 @@ impl Intake {
         jpeg: &Bytes,
     ) -> Result<Instant, CaptureError> {
         self.0.frame(at, jpeg)
+    }
+
+    /// Takes one frame, captured now, which the log gets beside its way.
+    ///
+    /// # Errors
+    /// As [`Intake::frame`].
+    fn frame_beside(&mut self, jpeg: &Bytes) -> Result<Instant, CaptureError> {
+        self.0.frame_beside(None, jpeg)
     }
 
     /// Gets ready for the next frame, when there is time.
@@ -291,7 +299,7 @@ pub async fn run(
                 Some(Ok(frame)) => {
                     frames.beat();
                     // A frame that cannot be carried is one frame less, no reason to stop.
-                    if let Err(error) = intake.frame(None, &frame.picture.jpeg) {
+                    if let Err(error) = intake.frame_beside(&frame.picture.jpeg) {
                         tracing::warn!(error = %error, code = %error.code(), "frame refused");
                     }
                     unprepared = true;

@@ -9,6 +9,7 @@ use std::{
     thread,
 };
 
+use bytes::Bytes;
 use proptest::prelude::*;
 use tidegate_log::{
     AppendError, Commits, Damage, Disk, Durability, Entry, Files, FilesConfig, Finding, Flusher,
@@ -651,4 +652,54 @@ fn a_file_cut_under_a_running_log_costs_its_entries_and_not_the_process() {
     drop(running);
     let running = open_folder(&path);
     assert!(read_all(&running.log, 300).0.len() >= 130);
+}
+
+#[test]
+fn what_was_offered_and_cannot_be_stored_is_offered_again_or_told_as_missing() {
+    for is_offered_again in [true, false] {
+        let scratch = Scratch::new(if is_offered_again { "offer-again" } else { "offer-skip" });
+        let path = scratch.path("log");
+        let mut running = open_folder(&path);
+        running.append(5, 300);
+        let mut live = running.log.reader_next();
+        let mut behind = running.log.reader_at(Position(5));
+        let newest = segments(&path).pop().unwrap();
+        let (meta, body) = content(5, 300);
+        let body = Bytes::from(body);
+        let offer = |running: &mut Running<Folder>| {
+            running.writer.offer(Durability::Page, at(50), &meta, &body)
+        };
+        offer(&mut running).unwrap();
+        assert_eq!(live.next().unwrap().unwrap().body, body);
+        fs::OpenOptions::new().write(true).open(newest).unwrap().set_len(0).unwrap();
+        running.writer.store().expect_err("the file is gone under it");
+        let log = running.log.clone();
+        assert_eq!((log.end(), log.last_at()), (Position(5), Some(at(40))));
+        assert!(behind.next().unwrap().is_none(), "it is not there");
+        if is_offered_again {
+            assert_eq!(offer(&mut running).unwrap(), Position(5));
+            running.writer.store().unwrap();
+            assert_eq!(behind.next().unwrap().unwrap().body, body);
+        } else {
+            running.writer.skip().unwrap();
+            assert_eq!(log.end(), Position(6));
+        }
+        assert!(live.next().unwrap().is_none(), "it is not read twice");
+        running.append(3, 300);
+        if !is_offered_again {
+            let Err(ReadError::Overtaken(missed)) = behind.next() else { panic!("a gap is told") };
+            assert_eq!((missed.missed_from, missed.missed_to), (Position(5), Position(6)));
+        }
+        for reader in [&mut live, &mut behind] {
+            for position in 6..9 {
+                assert_eq!(reader.next().unwrap().unwrap().position, Position(position));
+            }
+        }
+        // Readers hold the folder.
+        drop((running, log, live, behind));
+        let running = open_folder(&path);
+        assert_eq!(running.log.end(), Position(9));
+        let read = read_all(&running.log, 300).0;
+        assert_eq!(read, if is_offered_again { vec![5, 6, 7, 8] } else { vec![6, 7, 8] });
+    }
 }

@@ -211,3 +211,46 @@ fn in_memory_alone_it_is_memory() {
     assert_eq!(log.time_of(Position(99)), Some(at(99)));
     assert_eq!(log.time_of(Position(3)), None);
 }
+
+#[test]
+fn what_is_offered_is_read_before_it_is_stored() {
+    let disk = SimulatedDisk::new(5);
+    let keys = NodeKeys { current: NodeKey::from_bytes([1; 32]), older: Vec::new() };
+    let mut running = open(&disk, Some(keys.clone()), size(100, 64 << 10));
+    let mut live = running.log.reader_next();
+    for number in 0..100 {
+        let body = Bytes::from(bytes_of(number, 3000));
+        let offered = running.writer.offer(Durability::Page, at(number as i64), b"meta", &body);
+        assert_eq!(offered.unwrap(), Position(number));
+        let read = live.next().unwrap().unwrap();
+        assert_eq!((read.at, &read.meta[..], &read.body), (at(number as i64), &b"meta"[..], &body));
+        assert_eq!(read.body.as_ptr(), body.as_ptr());
+        let log = &running.log;
+        for found in [log.last(), log.entry_at(read.at), log.entry(Position(number))] {
+            assert_eq!(found.unwrap().as_ref(), Some(&read));
+        }
+        assert_eq!((log.entries(), log.last_at()), (number + 1, Some(read.at)));
+        running.writer.store().unwrap();
+        running.writer.store().expect("it is stored once");
+    }
+    let body = Bytes::from_static(b"never stored");
+    running.writer.offer(Durability::Page, at(100), b"", &body).unwrap();
+    assert_eq!(live.next().unwrap().unwrap().body, body);
+    drop(running);
+    disk.end_process();
+    let running = open(&disk, Some(keys), size(100, 64 << 10));
+    assert_eq!(running.log.end(), Position(100));
+    for number in 0..100 {
+        let entry = running.log.entry(Position(number)).unwrap().unwrap();
+        assert_eq!(entry.body, bytes_of(number, 3000));
+    }
+}
+
+#[test]
+#[should_panic(expected = "what is offered is stored before another")]
+fn one_at_a_time_is_offered() {
+    let mut running = open(&SimulatedDisk::new(6), None, size(100, 64 << 10));
+    let body = Bytes::from_static(b"one");
+    running.writer.offer(Durability::Page, at(0), b"", &body).unwrap();
+    let _ = running.writer.offer(Durability::Page, at(1), b"", &body);
+}

@@ -132,7 +132,8 @@ impl Capture {
         self.start.began
     }
 
-    /// Appends a frame captured at `at`, or now. Returns its capture time, which names it.
+    /// Appends a frame captured at `at`, or now. Returns its capture time, which names it, once the log has it; its readers have it
+    /// before.
     ///
     /// # Errors
     /// [`CaptureError`]; the frame is then counted as refused.
@@ -141,13 +142,33 @@ impl Capture {
         at: Option<Instant>,
         jpeg: &Bytes,
     ) -> Result<Instant, CaptureError> {
-        let appended = self.append(at, jpeg);
-        let counted = if appended.is_ok() { &self.counts.captured } else { &self.counts.refused };
+        let at = self.offer(at, jpeg)?;
+        self.writer.store()?;
+        Ok(at)
+    }
+
+    /// As [`Capture::frame`], but the log gets the frame beside its way, on another thread.
+    ///
+    /// # Errors
+    /// As [`Capture::frame`].
+    pub(super) fn frame_beside(
+        &mut self,
+        at: Option<Instant>,
+        jpeg: &Bytes,
+    ) -> Result<Instant, CaptureError> {
+        let at = self.offer(at, jpeg)?;
+        self.writer.store_beside();
+        Ok(at)
+    }
+
+    fn offer(&mut self, at: Option<Instant>, jpeg: &Bytes) -> Result<Instant, CaptureError> {
+        let offered = self.stamp_and_offer(at, jpeg);
+        let counted = if offered.is_ok() { &self.counts.captured } else { &self.counts.refused };
         counted.fetch_add(1, Ordering::Relaxed);
-        if appended.is_ok() {
+        if offered.is_ok() {
             self.changed.send_modify(|count| *count += 1);
         }
-        appended
+        offered
     }
 
     /// Gets the log ready for the next frame, when there is time.
@@ -156,13 +177,17 @@ impl Capture {
         self.writer.prepare(usize::try_from(last + last / 4).unwrap_or(0));
     }
 
-    fn append(&mut self, at: Option<Instant>, jpeg: &Bytes) -> Result<Instant, CaptureError> {
+    fn stamp_and_offer(
+        &mut self,
+        at: Option<Instant>,
+        jpeg: &Bytes,
+    ) -> Result<Instant, CaptureError> {
         let info = inspect(jpeg, &self.limits)?;
         let at = match at {
             Some(claimed) => self.clock.admit(claimed, monotonic_nanos())?,
             None => self.clock.at(monotonic_nanos()),
         };
-        self.writer.append(at, &encode(info.size, &self.start), jpeg)?;
+        self.writer.offer(at, &encode(info.size, &self.start), jpeg)?;
         self.counts.bytes.store(jpeg.len() as u64, Ordering::Relaxed);
         let packed = u64::from(u32::from_le_bytes(encode_size(info.size)));
         self.counts.size.store(packed, Ordering::Relaxed);

@@ -32,7 +32,7 @@ fn site(frames: u32, keys: Option<NodeKeys>) -> TempDir {
         },
     };
     let name = LogName::Camera("cam1".parse().unwrap());
-    let mut opened = FrameLog::open(&config, &name).unwrap();
+    let opened = FrameLog::open(&config, &name).unwrap();
     for _ in 0..frames {
         opened.writer.append(clock::now(), b"meta", &Bytes::from(vec![7; 1000])).unwrap();
     }

@@ -234,15 +234,72 @@ fn a_slow_disk_is_given_nothing_for_a_while() {
     let data_dir = tempfile::tempdir().unwrap();
     let mut opened = open(&data_dir);
     assert!(is_stored(&mut opened));
-    opened.writer.health.suspend(Duration::from_secs(1));
-    opened.writer.resume_at = Some(clock::now() + Duration::from_secs(3600));
+    opened.writer.writing().health.suspend(Duration::from_secs(1));
+    opened.writer.writing().resume_at = Some(clock::now() + Duration::from_secs(3600));
     assert!(!is_stored(&mut opened));
     let health = opened.writer.health();
     assert_eq!((health.not_stored, health.failures), (1, 1));
     assert_eq!(health.failure.map(|failure| failure.code()), Some(Code::STORAGE_FAILED));
-    opened.writer.resume_at = Some(clock::now());
+    opened.writer.writing().resume_at = Some(clock::now());
     // With the next segment it is asked again.
     let stored = (0..200).position(|_| is_stored(&mut opened)).expect("it is stored again");
     assert!(stored > 10, "{stored}");
     assert!(opened.writer.health().failure.is_none());
+}
+
+#[test]
+fn frames_that_are_stored_beside_their_way_are_all_there() {
+    let data_dir = tempfile::tempdir().unwrap();
+    let open = || FrameLog::open(&config(data_dir.path(), Some(keys(1))), &name()).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
+    let entered = runtime.enter();
+    // Small ones, and such as another thread stores.
+    let body = |number: usize| Bytes::from(vec![number as u8; 1 + number % 2 * 40_000]);
+    let FrameLog { writer, log, .. } = open();
+    let mut live = log.reader_next();
+    let mut all = Vec::new();
+    for number in 0..15 {
+        let at = clock::now();
+        writer.offer(at, b"meta", &body(number)).unwrap();
+        writer.store_beside();
+        let read = live.next().unwrap().expect("readers have it at once");
+        assert_eq!((read.at, &read.body), (at, &body(number)));
+        all.push(at);
+    }
+    assert_eq!(writer.health().not_stored, 0);
+    let at = clock::now();
+    writer.offer(at, b"meta", &body(15)).unwrap();
+    all.push(at);
+    drop((writer, log, live, entered));
+    // The threads that store the last ones have let go of the log.
+    drop(runtime);
+    let opened = open();
+    assert_eq!(times(&opened.log), all, "the last was stored when nobody came after it");
+    for (number, entry) in opened.log.range(..).enumerate() {
+        assert_eq!(entry.unwrap().body, body(number));
+    }
+}
+
+#[test]
+fn a_frame_whose_file_breaks_while_it_is_on_its_way_is_kept_elsewhere() {
+    let data_dir = tempfile::tempdir().unwrap();
+    let FrameLog { writer, log, .. } = open(&data_dir);
+    let mut live = log.reader_next();
+    let body = Bytes::from(vec![7; 1000]);
+    let times = [clock::now(), clock::now(), clock::now()];
+    writer.append(times[0], b"meta", &body).unwrap();
+    writer.offer(times[1], b"meta", &body).unwrap();
+    assert_eq!([live.next(), live.next()].map(|read| read.unwrap().unwrap().at), times[..2]);
+    for entry in fs::read_dir(folder(&data_dir)).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some() {
+            fs::OpenOptions::new().write(true).open(path).unwrap().set_len(0).unwrap();
+        }
+    }
+    writer.store().unwrap();
+    let found = log.entry_at(times[1]).unwrap().expect("it is kept");
+    assert_eq!(found.body, body);
+    writer.append(times[2], b"meta", &body).unwrap();
+    assert_eq!(live.next().unwrap().unwrap().at, times[2], "none comes twice");
+    assert!(log.entry_at(times[0]).is_err(), "its file is gone");
 }

@@ -1,6 +1,17 @@
 //! The writing end of a log of frames: what the disk does not take is kept in memory, counted and told.
+//!
+//! ```text
+//!  frame ─▶ offer ─▶ readers have it: it is on its way
+//!              └───▶ store: copied, sealed if it is to be, and written, beside its way
+//! ```
+//!
+//! Always true: a frame that was offered is stored before the next is.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use tidegate_log::{AppendError, Durability, Health, HealthCounts, LogWriter, StorageError, Store};
@@ -10,6 +21,8 @@ use tidegate_sys::clock::monotonic_nanos;
 use super::LogName;
 use crate::clock;
 
+/// What is smaller is stored sooner than another thread is awake.
+const BESIDE_MIN: usize = 32 << 10;
 /// An append that takes longer has waited for something, and with it whoever waits for the frame.
 const HELD_UP_AFTER: Duration = Duration::from_millis(50);
 /// What appends may be held up for, beyond a quarter of the time. Once is chance, and other programs slow us down, too: frames that
@@ -24,9 +37,15 @@ const EXPIRE_EVERY: Duration = Duration::from_secs(1);
 
 /// The one writer of a log of frames.
 pub struct FrameWriter {
+    shared: Arc<Mutex<Writing>>,
+}
+
+/// What a thread that stores a frame shares with who offers it.
+pub(super) struct Writing {
     writer: LogWriter<Store>,
     pub(super) health: Health,
     durability: Durability,
+    offered: Option<Offered>,
     age: Option<Duration>,
     name: String,
     /// Frames that are in the page cache and were to be on the disk.
@@ -35,6 +54,16 @@ pub struct FrameWriter {
     expire_at: Option<Instant>,
     held_up: HeldUp,
     told: Told,
+}
+
+/// A frame that readers have and the log has not.
+struct Offered {
+    at: Instant,
+    meta: Vec<u8>,
+    body: Bytes,
+    durability: Durability,
+    /// How long it took to find room for it.
+    took: Duration,
 }
 
 /// How long appends were held up lately: a bucket that a quarter of the time drains.
@@ -87,10 +116,11 @@ impl FrameWriter {
         age: Option<Duration>,
         name: &LogName,
     ) -> Self {
-        Self {
+        let writing = Writing {
             writer,
             health,
             durability,
+            offered: None,
             age,
             name: name.to_string(),
             not_durable: 0,
@@ -98,53 +128,171 @@ impl FrameWriter {
             expire_at: None,
             held_up: HeldUp::default(),
             told: Told::default(),
-        }
+        };
+        Self { shared: Arc::new(Mutex::new(writing)) }
     }
 
     /// Appends a frame. What the disk does not take is kept in memory, for who reads along.
     ///
     /// # Errors
     /// [`AppendError`], but never for the disk.
-    pub fn append(&mut self, at: Instant, meta: &[u8], body: &Bytes) -> Result<Kept, AppendError> {
+    pub fn append(&self, at: Instant, meta: &[u8], body: &Bytes) -> Result<Kept, AppendError> {
+        let mut writing = self.writing();
+        let position = writing.offer(at, meta, body)?;
+        let durability = writing.store()?;
+        Ok(Kept { position, durability })
+    }
+
+    /// Lets readers have a frame, which is then to be stored: by [`FrameWriter::store`] or [`FrameWriter::store_beside`], and at the
+    /// latest when the next frame comes or this is dropped.
+    ///
+    /// # Errors
+    /// As [`FrameWriter::append`].
+    pub fn offer(&self, at: Instant, meta: &[u8], body: &Bytes) -> Result<Position, AppendError> {
+        self.writing().offer(at, meta, body)
+    }
+
+    /// Stores the frame that was offered last, if it is not yet.
+    ///
+    /// # Errors
+    /// As [`FrameWriter::append`]: readers may have had the frame, and it is not kept.
+    pub fn store(&self) -> Result<(), AppendError> {
+        self.writing().store().map(drop)
+    }
+
+    /// Has another thread store the frame that was offered last. It is stored here if it is small, or there is no other thread.
+    pub fn store_beside(&self) {
+        let mut writing = self.writing();
+        let is_small =
+            writing.offered.as_ref().is_none_or(|offered| offered.body.len() < BESIDE_MIN);
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if !is_small => {
+                drop(writing);
+                let shared = Arc::clone(&self.shared);
+                runtime.spawn_blocking(move || lock(&shared).store_or_tell());
+            }
+            _ => writing.store_or_tell(),
+        }
+    }
+
+    /// Gets ready for a frame of up to `bytes`, and lets go of old ones: to be called when there is time. It does nothing while a
+    /// frame is being stored.
+    pub fn prepare(&self, bytes: usize) {
+        let mut writing = match self.shared.try_lock() {
+            Ok(writing) => writing,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        writing.writer.prepare(bytes);
+        writing.expire();
+    }
+
+    /// How its disk does.
+    pub fn health(&self) -> HealthCounts {
+        self.writing().health.counts()
+    }
+
+    pub(super) fn writing(&self) -> MutexGuard<'_, Writing> {
+        lock(&self.shared)
+    }
+}
+
+fn lock(shared: &Mutex<Writing>) -> MutexGuard<'_, Writing> {
+    // The log's own state is whole at any time, and of the rest nothing is worse than an entry that is told twice.
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Writing {
+    fn offer(&mut self, at: Instant, meta: &[u8], body: &Bytes) -> Result<Position, AppendError> {
+        self.store_or_tell();
         let began = clock::at(monotonic_nanos());
         if self.resume_at.take_if(|resume_at| *resume_at <= began).is_some() {
             self.health.resume();
         }
-        let mut durability = self.durability;
-        let mut appended = self.writer.append_shared(durability, at, meta, body);
-        if let Err(AppendError::Storage(error)) = &appended
-            && durability > Durability::Memory
-        {
-            // In memory, or at least in the page cache: of a segment that broke nothing is used again.
-            if matches!(error, StorageError::NotDurable { .. } | StorageError::Stopped) {
-                self.not_durable += 1;
-                durability = Durability::Page;
-            } else {
-                durability = Durability::Memory;
-            }
-            appended = self.writer.append_shared(durability, at, meta, body);
-            if durability == Durability::Page && matches!(appended, Err(AppendError::Storage(_))) {
-                durability = Durability::Memory;
-                appended = self.writer.append_shared(durability, at, meta, body);
-            }
+        let (position, durability) = self.offer_as(self.durability, at, meta, body)?;
+        let took = clock::at(monotonic_nanos()).since(began);
+        let (meta, body) = (meta.to_vec(), body.clone());
+        self.offered = Some(Offered { at, meta, body, durability, took });
+        Ok(position)
+    }
+
+    /// Offers a frame with the most that can be had, up to `durability`.
+    fn offer_as(
+        &mut self,
+        mut durability: Durability,
+        at: Instant,
+        meta: &[u8],
+        body: &Bytes,
+    ) -> Result<(Position, Durability), AppendError> {
+        loop {
+            let refused = match self.writer.offer(durability, at, meta, body) {
+                Ok(position) => return Ok((position, durability)),
+                Err(AppendError::Storage(refused)) if durability > Durability::Memory => refused,
+                Err(error) => return Err(error),
+            };
+            durability = self.less(durability, &refused);
         }
+    }
+
+    /// What to ask for instead, of a disk that refuses: of a segment that broke nothing is used again.
+    fn less(&mut self, durability: Durability, refused: &StorageError) -> Durability {
+        let only_syncing =
+            matches!(refused, StorageError::NotDurable { .. } | StorageError::Stopped);
+        if durability == Durability::Disk && only_syncing {
+            self.not_durable += 1;
+            Durability::Page
+        } else {
+            Durability::Memory
+        }
+    }
+
+    /// Stores what was offered, if anything is. Returns what it survives.
+    fn store(&mut self) -> Result<Durability, AppendError> {
+        let Some(offered) = self.offered.take() else { return Ok(self.durability) };
+        let began = clock::at(monotonic_nanos());
+        let stored = self.store_as(&offered);
         if self.durability > Durability::Memory {
             let now = clock::at(monotonic_nanos());
-            let took = now.since(began);
-            if self.held_up.add(now, took) && durability > Durability::Memory {
+            let took = offered.took + now.since(began);
+            let is_on_disk = stored.as_ref().is_ok_and(|kept| *kept > Durability::Memory);
+            if self.held_up.add(now, took) && is_on_disk {
                 self.health.suspend(took);
                 self.resume_at = Some(now + SUSPENDED_FOR);
             }
             self.tell(now);
         }
         self.expire();
-        appended.map(|position| Kept { position, durability })
+        stored
     }
 
-    /// Gets ready for a frame of up to `bytes`, and lets go of old ones: to be called when there is time.
-    pub fn prepare(&mut self, bytes: usize) {
-        self.writer.prepare(bytes);
-        self.expire();
+    fn store_as(&mut self, offered: &Offered) -> Result<Durability, AppendError> {
+        let Offered { at, meta, body, .. } = offered;
+        let mut durability = offered.durability;
+        loop {
+            let Err(refused) = self.writer.store() else { return Ok(durability) };
+            let error = if durability > Durability::Memory {
+                durability = self.less(durability, &refused);
+                match self.offer_as(durability, *at, meta, body) {
+                    Ok((_, now)) => {
+                        durability = now;
+                        continue;
+                    }
+                    Err(error) => error,
+                }
+            } else {
+                AppendError::Storage(refused)
+            };
+            self.writer.skip()?;
+            return Err(error);
+        }
+    }
+
+    /// Stores what was offered; where it cannot be kept, nobody waits to hear of it.
+    fn store_or_tell(&mut self) {
+        if let Err(error) = self.store() {
+            let (code, error) = (error.code(), crate::error_chain(&error));
+            tracing::error!(log = self.name, %code, error, "a frame is delivered and not kept");
+        }
     }
 
     fn expire(&mut self) {
@@ -158,16 +306,6 @@ impl FrameWriter {
             let error = crate::error_chain(&error);
             tracing::error!(log = self.name, error, "old frames could not be dropped");
         }
-    }
-
-    /// Time of the newest frame ever appended.
-    pub fn last_at(&self) -> Option<Instant> {
-        self.writer.last_at()
-    }
-
-    /// How its disk does.
-    pub fn health(&self) -> HealthCounts {
-        self.health.counts()
     }
 
     /// Tells the operator what is new about the disk.
@@ -202,9 +340,15 @@ impl FrameWriter {
     }
 }
 
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.store_or_tell();
+    }
+}
+
 impl fmt::Debug for FrameWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FrameWriter").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("FrameWriter").finish_non_exhaustive()
     }
 }
 

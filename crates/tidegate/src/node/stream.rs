@@ -240,19 +240,21 @@ impl Stream {
         }
         let Tail { writer, meta: encoded, .. } = &mut *tail;
         entry::encode(encoded, arrival, meta);
-        let position = writer.append(at, encoded, body)?.position;
+        let position = writer.offer(at, encoded, body)?;
         if matches!(meta, Meta::Frame(_)) {
             tail.picture = Some(position);
         }
         tail.began_at.get_or_insert(at);
-        drop(tail);
         self.wake();
+        // Sessions wait for no copy, and for no seal.
+        tail.writer.store_beside();
+        drop(tail);
         Ok(())
     }
 
     /// Gets the log ready for a frame of about `bytes`, when there is time.
     pub(super) fn prepare(&self, bytes: usize) {
-        let mut tail = self.tail();
+        let tail = self.tail();
         let bytes = tail.meta.len() + bytes + bytes / 4;
         tail.writer.prepare(bytes);
     }
