@@ -78,10 +78,20 @@ pub(super) fn run(config: &Config, args: &InitArgs) -> Result<(), ApiError> {
         text.push_str(&format!("configuration in {}\n", config::FILE));
     }
     print(&text)?;
-    match administrator {
-        Some(administrator) => print(&administrator.make()?),
-        None => Ok(()),
+    match (administrator, &config.mqtt.password_file) {
+        (Some(administrator), _) => print(&administrator.make()?),
+        (None, Some(path)) => print(&no_administrator(path)),
+        (None, None) => Ok(()),
     }
+}
+
+/// What is said where somebody keeps the users elsewhere.
+fn no_administrator(path: &Path) -> String {
+    let path = path.display();
+    format!(
+        "no user {ADMINISTRATOR} was made: users are kept in {path}, as `mqtt.password_file` says; \
+         `tidegate passwd {path} {ADMINISTRATOR}` makes one\n"
+    )
 }
 
 /// The user that a site begins with.
@@ -212,6 +222,11 @@ mod tests {
         assert!(again.message().contains("tidegate passwd"), "{again}");
         assert_eq!(fs::read_to_string(&path).unwrap(), users);
         // Who names a file keeps users there.
+        let said = no_administrator(&path);
+        assert!(
+            said.contains(path.to_str().unwrap()) && said.contains("tidegate passwd"),
+            "{said}"
+        );
         config.mqtt.password_file = Some(path);
         assert!(Administrator::of(&config).unwrap().is_none());
     }
