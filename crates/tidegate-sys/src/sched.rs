@@ -1,6 +1,6 @@
-//! Real-time priority, idle priority and timer slack.
+//! Real-time priority, lower ones and timer slack.
 //!
-//! All concern the calling thread only and are for one kind of work: to wake at a set time on a busy
+//! All concern the calling thread only. Most are for one kind of work: to wake at a set time on a busy
 //! or a borrowed machine, as a link emulator must. Refusal is normal for an unprivileged process; the caller
 //! decides whether it can go on without.
 
@@ -68,6 +68,21 @@ pub fn background(processor: usize) -> Result<(), SchedError> {
     if done { Ok(()) } else { Err(refused(io::Error::last_os_error())) }
 }
 
+/// Has the calling thread give way to others that want its processor (nice 10): beside one that wants all of it, it gets a tenth.
+///
+/// A thread cannot take that back without privileges.
+///
+/// # Errors
+/// [`SchedError::GiveWay`] if the kernel refuses.
+pub fn give_way() -> Result<(), SchedError> {
+    const NICE: libc::c_int = 10;
+    // SAFETY: two numbers; 0 means this thread, as Linux has it (setpriority(2), "C library/kernel differences").
+    match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) } {
+        0 => Ok(()),
+        _ => Err(SchedError::GiveWay { source: io::Error::last_os_error() }),
+    }
+}
+
 /// Sets by how much the kernel may delay the calling thread's timers to join them with others: 1 ns
 /// at least, 50 us unless set.
 ///
@@ -110,6 +125,12 @@ pub enum SchedError {
     Background {
         /// The processor asked for.
         processor: usize,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel refused a lower priority.
+    #[error("a lower priority refused")]
+    GiveWay {
         /// Why.
         source: io::Error,
     },
@@ -167,6 +188,28 @@ mod tests {
         })
         .join()
         .expect("the thread ends in order");
+    }
+
+    #[test]
+    fn a_thread_that_gives_way_does_so_alone() {
+        // The 19th field, the 17th after the name in parentheses.
+        let nice = || {
+            let text = std::fs::read_to_string("/proc/thread-self/stat").expect("proc is mounted");
+            let (_, fields) = text.rsplit_once(')').expect("stat has a name");
+            fields
+                .split_whitespace()
+                .nth(16)
+                .expect("stat has it")
+                .parse::<i32>()
+                .expect("a number")
+        };
+        let before = nice();
+        let lowered = std::thread::spawn(move || {
+            give_way().expect("less is free to all");
+            nice()
+        });
+        assert!(lowered.join().expect("the thread ends in order") >= 10);
+        assert_eq!(nice(), before);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::{
 use mio::{Poll, Token, net::TcpListener};
 use tidegate_broker::{Broker, SessionConfig, Shared};
 use tidegate_message::Identity;
+use tidegate_sys::sched;
 
 use super::{
     inbox::{Inbox, waker},
@@ -187,6 +188,10 @@ impl Server {
             let (asked, doors) = (asked.clone(), doors.clone());
             let (inboxes, stops) = (inboxes.clone(), server.stops.clone());
             server.spawn(format!("mqtt-doors-{number}"), move || {
+                // Whoever is in already goes first.
+                if let Err(error) = sched::give_way() {
+                    tracing::debug!(%error, "logins compete with messages");
+                }
                 answer(&asked, &*doors, &inboxes, &stops);
             })?;
         }

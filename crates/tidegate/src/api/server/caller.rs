@@ -12,12 +12,14 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex},
+    thread,
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest as _, Sha256};
 use tidegate_message::{Code, Proof, Refusal};
-use tokio::sync::Semaphore;
+use tidegate_sys::sched;
+use tokio::sync::{Semaphore, oneshot};
 use tonic::{Request, Status, metadata::MetadataMap};
 
 use crate::{
@@ -103,13 +105,23 @@ impl Callers {
         }
         let checks = self.checks.clone().acquire_owned().await.expect("it is never closed");
         let doors = self.access.doors.clone();
-        let checked = tokio::task::spawn_blocking(move || {
-            let _checks = checks;
-            doors.authenticate(&proof, auth::now())
-        });
-        let checked = checked.await.map_err(|error| {
+        let failed = |error: String| {
             ApiError::new(Code::INTERNAL, "a password could not be checked").caused_by(error)
-        })?;
+        };
+        let (answer, checked) = oneshot::channel();
+        let check = move || {
+            // Whoever is in already goes first.
+            if let Err(error) = sched::give_way() {
+                tracing::debug!(%error, "logins compete with calls");
+            }
+            // Who has hung up needs no answer.
+            let _ = answer.send(doors.authenticate(&proof, auth::now()));
+            drop(checks);
+        };
+        // A thread of its own, for one that gave way cannot be used for anything else.
+        let thread = thread::Builder::new().name("api-doors".to_owned()).spawn(check);
+        thread.map_err(|error| failed(error.to_string()))?;
+        let checked = checked.await.map_err(|error| failed(error.to_string()))?;
         let admitted = checked.map_err(|rejected| self.refused(peer, &user, rejected))?;
         let identity = Arc::new(Identity::of_user(admitted));
         *peer.last.lock().expect("no panic while it is set") = Some((digest, identity.clone()));
