@@ -1,6 +1,6 @@
-//! Real-time priority, lower ones and timer slack.
+//! Real-time priority, lower ones, turns and timer slack.
 //!
-//! All concern the calling thread only. Most are for one kind of work: to wake at a set time on a busy
+//! All concern the calling thread. Most are for one kind of work: to wake at a set time on a busy
 //! or a borrowed machine, as a link emulator must. Refusal is normal for an unprivileged process; the caller
 //! decides whether it can go on without.
 
@@ -68,18 +68,61 @@ pub fn background(processor: usize) -> Result<(), SchedError> {
     if done { Ok(()) } else { Err(refused(io::Error::last_os_error())) }
 }
 
-/// Has the calling thread give way to others that want its processor (nice 10): beside one that wants all of it, it gets a tenth.
-///
-/// A thread cannot take that back without privileges.
+/// Has the calling thread, and threads that it starts from now on, run in short turns: from Linux 6.12 on, such a thread that wakes
+/// need not wait for the end of another's turn, which is some milliseconds. Earlier versions take no notice, and a thread that is
+/// scheduled in another way than usual stays as it is.
 ///
 /// # Errors
-/// [`SchedError::GiveWay`] if the kernel refuses.
+/// [`SchedError::Turns`] if the kernel refuses.
+pub fn short_turns() -> Result<(), SchedError> {
+    const TURN: Duration = Duration::from_micros(500);
+    set_turns(nice(), TURN).map_err(|source| SchedError::Turns { source })
+}
+
+/// Has the calling thread give way to others that want its processor (nice 10): beside one that wants all of it, it gets a tenth.
+///
+/// A thread cannot take that back without privileges, and should hold no lock for long that others wait for.
+///
+/// # Errors
+/// [`SchedError::Turns`] if the kernel refuses.
 pub fn give_way() -> Result<(), SchedError> {
     const NICE: libc::c_int = 10;
-    // SAFETY: two numbers; 0 means this thread, as Linux has it (setpriority(2), "C library/kernel differences").
-    match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) } {
+    set_turns(nice().max(NICE), Duration::ZERO).map_err(|source| SchedError::Turns { source })
+}
+
+/// Takes [`short_turns`] back for the calling thread: it waits its turn, at the priority that it has.
+///
+/// # Errors
+/// [`SchedError::Turns`] if the kernel refuses.
+pub fn usual_turns() -> Result<(), SchedError> {
+    set_turns(nice(), Duration::ZERO).map_err(|source| SchedError::Turns { source })
+}
+
+fn nice() -> libc::c_int {
+    // SAFETY: two numbers; 0 means this thread.
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+}
+
+/// Sets the nice value of the calling thread, and the length of its turns; zero is the kernel's own.
+fn set_turns(nice: libc::c_int, turn: Duration) -> io::Result<()> {
+    // SAFETY: a number; 0 means this thread.
+    if unsafe { libc::sched_getscheduler(0) } != libc::SCHED_OTHER {
+        return Ok(());
+    }
+    let attributes = libc::sched_attr {
+        size: size_of::<libc::sched_attr>() as u32,
+        sched_policy: libc::SCHED_OTHER as u32,
+        sched_flags: 0,
+        sched_nice: nice,
+        sched_priority: 0,
+        sched_runtime: u64::try_from(turn.as_nanos()).unwrap_or(u64::MAX),
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    // SAFETY: `attributes` says how long it is, and lives through the call; 0 means this thread.
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } {
         0 => Ok(()),
-        _ => Err(SchedError::GiveWay { source: io::Error::last_os_error() }),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -128,9 +171,9 @@ pub enum SchedError {
         /// Why.
         source: io::Error,
     },
-    /// The kernel refused a lower priority.
-    #[error("a lower priority refused")]
-    GiveWay {
+    /// The kernel refused other turns or a lower priority.
+    #[error("other turns refused")]
+    Turns {
         /// Why.
         source: io::Error,
     },
@@ -190,26 +233,44 @@ mod tests {
         .expect("the thread ends in order");
     }
 
-    #[test]
-    fn a_thread_that_gives_way_does_so_alone() {
-        // The 19th field, the 17th after the name in parentheses.
-        let nice = || {
-            let text = std::fs::read_to_string("/proc/thread-self/stat").expect("proc is mounted");
-            let (_, fields) = text.rsplit_once(')').expect("stat has a name");
-            fields
-                .split_whitespace()
-                .nth(16)
-                .expect("stat has it")
-                .parse::<i32>()
-                .expect("a number")
+    /// Nice value and turn in nanoseconds of this thread, as the kernel has them.
+    fn turns() -> (i32, u64) {
+        // SAFETY: numbers, for which zero is a value.
+        let mut attributes: libc::sched_attr = unsafe { mem::zeroed() };
+        let bytes = size_of_val(&attributes);
+        // SAFETY: as long as is said, and lives through the call; 0 means this thread.
+        let got = unsafe {
+            libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, bytes as u32, 0)
         };
-        let before = nice();
-        let lowered = std::thread::spawn(move || {
-            give_way().expect("less is free to all");
-            nice()
+        assert_eq!(got, 0, "{}", io::Error::last_os_error());
+        (attributes.sched_nice, attributes.sched_runtime)
+    }
+
+    #[test]
+    fn turns_are_those_of_a_thread_and_those_it_starts() {
+        let before = turns();
+        let thread = std::thread::spawn(move || {
+            short_turns().expect("less is free to all");
+            let short = turns();
+            let started = std::thread::spawn(|| {
+                let inherited = turns();
+                usual_turns().expect("the usual is free to all");
+                let usual = turns();
+                give_way().expect("less is free to all");
+                (inherited, usual, turns())
+            });
+            let (inherited, usual, given_way) = started.join().expect("the thread ends in order");
+            assert_eq!((inherited, turns(), usual), (short, short, before));
+            (short, given_way)
         });
-        assert!(lowered.join().expect("the thread ends in order") >= 10);
-        assert_eq!(nice(), before);
+        let (short, given_way) = thread.join().expect("the thread ends in order");
+        assert_eq!(turns(), before);
+        assert_eq!((short.0, given_way.0), (before.0, before.0.max(10)));
+        // Older kernels know no turns, and say nothing of them.
+        if before.1 > 0 {
+            assert!(short.1 < before.1, "{short:?} {before:?}");
+            assert_eq!(given_way.1, before.1);
+        }
     }
 
     #[test]

@@ -123,6 +123,12 @@ pub enum Command {
 /// Runs the program and returns its exit status.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    // Before there are threads: frames and messages are woken for many times a second, and each time there is little to do.
+    if matches!(cli.command, Command::Node(_) | Command::Camera(_))
+        && let Err(error) = tidegate_sys::sched::short_turns()
+    {
+        tracing::debug!(%error, "what wakes waits its turn");
+    }
     let runtime = match &cli.command {
         // One source and one link are less than a processor's work, and waking a second thread for each step of it
         // costs more than the step. Its encoder has a thread of its own.
