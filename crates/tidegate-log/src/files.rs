@@ -406,8 +406,11 @@ impl<D: Disk> Storage for Files<D> {
             }
             None => head.encode(seed, None, map.buffer(start..slot.end()).map_err(refused)?),
         };
-        map.write(start - filling.proof.head_bytes(), &head).map_err(refused)?;
+        let head_at = start - filling.proof.head_bytes();
+        map.write(head_at, &head).map_err(refused)?;
         if map.is_damaged() {
+            // If it was not this part that broke, the record must not be found here: its position is given again.
+            map.write(head_at, &vec![0; head.len()]).map_err(refused)?;
             let source = io::Error::other(
                 "part of the file is out of reach: it was cut, or its disk failed",
             );

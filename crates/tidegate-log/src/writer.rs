@@ -148,7 +148,7 @@ impl<S: Storage> LogWriter<S> {
     /// and opened to be passed on at once. Storages that readers slice hold no second handle to it.
     ///
     /// # Errors
-    /// As [`LogWriter::append_durably`].
+    /// As [`LogWriter::append_durably`]. A reader may have had the entry then; others are told that one is missing.
     pub fn append_shared(
         &mut self,
         durability: Durability,
@@ -157,7 +157,10 @@ impl<S: Storage> LogWriter<S> {
         body: &Bytes,
     ) -> Result<Position, AppendError> {
         let position = self.offer(durability, at, meta, body)?;
-        self.store()?;
+        if let Err(error) = self.store() {
+            self.skip()?;
+            return Err(error.into());
+        }
         Ok(position)
     }
 
@@ -223,8 +226,11 @@ impl<S: Storage> LogWriter<S> {
     /// # Errors
     /// The storage failed.
     pub fn skip(&mut self) -> Result<(), StorageError> {
-        // Positions within a segment run without gap.
+        // Positions within a segment run without gap: nothing is added to this one any more, even if it cannot be ended now.
         let ended = self.end_segment();
+        if let Some(active) = &mut self.active {
+            active.slots_max = active.slots_used;
+        }
         self.shared.index().skip();
         self.next = self.next.next();
         ended

@@ -115,9 +115,9 @@ impl Intake {
         self.0.frame_beside(None, jpeg)
     }
 
-    /// Gets ready for the next frame, when there is time.
-    pub(crate) fn prepare(&mut self) {
-        self.0.prepare();
+    /// Gets ready for the next frame, when there is time. Returns false if it has to be tried again.
+    fn prepare(&mut self) -> bool {
+        self.0.prepare()
     }
 }
 
@@ -290,8 +290,7 @@ pub async fn run(
         loop {
             let wait = if unprepared { PREPARE_AFTER } else { idle };
             let Ok(next) = tokio::time::timeout(wait, source.next()).await else {
-                intake.prepare();
-                unprepared = false;
+                unprepared = !intake.prepare();
                 continue;
             };
             match next {

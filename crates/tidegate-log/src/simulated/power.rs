@@ -268,7 +268,13 @@ impl Process {
         let body = Bytes::from(body);
         let meta: Bytes = (0..dice.below(20)).map(|_| dice.roll() as u8).collect();
         let durability = if dice.once_in(2) { Durability::Disk } else { Durability::Page };
-        match self.writer.append_durably(durability, at, &meta, &body) {
+        // Either way to append: as journals do, and as frames are.
+        let appended = if dice.once_in(2) {
+            self.writer.append_durably(durability, at, &meta, &body)
+        } else {
+            self.writer.append_shared(durability, at, &meta, &body)
+        };
+        match appended {
             Ok(position) => {
                 let content = (at, meta, body);
                 known.outcome.appended += 1;

@@ -1,6 +1,7 @@
 //! A storage that fails gives typed errors and takes nothing that was there.
 
-use tidegate_log::{AppendError, Log, LogConfig, LogError, LogWriter, ReadError};
+use bytes::Bytes;
+use tidegate_log::{AppendError, Durability, Log, LogConfig, LogError, LogWriter, ReadError};
 use tidegate_message::{Code, Position};
 
 use crate::{
@@ -64,6 +65,38 @@ fn a_failed_append_leaves_the_log_as_it_was_and_can_be_repeated() {
         faults.clear();
         assert_eq!(append(&mut writer, before).unwrap(), Position(before));
         assert_reads(&log, 0..before + 1);
+    }
+}
+
+#[test]
+fn a_position_that_is_given_up_is_told_as_missing_and_shifts_no_other() {
+    // The entry is one beside others, or begins a segment; the segment can be ended at once, or not before the next entry.
+    for (before, ending) in [(2, None), (2, Some(Call::Seal)), (4, None), (4, Some(Call::Remove))] {
+        let (mut writer, log, faults) = faulty_log();
+        for number in 0..before {
+            append(&mut writer, number).unwrap();
+        }
+        let mut reader = log.reader_at(Position(before));
+        let body = Bytes::from_static(b"lost");
+        writer.offer(Durability::Memory, at(before as i64), b"", &body).unwrap();
+        faults.fail(Call::Publish);
+        writer.store().unwrap_err();
+        assert_reads(&log, 0..before);
+        if let Some(ending) = ending {
+            faults.fail(ending);
+        }
+        assert_eq!(writer.skip().is_err(), ending.is_some(), "{before} {ending:?}");
+        faults.clear();
+        for number in before + 1..before + 7 {
+            assert_eq!(append(&mut writer, number).unwrap(), Position(number));
+        }
+        let Err(ReadError::Overtaken(missed)) = reader.next() else { panic!("a gap is told") };
+        assert_eq!((missed.missed_from.0, missed.missed_to.0), (before, before + 1));
+        for number in before + 1..before + 7 {
+            let entry = reader.next().unwrap().expect("it is there");
+            assert_eq!((entry.position.0, entry.at), (number, at(number as i64)));
+            assert_eq!(entry.body, bytes_of(number, 40));
+        }
     }
 }
 

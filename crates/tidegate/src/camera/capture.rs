@@ -136,7 +136,7 @@ impl Capture {
     /// before.
     ///
     /// # Errors
-    /// [`CaptureError`]; the frame is then counted as refused.
+    /// [`CaptureError`]; the frame is then counted as refused, unless its readers had it and the log could not keep it.
     pub(super) fn frame(
         &mut self,
         at: Option<Instant>,
@@ -171,10 +171,10 @@ impl Capture {
         offered
     }
 
-    /// Gets the log ready for the next frame, when there is time.
-    pub(super) fn prepare(&mut self) {
+    /// Gets the log ready for the next frame, when there is time. Returns false if it has to be tried again.
+    pub(super) fn prepare(&mut self) -> bool {
         let last = self.counts.bytes.load(Ordering::Relaxed);
-        self.writer.prepare(usize::try_from(last + last / 4).unwrap_or(0));
+        self.writer.prepare(usize::try_from(last + last / 4).unwrap_or(0))
     }
 
     fn stamp_and_offer(

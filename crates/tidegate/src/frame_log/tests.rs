@@ -251,8 +251,6 @@ fn a_slow_disk_is_given_nothing_for_a_while() {
 fn frames_that_are_stored_beside_their_way_are_all_there() {
     let data_dir = tempfile::tempdir().unwrap();
     let open = || FrameLog::open(&config(data_dir.path(), Some(keys(1))), &name()).unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
-    let entered = runtime.enter();
     // Small ones, and such as another thread stores.
     let body = |number: usize| Bytes::from(vec![number as u8; 1 + number % 2 * 40_000]);
     let FrameLog { writer, log, .. } = open();
@@ -270,9 +268,7 @@ fn frames_that_are_stored_beside_their_way_are_all_there() {
     let at = clock::now();
     writer.offer(at, b"meta", &body(15)).unwrap();
     all.push(at);
-    drop((writer, log, live, entered));
-    // The threads that store the last ones have let go of the log.
-    drop(runtime);
+    drop((writer, log, live));
     let opened = open();
     assert_eq!(times(&opened.log), all, "the last was stored when nobody came after it");
     for (number, entry) in opened.log.range(..).enumerate() {

@@ -9,14 +9,18 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak,
+        mpsc::{self, Sender},
+    },
+    thread,
     time::Duration,
 };
 
 use bytes::Bytes;
 use tidegate_log::{AppendError, Durability, Health, HealthCounts, LogWriter, StorageError, Store};
 use tidegate_message::{Instant, Position};
-use tidegate_sys::clock::monotonic_nanos;
+use tidegate_sys::{clock::monotonic_nanos, sched};
 
 use super::LogName;
 use crate::clock;
@@ -42,7 +46,8 @@ pub struct FrameWriter {
 
 /// What a thread that stores a frame shares with who offers it.
 pub(super) struct Writing {
-    writer: LogWriter<Store>,
+    /// `None` once the end that offers is gone: who stores may still hold the rest.
+    writer: Option<LogWriter<Store>>,
     pub(super) health: Health,
     durability: Durability,
     offered: Option<Offered>,
@@ -117,7 +122,7 @@ impl FrameWriter {
         name: &LogName,
     ) -> Self {
         let writing = Writing {
-            writer,
+            writer: Some(writer),
             health,
             durability,
             offered: None,
@@ -152,7 +157,7 @@ impl FrameWriter {
         self.writing().offer(at, meta, body)
     }
 
-    /// Stores the frame that was offered last, if it is not yet.
+    /// Stores the frame that was offered last, if it is not yet, and [`FrameWriter::store_beside`] was not asked to.
     ///
     /// # Errors
     /// As [`FrameWriter::append`]: readers may have had the frame, and it is not kept.
@@ -165,26 +170,27 @@ impl FrameWriter {
         let mut writing = self.writing();
         let is_small =
             writing.offered.as_ref().is_none_or(|offered| offered.body.len() < BESIDE_MIN);
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) if !is_small => {
-                drop(writing);
-                let shared = Arc::clone(&self.shared);
-                runtime.spawn_blocking(move || lock(&shared).store_or_tell());
-            }
-            _ => writing.store_or_tell(),
+        let storing = storing().filter(|_| !is_small);
+        let sent = storing.is_some_and(|logs| logs.send(Arc::downgrade(&self.shared)).is_ok());
+        if !sent {
+            writing.store_or_tell();
         }
     }
 
-    /// Gets ready for a frame of up to `bytes`, and lets go of old ones: to be called when there is time. It does nothing while a
-    /// frame is being stored.
-    pub fn prepare(&self, bytes: usize) {
+    /// Gets ready for a frame of up to `bytes`, and lets go of old ones: to be called when there is time. Returns false, and does
+    /// nothing, while a frame is being stored.
+    pub fn prepare(&self, bytes: usize) -> bool {
         let mut writing = match self.shared.try_lock() {
             Ok(writing) => writing,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
+            Err(TryLockError::WouldBlock) => return false,
         };
-        writing.writer.prepare(bytes);
+        if writing.offered.is_some() {
+            return false;
+        }
+        writing.log().prepare(bytes);
         writing.expire();
+        true
     }
 
     /// How its disk does.
@@ -197,12 +203,52 @@ impl FrameWriter {
     }
 }
 
+impl Drop for FrameWriter {
+    fn drop(&mut self) {
+        let mut writing = self.writing();
+        writing.store_or_tell();
+        // With it go its files and their lock.
+        writing.writer = None;
+    }
+}
+
+/// The thread that stores what was offered, for all logs of the process. It waits its turn: what is to be done for the frame
+/// elsewhere goes first. It has the usual priority, for the next frame may have to wait for it.
+fn storing() -> Option<&'static Sender<Weak<Mutex<Writing>>>> {
+    static STORING: OnceLock<Option<Sender<Weak<Mutex<Writing>>>>> = OnceLock::new();
+    let start = || {
+        let (sender, logs) = mpsc::channel::<Weak<Mutex<Writing>>>();
+        let store = move || {
+            if let Err(error) = sched::usual_turns() {
+                tracing::debug!(%error, "storing competes with sending");
+            }
+            for log in logs {
+                if let Some(writing) = log.upgrade() {
+                    lock(&writing).store_or_tell();
+                }
+            }
+        };
+        match thread::Builder::new().name("frame-store".to_owned()).spawn(store) {
+            Ok(_) => Some(sender),
+            Err(error) => {
+                tracing::warn!(%error, "frames are stored before they are sent");
+                None
+            }
+        }
+    };
+    STORING.get_or_init(start).as_ref()
+}
+
 fn lock(shared: &Mutex<Writing>) -> MutexGuard<'_, Writing> {
-    // The log's own state is whole at any time, and of the rest nothing is worse than an entry that is told twice.
+    // Nothing in there panics; should it, going on is better than to lose all frames that are to come.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Writing {
+    fn log(&mut self) -> &mut LogWriter<Store> {
+        self.writer.as_mut().expect("it goes with the end that offers")
+    }
+
     fn offer(&mut self, at: Instant, meta: &[u8], body: &Bytes) -> Result<Position, AppendError> {
         self.store_or_tell();
         let began = clock::at(monotonic_nanos());
@@ -225,7 +271,7 @@ impl Writing {
         body: &Bytes,
     ) -> Result<(Position, Durability), AppendError> {
         loop {
-            let refused = match self.writer.offer(durability, at, meta, body) {
+            let refused = match self.log().offer(durability, at, meta, body) {
                 Ok(position) => return Ok((position, durability)),
                 Err(AppendError::Storage(refused)) if durability > Durability::Memory => refused,
                 Err(error) => return Err(error),
@@ -269,7 +315,7 @@ impl Writing {
         let Offered { at, meta, body, .. } = offered;
         let mut durability = offered.durability;
         loop {
-            let Err(refused) = self.writer.store() else { return Ok(durability) };
+            let Err(refused) = self.log().store() else { return Ok(durability) };
             let error = if durability > Durability::Memory {
                 durability = self.less(durability, &refused);
                 match self.offer_as(durability, *at, meta, body) {
@@ -282,7 +328,7 @@ impl Writing {
             } else {
                 AppendError::Storage(refused)
             };
-            self.writer.skip()?;
+            self.log().skip()?;
             return Err(error);
         }
     }
@@ -302,7 +348,7 @@ impl Writing {
             return;
         }
         self.expire_at = Some(now + EXPIRE_EVERY);
-        if let Err(error) = self.writer.expire(now - age) {
+        if let Err(error) = self.log().expire(now - age) {
             let error = crate::error_chain(&error);
             tracing::error!(log = self.name, error, "old frames could not be dropped");
         }
@@ -337,12 +383,6 @@ impl Writing {
             tracing::error!(log, not_durable, code = %tidegate_message::Code::STORAGE_FAILED, "the disk has failed to sync: frames survive this process, and not a loss of power, until the node is started anew");
             (told.not_durable, told.at) = (not_durable, Some(now));
         }
-    }
-}
-
-impl Drop for Writing {
-    fn drop(&mut self) {
-        self.store_or_tell();
     }
 }
 

@@ -134,9 +134,7 @@ impl Serving {
                     }
                     () = clock::sleep_until(overdue_at), if overdue_at.is_some() => self.tell_overdue(),
                     () = tokio::time::sleep(PREPARE_AFTER), if !fed.is_empty() => {
-                        for (stream, bytes) in fed.drain(..) {
-                            stream.prepare(bytes);
-                        }
+                        fed.retain(|(stream, bytes)| !stream.prepare(*bytes));
                     }
                 }
             }

@@ -252,11 +252,11 @@ impl Stream {
         Ok(())
     }
 
-    /// Gets the log ready for a frame of about `bytes`, when there is time.
-    pub(super) fn prepare(&self, bytes: usize) {
+    /// Gets the log ready for a frame of about `bytes`, when there is time. Returns false if it has to be tried again.
+    pub(super) fn prepare(&self, bytes: usize) -> bool {
         let tail = self.tail();
         let bytes = tail.meta.len() + bytes + bytes / 4;
-        tail.writer.prepare(bytes);
+        tail.writer.prepare(bytes)
     }
 
     /// The newest frame that is no marker, unless the wrap took it.
