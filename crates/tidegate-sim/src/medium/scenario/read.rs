@@ -429,10 +429,7 @@ fn key_before(text: &str, at: usize) -> Option<String> {
     // A value of an array of values belongs to the key of the array.
     let before = before.trim_end_matches(|c: char| c == '[' || c.is_whitespace());
     let key = match before.strip_suffix('=') {
-        Some(before) => {
-            let before = before.trim_end();
-            &before[before.rfind(|c| !bare(c)).map_or(0, |index| index + 1)..]
-        }
+        Some(before) => before.trim_end().rsplit(|c| !bare(c)).next().unwrap_or_default(),
         None => &after[..after.find(|c| !bare(c)).unwrap_or(after.len())],
     };
     (!key.is_empty()).then(|| key.to_owned())
@@ -539,6 +536,13 @@ mod tests {
         let (from, to) = scenario.path("b", "a").unwrap();
         assert_eq!((from.0, to.0), (1, 0));
         assert_eq!(scenario.path("a", "c"), None);
+    }
+
+    #[test]
+    fn a_key_with_a_letter_that_is_none_is_named_from_there_on() {
+        let text = "[[medium]]\n\u{d9}G = [ = -[0\n";
+        let error = scenario(text, Path::new(".")).unwrap_err();
+        assert!(error.to_string().starts_with("line 2"), "{error}");
     }
 
     #[test]
