@@ -137,6 +137,9 @@ pub trait DiskMap: Send + 'static {
 
     /// Whether part of the file cannot be reached, so that what is written there is lost.
     fn is_damaged(&self) -> bool;
+
+    /// Whether what is written stays in this process: the disk could only be read when the file was opened.
+    fn is_private(&self) -> bool;
 }
 
 impl Disk for Folder {
@@ -232,6 +235,10 @@ impl DiskMap for RegionWriter {
 
     fn is_damaged(&self) -> bool {
         RegionWriter::is_damaged(self)
+    }
+
+    fn is_private(&self) -> bool {
+        RegionWriter::is_private(self)
     }
 }
 

@@ -241,7 +241,9 @@ impl<D: Disk> Files<D> {
         }
         let disk = &self.shared.disk;
         let name = file_name(id);
-        let Some(mut kept) = self.shared.take_unused(id, |kept| kept.len == len) else {
+        // One that could only be read keeps what is written to itself.
+        let is_fit = |kept: &Kept<D>| kept.len == len && !kept.map.is_private();
+        let Some(mut kept) = self.shared.take_unused(id, is_fit) else {
             return Ok((self.shared.new_file(id, len)?, true));
         };
         if let Err(error) = disk.rename(&file_name(kept.id), &name) {

@@ -613,8 +613,12 @@ fn reopen<D: Disk>(
     proof: Proof,
 ) -> io::Result<Segment<D>> {
     let needed = found.sealed_bytes(&proof) as u64;
-    let len = if needed <= len && len <= 2 * needed { len } else { needed };
-    file.resize(len)?;
+    let fit = if needed <= len && len <= 2 * needed { len } else { needed };
+    let len = match file.resize(fit) {
+        // It is read as it is, and what is written from here on stays in memory.
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => len,
+        resized => resized.map(|()| fit)?,
+    };
     let mut map = file.map()?;
     let room = "the file has room for a header and its records";
     if header.is_sealed {

@@ -176,7 +176,7 @@ impl Folder {
     /// # Errors
     /// The name is taken or no plain name, or the disk is full (`StorageFull`): then there is no file.
     pub fn create(&self, name: &str, len: u64) -> io::Result<FolderFile> {
-        let file = self.open_file(name, libc::O_CREAT | libc::O_EXCL)?;
+        let file = self.open_file(name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL)?;
         if let Err(error) = file.resize(len) {
             // What is left is an empty file; the reason to be told is the first one.
             let _ = self.remove(name);
@@ -185,17 +185,23 @@ impl Folder {
         Ok(file)
     }
 
-    /// Opens a file that is there, for reading and writing.
+    /// Opens a file that is there, for reading and writing; on a disk that can only be read, for reading.
     ///
     /// # Errors
     /// There is none of that name, it is a link or no plain file, or others than its owner may write to it.
     pub fn open_existing(&self, name: &str) -> io::Result<FolderFile> {
-        self.open_file(name, 0)
+        match self.open_file(name, libc::O_RDWR) {
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                self.open_file(name, libc::O_RDONLY)
+            }
+            opened => opened,
+        }
     }
 
     fn open_file(&self, name: &str, flags: libc::c_int) -> io::Result<FolderFile> {
         let name = plain(name)?;
-        let flags = flags | libc::O_RDWR | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+        let is_read_only = flags & libc::O_ACCMODE == libc::O_RDONLY;
+        let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
         let mode: libc::c_uint = 0o600;
         // SAFETY: the descriptor is open, and the name ends with NUL and lives through the call.
         let fd = owned(unsafe { libc::openat(self.fd(), name.as_ptr(), flags, mode) })?;
@@ -212,6 +218,7 @@ impl Folder {
         Ok(FolderFile {
             file: File::from(fd),
             inode: status.st_ino,
+            is_read_only,
             folder: Arc::clone(&self.shared),
         })
     }
@@ -263,6 +270,7 @@ impl Folder {
 pub struct FolderFile {
     file: File,
     inode: u64,
+    is_read_only: bool,
     folder: Arc<Shared>,
 }
 
@@ -279,8 +287,12 @@ impl FolderFile {
     /// Cuts the file to `len` bytes, or makes it that long, with blocks for all of it.
     ///
     /// # Errors
-    /// The file is mapped (`ResourceBusy`), or the disk is full (`StorageFull`) or failed.
+    /// The file is mapped (`ResourceBusy`), was opened for reading only (`ReadOnlyFilesystem`), or the disk is full (`StorageFull`)
+    /// or failed.
     pub fn resize(&self, len: u64) -> io::Result<()> {
+        if self.is_read_only {
+            return Err(io::Error::from(io::ErrorKind::ReadOnlyFilesystem));
+        }
         let mapped = self.folder.mapped.lock().unwrap_or_else(PoisonError::into_inner);
         if mapped.contains(&self.inode) {
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, "a mapped file has its size"));
@@ -367,7 +379,7 @@ impl FolderFile {
         }
         drop(mapped);
         let hold = MapHold { folder: Arc::clone(&self.folder), inode: self.inode };
-        RegionWriter::of_file(&self.file, len, hold)
+        RegionWriter::of_file(&self.file, len, self.is_read_only, hold)
     }
 }
 

@@ -61,6 +61,8 @@ struct Shared {
     guard: Option<Guard>,
     map: MmapRaw,
     published: AtomicUsize,
+    /// Whether what is written does not reach the file.
+    is_private: bool,
     _hold: Option<MapHold>,
 }
 
@@ -77,7 +79,7 @@ impl Region {
             ));
         }
         let map = MmapRaw::from(MmapOptions::new().len(len).map_anon()?);
-        let writer = RegionWriter::new(map, None, None);
+        let writer = RegionWriter::new(map, None, false, None);
         let region = writer.region();
         Ok((writer, region))
     }
@@ -126,19 +128,39 @@ impl Region {
 }
 
 impl RegionWriter {
-    fn new(map: MmapRaw, guard: Option<Guard>, hold: Option<MapHold>) -> Self {
-        let shared = Shared { guard, map, published: AtomicUsize::new(0), _hold: hold };
+    fn new(map: MmapRaw, guard: Option<Guard>, is_private: bool, hold: Option<MapHold>) -> Self {
+        let published = AtomicUsize::new(0);
+        let shared = Shared { guard, map, published, is_private, _hold: hold };
         Self { shared: Arc::new(shared), published: 0, touched: 0 }
     }
 
-    /// Maps `len` bytes of a file that `hold` keeps others of this process from mapping.
-    pub(crate) fn of_file(file: &File, len: usize, hold: MapHold) -> io::Result<Self> {
+    /// Maps `len` bytes of a file that `hold` keeps others of this process from mapping. Of one that was opened for reading only,
+    /// this process has changes to itself.
+    pub(crate) fn of_file(
+        file: &File,
+        len: usize,
+        is_read_only: bool,
+        hold: MapHold,
+    ) -> io::Result<Self> {
         if len == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file is empty"));
         }
-        let map = MmapOptions::new().len(len).map_raw(file)?;
+        let mut options = MmapOptions::new();
+        options.len(len);
+        let map = if is_read_only {
+            // SAFETY: others may change the file under the map, as they may one that is shared; it is reached through raw pointers
+            // in either case, and what is read is checked.
+            MmapRaw::from(unsafe { options.map_copy(file) }?)
+        } else {
+            options.map_raw(file)?
+        };
         let guard = sigbus::guard(map.as_ptr(), len)?;
-        Ok(Self::new(map, Some(guard), Some(hold)))
+        Ok(Self::new(map, Some(guard), is_read_only, Some(hold)))
+    }
+
+    /// Whether what is written does not reach the file, which was opened for reading only.
+    pub fn is_private(&self) -> bool {
+        self.shared.is_private
     }
 
     /// Whether a page of the region's file could not be reached and was replaced by zeros: what is written there is lost.

@@ -124,7 +124,11 @@ impl Broker {
     ///
     /// The journal is empty. What cannot be written is as if there were none: [`Broker::journal_counts`] tells of failures.
     pub fn keep(&mut self, journal: Box<dyn Journal>) {
-        self.keeper = Some(Box::new(Keeper::new(journal, self.shared.clone())));
+        let mut keeper = Box::new(Keeper::new(journal, self.shared.clone()));
+        if let Some(error) = keeper.journal.failure() {
+            keeper.fail(&error);
+        }
+        self.keeper = Some(keeper);
         self.begin_checkpoint(true);
         while self.checkpoint_step(usize::MAX) {}
         self.end_checkpoint();

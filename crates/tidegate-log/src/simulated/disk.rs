@@ -460,6 +460,10 @@ impl DiskMap for SimulatedMap {
     fn is_damaged(&self) -> bool {
         false
     }
+
+    fn is_private(&self) -> bool {
+        false
+    }
 }
 
 impl Drop for SimulatedMap {

@@ -479,7 +479,7 @@ impl Journal for NoJournal {
     }
 
     fn failure(&self) -> Option<JournalError> {
-        None
+        Some(self.error())
     }
 
     fn is_gated(&self) -> bool {

@@ -57,6 +57,23 @@ impl Program {
         Some(Self::start_as(command, folder, mqtt))
     }
 
+    /// A node in that folder whose journals are on a disk that can only be read; none where there can be none.
+    pub(crate) fn start_on_read_only_disk(folder: TempDir, mqtt: &str) -> Option<Self> {
+        let mount = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
+        let unshared = |program: &str| {
+            let mut command = Command::new("unshare");
+            command.args(["-rm", "sh", "-c", mount]).arg(folder.path().join("data/log"));
+            command.arg(program);
+            command
+        };
+        if !unshared("true").status().is_ok_and(|status| status.success()) {
+            println!("skipped: no such mounts here");
+            return None;
+        }
+        let command = unshared(env!("CARGO_BIN_EXE_tidegate"));
+        Some(Self::start_as(command, folder, mqtt))
+    }
+
     fn start_as(mut command: Command, folder: TempDir, mqtt: &str) -> Self {
         let path = write_config(&folder, mqtt);
         let listeners = mqtt.matches("[mqtt.listener.").count();

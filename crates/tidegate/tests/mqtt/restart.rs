@@ -188,3 +188,49 @@ fn a_full_disk_refuses_what_is_to_be_kept_until_there_is_room() {
     assert_eq!(texts(&mut watcher, accepted + 1).len(), accepted + 1, "what was accepted is there");
     program.stop();
 }
+
+#[test]
+fn a_disk_that_can_only_be_read_is_read() {
+    for durability in ["page", "disk"] {
+        let settings = mqtt(durability, 2);
+        let program = Program::start(&settings);
+        let mut one = lasting(&program, "one");
+        one.subscribe(&[filter("t", QoS::AtLeastOnce)]).expect("it is granted");
+        one.disconnect().expect("it leaves");
+        let mut publisher = lasting(&program, "publisher");
+        publish(&mut publisher, "t", b"waits", QoS::AtLeastOnce, false);
+        publish(&mut publisher, "kept", b"before", QoS::AtLeastOnce, true);
+        let Some(program) = Program::start_on_read_only_disk(program.kill(), &settings) else {
+            return;
+        };
+        let (status, report) = program.readiness();
+        assert!(status == 503 && report.contains("its disk takes nothing"), "{report}");
+        let watch = |program: &Program| {
+            let options = options_of(program.address("main"));
+            let mut watcher = Client::connect(options).expect("it is let in");
+            watcher.subscribe(&[filter("kept", QoS::AtLeastOnce)]).expect("it is granted");
+            texts(&mut watcher, 1)
+        };
+        assert_eq!(watch(&program), ["before"], "{durability}");
+        assert_eq!(texts(&mut lasting(&program, "one"), 1), ["waits"], "{durability}");
+        let mut publisher = Client::connect(options_of(program.address("main"))).expect("let in");
+        let message = Outgoing {
+            topic: "kept",
+            payload: b"lost",
+            qos: QoS::AtLeastOnce,
+            retain: true,
+            ..Outgoing::default()
+        };
+        let refused = publisher.publish(&message);
+        assert!(
+            matches!(refused, Err(ClientError::Publish { reason: ReasonCode::QUOTA_EXCEEDED, .. })),
+            "{refused:?}"
+        );
+        // Nothing was changed meanwhile.
+        let program = Program::start_in(program.kill(), &settings);
+        wait_until("it is ready", || program.readiness().0 == 200);
+        assert_eq!(watch(&program), ["before"], "{durability}");
+        assert_eq!(texts(&mut lasting(&program, "one"), 1), ["waits"], "{durability}");
+        program.stop();
+    }
+}
