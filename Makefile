@@ -6,7 +6,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-durability bench-durability-quick bench-frames bench-frames-quick bench-mqtt bench-mqtt-quick fuzz docs
+.PHONY: help setup demo test check bench bench-durability bench-durability-quick bench-frames bench-frames-quick bench-mqtt bench-mqtt-quick bench-sensors bench-sensors-quick fuzz docs
 
 help: ## lists these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ check: setup ## formatting, lints, layers, licences, scripts
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo xtask check
 
-bench: bench-frames bench-mqtt bench-durability ## every bench, whole
+bench: bench-frames bench-mqtt bench-durability bench-sensors ## every bench, whole
 
 bench-frames: setup ## camera frames: every figure, five runs; needs root for the emulated links
 	scripts/bench-frames $(ARGS)
@@ -45,6 +45,12 @@ bench-durability: setup ## what durability costs and keeps: every figure, five r
 
 bench-durability-quick: setup ## the same figures on shorter runs, four to five minutes
 	scripts/bench-durability --quick $(ARGS)
+
+bench-sensors: setup ## the codec of sensor messages beside general compressors: every figure, five runs
+	scripts/bench-sensors $(ARGS)
+
+bench-sensors-quick: setup ## the same figures on shorter runs
+	scripts/bench-sensors --quick $(ARGS)
 
 fuzz: setup ## every fuzz target, FUZZ_SECONDS each (default 60)
 	scripts/fuzz $(ARGS)

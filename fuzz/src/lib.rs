@@ -6,6 +6,7 @@
 mod broker;
 mod doors;
 mod kept;
+mod sensors;
 mod websocket;
 
 use std::path::Path;
@@ -28,6 +29,7 @@ pub use self::{
         acl_file, certificate_name, password_file, revocation_list, roles_file, scram, token,
     },
     kept::{detector_reply, invitation, journal_records, key_file, log_segments, node_config},
+    sensors::{comprex, sensor_batch, sensor_messages},
     websocket::{websocket_frames, websocket_handshake},
 };
 

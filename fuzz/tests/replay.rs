@@ -163,3 +163,18 @@ fn invitations() {
 fn detector_replies() {
     replay("detector_reply", tidegate_fuzz::detector_reply);
 }
+
+#[test]
+fn sensor_batches() {
+    replay("sensor_batch", tidegate_fuzz::sensor_batch);
+}
+
+#[test]
+fn sensor_messages() {
+    replay("sensor_messages", tidegate_fuzz::sensor_messages);
+}
+
+#[test]
+fn comprex() {
+    replay("comprex", tidegate_fuzz::comprex);
+}

@@ -102,6 +102,7 @@ const RULES: &[Rule] = &[
         &[],
     ),
     rule("tidegate-frame", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-jpeg"]),
+    rule("tidegate-compress", Layer::Core, &["crc32c", "thiserror", "zstd"], &[]),
     // The packets of MQTT are the broker's nouns.
     rule("tidegate-broker", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-wire"]),
     rule("tidegate-sys", Layer::Rim, &["bytes", "libc", "memmap2", "thiserror"], &[]),
@@ -120,6 +121,7 @@ const RULES: &[Rule] = &[
     rule("bench-durability", Layer::Tool, &[], &["bench-harness"]),
     rule("bench-frames", Layer::Tool, &[], &["bench-harness"]),
     rule("bench-mqtt", Layer::Tool, &[], &["bench-harness"]),
+    rule("bench-sensors", Layer::Tool, &[], &["bench-harness"]),
     rule("xtask", Layer::Tool, &[], &[]),
 ];
 

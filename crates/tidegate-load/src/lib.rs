@@ -10,6 +10,8 @@
 //! for the command line and for tests; [`session`] is a client that goes on with its session over connections, without a socket.
 //! [`process`] reads what another process has used, so that a broker's rate can be told per second of its own processor time.
 //!
+//! [`sensors`] makes up the messages of four published applications of sensors.
+//!
 //! The first two reach a broker over TCP, TLS, WebSocket or the last in the second, as its [`url`] says.
 //!
 //! A message of 100 bytes costs the generator some 20 ns to send and 20 ns to receive while bytes come in large reads, as
@@ -40,6 +42,7 @@ pub mod command;
 pub mod connect;
 pub mod process;
 pub mod report;
+pub mod sensors;
 pub mod session;
 pub mod spec;
 pub mod url;

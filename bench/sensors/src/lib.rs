@@ -1,0 +1,28 @@
+//! What carrying sensor messages costs. Each module measures one group and adds its rows to one report.
+//!
+//! ```text
+//!  messages: made up by tidegate-load, or RIoTBench's sample rows ──▶ codec, cold: encoders and decoders in memory, one thread
+//! ```
+//!
+//! Rates are messages per second of processor time of the thread that works: what else the machine does then shows in caches alone.
+
+use std::path::PathBuf;
+
+pub mod codec;
+pub mod cold;
+pub mod memory;
+pub mod messages;
+pub mod peers;
+
+/// How often a group measures, and with what.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Shorter runs.
+    pub quick: bool,
+    /// Runs that each figure is the median of.
+    pub runs: usize,
+    /// Seed of the generator.
+    pub seed: u64,
+    /// Folder with published data, if it is there.
+    pub data: Option<PathBuf>,
+}

@@ -1,0 +1,76 @@
+//! Benches of sensor streams: each group measures some figures and adds their rows to one report.
+//!
+//! ```text
+//!  bench-sensors [--quick] [--only GROUP]… [--data FOLDER] ──▶ groups in turn ──▶ Report ──▶ table, folder, exit status
+//! ```
+
+use std::{path::PathBuf, process::ExitCode};
+
+use bench_harness::{Figure, Report, Target};
+use bench_sensors::{Plan, codec, cold, memory};
+use clap::{Parser, ValueEnum};
+
+/// Measures the codec of sensor messages, and exits 0 only if no figure is short.
+#[derive(Parser)]
+struct Options {
+    /// Shorter runs: enough to see a regression, not enough to quote.
+    #[arg(long)]
+    quick: bool,
+    /// Only these groups.
+    #[arg(long, value_name = "GROUP")]
+    only: Vec<Group>,
+    /// Runs that each figure is the median of [default: 5, or 2 with --quick].
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    runs: Option<u16>,
+    /// Seed of the generator.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Folder with RIoTBench's sample rows, which are reported beside what is made up [default: $TIDEGATE_DATA].
+    #[arg(long, value_name = "FOLDER")]
+    data: Option<PathBuf>,
+}
+
+/// What can be measured on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Group {
+    /// Ratio and speed of the codec beside general compressors.
+    Codec,
+    /// Decoding from cold beside Snappy, and the paper's interval between comparisons.
+    Cold,
+    /// Memory of ten million topics.
+    Memory,
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let options = Options::parse();
+    let runs =
+        options.runs.map_or(if options.quick { 2 } else { bench_harness::RUNS }, usize::from);
+    let data = options.data.or_else(|| std::env::var_os("TIDEGATE_DATA").map(PathBuf::from));
+    let plan = Plan { quick: options.quick, runs, seed: options.seed, data };
+    let mut report = Report::new(if plan.quick { "sensors-quick" } else { "sensors" });
+    report.configuration("runs", plan.runs);
+    report.configuration("quick", plan.quick);
+    report.configuration("seed", plan.seed);
+    if !report.is_optimized() {
+        eprintln!("bench-sensors: built without optimization; these figures mean nothing");
+    }
+    for group in Group::value_variants() {
+        if !options.only.is_empty() && !options.only.contains(group) {
+            continue;
+        }
+        eprintln!("bench-sensors: {group:?}");
+        let measured = match group {
+            Group::Codec => codec::codec(&plan, &mut report),
+            Group::Cold => cold::cold(&plan, &mut report),
+            Group::Memory => memory::memory(&plan, &mut report),
+        };
+        // A group that fails is a short row, so that the others are still measured and nobody overlooks it.
+        if let Err(error) = measured {
+            let missing = Figure::new(format!("{group:?}, all rows"), "");
+            report.figure(
+                missing.target(Target::Exactly(0.0)).note(format!("not measured: {error:#}")),
+            );
+        }
+    }
+    report.finish()
+}

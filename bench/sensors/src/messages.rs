@@ -1,0 +1,88 @@
+//! Messages that lie in memory: made up, or of RIoTBench's sample files.
+
+use std::{fs, path::Path};
+
+use anyhow::Context as _;
+use tidegate_compress::Message;
+use tidegate_load::sensors::{Form, Generator, Workload};
+
+/// Messages one after the other, each its topic and its payload.
+#[derive(Clone, Debug, Default)]
+pub struct Messages {
+    bytes: Vec<u8>,
+    /// Where each topic and each payload ends.
+    ends: Vec<(u32, u32)>,
+}
+
+impl Messages {
+    /// `count` messages of `devices` devices.
+    pub fn made_up(workload: Workload, devices: u64, count: u64, seed: u64, form: Form) -> Self {
+        let mut generator = Generator::new(workload, devices, seed).with_form(form);
+        let mut messages = Self::default();
+        let (mut topic, mut payload) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            topic.clear();
+            payload.clear();
+            generator.next(&mut topic, &mut payload);
+            messages.push(&topic, &payload);
+        }
+        messages
+    }
+
+    /// The rows of one of RIoTBench's files, `rounds` times over as they stand: `time,{"e":[…],"bt":…}`. The first text field of a row,
+    /// which names the device, is its topic as well.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is another.
+    pub fn of_file(path: &Path, rounds: u32) -> anyhow::Result<Self> {
+        let text =
+            fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        let mut messages = Self::default();
+        for _ in 0..rounds {
+            for line in text.lines() {
+                let (_, senml) = line.split_once(',').context("a row has a time and a message")?;
+                let device =
+                    senml.split_once("\"sv\":\"").and_then(|(_, rest)| rest.split_once('"'));
+                let device = device.context("a row names its device")?.0;
+                messages.push(format!("riotbench/{device}").as_bytes(), senml.as_bytes());
+            }
+        }
+        Ok(messages)
+    }
+
+    fn push(&mut self, topic: &[u8], payload: &[u8]) {
+        self.bytes.extend_from_slice(topic);
+        let topic_end = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(payload);
+        self.ends.push((topic_end, self.bytes.len() as u32));
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Bytes of all topics and payloads.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Message<'_>> {
+        let mut start = 0;
+        self.ends.iter().map(move |&(topic_end, end)| {
+            let message = Message {
+                topic: &self.bytes[start..topic_end as usize],
+                attributes: &[],
+                payload: &self.bytes[topic_end as usize..end as usize],
+            };
+            start = end as usize;
+            message
+        })
+    }
+}

@@ -1,0 +1,742 @@
+//! The scheme of the paper: static and dynamic regions of bytes, for messages of fixed layout.
+//!
+//! Oliveira and Gavrilovska, "In-Network Compression for Accelerating IoT Analytics at Scale", section IV. It is here beside
+//! [`crate::Encoder`] for comparison, and for fixed binary layouts, where copying from fixed offsets is all there is to do.
+//!
+//! ```text
+//!  first five messages   all bytes are dynamic; what never differs becomes static, the rest at most 16 regions
+//!  then                  4-byte key of the topic, 16-bit mask of regions that differ from the last message, those regions
+//!  every nth message     is compared in its static regions: if they hold, n grows by one, up to `max_n`;
+//!                        if not, the stored messages go out in full by the critical queue, and learning begins anew
+//! ```
+//!
+//! Between two comparisons a change of a static byte goes unseen and the decoder puts the old byte in its place. The encoder stores
+//! what it has sent since the last comparison, up to `max_store` messages; a comparison also looks at these, and if one has changed,
+//! they are sent again as a *correction*. With `max_n` ≤ `max_store` all is right in the end. Above, messages that leave the store
+//! before a comparison stay wrong if they had changed, and are counted as lost.
+//!
+//! What the paper leaves open is decided here so: regions with the smallest gaps between them are joined until there are 16; a topic
+//! whose key another topic has is sent in full; `n` begins at 0, comparing every message; a change that was taken back before the
+//! comparison is found as well.
+//!
+//! Always true: every message comes out with its topic and its number within the topic; after [`ComprexEncoder::settle`] and its
+//! corrections each is the message that went in, but for those that are counted as lost.
+
+use std::collections::HashMap;
+
+use crate::varint;
+
+/// Regions that a mask has bits for.
+const REGIONS_MAX: usize = 16;
+
+/// Messages after which what never differed is static.
+const LEARNED_AFTER: u32 = 5;
+
+/// A topic without static regions is looked at again after so many messages, then after twice as many, and so on …
+const RETRY_FIRST: u32 = 5;
+
+/// … until so many would pass: then never.
+const RETRY_LAST: u32 = 5 << 6;
+
+/// Stands in the place of a key where a message is in full.
+const FULL: u32 = u32::MAX;
+
+/// Stands in the place of a key where regions are told.
+const REGIONS: u32 = u32::MAX - 1;
+
+/// Longest topic and longest payload.
+pub const BYTES_MAX: usize = 4096;
+
+/// How an encoder works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ComprexConfig {
+    /// Most messages between two comparisons of a topic; 0 compares each.
+    pub max_n: u32,
+    /// Most messages of a topic that are stored for a correction. Below `max_n` is a switch that allows loss.
+    pub max_store: u32,
+    /// Bytes of a batch: 1,500 in the paper.
+    pub batch_bytes: usize,
+    /// Most topics; those beyond it are sent in full.
+    pub topics_max: usize,
+}
+
+impl Default for ComprexConfig {
+    fn default() -> Self {
+        Self { max_n: 10, max_store: 10, batch_bytes: 1500, topics_max: 1 << 20 }
+    }
+}
+
+/// What an encoder has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ComprexCounts {
+    /// Messages that were sent as regions.
+    pub compressed: u64,
+    /// Messages that were sent in full.
+    pub full: u64,
+    /// Comparisons of static regions.
+    pub comparisons: u64,
+    /// Messages that were sent again, in full, by the critical queue.
+    pub corrected: u64,
+    /// Messages that came out wrong and were not stored any more.
+    pub lost: u64,
+    /// Topics whose key another topic has.
+    pub collisions: u64,
+}
+
+/// Takes messages, gives batches.
+#[derive(Debug)]
+pub struct ComprexEncoder {
+    config: ComprexConfig,
+    topics: HashMap<Box<[u8]>, Entry>,
+    /// Which keys are taken.
+    keys: HashMap<u32, ()>,
+    batch: Vec<u8>,
+    critical: Vec<u8>,
+    counts: ComprexCounts,
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: u32,
+    /// Whether another topic has the key: then nothing is ever compressed.
+    collides: bool,
+    /// Messages of this topic before the next.
+    number: u64,
+    last: Vec<u8>,
+    /// Which bytes have differed since learning began.
+    dynamic: Vec<bool>,
+    /// Messages that were compared since learning began.
+    seen: u32,
+    regions: Vec<(u16, u16)>,
+    /// Whether the decoder knows the regions.
+    is_learned: bool,
+    /// Messages to let pass before the next comparison, and how many passed.
+    n: u32,
+    passed: u32,
+    stored: Vec<Vec<u8>>,
+    /// Messages after which a topic without static regions is tried again; 0 for never.
+    retry: u32,
+    wait: u32,
+}
+
+impl ComprexEncoder {
+    /// An encoder that knows no topic.
+    pub fn new(config: ComprexConfig) -> Self {
+        Self {
+            config,
+            topics: HashMap::new(),
+            keys: HashMap::new(),
+            batch: Vec::new(),
+            critical: Vec::new(),
+            counts: ComprexCounts::default(),
+        }
+    }
+
+    /// Adds a message to the batch. Returns the batch before it if this one does not fit.
+    ///
+    /// # Errors
+    ///
+    /// [`TooLong`]: nothing was taken.
+    pub fn push(&mut self, topic: &[u8], payload: &[u8]) -> Result<Option<Vec<u8>>, TooLong> {
+        for (what, bytes) in [("topic", topic.len()), ("payload", payload.len())] {
+            if bytes > BYTES_MAX {
+                return Err(TooLong { what, bytes });
+            }
+        }
+        let begin = self.batch.len();
+        self.encode(topic, payload);
+        if begin == 0 || self.batch.len() <= self.config.batch_bytes {
+            return Ok(None);
+        }
+        let rest = self.batch.split_off(begin);
+        Ok(Some(std::mem::replace(&mut self.batch, rest)))
+    }
+
+    fn encode(&mut self, topic: &[u8], payload: &[u8]) {
+        let counts = &mut self.counts;
+        let Some(entry) = self.topics.get_mut(topic) else {
+            counts.full += 1;
+            if self.topics.len() < self.config.topics_max {
+                let key = key(topic);
+                let collides = key >= REGIONS || self.keys.insert(key, ()).is_some();
+                counts.collisions += u64::from(collides);
+                self.topics.insert(topic.into(), Entry::new(key, collides, payload));
+            }
+            return put_full(&mut self.batch, topic, 0, payload);
+        };
+        let number = entry.number;
+        entry.number += 1;
+        if entry.collides || !entry.is_learned || entry.last.len() != payload.len() {
+            if entry.is_learned {
+                entry.flush(topic, number, &mut self.critical, counts);
+            }
+            counts.full += 1;
+            put_full(&mut self.batch, topic, number, payload);
+            entry.learn(payload, &mut self.batch, counts);
+            return;
+        }
+        if entry.passed >= entry.n {
+            counts.comparisons += 1;
+            if !entry.holds(payload) || !entry.stored.iter().all(|stored| entry.holds(stored)) {
+                entry.flush(topic, number, &mut self.critical, counts);
+                counts.full += 1;
+                put_full(&mut self.batch, topic, number, payload);
+                entry.learn(payload, &mut self.batch, counts);
+                return;
+            }
+            entry.stored.clear();
+            entry.passed = 0;
+            entry.n = (entry.n + 1).min(self.config.max_n);
+        } else {
+            entry.passed += 1;
+            entry.stored.push(payload.to_vec());
+            if entry.stored.len() > self.config.max_store as usize {
+                let gone = entry.stored.remove(0);
+                counts.lost += u64::from(!entry.holds(&gone));
+            }
+        }
+        counts.compressed += 1;
+        let batch = &mut self.batch;
+        batch.extend_from_slice(&entry.key.to_le_bytes());
+        let at = batch.len();
+        batch.extend_from_slice(&[0, 0]);
+        let mut mask = 0u16;
+        for (index, &(begin, end)) in entry.regions.iter().enumerate() {
+            let region = usize::from(begin)..usize::from(end);
+            if entry.last[region.clone()] != payload[region.clone()] {
+                mask |= 1 << index;
+                batch.extend_from_slice(&payload[region.clone()]);
+                entry.last[region.clone()].copy_from_slice(&payload[region]);
+            }
+        }
+        batch[at..at + 2].copy_from_slice(&mask.to_le_bytes());
+    }
+
+    /// Compares what is stored of all topics, as if the next message of each had come: nothing wrong is left but what is lost.
+    pub fn settle(&mut self) {
+        for (topic, entry) in &mut self.topics {
+            if !entry.stored.is_empty() {
+                self.counts.comparisons += 1;
+                if entry.stored.iter().all(|stored| entry.holds(stored)) {
+                    entry.stored.clear();
+                } else {
+                    entry.flush(topic, entry.number, &mut self.critical, &mut self.counts);
+                }
+            }
+        }
+    }
+
+    /// What is left of the batch; empty if nothing is.
+    pub fn finish(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.batch)
+    }
+
+    /// What is to go out by the critical queue; empty if nothing is.
+    pub fn take_critical(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.critical)
+    }
+
+    /// What was done.
+    pub fn counts(&self) -> ComprexCounts {
+        self.counts
+    }
+}
+
+impl Entry {
+    fn new(key: u32, collides: bool, payload: &[u8]) -> Self {
+        Self {
+            key,
+            collides,
+            number: 1,
+            last: payload.to_vec(),
+            dynamic: vec![false; payload.len()],
+            seen: 1,
+            regions: Vec::new(),
+            is_learned: false,
+            n: 0,
+            passed: 0,
+            stored: Vec::new(),
+            retry: RETRY_FIRST,
+            wait: 0,
+        }
+    }
+
+    /// Whether the static bytes are those of the last message.
+    fn holds(&self, payload: &[u8]) -> bool {
+        let mut at = 0;
+        for &(begin, end) in &self.regions {
+            if self.last[at..usize::from(begin)] != payload[at..usize::from(begin)] {
+                return false;
+            }
+            at = usize::from(end);
+        }
+        self.last[at..] == payload[at..]
+    }
+
+    /// Compares a message that is sent in full, and tells the regions once they are learned.
+    fn learn(&mut self, payload: &[u8], batch: &mut Vec<u8>, counts: &mut ComprexCounts) {
+        if self.collides || self.retry == 0 {
+            return;
+        }
+        if self.wait > 0 {
+            self.wait -= 1;
+            return;
+        }
+        if self.seen == 0 || self.last.len() != payload.len() {
+            self.dynamic.clear();
+            self.dynamic.resize(payload.len(), false);
+            self.seen = 0;
+        } else {
+            counts.comparisons += 1;
+            for ((dynamic, last), byte) in self.dynamic.iter_mut().zip(&self.last).zip(payload) {
+                *dynamic |= last != byte;
+            }
+        }
+        self.last.clear();
+        self.last.extend_from_slice(payload);
+        self.seen += 1;
+        if self.seen < LEARNED_AFTER {
+            return;
+        }
+        self.seen = 0;
+        if self.dynamic.iter().all(|dynamic| *dynamic) {
+            self.wait = self.retry;
+            self.retry = if self.retry >= RETRY_LAST { 0 } else { self.retry * 2 };
+            return;
+        }
+        self.regions = regions(&self.dynamic);
+        self.is_learned = true;
+        (self.n, self.passed, self.retry) = (0, 0, RETRY_FIRST);
+        batch.extend_from_slice(&REGIONS.to_le_bytes());
+        batch.extend_from_slice(&self.key.to_le_bytes());
+        batch.push(self.regions.len() as u8);
+        for &(begin, end) in &self.regions {
+            varint::put(batch, u64::from(begin));
+            varint::put(batch, u64::from(end));
+        }
+    }
+
+    /// Sends again what may be wrong, up to the message `number`; learning begins anew.
+    fn flush(
+        &mut self,
+        topic: &[u8],
+        number: u64,
+        critical: &mut Vec<u8>,
+        counts: &mut ComprexCounts,
+    ) {
+        let stored = self.stored.len() as u64;
+        counts.corrected += stored;
+        for (index, payload) in self.stored.drain(..).enumerate() {
+            put_full(critical, topic, number - stored + index as u64, &payload);
+        }
+        self.is_learned = false;
+        (self.seen, self.passed, self.wait) = (0, 0, 0);
+    }
+}
+
+/// Dynamic bytes as at most [`REGIONS_MAX`] regions: those with the smallest gaps between them are joined.
+fn regions(dynamic: &[bool]) -> Vec<(u16, u16)> {
+    let mut regions: Vec<(u16, u16)> = Vec::new();
+    for (at, _) in dynamic.iter().enumerate().filter(|(_, dynamic)| **dynamic) {
+        match regions.last_mut() {
+            Some((_, end)) if usize::from(*end) == at => *end += 1,
+            _ => regions.push((at as u16, at as u16 + 1)),
+        }
+    }
+    while regions.len() > REGIONS_MAX {
+        let narrowest = (1..regions.len())
+            .min_by_key(|index| regions[*index].0 - regions[*index - 1].1)
+            .expect("there are more than one");
+        regions[narrowest - 1].1 = regions[narrowest].1;
+        regions.remove(narrowest);
+    }
+    regions
+}
+
+/// FNV-1a: the paper does not say which hash.
+fn key(topic: &[u8]) -> u32 {
+    topic.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+fn put_full(out: &mut Vec<u8>, topic: &[u8], number: u64, payload: &[u8]) {
+    out.extend_from_slice(&FULL.to_le_bytes());
+    varint::put(out, number);
+    for part in [topic, payload] {
+        varint::put(out, part.len() as u64);
+        out.extend_from_slice(part);
+    }
+}
+
+/// Turns batches back into messages.
+#[derive(Debug, Default)]
+pub struct ComprexDecoder {
+    topics: HashMap<Box<[u8]>, u32>,
+    entries: HashMap<u32, Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    topic: Box<[u8]>,
+    last: Vec<u8>,
+    number: u64,
+    regions: Option<Vec<(u16, u16)>>,
+}
+
+impl ComprexDecoder {
+    /// A decoder that knows no topic.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Calls `with` for each message of a batch: its topic, its number within the topic, and its payload.
+    ///
+    /// # Errors
+    ///
+    /// [`ComprexError`]: the messages before the damage were given out; the decoder must begin anew with its encoder.
+    pub fn decode(
+        &mut self,
+        mut batch: &[u8],
+        mut with: impl FnMut(&[u8], u64, &[u8]),
+    ) -> Result<(), ComprexError> {
+        let bytes = &mut batch;
+        while !bytes.is_empty() {
+            match take_key(bytes)? {
+                FULL => {
+                    let (topic, number, payload) = take_full(bytes)?;
+                    with(topic, number, payload);
+                    self.note(topic, number, payload);
+                }
+                REGIONS => {
+                    let key = take_key(bytes)?;
+                    let (&count, rest) = bytes.split_first().ok_or(ComprexError::Truncated)?;
+                    *bytes = rest;
+                    let known =
+                        self.entries.get_mut(&key).ok_or(ComprexError::UnknownKey { key })?;
+                    known.regions =
+                        Some(take_regions(bytes, usize::from(count), known.last.len())?);
+                }
+                key => {
+                    let known =
+                        self.entries.get_mut(&key).ok_or(ComprexError::UnknownKey { key })?;
+                    let regions = known.regions.as_ref().ok_or(ComprexError::UnknownKey { key })?;
+                    let (mask, rest) = bytes.split_first_chunk().ok_or(ComprexError::Truncated)?;
+                    *bytes = rest;
+                    let mut mask = u16::from_le_bytes(*mask);
+                    while mask != 0 {
+                        let index = mask.trailing_zeros() as usize;
+                        mask &= mask - 1;
+                        let &(begin, end) = regions.get(index).ok_or(ComprexError::Regions)?;
+                        let len = usize::from(end - begin);
+                        let (region, rest) =
+                            bytes.split_at_checked(len).ok_or(ComprexError::Truncated)?;
+                        *bytes = rest;
+                        known.last[usize::from(begin)..usize::from(end)].copy_from_slice(region);
+                    }
+                    known.number += 1;
+                    with(&known.topic, known.number, &known.last);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `with` for each message of a correction: it takes the place of the one with its number.
+    ///
+    /// # Errors
+    ///
+    /// [`ComprexError`]: those before the damage were given out.
+    pub fn correct(
+        &self,
+        mut critical: &[u8],
+        mut with: impl FnMut(&[u8], u64, &[u8]),
+    ) -> Result<(), ComprexError> {
+        while !critical.is_empty() {
+            if take_key(&mut critical)? != FULL {
+                return Err(ComprexError::Regions);
+            }
+            let (topic, number, payload) = take_full(&mut critical)?;
+            with(topic, number, payload);
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, topic: &[u8], number: u64, payload: &[u8]) {
+        let key = match self.topics.get(topic) {
+            Some(&key) => key,
+            None => {
+                let key = key(topic);
+                self.topics.insert(topic.into(), key);
+                key
+            }
+        };
+        let known = self.entries.entry(key).or_insert_with(|| Known {
+            topic: topic.into(),
+            last: Vec::new(),
+            number: 0,
+            regions: None,
+        });
+        // Of two topics with one key the first has it; the encoder sends the other in full.
+        if *known.topic == *topic {
+            known.last.clear();
+            known.last.extend_from_slice(payload);
+            (known.number, known.regions) = (number, None);
+        }
+    }
+}
+
+fn take_key(bytes: &mut &[u8]) -> Result<u32, ComprexError> {
+    let (key, rest) = bytes.split_first_chunk().ok_or(ComprexError::Truncated)?;
+    *bytes = rest;
+    Ok(u32::from_le_bytes(*key))
+}
+
+fn take_full<'a>(bytes: &mut &'a [u8]) -> Result<(&'a [u8], u64, &'a [u8]), ComprexError> {
+    let number = varint::take(bytes).ok_or(ComprexError::Truncated)?;
+    let mut part = || {
+        let len = varint::take(bytes).ok_or(ComprexError::Truncated)?;
+        let len = usize::try_from(len)
+            .ok()
+            .filter(|len| *len <= BYTES_MAX)
+            .ok_or(ComprexError::Length)?;
+        let (part, rest) = bytes.split_at_checked(len).ok_or(ComprexError::Truncated)?;
+        *bytes = rest;
+        Ok(part)
+    };
+    Ok((part()?, number, part()?))
+}
+
+fn take_regions(
+    bytes: &mut &[u8],
+    count: usize,
+    len: usize,
+) -> Result<Vec<(u16, u16)>, ComprexError> {
+    if count > REGIONS_MAX {
+        return Err(ComprexError::Regions);
+    }
+    let mut regions = Vec::with_capacity(count);
+    let mut at = 0;
+    for _ in 0..count {
+        let begin = varint::take(bytes).ok_or(ComprexError::Truncated)?;
+        let end = varint::take(bytes).ok_or(ComprexError::Truncated)?;
+        if begin < at || end <= begin || end > len as u64 {
+            return Err(ComprexError::Regions);
+        }
+        regions.push((begin as u16, end as u16));
+        at = end;
+    }
+    Ok(regions)
+}
+
+/// A message that cannot be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{what} of {bytes} bytes, at most {BYTES_MAX} can be sent")]
+pub struct TooLong {
+    /// Which part.
+    pub what: &'static str,
+    /// Its bytes.
+    pub bytes: usize,
+}
+
+/// Why a batch makes no sense.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ComprexError {
+    /// It ends too early.
+    #[error("the batch ends within a part of it")]
+    Truncated,
+    /// A part is longer than any may be.
+    #[error("a topic or a payload is longer than {BYTES_MAX} bytes")]
+    Length,
+    /// It names a topic that was not sent in full, or of which no regions are known.
+    #[error("key {key:#010x} is not known")]
+    UnknownKey {
+        /// The key.
+        key: u32,
+    },
+    /// Regions are not within the message, or not in order, or a mask names one that there is not.
+    #[error("regions that are not within the message")]
+    Regions,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use tidegate_load::sensors::{Form, Generator, Workload};
+
+    use super::*;
+
+    /// The messages of each topic, in order.
+    type Topics = BTreeMap<Vec<u8>, Vec<Vec<u8>>>;
+
+    /// Messages of each topic in order, by way of encoder and decoder, and what the encoder counted.
+    fn through(
+        config: ComprexConfig,
+        messages: &[(Vec<u8>, Vec<u8>)],
+    ) -> (Topics, ComprexCounts, usize) {
+        let (mut encoder, mut decoder) = (ComprexEncoder::new(config), ComprexDecoder::new());
+        let mut came = BTreeMap::new();
+        let mut wire = 0;
+        let mut take = |encoder: &mut ComprexEncoder, batch: Option<Vec<u8>>| {
+            let mut put = |topic: &[u8], number: u64, payload: &[u8]| {
+                let topic: &mut Vec<Vec<u8>> = came.entry(topic.to_vec()).or_default();
+                let number = number as usize;
+                if topic.len() <= number {
+                    assert_eq!(topic.len(), number, "no message is missing");
+                    topic.push(Vec::new());
+                }
+                topic[number] = payload.to_vec();
+            };
+            let Some(batch) = batch else { return };
+            decoder.decode(&batch, &mut put).unwrap();
+            // A correction overtakes no batch whose messages it corrects: it is sent after them.
+            let critical = encoder.take_critical();
+            wire += batch.len() + critical.len();
+            decoder.correct(&critical, &mut put).unwrap();
+        };
+        for (topic, payload) in messages {
+            let batch = encoder.push(topic, payload).unwrap();
+            // The last message stays in the encoder, and with it what it corrects in the batch that is not out yet.
+            let rest = batch.is_some().then(|| encoder.finish());
+            take(&mut encoder, batch);
+            take(&mut encoder, rest);
+        }
+        let rest = encoder.finish();
+        encoder.settle();
+        take(&mut encoder, Some(rest));
+        (came, encoder.counts(), wire)
+    }
+
+    fn by_topic(messages: &[(Vec<u8>, Vec<u8>)]) -> Topics {
+        let mut topics: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (topic, payload) in messages {
+            topics.entry(topic.clone()).or_default().push(payload.clone());
+        }
+        topics
+    }
+
+    fn workload(kind: Workload, form: Form, count: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut generator = Generator::new(kind, 50, 1).with_form(form);
+        (0..count)
+            .map(|_| {
+                let (mut topic, mut payload) = (Vec::new(), Vec::new());
+                generator.next(&mut topic, &mut payload);
+                (topic, payload)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn with_as_much_stored_as_is_let_pass_nothing_is_lost() {
+        for kind in Workload::ALL {
+            for form in [Form::Fixed, Form::Natural] {
+                let messages = workload(kind, form, 10_000);
+                for max in [0, 1, 10, 30] {
+                    let config =
+                        ComprexConfig { max_n: max, max_store: max, ..ComprexConfig::default() };
+                    let (came, counts, _) = through(config, &messages);
+                    assert_eq!(counts.lost, 0);
+                    assert!(came == by_topic(&messages), "{kind} {form:?}, n {max}: {counts:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_let_pass_and_not_stored_is_counted_as_lost() {
+        let messages = workload(Workload::City, Form::Fixed, 20_000);
+        let config = ComprexConfig { max_n: 60, max_store: 2, ..ComprexConfig::default() };
+        let (came, counts, _) = through(config, &messages);
+        let sent = by_topic(&messages);
+        let wrong = sent
+            .iter()
+            .flat_map(|(topic, payloads)| payloads.iter().zip(&came[topic]))
+            .filter(|(sent, came)| sent != came)
+            .count() as u64;
+        assert!(wrong > 0);
+        assert_eq!(wrong, counts.lost, "{counts:?}");
+        let before = ComprexConfig { max_n: 2, ..config };
+        assert_eq!(through(before, &messages).1.lost, 0);
+    }
+
+    #[test]
+    fn fixed_layouts_shrink_and_the_fewer_comparisons_the_larger_n() {
+        let messages = workload(Workload::Grid, Form::Fixed, 20_000);
+        let bytes: usize =
+            messages.iter().map(|(topic, payload)| topic.len() + payload.len()).sum();
+        let mut comparisons = u64::MAX;
+        for max in [0, 5, 20] {
+            let config = ComprexConfig { max_n: max, max_store: max, ..ComprexConfig::default() };
+            let (_, counts, wire) = through(config, &messages);
+            assert!(wire * 3 < bytes * 2, "{wire} of {bytes}");
+            assert!(counts.comparisons < comparisons, "{counts:?}");
+            comparisons = counts.comparisons;
+        }
+    }
+
+    #[test]
+    fn a_topic_without_static_bytes_is_compared_less_and_in_the_end_never() {
+        let messages: Vec<_> = (0..3000u32)
+            .map(|n| {
+                (
+                    b"noise".to_vec(),
+                    [n as u8, (n >> 1) as u8 ^ n as u8].map(|b| b.wrapping_mul(77)).to_vec(),
+                )
+            })
+            .collect();
+        let half =
+            |count: usize| through(ComprexConfig::default(), &messages[..count]).1.comparisons;
+        assert!(half(1500) < 60, "{}", half(1500));
+        assert_eq!(half(3000), half(1500), "no comparison in the second half");
+    }
+
+    #[test]
+    fn two_topics_with_one_key_are_told_apart() {
+        // Both have the FNV-1a hash 0x4e9a_98a3.
+        let (one, other) = collision();
+        assert_eq!(key(&one), key(&other));
+        let mut messages = Vec::new();
+        for n in 0..50u8 {
+            messages.push((one.clone(), vec![1, 1, n]));
+            messages.push((other.clone(), vec![2, 2, n]));
+        }
+        let (came, counts, _) = through(ComprexConfig::default(), &messages);
+        assert_eq!(came, by_topic(&messages));
+        assert_eq!(counts.collisions, 1);
+    }
+
+    /// Two topics with one key, by a search for a birthday.
+    fn collision() -> (Vec<u8>, Vec<u8>) {
+        let mut seen = HashMap::new();
+        for number in 0u32.. {
+            let topic = format!("sensor/{number}").into_bytes();
+            if let Some(before) = seen.insert(key(&topic), topic.clone()) {
+                return (before, topic);
+            }
+        }
+        unreachable!("of 2^32 keys two are alike")
+    }
+
+    #[test]
+    fn regions_are_joined_until_a_mask_has_a_bit_for_each() {
+        let dynamic: Vec<bool> = (0..100).map(|at| at % 3 == 0).collect();
+        let regions = regions(&dynamic);
+        assert_eq!(regions.len(), REGIONS_MAX);
+        for (at, _) in dynamic.iter().enumerate().filter(|(_, dynamic)| **dynamic) {
+            assert!(
+                regions.iter().any(|(begin, end)| (*begin as usize..*end as usize).contains(&at))
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_batch_or_an_error(batches in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..80), 1..6)) {
+            let mut decoder = ComprexDecoder::new();
+            for batch in batches {
+                let _ = decoder.decode(&batch, |_, _, _| {});
+                let _ = decoder.correct(&batch, |_, _, _| {});
+            }
+        }
+    }
+}

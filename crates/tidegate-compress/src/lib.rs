@@ -1,0 +1,61 @@
+//! Sensor messages to fewer bytes and back, byte for byte.
+//!
+//! ```text
+//!  message ──▶ Encoder: topic's last message ──▶ fields that differ ──▶ batch ──▶ zstd ──▶ Decoder ──▶ message
+//!                       (split into fields)       (as differences)
+//! ```
+//!
+//! An [`Encoder`] and a [`Decoder`] hold each topic's last message. The next one is cut into fields and only those are sent that are
+//! not what was predicted: numbers as differences, texts as they are. A topic's first message defines it; after that it is a number.
+//! No dictionary, no training, no knowledge of the data: any bytes come back as they were.
+//!
+//! # State and its limits
+//!
+//! State is counted alike on both sides: for each topic 64 bytes and those of its name, its attributes, its last payload and one for
+//! each field of it. The encoder decides which topic is forgotten when there are more than either side takes, and says so.
+//!
+//! # Always true
+//!
+//! - What comes out of [`Decoder::decode`] is what went into [`Encoder::push`], in the same order, or an error: a checksum over the
+//!   messages says so.
+//! - No bytes make a decoder panic, take more memory than its limits, or work longer than in proportion to its limits.
+//! - State follows from the epoch and its batches alone, so two ends that have the same batches have the same state. An end that has
+//!   lost batches says which one it expects; what they changed is defined again, and nothing else.
+
+pub mod comprex;
+
+mod batch;
+mod decode;
+mod encode;
+mod kept;
+mod layout;
+mod number;
+mod probe;
+mod schema;
+mod topics;
+mod varint;
+
+#[cfg(test)]
+mod tests;
+
+pub use crate::{
+    batch::{Compression, Header},
+    decode::{DecodeError, Decoded, Decoder, DecoderConfig},
+    encode::{Counts, EncodeError, Encoder, EncoderConfig, Message, ResumeError},
+    layout::{BinaryField, BinaryKind, FIELD_BYTES_MAX, FIELDS_MAX, Layout},
+};
+
+/// Longest topic, and longest attributes of a message.
+pub const TOPIC_BYTES_MAX: usize = 65_535;
+
+/// Longest payload.
+pub const PAYLOAD_BYTES_MAX: usize = 16 << 20;
+
+/// Most messages of a batch.
+pub const MESSAGES_MAX: u32 = 65_536;
+
+/// Bytes of messages at which a batch takes no more; one message alone may have more.
+pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
+
+/// Into how many parts the numbers of topics fall, one of which can be reset alone.
+pub const SHARDS: usize = 256;

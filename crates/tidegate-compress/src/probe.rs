@@ -1,0 +1,175 @@
+//! Which predictor would have cost least, found by looking at a few messages of a schema.
+//!
+//! Every [`PERIOD`]th message is compared with the one before it and with its topic's last: what would each predictor have cost? The
+//! decoder is told of a change by a record, so it needs to know nothing of this.
+
+use crate::{
+    schema::{Predictor, Schema},
+    varint,
+};
+
+/// Messages from one look to the next.
+const PERIOD: u32 = 32;
+
+/// Looks after which a verdict is given.
+const LOOKS: u32 = 8;
+
+/// Bytes for each four looks that another predictor must save.
+const MARGIN: u32 = 1;
+
+/// What was seen of a schema's slots.
+#[derive(Debug, Default)]
+pub(crate) struct Probe {
+    messages: u32,
+    slots: Vec<Seen>,
+}
+
+/// What was seen of a slot.
+#[derive(Debug, Default)]
+struct Seen {
+    /// In the message before the one that is looked at: the text, its value, and what it changed by.
+    text: Vec<u8>,
+    value: Option<i64>,
+    step: Option<i64>,
+    /// Bytes that each of [`Predictor::ALL`] would have cost.
+    costs: [u32; 3],
+    looks: u32,
+}
+
+impl Probe {
+    pub(crate) fn add_slot(&mut self) {
+        self.slots.push(Seen::default());
+    }
+
+    /// Notes that a topic's payload went from `old`, with fields of the lengths `lens`, to `new`, in which those of `changed` have other
+    /// lengths. Returns a slot for which another predictor is better, and that.
+    #[inline]
+    pub(crate) fn look(
+        &mut self,
+        schema: &Schema,
+        old: &[u8],
+        lens: &[u8],
+        new: &[u8],
+        changed: &[(u8, u8)],
+    ) -> Option<(u8, Predictor)> {
+        self.messages = self.messages.wrapping_add(1);
+        match self.messages % PERIOD {
+            0 => self.remember(schema, old, lens, new, changed),
+            1 => return self.compare(schema, old, lens, new, changed),
+            _ => {}
+        }
+        None
+    }
+
+    fn remember(
+        &mut self,
+        schema: &Schema,
+        old: &[u8],
+        lens: &[u8],
+        new: &[u8],
+        changed: &[(u8, u8)],
+    ) {
+        each_slot(schema, old, lens, new, changed, |number, old, new| {
+            let numeral = schema.slots[number].numeral;
+            let seen = &mut self.slots[number];
+            seen.text.clear();
+            seen.text.extend_from_slice(new);
+            seen.value = numeral.parse(new);
+            seen.step = match (seen.value, numeral.parse(old)) {
+                (Some(new), Some(old)) => Some(new.wrapping_sub(old)),
+                _ => None,
+            };
+        });
+    }
+
+    fn compare(
+        &mut self,
+        schema: &Schema,
+        old: &[u8],
+        lens: &[u8],
+        new: &[u8],
+        changed: &[(u8, u8)],
+    ) -> Option<(u8, Predictor)> {
+        let mut better = None;
+        each_slot(schema, old, lens, new, changed, |number, old, new| {
+            let slot = &schema.slots[number];
+            let seen = &mut self.slots[number];
+            let value = slot.numeral.parse(new);
+            let held = slot.numeral.parse(old);
+            let stepped = held.zip(seen.step).map(|(held, step)| held.wrapping_add(step));
+            seen.costs[0] += if old == new { 0 } else { cost(held, value, new) };
+            seen.costs[1] += match stepped {
+                Some(_) if stepped == value => 0,
+                Some(_) => cost(stepped, value, new),
+                None => cost(held, value, new),
+            };
+            seen.costs[2] += if seen.text == new { 0 } else { cost(seen.value, value, new) };
+            seen.looks += 1;
+            if seen.looks < LOOKS {
+                return;
+            }
+            let current = seen.costs[usize::from(slot.predictor.code())];
+            let best = Predictor::ALL
+                .into_iter()
+                .min_by_key(|predictor| seen.costs[usize::from(predictor.code())])
+                .expect("there are three");
+            if seen.costs[usize::from(best.code())] + seen.looks / 4 * MARGIN < current {
+                better = Some((number as u8, best));
+                (seen.costs, seen.looks) = ([0; 3], 0);
+            } else if seen.looks >= 8 * LOOKS {
+                // What was is worth less than what is.
+                seen.costs = seen.costs.map(|cost| cost / 2);
+                seen.looks /= 2;
+            }
+        });
+        better
+    }
+}
+
+/// Bytes of a token.
+fn cost(predicted: Option<i64>, value: Option<i64>, text: &[u8]) -> u32 {
+    match (predicted, value) {
+        (Some(predicted), Some(value)) => {
+            varint::len(varint::zigzag(value.wrapping_sub(predicted)))
+        }
+        (Some(_), None) => text.len() as u32 + 2,
+        (None, _) => text.len() as u32 + 1,
+    }
+}
+
+/// Calls `with` for each slot: its number, and its text in both payloads.
+fn each_slot(
+    schema: &Schema,
+    old: &[u8],
+    lens: &[u8],
+    new: &[u8],
+    mut changed: &[(u8, u8)],
+    mut with: impl FnMut(usize, &[u8], &[u8]),
+) {
+    let mut order = schema.order.as_slice();
+    let (mut old_at, mut new_at) = (0, 0);
+    for (field, (&len, &gap)) in lens.iter().zip(&schema.gaps).enumerate() {
+        let old_len = usize::from(len);
+        let mut new_len = old_len;
+        if let [(first, len), rest @ ..] = changed
+            && usize::from(*first) == field
+        {
+            new_len = usize::from(*len);
+            changed = rest;
+        }
+        old_at += usize::from(gap);
+        new_at += usize::from(gap);
+        if let [first, rest @ ..] = order
+            && usize::from(schema.slots[usize::from(*first)].field) == field
+        {
+            with(
+                usize::from(*first),
+                &old[old_at..old_at + old_len],
+                &new[new_at..new_at + new_len],
+            );
+            order = rest;
+        }
+        old_at += old_len;
+        new_at += new_len;
+    }
+}

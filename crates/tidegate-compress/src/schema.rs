@@ -1,0 +1,375 @@
+//! What topics whose payloads are cut alike have in common: which fields change, how they are predicted, how their numbers look.
+//!
+//! Encoder and decoder each hold one [`Schema`] for each shape, and change it by the same records, in the same order. A field that
+//! never changed has no *slot*: it costs nothing, not even a bit. A slot is a bit in the mask of each row, and a token where the
+//! field is not what was predicted.
+//!
+//! # Predictors
+//!
+//! | predictor | a field is expected to be | good for |
+//! |---|---|---|
+//! | hold | what it was in the topic's last message | measurements |
+//! | step | that, and what the slot last changed by in any topic | counters, clocks of devices with one period |
+//! | stream | what it was in the last message of any topic | clocks that agree |
+
+use crate::{
+    layout::{Cut, Numeral},
+    varint,
+};
+
+/// Most fields of one schema that change; a payload in which another does is carried as it stands.
+pub(crate) const SLOTS_MAX: usize = 56;
+
+/// Slots whose bits stand in the first byte of a mask that has more than one; its highest bit says whether more bytes follow.
+const SLOTS_FIRST: usize = 7;
+
+/// Most bytes of a text that the stream predictor holds.
+const STREAM_BYTES_MAX: usize = 32;
+
+/// No slot, where a slot's number is asked for.
+pub(crate) const NO_SLOT: u8 = u8::MAX;
+
+/// What the payloads of one shape have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Schema {
+    pub(crate) cut: Cut,
+    /// Lengths of the skeleton before each field, and after the last.
+    pub(crate) gaps: Box<[u8]>,
+    /// In the order in which they came, which is that of their bits.
+    pub(crate) slots: Vec<Slot>,
+    /// Numbers of slots, in the order of their fields, which is that of their tokens.
+    pub(crate) order: Vec<u8>,
+    /// Fields that must be looked at in every message, in order: those that are not expected to stay.
+    pub(crate) watched: Vec<u8>,
+    /// The slot of each field, or [`NO_SLOT`].
+    slot_of: Box<[u8]>,
+    /// The last payload that was defined, against which the next definition is written. Empty if there is none.
+    pub(crate) prototype: Vec<u8>,
+    /// Lengths of the prototype's fields.
+    pub(crate) prototype_lens: Vec<u8>,
+}
+
+/// A field that changes.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    pub(crate) field: u8,
+    pub(crate) numeral: Numeral,
+    pub(crate) predictor: Predictor,
+    /// The field in the last message of any topic, for [`Predictor::Stream`].
+    pub(crate) last: Last,
+    /// What the field last changed by in any topic, for [`Predictor::Step`].
+    pub(crate) step: i64,
+}
+
+/// What a field is expected to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Predictor {
+    Hold,
+    Step,
+    Stream,
+}
+
+/// A short text and its value.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Last {
+    text: [u8; STREAM_BYTES_MAX],
+    len: u8,
+    /// Whether there is one.
+    known: bool,
+    pub(crate) value: Option<i64>,
+}
+
+impl Last {
+    /// The text, if there is one.
+    #[inline]
+    pub(crate) fn text(&self) -> Option<&[u8]> {
+        self.known.then(|| &self.text[..usize::from(self.len)])
+    }
+
+    /// Takes `text`, or nothing if it is too long.
+    #[inline]
+    pub(crate) fn set(&mut self, text: &[u8], value: Option<i64>) {
+        self.known = text.len() <= STREAM_BYTES_MAX;
+        if self.known {
+            self.text[..text.len()].copy_from_slice(text);
+            self.len = text.len() as u8;
+            self.value = value;
+        }
+    }
+}
+
+impl Predictor {
+    pub(crate) const ALL: [Self; 3] = [Self::Hold, Self::Step, Self::Stream];
+
+    pub(crate) fn code(self) -> u8 {
+        self as u8
+    }
+
+    pub(crate) fn of(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+}
+
+impl Schema {
+    /// A schema in which no field is known to change.
+    pub(crate) fn new(cut: Cut, gaps: Box<[u8]>) -> Self {
+        let fields = gaps.len() - 1;
+        Self {
+            cut,
+            gaps,
+            slots: Vec::new(),
+            order: Vec::new(),
+            watched: Vec::new(),
+            slot_of: vec![NO_SLOT; fields].into(),
+            prototype: Vec::new(),
+            prototype_lens: Vec::new(),
+        }
+    }
+
+    pub(crate) fn fields(&self) -> usize {
+        self.slot_of.len()
+    }
+
+    /// The number of the slot of `field`, or [`NO_SLOT`].
+    #[inline]
+    pub(crate) fn slot_of(&self, field: usize) -> u8 {
+        self.slot_of[field]
+    }
+
+    /// Sets what the slot `number` is; it may be new, the next one.
+    ///
+    /// What was learned of it is forgotten: predictions begin anew on both sides.
+    pub(crate) fn set_slot(
+        &mut self,
+        number: usize,
+        field: u8,
+        numeral: Numeral,
+        predictor: Predictor,
+    ) {
+        let slot = Slot { field, numeral, predictor, last: Last::default(), step: 0 };
+        if number == self.slots.len() {
+            self.slots.push(slot);
+            self.slot_of[usize::from(field)] = number as u8;
+            self.order.push(number as u8);
+            let slots = &self.slots;
+            self.order.sort_unstable_by_key(|number| slots[usize::from(*number)].field);
+        } else {
+            self.slots[number] = slot;
+        }
+        self.watched.clear();
+        for &number in &self.order {
+            let slot = &self.slots[usize::from(number)];
+            if slot.predictor != Predictor::Hold {
+                self.watched.push(slot.field);
+            }
+        }
+    }
+
+    /// Notes a payload that was defined: the next definition is written against it, and it is the last of the stream.
+    pub(crate) fn defined(&mut self, payload: &[u8], lens: &[u8]) {
+        self.prototype.clear();
+        self.prototype.extend_from_slice(payload);
+        self.prototype_lens.clear();
+        self.prototype_lens.extend_from_slice(lens);
+        for &field in &self.watched {
+            let slot = &mut self.slots[usize::from(self.slot_of[usize::from(field)])];
+            if slot.predictor == Predictor::Stream {
+                let start = start(&self.gaps, lens, usize::from(field));
+                let text = &payload[start..start + usize::from(lens[usize::from(field)])];
+                slot.last.set(text, slot.numeral.parse(text));
+            }
+        }
+    }
+
+    /// Bytes of a mask in which all slots have a bit.
+    #[inline]
+    pub(crate) fn mask_bytes_max(&self) -> usize {
+        let slots = self.slots.len();
+        if slots <= 8 { usize::from(slots > 0) } else { 1 + (slots - SLOTS_FIRST).div_ceil(8) }
+    }
+
+    /// The bytes of `mask`, and how many they are.
+    #[inline]
+    pub(crate) fn mask_bytes(&self, mask: u64) -> ([u8; 8], usize) {
+        let slots = self.slots.len();
+        if slots <= 8 {
+            return (mask.to_le_bytes(), usize::from(slots > 0));
+        }
+        let (first, rest) = (mask & 0x7f, mask >> SLOTS_FIRST);
+        if rest == 0 {
+            return (first.to_le_bytes(), 1);
+        }
+        ((first | 0x80 | rest << 8).to_le_bytes(), self.mask_bytes_max())
+    }
+
+    /// Takes a mask from the front of `bytes`; `None` if they end within it or a bit has no slot.
+    #[inline]
+    pub(crate) fn take_mask(&self, bytes: &mut &[u8]) -> Option<u64> {
+        let slots = self.slots.len();
+        if slots == 0 {
+            return Some(0);
+        }
+        let (&first, rest) = bytes.split_first()?;
+        *bytes = rest;
+        let mut mask = u64::from(first);
+        if slots > 8 {
+            mask &= 0x7f;
+            if first & 0x80 != 0 {
+                let len = self.mask_bytes_max() - 1;
+                let (more, rest) = bytes.split_at_checked(len)?;
+                *bytes = rest;
+                let mut whole = [0; 8];
+                whole[..len].copy_from_slice(more);
+                mask |= u64::from_le_bytes(whole) << SLOTS_FIRST;
+            }
+        }
+        (mask >> slots == 0).then_some(mask)
+    }
+}
+
+impl Slot {
+    /// Whether the field is predicted from the stream and is what it was there.
+    #[inline]
+    pub(crate) fn is_expected(&self, new: &[u8]) -> bool {
+        self.predictor == Predictor::Stream && self.last.text() == Some(new)
+    }
+
+    /// What a field is expected to be whose text was `old` in the topic's last message.
+    #[inline]
+    pub(crate) fn predict<'a>(&'a self, old: &'a [u8]) -> Prediction<'a> {
+        match self.predictor {
+            Predictor::Hold => Prediction { text: Some(old), value: self.numeral.parse(old) },
+            Predictor::Step => match self.numeral.parse(old) {
+                Some(value) => {
+                    Prediction { text: None, value: Some(value.wrapping_add(self.step)) }
+                }
+                None => Prediction { text: Some(old), value: None },
+            },
+            Predictor::Stream => match self.last.text() {
+                Some(text) => Prediction { text: Some(text), value: self.last.value },
+                None => Prediction { text: Some(old), value: self.numeral.parse(old) },
+            },
+        }
+    }
+
+    /// Notes that the field went from `old` to `new`, of which `value` is the value if it is a number.
+    #[inline]
+    pub(crate) fn note(&mut self, old: &[u8], new: &[u8], value: Option<i64>) {
+        match self.predictor {
+            Predictor::Hold => {}
+            Predictor::Step => {
+                if let (Some(old), Some(new)) = (self.numeral.parse(old), value) {
+                    self.step = new.wrapping_sub(old);
+                }
+            }
+            Predictor::Stream => self.last.set(new, value),
+        }
+    }
+}
+
+/// What a field is expected to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prediction<'a> {
+    /// As text; `None` if it must be printed from its value.
+    pub(crate) text: Option<&'a [u8]>,
+    /// As a number, if it is one.
+    pub(crate) value: Option<i64>,
+}
+
+impl Prediction<'_> {
+    /// Whether `new`, of which `value` is the value, is what was predicted.
+    #[inline]
+    pub(crate) fn is(self, new: &[u8], value: Option<i64>) -> bool {
+        match self.text {
+            Some(text) => text == new,
+            None => value.is_some() && value == self.value,
+        }
+    }
+}
+
+/// Writes the token of a field that is not what was predicted.
+#[inline]
+pub(crate) fn put_token(out: &mut Vec<u8>, predicted: Option<i64>, new: &[u8], value: Option<i64>) {
+    if let Some(predicted) = predicted {
+        if let Some(value) = value {
+            // Never zero: equal numbers have equal texts, and equal texts need no token.
+            varint::put(out, varint::zigzag(value.wrapping_sub(predicted)));
+            return;
+        }
+        out.push(0);
+    }
+    varint::put(out, new.len() as u64);
+    out.extend_from_slice(new);
+}
+
+/// A field as a token says it is.
+pub(crate) enum Token<'a> {
+    Value(i64),
+    Text(&'a [u8]),
+}
+
+/// Takes the token of a field from the front of `bytes`; `None` if it is none.
+#[inline]
+pub(crate) fn take_token<'a>(bytes: &mut &'a [u8], predicted: Option<i64>) -> Option<Token<'a>> {
+    if let Some(predicted) = predicted {
+        let delta = varint::take(bytes)?;
+        if delta != 0 {
+            return Some(Token::Value(predicted.wrapping_add(varint::unzigzag(delta))));
+        }
+    }
+    let len = usize::try_from(varint::take(bytes)?).ok()?;
+    if len > crate::layout::FIELD_BYTES_MAX {
+        return None;
+    }
+    let (text, rest) = bytes.split_at_checked(len)?;
+    *bytes = rest;
+    Some(Token::Text(text))
+}
+
+/// Where `field` begins.
+pub(crate) fn start(gaps: &[u8], lens: &[u8], field: usize) -> usize {
+    let before = lens[..field].iter().map(|len| usize::from(*len)).sum::<usize>();
+    before + gaps[..=field].iter().map(|len| usize::from(*len)).sum::<usize>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema(slots: usize) -> Schema {
+        let mut schema = Schema::new(Cut::Csv(b','), vec![0; 61].into());
+        for number in 0..slots {
+            schema.set_slot(number, number as u8, Numeral::None, Predictor::Hold);
+        }
+        schema
+    }
+
+    #[test]
+    fn a_mask_comes_back_in_the_bytes_that_were_told() {
+        for (slots, mask, len) in [
+            (0, 0, 0),
+            (1, 1, 1),
+            (8, 0xff, 1),
+            (9, 0x7f, 1),
+            (9, 0x80, 2),
+            (15, 0x7fff, 2),
+            (16, 0x7f, 1),
+            (16, 0x8000, 3),
+            (SLOTS_MAX, (1 << SLOTS_MAX) - 1, 8),
+        ] {
+            let schema = schema(slots);
+            let (bytes, found) = schema.mask_bytes(mask);
+            assert_eq!(found, len, "{slots} slots, {mask:x}");
+            assert_eq!(schema.take_mask(&mut &bytes[..found]), Some(mask), "{slots} slots");
+            if found > 0 {
+                assert_eq!(schema.take_mask(&mut &bytes[..found - 1]), None, "{slots} slots");
+            }
+        }
+    }
+
+    #[test]
+    fn a_bit_without_a_slot_is_refused() {
+        assert_eq!(schema(3).take_mask(&mut &[0b1000][..]), None);
+        assert_eq!(schema(9).take_mask(&mut &[0x80, 0b100][..]), None);
+    }
+}

@@ -1,0 +1,265 @@
+//! Batches that are lost, damaged, repeated or from another life.
+
+use super::*;
+
+/// What a sender keeps until it is acknowledged, here for ever: messages, and in which batch each was.
+struct Link {
+    encoder: Encoder,
+    decoder: Decoder,
+    sent: Vec<Owned>,
+    /// Where in `sent` each batch of the epoch begins.
+    begins: Vec<usize>,
+    received: Vec<Owned>,
+}
+
+impl Link {
+    fn new(config: EncoderConfig) -> Self {
+        Self {
+            encoder: Encoder::new(config, 7, 99),
+            decoder: Decoder::new(DecoderConfig::default(), 7),
+            sent: Vec::new(),
+            begins: Vec::new(),
+            received: Vec::new(),
+        }
+    }
+
+    /// Encodes what was sent from `at` on, `per_batch` a batch.
+    fn encode(&mut self, mut at: usize, per_batch: usize) -> Vec<Vec<u8>> {
+        let mut batches = Vec::new();
+        while at < self.sent.len() {
+            let end = (at + per_batch).min(self.sent.len());
+            for (topic, attributes, payload) in &self.sent[at..end] {
+                self.encoder.push(Message { topic, attributes, payload }).unwrap();
+            }
+            assert_eq!(self.encoder.sequence() as usize, self.begins.len());
+            self.begins.push(at);
+            let mut batch = Vec::new();
+            self.encoder.finish(&mut batch).unwrap();
+            batches.push(batch);
+            at = end;
+        }
+        batches
+    }
+
+    fn decode(&mut self, batch: &[u8]) -> Result<(), DecodeError> {
+        let mut decoded = Decoded::default();
+        self.decoder.decode(batch, &mut decoded)?;
+        self.received.extend(owned(&decoded));
+        Ok(())
+    }
+
+    /// The sender goes back to where the receiver is; returns the first message that must be sent again.
+    fn resume(&mut self) -> usize {
+        let sequence = self.decoder.sequence();
+        self.encoder.resume(self.decoder.epoch(), sequence).unwrap();
+        let at = self.begins.get(sequence as usize).copied().unwrap_or(self.sent.len());
+        self.begins.truncate(sequence as usize);
+        at
+    }
+}
+
+#[test]
+fn after_a_loss_only_what_was_lost_is_defined_again() {
+    for config in every_config() {
+        let mut link = Link::new(config);
+        link.sent = workload(Workload::City, 200, 1000, Form::Natural);
+        for batch in link.encode(0, 50) {
+            link.decode(&batch).unwrap();
+        }
+        // Two batches of 20 messages get lost.
+        let more = workload(Workload::City, 200, 1040, Form::Natural);
+        link.sent.extend_from_slice(&more[1000..]);
+        let before = link.encoder.counts().definitions;
+        let lost = link.encode(1000, 20);
+        let again = link.resume();
+        assert_eq!(again, 1000);
+        for batch in link.encode(again, 20) {
+            link.decode(&batch).unwrap();
+        }
+        assert_eq!(link.received, link.sent);
+        let redefined = link.encoder.counts().definitions - before;
+        assert!(
+            (1..=40).contains(&redefined),
+            "{redefined} of 40 messages define their topic again"
+        );
+        assert_eq!(
+            link.decode(&lost[0]),
+            Err(DecodeError::Sequence { found: 20, expected: 22 }),
+            "what was lost and comes late is refused"
+        );
+        assert_eq!(link.received.len(), 1040);
+    }
+}
+
+#[test]
+fn a_new_epoch_knows_nothing_and_an_old_one_is_refused() {
+    let mut link = Link::new(EncoderConfig::default());
+    link.sent = workload(Workload::Grid, 20, 100, Form::Natural);
+    let old = link.encode(0, 10);
+    for batch in &old[..5] {
+        link.decode(batch).unwrap();
+    }
+    link.decoder.restart(8);
+    let error = link.decode(&old[5]).unwrap_err();
+    assert_eq!(error, DecodeError::Epoch { found: 7, current: 8 });
+    assert_eq!(link.encoder.resume(8, 0), Err(ResumeError::Epoch { asked: 8, current: 7 }));
+    assert_eq!(link.encoder.resume(7, 11), Err(ResumeError::Sequence { asked: 11, next: 10 }));
+    link.encoder.restart(8, 5);
+    link.begins.clear();
+    for batch in link.encode(50, 10) {
+        link.decode(&batch).unwrap();
+    }
+    assert_eq!(link.received, link.sent);
+}
+
+#[test]
+fn a_shard_that_was_reset_is_defined_again_and_no_other() {
+    let mut link = Link::new(EncoderConfig::default());
+    link.sent = workload(Workload::City, 600, 1200, Form::Natural);
+    for batch in link.encode(0, 100) {
+        link.decode(&batch).unwrap();
+    }
+    let before = link.encoder.counts().definitions;
+    link.encoder.reset_shard(3);
+    let more = workload(Workload::City, 600, 3000, Form::Natural);
+    link.sent.extend_from_slice(&more[1200..]);
+    for batch in link.encode(1200, 100) {
+        link.decode(&batch).unwrap();
+    }
+    assert_eq!(link.received, link.sent);
+    // Topics are numbered densely: of 600, numbers 3, 259 and 515 are in shard 3. New topics aside, which come for the first time.
+    let redefined = link.encoder.counts().definitions - before;
+    let new = link.encoder.topics() as u64 - before;
+    assert_eq!(redefined - new, 600u64.div_ceil(SHARDS as u64));
+}
+
+#[test]
+fn each_byte_of_a_batch_damaged_in_turn_loses_nothing() {
+    for config in every_config() {
+        let mut link = Link::new(config);
+        link.sent = workload(Workload::City, 12, 60, Form::Natural);
+        let batches = link.encode(0, 20);
+        let last = batches.last().unwrap();
+        for at in 0..last.len() {
+            for bit in [0x01, 0x80] {
+                let mut damaged = last.clone();
+                damaged[at] ^= bit;
+                let mut other = Link::new(link.config());
+                other.sent = link.sent.clone();
+                other.encode(0, 20);
+                for batch in &batches[..2] {
+                    other.decode(batch).unwrap();
+                }
+                // A bit that says nothing, in a zstd frame's header, may be damaged without a difference.
+                if other.decode(&damaged).is_err() {
+                    assert_eq!(other.received, link.sent[..40]);
+                    let again = other.resume();
+                    for batch in other.encode(again, 20) {
+                        other.decode(&batch).unwrap();
+                    }
+                }
+                assert_eq!(other.received, other.sent, "byte {at} of {}", last.len());
+            }
+        }
+    }
+}
+
+impl Link {
+    fn config(&self) -> EncoderConfig {
+        self.encoder.config().clone()
+    }
+}
+
+#[test]
+fn a_batch_cut_anywhere_is_refused() {
+    let mut link = Link::new(EncoderConfig::default());
+    link.sent = workload(Workload::Taxi, 5, 20, Form::Natural);
+    let batch = link.encode(0, 20).remove(0);
+    for len in 0..batch.len() {
+        let mut decoder = Decoder::new(DecoderConfig::default(), 7);
+        assert!(decoder.decode(&batch[..len], &mut Decoded::default()).is_err(), "{len} bytes");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Batches get lost, damaged and repeated, evictions happen, connections break: all messages arrive once, in order.
+    #[test]
+    fn all_arrives_once_and_in_order_over_a_link_that_breaks(
+        messages in proptest::collection::vec(message(), 1..200),
+        fates in proptest::collection::vec((0u8..10, any::<prop::sample::Index>(), any::<u8>()), 1..80),
+        per_batch in 1usize..12,
+        topics_max in 3usize..6,
+        columns: bool,
+        compression in prop_oneof![Just(Compression::None), Just(Compression::ZstdStream(1))],
+    ) {
+        let config = EncoderConfig { columns, compression, topics_max, ..EncoderConfig::default() };
+        let mut link = Link::new(config);
+        let mut epoch = 7;
+        let mut fates = fates.into_iter();
+        let mut at = 0;
+        // Each connection sends what the receiver does not have, until something breaks; in the end nothing does.
+        loop {
+            link.sent = messages.clone();
+            let batches = link.encode_some(at, per_batch);
+            let mut broke = false;
+            for batch in batches {
+                match fates.next() {
+                    Some((0, ..)) => broke = true, // lost, and all after it
+                    Some((1, index, bits)) if bits != 0 => {
+                        let mut damaged = batch.clone();
+                        let at = index.index(damaged.len());
+                        damaged[at] ^= bits;
+                        broke = link.decode(&damaged).is_err();
+                    }
+                    Some((2, ..)) => {
+                        link.decode(&batch).unwrap();
+                        prop_assert!(link.decode(&batch).unwrap_err().is_harmless(), "a batch is taken once");
+                    }
+                    Some((3, ..)) => {
+                        epoch += 1;
+                        link.decoder.restart(epoch);
+                        broke = true;
+                    }
+                    _ => link.decode(&batch).unwrap(),
+                }
+                if broke {
+                    break;
+                }
+            }
+            if !broke && link.received.len() == messages.len() {
+                break;
+            }
+            if link.encoder.epoch() == epoch {
+                at = link.resume();
+            } else {
+                link.encoder.restart(epoch, 3);
+                link.begins.clear();
+                at = link.received.len();
+            }
+        }
+        prop_assert_eq!(&link.received, &messages);
+    }
+}
+
+impl Link {
+    /// As [`Link::encode`], but batches end early where the encoder asks for it.
+    fn encode_some(&mut self, mut at: usize, per_batch: usize) -> Vec<Vec<u8>> {
+        let mut batches = Vec::new();
+        while at < self.sent.len() {
+            self.begins.push(at);
+            for (topic, attributes, payload) in self.sent[at..].iter().take(per_batch) {
+                match self.encoder.push(Message { topic, attributes, payload }) {
+                    Ok(()) => at += 1,
+                    Err(EncodeError::Full) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            let mut batch = Vec::new();
+            self.encoder.finish(&mut batch).unwrap();
+            batches.push(batch);
+        }
+        batches
+    }
+}

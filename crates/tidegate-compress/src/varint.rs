@@ -1,0 +1,103 @@
+//! Integers in as few bytes as they need: seven bits a byte, the lowest first (LEB128), signs folded into the lowest bit.
+
+/// Most bytes of one integer.
+const BYTES_MAX: u32 = 10;
+
+/// Appends `value`.
+#[inline]
+pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Takes an integer from the front of `bytes`; `None` if they end within it or it does not fit 64 bits.
+#[inline]
+pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
+    let (&first, rest) = bytes.split_first()?;
+    *bytes = rest;
+    if first < 0x80 {
+        return Some(u64::from(first));
+    }
+    take_more(bytes, u64::from(first & 0x7f))
+}
+
+fn take_more(bytes: &mut &[u8], mut value: u64) -> Option<u64> {
+    for index in 1..BYTES_MAX {
+        let (&byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        // The tenth byte holds the 64th bit and nothing else.
+        if index == BYTES_MAX - 1 && byte > 1 {
+            return None;
+        }
+        value |= u64::from(byte & 0x7f) << (7 * index);
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// How many bytes [`put`] writes for `value`.
+#[inline]
+pub(crate) fn len(value: u64) -> u32 {
+    (64 - (value | 1).leading_zeros()).div_ceil(7)
+}
+
+/// Folds the sign into the lowest bit, so that small magnitudes are small: 0, -1, 1, -2 become 0, 1, 2, 3.
+#[inline]
+pub(crate) fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+/// What [`zigzag`] was given.
+#[inline]
+pub(crate) fn unzigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_integer_comes_back_and_takes_the_bytes_that_were_told() {
+        for value in [0, 1, 127, 128, 16_383, 16_384, u64::from(u32::MAX), u64::MAX] {
+            let mut out = Vec::new();
+            put(&mut out, value);
+            assert_eq!(out.len() as u32, len(value), "{value}");
+            let mut rest = out.as_slice();
+            assert_eq!(take(&mut rest), Some(value));
+            assert!(rest.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_ends_early_or_is_too_large_is_no_integer() {
+        for (bytes, note) in [
+            (&[][..], "nothing"),
+            (&[0x80][..], "one byte that promises another"),
+            (&[0xff; 10][..], "ten bytes that promise another"),
+            (&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02][..], "a 65th bit"),
+        ] {
+            assert_eq!(take(&mut { bytes }), None, "{note}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn signs_come_back(value: i64) {
+            prop_assert_eq!(unzigzag(zigzag(value)), value);
+        }
+
+        #[test]
+        fn any_bytes_are_an_integer_or_none(bytes: Vec<u8>) {
+            let mut rest = bytes.as_slice();
+            while take(&mut rest).is_some() {}
+        }
+    }
+}
