@@ -1,5 +1,5 @@
 //! Records of the node link, encoded and decoded without I/O; packets of MQTT are in [`mqtt`], what carries
-//! them through a WebSocket in [`websocket`].
+//! them through a WebSocket in [`websocket`]. Devices that speak CoAP come in by [`coap`].
 //!
 //! ```text
 //!  Record ──encode──▶ kind (u8) · fields, little endian ──carrier──▶ decode ──▶ Record
@@ -23,6 +23,7 @@ mod hello;
 mod record;
 mod transfer;
 
+pub mod coap;
 pub mod limits;
 pub mod mqtt;
 pub mod websocket;
