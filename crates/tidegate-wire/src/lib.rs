@@ -1,5 +1,6 @@
 //! Records of the node link, encoded and decoded without I/O; packets of MQTT are in [`mqtt`], what carries
-//! them through a WebSocket in [`websocket`]. Devices that speak CoAP come in by [`coap`].
+//! them through a WebSocket in [`websocket`]. Devices that speak other protocols come in by [`coap`] and
+//! [`line_protocol`].
 //!
 //! ```text
 //!  Record ──encode──▶ kind (u8) · fields, little endian ──carrier──▶ decode ──▶ Record
@@ -25,6 +26,7 @@ mod transfer;
 
 pub mod coap;
 pub mod limits;
+pub mod line_protocol;
 pub mod mqtt;
 pub mod websocket;
 
