@@ -4,9 +4,11 @@
 //! Always true: a function here panics only where the code under test breaks a promise.
 
 mod broker;
+mod coap;
 mod doors;
 mod kept;
 mod sensors;
+mod line_protocol;
 mod websocket;
 
 use std::path::Path;
@@ -25,10 +27,12 @@ use tidegate_wire::{
 
 pub use self::{
     broker::mqtt_broker,
+    coap::{coap_message, coap_server},
     doors::{
         acl_file, certificate_name, password_file, revocation_list, roles_file, scram, token,
     },
     kept::{detector_reply, invitation, journal_records, key_file, log_segments, node_config},
+    line_protocol::line_protocol,
     sensors::{comprex, sensor_batch, sensor_messages},
     websocket::{websocket_frames, websocket_handshake},
 };

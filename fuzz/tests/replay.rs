@@ -95,6 +95,21 @@ fn mqtt_broker_steps() {
 }
 
 #[test]
+fn coap_messages() {
+    replay("coap_message", tidegate_fuzz::coap_message);
+}
+
+#[test]
+fn coap_server_steps() {
+    replay("coap_server", tidegate_fuzz::coap_server);
+}
+
+#[test]
+fn line_protocols() {
+    replay("line_protocol", tidegate_fuzz::line_protocol);
+}
+
+#[test]
 fn scram_messages() {
     replay("scram", tidegate_fuzz::scram);
 }
