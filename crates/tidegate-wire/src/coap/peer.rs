@@ -47,7 +47,6 @@ pub(super) struct Peer {
     pub(super) next_notification: Instant,
     /// Its entry among the timers.
     pub(super) due: Option<Instant>,
-    is_recent: bool,
 }
 
 #[derive(Debug)]
@@ -71,7 +70,6 @@ pub(super) enum Purpose {
 impl Peer {
     pub(super) fn heard(&mut self, now: Instant, bytes: usize) {
         self.last_heard = now;
-        self.is_recent = true;
         self.received_bytes = self.received_bytes.saturating_add(bytes as u64);
     }
 
@@ -171,18 +169,17 @@ impl Peers {
             behind: VecDeque::new(),
             next_notification: now,
             due: None,
-            is_recent: false,
         });
         self.by_address.insert(address, key);
         Some(key)
     }
 
-    /// Takes away one of the peers that were heard of longest ago, roughly: a hand goes round and gives each a second chance.
+    /// Takes away the first idle peer that a hand finds on its way round.
     fn evict(&mut self, now: Instant, idle_after: Duration) -> bool {
         for _ in 0..EVICTION_STEPS {
             self.hand = (self.hand + 1) % self.peers.places().max(1);
             let Some((key, peer)) = self.peers.at_mut(self.hand) else { continue };
-            if !std::mem::take(&mut peer.is_recent) && peer.is_idle(now, idle_after) {
+            if peer.is_idle(now, idle_after) {
                 let address = peer.address;
                 self.peers.remove(key);
                 self.by_address.remove(&address);
