@@ -26,6 +26,10 @@ fn is_ahead(last: u32, sequence: u32) -> bool {
     ahead != 0 && ahead < 1 << 23
 }
 
+/// A topic is at rest: who follows it is told the same state again, to see whether it is still there. RFC 7641, section 4.5, wants that
+/// within 24 hours.
+pub(super) const CHECKS_AFTER: Duration = Duration::from_secs(23 * 3600);
+
 const SEQUENCE_MASK: u32 = (1 << 24) - 1;
 
 /// The number of a notification: 24 bits of the time in steps of 33 µs, which come round after nine minutes, and always ahead of the
@@ -95,7 +99,7 @@ pub(super) struct Observer {
     /// How many were sent since the last one that was acknowledged.
     pub(super) unconfirmed: u32,
     /// When to tell the same state in a confirmable message, unless a newer one comes before.
-    pub(super) settles: Option<Instant>,
+    pub(super) settles: Instant,
     /// Whether there is a state that has not been told.
     pub(super) is_behind: bool,
     resource: Key,
@@ -107,7 +111,7 @@ pub(super) struct Observer {
 struct Resource {
     path: String,
     observers: Vec<Key>,
-    latest: Option<Notice>,
+    latest: Notice,
 }
 
 #[derive(Debug)]
@@ -149,10 +153,12 @@ impl Observers {
         path: &str,
         registration: &Registration,
         sequence: u32,
+        notice: impl FnOnce() -> Notice,
     ) -> (Key, bool) {
         let known = self.by_path.get(path).copied();
         let resource = known.unwrap_or_else(|| {
-            let resource = Resource { path: path.to_owned(), observers: Vec::new(), latest: None };
+            let resource =
+                Resource { path: path.to_owned(), observers: Vec::new(), latest: notice() };
             let key = self.resources.insert(resource);
             self.by_path.insert(path.to_owned(), key);
             key
@@ -167,7 +173,7 @@ impl Observers {
             last_id: None,
             notified: now,
             unconfirmed: 0,
-            settles: None,
+            settles: now + CHECKS_AFTER,
             is_behind: false,
             resource,
             at: of_resource.len(),
@@ -197,14 +203,14 @@ impl Observers {
         self.by_path.get(path).copied()
     }
 
-    pub(super) fn latest(&self, observer: &Observer) -> Option<&Notice> {
-        self.resources[observer.resource].latest.as_ref()
+    pub(super) fn latest(&self, observer: &Observer) -> &Notice {
+        &self.resources[observer.resource].latest
     }
 
     /// A path has a new state; returns the resource if anybody follows it.
     pub(super) fn set(&mut self, path: &str, notice: impl FnOnce() -> Notice) -> Option<Key> {
         let key = self.find(path)?;
-        self.resources[key].latest = Some(notice());
+        self.resources[key].latest = notice();
         Some(key)
     }
 

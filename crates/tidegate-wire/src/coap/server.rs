@@ -66,7 +66,8 @@ pub struct Server {
 
 impl Server {
     /// A server without peers. `seed` is fresh random bytes, from which identifiers and waits follow.
-    pub fn new(config: ServerConfig, seed: [u8; 32]) -> Self {
+    pub fn new(mut config: ServerConfig, seed: [u8; 32]) -> Self {
+        config.size_exponent = config.size_exponent.min(Block::SIZE_EXPONENT_MAX);
         Self {
             random: Random::new(seed),
             peers: Peers::new(config.peers_max),

@@ -53,7 +53,7 @@ impl Server {
     fn send_notification(&mut self, now: Instant, peer: Key) -> bool {
         let Some((key, confirms)) = self.next_observer(now, peer) else { return false };
         let Some((next, sequence)) = self.notification(now, key, confirms) else {
-            // There is no state to tell; cannot be, and must not hold up the others.
+            // Its peer's list is a moment behind; it must not hold up the others.
             self.drop_observer(key);
             return true;
         };
@@ -220,7 +220,7 @@ impl Server {
         let of_message = peer.in_flight.as_ref().map(|in_flight| in_flight.backoff.due);
         let of_behind = peer.behind.front().map(|_| peer.next_notification);
         let of_settling = || {
-            let due = |key: &Key| self.observers.get(*key).and_then(|observer| observer.settles);
+            let due = |key: &Key| self.observers.get(*key).map(|observer| observer.settles);
             peer.observers.iter().filter_map(due).min()
         };
         // What is under way comes before all that could leave after it.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::coap::{
     Block, Code, Message, MessageType, OptionList, Token,
-    observe::{Notice, block_of, next_sequence},
+    observe::{CHECKS_AFTER, Notice, block_of, next_sequence},
     slab::Key,
 };
 
@@ -29,8 +29,7 @@ pub(super) enum Next {
 
 impl Server {
     pub(super) fn notify_all(&mut self, now: Instant, path: &str, representation: &Representation) {
-        let size_exponent = self.config.size_exponent.min(Block::SIZE_EXPONENT_MAX);
-        let notice = || Notice::new(representation, size_exponent);
+        let notice = || Notice::new(representation, self.config.size_exponent);
         let Some(resource) = self.observers.set(path, notice) else { return };
         let mut peers = std::mem::take(&mut self.scratch_peers);
         for at in 0.. {
@@ -76,6 +75,7 @@ impl Server {
         let peer = &mut self.peers[observer.peer];
         peer.observers.retain(|it| *it != key);
         peer.behind.retain(|it| *it != key);
+        self.reschedule(observer.peer);
         if let Some(path) = unfollowed {
             self.events.push_back(Event::Unfollowed { path });
         }
@@ -92,10 +92,8 @@ impl Server {
                 || now.since(observer.notified) >= SETTLES_AFTER;
             return (confirms || now >= of_peer.next_notification).then_some((key, confirms));
         }
-        let settles = |key: &&Key| {
-            let due = self.observers.get(**key).and_then(|observer| observer.settles);
-            due.is_some_and(|due| due <= now)
-        };
+        let settles =
+            |key: &&Key| self.observers.get(**key).is_some_and(|observer| observer.settles <= now);
         of_peer.observers.iter().find(settles).map(|key| (*key, true))
     }
 
@@ -107,7 +105,7 @@ impl Server {
         confirms: bool,
     ) -> Option<(Next, u32)> {
         let observer = self.observers.get(key)?;
-        let notice = self.observers.latest(observer)?;
+        let notice = self.observers.latest(observer);
         let Some(format) = negotiate(notice.content_format, observer.accept, || notice.is_text)
         else {
             return Some((Next::End(end_message(observer.token, Code::NOT_ACCEPTABLE)), 0));
@@ -157,7 +155,7 @@ impl Server {
         observer.sequence = sequence;
         observer.notified = now;
         observer.is_behind = false;
-        observer.settles = (!confirms).then(|| now + SETTLES_AFTER);
+        observer.settles = now + if confirms { CHECKS_AFTER } else { SETTLES_AFTER };
         if !confirms {
             observer.last_id = Some(id);
             observer.unconfirmed += 1;

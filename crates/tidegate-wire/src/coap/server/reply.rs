@@ -9,7 +9,7 @@ use crate::coap::{
     Block, Code, ContentFormat, Message, MessageType, OptionList, OptionNumber, RequestError,
     discovery,
     exchange::{Outcome, State},
-    observe::{Registration, block_of, etag, next_sequence},
+    observe::{Notice, Registration, block_of, etag, next_sequence},
     peer::PING_RESERVE,
     slab::Key,
 };
@@ -83,7 +83,7 @@ impl Server {
             let outcome = Outcome::new(Code::NOT_ACCEPTABLE, "the value is not of that format");
             return self.conclude(now, &open, outcome);
         };
-        let size_exponent = self.config.size_exponent.min(Block::SIZE_EXPONENT_MAX);
+        let size_exponent = self.config.size_exponent;
         let wanted = open.block2.unwrap_or(Block { number: 0, more: false, size_exponent });
         let Some((block, end)) = block_of(payload.len(), wanted, size_exponent) else {
             let outcome = Outcome::new(Code::BAD_REQUEST, "the value has no such block");
@@ -97,7 +97,8 @@ impl Server {
             size_exponent: block.size_exponent,
         };
         let followed = open.follow.as_deref();
-        let sequence = followed.and_then(|path| self.follow(now, path, &registration));
+        let sequence =
+            followed.and_then(|path| self.follow(now, path, &registration, representation));
         let max_age = representation.max_age.map(|age| age.as_secs().min(u64::from(u32::MAX)));
         let content = Content {
             sequence,
@@ -122,7 +123,13 @@ impl Server {
     }
 
     /// Adds a peer to those who follow a path; returns the number of the reply, or none if there is no room.
-    fn follow(&mut self, now: Instant, path: &str, registration: &Registration) -> Option<u32> {
+    fn follow(
+        &mut self,
+        now: Instant,
+        path: &str,
+        registration: &Registration,
+        representation: &Representation,
+    ) -> Option<u32> {
         let before = self.unfollow(registration.peer, registration.token);
         let peer = &self.peers[registration.peer];
         if self.observers.len() >= self.config.observers_max
@@ -131,8 +138,10 @@ impl Server {
             return None;
         }
         let sequence = next_sequence(now, before);
-        let (key, is_first) = self.observers.add(now, path, registration, sequence);
+        let notice = || Notice::new(representation, self.config.size_exponent);
+        let (key, is_first) = self.observers.add(now, path, registration, sequence, notice);
         self.peers[registration.peer].observers.push(key);
+        self.reschedule(registration.peer);
         if is_first {
             let path = path.to_owned();
             self.events.push_back(super::Event::Followed { path });

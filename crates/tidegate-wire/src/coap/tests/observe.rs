@@ -40,6 +40,21 @@ fn who_follows_is_told_each_new_state() {
         stage.acknowledge(PEER, said);
         stage.pass(seconds(10));
     }
+}
+
+#[test]
+fn who_follows_what_is_at_rest_is_looked_for_once_a_day() {
+    let mut stage = Stage::new();
+    stage.get(1, "a", Some(0), "0");
+    for _ in 0..3 {
+        let sent = stage.pass(seconds(23 * 3600));
+        let [(at, said)] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!(*at, stage.now);
+        assert_eq!((said.message_type, &said.payload[..]), (Confirmable, &b"0"[..]));
+        stage.acknowledge(PEER, said);
+    }
+    stage.pass(seconds(24 * 3600));
+    assert_eq!(stage.server.statistics().observers, 0, "it was not there any more");
     assert_eq!(stage.server.poll_timeout(), None);
 }
 
