@@ -11,8 +11,8 @@ pub struct ServerConfig {
     pub transmission: Transmission,
     /// Most peers that are known at a time (65,536). Who comes when all are in use is told 5.03.
     pub peers_max: usize,
-    /// Most requests that are remembered to know their copies (524,288, about 50 MB): those of 45 s at least, so this divided by 45 is
-    /// how many confirmable requests a second are taken for long.
+    /// Most requests that are remembered to know their copies (450,000, 56 MB when all are in use, and 70 for a moment before). Those of the last 45 s must find
+    /// room, so this divided by 45 is how many confirmable requests a second are taken for long: 10,000.
     pub exchanges_max: usize,
     /// Most requests that the shell has not answered (4096).
     pub open_max: usize,
@@ -55,7 +55,7 @@ impl Default for ServerConfig {
         Self {
             transmission,
             peers_max: 65_536,
-            exchanges_max: 524_288,
+            exchanges_max: 450_000,
             open_max: 4096,
             open_per_peer_max: 64,
             payload_bytes_max: 256 << 10,
