@@ -66,7 +66,7 @@ impl World {
             now: Instant::from_millis(1_700_000_000_000),
             loss,
             copies: dice.below(30),
-            delay_millis: 1 + dice.below(1500),
+            delay_millis: [3, 40, 400, 1500][dice.below(4) as usize],
             slow: dice.below(3) * 700,
             dice,
             server: Server::new(config, [42; 32]),

@@ -91,6 +91,19 @@ fn frequent_news_leave_once_a_round_trip_and_end_confirmed() {
 }
 
 #[test]
+fn the_last_state_before_a_pause_is_told_again_and_confirmed() {
+    let mut stage = followed();
+    let told = notify(&mut stage, "2");
+    assert_eq!(told[0].message_type, NonConfirmable, "it may be lost");
+    let sent = stage.pass(seconds(3));
+    let [(at, said)] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!(stage.now.since(*at), seconds(1));
+    assert_eq!((said.message_type, &said.payload[..]), (Confirmable, &b"2"[..]));
+    stage.acknowledge(PEER, said);
+    assert_eq!(stage.pass(seconds(1000)), []);
+}
+
+#[test]
 fn a_newer_state_takes_the_place_of_one_that_got_lost() {
     let mut stage = followed();
     stage.pass(seconds(10));

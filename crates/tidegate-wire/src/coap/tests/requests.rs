@@ -219,6 +219,7 @@ fn a_slow_answer_travels_by_itself() {
     let response = stage.one();
     assert_eq!((response.message_type, response.code), (Confirmable, Code::CHANGED));
     assert_eq!(response.token, 1_u16.to_be_bytes());
+    assert!(stage.say(PEER, &datagram)[0].is_empty_of(Acknowledgement, 1), "so is one after it");
     // It is sent again, with twice the wait each time, until it is acknowledged (4.2).
     let sent = stage.pass(seconds(10));
     assert!(sent.iter().all(|(_, said)| *said == response), "{sent:?}");
