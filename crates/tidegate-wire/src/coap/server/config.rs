@@ -38,7 +38,7 @@ pub struct ServerConfig {
     pub path_levels_max: usize,
     /// How long an acknowledgement waits for the shell's answer (500 ms), less than any device's ACK_TIMEOUT.
     pub separate_after: Duration,
-    /// How long the shell may take to answer (30 s); then it is 5.03.
+    /// How long the shell may take to answer (30 s); then it is 5.04.
     pub answer_timeout: Duration,
     /// When a peer that was told 5.03 for want of room may try again (5 s).
     pub retry_after: Duration,

@@ -310,7 +310,9 @@ impl Server {
         }
         self.statistics.unanswered += 1;
         if let Some(open) = self.close(key) {
-            let outcome = Outcome { block1: open.block1, ..busy(self.config.retry_after) };
+            // Not 5.03, which says that nothing has been done.
+            let outcome = Outcome::new(Code::GATEWAY_TIMEOUT, "there was no answer in time");
+            let outcome = Outcome { block1: open.block1, ..outcome };
             self.conclude(now, &open, outcome);
         }
     }

@@ -251,12 +251,12 @@ fn a_response_that_is_never_acknowledged_is_given_up() {
 }
 
 #[test]
-fn a_request_that_nobody_answers_is_told_to_come_again() {
+fn a_request_that_nobody_answers_is_told_so() {
     let mut stage = Stage::new();
     stage.say(PEER, &post(1, "a", b"of eleven bytes and more"));
     let sent = stage.pass(seconds(30));
     let codes: Vec<Code> = sent.iter().map(|(_, said)| said.code).collect();
-    assert_eq!(codes, [Code::EMPTY, Code::SERVICE_UNAVAILABLE]);
+    assert_eq!(codes, [Code::EMPTY, Code::GATEWAY_TIMEOUT]);
     let request = stage.publish().request;
     stage.server.answer(stage.now, request, Answer::Accept);
     assert_eq!(stage.sent(), []);
