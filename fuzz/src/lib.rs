@@ -7,8 +7,8 @@ mod broker;
 mod coap;
 mod doors;
 mod kept;
-mod sensors;
 mod line_protocol;
+mod sensors;
 mod websocket;
 
 use std::path::Path;

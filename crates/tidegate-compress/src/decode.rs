@@ -436,19 +436,16 @@ impl Decoder {
         let wrong = DecodeError::Record { what: "a slot" };
         let id = varint::take(records).ok_or(DecodeError::Truncated)?;
         let id = usize::try_from(id).unwrap_or(usize::MAX);
-        let (&[number, field, predictor, kind, decimals], rest) =
+        let (&[field, predictor, kind, decimals], rest) =
             records.split_first_chunk().ok_or(DecodeError::Truncated)?;
         *records = rest;
         let place = id.checked_sub(1).and_then(|id| self.schemas.get_mut(id));
         let schema = place.and_then(Option::as_mut).ok_or(wrong)?;
-        let number = usize::from(number);
-        let is_new = number == schema.slots.len() && number < SLOTS_MAX;
-        let is_known = schema.slots.get(number).is_some_and(|slot| slot.field == field);
-        if usize::from(field) >= schema.fields()
-            || !(is_known || is_new && schema.slot_of(usize::from(field)) == NO_SLOT)
-            || usize::from(decimals) > DIGITS_MAX
-        {
+        if usize::from(field) >= schema.fields() || usize::from(decimals) > DIGITS_MAX {
             return Err(wrong);
+        }
+        if schema.slots.len() == SLOTS_MAX && schema.slot_of(usize::from(field)) == NO_SLOT {
+            return Err(DecodeError::Limit { what: "slots", found: SLOTS_MAX + 1, max: SLOTS_MAX });
         }
         let predictor = Predictor::of(predictor).ok_or(wrong)?;
         let numeral = match (schema.cut.numeral(usize::from(field)), kind) {
@@ -458,7 +455,7 @@ impl Decoder {
             (None, 2) => Numeral::Decimal(Format { decimals, trimmed: true }),
             _ => return Err(wrong),
         };
-        schema.set_slot(number, field, numeral, predictor);
+        schema.set_slot(field, numeral, predictor);
         Ok(())
     }
 
@@ -529,13 +526,13 @@ fn fields(
     let old = kept.payload();
     // `copied` bytes of `old` are in `out`, or what stands there in their place; `begin` is where `field` begins.
     let (mut copied, mut field, mut begin) = (0, 0, usize::from(schema.gaps[0]));
-    for index in 0..schema.order.len() {
-        let number = schema.order[index];
-        let slot = &mut schema.slots[usize::from(number)];
+    // Slots that are told of, and those that are not expected to stay.
+    let mut slots = mask | schema.watched_mask;
+    while slots != 0 {
+        let number = slots.trailing_zeros() as usize;
+        slots &= slots - 1;
+        let slot = &mut schema.slots[number];
         let is_told = mask >> number & 1 == 1;
-        if !is_told && slot.predictor == Predictor::Hold {
-            continue;
-        }
         let target = usize::from(slot.field);
         while field < target {
             begin += usize::from(lens[field]) + usize::from(schema.gaps[field + 1]);
@@ -547,9 +544,9 @@ fn fields(
         let at = out.len;
         if is_told {
             let tokens = match &mut body.columns {
-                Some(columns) => columns
-                    .get_mut(usize::from(number))
-                    .ok_or(DecodeError::Record { what: "a column" })?,
+                Some(columns) => {
+                    columns.get_mut(number).ok_or(DecodeError::Record { what: "a column" })?
+                }
                 None => &mut body.records,
             };
             let prediction = slot.predict(before);

@@ -61,7 +61,7 @@ pub(crate) enum Special {
     Verbatim = 3,
     /// A schema: `varint` number, kind, `varint` fields, what the kind needs. It begins anew.
     Schema = 4,
-    /// A slot of a schema: `varint` number of the schema, slot, field, predictor, kind of number.
+    /// The slot of a field: `varint` number of the schema, field, predictor, kind of number, decimals.
     Slot = 5,
 }
 
@@ -121,7 +121,7 @@ pub struct Encoder {
     /// From number 1 on: [`OPAQUE`] has no schema.
     schemas: Vec<Known>,
     shapes: HashMap<(Cut, Box<[u8]>), u16>,
-    /// Slots that are to be changed before the next message: schema, slot, how.
+    /// Slots that are to be changed before the next message: schema, field, how.
     changes: Vec<(u16, u8, Numeral, Predictor)>,
     /// Numbers without a topic of which the decoder may not know that.
     vacant: Vec<u32>,
@@ -237,8 +237,8 @@ impl Encoder {
     /// [`EncodeError`]; no message was then added.
     pub fn push(&mut self, message: Message<'_>) -> Result<(), EncodeError> {
         let bytes = self.check(&message)?;
-        while let Some((schema, slot, numeral, predictor)) = self.changes.pop() {
-            self.change_slot(schema, slot, numeral, predictor);
+        while let Some((schema, field, numeral, predictor)) = self.changes.pop() {
+            self.change_slot(schema, field, numeral, predictor);
         }
         while let Some(number) = self.vacant.pop() {
             if self.topics.is_free(number) {
@@ -418,7 +418,7 @@ impl Encoder {
                         *patience = patience.saturating_mul(2);
                         *misses = 0;
                         if let Some(numeral) = widened(slot.numeral, before, after) {
-                            self.changes.push((kept.schema, number, numeral, slot.predictor));
+                            self.changes.push((kept.schema, slot.field, numeral, slot.predictor));
                         }
                     }
                 }
@@ -446,8 +446,8 @@ impl Encoder {
         }
         if let Some((slot, predictor)) = known.probe.look(schema, old, lens, new, &scratch.changed)
         {
-            let numeral = schema.slots[usize::from(slot)].numeral;
-            self.changes.push((kept.schema, slot, numeral, predictor));
+            let slot = &schema.slots[usize::from(slot)];
+            self.changes.push((kept.schema, slot.field, slot.numeral, predictor));
         }
         let (bytes, len) = schema.mask_bytes(mask);
         self.put_head(number, None);
@@ -493,8 +493,7 @@ impl Encoder {
         let kept = self.topics.get(number);
         let id = kept.schema;
         let schema = &self.schemas[usize::from(id) - 1].schema;
-        let slot = schema.slots.len();
-        if slot == SLOTS_MAX {
+        if schema.slots.len() == SLOTS_MAX {
             return false;
         }
         let scratch = &mut self.scratch;
@@ -516,19 +515,20 @@ impl Encoder {
             }
         });
         let known = &mut self.schemas[usize::from(id) - 1];
-        known.schema.set_slot(slot, field, numeral, Predictor::Hold);
-        known.misses.push((0, 1));
-        known.probe.add_slot();
-        self.put_slot(id, slot as u8);
+        known.schema.set_slot(field, numeral, Predictor::Hold);
+        let number = known.schema.slot_of(usize::from(field));
+        known.misses.insert(usize::from(number), (0, 1));
+        known.probe.add_slot(usize::from(number));
+        self.put_slot(id, number);
         true
     }
 
-    fn change_slot(&mut self, id: u16, slot: u8, numeral: Numeral, predictor: Predictor) {
+    fn change_slot(&mut self, id: u16, field: u8, numeral: Numeral, predictor: Predictor) {
         let known = &mut self.schemas[usize::from(id) - 1];
-        let field = known.schema.slots[usize::from(slot)].field;
-        known.schema.set_slot(usize::from(slot), field, numeral, predictor);
+        known.schema.set_slot(field, numeral, predictor);
         if known.is_announced {
-            self.put_slot(id, slot);
+            let number = known.schema.slot_of(usize::from(field));
+            self.put_slot(id, number);
         }
     }
 
@@ -538,7 +538,7 @@ impl Encoder {
             Numeral::None | Numeral::Binary(_) => (0, 0),
             Numeral::Decimal(format) => (1 + u8::from(format.trimmed), format.decimals),
         };
-        let rest = [number, slot.field, slot.predictor.code(), kind, decimals];
+        let rest = [slot.field, slot.predictor.code(), kind, decimals];
         self.put_special(Special::Slot);
         varint::put(&mut self.body.records, u64::from(id));
         self.body.records.extend_from_slice(&rest);

@@ -37,8 +37,8 @@ struct Seen {
 }
 
 impl Probe {
-    pub(crate) fn add_slot(&mut self) {
-        self.slots.push(Seen::default());
+    pub(crate) fn add_slot(&mut self, number: usize) {
+        self.slots.insert(number, Seen::default());
     }
 
     /// Notes that a topic's payload went from `old`, with fields of the lengths `lens`, to `new`, in which those of `changed` have other
@@ -146,7 +146,7 @@ fn each_slot(
     mut changed: &[(u8, u8)],
     mut with: impl FnMut(usize, &[u8], &[u8]),
 ) {
-    let mut order = schema.order.as_slice();
+    let mut slots = schema.slots.iter().enumerate().peekable();
     let (mut old_at, mut new_at) = (0, 0);
     for (field, (&len, &gap)) in lens.iter().zip(&schema.gaps).enumerate() {
         let old_len = usize::from(len);
@@ -159,15 +159,8 @@ fn each_slot(
         }
         old_at += usize::from(gap);
         new_at += usize::from(gap);
-        if let [first, rest @ ..] = order
-            && usize::from(schema.slots[usize::from(*first)].field) == field
-        {
-            with(
-                usize::from(*first),
-                &old[old_at..old_at + old_len],
-                &new[new_at..new_at + new_len],
-            );
-            order = rest;
+        if let Some((number, _)) = slots.next_if(|(_, slot)| usize::from(slot.field) == field) {
+            with(number, &old[old_at..old_at + old_len], &new[new_at..new_at + new_len]);
         }
         old_at += old_len;
         new_at += new_len;

@@ -35,12 +35,12 @@ pub(crate) struct Schema {
     pub(crate) cut: Cut,
     /// Lengths of the skeleton before each field, and after the last.
     pub(crate) gaps: Box<[u8]>,
-    /// In the order in which they came, which is that of their bits.
+    /// In the order of their fields, which is that of their bits and tokens.
     pub(crate) slots: Vec<Slot>,
-    /// Numbers of slots, in the order of their fields, which is that of their tokens.
-    pub(crate) order: Vec<u8>,
     /// Fields that must be looked at in every message, in order: those that are not expected to stay.
     pub(crate) watched: Vec<u8>,
+    /// The bits of those.
+    pub(crate) watched_mask: u64,
     /// The slot of each field, or [`NO_SLOT`].
     slot_of: Box<[u8]>,
     /// The last payload that was defined, against which the next definition is written. Empty if there is none.
@@ -118,8 +118,8 @@ impl Schema {
             cut,
             gaps,
             slots: Vec::new(),
-            order: Vec::new(),
             watched: Vec::new(),
+            watched_mask: 0,
             slot_of: vec![NO_SLOT; fields].into(),
             prototype: Vec::new(),
             prototype_lens: Vec::new(),
@@ -136,33 +136,26 @@ impl Schema {
         self.slot_of[field]
     }
 
-    /// Sets what the slot `number` is; it may be new, the next one.
+    /// Sets what the slot of `field` is, which may be new; returns whether it is.
     ///
     /// What was learned of it is forgotten: predictions begin anew on both sides.
-    pub(crate) fn set_slot(
-        &mut self,
-        number: usize,
-        field: u8,
-        numeral: Numeral,
-        predictor: Predictor,
-    ) {
+    pub(crate) fn set_slot(&mut self, field: u8, numeral: Numeral, predictor: Predictor) -> bool {
         let slot = Slot { field, numeral, predictor, last: Last::default(), step: 0 };
-        if number == self.slots.len() {
-            self.slots.push(slot);
-            self.slot_of[usize::from(field)] = number as u8;
-            self.order.push(number as u8);
-            let slots = &self.slots;
-            self.order.sort_unstable_by_key(|number| slots[usize::from(*number)].field);
-        } else {
-            self.slots[number] = slot;
+        let place = self.slots.binary_search_by_key(&field, |slot| slot.field);
+        match place {
+            Ok(number) => self.slots[number] = slot,
+            Err(number) => self.slots.insert(number, slot),
         }
         self.watched.clear();
-        for &number in &self.order {
-            let slot = &self.slots[usize::from(number)];
+        self.watched_mask = 0;
+        for (number, slot) in self.slots.iter().enumerate() {
+            self.slot_of[usize::from(slot.field)] = number as u8;
             if slot.predictor != Predictor::Hold {
                 self.watched.push(slot.field);
+                self.watched_mask |= 1 << number;
             }
         }
+        place.is_err()
     }
 
     /// Notes a payload that was defined: the next definition is written against it, and it is the last of the stream.
@@ -339,7 +332,7 @@ mod tests {
     fn schema(slots: usize) -> Schema {
         let mut schema = Schema::new(Cut::Csv(b','), vec![0; 61].into());
         for number in 0..slots {
-            schema.set_slot(number, number as u8, Numeral::None, Predictor::Hold);
+            schema.set_slot(number as u8, Numeral::None, Predictor::Hold);
         }
         schema
     }
