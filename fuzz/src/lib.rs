@@ -6,6 +6,7 @@
 mod broker;
 mod coap;
 mod doors;
+mod flow;
 mod kept;
 mod line_protocol;
 mod sensors;
@@ -28,9 +29,8 @@ use tidegate_wire::{
 pub use self::{
     broker::mqtt_broker,
     coap::{coap_message, coap_server},
-    doors::{
-        acl_file, certificate_name, password_file, revocation_list, roles_file, scram, token,
-    },
+    doors::{acl_file, certificate_name, password_file, revocation_list, roles_file, scram, token},
+    flow::{flow_model, flow_parse, flow_snapshot},
     kept::{detector_reply, invitation, journal_records, key_file, log_segments, node_config},
     line_protocol::line_protocol,
     sensors::{comprex, sensor_batch, sensor_messages},

@@ -193,3 +193,18 @@ fn sensor_messages() {
 fn comprex() {
     replay("comprex", tidegate_fuzz::comprex);
 }
+
+#[test]
+fn payloads_of_flows() {
+    replay("flow_parse", tidegate_fuzz::flow_parse);
+}
+
+#[test]
+fn models_of_flows() {
+    replay("flow_model", tidegate_fuzz::flow_model);
+}
+
+#[test]
+fn snapshots_of_flows() {
+    replay("flow_snapshot", tidegate_fuzz::flow_snapshot);
+}

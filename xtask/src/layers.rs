@@ -101,6 +101,13 @@ const RULES: &[Rule] = &[
         ],
         &[],
     ),
+    // Descriptions and models are read by serde; snapshots have a checksum.
+    rule(
+        "tidegate-flow",
+        Layer::Core,
+        &["crc32c", "serde", "serde_json", "thiserror"],
+        &[],
+    ),
     rule("tidegate-frame", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-jpeg"]),
     rule("tidegate-compress", Layer::Core, &["crc32c", "thiserror", "zstd"], &[]),
     // The packets of MQTT are the broker's nouns.

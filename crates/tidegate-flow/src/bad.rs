@@ -1,0 +1,110 @@
+//! Why a message could not be read.
+
+use std::fmt;
+
+use crate::number::NumberError;
+
+/// Why a message could not be read. The field is named by its place in the list of fields; [`crate::Flow::field_name`] has
+/// its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bad {
+    /// What is wrong.
+    pub reason: Reason,
+    /// With which field, if with one.
+    pub field: Option<u16>,
+}
+
+/// What is wrong with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// The payload is longer than `message_bytes_max`.
+    TooLong,
+    /// The payload is not in the format of the flow.
+    Format,
+    /// The payload holds more rows than one.
+    Rows,
+    /// A field is missing.
+    Missing,
+    /// A field is no number.
+    NotANumber,
+    /// A field is a number too large for a float.
+    OutOfRange,
+    /// A field is no whole number, or none that a float holds exactly.
+    NotAnInteger,
+    /// A field is no time.
+    NotATime,
+    /// A field is no UTF-8 text.
+    NotText,
+    /// The key is longer than 4,096 bytes, or the topic has too few levels for it.
+    Key,
+}
+
+impl Reason {
+    /// All of them, in the order of [`crate::Stats::bad`].
+    pub const ALL: [Self; 10] = [
+        Self::TooLong,
+        Self::Format,
+        Self::Rows,
+        Self::Missing,
+        Self::NotANumber,
+        Self::OutOfRange,
+        Self::NotAnInteger,
+        Self::NotATime,
+        Self::NotText,
+        Self::Key,
+    ];
+
+    /// Its stable name.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::TooLong => "too-long",
+            Self::Format => "format",
+            Self::Rows => "rows",
+            Self::Missing => "missing",
+            Self::NotANumber => "not-a-number",
+            Self::OutOfRange => "out-of-range",
+            Self::NotAnInteger => "not-an-integer",
+            Self::NotATime => "not-a-time",
+            Self::NotText => "not-text",
+            Self::Key => "key",
+        }
+    }
+
+    /// Whether a last good number can stand in.
+    pub(crate) const fn can_be_mended(self) -> bool {
+        matches!(
+            self,
+            Self::Missing
+                | Self::NotANumber
+                | Self::OutOfRange
+                | Self::NotAnInteger
+                | Self::NotATime
+        )
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooLong => "the payload is longer than message_bytes_max",
+            Self::Format => "the payload is not in the flow's format",
+            Self::Rows => "the payload holds more than one row",
+            Self::Missing => "the field is missing",
+            Self::NotANumber => "the field is no decimal number",
+            Self::OutOfRange => "the field is too large for a 64-bit float",
+            Self::NotAnInteger => "the field is no whole number of at most 2^53",
+            Self::NotATime => "the field is no time",
+            Self::NotText => "the field is no UTF-8 text",
+            Self::Key => "the key is longer than 4096 bytes or the topic has too few levels",
+        })
+    }
+}
+
+impl From<NumberError> for Reason {
+    fn from(error: NumberError) -> Self {
+        match error {
+            NumberError::Form => Self::NotANumber,
+            NumberError::Range => Self::OutOfRange,
+        }
+    }
+}

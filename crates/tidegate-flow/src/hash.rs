@@ -1,0 +1,70 @@
+//! The one hash of this crate: of keys, and of the values that sketches count.
+//!
+//! It is fixed, since snapshots hold sketches: words of 8 bytes, little-endian, the last one filled up with zeros, are mixed in one
+//! after the other, and the length goes into the beginning.
+
+const MULTIPLIER: u64 = 0xff51_afd7_ed55_8ccd;
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The hash of `bytes` under `seed`.
+#[inline]
+pub(crate) fn bytes(seed: u64, bytes: &[u8]) -> u64 {
+    let mut state = seed ^ (bytes.len() as u64).wrapping_mul(GOLDEN);
+    let (words, rest) = bytes.as_chunks::<8>();
+    for word in words {
+        state = absorb(state, u64::from_le_bytes(*word));
+    }
+    if !rest.is_empty() {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        state = absorb(state, u64::from_le_bytes(last));
+    }
+    finish(state)
+}
+
+/// The hash of the 8 bytes of `word`, little-endian.
+#[inline]
+pub(crate) fn word(seed: u64, word: u64) -> u64 {
+    finish(absorb(seed ^ 8_u64.wrapping_mul(GOLDEN), word))
+}
+
+#[inline]
+fn absorb(state: u64, word: u64) -> u64 {
+    let mixed = (state ^ word).wrapping_mul(MULTIPLIER);
+    mixed ^ (mixed >> 32)
+}
+
+/// A bijection in which each bit of what comes out hangs on each that went in.
+#[inline]
+pub(crate) fn finish(mut state: u64) -> u64 {
+    state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    state ^ (state >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_hashes_as_its_bytes() {
+        for value in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
+            assert_eq!(word(7, value), bytes(7, &value.to_le_bytes()));
+        }
+    }
+
+    #[test]
+    fn length_seed_and_place_all_count() {
+        let all = [
+            bytes(0, b""),
+            bytes(0, b"\0"),
+            bytes(0, b"\0\0"),
+            bytes(1, b""),
+            bytes(0, b"abcdefgh1"),
+            bytes(0, b"1abcdefgh"),
+        ];
+        for (index, one) in all.iter().enumerate() {
+            assert!(!all[..index].contains(one), "{index}");
+        }
+    }
+}

@@ -1,0 +1,497 @@
+//! State by key: one open-addressing table, and one block of words for each key.
+//!
+//! ```text
+//!  key ──hash──▶ slots: tag 32 │ block 32        words: block 0 │ block 1 │ …
+//!                (linear probing, half empty)           ▲
+//!                                                       └ identity │ meta │ key bytes │ state of every kernel
+//! ```
+//!
+//! With a million keys the slots and blocks lie far outside the caches, and a message that waits for its own two misses in turn takes
+//! longer than all its arithmetic. So a batch is resolved in passes of a few instructions for each row (read all home slots; find all
+//! tags; read all blocks), and the processor has many misses under way at a time. Both vectors are allocated whole at the start, as
+//! zeros that the kernel backs with memory when they are first written, so that nothing is ever moved or hashed anew.
+//!
+//! Always true: an occupied block has exactly one slot, no slot names a free block; a block that a row of the batch at hand resolved
+//! to is not given to another key; keys are told apart by all their bytes, not by their hash.
+
+use crate::{
+    batch::{BATCH_MAX, Rows},
+    hash,
+};
+
+/// Fewest keys that a table is made for: a batch must fit into it several times.
+pub(crate) const KEYS_MIN: u32 = 1024;
+/// Most keys that a table is made for.
+pub(crate) const KEYS_LIMIT: u32 = 1 << 28;
+/// Longest key.
+pub(crate) const KEY_BYTES_MAX: usize = 4096;
+
+/// Words of a block before the state: identity and meta, and the key where it is text.
+const NUMBER_HEADER: usize = 2;
+const TEXT_HEADER: usize = 8;
+/// Bytes of a text key that lie in its block. What is longer is kept apart.
+const INLINE_BYTES: usize = (TEXT_HEADER - NUMBER_HEADER) * 8;
+/// Words of a cache line.
+const LINE: usize = 8;
+
+const META_OCCUPIED: u64 = 1 << 15;
+/// Touched since the hand came by.
+const META_REFERENCED: u64 = 1 << 14;
+const META_LENGTH: u64 = META_REFERENCED - 1;
+const _: () = assert!((KEY_BYTES_MAX as u64) < META_LENGTH);
+const _: () = assert!(KEYS_MIN as usize >= 2 * BATCH_MAX);
+
+/// State by key.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    /// Upper half: that of the hash. Lower half: number of the block, from 1.
+    slots: Vec<u64>,
+    /// The upper bits of a hash are its home slot.
+    shift: u32,
+    words: Vec<u64>,
+    /// Where block 0 begins, so that blocks begin with a cache line.
+    offset: usize,
+    stride: usize,
+    header: usize,
+    /// State of a new key.
+    initial: Vec<u64>,
+    capacity: u32,
+    /// Blocks that were ever used; those beyond were not.
+    used: u32,
+    /// First free block below `used`, from 1; the next stands where its identity was.
+    free: u32,
+    live: u32,
+    /// Where the clock's hand stands.
+    hand: u32,
+    /// Where the search for expired keys stands.
+    sweep: u32,
+    /// Number of the batch.
+    stamp: u16,
+    expire_seconds: Option<u32>,
+    seed: u64,
+    /// Bytes of keys that are longer than fits a block.
+    long: Vec<Box<[u8]>>,
+    long_free: Vec<u32>,
+    pub(crate) evicted: u64,
+    pub(crate) expired: u64,
+    /// What reading ahead came to: kept, so that it is done.
+    read_ahead: u64,
+}
+
+/// Keys of a batch.
+#[derive(Debug)]
+pub(crate) struct Probes {
+    pub(crate) hashes: [u64; BATCH_MAX],
+    /// Of a number its bits, of a text its hash.
+    pub(crate) identities: [u64; BATCH_MAX],
+}
+
+impl Probes {
+    pub(crate) const fn new() -> Self {
+        Self { hashes: [0; BATCH_MAX], identities: [0; BATCH_MAX] }
+    }
+}
+
+impl Keys {
+    /// Words that a key takes in all, with `state` words for kernels.
+    pub(crate) fn stride(is_text: bool, state: usize) -> usize {
+        let whole = state + if is_text { TEXT_HEADER } else { NUMBER_HEADER };
+        // A block that fits a line shall lie in one.
+        if whole <= LINE { whole.next_power_of_two() } else { whole.next_multiple_of(LINE) }
+    }
+
+    /// Slots of a table for that many keys: at most half of them are taken.
+    pub(crate) fn slot_count(capacity: u32) -> usize {
+        (capacity as usize * 2).next_power_of_two()
+    }
+
+    pub(crate) fn new(
+        is_text: bool,
+        initial: Vec<u64>,
+        capacity: u32,
+        expire_seconds: Option<u32>,
+        seed: u64,
+    ) -> Self {
+        let stride = Self::stride(is_text, initial.len());
+        let slot_count = Self::slot_count(capacity);
+        let words = vec![0_u64; stride * capacity as usize + LINE];
+        // The vector is never moved, so this holds.
+        let offset = words.as_ptr().align_offset(LINE * size_of::<u64>()).min(LINE);
+        Self {
+            slots: vec![0; slot_count],
+            shift: 64 - slot_count.trailing_zeros(),
+            words,
+            offset,
+            stride,
+            header: if is_text { TEXT_HEADER } else { NUMBER_HEADER },
+            initial,
+            capacity,
+            used: 0,
+            free: 0,
+            live: 0,
+            hand: 0,
+            sweep: 0,
+            stamp: 0,
+            expire_seconds,
+            seed,
+            long: Vec::new(),
+            long_free: Vec::new(),
+            evicted: 0,
+            expired: 0,
+            read_ahead: 0,
+        }
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    pub(crate) fn live(&self) -> u32 {
+        self.live
+    }
+
+    pub(crate) fn is_text(&self) -> bool {
+        self.header == TEXT_HEADER
+    }
+
+    /// All words; those of a row's state begin where [`Keys::resolve`] said.
+    #[inline]
+    pub(crate) fn words(&mut self) -> &mut [u64] {
+        &mut self.words
+    }
+
+    /// Finds the state of each row's key, or makes it, and writes to `states` where it begins. `text` has the bytes of a row's key
+    /// where keys are text. `now` is in seconds.
+    pub(crate) fn resolve<'a>(
+        &mut self,
+        now: u32,
+        rows: &Rows,
+        probes: &Probes,
+        text: impl Fn(u8) -> &'a [u8],
+        states: &mut [u32; BATCH_MAX],
+    ) {
+        self.stamp = self.stamp.wrapping_add(1);
+        self.sweep(now, rows.len() as u32 / 4 + 1);
+        let mut sum = 0;
+        for row in rows.iter() {
+            sum ^= self.slots[self.home(probes.hashes[usize::from(row)])];
+        }
+        let mut blocks = [0_u32; BATCH_MAX];
+        for row in rows.iter() {
+            blocks[usize::from(row)] = self.candidate(probes.hashes[usize::from(row)]);
+        }
+        // Also the line behind, where the state of a text key begins.
+        let reach = if self.is_text() { TEXT_HEADER } else { 0 };
+        for row in rows.iter() {
+            let block = blocks[usize::from(row)];
+            if block > 0 {
+                let base = self.base(block - 1);
+                sum ^= self.words[base] ^ self.words[base + reach];
+            }
+        }
+        self.read_ahead = sum;
+        // Whatever is there already is marked first, so that no new key of this batch takes its place.
+        let mut missed = Rows::none();
+        for row in rows.iter() {
+            let index = usize::from(row);
+            let block = blocks[index];
+            if block > 0 && self.holds(block - 1, probes.identities[index], || text(row)) {
+                states[index] = self.touch(block - 1, now);
+            } else {
+                missed.push(row);
+            }
+        }
+        for row in missed.iter() {
+            let index = usize::from(row);
+            let (hash, identity) = (probes.hashes[index], probes.identities[index]);
+            let key = if self.is_text() { text(row) } else { &[] };
+            states[index] = match self.find(hash, identity, key) {
+                Some(block) => self.touch(block, now),
+                None => self.insert(hash, identity, key, now),
+            };
+        }
+    }
+
+    #[inline]
+    fn home(&self, hash: u64) -> usize {
+        (hash >> self.shift) as usize
+    }
+
+    #[inline]
+    fn base(&self, block: u32) -> usize {
+        self.offset + block as usize * self.stride
+    }
+
+    /// The first block, from 1, in a slot with the hash's tag; 0 if there is none.
+    #[inline]
+    fn candidate(&self, hash: u64) -> u32 {
+        let mut at = self.home(hash);
+        loop {
+            let slot = self.slots[at];
+            if slot == 0 || slot >> 32 == hash >> 32 {
+                return slot as u32;
+            }
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+    }
+
+    /// Whether `block` is that of the key.
+    #[inline]
+    fn holds<'a>(&self, block: u32, identity: u64, key: impl FnOnce() -> &'a [u8]) -> bool {
+        let base = self.base(block);
+        self.words[base] == identity && (!self.is_text() || self.is_key(base, key()))
+    }
+
+    #[inline]
+    fn is_key(&self, base: usize, key: &[u8]) -> bool {
+        if self.words[base + 1] & META_LENGTH != key.len() as u64 {
+            return false;
+        }
+        if key.len() > INLINE_BYTES {
+            return *self.long[self.words[base + NUMBER_HEADER] as usize] == *key;
+        }
+        let stored = &self.words[base + NUMBER_HEADER..base + TEXT_HEADER];
+        let (whole, rest) = key.as_chunks::<8>();
+        let same = whole.iter().zip(stored).all(|(a, b)| u64::from_le_bytes(*a) == *b);
+        same && (rest.is_empty() || stored[whole.len()] == last_word(rest))
+    }
+
+    /// The key's block, its tag shared by others or not.
+    fn find(&self, hash: u64, identity: u64, key: &[u8]) -> Option<u32> {
+        let mut at = self.home(hash);
+        loop {
+            let slot = self.slots[at];
+            if slot == 0 {
+                return None;
+            }
+            let block = (slot as u32).wrapping_sub(1);
+            if slot >> 32 == hash >> 32 && self.holds(block, identity, || key) {
+                return Some(block);
+            }
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+    }
+
+    /// Marks a block as used now, and returns where its state begins; what has expired begins anew.
+    #[inline]
+    fn touch(&mut self, block: u32, now: u32) -> u32 {
+        let base = self.base(block);
+        let meta = self.words[base + 1];
+        if self.is_expired(meta, now) {
+            self.expired += 1;
+            let state = base + self.header;
+            self.words[state..state + self.initial.len()].copy_from_slice(&self.initial);
+        }
+        let length = meta & META_LENGTH;
+        self.words[base + 1] = self.meta(now) | length;
+        (base + self.header) as u32
+    }
+
+    #[inline]
+    fn meta(&self, now: u32) -> u64 {
+        u64::from(now) << 32 | u64::from(self.stamp) << 16 | META_OCCUPIED | META_REFERENCED
+    }
+
+    #[inline]
+    fn is_expired(&self, meta: u64, now: u32) -> bool {
+        let age = now.saturating_sub((meta >> 32) as u32);
+        self.expire_seconds.is_some_and(|expire| age > expire)
+    }
+
+    fn insert(&mut self, hash: u64, identity: u64, key: &[u8], now: u32) -> u32 {
+        let block = self.claim();
+        let base = self.base(block);
+        self.words[base] = identity;
+        self.words[base + 1] = self.meta(now) | key.len() as u64;
+        if key.len() > INLINE_BYTES {
+            self.words[base + NUMBER_HEADER] = u64::from(self.keep_long(key));
+        } else if self.is_text() {
+            let place = &mut self.words[base + NUMBER_HEADER..base + TEXT_HEADER];
+            for (word, chunk) in place.iter_mut().zip(key.chunks(8)) {
+                *word = last_word(chunk);
+            }
+        }
+        let state = base + self.header;
+        self.words[state..state + self.initial.len()].copy_from_slice(&self.initial);
+        let mut at = self.home(hash);
+        while self.slots[at] != 0 {
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+        self.slots[at] = hash >> 32 << 32 | u64::from(block + 1);
+        self.live += 1;
+        state as u32
+    }
+
+    fn keep_long(&mut self, key: &[u8]) -> u32 {
+        match self.long_free.pop() {
+            Some(place) => {
+                self.long[place as usize] = key.into();
+                place
+            }
+            None => {
+                self.long.push(key.into());
+                self.long.len() as u32 - 1
+            }
+        }
+    }
+
+    /// A block that belongs to no key: a free one, a new one, or that of a key which was not used for long.
+    fn claim(&mut self) -> u32 {
+        if self.free == 0 && self.used < self.capacity {
+            self.used += 1;
+            return self.used - 1;
+        }
+        if self.free == 0 {
+            let block = self.least_used();
+            self.remove(block);
+            self.evicted += 1;
+        }
+        let block = self.free - 1;
+        self.free = self.words[self.base(block)] as u32;
+        block
+    }
+
+    /// Goes round as the hand of a clock: what was touched since it last came by is passed over once. At most a batch of blocks is
+    /// held by this batch, and there are more, so it ends in its second round.
+    fn least_used(&mut self) -> u32 {
+        loop {
+            let block = self.hand;
+            self.hand = if block + 1 == self.used { 0 } else { block + 1 };
+            let at = self.base(block) + 1;
+            let meta = self.words[at];
+            if (meta >> 16) as u16 == self.stamp {
+                continue;
+            }
+            if meta & META_REFERENCED == 0 {
+                return block;
+            }
+            self.words[at] = meta & !META_REFERENCED;
+        }
+    }
+
+    /// Looks at the next `count` blocks for expired ones.
+    fn sweep(&mut self, now: u32, count: u32) {
+        if self.expire_seconds.is_none() {
+            return;
+        }
+        for _ in 0..count.min(self.used) {
+            let block = self.sweep % self.used;
+            self.sweep = block + 1;
+            let meta = self.words[self.base(block) + 1];
+            if meta & META_OCCUPIED != 0 && self.is_expired(meta, now) {
+                self.remove(block);
+                self.expired += 1;
+            }
+        }
+    }
+
+    /// Removes expired keys among the next `count` blocks, for callers without messages.
+    pub(crate) fn expire(&mut self, now: u32, count: u32) {
+        self.sweep(now, count);
+    }
+
+    fn remove(&mut self, block: u32) {
+        let base = self.base(block);
+        let identity = self.words[base];
+        let hash = if self.is_text() { identity } else { hash::word(self.seed, identity) };
+        let mask = self.slots.len() - 1;
+        let mut hole = self.home(hash);
+        while self.slots[hole] as u32 != block + 1 {
+            hole = (hole + 1) & mask;
+        }
+        // Those behind move up, as long as that brings them no further than their home.
+        let mut next = (hole + 1) & mask;
+        while self.slots[next] != 0 {
+            let home = self.home(self.slots[next]);
+            if next.wrapping_sub(home) & mask >= next.wrapping_sub(hole) & mask {
+                self.slots[hole] = self.slots[next];
+                hole = next;
+            }
+            next = (next + 1) & mask;
+        }
+        self.slots[hole] = 0;
+        if self.words[base + 1] & META_LENGTH > INLINE_BYTES as u64 {
+            let place = self.words[base + NUMBER_HEADER] as u32;
+            self.long[place as usize] = Box::default();
+            self.long_free.push(place);
+        }
+        self.words[base] = u64::from(self.free);
+        self.words[base + 1] = 0;
+        self.free = block + 1;
+        self.live -= 1;
+    }
+
+    /// Each key with the second of its last use and its state, those of the least recently used first.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        let mut blocks: Vec<(u64, u32)> = (0..self.used)
+            .map(|block| (self.words[self.base(block) + 1], block))
+            .filter(|(meta, _)| meta & META_OCCUPIED != 0)
+            .map(|(meta, block)| (meta >> 32, block))
+            .collect();
+        blocks.sort_unstable();
+        blocks.into_iter().map(|(seen, block)| {
+            let base = self.base(block);
+            let length = (self.words[base + 1] & META_LENGTH) as usize;
+            let state = base + self.header;
+            let mut key = Vec::with_capacity(length);
+            if length > INLINE_BYTES {
+                key.extend_from_slice(&self.long[self.words[base + NUMBER_HEADER] as usize]);
+            } else if self.is_text() {
+                for word in &self.words[base + NUMBER_HEADER..base + TEXT_HEADER] {
+                    key.extend_from_slice(&word.to_le_bytes());
+                }
+                key.truncate(length);
+            } else {
+                key.extend_from_slice(&self.words[base].to_le_bytes());
+            }
+            Entry { key, seen: seen as u32, state: &self.words[state..state + self.initial.len()] }
+        })
+    }
+
+    /// Puts in a key from a snapshot, and returns its state, which is that of a new key.
+    pub(crate) fn restore(&mut self, key: &[u8], seen: u32) -> Option<&mut [u64]> {
+        let (hash, identity, key): (u64, u64, &[u8]) = if self.is_text() {
+            let hash = hash::bytes(self.seed, key);
+            (hash, hash, key)
+        } else {
+            let bits = u64::from_le_bytes(key.try_into().ok()?);
+            (hash::word(self.seed, bits), bits, &[])
+        };
+        if key.len() > KEY_BYTES_MAX || self.find(hash, identity, key).is_some() {
+            return None;
+        }
+        // A batch of its own each, so that nothing of it is held.
+        self.stamp = self.stamp.wrapping_add(1);
+        let state = self.insert(hash, identity, key, seen) as usize;
+        Some(&mut self.words[state..state + self.initial.len()])
+    }
+
+    /// Forgets all keys.
+    pub(crate) fn clear(&mut self) {
+        self.slots.fill(0);
+        self.long.clear();
+        self.long_free.clear();
+        (self.used, self.free, self.live, self.hand, self.sweep) = (0, 0, 0, 0, 0);
+    }
+}
+
+/// A key with its state, for a snapshot.
+#[derive(Debug)]
+pub(crate) struct Entry<'a> {
+    /// Text, or the 8 bytes of a number.
+    pub(crate) key: Vec<u8>,
+    /// The second of its last use.
+    pub(crate) seen: u32,
+    pub(crate) state: &'a [u64],
+}
+
+/// Up to 8 bytes as a word, little-endian, filled up with zeros.
+#[inline]
+fn last_word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! Decimal numbers in text, read exactly: the float nearest to what is written, or an error.
+//!
+//! Up to 15 digits fit a float's 53 bits, and so does the power of ten that they are divided by, so that one division rounds
+//! once and right. What is longer or has an exponent goes to the standard library, which is exact as well and slower.
+
+/// Powers of ten that a float holds exactly, as far as [`DIGITS_MAX`] needs them.
+const TENS: [f64; DIGITS_MAX + 1] =
+    [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
+
+/// Digits of a number that is read in one go.
+const DIGITS_MAX: usize = 15;
+
+/// Whole numbers up to here are all floats.
+pub(crate) const INTEGER_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// Why a text is no number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NumberError {
+    /// It is written in no way that a decimal number is: `NaN`, `0x10`, `1,5`.
+    Form,
+    /// It is too large for a float, such as 1e309.
+    Range,
+}
+
+/// The number that `text` is, blanks around it aside. Leading zeros and a sign `+` are allowed.
+pub(crate) fn parse(text: &[u8]) -> Result<f64, NumberError> {
+    let text = text.trim_ascii();
+    match prefix(text) {
+        Some((value, bytes)) if bytes == text.len() => Ok(value),
+        _ => parse_slowly(text),
+    }
+}
+
+/// The number that `text` begins with and its bytes, if it is a plain decimal of at most 15 digits.
+#[inline]
+pub(crate) fn prefix(text: &[u8]) -> Option<(f64, usize)> {
+    let negative = text.first() == Some(&b'-');
+    let start = usize::from(negative);
+    let (mantissa, whole) = digits(text, start, 0);
+    let mut end = start + whole;
+    let (mut mantissa, mut fraction) = (mantissa, 0);
+    if text.get(end) == Some(&b'.') {
+        (mantissa, fraction) = digits(text, end + 1, mantissa);
+        end += 1 + fraction;
+    }
+    if whole + fraction == 0 || whole + fraction > DIGITS_MAX {
+        return None;
+    }
+    let value = mantissa as f64 / TENS[fraction];
+    Some((if negative { -value } else { value }, end))
+}
+
+/// The digits of `text` from `start` on, put behind those of `mantissa`, and how many they are. Wraps where there are too many.
+#[inline]
+fn digits(text: &[u8], start: usize, mut mantissa: u64) -> (u64, usize) {
+    let mut count = 0;
+    for byte in text.get(start..).unwrap_or_default() {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            break;
+        }
+        mantissa = mantissa.wrapping_mul(10).wrapping_add(u64::from(digit));
+        count += 1;
+    }
+    (mantissa, count)
+}
+
+#[cold]
+fn parse_slowly(text: &[u8]) -> Result<f64, NumberError> {
+    if !is_decimal(text) {
+        return Err(NumberError::Form);
+    }
+    let text = std::str::from_utf8(text).map_err(|_| NumberError::Form)?;
+    let value = text.parse::<f64>().map_err(|_| NumberError::Form)?;
+    if value.is_finite() { Ok(value) } else { Err(NumberError::Range) }
+}
+
+/// Whether it is a sign, digits with a point among them, and an exponent, each but a digit optional. The standard library takes
+/// `inf` and `NaN` as well.
+fn is_decimal(text: &[u8]) -> bool {
+    let mut rest = text.strip_prefix(b"-").or(text.strip_prefix(b"+")).unwrap_or(text);
+    let mut count = 0;
+    let skip_digits = |rest: &mut &[u8]| {
+        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        *rest = &rest[digits..];
+        digits
+    };
+    count += skip_digits(&mut rest);
+    if let Some(after) = rest.strip_prefix(b".") {
+        rest = after;
+        count += skip_digits(&mut rest);
+    }
+    if count == 0 {
+        return false;
+    }
+    if let Some(after) = rest.strip_prefix(b"e").or(rest.strip_prefix(b"E")) {
+        rest = after.strip_prefix(b"-").or(after.strip_prefix(b"+")).unwrap_or(after);
+        if skip_digits(&mut rest) == 0 {
+            return false;
+        }
+    }
+    rest.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_or_refused() {
+        use NumberError::{Form, Range};
+        for (text, expected) in [
+            ("0", Ok(0.0)),
+            ("007", Ok(7.0)),
+            ("1.10", Ok(1.1)),
+            (" 98.6 ", Ok(98.6)), // fixed columns are padded
+            ("-0", Ok(0.0)),      // equal to it, with its sign
+            ("+5", Ok(5.0)),
+            (".5", Ok(0.5)),
+            ("5.", Ok(5.0)),
+            ("999999999999999", Ok(999_999_999_999_999.0)), // 15 digits
+            ("9007199254740993", Ok(9_007_199_254_740_992.0)), // ties to even
+            ("0.1000000000000000055511151231257827", Ok(0.1)),
+            ("1234567890123456789012345678901234567890", Ok(1.234_567_890_123_456_8e39)),
+            ("1e308", Ok(1e308)),
+            ("1E-3", Ok(0.001)),
+            ("1e-400", Ok(0.0)), // nearer to 0 than to any other float
+            ("1e309", Err(Range)),
+            ("-1e309", Err(Range)),
+            ("NaN", Err(Form)),
+            ("inf", Err(Form)),
+            ("-Infinity", Err(Form)),
+            ("0x10", Err(Form)),
+            ("1_000", Err(Form)),
+            ("1,5", Err(Form)),
+            ("1.2.3", Err(Form)),
+            ("1e", Err(Form)),
+            ("--1", Err(Form)),
+            (".", Err(Form)),
+            ("-", Err(Form)),
+            ("", Err(Form)),
+            ("5 5", Err(Form)),
+            ("\u{664}", Err(Form)), // a digit, but no ASCII one
+        ] {
+            assert_eq!(parse(text.as_bytes()), expected, "{text:?}");
+        }
+        assert!(parse(b"-0").unwrap().is_sign_negative());
+    }
+
+    #[test]
+    fn a_prefix_ends_where_the_number_does() {
+        for (text, expected) in [
+            ("12,3", Some((12.0, 2))),
+            ("-1.5,", Some((-1.5, 4))),
+            ("1.5e3", Some((1.5, 3))), // the caller sees that it is not over
+            ("x", None),
+            ("1234567890123456", None), // 16 digits
+        ] {
+            assert_eq!(prefix(text.as_bytes()), expected, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_what_the_standard_library_reads(text in "-?[0-9]{0,18}\\.?[0-9]{0,18}") {
+            let expected = text.parse::<f64>().ok().map(f64::to_bits);
+            prop_assert_eq!(parse(text.as_bytes()).ok().map(f64::to_bits), expected);
+        }
+
+        #[test]
+        fn any_float_is_read_as_it_was_written(value in proptest::num::f64::NORMAL) {
+            prop_assert_eq!(parse(format!("{value}").as_bytes()), Ok(value));
+            prop_assert_eq!(parse(format!("{value:e}").as_bytes()), Ok(value));
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! From payloads to columns.
+//!
+//! ```text
+//!  payloads ──▶ csv │ json │ senml │ cbor │ fixed ──▶ Cells of a row ──▶ columns of the batch
+//! ```
+//!
+//! Always true: whatever a payload holds, nothing here panics, recurses or allocates by what it claims; a row that is read has all
+//! its required fields, a row that is not has its reason.
+
+mod cbor;
+mod csv;
+mod fixed;
+mod json;
+mod senml;
+
+use std::ops::Range;
+
+use self::{csv::Csv, fixed::Fixed};
+use crate::{
+    bad::{Bad, Reason},
+    batch::{BATCH_MAX, Batch, Column, Place, Text},
+    message::Message,
+    number::{self, INTEGER_MAX},
+    spec::{FieldKind, FieldSpec, Format, TimeUnit},
+    time,
+};
+
+/// What SenML calls the time of a record, as the source of a field.
+pub(crate) const RECORD_TIME: &str = "@time";
+
+/// A format and its fields, checked.
+#[derive(Debug)]
+pub(crate) struct Parser {
+    pub(crate) fields: Vec<Field>,
+    form: Form,
+    message_bytes_max: usize,
+}
+
+#[derive(Debug)]
+enum Form {
+    Csv(Csv),
+    Json,
+    SenmlJson,
+    Cbor,
+    SenmlCbor,
+    Fixed(Fixed),
+}
+
+/// A field, checked.
+#[derive(Debug)]
+pub(crate) struct Field {
+    pub(crate) name: String,
+    /// What payloads call it, the usual name first.
+    names: Vec<Box<[u8]>>,
+    pub(crate) kind: FieldKind,
+    unit: TimeUnit,
+    pub(crate) optional: bool,
+    scale: f64,
+    pub(crate) column: Column,
+}
+
+/// One value of a payload, not yet of any type.
+#[derive(Clone, Copy, Debug)]
+enum Value<'a> {
+    /// There, and nothing: `null`, or an empty column.
+    Missing,
+    Number(f64),
+    /// A number or time in text, or text, as it stands in the payload.
+    Bytes(&'a [u8]),
+    /// The same, in the batch's scratch.
+    Scratch(usize, usize),
+}
+
+impl Parser {
+    /// A parser of `fields`, whose columns are theirs already.
+    pub(crate) fn new(
+        format: Format,
+        specs: &[FieldSpec],
+        columns: Vec<Column>,
+        delimiter: u8,
+        header: bool,
+        message_bytes_max: usize,
+    ) -> Self {
+        let fields = specs.iter().zip(columns).map(|(spec, column)| {
+            let usual = spec.from.as_ref().unwrap_or(&spec.name);
+            Field {
+                name: spec.name.clone(),
+                names: std::iter::once(usual)
+                    .chain(&spec.aliases)
+                    .map(|name| name.as_bytes().into())
+                    .collect(),
+                kind: spec.kind,
+                unit: spec.unit,
+                optional: spec.optional,
+                scale: spec.scale.unwrap_or(1.0),
+                column,
+            }
+        });
+        let form = match format {
+            Format::Csv => Form::Csv(Csv::new(specs, delimiter, header)),
+            Format::Json => Form::Json,
+            Format::SenmlJson => Form::SenmlJson,
+            Format::Cbor => Form::Cbor,
+            Format::SenmlCbor => Form::SenmlCbor,
+            Format::Fixed => Form::Fixed(Fixed::new(specs)),
+        };
+        Self { fields: fields.collect(), form, message_bytes_max }
+    }
+
+    /// Reads `messages` into the columns of `batch`, and says what is wrong with those that cannot be read.
+    /// `now` is in seconds.
+    pub(crate) fn run(&mut self, now: f64, messages: &[Message<'_>], batch: &mut Batch) {
+        batch.scratch.clear();
+        batch.bad[..messages.len()].fill(None);
+        if let Form::Fixed(fixed) = &self.form {
+            // Column after column: each of its loops does one thing.
+            for (row, message) in messages.iter().enumerate() {
+                if message.payload.len() > self.message_bytes_max {
+                    batch.bad[row] = Some(Bad { reason: Reason::TooLong, field: None });
+                }
+            }
+            fixed.run(&self.fields, messages, batch);
+            return;
+        }
+        for field in &self.fields {
+            match field.column {
+                Column::Number(index) => batch.numbers[index][..messages.len()].fill(f64::NAN),
+                Column::Text(index) => batch.texts[index][..messages.len()].fill(Text::default()),
+                Column::Topic => {}
+            }
+        }
+        for (row, message) in messages.iter().enumerate() {
+            if message.payload.len() > self.message_bytes_max {
+                batch.bad[row] = Some(Bad { reason: Reason::TooLong, field: None });
+                continue;
+            }
+            let mut cells = Cells {
+                fields: &self.fields,
+                payload: message.payload,
+                now,
+                row,
+                batch,
+                next: 0,
+                set: [0; SET_WORDS],
+            };
+            let result = match &mut self.form {
+                Form::Csv(csv) => csv.read(message.payload, &mut cells),
+                Form::Json => json::read_object(message.payload, &mut cells),
+                Form::SenmlJson => senml::read_json(message.payload, &mut cells),
+                Form::Cbor => cbor::read_map(message.payload, &mut cells),
+                Form::SenmlCbor => senml::read_cbor(message.payload, &mut cells),
+                Form::Fixed(_) => Ok(()),
+            };
+            match result {
+                Ok(()) => cells.finish(),
+                Err(reason) => batch.bad[row] = Some(Bad { reason, field: None }),
+            }
+        }
+    }
+}
+
+/// Most fields of a flow.
+pub(crate) const FIELDS_MAX: usize = 256;
+const SET_WORDS: usize = FIELDS_MAX / 64;
+
+/// The fields of one row, as a format finds them.
+struct Cells<'a, 'b> {
+    fields: &'a [Field],
+    payload: &'a [u8],
+    /// In seconds.
+    now: f64,
+    row: usize,
+    batch: &'b mut Batch,
+    /// Where the next name is looked for first: payloads name fields in one order most of the time.
+    next: usize,
+    /// Fields that have a value, or were said to have none, or a bad one.
+    set: [u64; SET_WORDS],
+}
+
+impl Cells<'_, '_> {
+    /// The field that payloads call `prefix` and `name` in one.
+    fn find(&mut self, prefix: &[u8], name: &[u8]) -> Option<usize> {
+        let is = |known: &[u8]| {
+            known.len() == prefix.len() + name.len()
+                && known.starts_with(prefix)
+                && known.ends_with(name)
+        };
+        let count = self.fields.len();
+        for step in 0..count {
+            let index = self.next + step;
+            let index = if index >= count { index - count } else { index };
+            if self.fields[index].names.iter().any(|known| is(known)) {
+                self.next = index + 1;
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    /// Gives field `index` a value; the last of several counts. What is wrong with it is kept, the first time.
+    fn put(&mut self, index: usize, value: Value<'_>) {
+        let fields = self.fields;
+        let field = &fields[index];
+        let result = match field.column {
+            Column::Number(column) => {
+                let number = self.number(field, value);
+                let place = &mut self.batch.numbers[column][self.row];
+                match number {
+                    Ok(value) => *place = value,
+                    Err(_) => *place = f64::NAN,
+                }
+                number.map(|value| !value.is_nan())
+            }
+            Column::Text(column) => {
+                let text = self.text(value);
+                if let Ok(text) = text {
+                    self.batch.texts[column][self.row] = text;
+                }
+                text.map(|text| !text.is_missing())
+            }
+            Column::Topic => Ok(true),
+        };
+        match result {
+            Ok(true) => self.set[index / 64] |= 1 << (index % 64),
+            Ok(false) => self.set[index / 64] &= !(1 << (index % 64)),
+            Err(reason) => {
+                self.set[index / 64] |= 1 << (index % 64);
+                self.fail(reason, index);
+            }
+        }
+    }
+
+    /// A number of the field's type; NaN where it is missing.
+    fn number(&self, field: &Field, value: Value<'_>) -> Result<f64, Reason> {
+        match value {
+            Value::Missing => Ok(f64::NAN),
+            Value::Number(value) => number_of(field, value),
+            Value::Bytes(bytes) => number_in(field, bytes),
+            Value::Scratch(start, bytes) => {
+                number_in(field, &self.batch.scratch[start..start + bytes])
+            }
+        }
+    }
+
+    fn text(&mut self, value: Value<'_>) -> Result<Text, Reason> {
+        match value {
+            Value::Missing => Ok(Text::default()),
+            // A number where text is expected reads as it is usually written.
+            Value::Number(value) => {
+                use std::io::Write as _;
+                let start = self.batch.scratch.len();
+                let _ = write!(self.batch.scratch, "{value}");
+                Ok(Text::new(Place::Scratch, start, self.batch.scratch.len() - start))
+            }
+            Value::Bytes(bytes) => {
+                std::str::from_utf8(bytes).map_err(|_| Reason::NotText)?;
+                let start = bytes.as_ptr().addr() - self.payload.as_ptr().addr();
+                Ok(Text::new(Place::Payload, start, bytes.len()))
+            }
+            Value::Scratch(start, bytes) => {
+                let text = &self.batch.scratch[start..start + bytes];
+                std::str::from_utf8(text).map_err(|_| Reason::NotText)?;
+                Ok(Text::new(Place::Scratch, start, bytes))
+            }
+        }
+    }
+
+    fn fail(&mut self, reason: Reason, index: usize) {
+        fail(self.batch, self.row, reason, index);
+    }
+
+    /// Names the first field that is missing and may not be.
+    fn finish(mut self) {
+        for index in 0..self.fields.len() {
+            if self.set[index / 64] >> (index % 64) & 1 == 0 && !self.fields[index].optional {
+                self.fail(Reason::Missing, index);
+                return;
+            }
+        }
+    }
+}
+
+/// Keeps what is wrong with a row. What cannot be mended outweighs what can; else the first counts.
+fn fail(batch: &mut Batch, row: usize, reason: Reason, field: usize) {
+    let place = &mut batch.bad[row];
+    // A text that is missing has no last good number.
+    let is_worse = place.is_none_or(|bad| bad.reason.can_be_mended() && !reason.can_be_mended());
+    if is_worse {
+        *place = Some(Bad { reason, field: Some(field as u16) });
+    }
+}
+
+/// A number that is one already, as the field's type wants it.
+#[inline]
+fn number_of(field: &Field, value: f64) -> Result<f64, Reason> {
+    if value.is_nan() {
+        return Err(Reason::NotANumber);
+    }
+    let value = match field.kind {
+        FieldKind::Time => value / field.unit.per_second(),
+        _ => value * field.scale,
+    };
+    checked(field, value)
+}
+
+/// A number in text, as the field's type wants it.
+#[inline]
+fn number_in(field: &Field, bytes: &[u8]) -> Result<f64, Reason> {
+    let bytes = bytes.trim_ascii();
+    if bytes.is_empty() || bytes == b"null" {
+        return Ok(f64::NAN);
+    }
+    if field.kind == FieldKind::Time {
+        return time::parse(bytes, field.unit).map_err(|_| Reason::NotATime);
+    }
+    checked(field, number::parse(bytes)? * field.scale)
+}
+
+#[inline]
+fn checked(field: &Field, value: f64) -> Result<f64, Reason> {
+    if !value.is_finite() {
+        return Err(Reason::OutOfRange);
+    }
+    if field.kind == FieldKind::Integer && (value.fract() != 0.0 || value.abs() > INTEGER_MAX) {
+        return Err(Reason::NotAnInteger);
+    }
+    Ok(value)
+}
+
+/// A part of the payload as text in it.
+fn place_of(payload: &[u8], range: Range<usize>) -> Value<'_> {
+    payload.get(range).map_or(Value::Missing, Value::Bytes)
+}
+
+// Rows are counted by bytes.
+const _: () = assert!(BATCH_MAX == 256);

@@ -1,0 +1,246 @@
+//! SenML packs (RFC 8428) in JSON and CBOR, and the form `{"e":[…],"bt":…}` with values as text.
+//!
+//! A record is a field by its base name and name in one. Its value is `v` plus the base value, or a sum, text, data or a truth; its
+//! time, the field `@time`, is `t` plus the base time. Bases hold from their record on. A record that names no field is skipped.
+
+use super::{
+    Cells, RECORD_TIME, Value,
+    cbor::{self, Item},
+    json::{Reader, Str},
+};
+use crate::{bad::Reason, number};
+
+/// Times below this are relative.
+const RELATIVE_BELOW: f64 = (1_u64 << 28) as f64;
+
+/// What holds for the records to come.
+struct Bases<'a> {
+    name: &'a [u8],
+    value: f64,
+    sum: f64,
+    time: Option<f64>,
+}
+
+/// One record.
+#[derive(Default)]
+struct Record<'a> {
+    name: &'a [u8],
+    value: Option<Value<'a>>,
+    sum: Option<f64>,
+    time: Option<f64>,
+    /// The time as text, where it is no number.
+    time_text: Option<Value<'a>>,
+}
+
+impl Bases<'_> {
+    const fn new() -> Self {
+        Self { name: b"", value: 0.0, sum: 0.0, time: None }
+    }
+}
+
+impl<'a> Record<'a> {
+    fn put(&self, bases: &Bases<'a>, cells: &mut Cells<'_, '_>) {
+        if let Some(index) = cells.find(bases.name, self.name) {
+            let value = match (self.value, self.sum) {
+                // Text that holds a number has the base value added like a number, where there is one.
+                (Some(Value::Bytes(bytes)), _) if bases.value != 0.0 => {
+                    match number::parse(bytes) {
+                        Ok(value) => Some(Value::Number(value + bases.value)),
+                        Err(_) => Some(Value::Bytes(bytes)),
+                    }
+                }
+                (Some(Value::Number(value)), _) => Some(Value::Number(value + bases.value)),
+                (Some(value), _) => Some(value),
+                (None, Some(sum)) => Some(Value::Number(sum + bases.sum)),
+                (None, None) => None,
+            };
+            if let Some(value) = value {
+                cells.put(index, value);
+            }
+        }
+        let text = self.time_text;
+        let time = match (self.time, bases.time) {
+            (None, None) => None,
+            (time, base) => Some(time.unwrap_or(0.0) + base.unwrap_or(0.0)),
+        };
+        if (text.is_some() || time.is_some())
+            && let Some(index) = cells.find(b"", RECORD_TIME.as_bytes())
+        {
+            let absolute = |time: f64| match time {
+                // Section 4.5.3: less than 2^28 seconds is said from now on.
+                time if time < RELATIVE_BELOW => {
+                    (cells.now + time) * cells.fields[index].unit.per_second()
+                }
+                time => time,
+            };
+            let value = text.or(time.map(|time| Value::Number(absolute(time))));
+            cells.put(index, value.unwrap_or(Value::Missing));
+        }
+    }
+}
+
+/// A pack: an array of records, one record, or an object with records under `e`.
+pub(super) fn read_json(payload: &[u8], cells: &mut Cells<'_, '_>) -> Result<(), Reason> {
+    let mut reader = Reader::new(payload);
+    let mut bases = Bases::new();
+    if reader.peek() == Some(b'[') {
+        reader.array(cells, |reader, cells| json_record(reader, cells, &mut bases))?;
+    } else {
+        json_record(&mut reader, cells, &mut bases)?;
+    }
+    reader.end()
+}
+
+fn json_record<'a>(
+    reader: &mut Reader<'a>,
+    cells: &mut Cells<'_, '_>,
+    bases: &mut Bases<'a>,
+) -> Result<(), Reason> {
+    let mut record = Record::default();
+    reader.object(cells, |reader, cells, name| {
+        let Str::Plain(name) = name else { return reader.skip() };
+        match name {
+            b"e" if reader.peek() == Some(b'[') => {
+                return reader.array(cells, |reader, cells| json_inner(reader, cells, bases));
+            }
+            b"n" => record.name = json_name(reader, cells)?,
+            b"bn" => bases.name = json_name(reader, cells)?,
+            b"v" | b"vs" | b"sv" | b"vb" | b"vd" => record.value = reader.value(cells)?,
+            b"s" => record.sum = Some(json_number(reader, cells)?),
+            b"bv" => bases.value = json_number(reader, cells)?,
+            b"bs" => bases.sum = json_number(reader, cells)?,
+            b"t" | b"bt" => {
+                let value = reader.value(cells)?.ok_or(Reason::Format)?;
+                let number = as_number(value, cells);
+                match (number, name) {
+                    (Some(time), b"bt") => bases.time = Some(time),
+                    (Some(time), _) => record.time = Some(time),
+                    (None, _) => record.time_text = Some(value),
+                }
+            }
+            _ => reader.skip()?,
+        }
+        Ok(())
+    })?;
+    record.put(bases, cells);
+    Ok(())
+}
+
+/// A record under `e`, whose bases stand around it, before or behind.
+fn json_inner<'a>(
+    reader: &mut Reader<'a>,
+    cells: &mut Cells<'_, '_>,
+    bases: &Bases<'a>,
+) -> Result<(), Reason> {
+    let mut record = Record::default();
+    reader.object(cells, |reader, cells, name| {
+        let Str::Plain(name) = name else { return reader.skip() };
+        match name {
+            b"n" => record.name = json_name(reader, cells)?,
+            b"v" | b"vs" | b"sv" | b"vb" | b"vd" => record.value = reader.value(cells)?,
+            b"t" => record.time = Some(json_number(reader, cells)?),
+            _ => reader.skip()?,
+        }
+        Ok(())
+    })?;
+    // The time of the pack is put with the object around.
+    let bases = Bases { name: bases.name, time: None, ..*bases };
+    record.put(&bases, cells);
+    Ok(())
+}
+
+fn json_name<'a>(reader: &mut Reader<'a>, cells: &mut Cells<'_, '_>) -> Result<&'a [u8], Reason> {
+    match reader.string(cells)? {
+        Str::Plain(name) => Ok(name),
+        // Names of SenML are letters, digits and `-:./_` (section 4.5.1): one with escapes is nobody's.
+        Str::Escaped(..) => Ok(b"\0"),
+    }
+}
+
+fn json_number(reader: &mut Reader<'_>, cells: &mut Cells<'_, '_>) -> Result<f64, Reason> {
+    let value = reader.value(cells)?.ok_or(Reason::Format)?;
+    as_number(value, cells).ok_or(Reason::Format)
+}
+
+fn as_number(value: Value<'_>, cells: &Cells<'_, '_>) -> Option<f64> {
+    match value {
+        Value::Missing => None,
+        Value::Number(value) => Some(value),
+        Value::Bytes(bytes) => number::parse(bytes).ok(),
+        Value::Scratch(start, bytes) => {
+            number::parse(&cells.batch.scratch[start..start + bytes]).ok()
+        }
+    }
+}
+
+/// Labels of SenML in CBOR (RFC 8428, section 6).
+mod label {
+    pub(super) const BASE_NAME: i64 = -2;
+    pub(super) const BASE_TIME: i64 = -3;
+    pub(super) const BASE_VALUE: i64 = -5;
+    pub(super) const BASE_SUM: i64 = -6;
+    pub(super) const NAME: i64 = 0;
+    pub(super) const VALUE: i64 = 2;
+    pub(super) const STRING_VALUE: i64 = 3;
+    pub(super) const BOOLEAN_VALUE: i64 = 4;
+    pub(super) const SUM: i64 = 5;
+    pub(super) const TIME: i64 = 6;
+    pub(super) const DATA_VALUE: i64 = 8;
+}
+
+/// A pack in CBOR: an array of maps.
+pub(super) fn read_cbor(payload: &[u8], cells: &mut Cells<'_, '_>) -> Result<(), Reason> {
+    let mut reader = cbor::Reader::new(payload);
+    let mut bases = Bases::new();
+    let mut records = match reader.item()? {
+        Item::Array(count) => count,
+        _ => return Err(Reason::Format),
+    };
+    while reader.more(&mut records)? {
+        let mut members = match reader.item()? {
+            Item::Map(count) => count,
+            _ => return Err(Reason::Format),
+        };
+        let mut record = Record::default();
+        while reader.more(&mut members)? {
+            let name = match reader.item()? {
+                Item::Integer(label) => label,
+                // Extensions have names of text.
+                Item::Text(_) => {
+                    reader.skip()?;
+                    continue;
+                }
+                _ => return Err(Reason::Format),
+            };
+            match name {
+                label::NAME => record.name = cbor_text(&mut reader)?,
+                label::BASE_NAME => bases.name = cbor_text(&mut reader)?,
+                label::VALUE | label::STRING_VALUE | label::BOOLEAN_VALUE | label::DATA_VALUE => {
+                    record.value = reader.value()?;
+                }
+                label::SUM => record.sum = Some(cbor_number(&mut reader)?),
+                label::BASE_VALUE => bases.value = cbor_number(&mut reader)?,
+                label::BASE_SUM => bases.sum = cbor_number(&mut reader)?,
+                label::TIME => record.time = Some(cbor_number(&mut reader)?),
+                label::BASE_TIME => bases.time = Some(cbor_number(&mut reader)?),
+                _ => reader.skip()?,
+            }
+        }
+        record.put(&bases, cells);
+    }
+    reader.end()
+}
+
+fn cbor_text<'a>(reader: &mut cbor::Reader<'a>) -> Result<&'a [u8], Reason> {
+    match reader.item()? {
+        Item::Text(text) => Ok(text),
+        _ => Err(Reason::Format),
+    }
+}
+
+fn cbor_number(reader: &mut cbor::Reader<'_>) -> Result<f64, Reason> {
+    match reader.value()? {
+        Some(Value::Number(value)) => Ok(value),
+        _ => Err(Reason::Format),
+    }
+}

@@ -1,0 +1,290 @@
+//! The state of a flow as bytes, so that it survives a restart.
+//!
+//! ```text
+//!  magic 8 │ major 2 │ minor 2 │ features 4 │ key 8 │ steps: count 4, { fingerprint 8, words 4, shared 4, words of the flow }
+//!  keys: count 4, { length 2, bytes, second of last use 4, words } │ CRC-32C of all before 4          (all little-endian)
+//! ```
+//!
+//! A key's words stand in the order of the steps. A step is known by a fingerprint of what it is told to do: state goes to the steps
+//! of a changed flow that are as they were, and the others begin anew. Where the key has changed, all do.
+
+use crate::{
+    flow::Flow,
+    hash,
+    keys::{Entry, Keys},
+};
+
+const MAGIC: [u8; 8] = *b"TGFLOWST";
+const MAJOR: u16 = 1;
+const MINOR: u16 = 0;
+/// Feature bits that must be known to be passed over; the others are optional.
+const FEATURES_REQUIRED: u32 = 0xffff_0000;
+
+/// What a snapshot brought back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Keys that have state again.
+    pub keys: u64,
+    /// Keys of the snapshot that have none: there are more than the flow keeps, or their key is another now.
+    pub keys_left_out: u64,
+    /// Steps of this flow whose state begins anew, such as `step 3 (kalman)`, since the snapshot holds none that fits.
+    pub began_anew: Vec<String>,
+    /// Steps of the snapshot that are not in this flow: their state is dropped.
+    pub dropped: usize,
+}
+
+/// A step of a snapshot.
+struct Past {
+    fingerprint: u64,
+    words: usize,
+    /// Where in a key's words its own begin.
+    at: usize,
+    shared: Vec<u64>,
+    is_used: bool,
+}
+
+impl Flow {
+    /// All state, for [`Flow::restore`].
+    pub fn snapshot(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend(MAGIC);
+        out.extend(MAJOR.to_le_bytes());
+        out.extend(MINOR.to_le_bytes());
+        out.extend(0_u32.to_le_bytes());
+        out.extend(self.key_fingerprint.to_le_bytes());
+        out.extend((1 + self.steps.len() as u32).to_le_bytes());
+        let (fingerprint, words) = self.mended_state();
+        out.extend(fingerprint.to_le_bytes());
+        out.extend((words as u32).to_le_bytes());
+        out.extend(0_u32.to_le_bytes());
+        for step in &self.steps {
+            out.extend(step.fingerprint.to_le_bytes());
+            out.extend((step.words as u32).to_le_bytes());
+            let shared = step.kernel.shared_words();
+            out.extend((shared.len() as u32).to_le_bytes());
+            put_words(&mut out, shared);
+        }
+        let keys = self.keys.as_ref();
+        out.extend(keys.map_or(0, Keys::live).to_le_bytes());
+        for Entry { key, seen, state } in keys.into_iter().flat_map(Keys::entries) {
+            out.extend((key.len() as u16).to_le_bytes());
+            out.extend(key);
+            out.extend(seen.to_le_bytes());
+            put_words(&mut out, state);
+        }
+        let sum = crc32c::crc32c(&out);
+        out.extend(sum.to_le_bytes());
+        out
+    }
+
+    /// Takes up state that a flow of this name had, in place of what there is.
+    ///
+    /// # Errors
+    /// [`SnapshotError`]: the snapshot is damaged or of a later version; the state is as it was then.
+    pub fn restore(&mut self, snapshot: &[u8]) -> Result<Restored, SnapshotError> {
+        let (body, sum) = snapshot.split_last_chunk::<4>().ok_or(SnapshotError::Cut)?;
+        let mut reader = Reader { rest: body };
+        if reader.array::<8>()? != MAGIC {
+            return Err(SnapshotError::Magic);
+        }
+        let major = reader.u16()?;
+        let _minor = reader.u16()?;
+        let features = reader.u32()?;
+        if major != MAJOR || features & FEATURES_REQUIRED != 0 {
+            return Err(SnapshotError::Version { major, features });
+        }
+        if crc32c::crc32c(body) != u32::from_le_bytes(*sum) {
+            return Err(SnapshotError::Checksum);
+        }
+        let same_key = reader.u64()? == self.key_fingerprint;
+        let mut past = reader.steps()?;
+        let words: usize = past.iter().map(|step| step.words).sum();
+        let keys = reader.u32()?;
+        // Looked at in whole before anything is changed.
+        let entries = reader.rest;
+        for _ in 0..keys {
+            reader.entry(words)?;
+        }
+        if !reader.rest.is_empty() {
+            return Err(SnapshotError::Cut);
+        }
+        let mut restored = Restored::default();
+        let moves = self.take_steps(&mut past, same_key, &mut restored);
+        restored.dropped = past.iter().filter(|step| step.words > 0 && !step.is_used).count();
+        let Some(table) = &mut self.keys else {
+            restored.keys_left_out = u64::from(keys);
+            return Ok(restored);
+        };
+        table.clear();
+        if !same_key {
+            restored.keys_left_out = u64::from(keys);
+            return Ok(restored);
+        }
+        let evicted = table.evicted;
+        let mut reader = Reader { rest: entries };
+        for _ in 0..keys {
+            let (key, seen, state) = reader.entry(words)?;
+            let Some(new) = table.restore(key, seen) else { continue };
+            for (from, to, count) in &moves {
+                let old = &state[from * 8..(from + count) * 8];
+                for (word, bytes) in new[*to..to + count].iter_mut().zip(old.as_chunks::<8>().0) {
+                    *word = u64::from_le_bytes(*bytes);
+                }
+            }
+        }
+        table.evicted = evicted;
+        restored.keys = u64::from(table.live());
+        restored.keys_left_out = u64::from(keys).saturating_sub(restored.keys);
+        Ok(restored)
+    }
+
+    /// Finds the steps of the snapshot that are those of this flow: where their words come from, go to, and how many they are.
+    fn take_steps(
+        &mut self,
+        past: &mut [Past],
+        same_key: bool,
+        restored: &mut Restored,
+    ) -> Vec<(usize, usize, usize)> {
+        let mut moves = Vec::new();
+        let (fingerprint, words) = self.mended_state();
+        if words > 0 {
+            match take(past, fingerprint, words, 0).filter(|_| same_key) {
+                Some(old) => moves.push((old.at, 0, words)),
+                None => restored.began_anew.push("last good numbers".to_owned()),
+            }
+        }
+        for step in &mut self.steps {
+            let shared = step.kernel.shared_words().len();
+            if step.words == 0 && shared == 0 {
+                continue;
+            }
+            // State of the flow itself does not hang on its key.
+            match take(past, step.fingerprint, step.words, shared)
+                .filter(|_| same_key || step.words == 0)
+            {
+                Some(old) => {
+                    moves.push((old.at, step.at, step.words));
+                    if let Some(words) = step.kernel.shared() {
+                        words.copy_from_slice(&old.shared);
+                    }
+                }
+                None => restored.began_anew.push(step.name.clone()),
+            }
+        }
+        moves
+    }
+
+    /// The fingerprint and words of last good numbers, which stand first.
+    fn mended_state(&self) -> (u64, usize) {
+        let mut names = String::new();
+        for (column, _) in &self.mended {
+            let is_it = |column_of: crate::batch::Column| {
+                column_of == crate::batch::Column::Number(*column)
+            };
+            if let Some(field) = self.parser.fields.iter().find(|field| is_it(field.column)) {
+                names.push_str(&field.name);
+                names.push('\n');
+            }
+        }
+        (hash::bytes(0, names.as_bytes()), self.mended.len())
+    }
+}
+
+/// The first step of the snapshot that fits and is not taken yet.
+fn take(past: &mut [Past], fingerprint: u64, words: usize, shared: usize) -> Option<&Past> {
+    let found = past.iter_mut().find(|step| {
+        !step.is_used
+            && step.fingerprint == fingerprint
+            && step.words == words
+            && step.shared.len() == shared
+    })?;
+    found.is_used = true;
+    Some(found)
+}
+
+fn put_words(out: &mut Vec<u8>, words: &[u64]) {
+    for word in words {
+        out.extend(word.to_le_bytes());
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], SnapshotError> {
+        let (taken, rest) = self.rest.split_at_checked(count).ok_or(SnapshotError::Cut)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], SnapshotError> {
+        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(SnapshotError::Cut)?;
+        self.rest = rest;
+        Ok(*taken)
+    }
+
+    fn u16(&mut self) -> Result<u16, SnapshotError> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, SnapshotError> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, SnapshotError> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn steps(&mut self) -> Result<Vec<Past>, SnapshotError> {
+        let count = self.u32()?;
+        let mut steps = Vec::new();
+        let mut at = 0_usize;
+        for _ in 0..count {
+            let fingerprint = self.u64()?;
+            let words = self.u32()? as usize;
+            let shared_count = self.u32()? as usize;
+            let shared = self.take(shared_count.saturating_mul(8))?;
+            let shared =
+                shared.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+            steps.push(Past { fingerprint, words, at, shared, is_used: false });
+            at = at.saturating_add(words);
+        }
+        Ok(steps)
+    }
+
+    /// A key, the second of its last use, and the bytes of its words.
+    fn entry(&mut self, words: usize) -> Result<(&'a [u8], u32, &'a [u8]), SnapshotError> {
+        let length = self.u16()?;
+        let key = self.take(usize::from(length))?;
+        let seen = self.u32()?;
+        Ok((key, seen, self.take(words.saturating_mul(8))?))
+    }
+}
+
+/// Why a snapshot was not taken up.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotError {
+    /// It is no snapshot.
+    #[error("these bytes are no snapshot of a flow")]
+    Magic,
+    /// It is of a later version.
+    #[error(
+        "the snapshot is of version {major} with features {features:#x}, which this program does not know; use the one that wrote it"
+    )]
+    Version {
+        /// Its version.
+        major: u16,
+        /// Its features.
+        features: u32,
+    },
+    /// It is damaged.
+    #[error(
+        "the snapshot's checksum is wrong: it is damaged, and the state begins anew without it"
+    )]
+    Checksum,
+    /// It ends too early, or too late.
+    #[error("the snapshot's length is wrong: it is damaged, and the state begins anew without it")]
+    Cut,
+}

@@ -1,0 +1,414 @@
+//! Topics and payloads that flows make: templates, JSON, CSV and SenML from fields.
+//!
+//! Always true: what is rendered as a topic is a valid topic name, or is not published; JSON is valid JSON, whatever the fields hold.
+
+use std::io::Write as _;
+
+use tidegate_message::check_topic_name;
+
+use crate::{
+    batch::{Batch, Column},
+    message::Message,
+    spec::PayloadFormat,
+};
+
+/// Most levels of a topic that is made.
+const LEVELS_MAX: usize = 128;
+
+/// Text with places for what a message holds.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Template {
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Part {
+    Literal(Box<str>),
+    Topic,
+    Level(usize),
+    Field {
+        column: Column,
+        decimals: Option<usize>,
+    },
+    /// Milliseconds since the Unix epoch.
+    Now,
+}
+
+/// What a payload is made of.
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    Template(Template),
+    Fields { format: PayloadFormat, fields: Vec<(Box<str>, Column)> },
+}
+
+/// What a template is filled from.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a> {
+    pub(crate) batch: &'a Batch,
+    pub(crate) message: &'a Message<'a>,
+    pub(crate) row: u8,
+    pub(crate) fixed: &'a [u8],
+    pub(crate) now_millis: i64,
+}
+
+impl Template {
+    /// Reads a template: `{topic}`, `{level:N}` (from 0), `{field:NAME}`, `{field:NAME:DECIMALS}`, `{flow}`, `{now}`; `{{` and `}}`
+    /// are braces.
+    pub(crate) fn parse(
+        text: &str,
+        flow: &str,
+        column_of: impl Fn(&str) -> Option<Column>,
+    ) -> Result<Self, TemplateError> {
+        let mut parts = Vec::new();
+        let mut literal = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find(['{', '}']) {
+            literal.push_str(&rest[..at]);
+            let found = &rest[at..];
+            if let Some(brace) = ["{{", "}}"].into_iter().find(|brace| found.starts_with(brace)) {
+                literal.push_str(&brace[..1]);
+                rest = &found[2..];
+                continue;
+            }
+            let inside = found.strip_prefix('{').and_then(|found| found.split_once('}'));
+            let Some((place, after)) = inside else { return Err(TemplateError::Brace) };
+            rest = after;
+            if place == "flow" {
+                literal.push_str(flow);
+                continue;
+            }
+            if !literal.is_empty() {
+                parts.push(Part::Literal(std::mem::take(&mut literal).into()));
+            }
+            parts.push(Part::parse(place, &column_of)?);
+        }
+        literal.push_str(rest);
+        if !literal.is_empty() {
+            parts.push(Part::Literal(literal.into()));
+        }
+        Ok(Self { parts })
+    }
+
+    /// Adds what it comes to.
+    pub(crate) fn render(&self, source: &Source<'_>, out: &mut Vec<u8>) {
+        for part in &self.parts {
+            part.render(source, out);
+        }
+    }
+
+    /// Adds what it comes to as a topic, or nothing and false if that is none. Wildcards and control characters that fields
+    /// bring become `_`.
+    pub(crate) fn render_topic(&self, source: &Source<'_>, out: &mut Vec<u8>) -> bool {
+        let start = out.len();
+        for part in &self.parts {
+            let part_start = out.len();
+            part.render(source, out);
+            if matches!(part, Part::Field { .. }) {
+                for byte in &mut out[part_start..] {
+                    if matches!(byte, b'+' | b'#' | b'/' | 0..=0x1f | 0x7f) {
+                        *byte = b'_';
+                    }
+                }
+            }
+        }
+        let text = std::str::from_utf8(&out[start..]).ok();
+        let is_topic = text.is_some_and(|text| check_topic_name(text, LEVELS_MAX).is_ok());
+        if !is_topic {
+            out.truncate(start);
+        }
+        is_topic
+    }
+}
+
+impl Part {
+    fn parse(
+        place: &str,
+        column_of: impl Fn(&str) -> Option<Column>,
+    ) -> Result<Self, TemplateError> {
+        let unknown = || TemplateError::Place { place: place.to_owned() };
+        match place.split_once(':') {
+            None if place == "topic" => Ok(Self::Topic),
+            None if place == "now" => Ok(Self::Now),
+            Some(("level", number)) => number.parse().map(Self::Level).map_err(|_| unknown()),
+            Some(("field", name)) => {
+                if let Some(column) = column_of(name) {
+                    return Ok(Self::Field { column, decimals: None });
+                }
+                let (name, decimals) = match name.rsplit_once(':') {
+                    Some((name, decimals)) => (name, decimals.parse::<usize>().ok()),
+                    None => (name, None),
+                };
+                let column = column_of(name)
+                    .ok_or_else(|| TemplateError::Field { field: name.to_owned() })?;
+                match decimals {
+                    Some(0..=17) => Ok(Self::Field { column, decimals }),
+                    _ => Err(unknown()),
+                }
+            }
+            _ => Err(unknown()),
+        }
+    }
+
+    fn render(&self, source: &Source<'_>, out: &mut Vec<u8>) {
+        match self {
+            Self::Literal(text) => out.extend_from_slice(text.as_bytes()),
+            Self::Topic => out.extend_from_slice(source.message.topic.as_bytes()),
+            Self::Level(level) => {
+                let level = source.message.topic.split('/').nth(*level).unwrap_or_default();
+                out.extend_from_slice(level.as_bytes());
+            }
+            Self::Field { column: Column::Number(index), decimals } => {
+                let value = source.number(*index);
+                if value.is_finite() {
+                    match decimals {
+                        Some(decimals) => drop(write!(out, "{value:.decimals$}")),
+                        None => drop(write!(out, "{value}")),
+                    }
+                }
+            }
+            Self::Field { column, .. } => {
+                out.extend_from_slice(source.text(*column).unwrap_or_default());
+            }
+            Self::Now => drop(write!(out, "{}", source.now_millis)),
+        }
+    }
+}
+
+impl Source<'_> {
+    fn number(&self, index: usize) -> f64 {
+        self.batch.numbers[index][usize::from(self.row)]
+    }
+
+    fn text(&self, column: Column) -> Option<&[u8]> {
+        self.batch.text_of(column, self.row, self.message, self.fixed)
+    }
+}
+
+impl Content {
+    /// Adds the payload.
+    pub(crate) fn render(&self, source: &Source<'_>, out: &mut Vec<u8>) {
+        match self {
+            Self::Template(template) => template.render(source, out),
+            Self::Fields { format: PayloadFormat::Json, fields } => json(fields, source, out),
+            Self::Fields { format: PayloadFormat::Csv, fields } => csv(fields, source, out),
+            Self::Fields { format: PayloadFormat::SenmlJson, fields } => {
+                senml(fields, source, out);
+            }
+        }
+    }
+}
+
+fn json(fields: &[(Box<str>, Column)], source: &Source<'_>, out: &mut Vec<u8>) {
+    out.push(b'{');
+    for (place, (name, column)) in fields.iter().enumerate() {
+        if place > 0 {
+            out.push(b',');
+        }
+        json_string(name.as_bytes(), out);
+        out.push(b':');
+        if !json_value(*column, source, out) {
+            out.extend_from_slice(b"null");
+        }
+    }
+    out.push(b'}');
+}
+
+/// Adds a number or string, or nothing and false where the field is missing.
+fn json_value(column: Column, source: &Source<'_>, out: &mut Vec<u8>) -> bool {
+    match column {
+        Column::Number(index) => {
+            let value = source.number(index);
+            if value.is_finite() {
+                let _ = write!(out, "{value}");
+            }
+            value.is_finite()
+        }
+        _ => match source.text(column) {
+            Some(text) => {
+                json_string(text, out);
+                true
+            }
+            None => false,
+        },
+    }
+}
+
+fn csv(fields: &[(Box<str>, Column)], source: &Source<'_>, out: &mut Vec<u8>) {
+    for (place, (_, column)) in fields.iter().enumerate() {
+        if place > 0 {
+            out.push(b',');
+        }
+        match column {
+            Column::Number(index) => {
+                let value = source.number(*index);
+                if value.is_finite() {
+                    let _ = write!(out, "{value}");
+                }
+            }
+            _ => csv_text(source.text(*column).unwrap_or_default(), out),
+        }
+    }
+}
+
+fn senml(fields: &[(Box<str>, Column)], source: &Source<'_>, out: &mut Vec<u8>) {
+    out.push(b'[');
+    let start = out.len();
+    for (name, column) in fields {
+        let record = out.len();
+        if record > start {
+            out.push(b',');
+        }
+        out.extend_from_slice(b"{\"n\":");
+        json_string(name.as_bytes(), out);
+        let key: &[u8] = if matches!(column, Column::Number(_)) { b",\"v\":" } else { b",\"vs\":" };
+        out.extend_from_slice(key);
+        if json_value(*column, source, out) {
+            out.push(b'}');
+        } else {
+            out.truncate(record);
+        }
+    }
+    out.push(b']');
+}
+
+fn json_string(text: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    for &byte in text {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            0..=0x1f => drop(write!(out, "\\u{byte:04x}")),
+            _ => out.push(byte),
+        }
+    }
+    out.push(b'"');
+}
+
+fn csv_text(text: &[u8], out: &mut Vec<u8>) {
+    if !text.iter().any(|byte| matches!(byte, b',' | b'"' | b'\r' | b'\n')) {
+        out.extend_from_slice(text);
+        return;
+    }
+    out.push(b'"');
+    for &byte in text {
+        if byte == b'"' {
+            out.push(b'"');
+        }
+        out.push(byte);
+    }
+    out.push(b'"');
+}
+
+/// Why a text is no template.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    /// A brace is left open, or closes nothing.
+    #[error("a brace has no partner; for a brace itself, write it twice")]
+    Brace,
+    /// There is no such place.
+    #[error(
+        "{{{place}}} stands for nothing; there are {{topic}}, {{level:N}}, {{field:NAME}}, {{field:NAME:DECIMALS}}, {{flow}} and {{now}}"
+    )]
+    Place {
+        /// What stands between the braces.
+        place: String,
+    },
+    /// No field of that name is known here.
+    #[error("no field {field:?} is known here")]
+    Field {
+        /// The name.
+        field: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::{Place, Text};
+
+    fn column_of(name: &str) -> Option<Column> {
+        match name {
+            "t" => Some(Column::Number(0)),
+            "none" => Some(Column::Number(1)),
+            "s" => Some(Column::Text(0)),
+            _ => None,
+        }
+    }
+
+    /// Topic `a/b`, t = 21.5, s = the payload.
+    fn with_source<T>(payload: &str, then: impl FnOnce(&Source<'_>) -> T) -> T {
+        let mut batch = Batch::new(2, 1);
+        batch.numbers[0][0] = 21.5;
+        batch.texts[0][0] = Text::new(Place::Payload, 0, payload.len());
+        let message = Message { topic: "a/b", payload: payload.as_bytes() };
+        then(&Source { batch: &batch, message: &message, row: 0, fixed: b"", now_millis: 1234 })
+    }
+
+    #[test]
+    fn templates_are_filled() {
+        for (template, expected) in [
+            ("", ""),
+            ("{topic}: {field:t} at {now}", "a/b: 21.5 at 1234"),
+            ("{level:1}{level:7}", "b"),
+            ("{field:t:3} {field:none}|{field:s}", "21.500 |x,\"y\""),
+            ("{{{flow}}}", "{oil}"),
+        ] {
+            let parsed = Template::parse(template, "oil", column_of).unwrap();
+            let mut out = Vec::new();
+            with_source("x,\"y\"", |source| parsed.render(source, &mut out));
+            assert_eq!(String::from_utf8(out).unwrap(), expected, "{template:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_template_is_refused() {
+        let place = |place: &str| TemplateError::Place { place: place.to_owned() };
+        for (template, expected) in [
+            ("{", TemplateError::Brace),
+            ("a}", TemplateError::Brace),
+            ("{topic", TemplateError::Brace),
+            ("{Topic}", place("Topic")),
+            ("{level:x}", place("level:x")),
+            ("{field:t:99}", place("field:t:99")),
+            ("{field:x}", TemplateError::Field { field: "x".to_owned() }),
+        ] {
+            assert_eq!(Template::parse(template, "", column_of), Err(expected), "{template:?}");
+        }
+    }
+
+    #[test]
+    fn a_topic_is_valid_whatever_fields_hold() {
+        let template = Template::parse("alarm/{field:s}", "", column_of).unwrap();
+        for (field, expected) in [("x", "alarm/x"), ("#/+\0", "alarm/____"), ("", "alarm/")] {
+            let mut out = b"before".to_vec();
+            let is_topic = with_source(field, |source| template.render_topic(source, &mut out));
+            assert!(is_topic);
+            assert_eq!(String::from_utf8(out).unwrap(), format!("before{expected}"), "{field:?}");
+        }
+        let empty = Template::parse("{field:none}", "", column_of).unwrap();
+        let mut out = b"before".to_vec();
+        assert!(!with_source("x", |source| empty.render_topic(source, &mut out)));
+        assert_eq!(out, b"before");
+    }
+
+    #[test]
+    fn payloads_are_valid_in_their_format() {
+        let fields: Vec<(Box<str>, Column)> = [("t", 0), ("none", 1)]
+            .map(|(name, index)| (name.into(), Column::Number(index)))
+            .into_iter()
+            .chain([("s".into(), Column::Text(0)), ("topic".into(), Column::Topic)])
+            .collect();
+        for (format, expected) in [
+            (PayloadFormat::Json, r#"{"t":21.5,"none":null,"s":"\"\\\u0001,é","topic":"a/b"}"#),
+            (PayloadFormat::Csv, "21.5,,\"\"\"\\\u{1},é\",a/b"),
+            (
+                PayloadFormat::SenmlJson,
+                r#"[{"n":"t","v":21.5},{"n":"s","vs":"\"\\\u0001,é"},{"n":"topic","vs":"a/b"}]"#,
+            ),
+        ] {
+            let content = Content::Fields { format, fields: fields.clone() };
+            let mut out = Vec::new();
+            with_source("\"\\\u{1},é", |source| content.render(source, &mut out));
+            assert_eq!(String::from_utf8(out).unwrap(), expected, "{format:?}");
+        }
+    }
+}

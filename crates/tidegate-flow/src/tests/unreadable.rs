@@ -1,0 +1,301 @@
+//! What flows do with messages that are not as they should be.
+
+use super::*;
+use crate::{BadPolicy, Reason};
+
+const CSV: &str = r##"
+topics = ["#"]
+bad = "dead-letter"
+parse = { format = "csv", fields = ["x", { name = "s", type = "text", optional = true }] }
+step = [{ kernel = "notify", topic = "out", fields = ["x", "s"] }]
+"##;
+
+fn with_format(format: &str) -> String {
+    CSV.replace("format = \"csv\"", format)
+}
+
+#[test]
+fn odd_numbers_are_read_or_named() {
+    for (text, expected) in [
+        ("1.10", r#"{"x":1.1,"s":null}"#),
+        ("007", r#"{"x":7,"s":null}"#),
+        ("1e309", "x: the field is too large for a 64-bit float"),
+        ("NaN", "x: the field is no decimal number"),
+        ("0x10", "x: the field is no decimal number"),
+        (
+            "1234567890123456789012345678901234567890",
+            r#"{"x":1234567890123456800000000000000000000000,"s":null}"#,
+        ),
+        ("", "x: the field is missing"),
+        ("null", "x: the field is missing"),
+    ] {
+        assert_eq!(published(&mut flow(CSV), &[text]), [expected], "{text:?} in csv");
+        let mut json = flow(&with_format("format = \"json\""));
+        let quoted = format!("{{\"x\":\"{text}\"}}");
+        assert_eq!(published(&mut json, &[&quoted]), [expected], "{text:?} in json");
+        let mut riot = flow(&with_format("format = \"senml-json\""));
+        let pack = format!(r#"{{"e":[{{"u":"far","n":"x","v":"{text}"}}],"bt":1422748800000}}"#);
+        assert_eq!(published(&mut riot, &[&pack]), [expected], "{text:?} in senml");
+    }
+    // As a whole number there is more to refuse.
+    let mut integers = flow(&CSV.replace("[\"x\",", "[\"x:integer\","));
+    for (text, expected) in [
+        ("9007199254740992", r#"{"x":9007199254740992,"s":null}"#),
+        ("9007199254740994", "x: the field is no whole number of at most 2^53"),
+        ("1.5", "x: the field is no whole number of at most 2^53"),
+        ("1e3", r#"{"x":1000,"s":null}"#),
+    ] {
+        assert_eq!(published(&mut integers, &[text]), [expected], "{text:?}");
+    }
+}
+
+#[test]
+fn columns_are_missing_added_and_reordered() {
+    let mut plain = flow(CSV);
+    let found =
+        published(&mut plain, &["1,a", "2", "3,b,c,\"d,e\"", "4,", "", "5,a\n6,b", "7,\"a"]);
+    let expected = [
+        r#"{"x":1,"s":"a"}"#,
+        r#"{"x":2,"s":null}"#,
+        r#"{"x":3,"s":"b"}"#, // what is added is nobody's
+        r#"{"x":4,"s":null}"#,
+        "x: the field is missing",
+        "-: the payload holds more than one row",
+        "-: the payload is not in the flow's format",
+    ];
+    assert_eq!(found, expected);
+    let with_header = CSV
+        .replace("format = \"csv\"", "format = \"csv\", header = true")
+        .replace("[\"x\",", "[{ name = \"x\", aliases = [\"value\"] },");
+    let mut named = flow(&with_header);
+    let found = published(
+        &mut named,
+        &["s,x\na,1", "x,s\n2,b\n", "x,s\n3,c", "new,value,s\n?,4,d", "s,y\ne,5", "x,s"],
+    );
+    let expected = [
+        r#"{"x":1,"s":"a"}"#,
+        r#"{"x":2,"s":"b"}"#,
+        r#"{"x":3,"s":"c"}"#,
+        r#"{"x":4,"s":"d"}"#,
+        "x: the field is missing", // renamed to what nobody said
+        "-: the payload is not in the flow's format",
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn members_are_missing_added_renamed_and_reordered() {
+    let mut json = flow(
+        &with_format("format = \"json\"")
+            .replace("[\"x\",", "[{ name = \"x\", aliases = [\"value\"] },"),
+    );
+    for (payload, expected) in [
+        (r#"{"s":"a","x":1}"#, r#"{"x":1,"s":"a"}"#),
+        (r#"{"x":1,"more":{"x":[2,{"}":"\"]"}]},"s":null}"#, r#"{"x":1,"s":null}"#),
+        (r#"{"value":1}"#, r#"{"x":1,"s":null}"#),
+        (r#"{"x":1,"x":2}"#, r#"{"x":2,"s":null}"#), // the last counts
+        (r#"{"\u0078":3,"s":"\ud83d\ude00\n"}"#, "{\"x\":3,\"s\":\"\u{1f600}\\u000a\"}"),
+        (r#"{"x":true}"#, r#"{"x":1,"s":null}"#),
+        (r#"{"x":[1]}"#, "x: the field is no decimal number"),
+        (r#"{"y":1}"#, "x: the field is missing"),
+        (r#"{"x":1"#, "-: the payload is not in the flow's format"),
+        (r#"{"x":1}}"#, "-: the payload is not in the flow's format"),
+        (r#"{"x":1,}"#, "-: the payload is not in the flow's format"),
+        (r#"{"x":"\ud83d"}"#, "-: the payload is not in the flow's format"),
+        (r#"[1]"#, "-: the payload is not in the flow's format"),
+        ("", "-: the payload is not in the flow's format"),
+    ] {
+        assert_eq!(published(&mut json, &[payload]), [expected], "{payload}");
+    }
+    let deep = format!("{{\"y\":{}1{},\"x\":1}}", "[".repeat(10_000), "]".repeat(10_000));
+    assert_eq!(published(&mut json, &[&deep]), ["-: the payload is not in the flow's format"]);
+}
+
+#[test]
+fn damaged_cbor_is_refused_and_costs_what_it_is_long() {
+    let mut cbor = flow(&with_format("format = \"cbor\""));
+    let format = "-: the payload is not in the flow's format";
+    for (payload, expected) in [
+        (&b"\xa1\x61x\x05"[..], r#"{"x":5,"s":null}"#),
+        (b"\xbf\x61x\xf9\x3e\x00\xff", r#"{"x":1.5,"s":null}"#), // of indefinite length
+        (b"\xa1\x61x\xc1\x05", r#"{"x":5,"s":null}"#),           // tagged
+        (
+            b"\xa1\x61x\x1b\xff\xff\xff\xff\xff\xff\xff\xff",
+            r#"{"x":18446744073709552000,"s":null}"#,
+        ),
+        (b"\xa1\x61x\xf9\x7e\x00", "x: the field is no decimal number"), // NaN
+        (b"\xa1\x61x\xf9\x7c\x00", "x: the field is too large for a 64-bit float"),
+        (b"\xa2\x61x\x01\x61s\x42\xff\xff", "s: the field is no UTF-8 text"),
+        (b"\xbb\xff\xff\xff\xff\xff\xff\xff\xff", format), // says that it is long
+        (b"\xa1\x61x\x9b\xff\xff\xff\xff\xff\xff\xff\xff", format),
+        (b"\xa1\x61x", format),
+        (b"\xa1\x61x\x05\x00", format),
+        (b"\xa1\x7f\x61x\xff\x05", format), // text in pieces
+        (b"", format),
+    ] {
+        let outcome = run(&mut cbor, Instant::EPOCH, &[("a", payload)]);
+        assert_eq!(outcome.emissions[0].2, expected, "{payload:02x?}");
+    }
+    let deep = [&b"\xa1\x61y"[..], &[0x81; 100_000]].concat();
+    assert_eq!(run(&mut cbor, Instant::EPOCH, &[("a", &deep)]).emissions[0].2, format);
+}
+
+#[test]
+fn senml_keeps_its_bases() {
+    let toml = r##"
+topics = ["#"]
+bad = "dead-letter"
+parse = { format = "senml-json", fields = [
+    { name = "x", from = "dev:x", optional = true }, { name = "t", type = "time", from = "@time", optional = true },
+    { name = "on", from = "dev:on", optional = true } ] }
+step = [{ kernel = "notify", topic = "out", fields = ["x", "t", "on"] }]
+"##;
+    for (payload, expected) in [
+        (r#"[{"n":"dev:x","v":1}]"#, r#"{"x":1,"t":null,"on":null}"#),
+        (
+            r#"[{"bn":"dev:","bt":1e9,"bv":10,"n":"x","v":1},{"n":"on","vb":true,"t":5}]"#,
+            r#"{"x":11,"t":1000000005,"on":11}"#,
+        ),
+        (r#"[{"bn":"de"},{"bn":"dev:"},{"n":"x","s":3,"bs":2}]"#, r#"{"x":5,"t":null,"on":null}"#),
+        // Less than 2^28 seconds is from now on, which is 2^30 here.
+        (r#"[{"bn":"dev:","n":"x","v":1,"t":-5}]"#, r#"{"x":1,"t":1073741819,"on":null}"#),
+        (r#"{"bn":"dev:","n":"x","v":7}"#, r#"{"x":7,"t":null,"on":null}"#),
+        (
+            r#"{"bt":2000000000,"e":[{"n":"dev:x","v":"1.10"}]}"#,
+            r#"{"x":1.1,"t":2000000000,"on":null}"#,
+        ),
+        ("[]", r#"{"x":null,"t":null,"on":null}"#),
+        (r#"[{"n":"dev:x","v":1e999}]"#, "x: the field is too large for a 64-bit float"),
+        (r#"[{"n":5,"v":1}]"#, "-: the payload is not in the flow's format"),
+        (r#"[{"bt":"soon"}]"#, "t: the field is no time"),
+    ] {
+        let now = Instant::from_nanos((1 << 30) * 1_000_000_000);
+        let outcome = run(&mut flow(toml), now, &[("a", payload.as_bytes())]);
+        assert_eq!(outcome.emissions[0].2, expected, "{payload}");
+    }
+}
+
+#[test]
+fn fixed_places_are_missing_where_a_payload_ends() {
+    let toml = r##"
+topics = ["#"]
+bad = "dead-letter"
+parse = { format = "fixed", fields = [{ name = "x", at = 0, length = 6 }, { name = "id", type = "integer", at = 6, as = "u16be" }] }
+step = [{ kernel = "notify", topic = "out", fields = ["x", "id"] }]
+"##;
+    for (payload, expected) in [
+        (&b" 98.60\x01\x02"[..], r#"{"x":98.6,"id":258}"#),
+        (b"98.6  \x00\x07rest", r#"{"x":98.6,"id":7}"#),
+        (b"-1e-05\x00\x07", r#"{"x":-0.00001,"id":7}"#),
+        (b"  NaN \x00\x07", "x: the field is no decimal number"),
+        (b"      \x00\x07", "x: the field is missing"),
+        (b"98.60\x00\x00\x07", "x: the field is no decimal number"),
+        (b" 98.60\x01", "id: the field is missing"),
+        (b"", "x: the field is missing"),
+    ] {
+        let outcome = run(&mut flow(toml), Instant::EPOCH, &[("a", payload)]);
+        assert_eq!(outcome.emissions[0].2, expected, "{payload:02x?}");
+    }
+}
+
+#[test]
+fn a_megabyte_is_read_only_where_it_may_be() {
+    let long = format!("1,{}", "x".repeat(1 << 20));
+    let expected = "-: the payload is longer than message_bytes_max";
+    assert_eq!(published(&mut flow(CSV), &[&long]), [expected]);
+    let mut patient = flow(&format!("message_bytes_max = \"2MiB\"\n{CSV}"));
+    assert_eq!(published(&mut patient, &[&long])[0].len(), (1 << 20) + r#"{"x":1,"s":""}"#.len());
+    // Digits without end, brackets without end.
+    for payload in ["9".repeat(1 << 20), format!("\"{}", "\"\"".repeat(1 << 19))] {
+        assert_eq!(published(&mut patient, &[&payload]).len(), 1);
+    }
+}
+
+#[test]
+fn each_policy_does_as_it_says() {
+    let messages: &[(&str, &[u8])] =
+        &[("dev/1", b"1"), ("dev/1", b"x"), ("dev/2", b"y"), ("dev/1", b"3")];
+    let out = |from: usize, payload: &str| (from, "out".to_owned(), payload.to_owned());
+    let dead = |from: usize, topic: &str| {
+        (from, topic.to_owned(), "x: the field is no decimal number".to_owned())
+    };
+    for (policy, emissions, bad, mended) in [
+        (BadPolicy::Skip, vec![out(0, "1"), out(3, "3")], 2, 0),
+        (
+            BadPolicy::DeadLetter,
+            vec![out(0, "1"), dead(1, "dead/test/dev/1"), dead(2, "dead/test/dev/2"), out(3, "3")],
+            2,
+            0,
+        ),
+        // The second device has no last good number.
+        (BadPolicy::LastGood, vec![out(0, "1"), out(1, "1"), out(3, "3")], 1, 1),
+    ] {
+        for (forward, verdicts) in [
+            ("all", ["pass"; 4]),
+            ("none", ["drop"; 4]),
+            (
+                "kept",
+                if policy == BadPolicy::LastGood {
+                    ["pass", "pass", "drop", "pass"]
+                } else {
+                    ["pass", "drop", "drop", "pass"]
+                },
+            ),
+        ] {
+            let mut spec = spec(&format!("forward = \"{forward}\"\n{CSV}"));
+            spec.bad = policy;
+            let crate::StepSpec::Notify(notify) = &mut spec.steps[0] else { panic!("notify") };
+            notify.fields.clear();
+            notify.payload = Some("{field:x}".to_owned());
+            let mut flow = Flow::compile(&spec, &Models::new()).unwrap();
+            let outcome = run(&mut flow, Instant::EPOCH, messages);
+            assert_eq!(outcome.verdicts, verdicts, "{policy:?} {forward}");
+            assert_eq!(outcome.emissions, emissions, "{policy:?} {forward}");
+            let stats = flow.stats();
+            assert_eq!(stats.bad[Reason::NotANumber as usize], bad, "{policy:?}");
+            assert_eq!((stats.mended, stats.messages), (mended, 4), "{policy:?}");
+        }
+    }
+}
+
+#[test]
+fn a_text_has_no_last_good_one() {
+    let toml = r##"
+topics = ["#"]
+bad = "last-good"
+parse = { format = "csv", fields = ["x", "s:text"] }
+step = [{ kernel = "notify", topic = "out", payload = "{field:x} {field:s}" }]
+"##;
+    let found = published(&mut flow(toml), &["1,a", ",b", "2,", ",", "x,c"]);
+    assert_eq!(found, ["1 a", "1 b", "2 c"]);
+}
+
+#[test]
+fn keys_that_are_none_are_named() {
+    for (key, topic, payload, expected) in [
+        (
+            "{ levels = [2] }",
+            "a/b",
+            "1,k",
+            "-: the key is longer than 4096 bytes or the topic has too few levels",
+        ),
+        ("{ field = \"s\" }", "a/b", "1,", "s: the field is missing"),
+        (
+            "{ field = \"s\" }",
+            "a/b",
+            &*format!("1,{}", "k".repeat(5000)),
+            "s: the key is longer than 4096 bytes or the topic has too few levels",
+        ),
+        (
+            "\"topic\"",
+            &*"t".repeat(5000),
+            "1,k",
+            "-: the key is longer than 4096 bytes or the topic has too few levels",
+        ),
+    ] {
+        let toml = format!("dead_letter_topic = \"dead\"\nkey = {key}\n{CSV}")
+            .replace("step = [", "step = [{ kernel = \"kalman\", field = \"x\" },");
+        let outcome = run(&mut flow(&toml), Instant::EPOCH, &[(topic, payload.as_bytes())]);
+        assert_eq!(outcome.emissions[0].2, expected, "{key}");
+    }
+}
