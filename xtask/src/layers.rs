@@ -101,12 +101,12 @@ const RULES: &[Rule] = &[
         ],
         &[],
     ),
-    // Descriptions and models are read by serde; snapshots have a checksum.
+    // Descriptions and models are read by serde; snapshots have a checksum; state by key lies in large pages.
     rule(
         "tidegate-flow",
         Layer::Core,
         &["crc32c", "serde", "serde_json", "thiserror"],
-        &[],
+        &["tidegate-sys"],
     ),
     rule("tidegate-frame", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-jpeg"]),
     rule("tidegate-compress", Layer::Core, &["crc32c", "thiserror", "zstd"], &[]),

@@ -6,8 +6,8 @@
 //!
 //! Messages have 64 bytes: the sensor as 4 bytes, little-endian, its oil temperature as 6 ASCII characters at byte 8, and filling.
 //! They come from all sensors in a random order. Each is parsed, held against a range, filtered (Kalman), averaged, and compared with
-//! its sensor's average; one that is 15 degrees above publishes a notification, as one in ten thousand does. Reported is the median of
-//! the rounds, and the best.
+//! its sensor's average; one that is 15 degrees above publishes a notification, as one in ten thousand does. Counted is all from the
+//! bytes on, the making of batches included. Reported is the median of the rounds, and the best.
 
 use std::env;
 
@@ -31,26 +31,26 @@ fn main() {
     let mut flow = Flow::compile(&spec, &Models::new()).expect("the example compiles");
 
     let bytes = payloads(sensors);
-    let messages: Vec<Message<'_>> = bytes
-        .chunks_exact(MESSAGE_BYTES)
-        .map(|payload| Message { topic: "vehicle/oil", payload })
-        .collect();
     let mut output = Output::new();
     let mut rates = Vec::new();
+    let mut messages = Vec::with_capacity(batch);
     let mut notified = 0;
     let begin = tidegate_sys::clock::thread_cpu_nanos();
     let mut now = Instant::from_millis(1_700_000_000_000);
     // The first round makes the keys.
     for round in 0.. {
         let before = tidegate_sys::clock::thread_cpu_nanos();
-        for messages in messages.chunks(batch) {
-            flow.run(now, messages, &mut output);
+        for payloads in bytes.chunks(batch * MESSAGE_BYTES) {
+            let payloads = payloads.chunks_exact(MESSAGE_BYTES);
+            messages.clear();
+            messages.extend(payloads.map(|payload| Message { topic: "vehicle/oil", payload }));
+            flow.run(now, &messages, &mut output);
             notified += output.emissions().len();
         }
         let after = tidegate_sys::clock::thread_cpu_nanos();
         now = now + std::time::Duration::from_secs(1);
         if round > 0 {
-            rates.push(messages.len() as f64 / (after - before) as f64 * 1e9);
+            rates.push(MESSAGES as f64 / (after - before) as f64 * 1e9);
         }
         if (after - begin) as f64 / 1e9 > seconds && rates.len() >= 5 {
             break;
@@ -63,7 +63,7 @@ fn main() {
         rates[rates.len() / 2] / 1e6,
         rates[rates.len() - 1] / 1e6,
         rates.len(),
-        messages.len(),
+        MESSAGES,
     );
     println!(
         "{} keys, {notified} notifications of {} messages, {} bad, {} filtered",

@@ -23,6 +23,8 @@ pub(crate) struct Batch {
     pub(crate) states: [u32; BATCH_MAX],
     /// What is wrong with each message.
     pub(crate) bad: [Option<Bad>; BATCH_MAX],
+    /// Whether something is wrong with any.
+    pub(crate) any_bad: bool,
 }
 
 /// Where a text stands.
@@ -70,7 +72,14 @@ impl Batch {
             alive: Rows::none(),
             states: [0; BATCH_MAX],
             bad: [None; BATCH_MAX],
+            any_bad: false,
         }
+    }
+
+    /// Says what is wrong with a message.
+    pub(crate) fn spoil(&mut self, row: usize, bad: Bad) {
+        self.bad[row] = Some(bad);
+        self.any_bad = true;
     }
 
     /// The column `from`, and `into` to write to.
@@ -138,6 +147,21 @@ impl Text {
 impl Rows {
     pub(crate) const fn none() -> Self {
         Self { rows: [0; BATCH_MAX], count: 0 }
+    }
+
+    /// The first `count` rows.
+    pub(crate) fn fill_all(&mut self, count: usize) {
+        const ALL: [u8; BATCH_MAX] = {
+            let mut rows = [0; BATCH_MAX];
+            let mut row = 0;
+            while row < BATCH_MAX {
+                rows[row] = row as u8;
+                row += 1;
+            }
+            rows
+        };
+        self.rows = ALL;
+        self.count = count.min(BATCH_MAX);
     }
 
     /// The first `count` rows that `keep` says yes to.

@@ -95,11 +95,15 @@ impl Compiler<'_> {
         Ok(Flow {
             name: spec.name.clone(),
             topics: spec.topics.clone(),
-            parser,
             bad: spec.bad,
             dead_letter,
             forward: spec.forward,
+            // Under `last-good` rows are looked at before they are mended.
+            key_is_needed: spec.bad != BadPolicy::LastGood
+                && matches!(&spec.key, KeySpec::Field(name)
+                    if parser.fields.iter().any(|field| field.name == *name && !field.optional)),
             key,
+            parser,
             key_fingerprint: hash::bytes(0, format!("{:?}", spec.key).as_bytes()),
             keys,
             mended,
@@ -252,7 +256,7 @@ impl Compiler<'_> {
         let capacity = if matches!(key, Key::None) { KEYS_MIN } else { spec.keys_max };
         let stride = Keys::stride(is_text, initial.len());
         let each = stride as u64 * 8;
-        let bytes = each * u64::from(capacity) + Keys::slot_count(capacity) as u64 * 8;
+        let bytes = each * u64::from(capacity) + Keys::slot_bytes(capacity);
         // A row's state is named by 32 bits.
         let words = stride as u64 * u64::from(capacity) + 8;
         if bytes > spec.state_bytes_max || words > u64::from(u32::MAX) {

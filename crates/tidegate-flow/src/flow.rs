@@ -32,6 +32,8 @@ pub struct Flow {
     pub(crate) dead_letter: Template,
     pub(crate) forward: Forward,
     pub(crate) key: Key,
+    /// Whether each message that is not bad has the field that is its key.
+    pub(crate) key_is_needed: bool,
     pub(crate) key_fingerprint: u64,
     /// None where no operator keeps state.
     pub(crate) keys: Option<Keys>,
@@ -155,9 +157,13 @@ impl Flow {
             self.batch.scratch.clear();
         }
         self.batch.bad[0] = None;
-        self.batch.alive.fill(1, |_| true);
+        self.batch.alive.fill_all(1);
         self.check_keys(messages);
-        if self.batch.alive.is_empty() {
+        let is_missing = match self.key {
+            Key::Field(Column::Number(index)) => self.batch.numbers[index][0].is_nan(),
+            _ => false,
+        };
+        if is_missing || self.batch.alive.is_empty() {
             return None;
         }
         self.probe(messages);
@@ -165,16 +171,20 @@ impl Flow {
     }
 
     fn run_batch(&mut self, now: Instant, messages: &[Message<'_>], output: &mut Output) {
-        let made = if self.forward == Forward::None { Made::Drop } else { Made::Pass };
+        let made = if self.forward == Forward::None { Made::DROP } else { Made::PASS };
         let first = output.begin(messages.len(), made);
         let emitted = output.emission_count();
         self.stats.messages += messages.len() as u64;
         self.parser.run(float_seconds(now), messages, &mut self.batch);
         let mends = self.bad == BadPolicy::LastGood;
-        let bad = &self.batch.bad;
-        self.batch.alive.fill(messages.len(), |row| {
-            bad[usize::from(row)].is_none_or(|bad| mends && bad.reason.can_be_mended())
-        });
+        if self.batch.any_bad {
+            let bad = &self.batch.bad;
+            self.batch.alive.fill(messages.len(), |row| {
+                bad[usize::from(row)].is_none_or(|bad| mends && bad.reason.can_be_mended())
+            });
+        } else {
+            self.batch.alive.fill_all(messages.len());
+        }
         if self.keys.is_some() {
             self.check_keys(messages);
         }
@@ -182,7 +192,9 @@ impl Flow {
             self.resolve(now, messages);
             self.mend();
         }
-        self.bury(now, messages, first, output);
+        if self.batch.any_bad {
+            self.bury(now, messages, first, output);
+        }
         for index in 0..self.steps.len() {
             if self.batch.alive.is_empty() {
                 break;
@@ -209,7 +221,7 @@ impl Flow {
                 kept[usize::from(row)] = true;
             }
             for (row, _) in kept[..messages.len()].iter().enumerate().filter(|(_, kept)| !**kept) {
-                output.decide(first + row, Made::Drop);
+                output.decide(first + row, Made::DROP);
             }
         }
         output.sort_from(emitted);
@@ -225,7 +237,7 @@ impl Flow {
                 let row = usize::from(row);
                 let fits = messages[row].topic.len() <= KEY_BYTES_MAX;
                 if !fits {
-                    batch.bad[row] = Some(Bad { reason: Reason::Key, field: None });
+                    batch.spoil(row, Bad { reason: Reason::Key, field: None });
                 }
                 fits
             }),
@@ -235,10 +247,12 @@ impl Flow {
                 let text = text.filter(|text| text.bytes as usize <= KEY_BYTES_MAX);
                 batch.texts[*column][row] = text.unwrap_or_default();
                 if text.is_none() {
-                    batch.bad[row] = Some(Bad { reason: Reason::Key, field: None });
+                    batch.spoil(row, Bad { reason: Reason::Key, field: None });
                 }
                 text.is_some()
             }),
+            // A number that is needed is there in each row that is not bad.
+            Key::Field(Column::Number(_)) if self.key_is_needed => {}
             Key::Field(column) => {
                 let field = self.parser.fields.iter().position(|field| field.column == *column);
                 let field = field.map(|field| field as u16);
@@ -259,7 +273,7 @@ impl Flow {
                         _ => None,
                     };
                     if let Some(reason) = reason {
-                        batch.bad[row] = Some(Bad { reason, field });
+                        batch.spoil(row, Bad { reason, field });
                     }
                     reason.is_none()
                 });
@@ -345,9 +359,6 @@ impl Flow {
         let batch = &mut *self.batch;
         let bad = &batch.bad;
         batch.alive.fill(messages.len(), |row| bad[usize::from(row)].is_none());
-        if batch.alive.len() == messages.len() {
-            return;
-        }
         for (row, message) in messages.iter().enumerate() {
             let Some(bad) = batch.bad[row] else { continue };
             self.stats.bad[bad.reason as usize] += 1;

@@ -1,18 +1,21 @@
 //! State by key: one open-addressing table, and one block of words for each key.
 //!
 //! ```text
-//!  key ──hash──▶ slots: tag 32 │ block 32        words: block 0 │ block 1 │ …
-//!                (linear probing, half empty)           ▲
+//!  key ──hash──▶ slots: tag │ block              words: block 0 │ block 1 │ …
+//!        (linear probing, three in four empty)          ▲
 //!                                                       └ identity │ meta │ key bytes │ state of every kernel
 //! ```
 //!
 //! With a million keys the slots and blocks lie far outside the caches, and a message that waits for its own two misses in turn takes
 //! longer than all its arithmetic. So a batch is resolved in passes of a few instructions for each row (read all home slots; find all
-//! tags; read all blocks), and the processor has many misses under way at a time. Both vectors are allocated whole at the start, as
+//! tags; read all blocks), and the processor has many misses under way at a time. Slots are so
+//! sparse that the first is mostly the right one: a search whose end no processor can guess costs more than the memory. Both vectors are allocated whole at the start, as
 //! zeros that the kernel backs with memory when they are first written, so that nothing is ever moved or hashed anew.
 //!
 //! Always true: an occupied block has exactly one slot, no slot names a free block; a block that a row of the batch at hand resolved
 //! to is not given to another key; keys are told apart by all their bytes, not by their hash.
+
+use std::ops::{Deref, DerefMut};
 
 use crate::{
     batch::{BATCH_MAX, Rows},
@@ -31,8 +34,9 @@ const NUMBER_HEADER: usize = 2;
 const TEXT_HEADER: usize = 8;
 /// Bytes of a text key that lie in its block. What is longer is kept apart.
 const INLINE_BYTES: usize = (TEXT_HEADER - NUMBER_HEADER) * 8;
+const LINE_BYTES: usize = 64;
 /// Words of a cache line.
-const LINE: usize = 8;
+const LINE: usize = LINE_BYTES / size_of::<u64>();
 
 const META_OCCUPIED: u64 = 1 << 15;
 /// Touched since the hand came by.
@@ -44,13 +48,13 @@ const _: () = assert!(KEYS_MIN as usize >= 2 * BATCH_MAX);
 /// State by key.
 #[derive(Debug)]
 pub(crate) struct Keys {
-    /// Upper half: that of the hash. Lower half: number of the block, from 1.
-    slots: Vec<u64>,
+    /// Number of the block, from 1, and above it some bits of the hash.
+    slots: Words<u32>,
     /// The upper bits of a hash are its home slot.
     shift: u32,
-    words: Vec<u64>,
-    /// Where block 0 begins, so that blocks begin with a cache line.
-    offset: usize,
+    /// Bits of a slot that are the block's number; the others are the tag's.
+    number_mask: u32,
+    words: Words<u64>,
     stride: usize,
     header: usize,
     /// State of a new key.
@@ -78,6 +82,41 @@ pub(crate) struct Keys {
     read_ahead: u64,
 }
 
+/// Zeros that begin with a cache line, in large pages where there are many.
+#[derive(Debug)]
+struct Words<T> {
+    words: Vec<T>,
+    /// Where they begin. The vector is never moved, so that this holds.
+    offset: usize,
+    count: usize,
+}
+
+impl<T> Words<T> {
+    /// `zeros` has room for `count` and a line. It comes from the allocator as zeros, and is not written to.
+    fn aligned(zeros: Vec<T>, count: usize) -> Self {
+        let room = zeros.len() - count;
+        let offset = zeros.as_ptr().align_offset(LINE_BYTES).min(room);
+        tidegate_sys::memory::prefer_large_pages(&zeros);
+        Self { words: zeros, offset, count }
+    }
+}
+
+impl<T> Deref for Words<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        &self.words[self.offset..self.offset + self.count]
+    }
+}
+
+impl<T> DerefMut for Words<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.words[self.offset..self.offset + self.count]
+    }
+}
+
 /// Keys of a batch.
 #[derive(Debug)]
 pub(crate) struct Probes {
@@ -100,9 +139,13 @@ impl Keys {
         if whole <= LINE { whole.next_power_of_two() } else { whole.next_multiple_of(LINE) }
     }
 
-    /// Slots of a table for that many keys: at most half of them are taken.
-    pub(crate) fn slot_count(capacity: u32) -> usize {
-        (capacity as usize * 2).next_power_of_two()
+    /// Bytes of the slots of a table for that many keys: at most one in four is taken, on average one in six.
+    pub(crate) fn slot_bytes(capacity: u32) -> u64 {
+        Self::slot_count(capacity) as u64 * size_of::<u32>() as u64
+    }
+
+    fn slot_count(capacity: u32) -> usize {
+        (capacity as usize * 4).next_power_of_two()
     }
 
     pub(crate) fn new(
@@ -114,14 +157,12 @@ impl Keys {
     ) -> Self {
         let stride = Self::stride(is_text, initial.len());
         let slot_count = Self::slot_count(capacity);
-        let words = vec![0_u64; stride * capacity as usize + LINE];
-        // The vector is never moved, so this holds.
-        let offset = words.as_ptr().align_offset(LINE * size_of::<u64>()).min(LINE);
+        let word_count = stride * capacity as usize;
         Self {
-            slots: vec![0; slot_count],
+            slots: Words::aligned(vec![0; slot_count + LINE_BYTES / size_of::<u32>()], slot_count),
             shift: 64 - slot_count.trailing_zeros(),
-            words,
-            offset,
+            number_mask: (capacity + 1).next_power_of_two() - 1,
+            words: Words::aligned(vec![0; word_count + LINE], word_count),
             stride,
             header: if is_text { TEXT_HEADER } else { NUMBER_HEADER },
             initial,
@@ -172,35 +213,11 @@ impl Keys {
     ) {
         self.stamp = self.stamp.wrapping_add(1);
         self.sweep(now, rows.len() as u32 / 4 + 1);
-        let mut sum = 0;
-        for row in rows.iter() {
-            sum ^= self.slots[self.home(probes.hashes[usize::from(row)])];
-        }
-        let mut blocks = [0_u32; BATCH_MAX];
-        for row in rows.iter() {
-            blocks[usize::from(row)] = self.candidate(probes.hashes[usize::from(row)]);
-        }
-        // Also the line behind, where the state of a text key begins.
-        let reach = if self.is_text() { TEXT_HEADER } else { 0 };
-        for row in rows.iter() {
-            let block = blocks[usize::from(row)];
-            if block > 0 {
-                let base = self.base(block - 1);
-                sum ^= self.words[base] ^ self.words[base + reach];
-            }
-        }
-        self.read_ahead = sum;
-        // Whatever is there already is marked first, so that no new key of this batch takes its place.
-        let mut missed = Rows::none();
-        for row in rows.iter() {
-            let index = usize::from(row);
-            let block = blocks[index];
-            if block > 0 && self.holds(block - 1, probes.identities[index], || text(row)) {
-                states[index] = self.touch(block - 1, now);
-            } else {
-                missed.push(row);
-            }
-        }
+        let missed = if self.is_text() {
+            self.resolve_known::<true, _>(now, rows, probes, &text, states)
+        } else {
+            self.resolve_known::<false, _>(now, rows, probes, &text, states)
+        };
         for row in missed.iter() {
             let index = usize::from(row);
             let (hash, identity) = (probes.hashes[index], probes.identities[index]);
@@ -212,27 +229,90 @@ impl Keys {
         }
     }
 
+    /// Finds the state of keys that are there already, and returns the rows of others. Those are marked first, so that no new key of
+    /// this batch takes their place.
+    fn resolve_known<'a, const TEXT: bool, F: Fn(u8) -> &'a [u8]>(
+        &mut self,
+        now: u32,
+        rows: &Rows,
+        probes: &Probes,
+        text: &F,
+        states: &mut [u32; BATCH_MAX],
+    ) -> Rows {
+        let (slots, shift, number_mask) = (&self.slots[..], self.shift, self.number_mask);
+        let last = slots.len() - 1;
+        let mut sum = 0;
+        for row in rows.iter() {
+            sum ^= u64::from(slots[(probes.hashes[usize::from(row)] >> shift) as usize & last]);
+        }
+        // Where the block of the first slot with the hash's tag begins; block 0 where there is none, which is no worse to read.
+        let stride = self.stride;
+        for row in rows.iter() {
+            let hash = probes.hashes[usize::from(row)];
+            let mut at = (hash >> shift) as usize & last;
+            let slot = loop {
+                let slot = slots[at];
+                if slot == 0 || (slot ^ hash as u32) & !number_mask == 0 {
+                    break slot;
+                }
+                at = (at + 1) & last;
+            };
+            let block = slot & number_mask;
+            states[usize::from(row)] = (block.saturating_sub(1) as usize * stride) as u32;
+        }
+        // With text as keys, also the line behind, where the state begins.
+        let header = if TEXT { TEXT_HEADER } else { NUMBER_HEADER };
+        let words = &self.words[..];
+        for row in rows.iter() {
+            let base = states[usize::from(row)] as usize;
+            sum ^= words[base];
+            if TEXT {
+                sum ^= words[base + TEXT_HEADER];
+            }
+        }
+        self.read_ahead = sum;
+        let meta = self.meta(now);
+        let expire = self.expire_seconds.unwrap_or(u32::MAX);
+        let mut missed = Rows::none();
+        for row in rows.iter() {
+            let index = usize::from(row);
+            let base = states[index] as usize;
+            let [identity, old] = self.words[base..base + 2] else { continue };
+            let age = now.saturating_sub((old >> 32) as u32);
+            let is_it = identity == probes.identities[index]
+                && old & META_OCCUPIED != 0
+                && age <= expire
+                && (!TEXT || self.is_key(base, text(row)));
+            if is_it {
+                self.words[base + 1] = meta | (old & META_LENGTH);
+                states[index] = (base + header) as u32;
+            } else {
+                missed.push(row);
+            }
+        }
+        missed
+    }
+
     #[inline]
     fn home(&self, hash: u64) -> usize {
         (hash >> self.shift) as usize
     }
 
+    /// The block, from 0, in a slot that is taken.
     #[inline]
-    fn base(&self, block: u32) -> usize {
-        self.offset + block as usize * self.stride
+    fn block(&self, slot: u32) -> u32 {
+        (slot & self.number_mask).wrapping_sub(1)
     }
 
-    /// The first block, from 1, in a slot with the hash's tag; 0 if there is none.
+    /// The hash of the key that a block belongs to.
+    fn hash_of(&self, block: u32) -> u64 {
+        let identity = self.words[self.base(block)];
+        if self.is_text() { identity } else { hash::word(self.seed, identity) }
+    }
+
     #[inline]
-    fn candidate(&self, hash: u64) -> u32 {
-        let mut at = self.home(hash);
-        loop {
-            let slot = self.slots[at];
-            if slot == 0 || slot >> 32 == hash >> 32 {
-                return slot as u32;
-            }
-            at = (at + 1) & (self.slots.len() - 1);
-        }
+    fn base(&self, block: u32) -> usize {
+        block as usize * self.stride
     }
 
     /// Whether `block` is that of the key.
@@ -264,8 +344,9 @@ impl Keys {
             if slot == 0 {
                 return None;
             }
-            let block = (slot as u32).wrapping_sub(1);
-            if slot >> 32 == hash >> 32 && self.holds(block, identity, || key) {
+            let block = self.block(slot);
+            let is_tag = (slot ^ hash as u32) & !self.number_mask == 0;
+            if is_tag && self.holds(block, identity, || key) {
                 return Some(block);
             }
             at = (at + 1) & (self.slots.len() - 1);
@@ -317,7 +398,7 @@ impl Keys {
         while self.slots[at] != 0 {
             at = (at + 1) & (self.slots.len() - 1);
         }
-        self.slots[at] = hash >> 32 << 32 | u64::from(block + 1);
+        self.slots[at] = hash as u32 & !self.number_mask | (block + 1);
         self.live += 1;
         state as u32
     }
@@ -392,17 +473,15 @@ impl Keys {
 
     fn remove(&mut self, block: u32) {
         let base = self.base(block);
-        let identity = self.words[base];
-        let hash = if self.is_text() { identity } else { hash::word(self.seed, identity) };
         let mask = self.slots.len() - 1;
-        let mut hole = self.home(hash);
-        while self.slots[hole] as u32 != block + 1 {
+        let mut hole = self.home(self.hash_of(block));
+        while self.block(self.slots[hole]) != block {
             hole = (hole + 1) & mask;
         }
         // Those behind move up, as long as that brings them no further than their home.
         let mut next = (hole + 1) & mask;
         while self.slots[next] != 0 {
-            let home = self.home(self.slots[next]);
+            let home = self.home(self.hash_of(self.block(self.slots[next])));
             if next.wrapping_sub(home) & mask >= next.wrapping_sub(hole) & mask {
                 self.slots[hole] = self.slots[next];
                 hole = next;

@@ -111,12 +111,15 @@ impl Parser {
     /// `now` is in seconds.
     pub(crate) fn run(&mut self, now: f64, messages: &[Message<'_>], batch: &mut Batch) {
         batch.scratch.clear();
-        batch.bad[..messages.len()].fill(None);
+        if batch.any_bad {
+            batch.bad.fill(None);
+            batch.any_bad = false;
+        }
         if let Form::Fixed(fixed) = &self.form {
             // Column after column: each of its loops does one thing.
             for (row, message) in messages.iter().enumerate() {
                 if message.payload.len() > self.message_bytes_max {
-                    batch.bad[row] = Some(Bad { reason: Reason::TooLong, field: None });
+                    batch.spoil(row, Bad { reason: Reason::TooLong, field: None });
                 }
             }
             fixed.run(&self.fields, messages, batch);
@@ -131,7 +134,7 @@ impl Parser {
         }
         for (row, message) in messages.iter().enumerate() {
             if message.payload.len() > self.message_bytes_max {
-                batch.bad[row] = Some(Bad { reason: Reason::TooLong, field: None });
+                batch.spoil(row, Bad { reason: Reason::TooLong, field: None });
                 continue;
             }
             let mut cells = Cells {
@@ -153,7 +156,7 @@ impl Parser {
             };
             match result {
                 Ok(()) => cells.finish(),
-                Err(reason) => batch.bad[row] = Some(Bad { reason, field: None }),
+                Err(reason) => batch.spoil(row, Bad { reason, field: None }),
             }
         }
     }
@@ -282,11 +285,10 @@ impl Cells<'_, '_> {
 
 /// Keeps what is wrong with a row. What cannot be mended outweighs what can; else the first counts.
 fn fail(batch: &mut Batch, row: usize, reason: Reason, field: usize) {
-    let place = &mut batch.bad[row];
-    // A text that is missing has no last good number.
-    let is_worse = place.is_none_or(|bad| bad.reason.can_be_mended() && !reason.can_be_mended());
+    let is_worse =
+        batch.bad[row].is_none_or(|bad| bad.reason.can_be_mended() && !reason.can_be_mended());
     if is_worse {
-        *place = Some(Bad { reason, field: Some(field as u16) });
+        batch.spoil(row, Bad { reason, field: Some(field as u16) });
     }
 }
 
@@ -321,7 +323,9 @@ fn checked(field: &Field, value: f64) -> Result<f64, Reason> {
     if !value.is_finite() {
         return Err(Reason::OutOfRange);
     }
-    if field.kind == FieldKind::Integer && (value.fract() != 0.0 || value.abs() > INTEGER_MAX) {
+    // Through a whole number and back: without its instruction, `fract` is a call.
+    let is_whole = value.abs() <= INTEGER_MAX && value as i64 as f64 == value;
+    if field.kind == FieldKind::Integer && !is_whole {
         return Err(Reason::NotAnInteger);
     }
     Ok(value)

@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod folder;
+pub mod memory;
 pub mod net;
 pub mod process;
 pub mod region;

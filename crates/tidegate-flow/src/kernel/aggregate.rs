@@ -157,13 +157,14 @@ impl Aggregate {
             Operation::Average => self.each(context, 2, |state, value, _, _| {
                 let [count, mean] = state else { return f64::NAN };
                 if !value.is_nan() {
-                    *count = count.wrapping_add(1);
+                    // A float as well, since it is divided by; good to 2^53.
+                    *count = (float(*count) + 1.0).to_bits();
                     // As shares of both, which cannot overflow; the difference of two large values might.
-                    let share = 1.0 / *count as f64;
+                    let share = 1.0 / float(*count);
                     let old = float(*mean);
                     *mean = (old + (value * share - old * share)).to_bits();
                 }
-                if *count == 0 { f64::NAN } else { float(*mean) }
+                if float(*count) > 0.0 { float(*mean) } else { f64::NAN }
             }),
             Operation::Min => self.each(context, 1, |state, value, _, _| {
                 // The minimum with what is missing is the other.

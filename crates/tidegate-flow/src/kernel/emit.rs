@@ -60,7 +60,7 @@ impl Replace {
             }
             let start = output.bytes.len();
             self.content.render(&source, &mut output.bytes);
-            let made = Made::Replace(start as u32..output.bytes.len() as u32);
+            let made = Made::replace(start, output.bytes.len());
             output.decide(context.first + index, made);
         }
     }

@@ -3,7 +3,7 @@
 use super::{Field, fail, number_in, number_of};
 use crate::{
     bad::Reason,
-    batch::{BATCH_MAX, Batch, Column, Place, Text},
+    batch::{BATCH_MAX, Batch, Column, Numbers, Place as TextPlace, Rows, Text},
     message::Message,
     number,
     spec::{Encoding, FieldKind, FieldSpec},
@@ -52,50 +52,60 @@ fn numbers(
     column: usize,
 ) {
     // What must be looked at again, since it is not what such fields hold most of the time.
-    let mut odd = [0_u8; BATCH_MAX];
-    let mut odd_count = 0;
-    let is_plain = field.kind == FieldKind::Number && field.scale == 1.0;
+    let mut odd = Rows::none();
     let out = &mut batch.numbers[column];
-    for (row, message) in messages.iter().enumerate() {
-        let bytes = message.payload.get(span.at..span.at + span.bytes);
-        let value = match (bytes, span.encoding) {
-            (Some(bytes), Encoding::Ascii) if is_plain => plain(bytes),
-            (Some(bytes), encoding) if encoding != Encoding::Ascii => {
-                number_of(field, binary(bytes, encoding)).ok()
-            }
-            _ => None,
-        };
-        out[row] = value.unwrap_or(f64::NAN);
-        odd[odd_count] = row as u8;
-        odd_count += usize::from(value.is_none());
+    match span.encoding {
+        Encoding::Ascii => ascii(field, span, messages, out, &mut odd),
+        encoding => binaries(encoding, span.at, messages, out, &mut odd),
     }
-    for &row in &odd[..odd_count] {
+    let is_whole = !matches!(
+        span.encoding,
+        Encoding::F32le | Encoding::F32be | Encoding::F64le | Encoding::F64be
+    );
+    let is_done = match span.encoding {
+        Encoding::Ascii => true,
+        // What 32 bits hold without a fraction is as it should be.
+        _ => field.scale == 1.0 && field.kind != FieldKind::Time && is_whole && span.bytes <= 4,
+    };
+    if !is_done {
+        odd.fill_all(messages.len());
+    }
+    for row in odd.iter() {
         let row = usize::from(row);
         let bytes = messages[row].payload.get(span.at..span.at + span.bytes);
         let value = match (bytes, span.encoding) {
             (None, _) => Ok(f64::NAN),
             (Some(bytes), Encoding::Ascii) => number_in(field, bytes),
-            (Some(bytes), encoding) => number_of(field, binary(bytes, encoding)),
+            (Some(_), _) => number_of(field, batch.numbers[column][row]),
         };
+        batch.numbers[column][row] = value.unwrap_or(f64::NAN);
         match value {
-            Ok(value) if value.is_nan() => {
-                if !field.optional {
-                    fail(batch, row, Reason::Missing, index);
-                }
+            Ok(value) if value.is_nan() && !field.optional => {
+                fail(batch, row, Reason::Missing, index);
             }
-            Ok(value) => batch.numbers[column][row] = value,
+            Ok(_) => {}
             Err(reason) => fail(batch, row, reason, index),
         }
     }
 }
 
-/// A plain decimal that blanks may stand before.
-#[inline]
-fn plain(bytes: &[u8]) -> Option<f64> {
-    let blanks = bytes.iter().take_while(|byte| **byte == b' ').count();
-    let bytes = &bytes[blanks..];
-    let (value, end) = number::prefix(bytes)?;
-    bytes[end..].iter().all(|byte| *byte == b' ').then_some(value)
+fn ascii(field: &Field, span: Span, messages: &[Message<'_>], out: &mut Numbers, odd: &mut Rows) {
+    let is_plain = field.kind == FieldKind::Number && field.scale == 1.0;
+    if !is_plain || span.bytes > 8 {
+        odd.fill_all(messages.len());
+        return;
+    }
+    let (mut digits, mut divisors) = ([0; BATCH_MAX], [1.0; BATCH_MAX]);
+    for (row, message) in messages.iter().enumerate() {
+        let bytes = message.payload.get(span.at..).and_then(<[u8]>::first_chunk::<8>);
+        match bytes.and_then(|bytes| number::word(*bytes, span.bytes)) {
+            Some(decimal) => (digits[row], divisors[row]) = (decimal.digits, decimal.divisor),
+            None => odd.push(row as u8),
+        }
+    }
+    for ((out, digits), divisor) in out.iter_mut().zip(&digits).zip(&divisors) {
+        *out = f64::from(*digits) / divisor;
+    }
 }
 
 fn texts(
@@ -117,7 +127,7 @@ fn texts(
                 let end = kept.iter().rposition(|byte| !is_filler(byte)).map_or(0, |at| at + 1);
                 match std::str::from_utf8(&kept[..end]) {
                     Ok("") => Ok(Text::default()),
-                    Ok(text) => Ok(Text::new(Place::Payload, start, text.len())),
+                    Ok(text) => Ok(Text::new(TextPlace::Payload, start, text.len())),
                     Err(_) => Err(Reason::NotText),
                 }
             }
@@ -133,32 +143,54 @@ fn texts(
     }
 }
 
-/// The number that `bytes` are; they are as many as `encoding` has.
-#[inline]
-fn binary(bytes: &[u8], encoding: Encoding) -> f64 {
-    fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
-        bytes.try_into().expect("as many bytes as the encoding has")
-    }
+/// Reads binary numbers. Which kind they are is asked once.
+fn binaries(
+    encoding: Encoding,
+    at: usize,
+    messages: &[Message<'_>],
+    out: &mut Numbers,
+    odd: &mut Rows,
+) {
+    let mut to = Place { at, messages, out, odd };
     match encoding {
-        Encoding::Ascii => f64::NAN,
-        Encoding::U8 => f64::from(bytes[0]),
-        Encoding::I8 => f64::from(bytes[0].cast_signed()),
-        Encoding::U16le => f64::from(u16::from_le_bytes(array(bytes))),
-        Encoding::U16be => f64::from(u16::from_be_bytes(array(bytes))),
-        Encoding::I16le => f64::from(i16::from_le_bytes(array(bytes))),
-        Encoding::I16be => f64::from(i16::from_be_bytes(array(bytes))),
-        Encoding::U32le => f64::from(u32::from_le_bytes(array(bytes))),
-        Encoding::U32be => f64::from(u32::from_be_bytes(array(bytes))),
-        Encoding::I32le => f64::from(i32::from_le_bytes(array(bytes))),
-        Encoding::I32be => f64::from(i32::from_be_bytes(array(bytes))),
+        Encoding::Ascii => {}
+        Encoding::U8 => to.read(|bytes: [u8; 1]| f64::from(bytes[0])),
+        Encoding::I8 => to.read(|bytes: [u8; 1]| f64::from(bytes[0].cast_signed())),
+        Encoding::U16le => to.read(|bytes| f64::from(u16::from_le_bytes(bytes))),
+        Encoding::U16be => to.read(|bytes| f64::from(u16::from_be_bytes(bytes))),
+        Encoding::I16le => to.read(|bytes| f64::from(i16::from_le_bytes(bytes))),
+        Encoding::I16be => to.read(|bytes| f64::from(i16::from_be_bytes(bytes))),
+        Encoding::U32le => to.read(|bytes| f64::from(u32::from_le_bytes(bytes))),
+        Encoding::U32be => to.read(|bytes| f64::from(u32::from_be_bytes(bytes))),
+        Encoding::I32le => to.read(|bytes| f64::from(i32::from_le_bytes(bytes))),
+        Encoding::I32be => to.read(|bytes| f64::from(i32::from_be_bytes(bytes))),
         // Whole numbers above 2^53 round; as `integer` they are refused.
-        Encoding::U64le => u64::from_le_bytes(array(bytes)) as f64,
-        Encoding::U64be => u64::from_be_bytes(array(bytes)) as f64,
-        Encoding::I64le => i64::from_le_bytes(array(bytes)) as f64,
-        Encoding::I64be => i64::from_be_bytes(array(bytes)) as f64,
-        Encoding::F32le => f64::from(f32::from_le_bytes(array(bytes))),
-        Encoding::F32be => f64::from(f32::from_be_bytes(array(bytes))),
-        Encoding::F64le => f64::from_le_bytes(array(bytes)),
-        Encoding::F64be => f64::from_be_bytes(array(bytes)),
+        Encoding::U64le => to.read(|bytes| u64::from_le_bytes(bytes) as f64),
+        Encoding::U64be => to.read(|bytes| u64::from_be_bytes(bytes) as f64),
+        Encoding::I64le => to.read(|bytes| i64::from_le_bytes(bytes) as f64),
+        Encoding::I64be => to.read(|bytes| i64::from_be_bytes(bytes) as f64),
+        Encoding::F32le => to.read(|bytes| f64::from(f32::from_le_bytes(bytes))),
+        Encoding::F32be => to.read(|bytes| f64::from(f32::from_be_bytes(bytes))),
+        Encoding::F64le => to.read(f64::from_le_bytes),
+        Encoding::F64be => to.read(f64::from_be_bytes),
+    }
+}
+
+struct Place<'a, 'm> {
+    at: usize,
+    messages: &'a [Message<'m>],
+    out: &'a mut Numbers,
+    odd: &'a mut Rows,
+}
+
+impl Place<'_, '_> {
+    #[inline]
+    fn read<const N: usize>(&mut self, number: impl Fn([u8; N]) -> f64) {
+        for (row, message) in self.messages.iter().enumerate() {
+            match message.payload.get(self.at..).and_then(<[u8]>::first_chunk::<N>) {
+                Some(bytes) => self.out[row] = number(*bytes),
+                None => self.odd.push(row as u8),
+            }
+        }
     }
 }

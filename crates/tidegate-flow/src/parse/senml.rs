@@ -1,7 +1,8 @@
 //! SenML packs (RFC 8428) in JSON and CBOR, and the form `{"e":[…],"bt":…}` with values as text.
 //!
 //! A record is a field by its base name and name in one. Its value is `v` plus the base value, or a sum, text, data or a truth; its
-//! time, the field `@time`, is `t` plus the base time. Bases hold from their record on. A record that names no field is skipped.
+//! time, the field `@time`, is `t` plus the base time; that of the last record which is a field counts. Bases hold from their record
+//! on. A record that names no field is skipped.
 
 use super::{
     Cells, RECORD_TIME, Value,
@@ -40,7 +41,8 @@ impl Bases<'_> {
 
 impl<'a> Record<'a> {
     fn put(&self, bases: &Bases<'a>, cells: &mut Cells<'_, '_>) {
-        if let Some(index) = cells.find(bases.name, self.name) {
+        let field = cells.find(bases.name, self.name);
+        if let Some(index) = field {
             let value = match (self.value, self.sum) {
                 // Text that holds a number has the base value added like a number, where there is one.
                 (Some(Value::Bytes(bytes)), _) if bases.value != 0.0 => {
@@ -57,6 +59,10 @@ impl<'a> Record<'a> {
             if let Some(value) = value {
                 cells.put(index, value);
             }
+        }
+        // Times count where they are a field's, or the whole pack's.
+        if field.is_none() && (self.value.is_some() || self.sum.is_some()) {
+            return;
         }
         let text = self.time_text;
         let time = match (self.time, bases.time) {
