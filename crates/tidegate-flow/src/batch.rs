@@ -84,11 +84,7 @@ impl Batch {
 
     /// The column `from`, and `into` to write to.
     pub(crate) fn between(&mut self, from: usize, into: usize) -> (&Numbers, &mut Numbers) {
-        let [from, into] = self
-            .numbers
-            .get_disjoint_mut([from, into])
-            .expect("a step writes to columns of its own");
-        (from, into)
+        between(&mut self.numbers, from, into)
     }
 
     /// The bytes of `text` of `row`; none where it is missing.
@@ -115,6 +111,17 @@ impl Batch {
             Column::Number(_) => None,
         }
     }
+}
+
+/// The column `from`, and `into` to write to.
+pub(crate) fn between(
+    numbers: &mut [Numbers],
+    from: usize,
+    into: usize,
+) -> (&Numbers, &mut Numbers) {
+    let [from, into] =
+        numbers.get_disjoint_mut([from, into]).expect("a step writes to columns of its own");
+    (from, into)
 }
 
 pub(crate) fn bytes<'a>(

@@ -212,7 +212,7 @@ impl Keys {
         states: &mut [u32; BATCH_MAX],
     ) {
         self.stamp = self.stamp.wrapping_add(1);
-        self.sweep(now, rows.len() as u32 / 4 + 1);
+        self.sweep(now, rows.len() as u32 / 16 + 1);
         let missed = if self.is_text() {
             self.resolve_known::<true, _>(now, rows, probes, &text, states)
         } else {

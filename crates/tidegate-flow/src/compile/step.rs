@@ -300,7 +300,7 @@ impl Compiler<'_> {
     fn moment(&mut self, spec: &SecondOrderMomentSpec) -> Result<Moment, Problem> {
         within("averages", spec.averages, 1.0, 64.0)?;
         within("groups", spec.groups, 1.0, GROUPS_MAX as f64)?;
-        if spec.groups % 2 == 0 {
+        if spec.groups.is_multiple_of(2) {
             return Err(Problem::Needs { keys: "an odd number of groups, which has a median" });
         }
         let input = self.column_or_topic(spec.field.as_ref())?;

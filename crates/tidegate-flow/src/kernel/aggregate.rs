@@ -5,6 +5,7 @@
 //! window; once in n values the block is turned into such aggregates. A sliding window of time is made of panes.
 
 use super::{Context, float, states};
+use crate::batch::between;
 
 /// Aggregates the values of a key.
 #[derive(Debug)]
@@ -190,15 +191,25 @@ impl Aggregate {
         words: usize,
         mut step: impl FnMut(&mut [u64], f64, i64, &mut u64) -> f64,
     ) {
-        let starts = context.batch.states;
         let mut late = 0;
-        let alive = &context.batch.alive;
-        let numbers = &mut context.batch.numbers;
-        for row in alive.iter() {
-            let row = usize::from(row);
-            let value = self.input.map_or(1.0, |input| numbers[input][row]);
-            let state = states(context.words, starts[row], self.at, words);
-            numbers[self.into][row] = step(state, value, 0, &mut late);
+        let batch = &mut *context.batch;
+        let mut run = |row: u8, value: f64| {
+            let start = batch.states[usize::from(row)];
+            step(states(context.words, start, self.at, words), value, 0, &mut late)
+        };
+        match self.input {
+            Some(input) => {
+                let (from, into) = between(&mut batch.numbers, input, self.into);
+                for row in batch.alive.iter() {
+                    into[usize::from(row)] = run(row, from[usize::from(row)]);
+                }
+            }
+            None => {
+                let into = &mut batch.numbers[self.into];
+                for row in batch.alive.iter() {
+                    into[usize::from(row)] = run(row, 1.0);
+                }
+            }
         }
     }
 

@@ -90,6 +90,6 @@ fn places(value: u64, bits: u64, count: u32) -> impl Iterator<Item = u64> {
     let step = hash::finish(value) | 1;
     (0..u64::from(count)).map(move |place| {
         let spread = value.wrapping_add(place.wrapping_mul(step));
-        (u128::from(spread) * u128::from(bits) >> 64) as u64
+        ((u128::from(spread) * u128::from(bits)) >> 64) as u64
     })
 }

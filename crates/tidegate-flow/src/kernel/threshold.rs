@@ -28,32 +28,43 @@ impl Threshold {
 
     pub(super) fn run(&self, context: &mut Context<'_, '_>) {
         let alive = context.batch.alive.clone();
-        let states = context.batch.states;
+        let (input, into) = context.batch.between(self.input, self.into);
+        for row in alive.iter() {
+            into[usize::from(row)] = input[usize::from(row)];
+        }
+        // Relative to the reference, so that both limits are constants.
+        if let Some(reference) = self.reference {
+            let (reference, into) = context.batch.between(reference, self.into);
+            for row in alive.iter() {
+                into[usize::from(row)] -= reference[usize::from(row)];
+            }
+        }
         let has_state = self.has_state();
+        let batch = &mut *context.batch;
+        let into = &mut batch.numbers[self.into];
         for row in alive.iter() {
             let row = usize::from(row);
-            let value = context.batch.numbers[self.input][row];
-            let reference = self.reference.map_or(0.0, |index| context.batch.numbers[index][row]);
-            // Relative to the reference, so that both limits are constants.
-            let value = value - reference;
+            let value = into[row];
             if value.is_nan() {
-                context.batch.numbers[self.into][row] = f64::NAN;
                 continue;
             }
             let mut was_on = false;
-            if has_state {
-                let [on] = state::<1>(context.words, states[row], self.at);
+            let is_on = if has_state {
+                let [on] = state::<1>(context.words, batch.states[row], self.at);
                 was_on = *on != 0;
-                *on = u64::from(self.is_on(value, was_on));
-            }
-            let is_on = self.is_on(value, was_on);
+                let is_on = self.is_on(value, was_on);
+                *on = u64::from(is_on);
+                is_on
+            } else {
+                self.is_on(value, false)
+            };
             let fires = match self.fires {
                 Fires::Every => is_on,
                 Fires::Rise => is_on && !was_on,
                 Fires::Fall => was_on && !is_on,
                 Fires::Change => is_on != was_on,
             };
-            context.batch.numbers[self.into][row] = f64::from(u8::from(fires));
+            into[row] = f64::from(u8::from(fires));
         }
     }
 

@@ -3,7 +3,7 @@
 use super::{Field, fail, number_in, number_of};
 use crate::{
     bad::Reason,
-    batch::{BATCH_MAX, Batch, Column, Numbers, Place as TextPlace, Rows, Text},
+    batch::{BATCH_MAX, Batch, Column, Place as TextPlace, Rows, Text},
     message::Message,
     number,
     spec::{Encoding, FieldKind, FieldSpec},
@@ -22,6 +22,10 @@ struct Span {
     encoding: Encoding,
 }
 
+/// Messages whose fields are read one after the other: so few that the last field finds what the first brought into the cache.
+const TILE: usize = 64;
+const _: () = assert!(BATCH_MAX.is_multiple_of(TILE));
+
 impl Fixed {
     pub(super) fn new(specs: &[FieldSpec]) -> Self {
         let span = |spec: &FieldSpec| {
@@ -33,27 +37,36 @@ impl Fixed {
     }
 
     pub(super) fn run(&self, fields: &[Field], messages: &[Message<'_>], batch: &mut Batch) {
-        for (index, (field, span)) in fields.iter().zip(&self.places).enumerate() {
-            match field.column {
-                Column::Number(column) => numbers(field, index, *span, messages, batch, column),
-                Column::Text(column) => texts(field, index, *span, messages, batch, column),
-                Column::Topic => {}
+        for (tile, messages) in messages.chunks(TILE).enumerate() {
+            let first = tile * TILE;
+            for (index, (field, span)) in fields.iter().zip(&self.places).enumerate() {
+                match field.column {
+                    Column::Number(column) => {
+                        numbers(field, index, *span, first, messages, batch, column);
+                    }
+                    Column::Text(column) => {
+                        texts(field, index, *span, first, messages, batch, column);
+                    }
+                    Column::Topic => {}
+                }
             }
         }
     }
 }
 
+/// `first` is the row of the first message.
 fn numbers(
     field: &Field,
     index: usize,
     span: Span,
+    first: usize,
     messages: &[Message<'_>],
     batch: &mut Batch,
     column: usize,
 ) {
     // What must be looked at again, since it is not what such fields hold most of the time.
     let mut odd = Rows::none();
-    let out = &mut batch.numbers[column];
+    let out = &mut batch.numbers[column][first..first + messages.len()];
     match span.encoding {
         Encoding::Ascii => ascii(field, span, messages, out, &mut odd),
         encoding => binaries(encoding, span.at, messages, out, &mut odd),
@@ -71,8 +84,9 @@ fn numbers(
         odd.fill_all(messages.len());
     }
     for row in odd.iter() {
-        let row = usize::from(row);
-        let bytes = messages[row].payload.get(span.at..span.at + span.bytes);
+        let message = &messages[usize::from(row)];
+        let row = first + usize::from(row);
+        let bytes = message.payload.get(span.at..span.at + span.bytes);
         let value = match (bytes, span.encoding) {
             (None, _) => Ok(f64::NAN),
             (Some(bytes), Encoding::Ascii) => number_in(field, bytes),
@@ -89,17 +103,19 @@ fn numbers(
     }
 }
 
-fn ascii(field: &Field, span: Span, messages: &[Message<'_>], out: &mut Numbers, odd: &mut Rows) {
+fn ascii(field: &Field, span: Span, messages: &[Message<'_>], out: &mut [f64], odd: &mut Rows) {
     let is_plain = field.kind == FieldKind::Number && field.scale == 1.0;
     if !is_plain || span.bytes > 8 {
         odd.fill_all(messages.len());
         return;
     }
-    let (mut digits, mut divisors) = ([0; BATCH_MAX], [1.0; BATCH_MAX]);
-    for (row, message) in messages.iter().enumerate() {
+    let (mut digits, mut divisors) = ([0; TILE], [1.0; TILE]);
+    for (row, (message, place)) in
+        messages.iter().zip(digits.iter_mut().zip(&mut divisors)).enumerate()
+    {
         let bytes = message.payload.get(span.at..).and_then(<[u8]>::first_chunk::<8>);
         match bytes.and_then(|bytes| number::word(*bytes, span.bytes)) {
-            Some(decimal) => (digits[row], divisors[row]) = (decimal.digits, decimal.divisor),
+            Some(decimal) => (*place.0, *place.1) = (decimal.digits, decimal.divisor),
             None => odd.push(row as u8),
         }
     }
@@ -112,11 +128,12 @@ fn texts(
     field: &Field,
     index: usize,
     span: Span,
+    first: usize,
     messages: &[Message<'_>],
     batch: &mut Batch,
     column: usize,
 ) {
-    for (row, message) in messages.iter().enumerate() {
+    for (row, message) in (first..).zip(messages) {
         let text = match message.payload.get(span.at..span.at + span.bytes) {
             None => Ok(Text::default()),
             Some(bytes) => {
@@ -148,7 +165,7 @@ fn binaries(
     encoding: Encoding,
     at: usize,
     messages: &[Message<'_>],
-    out: &mut Numbers,
+    out: &mut [f64],
     odd: &mut Rows,
 ) {
     let mut to = Place { at, messages, out, odd };
@@ -179,16 +196,16 @@ fn binaries(
 struct Place<'a, 'm> {
     at: usize,
     messages: &'a [Message<'m>],
-    out: &'a mut Numbers,
+    out: &'a mut [f64],
     odd: &'a mut Rows,
 }
 
 impl Place<'_, '_> {
     #[inline]
     fn read<const N: usize>(&mut self, number: impl Fn([u8; N]) -> f64) {
-        for (row, message) in self.messages.iter().enumerate() {
+        for (row, (message, out)) in self.messages.iter().zip(&mut *self.out).enumerate() {
             match message.payload.get(self.at..).and_then(<[u8]>::first_chunk::<N>) {
-                Some(bytes) => self.out[row] = number(*bytes),
+                Some(bytes) => *out = number(*bytes),
                 None => self.odd.push(row as u8),
             }
         }

@@ -198,15 +198,9 @@ mod label {
 pub(super) fn read_cbor(payload: &[u8], cells: &mut Cells<'_, '_>) -> Result<(), Reason> {
     let mut reader = cbor::Reader::new(payload);
     let mut bases = Bases::new();
-    let mut records = match reader.item()? {
-        Item::Array(count) => count,
-        _ => return Err(Reason::Format),
-    };
+    let Item::Array(mut records) = reader.item()? else { return Err(Reason::Format) };
     while reader.more(&mut records)? {
-        let mut members = match reader.item()? {
-            Item::Map(count) => count,
-            _ => return Err(Reason::Format),
-        };
+        let Item::Map(mut members) = reader.item()? else { return Err(Reason::Format) };
         let mut record = Record::default();
         while reader.more(&mut members)? {
             let name = match reader.item()? {

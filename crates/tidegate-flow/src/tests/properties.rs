@@ -128,7 +128,7 @@ step = [
         let found = published(&mut flow, &payloads);
         for (index, found) in found.iter().enumerate() {
             let window = &values[(index + 1).saturating_sub(size)..=index];
-            let mean = window.iter().sum::<i32>() as f64 / window.len() as f64;
+            let mean = f64::from(window.iter().sum::<i32>()) / window.len() as f64;
             let (min, max) = (window.iter().min().unwrap(), window.iter().max().unwrap());
             let expected = format!("{min} {max} {} {:.6}", window.len(), mean + 0.0);
             let (found_mean, expected_mean) =
