@@ -101,7 +101,7 @@ const RULES: &[Rule] = &[
         ],
         &[],
     ),
-    // Descriptions and models are read by serde; snapshots have a checksum; state by key lies in large pages.
+    // Descriptions and models are read by serde; snapshots have a checksum; state by key lies in large pages and is prefetched.
     rule(
         "tidegate-flow",
         Layer::Core,

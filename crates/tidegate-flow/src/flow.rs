@@ -189,11 +189,16 @@ impl Flow {
             self.check_keys(messages);
         }
         if mends {
+            self.probe(messages);
             self.resolve(now, messages);
             self.mend();
         }
         if self.batch.any_bad {
             self.bury(now, messages, first, output);
+        }
+        // Long before the state is needed, so that what is slow about it goes on beside the filters.
+        if self.stateful_from < self.steps.len() && !mends {
+            self.probe(messages);
         }
         for index in 0..self.steps.len() {
             if self.batch.alive.is_empty() {
@@ -282,9 +287,10 @@ impl Flow {
         batch.alive = alive;
     }
 
-    /// Hashes the keys of the rows that are alive.
+    /// Hashes the keys of the rows that are alive, and asks for their slots.
     fn probe(&mut self, messages: &[Message<'_>]) {
-        let seed = self.keys.as_ref().map_or(0, Keys::seed);
+        let keys = self.keys.as_ref();
+        let seed = keys.map_or(0, Keys::seed);
         let (batch, probes) = (&*self.batch, &mut *self.probes);
         match self.key {
             Key::Field(Column::Number(index)) => {
@@ -295,6 +301,9 @@ impl Flow {
                     let bits = (numbers[row] + 0.0).to_bits();
                     probes.identities[row] = bits;
                     probes.hashes[row] = hash::word(seed, bits);
+                    if let Some(keys) = keys {
+                        keys.expect(probes.hashes[row]);
+                    }
                 }
             }
             Key::None => {
@@ -307,6 +316,9 @@ impl Flow {
                     let row = usize::from(row);
                     probes.hashes[row] = hash::bytes(seed, text);
                     probes.identities[row] = probes.hashes[row];
+                    if let Some(keys) = keys {
+                        keys.expect(probes.hashes[row]);
+                    }
                 }
             }
         }
@@ -314,7 +326,6 @@ impl Flow {
 
     /// Finds or makes the state of the rows that are alive.
     fn resolve(&mut self, now: Instant, messages: &[Message<'_>]) {
-        self.probe(messages);
         let Some(keys) = &mut self.keys else { return };
         let batch = &mut *self.batch;
         let mut states = batch.states;

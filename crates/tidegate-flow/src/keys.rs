@@ -7,15 +7,17 @@
 //! ```
 //!
 //! With a million keys the slots and blocks lie far outside the caches, and a message that waits for its own two misses in turn takes
-//! longer than all its arithmetic. So a batch is resolved in passes of a few instructions for each row (read all home slots; find all
-//! tags; read all blocks), and the processor has many misses under way at a time. Slots are so
-//! sparse that the first is mostly the right one: a search whose end no processor can guess costs more than the memory. Both vectors are allocated whole at the start, as
-//! zeros that the kernel backs with memory when they are first written, so that nothing is ever moved or hashed anew.
+//! longer than all its arithmetic. So a batch is resolved in passes: slots are asked for as soon as their hash is known, long before
+//! they are looked at, blocks as soon as their number is. Slots are so sparse that the first is mostly the right one: a search whose
+//! end no processor can guess costs more than the memory. Both vectors are allocated whole at the start, as zeros that the kernel
+//! backs with (large) pages when they are first written, so that nothing is ever moved or hashed anew.
 //!
 //! Always true: an occupied block has exactly one slot, no slot names a free block; a block that a row of the batch at hand resolved
 //! to is not given to another key; keys are told apart by all their bytes, not by their hash.
 
 use std::ops::{Deref, DerefMut};
+
+use tidegate_sys::memory;
 
 use crate::{
     batch::{BATCH_MAX, Rows},
@@ -78,8 +80,6 @@ pub(crate) struct Keys {
     long_free: Vec<u32>,
     pub(crate) evicted: u64,
     pub(crate) expired: u64,
-    /// What reading ahead came to: kept, so that it is done.
-    read_ahead: u64,
 }
 
 /// Zeros that begin with a cache line, in large pages where there are many.
@@ -96,7 +96,7 @@ impl<T> Words<T> {
     fn aligned(zeros: Vec<T>, count: usize) -> Self {
         let room = zeros.len() - count;
         let offset = zeros.as_ptr().align_offset(LINE_BYTES).min(room);
-        tidegate_sys::memory::prefer_large_pages(&zeros);
+        memory::prefer_large_pages(&zeros);
         Self { words: zeros, offset, count }
     }
 }
@@ -179,7 +179,6 @@ impl Keys {
             long_free: Vec::new(),
             evicted: 0,
             expired: 0,
-            read_ahead: 0,
         }
     }
 
@@ -241,10 +240,8 @@ impl Keys {
     ) -> Rows {
         let (slots, shift, number_mask) = (&self.slots[..], self.shift, self.number_mask);
         let last = slots.len() - 1;
-        let mut sum = 0;
-        for row in rows.iter() {
-            sum ^= u64::from(slots[(probes.hashes[usize::from(row)] >> shift) as usize & last]);
-        }
+        let words = &self.words[..];
+        let header = if TEXT { TEXT_HEADER } else { NUMBER_HEADER };
         // Where the block of the first slot with the hash's tag begins; block 0 where there is none, which is no worse to read.
         let stride = self.stride;
         for row in rows.iter() {
@@ -258,19 +255,14 @@ impl Keys {
                 at = (at + 1) & last;
             };
             let block = slot & number_mask;
-            states[usize::from(row)] = (block.saturating_sub(1) as usize * stride) as u32;
-        }
-        // With text as keys, also the line behind, where the state begins.
-        let header = if TEXT { TEXT_HEADER } else { NUMBER_HEADER };
-        let words = &self.words[..];
-        for row in rows.iter() {
-            let base = states[usize::from(row)] as usize;
-            sum ^= words[base];
+            let base = block.saturating_sub(1) as usize * stride;
+            states[usize::from(row)] = base as u32;
+            memory::prefetch(words, base);
             if TEXT {
-                sum ^= words[base + TEXT_HEADER];
+                // The line behind, where the state begins.
+                memory::prefetch(words, base + TEXT_HEADER);
             }
         }
-        self.read_ahead = sum;
         let meta = self.meta(now);
         let expire = self.expire_seconds.unwrap_or(u32::MAX);
         let mut missed = Rows::none();
@@ -291,6 +283,12 @@ impl Keys {
             }
         }
         missed
+    }
+
+    /// Asks for the slot of a key that is to be resolved soon.
+    #[inline]
+    pub(crate) fn expect(&self, hash: u64) {
+        memory::prefetch(&self.slots, self.home(hash));
     }
 
     #[inline]

@@ -1,4 +1,4 @@
-//! System facilities that need unsafe code: memory regions, locked folders, clocks, sockets, terminals, TUN
+//! System facilities that need unsafe code: memory regions and hints on memory, locked folders, clocks, sockets, terminals, TUN
 //! devices, the process as a whole.
 //!
 //! Always true: every public function is safe to call with any arguments; each unsafe block states why
