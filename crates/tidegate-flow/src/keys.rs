@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!  key ──hash──▶ slots: tag │ block              words: block 0 │ block 1 │ …
-//!        (linear probing, three in four empty)          ▲
+//!           (linear probing, half empty)               ▲
 //!                                                       └ identity │ meta │ key bytes │ state of every kernel
 //! ```
 //!
 //! With a million keys the slots and blocks lie far outside the caches, and a message that waits for its own two misses in turn takes
 //! longer than all its arithmetic. So a batch is resolved in passes: slots are asked for as soon as their hash is known, long before
-//! they are looked at, blocks as soon as their number is. Slots are so sparse that the first is mostly the right one: a search whose
-//! end no processor can guess costs more than the memory. Both vectors are allocated whole at the start, as zeros that the kernel
+//! they are looked at, blocks as soon as their number is. Slots are half empty: sparser ones spare searches whose end no processor
+//! can guess, and cost more misses than that is worth. Both vectors are allocated whole at the start, as zeros that the kernel
 //! backs with (large) pages when they are first written, so that nothing is ever moved or hashed anew.
 //!
 //! Always true: an occupied block has exactly one slot, no slot names a free block; a block that a row of the batch at hand resolved
@@ -139,13 +139,13 @@ impl Keys {
         if whole <= LINE { whole.next_power_of_two() } else { whole.next_multiple_of(LINE) }
     }
 
-    /// Bytes of the slots of a table for that many keys: at most one in four is taken, on average one in six.
+    /// Bytes of the slots of a table for that many keys: at most half of them are taken.
     pub(crate) fn slot_bytes(capacity: u32) -> u64 {
         Self::slot_count(capacity) as u64 * size_of::<u32>() as u64
     }
 
     fn slot_count(capacity: u32) -> usize {
-        (capacity as usize * 4).next_power_of_two()
+        (capacity as usize * 2).next_power_of_two()
     }
 
     pub(crate) fn new(

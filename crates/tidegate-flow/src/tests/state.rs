@@ -52,7 +52,7 @@ fn what_is_too_much_state_is_refused_with_the_sum() {
     let error = Flow::compile(&spec(&toml), &Models::new()).unwrap_err().to_string();
     assert_eq!(
         error,
-        "flow \"test\": 1000000 keys of 128 bytes take 144777216 bytes of state, and 64000000 is the most; \
+        "flow \"test\": 1000000 keys of 128 bytes take 136388608 bytes of state, and 64000000 is the most; \
          lower keys_max or windows, or raise state_bytes_max"
     );
 }
