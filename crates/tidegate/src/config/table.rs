@@ -189,7 +189,7 @@ macro_rules! config {
                 $(
                     for (name, named) in &self.$map {
                         let section = format!("{}.{name}", $prefix);
-                        writeln!(f, "{separator}[{section}]")?;
+                        writeln!(f, "{separator}[{}.{}]", $prefix, super::value::key(name))?;
                         $(
                             match Value::show(&named.$named_field) {
                                 Some(text) => write!(f, "{} = {text}", stringify!($named_field))?,

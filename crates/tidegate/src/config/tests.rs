@@ -172,3 +172,16 @@ fn a_named_file_must_exist() {
     let error = Config::load(Some(Path::new("/no/such.toml")), &[]).unwrap_err();
     assert_eq!(error.to_string(), "/no/such.toml cannot be read");
 }
+
+#[test]
+fn what_is_shown_is_read_again_whatever_names_hold() {
+    for name in ["a/#", "+/b", "with \"quotes\" and \\", "plain"] {
+        let name = toml::Value::from(name);
+        let config = parse(&format!(
+            "[node]\nname = \"edge\"\n[mqtt.topic.{name}]\noverflow = \"latest\"\n"
+        ));
+        let config = config.unwrap();
+        let again = parse(&config.to_string()).unwrap_or_else(|error| panic!("{error}\n{config}"));
+        assert_eq!(config.differences(&again), [""; 0]);
+    }
+}

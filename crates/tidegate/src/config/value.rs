@@ -309,3 +309,9 @@ impl Value for Policy {
 fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
+
+/// A name as a part of a table's key: quoted if it holds anything but letters, digits, `_` and `-` of ASCII.
+pub(super) fn key(name: &str) -> String {
+    let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    if !name.is_empty() && name.bytes().all(is_bare) { name.to_owned() } else { quoted(name) }
+}
