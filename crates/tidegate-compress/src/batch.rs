@@ -124,6 +124,17 @@ pub enum Compression {
     ZstdStream(i32),
 }
 
+impl Compression {
+    /// The same at the next level that there is: higher ones need windows that a decoder refuses.
+    pub(crate) fn within_levels(self) -> Self {
+        match self {
+            Self::None => Self::None,
+            Self::Zstd(level) => Self::Zstd(level.clamp(1, 19)),
+            Self::ZstdStream(level) => Self::ZstdStream(level.clamp(1, 19)),
+        }
+    }
+}
+
 /// Compresses bodies.
 pub(crate) struct Packer {
     compression: Compression,

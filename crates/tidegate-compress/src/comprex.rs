@@ -432,7 +432,7 @@ impl ComprexDecoder {
                         *bytes = rest;
                         known.last[usize::from(begin)..usize::from(end)].copy_from_slice(region);
                     }
-                    known.number += 1;
+                    known.number = known.number.checked_add(1).ok_or(ComprexError::Number)?;
                     with(&known.topic, known.number, &known.last);
                 }
             }
@@ -552,6 +552,9 @@ pub enum ComprexError {
         /// The key.
         key: u32,
     },
+    /// A topic has more messages than can be counted.
+    #[error("a message's number is beyond 64 bits")]
+    Number,
     /// Regions are not within the message, or not in order, or a mask names one that there is not.
     #[error("regions that are not within the message")]
     Regions,

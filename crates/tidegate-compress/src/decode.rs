@@ -4,7 +4,7 @@ use crate::{
     MESSAGE_BYTES_MAX, MESSAGES_MAX, PAYLOAD_BYTES_MAX, TOPIC_BYTES_MAX,
     batch::{Header, Unpacker},
     encode::{KEPT_BYTES_MAX, OPAQUE, SCHEMAS_MAX, Special},
-    kept::Kept,
+    kept::{COST_BEYOND_BYTES_MAX, Kept},
     layout::{BinaryField, BinaryKind, Cut, FIELDS_MAX, Numeral, Runs},
     number::{DIGITS_MAX, Format, TEXT_MAX},
     schema::{NO_SLOT, Predictor, SLOTS_MAX, Schema, Token, take_token},
@@ -227,7 +227,10 @@ impl Decoder {
         if !body.is_used_up() {
             return Err(DecodeError::Mismatch);
         }
-        let state_max = self.config.state_bytes_max + u64::from(header.message_bytes);
+        // Topics of this batch could not make room for each other.
+        let own =
+            u64::from(header.message_bytes) + u64::from(header.messages) * COST_BEYOND_BYTES_MAX;
+        let state_max = self.config.state_bytes_max.saturating_add(own);
         if self.state_bytes > state_max {
             let (found, max) = (self.state_bytes as usize, state_max as usize);
             return Err(DecodeError::Limit { what: "bytes of state", found, max });
@@ -515,7 +518,9 @@ fn fields(
     let mask = schema.take_mask(masks).ok_or(DecodeError::Record { what: "a mask" })?;
     scratch.lens.clear();
     if kept.lens().is_empty() {
-        if !schema.cut.split(kept.payload(), &mut scratch.lens, &mut scratch.gaps) {
+        if !schema.cut.split(kept.payload(), &mut scratch.lens, &mut scratch.gaps)
+            || *scratch.gaps != *schema.gaps
+        {
             return Err(DecodeError::Record { what: "a payload that cannot be cut" });
         }
     } else {

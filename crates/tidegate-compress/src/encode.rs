@@ -123,7 +123,7 @@ pub struct Encoder {
     shapes: HashMap<(Cut, Box<[u8]>), u16>,
     /// Slots that are to be changed before the next message: schema, field, how.
     changes: Vec<(u16, u8, Numeral, Predictor)>,
-    /// Numbers without a topic of which the decoder may not know that.
+    /// Numbers under which the decoder may have a topic that does not count here any more; the lowest last.
     vacant: Vec<u32>,
     body: Body,
     packer: Packer,
@@ -210,7 +210,7 @@ impl Encoder {
     /// An encoder whose first batch is number 0 of `epoch`. `seed` should be hard to guess.
     pub fn new(config: EncoderConfig, epoch: u64, seed: u64) -> Self {
         Self {
-            packer: Packer::new(config.compression),
+            packer: Packer::new(config.compression.within_levels()),
             config,
             epoch,
             sequence: 0,
@@ -241,7 +241,7 @@ impl Encoder {
             self.change_slot(schema, field, numeral, predictor);
         }
         while let Some(number) = self.vacant.pop() {
-            if self.topics.is_free(number) {
+            if !self.topics.is_defined(number) {
                 self.put_head(number, Some(Special::Undefine));
             }
         }
@@ -274,7 +274,10 @@ impl Encoder {
             }
         }
         let bytes = message.topic.len() + message.attributes.len() + message.payload.len();
-        if self.messages == MESSAGES_MAX
+        // A token may be longer than its field, but not by more than a length and an escape for each two bytes.
+        let is_long = self.body_bytes() + 2 * bytes + 64 > MESSAGE_BYTES_MAX && self.messages > 0;
+        if is_long
+            || self.messages == MESSAGES_MAX
             || self.message_bytes as usize + bytes > MESSAGE_BYTES_MAX && self.messages > 0
         {
             return Err(EncodeError::Full);
@@ -317,11 +320,9 @@ impl Encoder {
                 }
                 Row::Reshaped => return self.define_again(number, message, false),
                 Row::Slotless(field) => {
+                    // With no room for another slot, what changes there is told by a definition.
                     if !self.add_slot(number, field, message.payload) {
-                        self.put_head(number, Some(Special::Verbatim));
-                        put_bytes(&mut self.body.records, message.payload);
-                        self.counts.verbatim += 1;
-                        return;
+                        return self.define_again(number, message, false);
                     }
                 }
             }
@@ -337,7 +338,12 @@ impl Encoder {
         let old = kept.payload();
         let mut lens = kept.lens();
         if lens.is_empty() {
-            schema.cut.split(old, &mut scratch.lens, &mut scratch.gaps);
+            // A field that has become empty joins the skeleton around it.
+            if !schema.cut.split(old, &mut scratch.lens, &mut scratch.gaps)
+                || *scratch.gaps != *schema.gaps
+            {
+                return Row::Reshaped;
+            }
             lens = &scratch.lens;
         }
         let mut start = u16::from(schema.gaps[0]);
@@ -368,9 +374,12 @@ impl Encoder {
             } else if at == old.len() && at.wrapping_add_signed(shift) == new.len() {
                 break Row::Written;
             } else {
-                while field < lens.len()
-                    && usize::from(starts[field]) + usize::from(lens[field]) < at
-                {
+                // Where nothing stands between two fields, the second begins where the first ends.
+                let ends_before = |field: usize| {
+                    let end = usize::from(starts[field]) + usize::from(lens[field]);
+                    end < at || (end == at && schema.gaps[field + 1] == 0 && field + 1 < lens.len())
+                };
+                while field < lens.len() && ends_before(field) {
                     field += 1;
                 }
                 if field == lens.len() || usize::from(starts[field]) > at {
@@ -756,6 +765,9 @@ impl Encoder {
     ///
     /// Topics that only batches before `sequence` named are still known; the others are defined again when they come.
     ///
+    /// The numbers from `sequence` on are used again for other batches. Nothing that was sent before must reach the decoder after this:
+    /// go back once for each connection, when it begins, and not for each batch that was refused.
+    ///
     /// # Errors
     ///
     /// [`ResumeError::Epoch`] and [`ResumeError::Sequence`]: the decoder's state is not of this encoder. Use [`Encoder::restart`].
@@ -767,8 +779,7 @@ impl Encoder {
             return Err(ResumeError::Sequence { asked: sequence, next: self.sequence });
         }
         self.topics.undefine_since(sequence);
-        self.vacant.clear();
-        self.vacant.extend_from_slice(self.topics.free());
+        self.topics.undefined(&mut self.vacant);
         self.sequence = sequence;
         self.forget_schemas();
         Ok(())

@@ -7,6 +7,9 @@
 /// What a kept topic counts beyond its bytes, on both sides and on every machine, so that both come to the same sum.
 pub(crate) const OVERHEAD_BYTES: u64 = 64;
 
+/// Most that a topic counts beyond its name, attributes and payload.
+pub(crate) const COST_BEYOND_BYTES_MAX: u64 = OVERHEAD_BYTES + LENS_MAX as u64;
+
 /// Most fields whose lengths are kept; those of a payload with more are found again when they are needed.
 const LENS_MAX: usize = 40;
 
@@ -108,18 +111,20 @@ impl Kept {
     pub(crate) fn set_payload(&mut self, payload: &[u8]) {
         let start = self.name_len() + usize::from(self.lens_len);
         let end = start + payload.len();
-        if end > self.block.len() {
-            self.grow(end);
+        // A payload that was long once does not keep its room for ever.
+        if end > self.block.len() || self.block.len() > 2 * end + 4 * BLOCK_STEP {
+            self.resize(end);
         }
         self.block[start..end].copy_from_slice(payload);
         self.payload_len = payload.len() as u16;
     }
 
     #[cold]
-    fn grow(&mut self, len: usize) {
-        let mut larger = block(len);
-        larger[..self.block.len()].copy_from_slice(&self.block);
-        self.block = larger;
+    fn resize(&mut self, len: usize) {
+        let mut other = block(len);
+        let kept = self.name_len() + usize::from(self.lens_len);
+        other[..kept].copy_from_slice(&self.block[..kept]);
+        self.block = other;
     }
 
     /// What it counts against a limit of state: its bytes and [`OVERHEAD_BYTES`].

@@ -12,13 +12,13 @@
 //! # State and its limits
 //!
 //! State is counted alike on both sides: for each topic 64 bytes and those of its name, its attributes, its last payload and one for
-//! each field of it. The encoder decides which topic is forgotten when there are more than either side takes, and says so.
+//! each field of it if there are at most 40. The encoder decides which topic is forgotten when there are more than either side takes, and says so.
 //!
 //! # Always true
 //!
 //! - What comes out of [`Decoder::decode`] is what went into [`Encoder::push`], in the same order, or an error: a checksum over the
 //!   messages says so.
-//! - No bytes make a decoder panic, take more memory than its limits, or work longer than in proportion to its limits.
+//! - No bytes make a decoder panic, or take more memory than its limits, those of one batch and some 40 MB for schemas.
 //! - State follows from the epoch and its batches alone, so two ends that have the same batches have the same state. An end that has
 //!   lost batches says which one it expects; what they changed is defined again, and nothing else.
 

@@ -179,6 +179,30 @@ fn many_fields_whose_lengths_are_not_kept_come_back() {
 }
 
 #[test]
+fn many_fields_of_json_that_become_empty_come_back() {
+    for count in [20, 39, 41, 60, 100] {
+        let payload = |round: usize| {
+            let value = |field: usize| match (field * 7 + round) % 5 {
+                0 if round % 4 == 3 => String::new(),
+                1 => format!("{}", field * round),
+                _ => format!("{field}"),
+            };
+            let fields: Vec<_> =
+                (0..count).map(|field| format!("\"k{field}\":\"{}\"", value(field))).collect();
+            format!(
+                "{{{},\"t\":\"{}\"}}",
+                fields.join(","),
+                1_422_748_800_000u64 + round as u64 * 1000
+            )
+        };
+        let messages: Vec<Owned> = (0..400)
+            .map(|n| (format!("j/{}", n % 3).into_bytes(), vec![], payload(n / 3).into_bytes()))
+            .collect();
+        Pair::new(EncoderConfig::default()).send(&messages, 7);
+    }
+}
+
+#[test]
 fn binary_messages_come_back_and_shrink() {
     let field = |kind, width| BinaryField { kind, width, big_endian: false };
     let layout = Layout::Binary(vec![

@@ -129,13 +129,11 @@ impl Topics {
         number
     }
 
-    /// Numbers that no topic has.
-    pub(crate) fn free(&self) -> &[u32] {
-        &self.free
-    }
-
-    pub(crate) fn is_free(&self, number: u32) -> bool {
-        self.entries[number as usize].flags & FREE != 0
+    /// Puts the numbers into `out` of which the decoder may hold something else, the lowest last.
+    pub(crate) fn undefined(&self, out: &mut Vec<u32>) {
+        out.clear();
+        let numbers = (0..self.entries.len() as u32).rev();
+        out.extend(numbers.filter(|number| !self.is_defined(*number)));
     }
 
     /// Exchanges what is kept of a topic that has a number; its name stays.
@@ -216,7 +214,9 @@ impl Topics {
     pub(crate) fn undefine_since(&mut self, batch: u64) {
         for entry in &mut self.entries {
             if entry.batch.wrapping_sub(batch as u32) as i32 >= 0 {
-                entry.flags &= !DEFINED;
+                // It is not of the batch that comes next under that number, and the first to go.
+                entry.flags &= !(DEFINED | USED);
+                entry.batch = (batch as u32).wrapping_sub(1);
             }
         }
     }

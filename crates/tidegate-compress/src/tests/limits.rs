@@ -151,3 +151,30 @@ fn a_header_that_claims_four_gigabytes_takes_none() {
     });
     assert!(count.bytes_max < 10_000, "{count:?}");
 }
+
+#[test]
+fn a_batch_of_more_new_topics_than_there_is_room_for_is_taken() {
+    let config = EncoderConfig { state_bytes_max: 20_000, ..EncoderConfig::default() };
+    let mut pair = Pair::new(config);
+    let decoder = DecoderConfig { state_bytes_max: 20_000, ..DecoderConfig::default() };
+    pair.decoder = Decoder::new(decoder, 7);
+    for round in 0..3 {
+        let messages: Vec<_> = (0..1000).map(|topic| message(topic, round)).collect();
+        pair.send(&messages, 1000);
+    }
+}
+
+#[test]
+fn a_payload_that_was_long_once_does_not_keep_its_room() {
+    let mut pair = Pair::new(EncoderConfig { layout: Layout::Opaque, ..EncoderConfig::default() });
+    let messages = |payload: &[u8]| -> Vec<Owned> {
+        (0..100)
+            .map(|topic: u32| (topic.to_le_bytes().to_vec(), vec![], payload.to_vec()))
+            .collect()
+    };
+    pair.send(&messages(&[7; 4096]), 10);
+    pair.send(&messages(b"x"), 10);
+    for bytes in [pair.encoder.memory_bytes(), pair.decoder.memory_bytes()] {
+        assert!(bytes < 100 * 150, "{bytes} bytes for a hundred topics of one byte");
+    }
+}

@@ -263,3 +263,44 @@ impl Link {
         batches
     }
 }
+
+#[test]
+fn numbers_that_changed_hands_in_lost_batches_count_once() {
+    let config = EncoderConfig {
+        state_bytes_max: 100_000,
+        layout: Layout::Opaque,
+        ..EncoderConfig::default()
+    };
+    let mut link = Link::new(config);
+    link.decoder =
+        Decoder::new(DecoderConfig { state_bytes_max: 100_000, ..DecoderConfig::default() }, 7);
+    let topic = |number: u32, payload: usize, attributes: usize| -> Owned {
+        (format!("t/{number}").into_bytes(), vec![1; attributes], vec![number as u8; payload])
+    };
+    link.sent.extend((0..20).map(|number| topic(number, 4000, 0)));
+    for batch in link.encode(0, 4) {
+        link.decode(&batch).unwrap();
+    }
+    // One that pushes out many, and small ones that take their numbers: all lost.
+    link.sent.push(topic(100, 10, 60_000));
+    link.sent.extend((200..215).map(|number| topic(number, 10, 0)));
+    link.encode(20, 1);
+    let again = link.resume();
+    for batch in link.encode(again, 1) {
+        link.decode(&batch).unwrap();
+    }
+    assert_eq!(link.received, link.sent);
+}
+
+#[test]
+fn a_batch_that_begins_otherwise_after_a_loss_finds_room() {
+    let mut link = Link::new(EncoderConfig { topics_max: 1, ..EncoderConfig::default() });
+    link.sent = texts("a", &["1"]);
+    link.encode(0, 1);
+    link.encoder.resume(7, 0).unwrap();
+    link.begins.clear();
+    link.sent = texts("b", &["2"]);
+    let batch = link.encode(0, 1).remove(0);
+    link.decode(&batch).unwrap();
+    assert_eq!(link.received, link.sent);
+}
