@@ -314,7 +314,7 @@ impl Flow {
                 for row in batch.alive.iter() {
                     let text = key_text(&self.key, batch, messages, row);
                     let row = usize::from(row);
-                    probes.hashes[row] = hash::bytes(seed, text);
+                    probes.hashes[row] = hash::text(seed, text);
                     probes.identities[row] = probes.hashes[row];
                     if let Some(keys) = keys {
                         keys.expect(probes.hashes[row]);

@@ -528,7 +528,7 @@ impl Keys {
     /// Puts in a key from a snapshot, and returns its state, which is that of a new key.
     pub(crate) fn restore(&mut self, key: &[u8], seen: u32) -> Option<&mut [u64]> {
         let (hash, identity, key): (u64, u64, &[u8]) = if self.is_text() {
-            let hash = hash::bytes(self.seed, key);
+            let hash = hash::text(self.seed, key);
             (hash, hash, key)
         } else {
             let bits = u64::from_le_bytes(key.try_into().ok()?);
@@ -548,6 +548,10 @@ impl Keys {
         self.slots.fill(0);
         self.long.clear();
         self.long_free.clear();
+        // A slot that is empty reads the first block, which must not be believed.
+        if let Some(meta) = self.words.get_mut(1) {
+            *meta = 0;
+        }
         (self.used, self.free, self.live, self.hand, self.sweep) = (0, 0, 0, 0, 0);
     }
 }

@@ -23,7 +23,7 @@ impl Table {
         rows.fill(batch.len(), |_| true);
         for (index, key) in batch.iter().enumerate() {
             let hash = if self.keys.is_text() {
-                hash::bytes(7, key)
+                hash::text(7, key)
             } else {
                 hash::word(7, u64::from_le_bytes(key[..].try_into().unwrap()))
             };

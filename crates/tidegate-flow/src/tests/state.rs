@@ -46,6 +46,23 @@ step = [{ kernel = "kalman", field = "x" }, { kernel = "count" }]
 }
 
 #[test]
+fn what_was_cleared_for_a_snapshot_without_keys_is_not_found_again() {
+    let empty = flow(COUNTING).snapshot();
+    let mut flow = flow(COUNTING);
+    let mut output = Output::new();
+    let one = |flow: &mut Flow, output: &mut Output| {
+        flow.run(Instant::EPOCH, &[Message { topic: "a", payload: b"1.5" }], output);
+        flow.stats().keys
+    };
+    assert_eq!(one(&mut flow, &mut output), 1);
+    flow.restore(&empty).unwrap();
+    assert_eq!(flow.stats().keys, 0);
+    assert_eq!(one(&mut flow, &mut output), 1, "it has a place of its own, not that of before");
+    flow.run(Instant::EPOCH, &[Message { topic: "b", payload: b"2.5" }], &mut output);
+    assert_eq!(flow.stats().keys, 2);
+}
+
+#[test]
 fn what_is_too_much_state_is_refused_with_the_sum() {
     let toml =
         COUNTING.replace("keys_max = 2000", "keys_max = 1_000_000\nstate_bytes_max = \"64MB\"");
