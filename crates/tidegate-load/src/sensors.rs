@@ -301,7 +301,7 @@ fn city(
     random.walk(&mut v[5], 62, 9000.0, (0, 900_000));
     random.walk(&mut v[6], 25, 1.5, (0, 200));
     line.integer(time_ms, 13);
-    line.text(format_args!("ci4{:022}", mix(device)));
+    line.text(format_args!("ci4{:021}", mix(device)));
     for (value, decimals, width) in [
         (v[0], 6, 11),
         (v[1], 6, 10),
@@ -373,7 +373,7 @@ fn taxi(
     line.text(format_args!("{}", if device.is_multiple_of(2) { "CRD" } else { "CSH" }));
     line.fixed(*fare, 2, 5);
     line.fixed(*surcharge, 2, 4);
-    line.text(format_args!("0.50"));
+    line.text(format_args!("0.5"));
     line.fixed(*tip, 2, 5);
     line.fixed(*fare + *surcharge + 50 + *tip, 2, 5);
 }
