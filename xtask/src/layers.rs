@@ -109,10 +109,11 @@ const RULES: &[Rule] = &[
         &["tidegate-sys"],
     ),
     rule("tidegate-frame", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-jpeg"]),
+    rule("tidegate-xdp", Layer::Core, &["thiserror"], &[]),
     rule("tidegate-compress", Layer::Core, &["crc32c", "thiserror", "zstd"], &[]),
     // The packets of MQTT are the broker's nouns.
     rule("tidegate-broker", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-wire"]),
-    rule("tidegate-sys", Layer::Rim, &["bytes", "libc", "memmap2", "thiserror"], &[]),
+    rule("tidegate-sys", Layer::Rim, &["bytes", "io-uring", "libc", "memmap2", "thiserror"], &[]),
     rule("tidegate-jpeg", Layer::Rim, &["cc", "thiserror", "turbojpeg-sys"], &[]),
     rule("tidegate-client", Layer::Shell, &[], &[]),
     rule("tidegate-load", Layer::Shell, &[], &[]),

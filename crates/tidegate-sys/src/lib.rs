@@ -1,10 +1,12 @@
-//! System facilities that need unsafe code: memory regions and hints on memory, locked folders, clocks, sockets, terminals, TUN
-//! devices, the process as a whole.
+//! System facilities that need unsafe code: memory regions and hints on memory, locked folders, clocks, sockets, datagrams, programs at
+//! packets, terminals, TUN devices, the process as a whole.
 //!
 //! Always true: every public function is safe to call with any arguments; each unsafe block states why
 //! it is sound.
 
+pub mod bpf;
 pub mod clock;
+pub mod datagram;
 pub mod folder;
 pub mod memory;
 pub mod net;

@@ -2,6 +2,23 @@
 
 use std::io;
 
+/// Asks a process to end (SIGTERM).
+///
+/// # Errors
+/// There is no such process, or it belongs to another user.
+pub fn terminate(process: u32) -> io::Result<()> {
+    let process = libc::pid_t::try_from(process).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // 0 and below stand for groups of processes.
+    if process <= 0 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: kill(2) touches no memory of ours.
+    match unsafe { libc::kill(process, libc::SIGTERM) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Keeps what this process has in memory from disks and from other processes of its user: no core dump is written or handed to
 /// a helper, and nobody without privileges may attach to it (prctl(2), `PR_SET_DUMPABLE`). Programs that it starts are as usual
 /// again, but for the size of their core dumps, which stays 0.

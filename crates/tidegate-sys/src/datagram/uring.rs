@@ -1,0 +1,263 @@
+//! Many datagrams by one request of io_uring, each in a buffer of a ring.
+
+use std::{
+    io,
+    mem::{ManuallyDrop, size_of, zeroed},
+    net::UdpSocket,
+    os::fd::AsRawFd as _,
+    sync::atomic::{AtomicU16, Ordering},
+    time::Duration,
+};
+
+use io_uring::{IoUring, cqueue, opcode, types};
+use memmap2::MmapMut;
+
+use super::{
+    Datagram,
+    message::{CONTROL_BYTES, NAME_BYTES, Sink, address, is_of_others, segment_bytes},
+};
+
+/// Buffers of the ring where each is of one datagram, and where each may hold many that were joined; powers of two.
+const BUFFERS: u16 = 1024;
+const BUFFERS_JOINED: u16 = 256;
+/// What stands in a buffer before name, control message and payload (`struct io_uring_recvmsg_out`).
+const HEADER_BYTES: usize = 16;
+/// The group of our buffers; the ring has no other.
+const GROUP: u16 = 0;
+const RECEIVE: u64 = 1;
+const CANCEL: u64 = 2;
+
+/// A ring, its request and its buffers.
+pub(super) struct Uring {
+    ring: ManuallyDrop<IoUring>,
+    /// Says how much of a buffer is for name and control message; the kernel copies it when the request is made.
+    header: Box<libc::msghdr>,
+    socket: types::Fd,
+    pool: ManuallyDrop<Pool>,
+    /// Whether the request is with the kernel.
+    is_armed: bool,
+}
+
+/// Buffers, and the ring of those that the kernel may use.
+struct Pool {
+    /// Of [`types::BufRingEntry`].
+    entries: MmapMut,
+    buffers: MmapMut,
+    buffer_bytes: usize,
+    count: u16,
+    tail: u16,
+}
+
+impl std::fmt::Debug for Uring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Pool { count, buffer_bytes, .. } = &*self.pool;
+        write!(f, "Uring({count} buffers of {buffer_bytes}, armed: {})", self.is_armed)
+    }
+}
+
+impl Uring {
+    pub(super) fn new(socket: &UdpSocket, payload_bytes: usize, joins: bool) -> io::Result<Self> {
+        let count = if joins { BUFFERS_JOINED } else { BUFFERS };
+        // One thread makes requests and takes completions: the kernel then works when it is entered, and interrupts nobody.
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_cqsize(2 * u32::from(BUFFERS))
+            .build(8)?;
+        let buffer_bytes =
+            (HEADER_BYTES + NAME_BYTES + CONTROL_BYTES + payload_bytes).next_multiple_of(64);
+        let pool = Pool {
+            entries: MmapMut::map_anon(usize::from(count) * size_of::<types::BufRingEntry>())?,
+            buffers: MmapMut::map_anon(usize::from(count) * buffer_bytes)?,
+            buffer_bytes,
+            count,
+            tail: 0,
+        };
+        // SAFETY: msghdr is plain data for which all zeros is a value.
+        let mut header: Box<libc::msghdr> = Box::new(unsafe { zeroed() });
+        header.msg_namelen = NAME_BYTES as libc::socklen_t;
+        header.msg_controllen = if joins { CONTROL_BYTES as _ } else { 0 };
+        // SAFETY: `entries` is page-aligned memory of `count` entries; it is unmapped only after the ring has ended its
+        // request and is closed, or never.
+        unsafe {
+            let entries = pool.entries.as_ptr() as u64;
+            ring.submitter().register_buf_ring_with_flags(entries, count, GROUP, 0)?;
+        }
+        let mut uring = Self {
+            ring: ManuallyDrop::new(ring),
+            header,
+            socket: types::Fd(socket.as_raw_fd()),
+            pool: ManuallyDrop::new(pool),
+            is_armed: false,
+        };
+        for buffer in 0..count {
+            uring.pool.provide(buffer);
+        }
+        uring.pool.publish();
+        // Whether this kernel knows the request is seen now rather than later.
+        uring.arm()?;
+        uring.ring.submit()?;
+        let refused = uring.ring.completion().next().map(|entry| (entry.result(), entry.flags()));
+        if let Some((result, _)) = refused
+            && result == -libc::EINVAL
+        {
+            uring.is_armed = false;
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        if let Some((result, flags)) = refused {
+            // A datagram that was there already; it is lost no more than one that comes before its listener.
+            uring.is_armed = cqueue::more(flags);
+            if let Some(buffer) = cqueue::buffer_select(flags).filter(|_| result >= 0) {
+                uring.pool.provide(buffer);
+                uring.pool.publish();
+            }
+        }
+        Ok(uring)
+    }
+
+    pub(super) fn receive<T: FnMut(Datagram<'_>) -> bool>(
+        &mut self,
+        wait: Duration,
+        mut sink: Sink<'_, T>,
+    ) -> io::Result<()> {
+        if !self.is_armed {
+            self.arm()?;
+        }
+        if self.ring.completion().is_empty() && !self.enter(wait)? {
+            return Ok(());
+        }
+        let Self { ring, header, pool, is_armed, .. } = self;
+        let mut failed = None;
+        for entry in ring.completion() {
+            if entry.user_data() != RECEIVE {
+                continue;
+            }
+            if !cqueue::more(entry.flags()) {
+                *is_armed = false;
+            }
+            let Ok(bytes) = usize::try_from(entry.result()) else {
+                let error = io::Error::from_raw_os_error(-entry.result());
+                // Without a free buffer the request ends; it is made again once they are back.
+                if entry.result() != -libc::ENOBUFS && !is_of_others(&error) {
+                    failed = Some(error);
+                }
+                continue;
+            };
+            let Some(buffer) = cqueue::buffer_select(entry.flags()) else { continue };
+            let goes_on = give(pool.held(buffer, bytes), header, &mut sink);
+            pool.provide(buffer);
+            if !goes_on {
+                break;
+            }
+        }
+        pool.publish();
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Makes the request; it is with the kernel when that is entered next.
+    fn arm(&mut self) -> io::Result<()> {
+        let header: *const libc::msghdr = &raw const *self.header;
+        let request = opcode::RecvMsgMulti::new(self.socket, header, GROUP);
+        let request = request.build().user_data(RECEIVE);
+        // SAFETY: `header` lives on the heap as long as the ring; the socket is open as long, for `Receiver` closes it after
+        // this; the buffers that the kernel writes to are those provided.
+        let pushed = unsafe { self.ring.submission().push(&request) };
+        pushed.map_err(|_| io::Error::other("the ring has no room for a request"))?;
+        self.is_armed = true;
+        Ok(())
+    }
+
+    /// Waits for a completion; false if there was none, or a signal came.
+    fn enter(&mut self, wait: Duration) -> io::Result<bool> {
+        let wait = types::Timespec::from(wait);
+        let arguments = types::SubmitArgs::new().timespec(&wait);
+        match self.ring.submitter().submit_with_args(1, &arguments) {
+            Ok(_) => Ok(true),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => {
+                    Ok(!self.ring.completion().is_empty())
+                }
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Ends the request; whether it has ended, so that the kernel writes to no buffer any more.
+    fn disarm(&mut self) -> bool {
+        let cancel = opcode::AsyncCancel::new(RECEIVE).build().user_data(CANCEL);
+        // SAFETY: the request refers to no memory.
+        if unsafe { self.ring.submission().push(&cancel) }.is_err() {
+            return false;
+        }
+        for _ in 0..16 {
+            if self.enter(Duration::from_millis(100)).is_err() {
+                return false;
+            }
+            while let Some(entry) = self.ring.completion().next() {
+                if entry.user_data() == RECEIVE && !cqueue::more(entry.flags()) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        let has_ended = !self.is_armed || self.disarm();
+        // SAFETY: nothing is used any more after this.
+        unsafe { ManuallyDrop::drop(&mut self.ring) };
+        if has_ended {
+            // SAFETY: likewise; and no request is left that the kernel could write for.
+            unsafe { ManuallyDrop::drop(&mut self.pool) };
+        }
+        // Else the memory stays: better lost than written to when it is somebody else's.
+    }
+}
+
+/// Gives out what a buffer holds. Whether more is wanted.
+#[inline]
+fn give<T: FnMut(Datagram<'_>) -> bool>(
+    held: &[u8],
+    header: &libc::msghdr,
+    sink: &mut Sink<'_, T>,
+) -> bool {
+    let Ok(message) = types::RecvMsgOut::parse(held, header) else { return true };
+    let Some(source) = address(message.name_data()) else { return true };
+    let segment = segment_bytes(message.control_data());
+    sink.give(source, message.payload_data(), segment, message.is_payload_truncated())
+}
+
+impl Pool {
+    /// The first bytes of a buffer that is not the kernel's now.
+    fn held(&self, buffer: u16, bytes: usize) -> &[u8] {
+        let at = usize::from(buffer) * self.buffer_bytes;
+        &self.buffers[at..at + bytes.min(self.buffer_bytes)]
+    }
+
+    /// Puts a buffer into the ring; the kernel sees it with [`publish`](Self::publish).
+    fn provide(&mut self, buffer: u16) {
+        let at = usize::from(self.tail & (self.count - 1));
+        let start = self.buffers.as_mut_ptr() as u64 + u64::from(buffer) * self.buffer_bytes as u64;
+        let base: *mut types::BufRingEntry = self.entries.as_mut_ptr().cast();
+        // SAFETY: `at` is less than `count`, of which `entries` has as many, aligned to a page; the kernel reads entries only
+        // before the tail that was published, and this one is not. Of the first one the last two bytes are the tail, which
+        // setting address, length and number leaves alone.
+        unsafe {
+            let entry = &mut *base.add(at);
+            entry.set_addr(start);
+            entry.set_len(self.buffer_bytes as u32);
+            entry.set_bid(buffer);
+        }
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    fn publish(&mut self) {
+        let base: *mut types::BufRingEntry = self.entries.as_mut_ptr().cast();
+        // SAFETY: `base` is the first entry of the ring, and the tail in it is two aligned bytes that nobody but this thread
+        // writes.
+        let tail = unsafe { AtomicU16::from_ptr(types::BufRingEntry::tail(base).cast_mut()) };
+        tail.store(self.tail, Ordering::Release);
+    }
+}
