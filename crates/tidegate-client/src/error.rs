@@ -87,6 +87,8 @@ const TABLE: &[Mapping] = &[
     Mapping(Code::IDENTITY_REVOKED, tonic::Code::Unauthenticated, 5),
     Mapping(Code::ACTION_DENIED, tonic::Code::PermissionDenied, 5),
     Mapping(Code::LINK_PROTOCOL, tonic::Code::Internal, 1),
+    Mapping(Code::INGEST_INVALID, tonic::Code::InvalidArgument, 2),
+    Mapping(Code::INGEST_TOO_LARGE, tonic::Code::InvalidArgument, 2),
     Mapping(Code::LINK_DOWN, tonic::Code::Unavailable, 4),
     Mapping(Code::CONFIG_INVALID, tonic::Code::FailedPrecondition, 2),
     Mapping(Code::STORAGE_FAILED, tonic::Code::Internal, 7),

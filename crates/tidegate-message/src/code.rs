@@ -58,6 +58,10 @@ codes! {
     ACTION_DENIED = "auth.action.denied";
     /// The peer broke the link protocol.
     LINK_PROTOCOL = "link.protocol";
+    /// What came in by a listener beside MQTT makes no message.
+    INGEST_INVALID = "ingest.message.invalid";
+    /// It is larger than the listener takes.
+    INGEST_TOO_LARGE = "ingest.message.too_large";
     /// The link is down.
     LINK_DOWN = "link.down";
     /// A configuration file, flag or variable is wrong.

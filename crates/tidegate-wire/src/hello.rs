@@ -15,7 +15,7 @@ pub const MAGIC: [u8; 4] = *b"TGLK";
 /// Nodes of different major versions refuse each other.
 pub const MAJOR: u8 = 1;
 /// A higher minor version adds what an older node may ignore.
-pub const MINOR: u8 = 0;
+pub const MINOR: u8 = 1;
 
 /// First record of the node that dials.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +64,8 @@ pub enum Role {
     Camera,
     /// Receives frames and serves applications.
     Edge,
+    /// Sends messages of its broker to the other node's.
+    Uplink,
 }
 
 /// What a camera node offers.
@@ -166,7 +168,7 @@ impl Field for Welcome {
     }
 }
 
-choice!(Role { Camera = 1, Edge = 2 });
+choice!(Role { Camera = 1, Edge = 2, Uplink = 3 });
 
 impl Field for NodeId {
     fn put(&self, out: &mut BytesMut) {

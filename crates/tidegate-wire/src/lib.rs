@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A record is one message between two nodes. It has a [`Class`], which says what may overtake it, and a
-//! kind, its first byte. Bodies of frames and originals do not travel in records: a [`FrameHeader`] or
-//! [`Original`] announces the body that follows it.
+//! kind, its first byte. Bodies of frames, originals and batches do not travel in records: a [`FrameHeader`],
+//! [`Original`] or [`SensorBatch`] announces the body that follows it.
 //!
 //! Versions: the first record of each side ([`Hello`], [`Welcome`]) opens with magic, major, minor and
 //! feature bits. Another major is refused. A later minor may append fields, whose bytes are ignored here;
@@ -23,6 +23,7 @@ mod code;
 mod hello;
 mod record;
 mod transfer;
+mod uplink;
 
 pub mod coap;
 pub mod limits;
@@ -43,6 +44,7 @@ pub use transfer::{
     TransferEnded, TransferHints, TransferId, TransferRefused, TransferStarted, Unchanged,
     UpdateTransfer,
 };
+pub use uplink::{CriticalPart, Resume, SensorBatch, UplinkAck, UplinkOpen, UplinkReady};
 
 #[cfg(test)]
 mod tests;

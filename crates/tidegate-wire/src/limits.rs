@@ -4,6 +4,8 @@
 pub const RECORD_BYTES_MAX: usize = 16 << 10;
 /// Longest text field.
 pub const TEXT_BYTES_MAX: usize = 1 << 10;
+/// Longest part of a critical message of an uplink in one record.
+pub const CRITICAL_PART_BYTES_MAX: usize = 12 << 10;
 /// Most numbers in one [`Event`](crate::Event).
 pub const NUMBERS_MAX: usize = 32;
 /// Largest body of one frame.
@@ -13,6 +15,7 @@ pub const BULK_BYTES_MAX: u64 = 64 << 20;
 /// Highest frame rate that a camera can announce.
 pub const FRAMES_PER_SECOND_MAX: f64 = 1000.0;
 
+const _: () = assert!(CRITICAL_PART_BYTES_MAX + 64 < RECORD_BYTES_MAX);
 // The longest records are a few texts and, in an event, `NUMBERS_MAX` named numbers of 64 bytes of name.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
 const _: () = assert!(8 * TEXT_BYTES_MAX + NUMBERS_MAX * (NAME_BYTES_MAX + 16) < RECORD_BYTES_MAX);

@@ -11,6 +11,7 @@ use crate::{
         Ack, Event, FrameHeader, Share, StartTransfer, StopTransfer, TransferEnded,
         TransferRefused, TransferStarted, Unchanged, UpdateTransfer,
     },
+    uplink::{CriticalPart, SensorBatch, UplinkAck, UplinkOpen, UplinkReady},
 };
 
 /// Kinds from this one on may be skipped by a node that does not know them.
@@ -220,6 +221,16 @@ records! {
     66 Control CameraInfoRequest,
     /// Answers that.
     67 Control CameraInfo,
+    /// Opens an uplink of messages.
+    80 Control UplinkOpen,
+    /// Says what of it has come.
+    81 Control UplinkReady,
+    /// Announces a batch of messages, its body.
+    82 Bulk SensorBatch,
+    /// A critical message, or a part of one.
+    83 Critical CriticalPart,
+    /// Says what was published.
+    84 Control UplinkAck,
     /// Says why a transfer is not served.
     144 Control TransferRefused,
 }

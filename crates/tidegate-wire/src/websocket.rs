@@ -8,16 +8,20 @@
 //!
 //! Frames have no meaning to MQTT: a packet may span frames and a frame hold many [MQTT-6.0.0-2], so payloads are
 //! passed on as they come and no message is put together in memory. Only binary frames carry packets; a text
-//! frame closes the connection [MQTT-6.0.0-1].
+//! frame closes the connection [MQTT-6.0.0-1]. For other protocols a decoder tells where messages end, and takes text.
 //!
 //! Always true: however the input is cut, output and replies are the same; after a close or an error the decoder
 //! takes nothing more; what is kept between calls is at most one header and one control frame, 139 bytes.
 
 mod handshake;
 
+use std::collections::VecDeque;
+
 use sha2::{Digest, Sha256};
 
-pub use self::handshake::{ClientHandshake, Handshake, HandshakeError, REQUEST_BYTES_MAX, Step};
+pub use self::handshake::{
+    ClientHandshake, Handshake, HandshakeError, REQUEST_BYTES_MAX, Step, accept_of,
+};
 
 /// Most payload bytes of one data frame, unless a decoder is told otherwise: the largest packet of MQTT.
 pub const FRAME_BYTES_MAX: u64 = (256 << 20) + 4;
@@ -66,6 +70,26 @@ pub struct Decoder {
     state: State,
     /// A data frame without its end was read, and its continuation must follow.
     fragmented: bool,
+    messages: Option<Messages>,
+}
+
+/// Where messages end, for who wants each by itself.
+#[derive(Debug, Default)]
+struct Messages {
+    bytes_max: u64,
+    /// Of the one that is being read, whether it is text and how long it is by now.
+    is_text: bool,
+    bytes: u64,
+    ended: VecDeque<MessageEnd>,
+}
+
+/// The end of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageEnd {
+    /// Bytes of it, which stand in the output behind those of the message before.
+    pub bytes: usize,
+    /// Whether it came as text. Whether it is UTF-8 is for the caller to see.
+    pub is_text: bool,
 }
 
 #[derive(Debug)]
@@ -113,7 +137,7 @@ impl Decoder {
 
     fn new(peer: Peer) -> Self {
         let frame_bytes_max = FRAME_BYTES_MAX;
-        Self { peer, frame_bytes_max, state: State::START, fragmented: false }
+        Self { peer, frame_bytes_max, state: State::START, fragmented: false, messages: None }
     }
 
     /// Takes data frames of at most `bytes` of payload. Default [`FRAME_BYTES_MAX`].
@@ -121,6 +145,18 @@ impl Decoder {
     pub fn with_frame_bytes_max(mut self, bytes: u64) -> Self {
         self.frame_bytes_max = bytes;
         self
+    }
+
+    /// Takes messages of at most `bytes`, text as well, and tells where each ends ([`poll_message`](Self::poll_message)).
+    #[must_use]
+    pub fn with_messages(mut self, bytes: u64) -> Self {
+        self.messages = Some(Messages { bytes_max: bytes, ..Messages::default() });
+        self.with_frame_bytes_max(bytes)
+    }
+
+    /// The next message that has ended; its bytes are the next ones of the output.
+    pub fn poll_message(&mut self) -> Option<MessageEnd> {
+        self.messages.as_mut()?.ended.pop_front()
     }
 
     /// Reads all of `input`: MQTT's bytes are appended to `out`, and to `reply` what must be sent back, in order:
@@ -179,6 +215,15 @@ impl Decoder {
             State::Data { mask, left } => {
                 if *left == 0 {
                     self.state = State::START;
+                    if !self.fragmented
+                        && let Some(messages) = &mut self.messages
+                    {
+                        // What is held of a message is bounded by its longest length.
+                        let bytes = usize::try_from(messages.bytes).expect("it is in memory");
+                        let is_text = messages.is_text;
+                        messages.bytes = 0;
+                        messages.ended.push_back(MessageEnd { bytes, is_text });
+                    }
                     return Ok(Some(Flow::Open));
                 }
                 let count = input.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
@@ -220,15 +265,15 @@ impl Decoder {
             return Err(FrameError::ReservedBits);
         }
         match opcode {
-            OPCODE_TEXT => return Err(FrameError::Text),
+            OPCODE_TEXT if self.messages.is_none() => return Err(FrameError::Text),
             OPCODE_CONTINUATION if !self.fragmented => return Err(FrameError::NothingToContinue),
-            OPCODE_BINARY if self.fragmented => return Err(FrameError::NotContinued),
+            OPCODE_BINARY | OPCODE_TEXT if self.fragmented => return Err(FrameError::NotContinued),
             OPCODE_CLOSE | OPCODE_PING | OPCODE_PONG => {
                 if !last || u64::from(length) > CONTROL_BYTES_MAX {
                     return Err(FrameError::LargeControl);
                 }
             }
-            OPCODE_CONTINUATION | OPCODE_BINARY => {}
+            OPCODE_CONTINUATION | OPCODE_BINARY | OPCODE_TEXT => {}
             _ => return Err(FrameError::UnknownOpcode { opcode }),
         }
         match (&self.peer, second & 0x80 != 0) {
@@ -266,6 +311,16 @@ impl Decoder {
         }
         if left > self.frame_bytes_max {
             return Err(FrameError::TooLarge { bytes: left, bytes_max: self.frame_bytes_max });
+        }
+        if let Some(messages) = &mut self.messages {
+            if opcode != OPCODE_CONTINUATION {
+                messages.is_text = opcode == OPCODE_TEXT;
+            }
+            let (bytes, bytes_max) = (messages.bytes.saturating_add(left), messages.bytes_max);
+            if bytes > bytes_max {
+                return Err(FrameError::TooLarge { bytes, bytes_max });
+            }
+            messages.bytes = bytes;
         }
         self.fragmented = !last;
         self.state = State::Data { mask, left };
@@ -383,6 +438,11 @@ pub fn binary_header(payload_bytes: usize) -> Header {
 /// Appends a binary frame: without a mask for a server, with one for a client.
 pub fn encode_binary(payload: &[u8], mask: Option<[u8; 4]>, out: &mut Vec<u8>) {
     encode(OPCODE_BINARY, payload, mask, out);
+}
+
+/// Appends a text frame. A server sends no `mask`.
+pub fn encode_text(text: &str, mask: Option<[u8; 4]>, out: &mut Vec<u8>) {
+    encode(OPCODE_TEXT, text.as_bytes(), mask, out);
 }
 
 /// Appends a close frame, which is the last that is sent: without a mask for a server, with one for a client.

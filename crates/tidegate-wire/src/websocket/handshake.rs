@@ -90,16 +90,14 @@ impl Handshake {
             return Err(bad("a WebSocket opens with a request without a body"));
         }
         let key = headers.one("sec-websocket-key").unwrap_or_default();
-        if !STANDARD.decode(key).is_ok_and(|bytes| bytes.len() == 16) {
-            return Err(bad("the request needs one Sec-WebSocket-Key of 16 bytes in base64"));
-        }
+        let accept = accept_of(key)
+            .ok_or(bad("the request needs one Sec-WebSocket-Key of 16 bytes in base64"))?;
         let offered =
             |name: &&str| headers.items("sec-websocket-protocol").any(|item| item == *name);
         let protocol = SUBPROTOCOLS
             .into_iter()
             .find(offered)
             .ok_or(bad("offer the subprotocol mqtt: Sec-WebSocket-Protocol: mqtt"))?;
-        let accept = accept(key);
         Ok(format!(
             "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: {protocol}\r\n\r\n"
@@ -189,6 +187,11 @@ pub enum HandshakeError {
     /// The server chose no subprotocol, or another one.
     #[error("the server does not speak the subprotocol mqtt")]
     NotMqtt,
+}
+
+/// The value of `Sec-WebSocket-Accept` for that `Sec-WebSocket-Key`; none if it is not 16 bytes in base64 (RFC 6455, section 4.2.1).
+pub fn accept_of(key: &str) -> Option<String> {
+    STANDARD.decode(key).is_ok_and(|bytes| bytes.len() == 16).then(|| accept(key))
 }
 
 /// The value of `Sec-WebSocket-Accept` for a key.

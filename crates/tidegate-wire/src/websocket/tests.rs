@@ -162,3 +162,60 @@ proptest! {
         prop_assert_eq!(bytes, expected);
     }
 }
+
+/// A message, and whether it is text.
+type Text = (Vec<u8>, bool);
+
+/// The messages of a decoder that takes at most ten bytes each, or why it ended.
+fn messages(frames: &[u8]) -> (Vec<Text>, Result<Flow, FrameError>) {
+    let mut decoder = Decoder::of_client().with_messages(10);
+    let (mut out, mut reply, mut all) = (Vec::new(), Vec::new(), Vec::new());
+    let mut flow = Ok(Flow::Open);
+    // Byte by byte: however the input is cut, messages are the same.
+    for byte in frames {
+        flow = decoder.decode(&[*byte], &mut out, &mut reply);
+        while let Some(end) = decoder.poll_message() {
+            all.push((out.drain(..end.bytes).collect(), end.is_text));
+        }
+        if flow != Ok(Flow::Open) {
+            break;
+        }
+    }
+    (all, flow)
+}
+
+/// A masked frame, of the key 0: the payload as it is.
+fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![first, 0x80 | payload.len() as u8, 0, 0, 0, 0];
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+#[test]
+fn messages_are_told_by_their_ends() {
+    let frames = [
+        frame(0x81, b"text"),
+        frame(0x02, b"01234"),
+        frame(0x89, b"ping"),
+        frame(0x00, b"567"),
+        frame(0x80, b"89"),
+        frame(0x82, b""),
+        frame(0x01, b""),
+        frame(0x80, b"end"),
+    ];
+    let (all, flow) = messages(&frames.concat());
+    let expected = [("text", true), ("0123456789", false), ("", false), ("end", true)];
+    let expected: Vec<_> =
+        expected.iter().map(|(text, is_text)| (text.as_bytes().to_vec(), *is_text)).collect();
+    assert_eq!((all, flow), (expected, Ok(Flow::Open)));
+}
+
+#[test]
+fn a_message_that_grows_too_large_ends_it() {
+    let frames = [frame(0x01, b"012345"), frame(0x80, b"67890")];
+    let (all, flow) = messages(&frames.concat());
+    assert!(all.is_empty());
+    assert_eq!(flow, Err(FrameError::TooLarge { bytes: 11, bytes_max: 10 }));
+    let (_, flow) = messages(&[frame(0x01, b"a"), frame(0x81, b"b")].concat());
+    assert_eq!(flow, Err(FrameError::NotContinued));
+}
