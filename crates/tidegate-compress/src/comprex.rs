@@ -22,9 +22,18 @@
 //! Always true: every message comes out with its topic and its number within the topic; after [`ComprexEncoder::settle`] and its
 //! corrections each is the message that went in, but for those that are counted as lost.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use crate::varint;
+use self::table::{Seeded, Table};
+use crate::{
+    number::{LOWEST, WORD},
+    varint,
+};
+
+mod table;
+
+#[cfg(test)]
+mod tests;
 
 /// Regions that a mask has bits for.
 const REGIONS_MAX: usize = 16;
@@ -87,9 +96,9 @@ pub struct ComprexCounts {
 #[derive(Debug)]
 pub struct ComprexEncoder {
     config: ComprexConfig,
-    topics: HashMap<Box<[u8]>, Entry>,
+    topics: HashMap<Box<[u8]>, Entry, Seeded>,
     /// Which keys are taken.
-    keys: HashMap<u32, ()>,
+    keys: HashSet<u32>,
     batch: Vec<u8>,
     critical: Vec<u8>,
     counts: ComprexCounts,
@@ -113,7 +122,8 @@ struct Entry {
     /// Messages to let pass before the next comparison, and how many passed.
     n: u32,
     passed: u32,
-    stored: Vec<Vec<u8>>,
+    /// Messages of the length of the last, one after the other.
+    stored: Vec<u8>,
     /// Messages after which a topic without static regions is tried again; 0 for never.
     retry: u32,
     wait: u32,
@@ -124,8 +134,8 @@ impl ComprexEncoder {
     pub fn new(config: ComprexConfig) -> Self {
         Self {
             config,
-            topics: HashMap::new(),
-            keys: HashMap::new(),
+            topics: HashMap::default(),
+            keys: HashSet::new(),
             batch: Vec::new(),
             critical: Vec::new(),
             counts: ComprexCounts::default(),
@@ -158,7 +168,7 @@ impl ComprexEncoder {
             counts.full += 1;
             if self.topics.len() < self.config.topics_max {
                 let key = key(topic);
-                let collides = key >= REGIONS || self.keys.insert(key, ()).is_some();
+                let collides = key >= REGIONS || !self.keys.insert(key);
                 counts.collisions += u64::from(collides);
                 self.topics.insert(topic.into(), Entry::new(key, collides, payload));
             }
@@ -177,7 +187,7 @@ impl ComprexEncoder {
         }
         if entry.passed >= entry.n {
             counts.comparisons += 1;
-            if !entry.holds(payload) || !entry.stored.iter().all(|stored| entry.holds(stored)) {
+            if !entry.holds(payload) || !entry.all_stored_hold() {
                 entry.flush(topic, number, &mut self.critical, counts);
                 counts.full += 1;
                 put_full(&mut self.batch, topic, number, payload);
@@ -189,10 +199,10 @@ impl ComprexEncoder {
             entry.n = (entry.n + 1).min(self.config.max_n);
         } else {
             entry.passed += 1;
-            entry.stored.push(payload.to_vec());
-            if entry.stored.len() > self.config.max_store as usize {
-                let gone = entry.stored.remove(0);
-                counts.lost += u64::from(!entry.holds(&gone));
+            entry.stored.extend_from_slice(payload);
+            if entry.stored.len() / payload.len() > self.config.max_store as usize {
+                counts.lost += u64::from(!entry.holds(&entry.stored[..payload.len()]));
+                entry.stored.drain(..payload.len());
             }
         }
         counts.compressed += 1;
@@ -217,7 +227,7 @@ impl ComprexEncoder {
         for (topic, entry) in &mut self.topics {
             if !entry.stored.is_empty() {
                 self.counts.comparisons += 1;
-                if entry.stored.iter().all(|stored| entry.holds(stored)) {
+                if entry.all_stored_hold() {
                     entry.stored.clear();
                 } else {
                     entry.flush(topic, entry.number, &mut self.critical, &mut self.counts);
@@ -273,6 +283,12 @@ impl Entry {
         self.last[at..] == payload[at..]
     }
 
+    /// The same of all that are stored.
+    fn all_stored_hold(&self) -> bool {
+        // What is empty has no static byte, and is not stored.
+        self.stored.chunks_exact(self.last.len().max(1)).all(|stored| self.holds(stored))
+    }
+
     /// Compares a message that is sent in full, and tells the regions once they are learned.
     fn learn(&mut self, payload: &[u8], batch: &mut Vec<u8>, counts: &mut ComprexCounts) {
         if self.collides || self.retry == 0 {
@@ -324,11 +340,12 @@ impl Entry {
         critical: &mut Vec<u8>,
         counts: &mut ComprexCounts,
     ) {
-        let stored = self.stored.len() as u64;
+        let stored = (self.stored.len() / self.last.len().max(1)) as u64;
         counts.corrected += stored;
-        for (index, payload) in self.stored.drain(..).enumerate() {
-            put_full(critical, topic, number - stored + index as u64, &payload);
+        for (index, payload) in self.stored.chunks_exact(self.last.len().max(1)).enumerate() {
+            put_full(critical, topic, number - stored + index as u64, payload);
         }
+        self.stored.clear();
         self.is_learned = false;
         (self.seen, self.passed, self.wait) = (0, 0, 0);
     }
@@ -367,25 +384,122 @@ fn put_full(out: &mut Vec<u8>, topic: &[u8], number: u64, payload: &[u8]) {
     }
 }
 
+/// What a decoder holds at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ComprexDecoderConfig {
+    /// Most topics, each of at most [`BYTES_MAX`] bytes and a payload of as many; 2²⁰. An encoder may have no more
+    /// ([`ComprexConfig::topics_max`]), and those that it sends in full without a key count as well.
+    pub topics_max: usize,
+}
+
+impl Default for ComprexDecoderConfig {
+    fn default() -> Self {
+        Self { topics_max: 1 << 20 }
+    }
+}
+
 /// Turns batches back into messages.
 #[derive(Debug, Default)]
 pub struct ComprexDecoder {
-    topics: HashMap<Box<[u8]>, u32>,
-    entries: HashMap<u32, Known>,
+    config: ComprexDecoderConfig,
+    entries: Vec<Known>,
+    /// Where in `entries` each key is.
+    table: Table,
+    /// The entry after that of the last message, which is often that of the next: devices tend to take turns.
+    next: usize,
 }
 
+/// A topic and its last message, in one block of memory: topic, payload, and room for a word.
 #[derive(Debug)]
 struct Known {
-    topic: Box<[u8]>,
-    last: Vec<u8>,
+    key: u32,
+    topic_len: u16,
+    last_len: u16,
+    /// Whether there are regions, and how many.
+    is_learned: bool,
+    count: u8,
     number: u64,
-    regions: Option<Vec<(u16, u16)>>,
+    block: Vec<u8>,
+    regions: [(u16, u16); REGIONS_MAX],
+}
+
+impl Known {
+    fn new(key: u32, topic: &[u8]) -> Self {
+        Self {
+            key,
+            topic_len: topic.len() as u16,
+            last_len: 0,
+            is_learned: false,
+            count: 0,
+            number: 0,
+            block: topic.to_vec(),
+            regions: [(0, 0); REGIONS_MAX],
+        }
+    }
+
+    #[inline]
+    fn topic(&self) -> &[u8] {
+        &self.block[..usize::from(self.topic_len)]
+    }
+
+    #[inline]
+    fn last(&self) -> &[u8] {
+        &self.block[usize::from(self.topic_len)..][..usize::from(self.last_len)]
+    }
+
+    /// Takes a message in full; no regions are known from then on.
+    fn set(&mut self, number: u64, payload: &[u8]) {
+        self.block.truncate(usize::from(self.topic_len));
+        self.block.extend_from_slice(payload);
+        self.block.extend_from_slice(&[0; WORD]);
+        (self.number, self.last_len, self.is_learned) = (number, payload.len() as u16, false);
+    }
+
+    /// Takes the regions that `mask` names from the front of `bytes`.
+    #[inline]
+    fn take(&mut self, mut mask: u16, bytes: &mut &[u8]) -> Result<(), ComprexError> {
+        let last = &mut self.block[usize::from(self.topic_len)..];
+        if u32::from(mask) >> self.count != 0 {
+            return Err(ComprexError::Regions);
+        }
+        while mask != 0 {
+            let (begin, end) = self.regions[mask.trailing_zeros() as usize];
+            mask &= mask - 1;
+            let (begin, len) = (usize::from(begin), usize::from(end - begin));
+            match (bytes.first_chunk::<WORD>(), last[begin..].first_chunk_mut::<WORD>()) {
+                (Some(from), Some(to)) if len <= WORD => {
+                    // What stands after the region stays.
+                    let told = LOWEST[len];
+                    let word = u64::from_le_bytes(*to) & !told | u64::from_le_bytes(*from) & told;
+                    *to = word.to_le_bytes();
+                    *bytes = &bytes[len..];
+                }
+                _ => {
+                    let (region, rest) =
+                        bytes.split_at_checked(len).ok_or(ComprexError::Truncated)?;
+                    last[begin..begin + len].copy_from_slice(region);
+                    *bytes = rest;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 impl ComprexDecoder {
     /// A decoder that knows no topic.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same with other limits.
+    pub fn with_config(config: ComprexDecoderConfig) -> Self {
+        Self { config, ..Self::default() }
+    }
+
+    /// How many topics are known.
+    pub fn topics(&self) -> usize {
+        self.entries.len()
     }
 
     /// Calls `with` for each message of a batch: its topic, its number within the topic, and its payload.
@@ -404,40 +518,39 @@ impl ComprexDecoder {
                 FULL => {
                     let (topic, number, payload) = take_full(bytes)?;
                     with(topic, number, payload);
-                    self.note(topic, number, payload);
+                    self.note(topic, number, payload)?;
                 }
                 REGIONS => {
                     let key = take_key(bytes)?;
                     let (&count, rest) = bytes.split_first().ok_or(ComprexError::Truncated)?;
                     *bytes = rest;
-                    let known =
-                        self.entries.get_mut(&key).ok_or(ComprexError::UnknownKey { key })?;
-                    known.regions =
-                        Some(take_regions(bytes, usize::from(count), known.last.len())?);
+                    let known = self.find(key)?;
+                    take_regions(bytes, usize::from(count), known)?;
                 }
                 key => {
-                    let known =
-                        self.entries.get_mut(&key).ok_or(ComprexError::UnknownKey { key })?;
-                    let regions = known.regions.as_ref().ok_or(ComprexError::UnknownKey { key })?;
+                    let known = self.find(key)?;
+                    if !known.is_learned {
+                        return Err(ComprexError::UnknownKey { key });
+                    }
                     let (mask, rest) = bytes.split_first_chunk().ok_or(ComprexError::Truncated)?;
                     *bytes = rest;
-                    let mut mask = u16::from_le_bytes(*mask);
-                    while mask != 0 {
-                        let index = mask.trailing_zeros() as usize;
-                        mask &= mask - 1;
-                        let &(begin, end) = regions.get(index).ok_or(ComprexError::Regions)?;
-                        let len = usize::from(end - begin);
-                        let (region, rest) =
-                            bytes.split_at_checked(len).ok_or(ComprexError::Truncated)?;
-                        *bytes = rest;
-                        known.last[usize::from(begin)..usize::from(end)].copy_from_slice(region);
-                    }
+                    known.take(u16::from_le_bytes(*mask), bytes)?;
                     known.number = known.number.checked_add(1).ok_or(ComprexError::Number)?;
-                    with(&known.topic, known.number, &known.last);
+                    with(known.topic(), known.number, known.last());
                 }
             }
         }
         Ok(())
+    }
+
+    #[inline]
+    fn find(&mut self, key: u32) -> Result<&mut Known, ComprexError> {
+        let mut index = self.next;
+        if self.entries.get(index).is_none_or(|known| known.key != key) {
+            index = self.table.find(key).ok_or(ComprexError::UnknownKey { key })?;
+        }
+        self.next = index + 1;
+        Ok(&mut self.entries[index])
     }
 
     /// Calls `with` for each message of a correction: it takes the place of the one with its number.
@@ -460,27 +573,29 @@ impl ComprexDecoder {
         Ok(())
     }
 
-    fn note(&mut self, topic: &[u8], number: u64, payload: &[u8]) {
-        let key = match self.topics.get(topic) {
-            Some(&key) => key,
-            None => {
-                let key = key(topic);
-                self.topics.insert(topic.into(), key);
-                key
-            }
-        };
-        let known = self.entries.entry(key).or_insert_with(|| Known {
-            topic: topic.into(),
-            last: Vec::new(),
-            number: 0,
-            regions: None,
-        });
-        // Of two topics with one key the first has it; the encoder sends the other in full.
-        if *known.topic == *topic {
-            known.last.clear();
-            known.last.extend_from_slice(payload);
-            (known.number, known.regions) = (number, None);
+    fn note(&mut self, topic: &[u8], number: u64, payload: &[u8]) -> Result<(), ComprexError> {
+        let mut index = self.next;
+        if self.entries.get(index).is_none_or(|known| known.topic() != topic) {
+            let key = key(topic);
+            index = match self.table.find(key) {
+                Some(index) => index,
+                None if self.entries.len() >= self.config.topics_max => {
+                    return Err(ComprexError::Topics { max: self.config.topics_max });
+                }
+                None => {
+                    self.table.insert(key, self.entries.len());
+                    self.entries.push(Known::new(key, topic));
+                    self.entries.len() - 1
+                }
+            };
         }
+        let known = &mut self.entries[index];
+        // Of two topics with one key the first has it; the encoder sends the other in full.
+        if known.topic() == topic {
+            known.set(number, payload);
+            self.next = index + 1;
+        }
+        Ok(())
     }
 }
 
@@ -505,26 +620,25 @@ fn take_full<'a>(bytes: &mut &'a [u8]) -> Result<(&'a [u8], u64, &'a [u8]), Comp
     Ok((part()?, number, part()?))
 }
 
-fn take_regions(
-    bytes: &mut &[u8],
-    count: usize,
-    len: usize,
-) -> Result<Vec<(u16, u16)>, ComprexError> {
+fn take_regions(bytes: &mut &[u8], count: usize, known: &mut Known) -> Result<(), ComprexError> {
     if count > REGIONS_MAX {
         return Err(ComprexError::Regions);
     }
-    let mut regions = Vec::with_capacity(count);
+    let len = u64::from(known.last_len);
+    // None hold until all are taken.
+    known.is_learned = false;
     let mut at = 0;
-    for _ in 0..count {
+    for place in &mut known.regions[..count] {
         let begin = varint::take(bytes).ok_or(ComprexError::Truncated)?;
         let end = varint::take(bytes).ok_or(ComprexError::Truncated)?;
-        if begin < at || end <= begin || end > len as u64 {
+        if begin < at || end <= begin || end > len {
             return Err(ComprexError::Regions);
         }
-        regions.push((begin as u16, end as u16));
+        *place = (begin as u16, end as u16);
         at = end;
     }
-    Ok(regions)
+    (known.is_learned, known.count) = (true, count as u8);
+    Ok(())
 }
 
 /// A message that cannot be sent.
@@ -552,194 +666,16 @@ pub enum ComprexError {
         /// The key.
         key: u32,
     },
+    /// It brings more topics than are taken.
+    #[error("more than {max} topics, the most that are taken")]
+    Topics {
+        /// Most that are taken.
+        max: usize,
+    },
     /// A topic has more messages than can be counted.
     #[error("a message's number is beyond 64 bits")]
     Number,
     /// Regions are not within the message, or not in order, or a mask names one that there is not.
     #[error("regions that are not within the message")]
     Regions,
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use proptest::prelude::*;
-    use tidegate_load::sensors::{Form, Generator, Workload};
-
-    use super::*;
-
-    /// The messages of each topic, in order.
-    type Topics = BTreeMap<Vec<u8>, Vec<Vec<u8>>>;
-
-    /// Messages of each topic in order, by way of encoder and decoder, and what the encoder counted.
-    fn through(
-        config: ComprexConfig,
-        messages: &[(Vec<u8>, Vec<u8>)],
-    ) -> (Topics, ComprexCounts, usize) {
-        let (mut encoder, mut decoder) = (ComprexEncoder::new(config), ComprexDecoder::new());
-        let mut came = BTreeMap::new();
-        let mut wire = 0;
-        let mut take = |encoder: &mut ComprexEncoder, batch: Option<Vec<u8>>| {
-            let mut put = |topic: &[u8], number: u64, payload: &[u8]| {
-                let topic: &mut Vec<Vec<u8>> = came.entry(topic.to_vec()).or_default();
-                let number = number as usize;
-                if topic.len() <= number {
-                    assert_eq!(topic.len(), number, "no message is missing");
-                    topic.push(Vec::new());
-                }
-                topic[number] = payload.to_vec();
-            };
-            let Some(batch) = batch else { return };
-            decoder.decode(&batch, &mut put).unwrap();
-            // A correction overtakes no batch whose messages it corrects: it is sent after them.
-            let critical = encoder.take_critical();
-            wire += batch.len() + critical.len();
-            decoder.correct(&critical, &mut put).unwrap();
-        };
-        for (topic, payload) in messages {
-            let batch = encoder.push(topic, payload).unwrap();
-            // The last message stays in the encoder, and with it what it corrects in the batch that is not out yet.
-            let rest = batch.is_some().then(|| encoder.finish());
-            take(&mut encoder, batch);
-            take(&mut encoder, rest);
-        }
-        let rest = encoder.finish();
-        encoder.settle();
-        take(&mut encoder, Some(rest));
-        (came, encoder.counts(), wire)
-    }
-
-    fn by_topic(messages: &[(Vec<u8>, Vec<u8>)]) -> Topics {
-        let mut topics: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for (topic, payload) in messages {
-            topics.entry(topic.clone()).or_default().push(payload.clone());
-        }
-        topics
-    }
-
-    fn workload(kind: Workload, form: Form, count: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let mut generator = Generator::new(kind, 50, 1).with_form(form);
-        (0..count)
-            .map(|_| {
-                let (mut topic, mut payload) = (Vec::new(), Vec::new());
-                generator.next(&mut topic, &mut payload);
-                (topic, payload)
-            })
-            .collect()
-    }
-
-    #[test]
-    fn with_as_much_stored_as_is_let_pass_nothing_is_lost() {
-        for kind in Workload::ALL {
-            for form in [Form::Fixed, Form::Natural] {
-                let messages = workload(kind, form, 10_000);
-                for max in [0, 1, 10, 30] {
-                    let config =
-                        ComprexConfig { max_n: max, max_store: max, ..ComprexConfig::default() };
-                    let (came, counts, _) = through(config, &messages);
-                    assert_eq!(counts.lost, 0);
-                    assert!(came == by_topic(&messages), "{kind} {form:?}, n {max}: {counts:?}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_let_pass_and_not_stored_is_counted_as_lost() {
-        let messages = workload(Workload::City, Form::Fixed, 20_000);
-        let config = ComprexConfig { max_n: 60, max_store: 2, ..ComprexConfig::default() };
-        let (came, counts, _) = through(config, &messages);
-        let sent = by_topic(&messages);
-        let wrong = sent
-            .iter()
-            .flat_map(|(topic, payloads)| payloads.iter().zip(&came[topic]))
-            .filter(|(sent, came)| sent != came)
-            .count() as u64;
-        assert!(wrong > 0);
-        assert_eq!(wrong, counts.lost, "{counts:?}");
-        let before = ComprexConfig { max_n: 2, ..config };
-        assert_eq!(through(before, &messages).1.lost, 0);
-    }
-
-    #[test]
-    fn fixed_layouts_shrink_and_the_fewer_comparisons_the_larger_n() {
-        let messages = workload(Workload::Grid, Form::Fixed, 20_000);
-        let bytes: usize =
-            messages.iter().map(|(topic, payload)| topic.len() + payload.len()).sum();
-        let mut comparisons = u64::MAX;
-        for max in [0, 5, 20] {
-            let config = ComprexConfig { max_n: max, max_store: max, ..ComprexConfig::default() };
-            let (_, counts, wire) = through(config, &messages);
-            assert!(wire * 3 < bytes * 2, "{wire} of {bytes}");
-            assert!(counts.comparisons < comparisons, "{counts:?}");
-            comparisons = counts.comparisons;
-        }
-    }
-
-    #[test]
-    fn a_topic_without_static_bytes_is_compared_less_and_in_the_end_never() {
-        let messages: Vec<_> = (0..3000u32)
-            .map(|n| {
-                (
-                    b"noise".to_vec(),
-                    [n as u8, (n >> 1) as u8 ^ n as u8].map(|b| b.wrapping_mul(77)).to_vec(),
-                )
-            })
-            .collect();
-        let half =
-            |count: usize| through(ComprexConfig::default(), &messages[..count]).1.comparisons;
-        assert!(half(1500) < 60, "{}", half(1500));
-        assert_eq!(half(3000), half(1500), "no comparison in the second half");
-    }
-
-    #[test]
-    fn two_topics_with_one_key_are_told_apart() {
-        // Both have the FNV-1a hash 0x4e9a_98a3.
-        let (one, other) = collision();
-        assert_eq!(key(&one), key(&other));
-        let mut messages = Vec::new();
-        for n in 0..50u8 {
-            messages.push((one.clone(), vec![1, 1, n]));
-            messages.push((other.clone(), vec![2, 2, n]));
-        }
-        let (came, counts, _) = through(ComprexConfig::default(), &messages);
-        assert_eq!(came, by_topic(&messages));
-        assert_eq!(counts.collisions, 1);
-    }
-
-    /// Two topics with one key, by a search for a birthday.
-    fn collision() -> (Vec<u8>, Vec<u8>) {
-        let mut seen = HashMap::new();
-        for number in 0u32.. {
-            let topic = format!("sensor/{number}").into_bytes();
-            if let Some(before) = seen.insert(key(&topic), topic.clone()) {
-                return (before, topic);
-            }
-        }
-        unreachable!("of 2^32 keys two are alike")
-    }
-
-    #[test]
-    fn regions_are_joined_until_a_mask_has_a_bit_for_each() {
-        let dynamic: Vec<bool> = (0..100).map(|at| at % 3 == 0).collect();
-        let regions = regions(&dynamic);
-        assert_eq!(regions.len(), REGIONS_MAX);
-        for (at, _) in dynamic.iter().enumerate().filter(|(_, dynamic)| **dynamic) {
-            assert!(
-                regions.iter().any(|(begin, end)| (*begin as usize..*end as usize).contains(&at))
-            );
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_a_batch_or_an_error(batches in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..80), 1..6)) {
-            let mut decoder = ComprexDecoder::new();
-            for batch in batches {
-                let _ = decoder.decode(&batch, |_, _, _| {});
-                let _ = decoder.correct(&batch, |_, _, _| {});
-            }
-        }
-    }
 }

@@ -23,10 +23,93 @@ impl Format {
     /// The value of `text` in units of the last decimal; `None` if it is not a number of this format.
     #[inline]
     pub(crate) fn parse(self, text: &[u8]) -> Option<i64> {
-        let Digits { negative, value, whole, given, has_point, leads, ends } =
-            if text.len() <= 8 { short(text) } else { long(text) }?;
+        if text.len() <= WORD {
+            self.parse_word(word(text, 0), text.len())
+        } else {
+            self.parse_long(text)
+        }
+    }
+
+    /// The value of the lowest `len` bytes of `text`, at most [`WORD`]. What is above them is of no meaning.
+    ///
+    /// All digits at once and without a branch: of the numbers of one field, how many digits each has is hard to foresee.
+    #[inline]
+    pub(crate) fn parse_word(self, text: u64, len: usize) -> Option<i64> {
+        let negative = u64::from((text as u8 == b'-') & (len > 0));
+        let len = (len as u64).wrapping_sub(negative);
+        let used = LOWEST[len as usize % LOWEST.len()];
+        let text = text.wrapping_shr(8 * negative as u32) & used;
+        // The lowest bit that is found is that of the first point, or of the end: a borrow that would make a false one comes from below.
+        let differs = text ^ POINTS;
+        let found = (differs.wrapping_sub(ONES) & !differs | !used) & HIGHS;
+        let before = ((found & found.wrapping_neg()) >> 7).wrapping_sub(1);
+        let whole = u64::from(found.trailing_zeros() / 8);
+        let has_point = u64::from(whole < len);
+        let given = len.wrapping_sub(whole).wrapping_sub(has_point);
+        // What stands after the point moves up into its place.
+        let joined = text & before | text >> 8 & !before;
+        let digits = joined ^ ZEROS & LOWEST[whole.wrapping_add(given) as usize % LOWEST.len()];
+        let are_digits = (digits.wrapping_add(ONES * 0x76) | digits) & HIGHS == 0;
+        let decimals = u64::from(self.decimals);
+        if whole.wrapping_add(decimals) > WORD as u64 {
+            let signed = text << (8 * negative) | (negative * u64::from(b'-'));
+            return self.parse_long(&signed.to_le_bytes()[..(len + negative) as usize]);
+        }
+        let last = text.wrapping_shr((len as u32).wrapping_sub(1).wrapping_mul(8)) as u8;
+        let fits = if self.trimmed {
+            (given <= decimals) & ((has_point == 0) | ((given > 0) & (last != b'0')))
+        } else {
+            (given == decimals) & (has_point == u64::from(decimals > 0))
+        };
+        let is_canonical = fits & are_digits & (whole > 0) & ((whole == 1) | (digits as u8 != 0));
+        // As many zeros before them that there are eight; those after them are there already.
+        let eight =
+            digits.wrapping_shl(64u32.wrapping_sub(8 * (whole.wrapping_add(decimals)) as u32));
+        let value = value_of(eight) as i64;
+        let is_canonical = is_canonical & ((negative == 0) | (value != 0));
+        is_canonical.then_some((value ^ -(negative as i64)).wrapping_add(negative as i64))
+    }
+
+    /// Of fixed decimals and at most eight digits, of whose text `last` are the last bytes: where the point must be is known.
+    #[inline]
+    fn parse_fixed(self, last: &[u8; 9], whole: usize, negative: bool) -> Option<i64> {
+        let [_, after @ ..] = last;
+        let [before @ .., _] = last;
+        let (after, before) = (u64::from_le_bytes(*after), u64::from_le_bytes(*before));
         let decimals = usize::from(self.decimals);
-        // No branches in between: of the numbers of one field, which of these hold is hard to foresee.
+        let is_point = (after >> (8 * (7 - decimals))) as u8 == b'.';
+        // What stands before the point moves up into its place; what stands before the number is none of it.
+        let lower = LOWEST[8 - decimals];
+        let unused = WORD - whole - decimals;
+        let digits = ((after & !lower | before & lower) ^ ZEROS) & !LOWEST[unused];
+        let are_digits = (digits.wrapping_add(ONES * 0x76) | digits) & HIGHS == 0;
+        let leads = digits & LOWEST[unused + 1] == 0;
+        let value = value_of(digits) as i64;
+        let is_canonical =
+            is_point & are_digits & ((whole == 1) | !leads) & !(negative & (value == 0));
+        is_canonical.then_some(if negative { -value } else { value })
+    }
+
+    #[inline(never)]
+    fn parse_long(self, text: &[u8]) -> Option<i64> {
+        if !self.trimmed
+            && (1..WORD).contains(&usize::from(self.decimals))
+            && let Some(last) = text.last_chunk::<9>()
+        {
+            let negative = text[0] == b'-';
+            let digits = text.len() - usize::from(negative) - 1;
+            if digits <= WORD && digits > usize::from(self.decimals) {
+                let whole = digits - usize::from(self.decimals);
+                return self.parse_fixed(last, whole, negative);
+            }
+        }
+        self.parse_any(text)
+    }
+
+    /// Digit by digit.
+    fn parse_any(self, text: &[u8]) -> Option<i64> {
+        let Digits { negative, value, whole, given, has_point, leads, ends } = long(text)?;
+        let decimals = usize::from(self.decimals);
         let fits = if self.trimmed {
             (given <= decimals) & ((given == 0) | !ends)
         } else {
@@ -48,6 +131,18 @@ impl Format {
         let magnitude = value.unsigned_abs();
         if magnitude < 100_000_000 && self.decimals < 8 {
             return self.print_short(magnitude, value < 0, out);
+        }
+        self.print_long(magnitude, value, out)
+    }
+
+    #[inline(never)]
+    fn print_long(self, magnitude: u64, value: i64, out: &mut [u8; TEXT_MAX]) -> usize {
+        let upper = magnitude / 100_000_000;
+        if self.decimals == 0 && (1..100_000_000).contains(&upper) {
+            let len = self.print_short(upper, value < 0, out);
+            let lower = eight_digits(magnitude % 100_000_000) | ZEROS;
+            out[len..][..WORD].copy_from_slice(&lower.to_le_bytes());
+            return len + WORD;
         }
         let decimals = usize::from(self.decimals);
         let mut text = [b'0'; TEXT_MAX];
@@ -79,7 +174,8 @@ impl Format {
         len
     }
 
-    /// Of at most eight digits and seven decimals, without a branch.
+    /// Of at most eight digits and seven decimals, without a branch: each part is written as a word, of which the next overwrites what
+    /// is too much.
     #[inline]
     fn print_short(self, magnitude: u64, negative: bool, out: &mut [u8; TEXT_MAX]) -> usize {
         let decimals = u32::from(self.decimals);
@@ -87,16 +183,18 @@ impl Format {
         // Bytes before the first digit, and zeros after the last.
         let lead = (digits.trailing_zeros() / 8).min(7 - decimals);
         let zeros = if self.trimmed { (digits.leading_zeros() / 8).min(decimals) } else { 0 };
-        let whole = 8 - decimals - lead;
         let part = decimals - zeros;
-        let text = u128::from(digits | ZEROS);
-        let before = (text >> (8 * lead)) & ((1 << (8 * whole)) - 1);
-        let after = (text >> (8 * (8 - decimals))) << 8 | u128::from(b'.');
-        let unsigned = before | after << (8 * whole);
-        let sign = u32::from(negative);
-        let signed = unsigned << (8 * sign) | u128::from(b'-' * sign as u8);
-        out[..16].copy_from_slice(&signed.to_le_bytes());
-        (sign + whole + part + u32::from(part > 0)) as usize
+        let text = digits | ZEROS;
+        let sign = usize::from(negative);
+        let point = sign + (8 - decimals - lead) as usize;
+        // The lengths are below 16; that this is said spares their comparison with the end.
+        let mut put =
+            |at: usize, word: u64| out[at % 16..][..8].copy_from_slice(&word.to_le_bytes());
+        put(0, u64::from(b'-'));
+        put(sign, text >> (8 * lead));
+        put(point, u64::from(b'.'));
+        put(point + 1, text >> (8 * (7 - decimals)) >> 8);
+        point + (part + u32::from(part > 0)) as usize
     }
 
     /// The format in which both texts are numbers, if there is one: fixed decimals where both have as many, trimmed ones where
@@ -159,62 +257,57 @@ struct Digits {
     ends: bool,
 }
 
+/// Bytes of a text that are looked at all at once.
+pub(crate) const WORD: usize = 8;
+
+/// A mask of as many of a word's lowest bytes; of no meaning beyond [`WORD`].
+pub(crate) const LOWEST: [u64; 16] = {
+    let mut masks = [u64::MAX; 16];
+    let mut len = 0;
+    while len < WORD {
+        masks[len] = (1 << (8 * len)) - 1;
+        len += 1;
+    }
+    masks
+};
+
 const ONES: u64 = u64::from_le_bytes([1; 8]);
 const HIGHS: u64 = ONES << 7;
 const ZEROS: u64 = ONES * b'0' as u64;
 const POINTS: u64 = ONES * b'.' as u64;
 
-/// Of at most eight bytes, all at once and almost without a branch.
+/// The value of eight digits, the first in the lowest byte: pairs, then fours, then all. Each step multiplies the lower half by its
+/// power of ten and adds the upper.
 #[inline]
-fn short(text: &[u8]) -> Option<Digits> {
-    let len = text.len();
-    // The two halves overlap where there are fewer bytes than they hold.
-    let word = match (text.first_chunk(), text.last_chunk()) {
-        (Some(first), Some(last)) => {
-            let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
-            u64::from(first) | u64::from(last) << (8 * (len - 4))
-        }
-        _ => match *text {
-            [] => return None,
-            [one] => u64::from(one),
-            [one, two] => u64::from(u16::from_le_bytes([one, two])),
-            [one, two, three, ..] => u64::from(u32::from_le_bytes([one, two, three, 0])),
-        },
-    };
-    let negative = word as u8 == b'-';
-    let sign = u32::from(negative);
-    // A zero in the place of the sign, and before the number, so that its last byte is the highest.
-    let unsigned = word ^ u64::from((b'-' ^ b'0') * sign as u8);
-    let unused = 8 * (8 - len as u32);
-    let word = unsigned << unused | ZEROS & !(u64::MAX << unused);
-    let leads = (word >> ((unused + 8 * sign) & 63)) as u8 == b'0';
-    let differs = word ^ POINTS;
-    let found = differs.wrapping_sub(ONES) & !differs & HIGHS;
-    let has_point = found != 0;
-    // What stands before the point moves up into its place. The lowest bit that was found is that of a point: a borrow that would make a
-    // false one comes from below.
-    let before = ((found & found.wrapping_neg()) >> 7).wrapping_sub(1);
-    let closed = (word & before) << 8 | word & !(before << 8 | 0xff) | u64::from(b'0');
-    let given = if has_point { 7 - (found.trailing_zeros() / 8) as usize } else { 0 };
-    let word = if has_point { closed } else { word };
-    let digits = word.wrapping_sub(ZEROS);
-    if (word.wrapping_add(0x4646_4646_4646_4646) | digits) & HIGHS != 0 {
-        return None;
-    }
-    // Pairs, then fours, then all eight: each step multiplies the lower half by its power of ten and adds the upper.
+fn value_of(digits: u64) -> u64 {
     const MASK: u64 = 0x0000_00ff_0000_00ff;
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
     let fours = (pairs & MASK).wrapping_mul(100 + (1_000_000 << 32));
-    let value = fours.wrapping_add((pairs >> 16 & MASK).wrapping_mul(1 + (10_000 << 32))) >> 32;
-    Some(Digits {
-        negative,
-        value,
-        whole: len - given - usize::from(has_point) - usize::from(negative),
-        given,
-        has_point,
-        leads,
-        ends: digits >> 56 == 0,
-    })
+    fours.wrapping_add((pairs >> 16 & MASK).wrapping_mul(1 + (10_000 << 32))) >> 32
+}
+
+/// The bytes of `text` from `begin` on, the first in the lowest byte. Above those that there are stand zeros.
+#[inline]
+pub(crate) fn word(text: &[u8], begin: usize) -> u64 {
+    match text.get(begin..).and_then(|rest| rest.first_chunk()) {
+        Some(chunk) => u64::from_le_bytes(*chunk),
+        None => last_word(text, begin),
+    }
+}
+
+/// The same where there are less than eight.
+#[inline]
+fn last_word(text: &[u8], begin: usize) -> u64 {
+    let len = text.len() - begin;
+    match (text.last_chunk::<WORD>(), len) {
+        (_, 0) => 0,
+        (Some(chunk), _) => u64::from_le_bytes(*chunk) >> (8 * (WORD - len)),
+        _ => {
+            let mut bytes = [0; WORD];
+            bytes[..len].copy_from_slice(&text[begin..]);
+            u64::from_le_bytes(bytes)
+        }
+    }
 }
 
 /// Of any length, digit by digit.
@@ -249,11 +342,11 @@ fn long(text: &[u8]) -> Option<Digits> {
 /// The digits of a number below 10⁸, the first in the lowest byte: halves, then pairs, then digits, all lanes at a time.
 #[inline]
 fn eight_digits(value: u64) -> u64 {
-    let fours = (value / 10_000) | ((value % 10_000) << 32);
-    let hundreds = ((fours * 10_486) >> 20) & 0x0000_007f_0000_007f;
-    let pairs = hundreds | (fours - hundreds * 100) << 16;
-    let tens = ((pairs * 103) >> 10) & 0x000f_000f_000f_000f;
-    tens | (pairs - tens * 10) << 8
+    let fours = (value / 10_000) | (value % 10_000) << 32;
+    let hundreds = fours.wrapping_mul(10_486) >> 20 & 0x0000_007f_0000_007f;
+    let pairs = hundreds | fours.wrapping_sub(hundreds.wrapping_mul(100)) << 16;
+    let tens = pairs.wrapping_mul(103) >> 10 & 0x000f_000f_000f_000f;
+    tens | pairs.wrapping_sub(tens.wrapping_mul(10)) << 8
 }
 
 /// Powers of ten; of no meaning beyond [`DIGITS_MAX`].
@@ -386,17 +479,30 @@ mod tests {
 
         /// Both ways to read a text, and both to write a number, come to the same.
         #[test]
-        fn short_and_long_ways_agree(text in "-?[0-9][0-9.]{0,6}", value in -99_999_999i64..=99_999_999, decimals in 0u8..=7, trimmed: bool) {
-            let of = |digits: Option<Digits>| {
-                digits.map(|d| (d.negative, d.value, d.whole, d.given, d.has_point, d.leads, d.ends))
-            };
-            // A point at the end makes it no number either way.
-            if !text.ends_with('.') {
-                prop_assert_eq!(of(short(text.as_bytes())), of(long(text.as_bytes())), "{}", text);
-            }
+        fn short_and_long_ways_agree(text in "-?[0-9.]{0,7}|[-0-9./:]{0,8}", value in -99_999_999i64..=99_999_999, decimals in 0u8..=7, trimmed: bool) {
+            let narrow = Format { decimals, trimmed };
+            prop_assert_eq!(narrow.parse(text.as_bytes()), narrow.parse_any(text.as_bytes()), "{} {:?}", text, narrow);
             let wider = Format { decimals: decimals + 1, trimmed: true };
             let format = Format { decimals, trimmed: true };
             prop_assert_eq!(printed(format, value), printed(wider, value * 10), "{:?}", trimmed);
+        }
+
+        #[test]
+        fn fixed_decimals_and_any_agree(text in "-?[0-9]{1,4}\\.[0-9]{4,8}|-?[0-9.]{8,11}", decimals in 0u8..=8) {
+            let format = format(decimals, false);
+            prop_assert_eq!(format.parse(text.as_bytes()), format.parse_any(text.as_bytes()), "{} {}", text, decimals);
+        }
+
+        #[test]
+        fn what_follows_a_text_does_not_matter(text in "-?[0-9]{1,3}\\.?[0-9]{0,3}", after: [u8; 8], decimals in 0u8..=4, trimmed: bool) {
+            let format = format(decimals, trimmed);
+            let mut both = text.clone().into_bytes();
+            both.extend_from_slice(&after);
+            prop_assert_eq!(format.parse_word(word(&both, 0), text.len()), format.parse(text.as_bytes()), "{}", text);
+            for begin in 0..=text.len() {
+                let found = word(text.as_bytes(), begin).to_le_bytes();
+                prop_assert_eq!(&found[..text.len() - begin], &text.as_bytes()[begin..]);
+            }
         }
 
         #[test]

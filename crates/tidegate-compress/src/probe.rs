@@ -41,6 +41,17 @@ impl Probe {
         self.slots.insert(number, Seen::default());
     }
 
+    /// Whether the next message is none to look at; then it is counted.
+    #[inline]
+    pub(crate) fn passes(&mut self) -> bool {
+        let next = self.messages.wrapping_add(1);
+        let passes = next % PERIOD > 1;
+        if passes {
+            self.messages = next;
+        }
+        passes
+    }
+
     /// Notes that a topic's payload went from `old`, with fields of the lengths `lens`, to `new`, in which those of `changed` have other
     /// lengths. Returns a slot for which another predictor is better, and that.
     #[inline]

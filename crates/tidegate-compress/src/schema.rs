@@ -13,7 +13,9 @@
 //! | stream | what it was in the last message of any topic | clocks that agree |
 
 use crate::{
-    layout::{Cut, Numeral},
+    form::{self, NUMBER},
+    layout::{Cut, FIELDS_MAX, Numeral},
+    number::TEXT_MAX,
     varint,
 };
 
@@ -41,6 +43,13 @@ pub(crate) struct Schema {
     pub(crate) watched: Vec<u8>,
     /// The bits of those.
     pub(crate) watched_mask: u64,
+    /// Slots of decimal numbers.
+    pub(crate) ranks: u8,
+    /// With which code each field is packed that is a number, 0 for the others.
+    codes: Box<[u8]>,
+    /// The bits of decimal slots that hold.
+    held_mask: u64,
+    density: Density,
     /// The slot of each field, or [`NO_SLOT`].
     slot_of: Box<[u8]>,
     /// The last payload that was defined, against which the next definition is written. Empty if there is none.
@@ -49,11 +58,61 @@ pub(crate) struct Schema {
     pub(crate) prototype_lens: Vec<u8>,
 }
 
+/// How many of the decimal slots that hold are told of, as seen in one row of many. Each end has its own; the other sees nothing of it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Density {
+    rows: u32,
+    looks: u32,
+    /// Slots that were told of, and all there were.
+    told: u32,
+    slots: u32,
+    /// Payloads that were no better for being packed.
+    missed: u32,
+    /// Verdicts to let pass before the next, and how many it was the last time.
+    wait: u32,
+    patience: u32,
+    is_high: bool,
+}
+
+impl Density {
+    /// Rows from one look to the next.
+    const PERIOD: u32 = 16;
+    /// Looks after which a verdict is given.
+    const LOOKS: u32 = 16;
+    /// Misses between two verdicts after which packing is given up for a while.
+    const MISSES: u32 = Self::PERIOD * Self::LOOKS / 8;
+
+    #[cold]
+    fn note(&mut self, told: u64, slots: u64) {
+        self.looks += 1;
+        self.told += told.count_ones();
+        self.slots += slots.count_ones();
+        if self.looks < Self::LOOKS {
+            return;
+        }
+        // Once packed, it stays so until it is clearly not worth it.
+        let least = if self.is_high { self.slots / 2 } else { self.slots * 5 / 8 };
+        self.is_high = self.told > least && self.wait == 0;
+        self.wait = self.wait.saturating_sub(1);
+        (self.looks, self.told, self.slots, self.missed) = (0, 0, 0, 0);
+    }
+
+    fn miss(&mut self) {
+        self.missed += 1;
+        if self.missed > Self::MISSES {
+            self.patience = (2 * self.patience).clamp(8, 1 << 20);
+            (self.wait, self.missed, self.is_high) = (self.patience, 0, false);
+        }
+    }
+}
+
 /// A field that changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
     pub(crate) field: u8,
     pub(crate) numeral: Numeral,
+    /// Its place among the slots of decimal numbers, or [`NO_SLOT`].
+    pub(crate) rank: u8,
     pub(crate) predictor: Predictor,
     /// The field in the last message of any topic, for [`Predictor::Stream`].
     pub(crate) last: Last,
@@ -120,6 +179,10 @@ impl Schema {
             slots: Vec::new(),
             watched: Vec::new(),
             watched_mask: 0,
+            ranks: 0,
+            codes: vec![0; fields].into(),
+            held_mask: 0,
+            density: Density::default(),
             slot_of: vec![NO_SLOT; fields].into(),
             prototype: Vec::new(),
             prototype_lens: Vec::new(),
@@ -136,26 +199,70 @@ impl Schema {
         self.slot_of[field]
     }
 
-    /// Sets what the slot of `field` is, which may be new; returns whether it is.
+    /// The numbers of the slots of all fields, each of which may be [`NO_SLOT`].
+    #[inline]
+    pub(crate) fn slots_of(&self) -> &[u8] {
+        &self.slot_of
+    }
+
+    /// Whether a payload that was packed with `codes` has its numbers where slots are for them now, and in their formats.
+    #[inline]
+    pub(crate) fn fits(&self, codes: &[u8]) -> bool {
+        let fits = |(&code, &own): (&u8, &u8)| code == own || (own == 0 && code < NUMBER);
+        codes.iter().zip(&self.codes).all(fits)
+    }
+
+    /// Whether payloads are better packed than kept as text: where most numbers change each time.
+    #[inline]
+    pub(crate) fn is_dense(&self) -> bool {
+        self.density.is_high
+    }
+
+    /// Notes which slots were told of.
+    #[inline]
+    pub(crate) fn note_mask(&mut self, mask: u64) {
+        self.density.rows = self.density.rows.wrapping_add(1);
+        // Nothing else is packed.
+        if self.density.rows.is_multiple_of(Density::PERIOD) && matches!(self.cut, Cut::Csv(_)) {
+            self.density.note(mask & self.held_mask, self.held_mask);
+        }
+    }
+
+    /// Notes that a payload could not be packed, or one that was packed went on as text.
+    pub(crate) fn note_miss(&mut self) {
+        self.density.miss();
+    }
+
+    /// Sets what the slot of `field` is, which may be new.
     ///
     /// What was learned of it is forgotten: predictions begin anew on both sides.
-    pub(crate) fn set_slot(&mut self, field: u8, numeral: Numeral, predictor: Predictor) -> bool {
-        let slot = Slot { field, numeral, predictor, last: Last::default(), step: 0 };
-        let place = self.slots.binary_search_by_key(&field, |slot| slot.field);
-        match place {
+    pub(crate) fn set_slot(&mut self, field: u8, numeral: Numeral, predictor: Predictor) {
+        let last = Last::default();
+        let slot = Slot { field, numeral, rank: NO_SLOT, predictor, last, step: 0 };
+        match self.slots.binary_search_by_key(&field, |slot| slot.field) {
             Ok(number) => self.slots[number] = slot,
             Err(number) => self.slots.insert(number, slot),
         }
         self.watched.clear();
-        self.watched_mask = 0;
-        for (number, slot) in self.slots.iter().enumerate() {
+        (self.watched_mask, self.held_mask) = (0, 0);
+        let mut rank = 0;
+        for (number, slot) in self.slots.iter_mut().enumerate() {
+            slot.rank = NO_SLOT;
+            self.codes[usize::from(slot.field)] = 0;
+            if let Numeral::Decimal(format) = slot.numeral {
+                self.codes[usize::from(slot.field)] = form::code(format);
+                slot.rank = rank;
+                rank += 1;
+            }
             self.slot_of[usize::from(slot.field)] = number as u8;
             if slot.predictor != Predictor::Hold {
                 self.watched.push(slot.field);
                 self.watched_mask |= 1 << number;
+            } else if slot.rank != NO_SLOT {
+                self.held_mask |= 1 << number;
             }
         }
-        place.is_err()
+        self.ranks = rank;
     }
 
     /// Notes a payload that was defined: the next definition is written against it, and it is the last of the stream.
@@ -245,6 +352,33 @@ impl Slot {
         }
     }
 
+    /// What a field is expected to be whose value was `old` in the topic's last message; `None` if it is a text.
+    #[inline]
+    pub(crate) fn predict_number(&self, old: i64) -> Option<i64> {
+        match self.predictor {
+            Predictor::Hold => Some(old),
+            Predictor::Step => Some(old.wrapping_add(self.step)),
+            Predictor::Stream if self.last.known => self.last.value,
+            Predictor::Stream => Some(old),
+        }
+    }
+
+    /// Notes that the value went from `old` to `new`, which was told or was as predicted.
+    #[inline]
+    pub(crate) fn note_number(&mut self, old: i64, new: i64, is_told: bool) {
+        match self.predictor {
+            Predictor::Hold => {}
+            Predictor::Step => self.step = new.wrapping_sub(old),
+            Predictor::Stream => {
+                if is_told || !self.last.known {
+                    let mut text = [0; TEXT_MAX];
+                    let len = self.numeral.print(new, &mut text);
+                    self.last.set(&text[..len], Some(new));
+                }
+            }
+        }
+    }
+
     /// Notes that the field went from `old` to `new`, of which `value` is the value if it is a number.
     #[inline]
     pub(crate) fn note(&mut self, old: &[u8], new: &[u8], value: Option<i64>) {
@@ -317,6 +451,26 @@ pub(crate) fn take_token<'a>(bytes: &mut &'a [u8], predicted: Option<i64>) -> Op
     let (text, rest) = bytes.split_at_checked(len)?;
     *bytes = rest;
     Some(Token::Text(text))
+}
+
+/// Where each field of a payload begins.
+#[derive(Clone, Debug)]
+pub(crate) struct Starts(pub(crate) Box<[u16; FIELDS_MAX + 1]>);
+
+impl Default for Starts {
+    fn default() -> Self {
+        Self(Box::new([0; FIELDS_MAX + 1]))
+    }
+}
+
+/// Finds where each field begins, in a payload of at most 4,096 bytes.
+#[inline]
+pub(crate) fn starts(gaps: &[u8], lens: &[u8], starts: &mut [u16; FIELDS_MAX + 1]) {
+    let mut start = u16::from(gaps[0]);
+    for ((place, len), gap) in starts.iter_mut().zip(lens).zip(&gaps[1..]) {
+        *place = start;
+        start = start.wrapping_add(u16::from(*len)).wrapping_add(u16::from(*gap));
+    }
 }
 
 /// Where `field` begins.

@@ -8,6 +8,7 @@ use crate::{
     EncodeError, Encoder, EncoderConfig, Layout, Message, PAYLOAD_BYTES_MAX, ResumeError, SHARDS,
 };
 
+mod golden;
 mod limits;
 mod loss;
 mod sizes;
@@ -293,6 +294,43 @@ fn message() -> impl Strategy<Value = Owned> {
     (topic, 0..3u8, payload).prop_map(|(topic, attribute, payload)| {
         (topic.into(), vec![attribute; usize::from(attribute / 2)], payload)
     })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// Numbers that change each time, so that they are packed, with clocks among them, and now and then something else.
+    #[test]
+    fn packed_numbers_come_back_whatever_comes_between(
+        odd in proptest::collection::vec((0usize..1500, 0usize..5, "-?[0-9]{1,12}(\\.[0-9]{1,7})?|[a-z,]{0,4}|0[0-9]|-0"), 0..60),
+        seed in 0u64..1000,
+        per_batch in 1usize..80,
+        columns: bool,
+        topics in 1usize..6,
+    ) {
+        let mut rows: Vec<_> = (0..1500u64)
+            .map(|n| {
+                let number = |k: u64| (n * 7919 + seed * 31 + k * 104_729) % 90_001;
+                let (turn, device) = (n / topics as u64, n % topics as u64);
+                let row = [
+                    format!("{}", 1_422_748_800_000 + n / 10 * 1000),
+                    format!("{}", device * 100_000 + turn * 15),
+                    format!("{}.{:04}", number(1) / 10_000, number(1) % 10_000),
+                    format!("-{}.{}", number(2) + 1, number(2) % 9 + 1),
+                    format!("{}", number(3)),
+                ];
+                (n as usize % topics, row)
+            })
+            .collect();
+        for (row, field, text) in odd {
+            rows[row].1[field] = text;
+        }
+        let messages: Vec<Owned> = rows
+            .into_iter()
+            .map(|(topic, row)| (format!("t/{topic}").into_bytes(), vec![], row.join(",").into_bytes()))
+            .collect();
+        Pair::new(EncoderConfig { columns, ..EncoderConfig::default() }).send(&messages, per_batch);
+    }
 }
 
 proptest! {

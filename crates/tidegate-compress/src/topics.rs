@@ -4,7 +4,7 @@
 //! clock's choice (second chance): one that was used since the hand last came by stays for another round, so that what goes was
 //! not used for at least as long.
 
-use crate::kept::Kept;
+use crate::{form::Form, kept::Kept};
 
 /// Topics by name and by number.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Topics {
     /// The hash of a topic.
     #[inline]
     pub(crate) fn hash(&self, topic: &[u8]) -> u32 {
-        hash(self.seed, topic)
+        hash(self.seed, topic) as u32
     }
 
     /// The number of `topic`.
@@ -88,9 +88,22 @@ impl Topics {
         }
     }
 
+    /// Whether `topic` has this number.
+    #[inline]
+    pub(crate) fn is_topic(&self, number: u32, topic: &[u8]) -> bool {
+        let entry = self.entries.get(number as usize);
+        entry.is_some_and(|entry| entry.topic() == topic && entry.flags & FREE == 0)
+    }
+
     #[inline]
     pub(crate) fn get(&self, number: u32) -> &Kept {
         &self.entries[number as usize]
+    }
+
+    /// The topic `number`, which has been touched.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, number: u32) -> &mut Kept {
+        &mut self.entries[number as usize]
     }
 
     /// The topic `number`, which is used by this.
@@ -174,8 +187,8 @@ impl Topics {
     fn remove(&mut self, number: u32) {
         let entry = &mut self.entries[number as usize];
         self.state_bytes -= entry.cost();
-        let hash = hash(self.seed, entry.topic());
-        *entry = Kept::new(&[], &[], 0, &[], &[]);
+        let hash = hash(self.seed, entry.topic()) as u32;
+        *entry = Kept::new(&[], &[], 0, Form::text(&[], &[]));
         entry.flags = FREE;
         self.free.push(number);
         let mask = self.index.len() - 1;
@@ -240,7 +253,7 @@ fn put(index: &mut [u64], hash: u32, number: u32) {
 
 /// Eight bytes at a time, multiplied by a secret into twice their width and folded.
 #[inline]
-fn hash(seed: u64, bytes: &[u8]) -> u32 {
+pub(crate) fn hash(seed: u64, bytes: &[u8]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let fold = |one: u64, other: u64| {
         let product = u128::from(one) * u128::from(other);
@@ -256,7 +269,7 @@ fn hash(seed: u64, bytes: &[u8]) -> u32 {
     last[..words.remainder().len()].copy_from_slice(words.remainder());
     let state = fold(state ^ u64::from_le_bytes(last), seed.rotate_left(32) | 1);
     let state = fold(state, ODD);
-    (state ^ state >> 32) as u32
+    state ^ state >> 32
 }
 
 #[cfg(test)]
@@ -268,7 +281,7 @@ mod tests {
     use super::*;
 
     fn kept(topic: &str) -> Kept {
-        Kept::new(topic.as_bytes(), b"", 0, &[], topic.as_bytes())
+        Kept::new(topic.as_bytes(), b"", 0, Form::text(topic.as_bytes(), &[]))
     }
 
     fn insert(topics: &mut Topics, topic: &str, batch: u64) -> u32 {

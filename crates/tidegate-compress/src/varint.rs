@@ -21,6 +21,11 @@ pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
     if first < 0x80 {
         return Some(u64::from(first));
     }
+    let (&second, rest) = bytes.split_first()?;
+    if second < 0x80 {
+        *bytes = rest;
+        return Some(u64::from(second) << 7 | u64::from(first & 0x7f));
+    }
     take_more(bytes, u64::from(first & 0x7f))
 }
 
@@ -66,7 +71,8 @@ mod tests {
 
     #[test]
     fn an_integer_comes_back_and_takes_the_bytes_that_were_told() {
-        for value in [0, 1, 127, 128, 16_383, 16_384, u64::from(u32::MAX), u64::MAX] {
+        let widths = (1..64).flat_map(|bits| [(1 << bits) - 1, 1 << bits]);
+        for value in widths.chain([0, u64::MAX, 0x1234_5678_9abc_def0, 0x5a_5a5a_5a5a_5a5a]) {
             let mut out = Vec::new();
             put(&mut out, value);
             assert_eq!(out.len() as u32, len(value), "{value}");

@@ -1,0 +1,213 @@
+//! Messages by way of encoder, decoder and corrections.
+
+use std::collections::{BTreeMap, HashMap};
+
+use proptest::prelude::*;
+use tidegate_load::sensors::{Form, Generator, Workload};
+
+use super::*;
+
+/// The messages of each topic, in order.
+type Topics = BTreeMap<Vec<u8>, Vec<Vec<u8>>>;
+
+/// Messages of each topic in order, by way of encoder and decoder, and what the encoder counted.
+fn through(
+    config: ComprexConfig,
+    messages: &[(Vec<u8>, Vec<u8>)],
+) -> (Topics, ComprexCounts, usize) {
+    let (mut encoder, mut decoder) = (ComprexEncoder::new(config), ComprexDecoder::new());
+    let mut came = BTreeMap::new();
+    let mut wire = 0;
+    let mut take = |encoder: &mut ComprexEncoder, batch: Option<Vec<u8>>| {
+        let mut put = |topic: &[u8], number: u64, payload: &[u8]| {
+            let topic: &mut Vec<Vec<u8>> = came.entry(topic.to_vec()).or_default();
+            let number = number as usize;
+            if topic.len() <= number {
+                assert_eq!(topic.len(), number, "no message is missing");
+                topic.push(Vec::new());
+            }
+            topic[number] = payload.to_vec();
+        };
+        let Some(batch) = batch else { return };
+        decoder.decode(&batch, &mut put).unwrap();
+        // A correction overtakes no batch whose messages it corrects: it is sent after them.
+        let critical = encoder.take_critical();
+        wire += batch.len() + critical.len();
+        decoder.correct(&critical, &mut put).unwrap();
+    };
+    for (topic, payload) in messages {
+        let batch = encoder.push(topic, payload).unwrap();
+        // The last message stays in the encoder, and with it what it corrects in the batch that is not out yet.
+        let rest = batch.is_some().then(|| encoder.finish());
+        take(&mut encoder, batch);
+        take(&mut encoder, rest);
+    }
+    let rest = encoder.finish();
+    encoder.settle();
+    take(&mut encoder, Some(rest));
+    (came, encoder.counts(), wire)
+}
+
+fn by_topic(messages: &[(Vec<u8>, Vec<u8>)]) -> Topics {
+    let mut topics: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (topic, payload) in messages {
+        topics.entry(topic.clone()).or_default().push(payload.clone());
+    }
+    topics
+}
+
+fn workload(kind: Workload, form: Form, count: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut generator = Generator::new(kind, 50, 1).with_form(form);
+    (0..count)
+        .map(|_| {
+            let (mut topic, mut payload) = (Vec::new(), Vec::new());
+            generator.next(&mut topic, &mut payload);
+            (topic, payload)
+        })
+        .collect()
+}
+
+#[test]
+fn with_as_much_stored_as_is_let_pass_nothing_is_lost() {
+    for kind in Workload::ALL {
+        for form in [Form::Fixed, Form::Natural] {
+            let messages = workload(kind, form, 10_000);
+            for max in [0, 1, 10, 30] {
+                let config =
+                    ComprexConfig { max_n: max, max_store: max, ..ComprexConfig::default() };
+                let (came, counts, _) = through(config, &messages);
+                assert_eq!(counts.lost, 0);
+                assert!(came == by_topic(&messages), "{kind} {form:?}, n {max}: {counts:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_let_pass_and_not_stored_is_counted_as_lost() {
+    let messages = workload(Workload::City, Form::Fixed, 20_000);
+    let config = ComprexConfig { max_n: 60, max_store: 2, ..ComprexConfig::default() };
+    let (came, counts, _) = through(config, &messages);
+    let sent = by_topic(&messages);
+    let wrong = sent
+        .iter()
+        .flat_map(|(topic, payloads)| payloads.iter().zip(&came[topic]))
+        .filter(|(sent, came)| sent != came)
+        .count() as u64;
+    assert!(wrong > 0);
+    assert_eq!(wrong, counts.lost, "{counts:?}");
+    let before = ComprexConfig { max_n: 2, ..config };
+    assert_eq!(through(before, &messages).1.lost, 0);
+}
+
+#[test]
+fn fixed_layouts_shrink_and_the_fewer_comparisons_the_larger_n() {
+    let messages = workload(Workload::Grid, Form::Fixed, 20_000);
+    let bytes: usize = messages.iter().map(|(topic, payload)| topic.len() + payload.len()).sum();
+    let mut comparisons = u64::MAX;
+    for max in [0, 5, 20] {
+        let config = ComprexConfig { max_n: max, max_store: max, ..ComprexConfig::default() };
+        let (_, counts, wire) = through(config, &messages);
+        assert!(wire * 3 < bytes * 2, "{wire} of {bytes}");
+        assert!(counts.comparisons < comparisons, "{counts:?}");
+        comparisons = counts.comparisons;
+    }
+}
+
+#[test]
+fn a_topic_without_static_bytes_is_compared_less_and_in_the_end_never() {
+    let messages: Vec<_> = (0..3000u32)
+        .map(|n| {
+            (
+                b"noise".to_vec(),
+                [n as u8, (n >> 1) as u8 ^ n as u8].map(|b| b.wrapping_mul(77)).to_vec(),
+            )
+        })
+        .collect();
+    let half = |count: usize| through(ComprexConfig::default(), &messages[..count]).1.comparisons;
+    assert!(half(1500) < 60, "{}", half(1500));
+    assert_eq!(half(3000), half(1500), "no comparison in the second half");
+}
+
+#[test]
+fn two_topics_with_one_key_are_told_apart() {
+    let (one, other) = collision();
+    assert_eq!(key(&one), key(&other));
+    let mut messages = Vec::new();
+    for n in 0..50u8 {
+        messages.push((one.clone(), vec![1, 1, n]));
+        messages.push((other.clone(), vec![2, 2, n]));
+    }
+    let (came, counts, _) = through(ComprexConfig::default(), &messages);
+    assert_eq!(came, by_topic(&messages));
+    assert_eq!(counts.collisions, 1);
+}
+
+/// Two topics with one key, by a search for a birthday.
+fn collision() -> (Vec<u8>, Vec<u8>) {
+    let mut seen = HashMap::new();
+    for number in 0u32.. {
+        let topic = format!("sensor/{number}").into_bytes();
+        if let Some(before) = seen.insert(key(&topic), topic.clone()) {
+            return (before, topic);
+        }
+    }
+    unreachable!("of 2^32 keys two are alike")
+}
+
+#[test]
+fn topics_beyond_the_limit_are_refused_by_name() {
+    let mut encoder = ComprexEncoder::new(ComprexConfig::default());
+    for topic in [b"a", b"b", b"a", b"c"] {
+        encoder.push(topic, b"1").unwrap();
+    }
+    let batch = encoder.finish();
+    let mut came = 0;
+    let mut decoder = ComprexDecoder::with_config(ComprexDecoderConfig { topics_max: 2 });
+    let error = decoder.decode(&batch, |_, _, _| came += 1).unwrap_err();
+    assert_eq!(error, ComprexError::Topics { max: 2 });
+    assert_eq!(error.to_string(), "more than 2 topics, the most that are taken");
+    assert_eq!((came, decoder.topics()), (4, 2));
+}
+
+#[test]
+fn nothing_is_allocated_for_a_message_once_all_topics_are_learned() {
+    let messages = workload(Workload::Grid, Form::Fixed, 4000);
+    let mut encoder = ComprexEncoder::new(ComprexConfig::default());
+    let batches: Vec<_> = messages
+        .iter()
+        .filter_map(|(topic, payload)| encoder.push(topic, payload).unwrap())
+        .collect();
+    let (warm, measured) = batches.split_at(batches.len() / 2);
+    let mut decoder = ComprexDecoder::new();
+    for batch in warm {
+        decoder.decode(batch, |_, _, _| {}).unwrap();
+    }
+    let count = allocation_counter::measure(|| {
+        for batch in measured {
+            decoder.decode(batch, |_, _, _| {}).unwrap();
+        }
+    });
+    assert_eq!(count.count_total, 0, "{count:?}");
+}
+
+#[test]
+fn regions_are_joined_until_a_mask_has_a_bit_for_each() {
+    let dynamic: Vec<bool> = (0..100).map(|at| at % 3 == 0).collect();
+    let regions = regions(&dynamic);
+    assert_eq!(regions.len(), REGIONS_MAX);
+    for (at, _) in dynamic.iter().enumerate().filter(|(_, dynamic)| **dynamic) {
+        assert!(regions.iter().any(|(begin, end)| (*begin as usize..*end as usize).contains(&at)));
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_batch_or_an_error(batches in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..80), 1..6)) {
+        let mut decoder = ComprexDecoder::new();
+        for batch in batches {
+            let _ = decoder.decode(&batch, |_, _, _| {});
+            let _ = decoder.correct(&batch, |_, _, _| {});
+        }
+    }
+}
