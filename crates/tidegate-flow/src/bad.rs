@@ -35,13 +35,17 @@ pub enum Reason {
     NotATime,
     /// A field is no UTF-8 text.
     NotText,
-    /// The key is longer than 4,096 bytes, or the topic has too few levels for it.
+    /// The key is longer than `key_bytes_max`, a number of 2^53 or more, or the topic has too few levels for it.
     Key,
+    /// A time that windows go by lies further ahead than `ahead_max`.
+    Future,
+    /// The payload that was to take the place of its own finds no room in what one batch may make.
+    NoRoom,
 }
 
 impl Reason {
     /// All of them, in the order of [`crate::Stats::bad`].
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::TooLong,
         Self::Format,
         Self::Rows,
@@ -52,6 +56,8 @@ impl Reason {
         Self::NotATime,
         Self::NotText,
         Self::Key,
+        Self::Future,
+        Self::NoRoom,
     ];
 
     /// Its stable name.
@@ -67,6 +73,8 @@ impl Reason {
             Self::NotATime => "not-a-time",
             Self::NotText => "not-text",
             Self::Key => "key",
+            Self::Future => "future",
+            Self::NoRoom => "no-room",
         }
     }
 
@@ -79,6 +87,7 @@ impl Reason {
                 | Self::OutOfRange
                 | Self::NotAnInteger
                 | Self::NotATime
+                | Self::Future
         )
     }
 }
@@ -95,7 +104,9 @@ impl fmt::Display for Reason {
             Self::NotAnInteger => "the field is no whole number of at most 2^53",
             Self::NotATime => "the field is no time",
             Self::NotText => "the field is no UTF-8 text",
-            Self::Key => "the key is longer than 4096 bytes or the topic has too few levels",
+            Self::Key => "the key is longer than key_bytes_max, a number of 2^53 or more, or the topic has too few levels for it",
+            Self::NoRoom => "what replaces the payload, with what the batch made before, exceeds 16 MiB",
+            Self::Future => "the time lies further ahead of this node's clock than ahead_max",
         })
     }
 }

@@ -5,6 +5,8 @@ mod step;
 
 use std::time::Duration;
 
+use serde::Serialize;
+use serde_json::Value;
 use tidegate_message::check_topic_filter;
 
 pub use self::error::{CompileError, Place, Problem};
@@ -12,8 +14,8 @@ use crate::{
     batch::{Batch, Column},
     flow::{Flow, Key, Stats, Step},
     hash,
-    kernel::Kernel,
-    keys::{KEYS_LIMIT, KEYS_MIN, Keys, Probes},
+    kernel::{Ending, Kernel},
+    keys::{KEY_BYTES_MAX, KEYS_LIMIT, KEYS_MIN, Keys, Probes},
     model::Models,
     parse::{FIELDS_MAX, Parser, RECORD_TIME},
     spec::{BadPolicy, Encoding, FieldKind, FieldSpec, Format, Forward, KeySpec, Spec, StepSpec},
@@ -41,6 +43,8 @@ impl Flow {
             numbers: 0,
             texts: 0,
             fixed: Vec::new(),
+            state_bytes: 0,
+            clocks: Vec::new(),
         };
         compiler.compile().map_err(|problem| CompileError {
             flow: spec.name.clone(),
@@ -61,6 +65,10 @@ struct Compiler<'a> {
     texts: usize,
     /// Text of tables and classes.
     fixed: Vec<u8>,
+    /// What the state so far comes to.
+    state_bytes: u64,
+    /// Columns of times that windows go by, with the place of their field.
+    clocks: Vec<(usize, u16)>,
 }
 
 impl Compiler<'_> {
@@ -72,7 +80,7 @@ impl Compiler<'_> {
         self.place = Place::Flow;
         let key = self.key()?;
         // Known before any step, so that no step's field can be meant.
-        let dead_letter = self.template("dead_letter_topic", &spec.dead_letter_topic)?;
+        let dead_letter = self.topic("dead_letter_topic", &spec.dead_letter_topic)?;
         let mut initial = Vec::new();
         let mut mended = Vec::new();
         if spec.bad == BadPolicy::LastGood {
@@ -90,8 +98,14 @@ impl Compiler<'_> {
             steps.push(step);
         }
         self.place = Place::Flow;
+        let (endings, ending_from) = endings(&steps, &key);
         let stateful_from = steps.iter().position(|step| step.words > 0).unwrap_or(steps.len());
+        self.state_bytes = steps.iter().map(|step| step.kernel.shared_bytes()).sum();
         let keys = if initial.is_empty() { None } else { Some(self.keys(&key, initial)?) };
+        if self.state_bytes > spec.state_bytes_max {
+            let (bytes, limit) = (self.state_bytes, spec.state_bytes_max);
+            return Err(Problem::SharedTooLarge { bytes, limit });
+        }
         Ok(Flow {
             name: spec.name.clone(),
             topics: spec.topics.clone(),
@@ -102,11 +116,24 @@ impl Compiler<'_> {
             key_is_needed: spec.bad != BadPolicy::LastGood
                 && matches!(&spec.key, KeySpec::Field(name)
                     if parser.fields.iter().any(|field| field.name == *name && !field.optional)),
+            key_is_exact: matches!(&spec.key, KeySpec::Field(name)
+                if spec.parse.fields.iter().any(|field| field.name == *name
+                    && field.scale.is_none()
+                    && field.encoding.is_some_and(Encoding::is_exact))),
             key,
             parser,
-            key_fingerprint: hash::bytes(0, format!("{:?}", spec.key).as_bytes()),
+            key_fingerprint: fingerprint(&spec.key),
+            hash_seed: spec.hash_seed,
+            sketch_seed: spec.sketch_seed,
+            key_bytes_max: spec.key_bytes_max as usize,
+            state_bytes: self.state_bytes,
+            clocks: std::mem::take(&mut self.clocks),
+            ahead_max: spec.ahead_max.as_secs_f64(),
             keys,
             mended,
+            endings,
+            ending_from,
+            ending_next: 0,
             steps,
             stateful_from,
             fixed: std::mem::take(&mut self.fixed),
@@ -126,6 +153,7 @@ impl Compiler<'_> {
                 .map_err(|source| Problem::Filter { filter: filter.clone(), source })?;
         }
         within("keys_max", spec.keys_max, f64::from(KEYS_MIN), f64::from(KEYS_LIMIT))?;
+        within("key_bytes_max", spec.key_bytes_max, 1.0, KEY_BYTES_MAX as f64)?;
         let longest = MESSAGE_BYTES_LIMIT as f64;
         within("message_bytes_max", spec.message_bytes_max as f64, 1.0, longest)?;
         if let Some(age) = spec.expire_after {
@@ -250,13 +278,15 @@ impl Compiler<'_> {
         })
     }
 
-    fn keys(&self, key: &Key, initial: Vec<u64>) -> Result<Keys, Problem> {
+    fn keys(&mut self, key: &Key, initial: Vec<u64>) -> Result<Keys, Problem> {
         let spec = self.spec;
         let is_text = !matches!(key, Key::None | Key::Field(Column::Number(_)));
         let capacity = if matches!(key, Key::None) { KEYS_MIN } else { spec.keys_max };
         let stride = Keys::stride(is_text, initial.len());
         let each = stride as u64 * 8;
-        let bytes = each * u64::from(capacity) + Keys::slot_bytes(capacity);
+        let shared = self.state_bytes;
+        let each = each + if is_text { Keys::long_bytes(spec.key_bytes_max as usize) } else { 0 };
+        let bytes = shared + each * u64::from(capacity) + Keys::slot_bytes(capacity);
         // A row's state is named by 32 bits.
         let words = stride as u64 * u64::from(capacity) + 8;
         if bytes > spec.state_bytes_max || words > u64::from(u32::MAX) {
@@ -267,6 +297,7 @@ impl Compiler<'_> {
                 key_bytes: each,
             });
         }
+        self.state_bytes = bytes;
         let expire = spec.expire_after.map(|age| age.as_secs() as u32);
         Ok(Keys::new(is_text, initial, capacity, expire, spec.hash_seed))
     }
@@ -288,7 +319,13 @@ impl Compiler<'_> {
         Ok(Step {
             kernel,
             name: format!("step {} ({})", index + 1, spec.kernel()),
-            fingerprint: hash::bytes(0, format!("{spec:?}").as_bytes()),
+            fingerprint: match spec {
+                // What is kept are hashes, which are others under another seed.
+                StepSpec::BloomFilter(_)
+                | StepSpec::DistinctCount(_)
+                | StepSpec::SecondOrderMoment(_) => fingerprint(spec) ^ self.spec.sketch_seed,
+                _ => fingerprint(spec),
+            },
             at,
             words: state.len(),
         })
@@ -321,6 +358,19 @@ impl Compiler<'_> {
 
     fn optional_number(&self, name: Option<&String>) -> Result<Option<usize>, Problem> {
         name.map(|name| self.number(name)).transpose()
+    }
+
+    /// As [`Compiler::optional_number`], for a time that windows go by.
+    fn clock(&mut self, name: Option<&String>) -> Result<Option<usize>, Problem> {
+        let column = self.optional_number(name)?;
+        let fields = &self.spec.parse.fields;
+        let field = fields.iter().position(|field| Some(&field.name) == name);
+        if let (Some(column), Some(field)) = (column, field)
+            && !self.clocks.contains(&(column, field as u16))
+        {
+            self.clocks.push((column, field as u16));
+        }
+        Ok(column)
     }
 
     /// A field, or the topic where none is named.
@@ -378,6 +428,12 @@ impl Compiler<'_> {
         Ok(())
     }
 
+    fn topic(&self, key: &'static str, text: &str) -> Result<Template, Problem> {
+        let template = self.template(key, text)?;
+        template.check_topic().map_err(|source| Problem::Template { key, source })?;
+        Ok(template)
+    }
+
     fn template(&self, key: &'static str, text: &str) -> Result<Template, Problem> {
         Template::parse(text, &self.spec.name, |name| self.find(name))
             .map_err(|source: TemplateError| Problem::Template { key, source })
@@ -392,4 +448,91 @@ fn within(key: &'static str, found: impl Into<f64>, min: f64, max: f64) -> Resul
 /// As [`within`], for a number that has no bound but to be one.
 fn finite(key: &'static str, found: f64) -> Result<f64, Problem> {
     if found.is_finite() { Ok(found) } else { Err(Problem::NotFinite { key }) }
+}
+
+/// The windows that end by the clock, and the step of the first: none where a topic behind them hangs on more than the key.
+fn endings(steps: &[Step], key: &Key) -> (Vec<Ending>, usize) {
+    let endings: Vec<Ending> = steps.iter().filter_map(|step| step.kernel.ending()).collect();
+    let from = steps.iter().position(|step| step.kernel.ending().is_some()).unwrap_or(steps.len());
+    let (levels, topic, field) = match key {
+        Key::Topic => (0, true, None),
+        // From the first on, without a gap: then the key is the beginning of the topic.
+        Key::Levels(levels, _) if levels.iter().copied().eq(0..levels.len() as u32) => {
+            (levels.len(), false, None)
+        }
+        Key::Field(column) => (0, false, Some(*column)),
+        Key::Levels(..) | Key::None => (0, false, None),
+    };
+    let is_settled = steps[from..].iter().all(|step| match &step.kernel {
+        Kernel::Notify(notify) => notify.topic.is_settled(levels, topic, field),
+        _ => true,
+    });
+    if is_settled { (endings, from) } else { (Vec::new(), from) }
+}
+
+/// What a description says, in a number that stays the same from version to version: the hash of its JSON, with names in order and
+/// without what is not said.
+fn fingerprint(spec: &impl Serialize) -> u64 {
+    hash::bytes(0, canonical(spec).as_bytes())
+}
+
+fn canonical(spec: &impl Serialize) -> String {
+    let mut text = String::new();
+    let value = serde_json::to_value(spec).expect("a description has names as keys");
+    write_canonical(&value, &mut text);
+    text
+}
+
+fn write_canonical(value: &Value, out: &mut String) {
+    match value {
+        Value::Object(members) => {
+            let mut members: Vec<_> =
+                members.iter().filter(|(_, value)| !value.is_null()).collect();
+            members.sort_by_key(|(name, _)| *name);
+            for (place, (name, value)) in members.into_iter().enumerate() {
+                out.push(if place == 0 { '{' } else { ',' });
+                out.push_str(&Value::from(name.as_str()).to_string());
+                out.push(':');
+                write_canonical(value, out);
+            }
+            out.push('}');
+        }
+        Value::Array(elements) => {
+            for (place, value) in elements.iter().enumerate() {
+                out.push(if place == 0 { '[' } else { ',' });
+                write_canonical(value, out);
+            }
+            out.push(']');
+        }
+        _ => out.push_str(&value.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// State that was kept under these goes on under these: a change of any of them loses state at an update.
+    #[test]
+    fn descriptions_have_the_fingerprints_of_before() {
+        for (step, expected) in [
+            (
+                "kernel = \"kalman\"\nfield = \"x\"",
+                r#"{"field":"x","kernel":"kalman","p0":30.0,"q":0.125,"r":0.32}"#,
+            ),
+            (
+                "kernel = \"average\"\nfield = \"x\"\nwindow = { tumbling = \"1min\", time = \"t\" }",
+                r#"{"field":"x","kernel":"average","window":{"hold":false,"time":"t","tumbling":"1min"}}"#,
+            ),
+            (
+                "field = \"x\"\nkernel = \"count\"\nwindow = { sliding = 3 }",
+                r#"{"field":"x","kernel":"count","window":{"hold":false,"sliding":3}}"#,
+            ),
+        ] {
+            let spec: StepSpec = toml::from_str(step).unwrap();
+            assert_eq!(canonical(&spec), expected, "{step}");
+        }
+        assert_eq!(canonical(&KeySpec::Levels(vec![0, 1])), r#"{"levels":[0,1]}"#);
+        assert_eq!(fingerprint(&KeySpec::Topic), hash::bytes(0, b"\"topic\""));
+    }
 }

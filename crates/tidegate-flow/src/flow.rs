@@ -14,9 +14,10 @@ use crate::{
     bad::{Bad, Reason},
     batch::{BATCH_MAX, Batch, Column, Place, Rows, Text},
     hash,
-    kernel::{Context, Kernel},
-    keys::{KEY_BYTES_MAX, Keys, Probes},
+    kernel::{Context, Ending, Kernel},
+    keys::{Keys, Probes},
     message::{Made, Message, Output},
+    number::INTEGER_MAX,
     parse::Parser,
     spec::{BadPolicy, Forward},
     template::{Source, Template},
@@ -34,7 +35,18 @@ pub struct Flow {
     pub(crate) key: Key,
     /// Whether each message that is not bad has the field that is its key.
     pub(crate) key_is_needed: bool,
+    /// Whether it is a number that is read only where it is exact.
+    pub(crate) key_is_exact: bool,
     pub(crate) key_fingerprint: u64,
+    pub(crate) hash_seed: u64,
+    pub(crate) sketch_seed: u64,
+    /// Longest key that is text.
+    pub(crate) key_bytes_max: usize,
+    pub(crate) state_bytes: u64,
+    /// Columns of times that windows go by, each with the place of its field.
+    pub(crate) clocks: Vec<(usize, u16)>,
+    /// How far such a time may run ahead of the node's clock, in seconds.
+    pub(crate) ahead_max: f64,
     /// None where no operator keeps state.
     pub(crate) keys: Option<Keys>,
     /// What last good numbers are kept of: columns, and where in the state.
@@ -42,6 +54,12 @@ pub struct Flow {
     pub(crate) steps: Vec<Step>,
     /// The first step that needs state; all of them need it where last good numbers are kept.
     pub(crate) stateful_from: usize,
+    /// The windows that end because time passes, where what they say can be published without a message.
+    pub(crate) endings: Vec<Ending>,
+    /// The step of the first of them.
+    pub(crate) ending_from: usize,
+    /// The block that is looked at next for one that is over.
+    pub(crate) ending_next: u32,
     pub(crate) fixed: Vec<u8>,
     pub(crate) batch: Box<Batch>,
     pub(crate) probes: Box<Probes>,
@@ -56,6 +74,17 @@ pub(crate) enum Key {
     Levels(Vec<u32>, usize),
     Field(Column),
     None,
+}
+
+/// What state a flow keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// None: any instance may run any message.
+    None,
+    /// By key alone: instances that share its keys out among them do what one does.
+    ByKey,
+    /// State of the flow itself: one instance runs all messages.
+    Whole,
 }
 
 /// An operator and what is known of its state.
@@ -96,6 +125,27 @@ pub struct Stats {
     pub evicted: u64,
     /// Keys that were forgotten for their age.
     pub expired: u64,
+}
+
+impl Stats {
+    /// What two instances of one flow have counted.
+    #[must_use]
+    pub fn plus(mut self, other: &Self) -> Self {
+        for (sum, count) in self.bad.iter_mut().zip(other.bad) {
+            *sum += count;
+        }
+        self.messages += other.messages;
+        self.mended += other.mended;
+        self.filtered += other.filtered;
+        self.emitted += other.emitted;
+        self.unsent += other.unsent;
+        self.late += other.late;
+        self.unlearned += other.unlearned;
+        self.keys += other.keys;
+        self.evicted += other.evicted;
+        self.expired += other.expired;
+        self
+    }
 }
 
 impl Flow {
@@ -147,27 +197,160 @@ impl Flow {
         }
     }
 
-    /// The hash of the key that a message's state is kept by, the same in each instance of the flow with the same seed: the shard
-    /// that owns it runs the message. None where the message has no key; any shard may run it.
-    pub fn key_hash(&mut self, now: Instant, message: &Message<'_>) -> Option<u64> {
-        let messages = std::slice::from_ref(message);
-        if let Key::Field(_) = self.key {
-            self.parser.run(float_seconds(now), messages, &mut self.batch);
-        } else {
-            self.batch.scratch.clear();
+    /// Whether [`Flow::tick`] has anything to do as time passes.
+    pub fn ticks(&self) -> bool {
+        !self.endings.is_empty() || self.keys.as_ref().is_some_and(Keys::expires)
+    }
+
+    /// Does what time does without messages, for `count` places of the table: keys that expired are forgotten, and windows of time
+    /// that are over say their result. What comes of that is in `output`, whose old contents are gone; it descends from no message:
+    /// [`Emission::from`](crate::Emission::from) counts the rows that time made.
+    ///
+    /// Such a result is a row of its own: its key is there, what operators know of it, and no field of a message.
+    pub fn tick(&mut self, now: Instant, count: u32, output: &mut Output) {
+        output.clear();
+        if !self.endings.is_empty() {
+            self.end_windows(now, count, output);
         }
-        self.batch.bad[0] = None;
-        self.batch.alive.fill_all(1);
-        self.check_keys(messages);
-        let is_missing = match self.key {
-            Key::Field(Column::Number(index)) => self.batch.numbers[index][0].is_nan(),
-            _ => false,
+        self.expire(now, count);
+    }
+
+    fn end_windows(&mut self, now: Instant, count: u32, output: &mut Output) {
+        let Some(used) = self.keys.as_ref().map(Keys::used).filter(|used| *used > 0) else {
+            return;
         };
-        if is_missing || self.batch.alive.is_empty() {
+        let mut looked_at = 0;
+        while looked_at < count.min(used) {
+            let mut topics: Vec<String> = Vec::new();
+            let mut silence = [0_i64; BATCH_MAX];
+            self.batch.scratch.clear();
+            while looked_at < count.min(used) && topics.len() < BATCH_MAX {
+                let block = self.ending_next % used;
+                self.ending_next = (block + 1) % used;
+                looked_at += 1;
+                let row = topics.len();
+                if let Some((topic, silent)) = self.row_of(now, block, row) {
+                    topics.push(topic);
+                    silence[row] = silent;
+                }
+            }
+            if topics.is_empty() {
+                continue;
+            }
+            let messages: Vec<_> =
+                topics.iter().map(|topic| Message { topic, payload: b"" }).collect();
+            let first = output.begin(messages.len(), Made::DROP);
+            self.batch.alive.fill_all(messages.len());
+            for index in 0..self.steps.len() {
+                let mut context = Context {
+                    now,
+                    messages: &messages,
+                    batch: &mut self.batch,
+                    words: self.keys.as_mut().map_or(&mut [][..], Keys::words),
+                    fixed: &self.fixed,
+                    sketch_seed: self.sketch_seed,
+                    dead_letter: None,
+                    silence: Some(&silence),
+                    output,
+                    first,
+                    stats: &mut self.stats,
+                };
+                let is_behind = index >= self.ending_from;
+                self.steps[index].kernel.run_silence(is_behind, &mut context);
+            }
+        }
+    }
+
+    /// Makes row `row` of the batch one without a message for the key of a block, if a window of it is over. Its topic, as far as
+    /// the key says it, and how long the key was silent.
+    fn row_of(&mut self, now: Instant, block: u32, row: usize) -> Option<(String, i64)> {
+        let keys = self.keys.as_ref()?;
+        let (state, seen) = keys.occupied(block)?;
+        let entry = keys.entries(block..block + 1).next()?;
+        let silence = now.as_nanos().saturating_sub(i64::from(seen) * 1_000_000_000);
+        let is_over = |ending: &Ending| ending.is_over(entry.state, now.as_nanos(), silence);
+        if !self.endings.iter().any(is_over) {
             return None;
         }
-        self.probe(messages);
-        Some(self.probes.hashes[0])
+        let key = entry.key;
+        let batch = &mut *self.batch;
+        batch.states[row] = state as u32;
+        for column in &mut batch.numbers {
+            column[row] = f64::NAN;
+        }
+        for column in &mut batch.texts {
+            column[row] = Text::default();
+        }
+        let topic = match &self.key {
+            Key::Topic | Key::Levels(..) => String::from_utf8_lossy(&key).into_owned(),
+            Key::Field(Column::Number(column)) => {
+                let bits = key.try_into().map(u64::from_le_bytes).unwrap_or_default();
+                batch.numbers[*column][row] = f64::from_bits(bits);
+                String::new()
+            }
+            Key::Field(Column::Text(column)) => {
+                let start = batch.scratch.len();
+                batch.scratch.extend_from_slice(&key);
+                batch.texts[*column][row] = Text::new(Place::Scratch, start, key.len());
+                String::new()
+            }
+            Key::Field(Column::Topic) | Key::None => String::new(),
+        };
+        Some((topic, silence))
+    }
+
+    /// Puts into `hashes` the hash of the key that each message's state is kept by, the same in each instance of the flow with the
+    /// same seed: where state is parted, it says which part runs the message. None where a message has no key; any may run it.
+    pub fn key_hashes(
+        &mut self,
+        now: Instant,
+        messages: &[Message<'_>],
+        hashes: &mut Vec<Option<u64>>,
+    ) {
+        hashes.clear();
+        for messages in messages.chunks(BATCH_MAX) {
+            if let Key::Field(_) = self.key {
+                self.parser.run(float_seconds(now), messages, &mut self.batch);
+            } else {
+                self.batch.scratch.clear();
+                self.batch.bad.fill(None);
+            }
+            let missing = match self.key {
+                Key::Field(Column::Number(index)) => Some(index),
+                _ => None,
+            };
+            let batch = &mut *self.batch;
+            let (bad, numbers) = (&batch.bad, &batch.numbers);
+            batch.alive.fill(messages.len(), |row| {
+                let row = usize::from(row);
+                // A key may be there though another field is bad.
+                bad[row].is_none_or(|bad| bad.reason.can_be_mended())
+                    && missing.is_none_or(|index| !numbers[index][row].is_nan())
+            });
+            self.check_keys(messages);
+            self.probe(messages);
+            let first = hashes.len();
+            hashes.resize(first + messages.len(), None);
+            for row in self.batch.alive.iter() {
+                hashes[first + usize::from(row)] = Some(self.probes.hashes[usize::from(row)]);
+            }
+        }
+    }
+
+    /// What state it keeps.
+    pub fn state(&self) -> State {
+        let is_shared = self.steps.iter().any(|step| !step.kernel.shared_words().is_empty());
+        match (&self.keys, &self.key) {
+            _ if is_shared => State::Whole,
+            (None, _) => State::None,
+            (Some(_), Key::None) => State::Whole,
+            (Some(_), _) => State::ByKey,
+        }
+    }
+
+    /// Bytes that its state takes at most, however many keys come.
+    pub fn state_bytes(&self) -> u64 {
+        self.state_bytes
     }
 
     fn run_batch(&mut self, now: Instant, messages: &[Message<'_>], output: &mut Output) {
@@ -177,6 +360,7 @@ impl Flow {
         self.stats.messages += messages.len() as u64;
         self.parser.run(float_seconds(now), messages, &mut self.batch);
         let mends = self.bad == BadPolicy::LastGood;
+        self.check_clocks(float_seconds(now), messages.len());
         if self.batch.any_bad {
             let bad = &self.batch.bad;
             self.batch.alive.fill(messages.len(), |row| {
@@ -214,6 +398,9 @@ impl Flow {
                 batch: &mut self.batch,
                 words,
                 fixed: &self.fixed,
+                sketch_seed: self.sketch_seed,
+                silence: None,
+                dead_letter: (self.bad == BadPolicy::DeadLetter).then_some(&self.dead_letter),
                 output,
                 first,
                 stats: &mut self.stats,
@@ -232,6 +419,22 @@ impl Flow {
         output.sort_from(emitted);
     }
 
+    /// A time from the future would end windows that have not begun, and silence its key until it has come.
+    fn check_clocks(&mut self, now: f64, count: usize) {
+        let batch = &mut *self.batch;
+        let latest = now + self.ahead_max;
+        for (column, field) in &self.clocks {
+            for row in 0..count {
+                if batch.numbers[*column][row] > latest {
+                    batch.numbers[*column][row] = f64::NAN;
+                    if batch.bad[row].is_none() {
+                        batch.spoil(row, Bad { reason: Reason::Future, field: Some(*field) });
+                    }
+                }
+            }
+        }
+    }
+
     /// Takes out messages without a key, or with one that is too long.
     fn check_keys(&mut self, messages: &[Message<'_>]) {
         let batch = &mut *self.batch;
@@ -240,7 +443,7 @@ impl Flow {
             Key::None => {}
             Key::Topic => alive.retain(|row| {
                 let row = usize::from(row);
-                let fits = messages[row].topic.len() <= KEY_BYTES_MAX;
+                let fits = messages[row].topic.len() <= self.key_bytes_max;
                 if !fits {
                     batch.spoil(row, Bad { reason: Reason::Key, field: None });
                 }
@@ -249,15 +452,15 @@ impl Flow {
             Key::Levels(levels, column) => alive.retain(|row| {
                 let row = usize::from(row);
                 let text = join_levels(messages[row].topic, levels, &mut batch.scratch);
-                let text = text.filter(|text| text.bytes as usize <= KEY_BYTES_MAX);
+                let text = text.filter(|text| text.bytes as usize <= self.key_bytes_max);
                 batch.texts[*column][row] = text.unwrap_or_default();
                 if text.is_none() {
                     batch.spoil(row, Bad { reason: Reason::Key, field: None });
                 }
                 text.is_some()
             }),
-            // A number that is needed is there in each row that is not bad.
-            Key::Field(Column::Number(_)) if self.key_is_needed => {}
+            // A number that is needed is there in each row that is not bad, and those of at most 32 bits are exact.
+            Key::Field(Column::Number(_)) if self.key_is_needed && self.key_is_exact => {}
             Key::Field(column) => {
                 let field = self.parser.fields.iter().position(|field| field.column == *column);
                 let field = field.map(|field| field as u16);
@@ -267,11 +470,15 @@ impl Flow {
                         Column::Number(index) if batch.numbers[index][row].is_nan() => {
                             Some(Reason::Missing)
                         }
+                        // From here on neighbours are one float: two devices would share their state.
+                        Column::Number(index) if batch.numbers[index][row].abs() >= INTEGER_MAX => {
+                            Some(Reason::Key)
+                        }
                         Column::Text(index) if batch.texts[index][row].is_missing() => {
                             Some(Reason::Missing)
                         }
                         Column::Text(index)
-                            if batch.texts[index][row].bytes as usize > KEY_BYTES_MAX =>
+                            if batch.texts[index][row].bytes as usize > self.key_bytes_max =>
                         {
                             Some(Reason::Key)
                         }
@@ -290,7 +497,7 @@ impl Flow {
     /// Hashes the keys of the rows that are alive, and asks for their slots.
     fn probe(&mut self, messages: &[Message<'_>]) {
         let keys = self.keys.as_ref();
-        let seed = keys.map_or(0, Keys::seed);
+        let seed = self.hash_seed;
         let (batch, probes) = (&*self.batch, &mut *self.probes);
         match self.key {
             Key::Field(Column::Number(index)) => {
@@ -373,6 +580,7 @@ impl Flow {
         for (row, message) in messages.iter().enumerate() {
             let Some(bad) = batch.bad[row] else { continue };
             self.stats.bad[bad.reason as usize] += 1;
+            output.note_bad(first + row, bad);
             if self.bad != BadPolicy::DeadLetter {
                 continue;
             }
@@ -383,14 +591,27 @@ impl Flow {
                 fixed: &self.fixed,
                 now_millis: now.as_nanos().div_euclid(1_000_000),
             };
-            let start = output.bytes.len();
-            if !output.is_full() && self.dead_letter.render_topic(&source, &mut output.bytes) {
-                output.emit_original(first + row, start, bad);
-                self.stats.emitted += 1;
-            } else {
-                self.stats.unsent += 1;
-            }
+            bury(&self.dead_letter, &source, bad, first + row, output, &mut self.stats);
         }
+    }
+}
+
+/// Publishes a message as a dead letter, in its own place: it goes no further under its topic, unless it cannot be published so.
+pub(crate) fn bury(
+    topic: &Template,
+    source: &Source<'_>,
+    bad: Bad,
+    from: usize,
+    output: &mut Output,
+    stats: &mut Stats,
+) {
+    let start = output.bytes.len();
+    if topic.render_topic(source, &mut output.bytes) {
+        output.emit_original(from, start, bad);
+        output.decide(from, Made::DROP);
+        stats.emitted += 1;
+    } else {
+        stats.unsent += 1;
     }
 }
 

@@ -11,27 +11,28 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The hash of `bytes` under `seed`.
 #[inline]
 pub(crate) fn bytes(seed: u64, bytes: &[u8]) -> u64 {
-    let mut state = seed ^ (bytes.len() as u64).wrapping_mul(GOLDEN);
-    let (words, rest) = bytes.as_chunks::<8>();
-    for word in words {
-        state = absorb(state, u64::from_le_bytes(*word));
-    }
-    if !rest.is_empty() {
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        state = absorb(state, u64::from_le_bytes(last));
-    }
-    finish(state)
+    mixed(seed, bytes, absorb)
 }
 
 /// The hash of a key's text under a secret `seed`.
 #[inline]
 pub(crate) fn text(seed: u64, bytes: &[u8]) -> u64 {
     let secret = finish(seed ^ GOLDEN) | 1;
-    let absorb = |state: u64, word: u64| {
+    mixed(seed, bytes, |state, word| {
         let product = u128::from(state ^ word) * u128::from(secret);
         (product as u64) ^ ((product >> 64) as u64) ^ state.rotate_left(23)
-    };
+    })
+}
+
+/// The hash of a value that a sketch or filter counts. Without a seed it is the fixed one of [`bytes`]; with one, nobody who does not
+/// know it can choose values that fall together.
+#[inline]
+pub(crate) fn value(seed: u64, value: &[u8]) -> u64 {
+    if seed == 0 { bytes(0, value) } else { text(seed, value) }
+}
+
+#[inline]
+fn mixed(seed: u64, bytes: &[u8], absorb: impl Fn(u64, u64) -> u64) -> u64 {
     let mut state = seed ^ (bytes.len() as u64).wrapping_mul(GOLDEN);
     let (words, rest) = bytes.as_chunks::<8>();
     for word in words {

@@ -24,7 +24,7 @@ pub(crate) use self::{
     annotate::{Annotate, Input as AnnotateInput},
     bloom::{BITS_MAX, Bloom},
     emit::{Notify, Replace},
-    filter::{Keep, Range, StringMatch},
+    filter::{Keep, Part, Range, StringMatch},
     interpolate::Interpolate,
     kalman::Kalman,
     predict::{ErrorEstimate, Linear, Tree},
@@ -33,10 +33,11 @@ pub(crate) use self::{
     trend::Trend,
 };
 use crate::{
-    batch::{Batch, Column},
+    batch::{BATCH_MAX, Batch, Column},
     flow::Stats,
     hash,
     message::{Message, Output},
+    template::Template,
 };
 
 /// An operator, ready to run.
@@ -61,6 +62,27 @@ pub(crate) enum Kernel {
     Replace(Replace),
 }
 
+/// A window that ends by the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ending {
+    pub(crate) at: usize,
+    pub(crate) nanos: i64,
+    pub(crate) by_field: bool,
+}
+
+impl Ending {
+    /// Whether the window of a key that was silent for so long is over, with values in it.
+    pub(crate) fn is_over(self, state: &[u64], now: i64, silence: i64) -> bool {
+        let [window, count, ..] = state[self.at..] else { return false };
+        let passed = if self.by_field {
+            silence > self.nanos
+        } else {
+            now.div_euclid(self.nanos) > window.cast_signed()
+        };
+        count > 0 && passed
+    }
+}
+
 /// What an operator works on.
 pub(crate) struct Context<'a, 'm> {
     pub(crate) now: Instant,
@@ -69,6 +91,12 @@ pub(crate) struct Context<'a, 'm> {
     /// The words of all keys; a row's begin at its place in `batch.states`.
     pub(crate) words: &'a mut [u64],
     pub(crate) fixed: &'a [u8],
+    /// Of the hashes of values.
+    pub(crate) sketch_seed: u64,
+    /// The topic of dead letters, where what cannot be done is published there.
+    pub(crate) dead_letter: Option<&'a Template>,
+    /// Of rows that stand for no message, but for time that has passed: how long their keys were silent, in nanoseconds.
+    pub(crate) silence: Option<&'a [i64; BATCH_MAX]>,
     pub(crate) output: &'a mut Output,
     /// The place of the batch's first message in the output.
     pub(crate) first: usize,
@@ -127,6 +155,41 @@ impl Kernel {
         }
     }
 
+    /// Whether a window of it ends because time passes: where in a key's state it stands, its length in nanoseconds, and whether a
+    /// field says which time it is.
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        match self {
+            Self::Aggregate(kernel) => kernel.ending(),
+            _ => None,
+        }
+    }
+
+    /// Runs over rows that stand for time alone: what would take a message for one, or makes up values, is left out. `is_behind`:
+    /// whether it stands behind the first window.
+    pub(crate) fn run_silence(&mut self, is_behind: bool, context: &mut Context<'_, '_>) {
+        match self {
+            Self::Interpolate(_) | Self::Replace(_) => {}
+            // They say what they know, and learn nothing from a value that is missing.
+            Self::Kalman(_)
+            | Self::Aggregate(_)
+            | Self::Distinct(_)
+            | Self::Moment(_)
+            | Self::Trend(_) => {
+                self.run(context);
+            }
+            _ if is_behind => self.run(context),
+            _ => {}
+        }
+    }
+
+    /// Bytes of state that belong to the flow and to no key.
+    pub(crate) fn shared_bytes(&self) -> u64 {
+        match self {
+            Self::Bloom(kernel) => kernel.bytes(),
+            _ => 0,
+        }
+    }
+
     /// As [`Kernel::shared`], to be looked at.
     pub(crate) fn shared_words(&self) -> &[u64] {
         match self {
@@ -170,12 +233,16 @@ fn hash_of(context: &Context<'_, '_>, column: Column, row: u8) -> Option<u64> {
         Column::Number(index) => {
             let value = context.batch.numbers[index][usize::from(row)];
             // Both zeros are one value.
-            (!value.is_nan()).then(|| hash::word(0, (value + 0.0).to_bits()))
+            (!value.is_nan()).then(|| hash::word(context.sketch_seed, (value + 0.0).to_bits()))
         }
         _ => {
+            // Time that passes says no topic.
+            if column == Column::Topic && context.silence.is_some() {
+                return None;
+            }
             let message = &context.messages[usize::from(row)];
             let text = context.batch.text_of(column, row, message, context.fixed)?;
-            Some(hash::bytes(0, text))
+            Some(hash::value(context.sketch_seed, text))
         }
     }
 }

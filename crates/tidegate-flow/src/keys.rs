@@ -15,7 +15,7 @@
 //! Always true: an occupied block has exactly one slot, no slot names a free block; a block that a row of the batch at hand resolved
 //! to is not given to another key; keys are told apart by all their bytes, not by their hash.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 
 use tidegate_sys::memory;
 
@@ -144,6 +144,12 @@ impl Keys {
         Self::slot_count(capacity) as u64 * size_of::<u32>() as u64
     }
 
+    /// Bytes beside its block that a key of text may take: those that do not fit the block, where they are kept, what the allocator adds.
+    pub(crate) fn long_bytes(key_bytes_max: usize) -> u64 {
+        let beside = size_of::<Box<[u8]>>() + size_of::<u32>() + 16;
+        if key_bytes_max > INLINE_BYTES { (key_bytes_max + beside) as u64 } else { 0 }
+    }
+
     fn slot_count(capacity: u32) -> usize {
         (capacity as usize * 2).next_power_of_two()
     }
@@ -182,8 +188,9 @@ impl Keys {
         }
     }
 
-    pub(crate) fn seed(&self) -> u64 {
-        self.seed
+    /// Whether keys are forgotten for their age.
+    pub(crate) fn expires(&self) -> bool {
+        self.expire_seconds.is_some()
     }
 
     pub(crate) fn live(&self) -> u32 {
@@ -456,10 +463,17 @@ impl Keys {
         for _ in 0..count.min(self.used) {
             let block = self.sweep % self.used;
             self.sweep = block + 1;
-            let meta = self.words[self.base(block) + 1];
-            if meta & META_OCCUPIED != 0 && self.is_expired(meta, now) {
+            let at = self.base(block) + 1;
+            let meta = self.words[at];
+            if meta & META_OCCUPIED == 0 {
+                continue;
+            }
+            if self.is_expired(meta, now) {
                 self.remove(block);
                 self.expired += 1;
+            } else if (meta >> 32) as u32 > now {
+                // The clock was set back, or a snapshot is from another: the key would be kept until it comes round.
+                self.words[at] = u64::from(now) << 32 | meta & u64::from(u32::MAX);
             }
         }
     }
@@ -498,17 +512,25 @@ impl Keys {
         self.live -= 1;
     }
 
-    /// Each key with the second of its last use and its state, those of the least recently used first.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
-        let mut blocks: Vec<(u64, u32)> = (0..self.used)
-            .map(|block| (self.words[self.base(block) + 1], block))
-            .filter(|(meta, _)| meta & META_OCCUPIED != 0)
-            .map(|(meta, block)| (meta >> 32, block))
-            .collect();
-        blocks.sort_unstable();
-        blocks.into_iter().map(|(seen, block)| {
+    /// Blocks that were ever used: those that keys may be in.
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// The key's state of a block that a key is in: where it begins, and the second of its last use.
+    pub(crate) fn occupied(&self, block: u32) -> Option<(usize, u32)> {
+        let base = self.base(block);
+        let meta = self.words[base + 1];
+        (meta & META_OCCUPIED != 0).then(|| (base + self.header, (meta >> 32) as u32))
+    }
+
+    /// Each key of these blocks with the second of its last use and its state.
+    pub(crate) fn entries(&self, blocks: Range<u32>) -> impl Iterator<Item = Entry<'_>> {
+        let is_taken = |block: &u32| self.words[self.base(*block) + 1] & META_OCCUPIED != 0;
+        blocks.filter(is_taken).map(|block| {
             let base = self.base(block);
-            let length = (self.words[base + 1] & META_LENGTH) as usize;
+            let meta = self.words[base + 1];
+            let length = (meta & META_LENGTH) as usize;
             let state = base + self.header;
             let mut key = Vec::with_capacity(length);
             if length > INLINE_BYTES {
@@ -521,8 +543,19 @@ impl Keys {
             } else {
                 key.extend_from_slice(&self.words[base].to_le_bytes());
             }
-            Entry { key, seen: seen as u32, state: &self.words[state..state + self.initial.len()] }
+            let seen = (meta >> 32) as u32;
+            Entry { key, seen, state: &self.words[state..state + self.initial.len()] }
         })
+    }
+
+    /// The hash of a key of a snapshot; none if it is none of this table's.
+    pub(crate) fn hash_of_key(&self, key: &[u8]) -> Option<u64> {
+        match self.is_text() {
+            true => Some(hash::text(self.seed, key)),
+            false => {
+                key.try_into().ok().map(|bits| hash::word(self.seed, u64::from_le_bytes(bits)))
+            }
+        }
     }
 
     /// Puts in a key from a snapshot, and returns its state, which is that of a new key.

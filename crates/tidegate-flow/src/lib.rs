@@ -35,13 +35,13 @@ mod units;
 
 pub use bad::{Bad, Reason};
 pub use compile::{CompileError, Place, Problem};
-pub use flow::{Flow, Stats};
+pub use flow::{Flow, State, Stats};
 pub use message::{Emission, EmittedPayload, Message, Output, Verdict};
 pub use model::{
     FEATURES_MAX, LinearModel, MODEL_BYTES_MAX, MODEL_VERSION, Model, ModelError, Models, Node,
     Table, TableError, TreeModel,
 };
-pub use snapshot::{Restored, SnapshotError};
+pub use snapshot::{Restored, Snapshot, SnapshotError};
 pub use spec::{
     AggregateSpec, AnnotateSpec, BadPolicy, BloomFilterSpec, DecisionTreeSpec, DistinctCountSpec,
     Encoding, ErrorEstimateSpec, Extent, FieldKind, FieldSpec, Fires, Format, Forward,

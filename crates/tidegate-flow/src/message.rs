@@ -18,6 +18,8 @@ pub struct Message<'a> {
 pub struct Output {
     verdicts: Vec<Made>,
     emissions: Vec<Emitted>,
+    /// Messages that could not be read.
+    bad: Vec<(u32, Bad)>,
     /// The bytes of topics and payloads that were made.
     pub(crate) bytes: Vec<u8>,
 }
@@ -114,6 +116,11 @@ impl Output {
         })
     }
 
+    /// The messages that could not be read, by their place in the batch, and why, in order.
+    pub fn bad(&self) -> impl ExactSizeIterator<Item = (usize, Bad)> {
+        self.bad.iter().map(|(from, bad)| (*from as usize, *bad))
+    }
+
     fn slice(&self, range: &Range<u32>) -> &[u8] {
         &self.bytes[range.start as usize..range.end as usize]
     }
@@ -121,6 +128,7 @@ impl Output {
     pub(crate) fn clear(&mut self) {
         self.verdicts.clear();
         self.emissions.clear();
+        self.bad.clear();
         self.bytes.clear();
     }
 
@@ -133,6 +141,10 @@ impl Output {
 
     pub(crate) fn decide(&mut self, from: usize, made: Made) {
         self.verdicts[from] = made;
+    }
+
+    pub(crate) fn note_bad(&mut self, from: usize, bad: Bad) {
+        self.bad.push((from as u32, bad));
     }
 
     pub(crate) fn emission_count(&self) -> usize {
@@ -166,12 +178,9 @@ impl Output {
             new.sort_unstable_by_key(|emitted| (emitted.from, emitted.order));
         }
     }
-
-    /// Whether more bytes could no longer be named by 32 bits.
-    pub(crate) fn is_full(&self) -> bool {
-        self.bytes.len() > OUTPUT_BYTES_MAX
-    }
 }
 
-/// From here on a batch publishes nothing more: what is over is counted. One emission is far smaller than what is left to 2^32.
-pub(crate) const OUTPUT_BYTES_MAX: usize = 1 << 31;
+/// Most bytes of topics and payloads that one run makes: what is over is not published, and counted. What one part of a template adds
+/// may exceed it by the escapes of one text, which is far from what 32 bits name.
+pub(crate) const OUTPUT_BYTES_MAX: usize = 16 << 20;
+const _: () = assert!(OUTPUT_BYTES_MAX * 8 < u32::MAX as usize / 2);

@@ -27,7 +27,7 @@ pub const MODEL_BYTES_MAX: usize = 16 << 20;
 pub const FEATURES_MAX: usize = 1024;
 
 /// What flows refer to by name.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Models {
     pub(crate) models: HashMap<String, Model>,
     pub(crate) tables: HashMap<String, Arc<Table>>,

@@ -32,6 +32,7 @@ pub(crate) const RECORD_TIME: &str = "@time";
 #[derive(Debug)]
 pub(crate) struct Parser {
     pub(crate) fields: Vec<Field>,
+    names: Names,
     form: Form,
     message_bytes_max: usize,
 }
@@ -104,7 +105,8 @@ impl Parser {
             Format::SenmlCbor => Form::SenmlCbor,
             Format::Fixed => Form::Fixed(Fixed::new(specs)),
         };
-        Self { fields: fields.collect(), form, message_bytes_max }
+        let fields: Vec<Field> = fields.collect();
+        Self { names: Names::of(&fields), fields, form, message_bytes_max }
     }
 
     /// Reads `messages` into the columns of `batch`, and says what is wrong with those that cannot be read.
@@ -139,6 +141,7 @@ impl Parser {
             }
             let mut cells = Cells {
                 fields: &self.fields,
+                names: &self.names,
                 payload: message.payload,
                 now,
                 row,
@@ -169,6 +172,7 @@ const SET_WORDS: usize = FIELDS_MAX / 64;
 /// The fields of one row, as a format finds them.
 struct Cells<'a, 'b> {
     fields: &'a [Field],
+    names: &'a Names,
     payload: &'a [u8],
     /// In seconds.
     now: f64,
@@ -180,24 +184,76 @@ struct Cells<'a, 'b> {
     set: [u64; SET_WORDS],
 }
 
-impl Cells<'_, '_> {
-    /// The field that payloads call `prefix` and `name` in one.
-    fn find(&mut self, prefix: &[u8], name: &[u8]) -> Option<usize> {
-        let is = |known: &[u8]| {
+/// Fields by what payloads call them, so that a payload of ten thousand names nobody asked for costs a look each.
+#[derive(Debug)]
+struct Names {
+    /// A field's place from 1, or 0; open addressing, at most half full.
+    slots: Vec<u16>,
+}
+
+impl Names {
+    fn of(fields: &[Field]) -> Self {
+        let count: usize = fields.iter().map(|field| field.names.len()).sum();
+        let mut slots = vec![0; (count * 2).next_power_of_two().max(2)];
+        for (index, field) in fields.iter().enumerate() {
+            for name in &field.names {
+                let mut at = Self::hash(b"", name) & (slots.len() - 1);
+                while slots[at] != 0 {
+                    at = (at + 1) & (slots.len() - 1);
+                }
+                slots[at] = index as u16 + 1;
+            }
+        }
+        Self { slots }
+    }
+
+    /// The first of the fields that are called so.
+    fn find(&self, fields: &[Field], prefix: &[u8], name: &[u8]) -> Option<usize> {
+        let mask = self.slots.len() - 1;
+        let mut at = Self::hash(prefix, name) & mask;
+        while self.slots[at] != 0 {
+            let index = usize::from(self.slots[at]) - 1;
+            if fields[index].is_called(prefix, name) {
+                return Some(index);
+            }
+            at = (at + 1) & mask;
+        }
+        None
+    }
+
+    /// FNV-1a: byte after byte, so that two parts hash as the whole. What it collides with is fixed by the configuration.
+    fn hash(prefix: &[u8], name: &[u8]) -> usize {
+        let bytes = prefix.iter().chain(name);
+        let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        (hash ^ hash >> 32) as usize
+    }
+}
+
+impl Field {
+    fn is_called(&self, prefix: &[u8], name: &[u8]) -> bool {
+        self.names.iter().any(|known| {
             known.len() == prefix.len() + name.len()
                 && known.starts_with(prefix)
                 && known.ends_with(name)
+        })
+    }
+}
+
+impl Cells<'_, '_> {
+    /// The field that payloads call `prefix` and `name` in one.
+    fn find(&mut self, prefix: &[u8], name: &[u8]) -> Option<usize> {
+        let expected = if self.next < self.fields.len() { self.next } else { 0 };
+        let found = if self.fields[expected].is_called(prefix, name) {
+            Some(expected)
+        } else {
+            self.names.find(self.fields, prefix, name)
         };
-        let count = self.fields.len();
-        for step in 0..count {
-            let index = self.next + step;
-            let index = if index >= count { index - count } else { index };
-            if self.fields[index].names.iter().any(|known| is(known)) {
-                self.next = index + 1;
-                return Some(index);
-            }
+        if let Some(index) = found {
+            self.next = index + 1;
         }
-        None
+        found
     }
 
     /// Gives field `index` a value; the last of several counts. What is wrong with it is kept, the first time.

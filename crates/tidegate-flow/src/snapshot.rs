@@ -8,11 +8,7 @@
 //! A key's words stand in the order of the steps. A step is known by a fingerprint of what it is told to do: state goes to the steps
 //! of a changed flow that are as they were, and the others begin anew. Where the key has changed, all do.
 
-use crate::{
-    flow::Flow,
-    hash,
-    keys::{Entry, Keys},
-};
+use crate::{flow::Flow, hash, keys::Entry};
 
 const MAGIC: [u8; 8] = *b"TGFLOWST";
 const MAJOR: u16 = 1;
@@ -43,9 +39,54 @@ struct Past {
     is_used: bool,
 }
 
+/// A snapshot that is being taken, a few keys at a time: each key is as it was when it was looked at.
+#[derive(Debug)]
+pub struct Snapshot {
+    out: Vec<u8>,
+    /// Where the number of keys stands.
+    count_at: usize,
+    keys: u32,
+    /// The block that is next.
+    next: u32,
+}
+
+impl Snapshot {
+    /// Its bytes, for [`Flow::restore`].
+    pub fn finish(mut self) -> Vec<u8> {
+        self.out[self.count_at..self.count_at + 4].copy_from_slice(&self.keys.to_le_bytes());
+        let sum = crc32c::crc32c(&self.out);
+        self.out.extend(sum.to_le_bytes());
+        self.out
+    }
+}
+
+/// Where an entry stands in one of several snapshots.
+struct Found<'a> {
+    seen: u32,
+    snapshot: usize,
+    key: &'a [u8],
+    state: &'a [u8],
+}
+
+/// A snapshot that was looked at in whole.
+struct Checked<'a> {
+    same_key: bool,
+    steps: Vec<Past>,
+    words: usize,
+    keys: u32,
+    entries: &'a [u8],
+}
+
 impl Flow {
     /// All state, for [`Flow::restore`].
     pub fn snapshot(&self) -> Vec<u8> {
+        let mut snapshot = self.begin_snapshot();
+        while self.extend_snapshot(&mut snapshot, u32::MAX) {}
+        snapshot.finish()
+    }
+
+    /// Begins a snapshot with all that is not kept by key.
+    pub fn begin_snapshot(&self) -> Snapshot {
         let mut out = Vec::new();
         out.extend(MAGIC);
         out.extend(MAJOR.to_le_bytes());
@@ -64,17 +105,24 @@ impl Flow {
             out.extend((shared.len() as u32).to_le_bytes());
             put_words(&mut out, shared);
         }
-        let keys = self.keys.as_ref();
-        out.extend(keys.map_or(0, Keys::live).to_le_bytes());
-        for Entry { key, seen, state } in keys.into_iter().flat_map(Keys::entries) {
-            out.extend((key.len() as u16).to_le_bytes());
-            out.extend(key);
-            out.extend(seen.to_le_bytes());
-            put_words(&mut out, state);
+        let count_at = out.len();
+        out.extend(0_u32.to_le_bytes());
+        Snapshot { out, count_at, keys: 0, next: 0 }
+    }
+
+    /// Adds the keys of the next `blocks` places of the table; false once there are no more. Messages may be run in between.
+    pub fn extend_snapshot(&self, snapshot: &mut Snapshot, blocks: u32) -> bool {
+        let Some(keys) = &self.keys else { return false };
+        let end = snapshot.next.saturating_add(blocks).min(keys.used());
+        for Entry { key, seen, state } in keys.entries(snapshot.next..end) {
+            snapshot.out.extend((key.len() as u16).to_le_bytes());
+            snapshot.out.extend(key);
+            snapshot.out.extend(seen.to_le_bytes());
+            put_words(&mut snapshot.out, state);
+            snapshot.keys += 1;
         }
-        let sum = crc32c::crc32c(&out);
-        out.extend(sum.to_le_bytes());
-        out
+        snapshot.next = end;
+        end < keys.used()
     }
 
     /// Takes up state that a flow of this name had, in place of what there is.
@@ -82,6 +130,73 @@ impl Flow {
     /// # Errors
     /// [`SnapshotError`]: the snapshot is damaged or of a later version; the state is as it was then.
     pub fn restore(&mut self, snapshot: &[u8]) -> Result<Restored, SnapshotError> {
+        self.restore_all(&[snapshot], |_| true)
+    }
+
+    /// As [`Flow::restore`], from the snapshots of instances that shared the keys out among them, and for the keys alone whose hash
+    /// `is_own`.
+    ///
+    /// # Errors
+    /// As [`Flow::restore`].
+    pub fn restore_all(
+        &mut self,
+        snapshots: &[&[u8]],
+        is_own: impl Fn(u64) -> bool,
+    ) -> Result<Restored, SnapshotError> {
+        // Looked at in whole before anything is changed.
+        let checked = snapshots.iter().map(|snapshot| self.check(snapshot));
+        let mut checked = checked.collect::<Result<Vec<_>, _>>()?;
+        let mut restored = Restored::default();
+        let mut moves = Vec::new();
+        for (place, past) in checked.iter_mut().enumerate() {
+            let mut of_this = Restored::default();
+            moves.push(self.take_steps(&mut past.steps, past.same_key, &mut of_this));
+            let is_dropped = |step: &&Past| step.words > 0 && !step.is_used;
+            of_this.dropped = past.steps.iter().filter(is_dropped).count();
+            if place == 0 {
+                restored = of_this;
+            }
+        }
+        let mut found = Vec::new();
+        for (snapshot, past) in checked.iter().enumerate() {
+            if self.keys.is_none() || !past.same_key {
+                restored.keys_left_out += u64::from(past.keys);
+                continue;
+            }
+            let mut reader = Reader { rest: past.entries };
+            for _ in 0..past.keys {
+                let (key, seen, state) = reader.entry(past.words)?;
+                let hash = self.keys.as_ref().and_then(|keys| keys.hash_of_key(key));
+                match hash {
+                    Some(hash) if is_own(hash) => {
+                        found.push(Found { seen, snapshot, key, state });
+                    }
+                    Some(_) => {}
+                    None => restored.keys_left_out += 1,
+                }
+            }
+        }
+        let Some(table) = &mut self.keys else { return Ok(restored) };
+        table.clear();
+        // Where there is no room for all, those that were used last stay.
+        found.sort_by_key(|entry| entry.seen);
+        let evicted = table.evicted;
+        for entry in &found {
+            let Some(new) = table.restore(entry.key, entry.seen) else { continue };
+            for (from, to, count) in &moves[entry.snapshot] {
+                let old = &entry.state[from * 8..(from + count) * 8];
+                for (word, bytes) in new[*to..to + count].iter_mut().zip(old.as_chunks::<8>().0) {
+                    *word = u64::from_le_bytes(*bytes);
+                }
+            }
+        }
+        table.evicted = evicted;
+        restored.keys = u64::from(table.live());
+        restored.keys_left_out += (found.len() as u64).saturating_sub(restored.keys);
+        Ok(restored)
+    }
+
+    fn check<'a>(&self, snapshot: &'a [u8]) -> Result<Checked<'a>, SnapshotError> {
         let (body, sum) = snapshot.split_last_chunk::<4>().ok_or(SnapshotError::Cut)?;
         let mut reader = Reader { rest: body };
         if reader.array::<8>()? != MAGIC {
@@ -97,10 +212,9 @@ impl Flow {
             return Err(SnapshotError::Checksum);
         }
         let same_key = reader.u64()? == self.key_fingerprint;
-        let mut past = reader.steps()?;
-        let words: usize = past.iter().map(|step| step.words).sum();
+        let steps = reader.steps()?;
+        let words: usize = steps.iter().map(|step| step.words).sum();
         let keys = reader.u32()?;
-        // Looked at in whole before anything is changed.
         let entries = reader.rest;
         for _ in 0..keys {
             reader.entry(words)?;
@@ -108,34 +222,7 @@ impl Flow {
         if !reader.rest.is_empty() {
             return Err(SnapshotError::Cut);
         }
-        let mut restored = Restored::default();
-        let moves = self.take_steps(&mut past, same_key, &mut restored);
-        restored.dropped = past.iter().filter(|step| step.words > 0 && !step.is_used).count();
-        let Some(table) = &mut self.keys else {
-            restored.keys_left_out = u64::from(keys);
-            return Ok(restored);
-        };
-        table.clear();
-        if !same_key {
-            restored.keys_left_out = u64::from(keys);
-            return Ok(restored);
-        }
-        let evicted = table.evicted;
-        let mut reader = Reader { rest: entries };
-        for _ in 0..keys {
-            let (key, seen, state) = reader.entry(words)?;
-            let Some(new) = table.restore(key, seen) else { continue };
-            for (from, to, count) in &moves {
-                let old = &state[from * 8..(from + count) * 8];
-                for (word, bytes) in new[*to..to + count].iter_mut().zip(old.as_chunks::<8>().0) {
-                    *word = u64::from_le_bytes(*bytes);
-                }
-            }
-        }
-        table.evicted = evicted;
-        restored.keys = u64::from(table.live());
-        restored.keys_left_out = u64::from(keys).saturating_sub(restored.keys);
-        Ok(restored)
+        Ok(Checked { same_key, steps, words, keys, entries })
     }
 
     /// Finds the steps of the snapshot that are those of this flow: where their words come from, go to, and how many they are.

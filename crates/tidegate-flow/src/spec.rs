@@ -7,7 +7,7 @@ mod step;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 pub use field::{Encoding, FieldKind, FieldSpec, Format, ParseSpec, TimeUnit};
 pub use step::{
@@ -59,6 +59,13 @@ pub struct Spec {
     /// How long a key's state is kept after its last message; for ever if nothing is said. Whole seconds.
     #[serde(default, deserialize_with = "units::duration_from")]
     pub expire_after: Option<Duration>,
+    /// Longest key that is text, 1 to 4,096 bytes; a message with a longer one is bad. 128 unless it is said otherwise.
+    #[serde(default = "key_bytes_max")]
+    pub key_bytes_max: u32,
+    /// How far a time that windows go by may lie ahead of the node's clock; a message beyond is bad. One minute unless it is said
+    /// otherwise.
+    #[serde(default = "ahead_max", deserialize_with = "units::time_from")]
+    pub ahead_max: Duration,
     /// Longest payload that is read, in bytes; what is longer is bad. 64 KiB unless it is said otherwise.
     #[serde(default = "message_bytes_max", deserialize_with = "units::bytes_from")]
     pub message_bytes_max: u64,
@@ -72,10 +79,14 @@ pub struct Spec {
     /// keys that collide.
     #[serde(skip)]
     pub hash_seed: u64,
+    /// What hashes in sketches and Bloom filters depend on beside the value: a random number keeps a sender from choosing values that
+    /// they mistake for one another. It is part of their state, so that it must be the same after a restart. 0 is the documented hash.
+    #[serde(skip)]
+    pub sketch_seed: u64,
 }
 
 /// What a flow keeps state for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeySpec {
     /// Each topic.
@@ -128,6 +139,14 @@ fn dead_letter_topic() -> String {
 
 fn keys_max() -> u32 {
     65_536
+}
+
+fn key_bytes_max() -> u32 {
+    128
+}
+
+fn ahead_max() -> Duration {
+    Duration::from_secs(60)
 }
 
 fn message_bytes_max() -> u64 {

@@ -8,7 +8,7 @@ use tidegate_message::check_topic_name;
 
 use crate::{
     batch::{Batch, Column},
-    message::Message,
+    message::{Message, OUTPUT_BYTES_MAX},
     spec::PayloadFormat,
 };
 
@@ -89,11 +89,9 @@ impl Template {
         Ok(Self { parts })
     }
 
-    /// Adds what it comes to.
-    pub(crate) fn render(&self, source: &Source<'_>, out: &mut Vec<u8>) {
-        for part in &self.parts {
-            part.render(source, out);
-        }
+    /// Adds what it comes to; false if there is no room for it, with a part of it added.
+    pub(crate) fn render(&self, source: &Source<'_>, out: &mut Vec<u8>) -> bool {
+        self.parts.iter().all(|part| part.render(source, out))
     }
 
     /// Adds what it comes to as a topic, or nothing and false if that is none. Wildcards and control characters that fields
@@ -102,7 +100,10 @@ impl Template {
         let start = out.len();
         for part in &self.parts {
             let part_start = out.len();
-            part.render(source, out);
+            if !part.render(source, out) {
+                out.truncate(start);
+                return false;
+            }
             if matches!(part, Part::Field { .. }) {
                 for byte in &mut out[part_start..] {
                     if matches!(byte, b'+' | b'#' | b'/' | 0..=0x1f | 0x7f) {
@@ -112,7 +113,10 @@ impl Template {
             }
         }
         let text = std::str::from_utf8(&out[start..]).ok();
-        let is_topic = text.is_some_and(|text| check_topic_name(text, LEVELS_MAX).is_ok());
+        // Topics with `$` are the broker's own.
+        let is_topic = text.is_some_and(|text| {
+            !text.starts_with('$') && check_topic_name(text, LEVELS_MAX).is_ok()
+        });
         if !is_topic {
             out.truncate(start);
         }
@@ -149,13 +153,14 @@ impl Part {
         }
     }
 
-    fn render(&self, source: &Source<'_>, out: &mut Vec<u8>) {
+    /// Adds what it comes to; false if there is no room for it.
+    fn render(&self, source: &Source<'_>, out: &mut Vec<u8>) -> bool {
         match self {
-            Self::Literal(text) => out.extend_from_slice(text.as_bytes()),
-            Self::Topic => out.extend_from_slice(source.message.topic.as_bytes()),
+            Self::Literal(text) => put(text.as_bytes(), out),
+            Self::Topic => put(source.message.topic.as_bytes(), out),
             Self::Level(level) => {
                 let level = source.message.topic.split('/').nth(*level).unwrap_or_default();
-                out.extend_from_slice(level.as_bytes());
+                put(level.as_bytes(), out)
             }
             Self::Field { column: Column::Number(index), decimals } => {
                 let value = source.number(*index);
@@ -165,13 +170,28 @@ impl Part {
                         None => drop(write!(out, "{value}")),
                     }
                 }
+                has_room(0, out)
             }
-            Self::Field { column, .. } => {
-                out.extend_from_slice(source.text(*column).unwrap_or_default());
+            Self::Field { column, .. } => put(source.text(*column).unwrap_or_default(), out),
+            Self::Now => {
+                let _ = write!(out, "{}", source.now_millis);
+                has_room(0, out)
             }
-            Self::Now => drop(write!(out, "{}", source.now_millis)),
         }
     }
+}
+
+fn has_room(more: usize, out: &[u8]) -> bool {
+    more <= OUTPUT_BYTES_MAX.saturating_sub(out.len())
+}
+
+/// Adds `text`, if there is room.
+fn put(text: &[u8], out: &mut Vec<u8>) -> bool {
+    let fits = has_room(text.len(), out);
+    if fits {
+        out.extend_from_slice(text);
+    }
+    fits
 }
 
 impl Source<'_> {
@@ -185,16 +205,23 @@ impl Source<'_> {
 }
 
 impl Content {
-    /// Adds the payload.
-    pub(crate) fn render(&self, source: &Source<'_>, out: &mut Vec<u8>) {
-        match self {
-            Self::Template(template) => template.render(source, out),
-            Self::Fields { format: PayloadFormat::Json, fields } => json(fields, source, out),
-            Self::Fields { format: PayloadFormat::Csv, fields } => csv(fields, source, out),
-            Self::Fields { format: PayloadFormat::SenmlJson, fields } => {
-                senml(fields, source, out);
-            }
+    /// Adds the payload; false if there is no room for it, with a part of it added.
+    pub(crate) fn render(&self, source: &Source<'_>, out: &mut Vec<u8>) -> bool {
+        let Self::Fields { format, fields } = self else {
+            let Self::Template(template) = self else { return false };
+            return template.render(source, out);
+        };
+        // Before anything is copied, whatever the fields hold; escapes are looked at behind.
+        let texts = fields.iter().filter_map(|(_, column)| source.text(*column));
+        if !has_room(texts.map(<[u8]>::len).sum(), out) {
+            return false;
         }
+        match format {
+            PayloadFormat::Json => json(fields, source, out),
+            PayloadFormat::Csv => csv(fields, source, out),
+            PayloadFormat::SenmlJson => senml(fields, source, out),
+        }
+        has_room(0, out)
     }
 }
 
@@ -298,6 +325,37 @@ fn csv_text(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
+impl Template {
+    /// Whether a key alone says what it comes to: `levels` of the topic from the first on, all of it, or a field.
+    pub(crate) fn is_settled(&self, levels: usize, topic: bool, key: Option<Column>) -> bool {
+        self.parts.iter().all(|part| match part {
+            Part::Literal(_) | Part::Now => true,
+            Part::Topic => topic,
+            Part::Level(level) => topic || *level < levels,
+            Part::Field { column, .. } => Some(*column) == key,
+        })
+    }
+
+    /// Refuses a topic that could never be published.
+    pub(crate) fn check_topic(&self) -> Result<(), TemplateError> {
+        if let Some(Part::Literal(text)) = self.parts.first()
+            && text.starts_with('$')
+        {
+            return Err(TemplateError::System);
+        }
+        let literals = self.parts.iter().filter_map(|part| match part {
+            Part::Literal(text) => Some(text),
+            _ => None,
+        });
+        for text in literals {
+            if let Some(wildcard) = text.chars().find(|c| matches!(c, '+' | '#')) {
+                return Err(TemplateError::Wildcard { wildcard });
+            }
+        }
+        if self.parts.is_empty() { Err(TemplateError::Empty) } else { Ok(()) }
+    }
+}
+
 /// Why a text is no template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
@@ -311,6 +369,18 @@ pub enum TemplateError {
     Place {
         /// What stands between the braces.
         place: String,
+    },
+    /// It is a topic, and empty.
+    #[error("a topic has at least one character")]
+    Empty,
+    /// It is a topic of the broker's own.
+    #[error("a topic that begins with $ is the broker's own; begin with another character")]
+    System,
+    /// It is a topic, with a wildcard.
+    #[error("{wildcard:?} stands for many topics, and a message has one; leave it out")]
+    Wildcard {
+        /// Which.
+        wildcard: char,
     },
     /// No field of that name is known here.
     #[error("no field {field:?} is known here")]
@@ -354,7 +424,7 @@ mod tests {
         ] {
             let parsed = Template::parse(template, "oil", column_of).unwrap();
             let mut out = Vec::new();
-            with_source("x,\"y\"", |source| parsed.render(source, &mut out));
+            assert!(with_source("x,\"y\"", |source| parsed.render(source, &mut out)));
             assert_eq!(String::from_utf8(out).unwrap(), expected, "{template:?}");
         }
     }
@@ -407,7 +477,7 @@ mod tests {
         ] {
             let content = Content::Fields { format, fields: fields.clone() };
             let mut out = Vec::new();
-            with_source("\"\\\u{1},é", |source| content.render(source, &mut out));
+            assert!(with_source("\"\\\u{1},é", |source| content.render(source, &mut out)));
             assert_eq!(String::from_utf8(out).unwrap(), expected, "{format:?}");
         }
     }

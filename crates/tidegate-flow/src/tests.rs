@@ -2,6 +2,8 @@
 
 mod allocation;
 mod applications;
+mod bounds;
+mod clock;
 mod compile;
 mod golden;
 mod properties;

@@ -12,7 +12,8 @@ use crate::{
 /// As for a number, also for a date that there is not.
 pub(crate) fn parse(text: &[u8], unit: TimeUnit) -> Result<f64, NumberError> {
     let text = text.trim_ascii();
-    if text.get(4) == Some(&b'-') {
+    // Four digits: `1.2e-5` is a number.
+    if text.get(4) == Some(&b'-') && text[..4].iter().all(u8::is_ascii_digit) {
         return calendar(text).ok_or(NumberError::Form);
     }
     number::parse(text).map(|value| value / unit.per_second())
@@ -127,6 +128,8 @@ mod tests {
             ("2013-01-13T10:00:00+25:00", TimeUnit::Seconds, form),
             ("2013-1-13", TimeUnit::Seconds, form),
             ("2013-01-13T10:00:00x", TimeUnit::Seconds, form),
+            ("1.2e-5", TimeUnit::Seconds, Ok(1.2e-5)),
+            ("12e5-", TimeUnit::Seconds, form),
             ("yesterday", TimeUnit::Seconds, form),
             ("1e309", TimeUnit::Seconds, Err(NumberError::Range)),
         ] {

@@ -33,6 +33,11 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
 }
 
 /// For `serde(deserialize_with)`.
+pub(crate) fn time_from<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    duration_from(deserializer).map(|time| time.unwrap_or_default())
+}
+
+/// For `serde(deserialize_with)`.
 pub(crate) fn duration_from<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Duration>, D::Error> {

@@ -221,9 +221,19 @@ pub enum Problem {
         "forward is \"none\", so that no payload that is replaced goes anywhere; use notify, or forward \"kept\""
     )]
     NothingForwarded,
+    /// The state that the flow keeps beside its keys does not fit the bound.
+    #[error(
+        "Bloom filters take {bytes} bytes of state, and {limit} is the most; lower expected, or raise state_bytes_max"
+    )]
+    SharedTooLarge {
+        /// What it comes to.
+        bytes: u64,
+        /// The bound.
+        limit: u64,
+    },
     /// The state does not fit its bound.
     #[error(
-        "{keys} keys of {key_bytes} bytes take {bytes} bytes of state, and {limit} is the most; lower keys_max or windows, or raise state_bytes_max"
+        "{keys} keys of {key_bytes} bytes take {bytes} bytes of state, and {limit} is the most; lower keys_max, key_bytes_max or windows, or raise state_bytes_max"
     )]
     StateTooLarge {
         /// What it comes to.

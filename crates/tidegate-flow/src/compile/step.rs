@@ -8,7 +8,7 @@ use crate::{
     hash,
     kernel::{
         Aggregate, Annotate, AnnotateInput, BITS_MAX, Bloom, Distinct, ErrorEstimate, GROUPS_MAX,
-        Interpolate, Kalman, Keep, Kernel, Linear, Moment, Notify, Operation, Range, Replace,
+        Interpolate, Kalman, Keep, Kernel, Linear, Moment, Notify, Operation, Part, Range, Replace,
         StringMatch, Threshold, Tree, Trend, Window,
     },
     model::Model,
@@ -109,9 +109,9 @@ impl Compiler<'_> {
                             field: member.clone(),
                             wanted: "a number, as a member",
                         })?;
-                    hash::word(0, (value + 0.0).to_bits())
+                    hash::word(self.spec.sketch_seed, (value + 0.0).to_bits())
                 }
-                _ => hash::bytes(0, member.as_bytes()),
+                _ => hash::value(self.spec.sketch_seed, member.as_bytes()),
             });
         }
         Ok(bloom)
@@ -128,7 +128,7 @@ impl Compiler<'_> {
             equals: bytes(&spec.equals),
             starts_with: bytes(&spec.starts_with),
             ends_with: bytes(&spec.ends_with),
-            contains: bytes(&spec.contains),
+            contains: spec.contains.iter().map(|text| Part::new(text.as_bytes())).collect(),
             invert: spec.invert,
         })
     }
@@ -239,8 +239,8 @@ impl Compiler<'_> {
         Ok(Aggregate { operation, input, into, window, at: 0 })
     }
 
-    fn window(&self, spec: &WindowSpec) -> Result<Window, Problem> {
-        let time = self.optional_number(spec.time.as_ref())?;
+    fn window(&mut self, spec: &WindowSpec) -> Result<Window, Problem> {
+        let time = self.clock(spec.time.as_ref())?;
         let count =
             |count: u32| within("window", count, 1.0, WINDOW_MAX).map(|()| u64::from(count));
         let nanos = |text: &str| {
@@ -314,7 +314,7 @@ impl Compiler<'_> {
         within("window", spec.window, 2.0, REGRESSION_WINDOW_MAX)?;
         let ahead = finite("ahead", spec.ahead)?;
         let input = self.number(&spec.field)?;
-        let time = self.optional_number(spec.time.as_ref())?;
+        let time = self.clock(spec.time.as_ref())?;
         let slope = self.new_number_as(spec.trend.as_ref(), &spec.field, "trend")?;
         let prediction = self.new_number_as(spec.prediction.as_ref(), &spec.field, "prediction")?;
         let window = spec.window as usize;
@@ -384,7 +384,7 @@ impl Compiler<'_> {
 
     fn notify(&self, spec: &NotifySpec) -> Result<Notify, Problem> {
         Ok(Notify {
-            topic: self.template("topic", &spec.topic)?,
+            topic: self.topic("topic", &spec.topic)?,
             content: self.content(spec.payload.as_ref(), &spec.fields, spec.format)?,
             when: self.optional_number(spec.when.as_ref())?,
         })

@@ -4,7 +4,7 @@
 //! block at hand from its beginning. A value is combined twice and never taken back out, so that no error of a sum outlives its
 //! window; once in n values the block is turned into such aggregates. A sliding window of time is made of panes.
 
-use super::{Context, float, states};
+use super::{Context, Ending, float, states};
 use crate::batch::between;
 
 /// Aggregates the values of a key.
@@ -119,6 +119,16 @@ impl Aggregate {
         }
     }
 
+    /// Of a window that is done at a time, in state as [`tumble_by_time`] keeps it.
+    pub(super) fn ending(&self) -> Option<Ending> {
+        match self.window {
+            Window::TumblingTime { nanos, time, .. } => {
+                Some(Ending { at: self.at, nanos, by_field: time.is_some() })
+            }
+            _ => None,
+        }
+    }
+
     pub(super) fn run(&self, context: &mut Context<'_, '_>) {
         match self.window {
             Window::Running => self.running(context),
@@ -192,6 +202,8 @@ impl Aggregate {
         mut step: impl FnMut(&mut [u64], f64, i64, &mut u64) -> f64,
     ) {
         let mut late = 0;
+        // A message counts, time does not.
+        let one = if context.silence.is_some() { f64::NAN } else { 1.0 };
         let batch = &mut *context.batch;
         let mut run = |row: u8, value: f64| {
             let start = batch.states[usize::from(row)];
@@ -207,7 +219,7 @@ impl Aggregate {
             None => {
                 let into = &mut batch.numbers[self.into];
                 for row in batch.alive.iter() {
-                    into[usize::from(row)] = run(row, 1.0);
+                    into[usize::from(row)] = run(row, one);
                 }
             }
         }
@@ -222,12 +234,14 @@ impl Aggregate {
         mut step: impl FnMut(&mut [u64], f64, i64, &mut u64) -> f64,
     ) {
         let starts = context.batch.states;
+        let one = if context.silence.is_some() { f64::NAN } else { 1.0 };
+        let ending = self.ending();
         let mut late = 0;
         let alive = &context.batch.alive;
         let numbers = &mut context.batch.numbers;
         for row in alive.iter() {
             let row = usize::from(row);
-            let mut value = self.input.map_or(1.0, |input| numbers[input][row]);
+            let mut value = self.input.map_or(one, |input| numbers[input][row]);
             let at = match time {
                 None => context.now.as_nanos(),
                 Some(column) => {
@@ -241,6 +255,15 @@ impl Aggregate {
                 }
             };
             let state = states(context.words, starts[row], self.at, words);
+            // By a field's time a window is over once nothing came for as long as it lasts.
+            let at = match (context.silence, ending) {
+                (Some(silence), Some(Ending { nanos, by_field: true, .. }))
+                    if state[1] > 0 && silence[row] > nanos =>
+                {
+                    state[0].cast_signed().saturating_add(1).saturating_mul(nanos)
+                }
+                _ => at,
+            };
             numbers[self.into][row] = step(state, value, at, &mut late);
         }
         context.stats.late += late;

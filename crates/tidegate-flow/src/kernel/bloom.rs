@@ -57,6 +57,11 @@ impl Bloom {
             .all(|place| self.words[1 + (place / 64) as usize] >> (place % 64) & 1 == 1)
     }
 
+    /// Bytes of its bits.
+    pub(super) fn bytes(&self) -> u64 {
+        self.words.len() as u64 * 8
+    }
+
     /// What it has learned; nothing if it does not learn.
     pub(super) fn learned(&self) -> &[u64] {
         if self.learn { &self.words } else { &[] }

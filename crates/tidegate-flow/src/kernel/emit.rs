@@ -2,6 +2,8 @@
 
 use super::{Context, filter::is_set};
 use crate::{
+    bad::{Bad, Reason},
+    flow,
     message::Made,
     template::{Content, Source, Template},
 };
@@ -27,12 +29,16 @@ impl Notify {
             let source = Source { batch, message, row, fixed: context.fixed, now_millis };
             let output = &mut *context.output;
             let start = output.bytes.len();
-            if output.is_full() || !self.topic.render_topic(&source, &mut output.bytes) {
+            if !self.topic.render_topic(&source, &mut output.bytes) {
                 context.stats.unsent += 1;
                 continue;
             }
             let payload_start = output.bytes.len();
-            self.content.render(&source, &mut output.bytes);
+            if !self.content.render(&source, &mut output.bytes) {
+                output.bytes.truncate(start);
+                context.stats.unsent += 1;
+                continue;
+            }
             output.emit(context.first + index, start, payload_start);
             context.stats.emitted += 1;
         }
@@ -54,14 +60,21 @@ impl Replace {
             let message = &context.messages[index];
             let source = Source { batch, message, row, fixed: context.fixed, now_millis };
             let output = &mut *context.output;
-            if output.is_full() {
-                context.stats.unsent += 1;
+            let start = output.bytes.len();
+            let from = context.first + index;
+            if self.content.render(&source, &mut output.bytes) {
+                output.decide(from, Made::replace(start, output.bytes.len()));
                 continue;
             }
-            let start = output.bytes.len();
-            self.content.render(&source, &mut output.bytes);
-            let made = Made::replace(start, output.bytes.len());
-            output.decide(context.first + index, made);
+            // What was to be replaced must not be seen as it came.
+            output.bytes.truncate(start);
+            output.decide(from, Made::DROP);
+            let bad = Bad { reason: Reason::NoRoom, field: None };
+            context.stats.bad[bad.reason as usize] += 1;
+            output.note_bad(from, bad);
+            if let Some(topic) = context.dead_letter {
+                flow::bury(topic, &source, bad, from, output, context.stats);
+            }
         }
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct StringMatch {
     pub(crate) equals: Vec<Box<[u8]>>,
     pub(crate) starts_with: Vec<Box<[u8]>>,
     pub(crate) ends_with: Vec<Box<[u8]>>,
-    pub(crate) contains: Vec<Box<[u8]>>,
+    pub(crate) contains: Vec<Part>,
     pub(crate) invert: bool,
 }
 
@@ -49,11 +49,47 @@ impl StringMatch {
     }
 
     fn matches(&self, text: &[u8]) -> bool {
-        let has = |part: &[u8]| part.is_empty() || text.windows(part.len()).any(|w| w == part);
         self.equals.iter().any(|whole| **whole == *text)
             || self.starts_with.iter().any(|part| text.starts_with(part))
             || self.ends_with.iter().any(|part| text.ends_with(part))
-            || self.contains.iter().any(|part| has(part))
+            || self.contains.iter().any(|part| part.is_in(text))
+    }
+}
+
+/// Bytes that are looked for, by Knuth, Morris and Pratt: each byte of a text is looked at once, whatever both hold.
+#[derive(Debug)]
+pub(crate) struct Part {
+    bytes: Box<[u8]>,
+    /// How many bytes still fit where one more does not.
+    back: Box<[u32]>,
+}
+
+impl Part {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        let mut back = vec![0; bytes.len()];
+        let mut fits = 0;
+        for at in 1..bytes.len() {
+            while fits > 0 && bytes[at] != bytes[fits] {
+                fits = back[fits - 1] as usize;
+            }
+            fits += usize::from(bytes[at] == bytes[fits]);
+            back[at] = fits as u32;
+        }
+        Self { bytes: bytes.into(), back: back.into() }
+    }
+
+    fn is_in(&self, text: &[u8]) -> bool {
+        let mut fits = 0;
+        for byte in text {
+            if fits == self.bytes.len() {
+                break;
+            }
+            while fits > 0 && *byte != self.bytes[fits] {
+                fits = self.back[fits - 1] as usize;
+            }
+            fits += usize::from(*byte == self.bytes[fits]);
+        }
+        fits == self.bytes.len()
     }
 }
 
@@ -88,4 +124,44 @@ impl Keep {
 #[inline]
 pub(super) fn is_set(value: f64) -> bool {
     value != 0.0 && !value.is_nan()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_found_wherever_they_are() {
+        for (part, text, expected) in [
+            ("", "", true),
+            ("", "x", true),
+            ("a", "", false),
+            ("ab", "aab", true),
+            ("aab", "aaab", true),
+            ("abab", "abaabab", true),
+            ("abac", "ababac", true),
+            ("abc", "abab", false),
+            ("end", "the end", true),
+        ] {
+            assert_eq!(
+                Part::new(part.as_bytes()).is_in(text.as_bytes()),
+                expected,
+                "{part} {text}"
+            );
+        }
+        // All texts of three letters up to five bytes, against the definition.
+        let texts: Vec<Vec<u8>> = (0..=5_u32)
+            .flat_map(|length| (0..3_u32.pow(length)).map(move |code| (length, code)))
+            .map(|(length, code)| {
+                (0..length).map(|at| b'a' + (code / 3_u32.pow(at) % 3) as u8).collect()
+            })
+            .collect();
+        for part in texts.iter().filter(|part| (1..=3).contains(&part.len())) {
+            let searched = Part::new(part);
+            for text in &texts {
+                let expected = text.windows(part.len()).any(|window| window == part);
+                assert_eq!(searched.is_in(text), expected, "{part:?} {text:?}");
+            }
+        }
+    }
 }

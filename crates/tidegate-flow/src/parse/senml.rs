@@ -27,6 +27,8 @@ struct Bases<'a> {
 struct Record<'a> {
     name: &'a [u8],
     value: Option<Value<'a>>,
+    /// Whether the value is one that a base value is added to: `v`, and no text, data or truth.
+    is_number: bool,
     sum: Option<f64>,
     time: Option<f64>,
     /// The time as text, where it is no number.
@@ -44,14 +46,16 @@ impl<'a> Record<'a> {
         let field = cells.find(bases.name, self.name);
         if let Some(index) = field {
             let value = match (self.value, self.sum) {
-                // Text that holds a number has the base value added like a number, where there is one.
-                (Some(Value::Bytes(bytes)), _) if bases.value != 0.0 => {
+                // JSON's numbers are text still.
+                (Some(Value::Bytes(bytes)), _) if self.is_number && bases.value != 0.0 => {
                     match number::parse(bytes) {
                         Ok(value) => Some(Value::Number(value + bases.value)),
                         Err(_) => Some(Value::Bytes(bytes)),
                     }
                 }
-                (Some(Value::Number(value)), _) => Some(Value::Number(value + bases.value)),
+                (Some(Value::Number(value)), _) if self.is_number => {
+                    Some(Value::Number(value + bases.value))
+                }
                 (Some(value), _) => Some(value),
                 (None, Some(sum)) => Some(Value::Number(sum + bases.sum)),
                 (None, None) => None,
@@ -111,7 +115,10 @@ fn json_record<'a>(
             }
             b"n" => record.name = json_name(reader, cells)?,
             b"bn" => bases.name = json_name(reader, cells)?,
-            b"v" | b"vs" | b"sv" | b"vb" | b"vd" => record.value = reader.value(cells)?,
+            b"v" | b"vs" | b"sv" | b"vb" | b"vd" => {
+                record.is_number = name == b"v";
+                record.value = reader.value(cells)?;
+            }
             b"s" => record.sum = Some(json_number(reader, cells)?),
             b"bv" => bases.value = json_number(reader, cells)?,
             b"bs" => bases.sum = json_number(reader, cells)?,
@@ -143,7 +150,10 @@ fn json_inner<'a>(
         let Str::Plain(name) = name else { return reader.skip() };
         match name {
             b"n" => record.name = json_name(reader, cells)?,
-            b"v" | b"vs" | b"sv" | b"vb" | b"vd" => record.value = reader.value(cells)?,
+            b"v" | b"vs" | b"sv" | b"vb" | b"vd" => {
+                record.is_number = name == b"v";
+                record.value = reader.value(cells)?;
+            }
             b"t" => record.time = Some(json_number(reader, cells)?),
             _ => reader.skip()?,
         }
@@ -216,6 +226,7 @@ pub(super) fn read_cbor(payload: &[u8], cells: &mut Cells<'_, '_>) -> Result<(),
                 label::NAME => record.name = cbor_text(&mut reader)?,
                 label::BASE_NAME => bases.name = cbor_text(&mut reader)?,
                 label::VALUE | label::STRING_VALUE | label::BOOLEAN_VALUE | label::DATA_VALUE => {
+                    record.is_number = name == label::VALUE;
                     record.value = reader.value()?;
                 }
                 label::SUM => record.sum = Some(cbor_number(&mut reader)?),

@@ -228,3 +228,22 @@ struct FieldTable {
     encoding: Option<Encoding>,
     scale: Option<f64>,
 }
+
+impl Encoding {
+    /// Whether each of its values is a float of its own.
+    pub(crate) const fn is_exact(self) -> bool {
+        matches!(
+            self,
+            Self::U8
+                | Self::I8
+                | Self::U16le
+                | Self::U16be
+                | Self::I16le
+                | Self::I16be
+                | Self::U32le
+                | Self::U32be
+                | Self::I32le
+                | Self::I32be
+        )
+    }
+}

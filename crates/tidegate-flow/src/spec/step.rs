@@ -1,9 +1,9 @@
 //! The operators of a flow, each with its keys.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// One operator. Its formula and what it does with missing values stand in the chapter on flows.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(tag = "kernel", rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "each variant's type says what it is")]
 pub enum StepSpec {
@@ -58,7 +58,7 @@ impl StepSpec {
 }
 
 /// Keeps messages whose value lies within bounds.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RangeFilterSpec {
     /// The number that is looked at.
@@ -73,7 +73,7 @@ pub struct RangeFilterSpec {
 }
 
 /// Keeps messages whose value is in a set, or is new to it, as a Bloom filter tells.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct BloomFilterSpec {
     /// The field that is looked at, a number or text; the topic if nothing is said.
@@ -94,7 +94,7 @@ pub struct BloomFilterSpec {
 }
 
 /// Which values a Bloom filter keeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeepValues {
     /// Those that are in it.
@@ -105,7 +105,7 @@ pub enum KeepValues {
 }
 
 /// Keeps messages whose text is one of these or has one of these parts; any of them is enough.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct StringMatchSpec {
     /// The text that is looked at; the topic if nothing is said.
@@ -128,7 +128,7 @@ pub struct StringMatchSpec {
 }
 
 /// Keeps messages by what operators before found.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeepSpec {
     /// These fields have values.
@@ -139,7 +139,7 @@ pub struct KeepSpec {
 }
 
 /// Adds fields from a table of metadata.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct AnnotateSpec {
     /// The name of the table.
@@ -160,7 +160,7 @@ pub struct AnnotateSpec {
 }
 
 /// Fills in a missing number from the last ones of its key.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct InterpolateSpec {
     /// The number, filled in where it stands.
@@ -174,7 +174,7 @@ pub struct InterpolateSpec {
 }
 
 /// How a missing number is filled in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InterpolationMethod {
     /// The mean of the last values.
@@ -185,7 +185,7 @@ pub enum InterpolationMethod {
 }
 
 /// A scalar Kalman filter.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct KalmanSpec {
     /// The measurement.
@@ -206,7 +206,7 @@ pub struct KalmanSpec {
 }
 
 /// Average, minimum, maximum or count, since the beginning or over a window.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct AggregateSpec {
     /// The number; `count` may do without, and counts messages then.
@@ -220,7 +220,7 @@ pub struct AggregateSpec {
 }
 
 /// The messages of a key that are taken together.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct WindowSpec {
     /// One window after another: a number of values, or a length of time such as `"1min"`.
@@ -237,7 +237,7 @@ pub struct WindowSpec {
 }
 
 /// How much a window takes in.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum Extent {
     /// That many values.
@@ -247,7 +247,7 @@ pub enum Extent {
 }
 
 /// Roughly how many values differ (HyperLogLog).
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct DistinctCountSpec {
     /// The number or text; the topic if nothing is said.
@@ -260,7 +260,7 @@ pub struct DistinctCountSpec {
 }
 
 /// The second frequency moment of values: the sum of the squares of how often each was seen (Alon, Matias, Szegedy).
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecondOrderMomentSpec {
     /// The number or text; the topic if nothing is said.
@@ -277,7 +277,7 @@ pub struct SecondOrderMomentSpec {
 }
 
 /// The straight line through the last values of a key.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlidingRegressionSpec {
     /// The number.
@@ -297,7 +297,7 @@ pub struct SlidingRegressionSpec {
 }
 
 /// Predicts a number by a linear model.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinearRegressionSpec {
     /// The name of the model. Its features are fields of the same names.
@@ -307,7 +307,7 @@ pub struct LinearRegressionSpec {
 }
 
 /// Predicts a class by a tree.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionTreeSpec {
     /// The name of the model. Its features are fields of the same names.
@@ -317,7 +317,7 @@ pub struct DecisionTreeSpec {
 }
 
 /// How far a prediction is from what was observed, relative to an average.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ErrorEstimateSpec {
     /// The number that was observed.
@@ -331,7 +331,7 @@ pub struct ErrorEstimateSpec {
 }
 
 /// Says when a number is too high or too low.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ThresholdSpec {
     /// The number.
@@ -353,7 +353,7 @@ pub struct ThresholdSpec {
 }
 
 /// When a threshold fires.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fires {
     /// With every message while it is on.
@@ -368,7 +368,7 @@ pub enum Fires {
 }
 
 /// Publishes a message.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct NotifySpec {
     /// Template of the topic.
@@ -386,7 +386,7 @@ pub struct NotifySpec {
 }
 
 /// Replaces the payload of a message that is forwarded.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReplaceSpec {
     /// Template of the payload. Either this or `fields`.
@@ -400,7 +400,7 @@ pub struct ReplaceSpec {
 }
 
 /// How fields become a payload.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PayloadFormat {
     /// A JSON object; what is missing is null.

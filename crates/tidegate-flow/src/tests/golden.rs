@@ -1,6 +1,6 @@
 //! Every operator, format and solver against `testdata/reference.py`, which knows nothing of this code.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{fs, path::PathBuf, process::Command, time::Duration};
 
 use serde_json::Value;
 
@@ -60,6 +60,8 @@ fn check(case: &Value) {
     let name = case["name"].as_str().unwrap();
     let spec: Spec = serde_json::from_value(case["spec"].clone())
         .unwrap_or_else(|error| panic!("{name}: {error}"));
+    // The cases' times are no clock's.
+    let spec = Spec { ahead_max: Duration::from_secs(u64::from(u32::MAX)), ..spec };
     let mut flow = Flow::compile(&spec, &models(case)).unwrap_or_else(|e| panic!("{name}: {e}"));
     let messages = case["messages"].as_array().unwrap();
     let expected = case["expected"].as_array().unwrap();

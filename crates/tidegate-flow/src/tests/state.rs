@@ -69,8 +69,8 @@ fn what_is_too_much_state_is_refused_with_the_sum() {
     let error = Flow::compile(&spec(&toml), &Models::new()).unwrap_err().to_string();
     assert_eq!(
         error,
-        "flow \"test\": 1000000 keys of 128 bytes take 136388608 bytes of state, and 64000000 is the most; \
-         lower keys_max or windows, or raise state_bytes_max"
+        "flow \"test\": 1000000 keys of 292 bytes take 300388736 bytes of state, and 64000000 is the most; \
+         lower keys_max, key_bytes_max or windows, or raise state_bytes_max"
     );
 }
 
@@ -109,7 +109,10 @@ fn the_hash_of_a_key_is_that_of_its_state() {
         let mut flow = flow(&COUNTING.replace("keys_max = 2000", &format!("key = {key}")));
         for (topic, payload, other_topic, other_payload, same) in pairs {
             let mut hash = |topic: &str, payload: &str| {
-                flow.key_hash(Instant::EPOCH, &Message { topic, payload: payload.as_bytes() })
+                let mut hashes = Vec::new();
+                let message = Message { topic, payload: payload.as_bytes() };
+                flow.key_hashes(Instant::EPOCH, &[message], &mut hashes);
+                hashes[0]
             };
             let hashes = (hash(topic, payload), hash(other_topic, other_payload));
             assert!(hashes.0.is_some());
@@ -118,7 +121,9 @@ fn the_hash_of_a_key_is_that_of_its_state() {
         assert_eq!(flow.stats().keys, 0);
     }
     let mut flow = flow(&COUNTING.replace("keys_max = 2000", "key = { field = \"x\" }"));
-    assert_eq!(flow.key_hash(Instant::EPOCH, &Message { topic: "a", payload: b"?" }), None);
+    let mut hashes = Vec::new();
+    flow.key_hashes(Instant::EPOCH, &[Message { topic: "a", payload: b"?" }], &mut hashes);
+    assert_eq!(hashes, [None]);
 }
 
 #[test]
