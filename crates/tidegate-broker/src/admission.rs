@@ -12,6 +12,28 @@ pub const HOPS_MAX: u8 = 8;
 pub trait Admission: Send + fmt::Debug {
     /// Looks at `batch`: may change each draft and its verdict, and add what it emits.
     fn admit(&mut self, now: Instant, identity: &Identity, batch: &mut Batch);
+
+    /// Whether messages of this topic are looked at. Those of others may be in a batch as well: an answer never overtakes that to
+    /// what was published before.
+    fn concerns(&mut self, topic: &Arc<str>) -> bool {
+        let _ = topic;
+        true
+    }
+
+    /// When to call [`Admission::handle_timeout`] next; none for never.
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Adds to `batch.emitted` what is published because time has passed. It may be called before it is due.
+    fn handle_timeout(&mut self, now: Instant, batch: &mut Batch) {
+        let _ = (now, batch);
+    }
+
+    /// Counts for `$SYS/broker/NAME`, by name.
+    fn report(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
 }
 
 /// What was read at once from one publisher.

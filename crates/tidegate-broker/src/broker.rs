@@ -336,7 +336,8 @@ impl Broker {
 
     /// When [`Broker::handle_timeout`] is to be called, if ever.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.next()
+        let admission = self.admission.as_ref().and_then(|admission| admission.poll_timeout());
+        self.timers.next().into_iter().chain(admission).min()
     }
 
     /// What there is, for tests.

@@ -72,7 +72,23 @@ pub struct SessionConfig {
     pub policy: Policy,
     /// Payloads over this are large, in bytes (threshold_s of the paper). Default 10,000.
     pub large_bytes: u32,
+    /// Instead of [`BrokerConfig::inflight_max`]. Default none.
+    pub inflight_max: Option<u16>,
+    /// Instead of [`BrokerConfig::inflight_bytes_max`]. Default none.
+    pub inflight_bytes_max: Option<u64>,
+    /// Whether the client is a part of this process, which ends with it: [`BrokerConfig::keep_alive_max`] asks nothing of it.
+    /// Default false.
+    pub is_local: bool,
+    /// Whether a connection ends with the first message that is not accepted for want of room, in MQTT 5 as before it: those
+    /// behind it are then not taken either, and whoever sends all of them again keeps their order. Default false.
+    pub ends_at_refusal: bool,
+    /// Whether messages carry when this node received them, as the last user property, [`RECEIVED_PROPERTY`]; to clients of
+    /// MQTT 5. Default false.
+    pub stamps_received: bool,
 }
+
+/// The user property of [`SessionConfig::stamps_received`]: nanoseconds since the Unix epoch, as a decimal number.
+pub const RECEIVED_PROPERTY: &str = "tidegate-received";
 
 /// Exceptions for topics.
 #[derive(Clone, Debug, PartialEq)]
@@ -172,6 +188,11 @@ impl Default for SessionConfig {
             overflow: Overflow::Disconnect,
             policy: Policy::default(),
             large_bytes: 10_000,
+            inflight_max: None,
+            inflight_bytes_max: None,
+            is_local: false,
+            ends_at_refusal: false,
+            stamps_received: false,
         }
     }
 }

@@ -78,6 +78,10 @@ pub(crate) struct Connection {
     pub(crate) owed: u32,
     /// QoS 1 and 2 messages sent on this connection and not acknowledged: what Receive Maximum bounds (section 4.9).
     pub(crate) unacknowledged: u16,
+    /// Bytes of QoS 1 and 2 messages in flight, unless its path holds more.
+    pub(crate) inflight_bytes_max: u64,
+    /// Whether messages to it carry when they were received.
+    pub(crate) stamps_received: bool,
 }
 
 /// An exchange that is to be sent.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     hash::{BuildHasher, DefaultHasher, Hasher, RandomState},
     sync::{
         Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
@@ -56,7 +57,35 @@ pub struct Shared {
     statistics: Mutex<Vec<Statistics>>,
     /// By shard, the sessions that hold most.
     heaviest: Mutex<Vec<Vec<SessionReport>>>,
+    told: Mutex<Vec<Told>>,
     began: Instant,
+}
+
+/// What somebody beside the broker counts.
+pub(crate) struct Told {
+    /// Stands before its names in `$SYS/broker/`, with a slash.
+    pub(crate) prefix: String,
+    counts: Box<Counts>,
+    /// Its names when it was last asked.
+    pub(crate) names: Vec<&'static str>,
+}
+
+/// Each count with its name; none once nobody counts any more.
+type Counts = dyn Fn() -> Option<Vec<(&'static str, u64)>> + Send + Sync;
+
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Told").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
+
+impl Told {
+    /// Asks for the counts; none if nobody counts any more.
+    pub(crate) fn ask(&mut self) -> Option<Vec<(&'static str, u64)>> {
+        let counts = (self.counts)()?;
+        self.names = counts.iter().map(|(name, _)| *name).collect();
+        Some(counts)
+    }
 }
 
 /// What came of a message that was to be retained.
@@ -124,6 +153,7 @@ impl Shared {
             segments: Segments::default(),
             statistics: Mutex::new(vec![Statistics::default(); shards]),
             heaviest: Mutex::new(vec![Vec::new(); shards]),
+            told: Mutex::default(),
             began: now,
         })
     }
@@ -297,6 +327,26 @@ impl Shared {
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
         self.changes.load(Ordering::Acquire).wrapping_add(self.authorize.generation() << 40)
+    }
+
+    /// Publishes what `counts` gives in `$SYS/broker/PREFIX/`, each with its name, until it gives nothing.
+    pub fn tell_in_sys(
+        &self,
+        prefix: impl Into<String>,
+        counts: impl Fn() -> Option<Vec<(&'static str, u64)>> + Send + Sync + 'static,
+    ) {
+        let prefix = prefix.into();
+        self.told().push(Told { prefix, counts: Box::new(counts), names: Vec::new() });
+    }
+
+    pub(crate) fn told(&self) -> MutexGuard<'_, Vec<Told>> {
+        self.told.lock().expect("no panic while it is held")
+    }
+
+    /// The retained message of a topic that has not expired, or `None`. Whether somebody may see it is for the caller to ask.
+    pub fn retained_message(&self, now: Instant, topic: &str) -> Option<Arc<Message>> {
+        let message = self.retained().get(topic).map(|kept| kept.message.clone());
+        message.filter(|message| !message.is_expired(now))
     }
 
     /// Exchanges the exceptions by topic.

@@ -145,7 +145,8 @@ impl Broker {
             }
         };
         let expiry = session_expiry(&connect, limits.session_expiry_max, &mut properties);
-        let keep_alive = match (connect.keep_alive, limits.keep_alive_max) {
+        let keep_alive_max = if config.is_local { 0 } else { limits.keep_alive_max };
+        let keep_alive = match (connect.keep_alive, keep_alive_max) {
             (asked, 0) => asked,
             (asked, max) if version == Version::V5 && (asked == 0 || asked > max) => {
                 properties.server_keep_alive = Some(max);
@@ -203,7 +204,7 @@ impl Broker {
             receive_maximum: asked
                 .receive_maximum
                 .map_or(u16::MAX, u16::from)
-                .min(limits.inflight_max),
+                .min(config.inflight_max.unwrap_or(limits.inflight_max)),
             problem_information: asked.request_problem_information.unwrap_or(true),
             authentication_method: asked.authentication_method.clone(),
             authentication: Authentication::Done,
@@ -226,6 +227,8 @@ impl Broker {
             resend: Default::default(),
             owed: 0,
             unacknowledged: 0,
+            inflight_bytes_max: config.inflight_bytes_max.unwrap_or(limits.inflight_bytes_max),
+            stamps_received: config.stamps_received && version == Version::V5,
         };
         let key = self.connections.insert(connection);
         self.statistics.connects += 1;

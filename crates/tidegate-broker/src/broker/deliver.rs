@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use tidegate_message::{Action, Instant, Target as Asked};
-use tidegate_wire::mqtt::{PublishHead, QoS, ReasonCode, Version};
+use tidegate_wire::mqtt::{ForwardedProperties, PublishHead, QoS, ReasonCode, Version};
 
 use super::{Broker, Peer, RouteHandle, keep::done, mark_dirty, spill::fallback};
 use crate::{
     budget::Charge,
-    config::Overflow,
+    config::{Overflow, RECEIVED_PROPERTY},
     connection::Connection,
     journal::{RetainedAs, Sent, Waiting},
     message::{Body, Incoming, Message, seconds_left},
@@ -413,14 +413,7 @@ impl Broker {
             && qos == QoS::ExactlyOnce
             && self.keeper.as_ref().is_some_and(|keeper| keeper.is_gated);
         let is_open = qos == QoS::AtMostOnce
-            || !waits_for_disk
-                && may_begin(
-                    connection,
-                    session,
-                    message.payload.len(),
-                    false,
-                    config.inflight_bytes_max,
-                );
+            || !waits_for_disk && may_begin(connection, session, message.payload.len(), false);
         if !is_open || !goes_at_once(connection, session, route, message, config.copy_bytes_max) {
             self.queue(now, key, route, target, message, held, qos, retain);
             return;
@@ -453,7 +446,8 @@ impl Broker {
         let is_same = encoded.count > 1
             && qos == QoS::AtMostOnce
             && ids.is_empty()
-            && connection.aliases_out.max == 0;
+            && connection.aliases_out.max == 0
+            && !connection.stamps_received;
         let of = (version == Version::V5, retain);
         if is_same
             && encoded.of == Some(of)
@@ -461,7 +455,8 @@ impl Broker {
         {
             connection.outbox.data(&mut self.buffers).extend_from_slice(&self.scratch);
         } else {
-            let outgoing = Outgoing { message, qos, retain, dup: false, ids };
+            let stamped = stamped(connection, message);
+            let outgoing = Outgoing { message, qos, retain, dup: false, ids, stamped };
             let size = outgoing.packet_bytes(connection, now);
             if size > connection.packet_bytes_max as usize {
                 session.dropped.too_large += 1; // MQTT-3.1.2-25
@@ -675,8 +670,8 @@ pub(super) fn may_begin(
     session: &Session,
     bytes: usize,
     is_large: bool,
-    bytes_max: u64,
 ) -> bool {
+    let bytes_max = connection.inflight_bytes_max;
     let places = connection.receive_maximum;
     let inflight = &session.inflight;
     let link = &connection.link;
@@ -693,6 +688,22 @@ pub(super) struct Outgoing<'a> {
     pub(super) retain: bool,
     pub(super) dup: bool,
     pub(super) ids: &'a [u32],
+    /// What is forwarded with [`RECEIVED_PROPERTY`] behind it, where that is wanted.
+    pub(super) stamped: Option<Vec<u8>>,
+}
+
+/// What is forwarded of a message, and when it was received, for connections that want to know.
+pub(super) fn stamped(connection: &Connection, message: &Incoming<'_>) -> Option<Vec<u8>> {
+    if !connection.stamps_received {
+        return None;
+    }
+    let mut stamped = message.forwarded.to_vec();
+    let received = message.received.as_nanos().to_string();
+    let user_properties = vec![(RECEIVED_PROPERTY, &*received)];
+    ForwardedProperties { user_properties, ..Default::default() }
+        .encode(&mut stamped)
+        .expect("a number is a short text");
+    Some(stamped)
 }
 
 impl Outgoing<'_> {
@@ -706,7 +717,7 @@ impl Outgoing<'_> {
             topic_alias: None,
             message_expiry: seconds_left(self.message.expires, now),
             subscription_ids: self.ids,
-            forwarded: self.message.forwarded,
+            forwarded: self.stamped.as_deref().unwrap_or(self.message.forwarded),
             payload_bytes: self.message.payload.len(),
         }
     }

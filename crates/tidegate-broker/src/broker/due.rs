@@ -21,6 +21,7 @@ impl Broker {
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.watch_journal(now);
+        self.tick_admission(now);
         while let Some(timer) = self.timers.due(now) {
             match timer {
                 Timer::Silence(key) => self.silent(now, key),

@@ -219,7 +219,12 @@ impl Broker {
         };
         let seconds = |seconds: u32| now + Duration::from_secs(u64::from(seconds));
         let expires = arrival.message_expiry.map(seconds);
-        if self.admission.is_some() {
+        let is_looked_at = match &mut self.admission {
+            // Acknowledgements keep the order of messages (MQTT-4.6.0-2), so that nothing goes past what waits.
+            Some(admission) => !self.pending.is_empty() || admission.concerns(&route.topic),
+            None => false,
+        };
+        if is_looked_at {
             let payload = match arrival.payload {
                 Body::Read(bytes) => Payload::from(bytes.to_vec()),
                 Body::Held(payload) => payload.clone(),
@@ -303,6 +308,17 @@ impl Broker {
         }
         self.publish_emitted(now, &batch.emitted);
         is_taken
+    }
+
+    /// Has the operators publish what is due.
+    pub(super) fn tick_admission(&mut self, now: Instant) {
+        let Some(admission) = &mut self.admission else { return };
+        if admission.poll_timeout().is_none_or(|at| now < at) {
+            return;
+        }
+        let mut batch = Batch::default();
+        admission.handle_timeout(now, &mut batch);
+        self.publish_emitted(now, &batch.emitted);
     }
 
     fn publish_emitted(&mut self, now: Instant, emitted: &[Draft]) {
@@ -401,7 +417,9 @@ impl Broker {
         packet_id: Option<PacketId>,
     ) -> Result<(), Fault> {
         let connection = self.connections.get(key).expect("it is being received from");
-        let is_told = connection.version == Version::V5 && connection.problem_information;
+        let is_told = connection.version == Version::V5
+            && connection.problem_information
+            && !self.ends_at_refusal(connection);
         let Some(id) = packet_id.filter(|_| is_told) else {
             return self.refuse(key, qos, packet_id, ReasonCode::QUOTA_EXCEEDED);
         };
@@ -433,7 +451,11 @@ impl Broker {
         let version = connection.version;
         // Before MQTT 5 an acknowledgement cannot say no. What is not allowed is acknowledged (MQTT-3.3.5-2 of 3.1.1); what
         // was not accepted must not be, so the connection ends and the publisher may try again.
-        if version != Version::V5 && reason != ReasonCode::NOT_AUTHORIZED {
+        let ends = match version {
+            Version::V5 => reason == ReasonCode::QUOTA_EXCEEDED && self.ends_at_refusal(connection),
+            _ => reason != ReasonCode::NOT_AUTHORIZED,
+        };
+        if ends {
             let session = connection.session.and_then(|session| self.sessions.get(session));
             if session.is_some_and(|session| session.has_backlog()) {
                 // It would come again, and publish again, before it takes what fills the memory.
@@ -453,6 +475,12 @@ impl Broker {
         }
         self.acknowledge(key, kind, id, reason);
         Ok(())
+    }
+
+    /// Whether it is to end with a message that is not accepted, although its version could say so.
+    fn ends_at_refusal(&self, connection: &crate::connection::Connection) -> bool {
+        let session = connection.session.and_then(|session| self.sessions.get(session));
+        session.is_some_and(|session| session.config.ends_at_refusal)
     }
 
     /// Where messages of `topic` go; none if the publisher may not send there.

@@ -8,7 +8,10 @@ use tidegate_message::Instant;
 use tidegate_wire::mqtt::QoS;
 
 use super::{Broker, SessionReport, Statistics};
-use crate::message::{Body, Incoming};
+use crate::{
+    message::{Body, Incoming},
+    shared::Shared,
+};
 
 /// Sessions that are named because they hold most.
 pub(super) const HEAVIEST: usize = 10;
@@ -19,11 +22,13 @@ pub(super) struct Sys {
     loads: Loads,
     /// Sessions that were named.
     named: usize,
+    /// What operators counted, by name.
+    operators: Vec<String>,
 }
 
 impl Sys {
     pub(super) fn new(now: Instant) -> Self {
-        Self { loads: Loads::new(now), named: 0 }
+        Self { loads: Loads::new(now), named: 0, operators: Vec::new() }
     }
 }
 
@@ -76,6 +81,39 @@ impl Broker {
             self.tell(now, &format!("clients/heaviest/{}", place + 1), "");
         }
         self.sys.named = heaviest.len();
+        let counts =
+            self.admission.as_ref().map(|admission| admission.report()).unwrap_or_default();
+        for (topic, count) in &counts {
+            self.tell(now, topic, &count.to_string());
+        }
+        let names = counts.into_iter().map(|(topic, _)| topic).collect();
+        for gone in std::mem::replace(&mut self.sys.operators, names) {
+            if !self.sys.operators.contains(&gone) {
+                self.tell(now, &gone, "");
+            }
+        }
+        self.tell_others(now, &shared);
+    }
+
+    /// What others count, by their names.
+    fn tell_others(&mut self, now: Instant, shared: &Shared) {
+        let mut said = Vec::new();
+        shared.told().retain_mut(|told| {
+            let counts = told.ask();
+            let is_there = counts.is_some();
+            // Nothing is retained of who is gone.
+            let gone = |names: &[&'static str]| names.iter().map(|name| (*name, None)).collect();
+            let counts: Vec<(&str, Option<u64>)> = match counts {
+                Some(counts) => counts.into_iter().map(|(name, it)| (name, Some(it))).collect(),
+                None => gone(&told.names),
+            };
+            let prefix = &told.prefix;
+            said.extend(counts.into_iter().map(|(name, it)| (format!("{prefix}/{name}"), it)));
+            is_there
+        });
+        for (topic, count) in said {
+            self.tell(now, &topic, &count.map_or_else(String::new, |count| count.to_string()));
+        }
     }
 
     fn tell(&mut self, now: Instant, topic: &str, value: &str) {

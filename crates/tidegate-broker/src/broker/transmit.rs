@@ -7,7 +7,7 @@ use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode, encod
 
 use super::{
     Broker, ConnectionKey,
-    deliver::{Outgoing, append, is_large, may_begin},
+    deliver::{Outgoing, append, is_large, may_begin, stamped},
     keep::done,
     mark_dirty,
 };
@@ -163,16 +163,9 @@ impl Broker {
             connection.schedule.no_large();
             return Step::Enough;
         }
-        let bytes_max = self.shared.config().inflight_bytes_max;
         let may_leave = |queued: &Queued, class: Class| {
             queued.qos == QoS::AtMostOnce
-                || may_begin(
-                    connection,
-                    session,
-                    queued.payload_bytes(),
-                    class == Class::Large,
-                    bytes_max,
-                )
+                || may_begin(connection, session, queued.payload_bytes(), class == Class::Large)
         };
         let small = session.queue.small().filter(|queued| may_leave(queued, Class::Small));
         let large = session.queue.large().filter(|queued| may_leave(queued, Class::Large));
@@ -246,6 +239,7 @@ impl Broker {
                 retain: queued.retain,
                 dup: queued.is_repeated && queued.qos > QoS::AtMostOnce,
                 ids: queued.ids.as_slice(),
+                stamped: stamped(connection, &incoming),
             };
             if outgoing.packet_bytes(connection, now) > connection.packet_bytes_max as usize {
                 session.dropped.too_large += 1; // MQTT-3.1.2-25
@@ -298,11 +292,9 @@ impl Broker {
         let session = self.sessions.get(session_key).expect("a connection's session is there");
         let places = usize::from(connection.receive_maximum);
         let open = usize::from(connection.unacknowledged) + connection.resend.len();
-        let bytes_max = self.shared.config().inflight_bytes_max;
         let waits = |queued: &&Queued| queued.qos == QoS::ExactlyOnce && queued.number > 0;
         let next = session.queue.small().filter(waits).filter(|queued| {
-            open < places
-                && may_begin(connection, session, queued.payload_bytes(), false, bytes_max)
+            open < places && may_begin(connection, session, queued.payload_bytes(), false)
         });
         if next.is_some() { self.begin(now, key, session_key, Class::Small) } else { Step::Enough }
     }
@@ -338,6 +330,7 @@ impl Broker {
                     retain: queued.retain,
                     dup: is_repeated || queued.is_repeated,
                     ids: queued.ids.as_slice(),
+                    stamped: stamped(connection, &incoming),
                 };
                 if outgoing.packet_bytes(connection, now) > connection.packet_bytes_max as usize {
                     // This connection takes less than the one before (MQTT-3.1.2-25).

@@ -179,6 +179,18 @@ fn the_server_may_shorten_the_keep_alive() {
 }
 
 #[test]
+fn a_client_of_this_process_may_be_silent() {
+    let session = SessionConfig { is_local: true, ..settings().session };
+    let config = BrokerConfig { keep_alive_max: 60, session, ..settings() };
+    each_with(config, |world| {
+        let at = world.connect(v5("a"));
+        assert_eq!(world.connack(at).properties.server_keep_alive, None);
+        world.advance(seconds(3600));
+        assert!(world.is_open(at));
+    });
+}
+
+#[test]
 fn a_bridge_keeps_retain_and_gets_nothing_of_its_own() {
     each(|world| {
         let bridge = world.join(Connect { bridge: true, ..v4("bridge") });

@@ -329,6 +329,34 @@ fn one_message_may_wait_however_large() {
 }
 
 #[test]
+fn nothing_overtakes_a_message_that_was_refused_where_all_are_sent_again() {
+    let config = BrokerConfig { payload_bytes_max: 100_000, ..settings() };
+    each_with(config, |world| {
+        let s = world.join(kept("s"));
+        world.subscribe(s, "t", ExactlyOnce);
+        world.cut(s);
+        let ends = SessionConfig { ends_at_refusal: true, ..settings().session };
+        let p = world.join_with(v5("p"), ends);
+        let text = "x".repeat(30_000);
+        let mut accepted = 0;
+        while world.is_open(p) {
+            assert!(accepted < 40, "there is room for three");
+            match world.publish(p, message("t", AtLeastOnce, &text)) {
+                Some(id) if world.is_open(p) => {
+                    assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS);
+                    accepted += 1;
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(world.end_reason(p), Some(ReasonCode::QUOTA_EXCEEDED));
+        assert!(accepted > 0);
+        let s = world.join(kept("s"));
+        assert_eq!(world.texts(s).len(), accepted);
+    });
+}
+
+#[test]
 fn a_message_is_refused_when_somebody_must_wait_and_there_is_no_memory() {
     // MQTT 5: 0x97; before it, the connection ends without an acknowledgement
     let config = BrokerConfig { payload_bytes_max: 100_000, ..settings() };
