@@ -190,7 +190,8 @@ pub fn qos(text: &str) -> Result<QoS, ArgError> {
     text.parse().ok().and_then(QoS::of_bits).ok_or(ArgError::Qos)
 }
 
-fn seconds(text: &str) -> Result<Duration, ArgError> {
+/// A time as a number of seconds.
+pub(crate) fn seconds(text: &str) -> Result<Duration, ArgError> {
     let seconds: f64 = text.parse().map_err(|_| ArgError::Duration)?;
     Duration::try_from_secs_f64(seconds).map_err(|_| ArgError::Duration)
 }

@@ -26,6 +26,7 @@ use tidegate_wire::mqtt::{
 
 pub use self::error::{ClientError, Peer};
 use self::link::Link;
+pub(crate) use self::link::dial;
 
 /// Messages kept for [`Client::receive`] while an answer is waited for.
 const WAITING_MAX: usize = 1 << 16;
@@ -99,6 +100,28 @@ impl Default for Options {
             timeout: Duration::from_secs(10),
             tls: None,
             websocket: None,
+        }
+    }
+}
+
+impl Options {
+    /// The first packet of a connection.
+    pub(crate) fn greeting(&self) -> Connect {
+        Connect {
+            version: self.version,
+            bridge: false,
+            clean_start: self.clean_start,
+            keep_alive: self.keep_alive,
+            client_id: self.client_id.clone(),
+            will: self.will.clone(),
+            username: self.username.clone(),
+            password: self.password.clone(),
+            properties: ConnectProperties {
+                session_expiry: self.session_expiry,
+                receive_maximum: self.receive_maximum,
+                user_properties: self.user_properties.clone(),
+                ..ConnectProperties::default()
+            },
         }
     }
 }
@@ -185,22 +208,7 @@ impl Client {
     /// Any of [`ClientError`], but `Publish` and `Subscribe`.
     pub fn connect(options: Options) -> Result<Self, ClientError> {
         let link = Link::open(&options)?;
-        let connect = Connect {
-            version: options.version,
-            bridge: false,
-            clean_start: options.clean_start,
-            keep_alive: options.keep_alive,
-            client_id: options.client_id.clone(),
-            will: options.will.clone(),
-            username: options.username.clone(),
-            password: options.password.clone(),
-            properties: ConnectProperties {
-                session_expiry: options.session_expiry,
-                receive_maximum: options.receive_maximum,
-                user_properties: options.user_properties.clone(),
-                ..ConnectProperties::default()
-            },
-        };
+        let connect = options.greeting();
         let mut client = Self {
             link,
             connack: Connack::default(),

@@ -251,7 +251,7 @@ pub(crate) struct PacketIds {
 }
 
 impl PacketIds {
-    fn new(inflight: u16) -> Self {
+    pub(crate) fn new(inflight: u16) -> Self {
         Self {
             free: (1..=inflight).collect(),
             exchanges: vec![(Exchange::Free, 0); usize::from(inflight) + 1],
@@ -267,7 +267,7 @@ impl PacketIds {
         !self.free.is_empty()
     }
 
-    fn take(&mut self, flow: u8) -> Option<u16> {
+    pub(crate) fn take(&mut self, flow: u8) -> Option<u16> {
         let id = self.free.pop_front()?;
         self.exchanges[usize::from(id)] = (Exchange::Published, flow);
         Some(id)

@@ -10,9 +10,10 @@
 //! for the command line and for tests; [`session`] is a client that goes on with its session over connections, without a socket.
 //! [`process`] reads what another process has used, so that a broker's rate can be told per second of its own processor time.
 //!
-//! [`sensors`] makes up the messages of four published applications of sensors.
+//! [`sensors`] makes up the messages of four published applications of sensors, [`devices`] sends them and verifies
+//! what arrives; [`replay`] plays the messages of a trace.
 //!
-//! The first two reach a broker over TCP, TLS, WebSocket or the last in the second, as its [`url`] says.
+//! All but the session reach a broker over TCP, TLS, WebSocket or the last in the second, as its [`url`] says.
 //!
 //! A message of 100 bytes costs the generator some 20 ns to send and 20 ns to receive while bytes come in large reads, as
 //! `examples/relay.rs` shows. A broker that writes messages one by one makes it read them one by one, at 1 to 4 µs each, most of it
@@ -30,6 +31,7 @@ mod greeting;
 mod layers;
 mod layout;
 mod meter;
+mod outlet;
 mod packet;
 mod run;
 mod socket;
@@ -40,7 +42,9 @@ pub mod args;
 pub mod client;
 pub mod command;
 pub mod connect;
+pub mod devices;
 pub mod process;
+pub mod replay;
 pub mod report;
 pub mod sensors;
 pub mod session;

@@ -401,7 +401,7 @@ impl FlowReport {
 }
 
 impl Latency {
-    fn new(nanos: &Histogram<u64>) -> Self {
+    pub(crate) fn new(nanos: &Histogram<u64>) -> Self {
         if nanos.is_empty() {
             return Self::default();
         }

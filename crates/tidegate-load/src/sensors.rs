@@ -14,6 +14,8 @@
 
 use std::{fmt, io::Write as _, str::FromStr};
 
+use clap::ValueEnum;
+
 /// Which application's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Workload {
@@ -28,7 +30,7 @@ pub enum Workload {
 }
 
 /// How numbers are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Form {
     /// With as many digits as they have.
     #[default]
@@ -38,9 +40,10 @@ pub enum Form {
 }
 
 /// Which device sends next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Arrival {
     /// All in turn, in a fixed order that looks like none; of ten messages one, on average, comes from any device instead.
+    #[default]
     Turns,
     /// Any device, each time.
     Random,
@@ -541,7 +544,7 @@ impl Random {
 }
 
 /// The finalizer of SplitMix64.
-fn mix(value: u64) -> u64 {
+pub(crate) fn mix(value: u64) -> u64 {
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ value >> 31

@@ -7,8 +7,10 @@ use std::{
     io::{self, Read as _, Write as _},
     net::{Shutdown, TcpStream},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::ClientConfig;
 
 use crate::{
@@ -147,6 +149,33 @@ impl Socket {
             self.out.bytes.extend_from_slice(farewell);
         }
         let _ = self.flush(); // the broker may have gone first
+    }
+
+    /// Ends our way, and leaves unread what still comes, until the broker has ended its own or the time is over.
+    pub(crate) fn linger(&mut self, at_most: Duration) {
+        let _ = self.tcp.shutdown(Shutdown::Write); // it may have ended
+        let until = Instant::now() + at_most;
+        let mut input = [0; 4096];
+        loop {
+            match self.read(&mut input) {
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    let time = Timespec {
+                        tv_sec: left.as_secs().cast_signed(),
+                        tv_nsec: left.subsec_nanos().into(),
+                    };
+                    let mut socket = [PollFd::new(&self.tcp, PollFlags::IN)];
+                    if left.is_zero() || poll(&mut socket, Some(&time)).is_err() {
+                        return;
+                    }
+                }
+                Err(_) => return, // ended, in whichever way
+            }
+            if Instant::now() >= until {
+                return;
+            }
+        }
     }
 
     /// Ends both ways; the descriptor stays.

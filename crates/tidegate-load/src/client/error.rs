@@ -20,7 +20,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub(super) fn of(options: &Options) -> Self {
+    pub(crate) fn of(options: &Options) -> Self {
         Self { host: options.host.clone(), port: options.port }
     }
 }
@@ -132,7 +132,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    pub(super) fn of_layer(peer: Peer, error: LayerError) -> Self {
+    pub(crate) fn of_layer(peer: Peer, error: LayerError) -> Self {
         match error {
             LayerError::ServerName => Self::ServerName { peer },
             LayerError::Tls(source) => Self::Tls { peer, source },

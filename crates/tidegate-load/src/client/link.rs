@@ -148,7 +148,11 @@ fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
-fn dial(options: &Options, peer: &Peer) -> Result<TcpStream, ClientError> {
+/// Connects the socket. Writes wait as long as the options say; a caller that never waits says so itself.
+///
+/// # Errors
+/// `Resolve`, `Connect` and `Io` of [`ClientError`].
+pub(crate) fn dial(options: &Options, peer: &Peer) -> Result<TcpStream, ClientError> {
     let unknown = |source| ClientError::Resolve { peer: peer.clone(), source };
     let addresses = (&*options.host, options.port).to_socket_addrs().map_err(unknown)?;
     let mut last = io::Error::from(io::ErrorKind::NotFound);

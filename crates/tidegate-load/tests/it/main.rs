@@ -2,7 +2,9 @@
 
 mod broker;
 mod client;
+mod devices;
 mod load;
 mod relay;
+mod replay;
 mod server;
 mod transports;

@@ -25,7 +25,7 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-fn options(transport: Transport, server: &Server, certificate: &Certificate) -> Options {
+pub(crate) fn options(transport: Transport, server: &Server, certificate: &Certificate) -> Options {
     Options {
         host: server.address.ip().to_string(),
         port: server.address.port(),
@@ -38,7 +38,7 @@ fn options(transport: Transport, server: &Server, certificate: &Certificate) -> 
 
 /// A broker for one client: grants what is asked for, acknowledges messages, and sends each back with QoS 0. Returns the packets
 /// that it was sent, by their first byte.
-fn echo(channel: &mut dyn Channel, bytes_max: usize) -> Vec<u8> {
+pub(crate) fn echo(channel: &mut dyn Channel, bytes_max: usize) -> Vec<u8> {
     let (mut input, mut seen) = (Vec::new(), Vec::new());
     while let Some(bytes) = channel.receive() {
         input.extend_from_slice(&bytes);
