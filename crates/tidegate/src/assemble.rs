@@ -3,7 +3,7 @@
 use std::{
     net::SocketAddr,
     path::Path,
-    sync::{Arc, Weak},
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
@@ -41,6 +41,7 @@ use crate::{
     node::{Node, NodeOptions},
     pki::{self, Credentials, Revocations},
     source::SourceSpec,
+    uplink::{self, UplinkSettings, Uplinks},
 };
 
 /// Settings of node links.
@@ -176,6 +177,8 @@ pub async fn node(
     let frames = &config.frames;
     let credentials = credentials(config, config.node.name.as_str())?;
     let access = access(config, credentials.revocations().clone())?;
+    let uplinks = Arc::<uplink::Receivers>::default();
+    let upwards = Upwards { credentials: credentials.clone(), receivers: uplinks.clone() };
     let options = NodeOptions {
         api_listen: config.node.api_listen,
         link_listen: config.link.listen,
@@ -192,6 +195,7 @@ pub async fn node(
         },
         shared_medium: config.link.shared_medium,
         access: access.clone(),
+        uplinks: uplinks.clone(),
     };
     let failed = |error: crate::node::NodeError| {
         let code = error.code();
@@ -201,7 +205,7 @@ pub async fn node(
     let watch = watch(config, &health, &stop).await?;
     let node = Node::bind(options).await.map_err(failed)?;
     let manager = watch.manager();
-    let guarded = Guarded::start(config, reload, access, &health, manager)?;
+    let guarded = Guarded::start(config, reload, access, upwards, &health, manager)?;
     let name = config.node.name.clone();
     let _valid = AbortOnDropHandle::new(tokio::spawn(watch_certificate(
         health.condition("certificate"),
@@ -212,6 +216,7 @@ pub async fn node(
         Some(address) => Some(enrol(config, address).await?),
         None => None,
     };
+    guarded.uplinks_subscribed().await;
     manager.ready();
     tracing::info!(api = %node.api_address(), link = %node.link_address(), "node ready");
     let served = node.serve(stop).await.map_err(failed);
@@ -303,15 +308,15 @@ fn refresh_revocations(access: &Access, service: Option<&mqtt::Service>, again: 
 }
 
 /// Looks at the revocation lists from time to time.
-async fn watch_revocations(access: Access, service: Option<Weak<mqtt::Service>>) {
+async fn watch_revocations(access: Access, served: Option<Weak<Served>>) {
     let mut ticks = tokio::time::interval(LISTS_LOOKED_AT);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let (access, service) = (access.clone(), service.clone());
+        let (access, served) = (access.clone(), served.clone());
         let looked = tokio::task::spawn_blocking(move || {
-            let service = service.and_then(|service| service.upgrade());
-            refresh_revocations(&access, service.as_deref(), false);
+            let served = served.and_then(|served| served.upgrade());
+            refresh_revocations(&access, served.as_deref().map(|s| &s.service), false);
         });
         if let Err(error) = looked.await {
             tracing::error!(%error, "the revocation lists were not looked at");
@@ -322,10 +327,15 @@ async fn watch_revocations(access: Access, service: Option<Weak<mqtt::Service>>)
 /// Reads the configuration of this process again.
 pub type Reload = dyn Fn() -> Result<Config, ConfigError> + Send + Sync;
 
-/// What goes by the doors and is exchanged while the node runs: MQTT, and the keys of tokens.
+/// What uplinks need of a node.
+struct Upwards {
+    credentials: Credentials,
+    receivers: Arc<uplink::Receivers>,
+}
+
+/// What goes by the doors and is exchanged while the node runs: MQTT, what it is connected to, and the keys of tokens.
 struct Guarded {
-    /// None where MQTT is not served.
-    service: Option<Arc<mqtt::Service>>,
+    served: Option<Arc<Served>>,
     reloads: JoinHandle<()>,
     fetches: JoinHandle<()>,
     revocations: JoinHandle<()>,
@@ -337,6 +347,7 @@ impl Guarded {
         config: &Config,
         reload: Arc<Reload>,
         access: Access,
+        upwards: Upwards,
         health: &Health,
         manager: &Arc<Manager>,
     ) -> Result<Self, ApiError> {
@@ -344,21 +355,28 @@ impl Guarded {
         let mut hangups = signal(SignalKind::hangup()).map_err(|error| {
             ApiError::new(Code::INTERNAL, "signals cannot be received").caused_by(error)
         })?;
-        let service = match config.mqtt.enabled {
-            true => Some(Arc::new(mqtt::Service::start(config, access.clone(), health)?)),
+        let planned = uplink::configure::planned(config)?;
+        let served = match config.mqtt.enabled {
+            true => {
+                let service = mqtt::Service::start(config, access.clone(), health)?;
+                upwards.receivers.serve_by(service.connector());
+                let served = Served::new(service, upwards.credentials, link_config(config));
+                served.exchange_uplinks(planned);
+                Some(Arc::new(served))
+            }
             false => None,
         };
         let fetches = tokio::spawn(fetch::run(fetcher, access.doors.clone()));
-        let serving = service.as_ref().map(Arc::downgrade);
+        let serving = served.as_ref().map(Arc::downgrade);
         let revocations = tokio::spawn(watch_revocations(access.clone(), serving.clone()));
         let manager = manager.clone();
         let reloads = tokio::spawn(async move {
             while hangups.recv().await.is_some() {
                 manager.reloading();
                 let (reload, access) = (reload.clone(), access.clone());
-                let serving = serving.clone().and_then(|service| service.upgrade());
+                let serving = serving.clone().and_then(|served| served.upgrade());
                 let reloaded = tokio::task::spawn_blocking(move || {
-                    refresh_revocations(&access, serving.as_deref(), true);
+                    refresh_revocations(&access, serving.as_deref().map(|s| &s.service), true);
                     let result = reload()
                         .map_err(ApiError::from)
                         .and_then(|new| exchange(new, serving.as_deref(), &access));
@@ -385,7 +403,20 @@ impl Guarded {
                 manager.ready();
             }
         });
-        Ok(Self { service, reloads, fetches, revocations })
+        Ok(Self { served, reloads, fetches, revocations })
+    }
+
+    /// Waits until what is published is carried by all uplinks; not for ever, since a node serves without them as well.
+    async fn uplinks_subscribed(&self) {
+        const LONGEST: Duration = Duration::from_secs(10);
+        let Some(served) = &self.served else { return };
+        let uplinks = served.uplinks.lock().unwrap_or_else(PoisonError::into_inner).subscribed();
+        for mut subscribed in uplinks {
+            let waited = tokio::time::timeout(LONGEST, subscribed.wait_for(|is| *is)).await;
+            if !matches!(waited, Ok(Ok(_))) {
+                tracing::warn!("an uplink does not take messages yet");
+            }
+        }
     }
 
     async fn stop(self) {
@@ -393,9 +424,35 @@ impl Guarded {
         self.fetches.abort();
         self.revocations.abort();
         // The last that holds it waits for its threads; a reload may hold it as well for a moment.
-        let stopped = tokio::task::spawn_blocking(move || drop(self.service)).await;
+        let stopped = tokio::task::spawn_blocking(move || drop(self.served)).await;
         if let Err(error) = stopped {
             tracing::error!(%error, "the MQTT server did not stop as it should");
+        }
+    }
+}
+
+/// MQTT and the uplinks of what is published.
+struct Served {
+    // In the order in which they end.
+    uplinks: Mutex<Uplinks>,
+    service: mqtt::Service,
+    credentials: Credentials,
+    link: LinkConfig,
+}
+
+impl Served {
+    fn new(service: mqtt::Service, credentials: Credentials, link: LinkConfig) -> Self {
+        Self { uplinks: Mutex::default(), service, credentials, link }
+    }
+
+    /// Runs these uplinks and no others from now on.
+    fn exchange_uplinks(&self, planned: Vec<UplinkSettings>) {
+        let mut uplinks = self.uplinks.lock().unwrap_or_else(PoisonError::into_inner);
+        let (connector, forget) = (self.service.connector(), |id: &str| self.service.forget(id));
+        let exchanged =
+            uplinks.exchange(planned, &connector, &self.credentials, &self.link, forget);
+        for name in exchanged {
+            tracing::info!(uplink = name, "uplink started, stopped or made anew");
         }
     }
 }
@@ -407,12 +464,16 @@ fn this_node() -> Identity {
 /// Takes from `new` what can be exchanged while the node runs, all of it or nothing.
 fn exchange(
     new: Config,
-    service: Option<&mqtt::Service>,
+    served: Option<&Served>,
     access: &Access,
 ) -> Result<Option<Fetcher>, ApiError> {
     let fetcher = Fetcher::of(&new)?;
-    match service {
-        Some(service) => _ = service.reload(new)?,
+    let planned = uplink::configure::planned(&new)?;
+    match served {
+        Some(served) => {
+            served.service.reload(new)?;
+            served.exchange_uplinks(planned);
+        }
         None => {
             let prepared = access.doors.prepare(auth::sources(&new)?);
             let reloaded = access.doors.exchange(prepared.map_err(|error| auth::unread(&error))?);

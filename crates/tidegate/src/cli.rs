@@ -15,8 +15,10 @@ mod demo;
 mod doctor;
 mod enrol;
 mod fetch;
+mod flow;
 mod init;
 mod mqtt;
+mod replay;
 mod revoke;
 mod sim;
 mod subscribe;
@@ -39,13 +41,15 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::{
     acl::AclArgs,
-    args::{CameraArgs, CharacterizeArgs, DemoArgs, NodeArgs, RemoteArgs},
+    args::{CameraArgs, CharacterizeArgs, DemoArgs, DemoSensorsArgs, NodeArgs, RemoteArgs},
     cameras::CamerasArgs,
     doctor::{DoctorArgs, KeyArgs},
     enrol::{InviteArgs, JoinArgs},
     fetch::FetchArgs,
+    flow::FlowArgs,
     init::InitArgs,
     mqtt::{BenchArgs, ConfigArgs, PasswdArgs},
+    replay::ReplayArgs,
     revoke::RevokeArgs,
     sim::{MqttSimArgs, SimArgs, SimCommand},
     subscribe::SubscribeArgs,
@@ -94,6 +98,9 @@ pub enum Command {
     Characterize(CharacterizeArgs),
     /// Show it: cameras on an emulated Wi-Fi whose capacity swings tenfold, with a verdict at the end
     Demo(DemoArgs),
+    /// Show it for sensors: four applications, alarms at the edge, a narrow link that breaks, an archive; with a verdict
+    #[cfg(feature = "sink-parquet")]
+    DemoSensors(DemoSensorsArgs),
     /// Compute published figures again with the policies as they are shipped
     Sim(SimArgs),
     /// List the cameras of a node
@@ -106,6 +113,10 @@ pub enum Command {
     Pub(Box<PubArgs>),
     /// Subscribe to MQTT messages and print them
     Sub(Box<SubArgs>),
+    /// Play a trace to a broker at its own pace: CSV, SenML or RIoTBench's rows, as one device or as many
+    Replay(Box<ReplayArgs>),
+    /// Check flows, run messages through them without a node, and learn their models
+    Flow(FlowArgs),
     /// Load a broker and report rates and latencies
     Bench(BenchArgs),
     /// Set or take out a user in a password file; the password is typed unseen, or comes from the standard input
@@ -185,12 +196,16 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         }
         Command::Characterize(args) => characterize::run(&config, args).await,
         Command::Demo(args) => demo::run(args, stop).await,
+        #[cfg(feature = "sink-parquet")]
+        Command::DemoSensors(args) => demo::sensors(args, stop).await,
         Command::Sim(args) => until(stop, sim::run(args)).await,
         Command::Cameras(args) => until(stop, cameras::run(&config, &args)).await,
         Command::Subscribe(args) => subscribe::run(&config, args, stop).await,
         Command::Fetch(args) => until(stop, fetch::run(&config, &args)).await,
         Command::Pub(args) => mqtt::publish(*args, stop).await,
         Command::Sub(args) => mqtt::subscribe(*args, stop).await,
+        Command::Replay(args) => replay::run(*args, stop).await,
+        Command::Flow(args) => tokio::task::block_in_place(|| flow::run(&args)),
         Command::Bench(args) => mqtt::bench(args, stop).await,
         Command::Passwd(args) => mqtt::passwd(&args, stop).await,
         Command::Key(args) => doctor::key(&args),

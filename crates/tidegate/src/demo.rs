@@ -13,6 +13,8 @@
 
 mod clip;
 mod screen;
+#[cfg(feature = "sink-parquet")]
+pub mod sensors;
 mod simulated;
 mod stage;
 mod watch;

@@ -14,15 +14,19 @@ pub mod demo;
 pub mod detector;
 pub mod doctor;
 pub mod enrol;
+pub mod flow;
 pub mod frame_log;
 pub mod health;
+pub mod ingest;
 pub mod link;
 pub mod mqtt;
 pub mod node;
 pub mod pki;
 pub mod report;
+pub mod sink;
 pub mod source;
 pub mod tasks;
+pub mod uplink;
 
 /// An error and what caused it, joined by colons; for logs and for records that carry one sentence.
 pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {

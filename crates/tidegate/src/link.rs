@@ -4,7 +4,7 @@
 //!  send ───────▶ control, critical: one ordered lane each ──┐
 //!  ack ────────▶ newest wins, best effort ──────────────────┤  QUIC: streams by priority, datagrams
 //!  send_frame ─▶ one stream for each frame, can be reset ───┼─────────────────────────────────────▶ recv
-//!  send_bulk ──▶ one at a time ─────────────────────────────┘  TCP: chunks by priority, abort marks
+//!  send_bulk ──▶ a few at a time ───────────────────────────┘  TCP: chunks by priority, abort marks
 //! ```
 //!
 //! QUIC is the first choice: a frame that is reset frees the path at once, and our own congestion control
@@ -242,8 +242,8 @@ impl Link {
         self.handle.core.send_frame(header, body, priority, Some(deadline))
     }
 
-    /// Queues a bulk record with its body. Bulk travels one at a time, behind everything else. Waits while
-    /// the queue is full.
+    /// Queues a bulk record with its body. Bulk travels a few bodies at a time, behind everything else; those under way
+    /// may overtake each other. Waits while the queue is full.
     ///
     /// # Errors
     /// [`LinkError::Down`]; [`LinkError::Class`] unless the record is bulk; [`LinkError::Length`] for a body

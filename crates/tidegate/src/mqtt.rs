@@ -16,6 +16,7 @@ mod doors;
 pub mod import;
 mod inbox;
 pub mod journal;
+pub mod local;
 pub mod server;
 pub mod service;
 pub mod settings;
@@ -24,6 +25,6 @@ pub mod spill;
 mod transport;
 
 pub use bridge::Bridge;
-pub(crate) use configure::authorities;
+pub(crate) use configure::{authorities, usual_session};
 pub use server::{Server, ServerError};
 pub use service::Service;

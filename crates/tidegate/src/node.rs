@@ -30,7 +30,9 @@ use std::{
 
 use tidegate_frame::table::{TableError, TableSet};
 use tidegate_message::{Action, Code, Target};
-use tidegate_wire::{BootId, CameraAnnounce, Features, Record, Refused, TransferHints, Welcome};
+use tidegate_wire::{
+    BootId, CameraAnnounce, Features, Record, Refused, Role, TransferHints, Welcome,
+};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -49,6 +51,7 @@ use crate::{
     link::{Link, LinkConfig, LinkError, Listener},
     pki::{Credentials, Kind, PkiError, revocation::Revoked},
     tasks::{self, Tasks},
+    uplink::Receivers,
 };
 
 /// Longest wait for a camera's introduction.
@@ -77,6 +80,8 @@ pub struct NodeOptions {
     pub shared_medium: bool,
     /// Who may do what.
     pub access: Access,
+    /// What takes uplinks of other nodes.
+    pub uplinks: Arc<Receivers>,
 }
 
 /// Why a node cannot run.
@@ -117,18 +122,21 @@ pub(crate) struct NodeState {
     hints: TransferHints,
     shares: Mutex<Shares>,
     access: Access,
+    uplinks: Arc<Receivers>,
     tasks: Tasks,
     stop: CancellationToken,
     this: Weak<NodeState>,
 }
 
 impl NodeState {
+    #[allow(clippy::too_many_arguments)] // one for each part
     fn new(
         hosted_options: CameraOptions,
         stream_log: FrameLogConfig,
         hints: TransferHints,
         shares: Shares,
         access: Access,
+        uplinks: Arc<Receivers>,
         tasks: Tasks,
         stop: CancellationToken,
     ) -> Arc<Self> {
@@ -141,6 +149,7 @@ impl NodeState {
             hints,
             shares: Mutex::new(shares),
             access,
+            uplinks,
             tasks,
             stop,
             this: this.clone(),
@@ -209,10 +218,19 @@ impl Node {
     /// [`NodeError`] if the API fails as a whole.
     pub async fn serve(self, stop: CancellationToken) -> Result<(), NodeError> {
         let (tasks, owner) = tasks::tasks();
-        let NodeOptions { hosted, stream_log, hints, credentials, shared_medium, access, .. } =
-            self.options;
+        let NodeOptions {
+            hosted,
+            stream_log,
+            hints,
+            credentials,
+            shared_medium,
+            access,
+            uplinks,
+            ..
+        } = self.options;
         let shares = Shares::new(clock::now(), self.tables, shared_medium);
-        let state = NodeState::new(hosted, stream_log, hints, shares, access, tasks, stop.clone());
+        let state =
+            NodeState::new(hosted, stream_log, hints, shares, access, uplinks, tasks, stop.clone());
         let accepting = accept(self.listener, state.clone(), credentials);
         let (served, (), ()) = tokio::join!(
             self.server.serve(state, stop.clone()),
@@ -235,22 +253,22 @@ async fn accept(mut listener: Listener, state: Arc<NodeState>, credentials: Cred
         let link = match listener.accept().await {
             Ok(link) => link,
             Err(error) => {
-                tracing::error!(error = %crate::error_chain(&error), "no more cameras can connect");
+                tracing::error!(error = %crate::error_chain(&error), "no more nodes can connect");
                 return;
             }
         };
         let (node, own) = (state.clone(), credentials.clone());
-        state.tasks.spawn("camera link", async move {
+        state.tasks.spawn("node link", async move {
             let peer = link.peer().clone();
             if let Err(error) = welcome(node, link, &own, epoch).await {
                 let code = error.code();
-                tracing::warn!(%peer, %code, error = error.chain(), "camera not served");
+                tracing::warn!(%peer, %code, error = error.chain(), "link not served");
             }
         });
     }
 }
 
-/// Hears a camera's introduction, answers it, and serves.
+/// Hears a camera's or an uplink's introduction, answers it, and serves.
 async fn welcome(
     node: Arc<NodeState>,
     link: Link,
@@ -268,9 +286,16 @@ async fn welcome(
         Ok(Err(Down { why })) => return Err(refuse(Code::LINK_DOWN, why)),
         Err(_) => return Err(refuse(Code::LINK_PROTOCOL, "it did not introduce itself".into())),
     };
-    let announce = match introduced(&peer, hello.camera) {
-        Ok(announce) => announce,
-        Err(error) => return turn_away(&carrier, error).await,
+    if hello.role == Role::Uplink && peer.kind != Kind::Node {
+        let text = format!("the certificate of {peer} is not a node's, which an uplink needs");
+        return turn_away(&carrier, refuse(Code::IDENTITY_REFUSED, text)).await;
+    }
+    let announce = match hello.role {
+        Role::Uplink => None,
+        Role::Camera | Role::Edge => match introduced(&peer, hello.camera) {
+            Ok(announce) => announce,
+            Err(error) => return turn_away(&carrier, error).await,
+        },
     };
     let welcome = Welcome {
         node: credentials.identity().node,
@@ -281,10 +306,20 @@ async fn welcome(
     };
     let down = |Down { why }| refuse(Code::LINK_DOWN, why);
     let stop = node.stop.clone();
+    let identity = Identity::of_peer(&peer, Some(link.peer_address().ip()));
     let Some(announce) = announce else {
         carrier.send(welcome.into()).await.map_err(down)?;
         return tokio::select! {
-            probed = probed(carrier, &stop) => probed,
+            served = node.uplinks.serve(&link, &identity, &stop), if hello.role == Role::Uplink => {
+                match served {
+                    Err(error) => turn_away(&carrier, error).await,
+                    Ok(()) => {
+                        link.close(0, "the node stops, or a newer link has taken over");
+                        Ok(())
+                    }
+                }
+            }
+            probed = probed(&mut carrier, &stop), if hello.role != Role::Uplink => probed,
             Revoked { reason, .. } = node.access.revocations.revoked(&peer.serial) => {
                 let text = format!("the certificate of {peer} was revoked: {reason}");
                 link.close(1, &text);
@@ -292,7 +327,6 @@ async fn welcome(
             }
         };
     };
-    let identity = Identity::of_peer(&peer, Some(link.peer_address().ip()));
     let target = Target::Camera(announce.name.as_str());
     if let Err(error) = node.access.may("link", &identity, Action::Publish, target) {
         return turn_away(&carrier, error).await;
@@ -323,7 +357,7 @@ async fn welcome(
 
 /// Serves a link that offers no camera until it closes: `characterize --link` measures with frames of no transfer, which the
 /// link itself acknowledges.
-async fn probed(mut carrier: Carrier, stop: &CancellationToken) -> Result<(), ApiError> {
+async fn probed(carrier: &mut Carrier, stop: &CancellationToken) -> Result<(), ApiError> {
     loop {
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
@@ -350,7 +384,7 @@ fn introduced(
     }
 }
 
-/// Tells a camera why it is not served.
+/// Tells a peer why it is not served.
 async fn turn_away(carrier: &Carrier, error: ApiError) -> Result<(), ApiError> {
     // The peer may be gone already; then there is nobody to tell.
     let _ = carrier.send(Refused::new(error.code(), error.chain()).into()).await;

@@ -43,6 +43,7 @@ use tidegate_message::CameraName;
 use tidegate_wire::NodeId;
 
 pub(crate) mod der;
+pub(crate) mod files;
 mod issue;
 mod issued;
 mod join;

@@ -8,7 +8,7 @@
 //! passwords or tokens are taken; then no call is answered whose caller has shown neither; every message is checked before it reaches the implementation; a stopped server ends its streams with
 //! `ended: shutdown` and is gone after [`GRACE`] at the latest.
 
-mod caller;
+pub(crate) mod caller;
 mod connection;
 mod service;
 

@@ -159,6 +159,20 @@ pub struct DemoArgs {
     pub report: PathBuf,
 }
 
+/// Arguments of `tidegate demo-sensors`.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct DemoSensorsArgs {
+    /// Messages a second of each of the four applications
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub rate: u32,
+    /// How long devices send
+    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = units::duration)]
+    pub duration: Duration,
+    /// Seed of the devices
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
 /// The first line of a file, or else of a variable; none if there is neither.
 fn secret(path: Option<&Path>, variable: &str) -> Result<Option<Zeroizing<String>>, ApiError> {
     let text = match path {

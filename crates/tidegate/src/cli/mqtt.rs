@@ -1,4 +1,4 @@
-//! `tidegate pub`, `sub`, `bench mqtt`, `passwd` and `config import-mosquitto`.
+//! `tidegate pub`, `sub`, `bench mqtt`, `bench sensors`, `passwd` and `config import-mosquitto`.
 
 use std::{
     fs,
@@ -18,6 +18,7 @@ use tidegate_load::{
     args::{Format, LoadArgs},
     client::ClientError,
     command::{CommandError, PubArgs, SubArgs},
+    devices::{self, SensorArgs, SensorError, SensorReport},
 };
 use tidegate_message::Code;
 use tidegate_sys::terminal;
@@ -44,6 +45,8 @@ pub struct BenchArgs {
 pub enum BenchCommand {
     /// Load an MQTT broker from many connections and report rates and latencies
     Mqtt(Box<MqttBenchArgs>),
+    /// Send what four published applications of sensors send, made up by a seed, and verify that it arrives
+    Sensors(Box<SensorBenchArgs>),
 }
 
 /// Arguments of `tidegate bench mqtt`.
@@ -52,6 +55,17 @@ pub struct MqttBenchArgs {
     /// The load
     #[command(flatten)]
     pub load: LoadArgs,
+    /// How the report is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// Arguments of `tidegate bench sensors`.
+#[derive(Args, Clone, Debug)]
+pub struct SensorBenchArgs {
+    /// The devices
+    #[command(flatten)]
+    pub sensors: SensorArgs,
     /// How the report is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
@@ -103,36 +117,79 @@ pub(super) async fn subscribe(args: SubArgs, stop: CancellationToken) -> Result<
 }
 
 pub(super) async fn bench(args: BenchArgs, stop: CancellationToken) -> Result<(), ApiError> {
-    let BenchCommand::Mqtt(args) = args.what;
-    let spec = args.load.spec().map_err(|error| {
-        ApiError::new(Code::CONFIG_INVALID, "the load was not run")
-            .caused_by(crate::error_chain(&error))
-    })?;
+    match args.what {
+        BenchCommand::Mqtt(args) => bench_mqtt(*args, stop).await,
+        BenchCommand::Sensors(args) => bench_sensors(*args, stop).await,
+    }
+}
+
+async fn bench_mqtt(args: MqttBenchArgs, stop: CancellationToken) -> Result<(), ApiError> {
+    let spec = args.load.spec().map_err(|error| not_run(Code::CONFIG_INVALID, &error))?;
     aside(stop, move |stop| {
-        let shows = io::stderr().is_terminal();
-        let report = tidegate_load::run(&spec, stop, |progress| {
-            if shows {
-                // A line that cannot be shown is no reason to stop.
-                let _ = write!(io::stderr(), "\r{}\x1b[K", line(progress));
-            }
-        });
-        if shows {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
-        let report = report.map_err(|error| {
-            ApiError::new(Code::LINK_DOWN, "the load was not run")
-                .caused_by(crate::error_chain(&error))
-        })?;
+        let report =
+            shown(|show| tidegate_load::run(&spec, stop, |progress| show(&line(progress))));
+        let report = report.map_err(|error| not_run(Code::LINK_DOWN, &error))?;
         print(&match args.format {
             Format::Table => format!("{report}\n"),
             Format::Csv => format!("{}\n{}", Report::CSV_HEAD, report.csv()),
-            Format::Json => {
-                let text = serde_json::to_string_pretty(&report).expect("a report is valid JSON");
-                format!("{text}\n")
-            }
+            Format::Json => json(&report),
         })
     })
     .await
+}
+
+async fn bench_sensors(args: SensorBenchArgs, stop: CancellationToken) -> Result<(), ApiError> {
+    let spec = args.sensors.spec().map_err(|error| not_run(Code::CONFIG_INVALID, &error))?;
+    aside(stop, move |stop| {
+        let report = shown(|show| {
+            devices::run(&spec, stop, |progress| {
+                let received = progress.received.map(|count| format!(" · {count} received"));
+                let seconds = progress.elapsed.as_secs_f64();
+                let received = received.unwrap_or_default();
+                show(&format!("{seconds:.1} s · {} sent{received}", progress.sent));
+            })
+        });
+        let report = report.map_err(|error| {
+            let code = match &error {
+                SensorError::Client(error) => client_code(error),
+                SensorError::Verify(_) => Code::LIMIT_REACHED,
+                _ => Code::CONFIG_INVALID,
+            };
+            not_run(code, &error)
+        })?;
+        print(&match args.format {
+            Format::Table => format!("{report}\n"),
+            Format::Csv => format!("{}\n{}", SensorReport::CSV_HEAD, report.csv()),
+            Format::Json => json(&report),
+        })?;
+        // The report is the answer; a script looks at the exit status.
+        if report.is_whole() == Some(false) { std::process::exit(1) } else { Ok(()) }
+    })
+    .await
+}
+
+fn not_run(code: Code, cause: &(dyn std::error::Error + 'static)) -> ApiError {
+    ApiError::new(code, "the load was not run").caused_by(crate::error_chain(cause))
+}
+
+/// Runs a load that shows where it stands in one line, where there is somebody to see it.
+pub(super) fn shown<R>(run: impl FnOnce(&mut dyn FnMut(&str)) -> R) -> R {
+    let shows = io::stderr().is_terminal();
+    let result = run(&mut |line| {
+        if shows {
+            // A line that cannot be shown is no reason to stop.
+            let _ = write!(io::stderr(), "\r{line}\x1b[K");
+        }
+    });
+    if shows {
+        let _ = write!(io::stderr(), "\r\x1b[K");
+    }
+    result
+}
+
+fn json(report: &impl serde::Serialize) -> String {
+    let text = serde_json::to_string_pretty(report).expect("a report is valid JSON");
+    format!("{text}\n")
 }
 
 fn line(progress: &Progress) -> String {
@@ -152,7 +209,7 @@ fn line(progress: &Progress) -> String {
 }
 
 /// Runs what blocks on a thread of its own; it looks at its argument, which is set when the program is to stop.
-async fn aside(
+pub(super) async fn aside(
     stop: CancellationToken,
     work: impl FnOnce(&AtomicBool) -> Result<(), ApiError> + Send + 'static,
 ) -> Result<(), ApiError> {
@@ -189,22 +246,27 @@ fn command_error(error: CommandError) -> ApiError {
     if causes.is_empty() { failure } else { failure.caused_by(causes.join(": ")) }
 }
 
-fn client_code(error: &ClientError) -> Code {
+pub(super) fn client_code(error: &ClientError) -> Code {
     match error {
         ClientError::Refused { reason, .. }
         | ClientError::Publish { reason, .. }
         | ClientError::Subscribe { reason, .. }
-        | ClientError::Disconnected { reason, .. } => match *reason {
-            ReasonCode::BAD_USER_NAME_OR_PASSWORD => Code::IDENTITY_REFUSED,
-            ReasonCode::NOT_AUTHORIZED => Code::ACTION_DENIED,
-            ReasonCode::QUOTA_EXCEEDED | ReasonCode::SERVER_BUSY => Code::LIMIT_REACHED,
-            ReasonCode::TOPIC_FILTER_INVALID | ReasonCode::TOPIC_NAME_INVALID => {
-                Code::CONFIG_INVALID
-            }
-            _ => Code::LINK_DOWN,
-        },
-        ClientError::ServerName { .. } | ClientError::Topic { .. } => Code::CONFIG_INVALID,
+        | ClientError::Disconnected { reason, .. } => reason_code(*reason),
+        ClientError::ServerName { .. }
+        | ClientError::Topic { .. }
+        | ClientError::TooLarge { .. } => Code::CONFIG_INVALID,
         ClientError::Packet { .. } | ClientError::Frame { .. } => Code::LINK_PROTOCOL,
+        _ => Code::LINK_DOWN,
+    }
+}
+
+/// What a broker's refusal is to a caller.
+pub(super) fn reason_code(reason: ReasonCode) -> Code {
+    match reason {
+        ReasonCode::BAD_USER_NAME_OR_PASSWORD => Code::IDENTITY_REFUSED,
+        ReasonCode::NOT_AUTHORIZED => Code::ACTION_DENIED,
+        ReasonCode::QUOTA_EXCEEDED | ReasonCode::SERVER_BUSY => Code::LIMIT_REACHED,
+        ReasonCode::TOPIC_FILTER_INVALID | ReasonCode::TOPIC_NAME_INVALID => Code::CONFIG_INVALID,
         _ => Code::LINK_DOWN,
     }
 }

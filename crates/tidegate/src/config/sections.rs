@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -16,18 +16,21 @@ use tidegate_frame::{
 };
 use tidegate_log::Durability;
 use tidegate_message::{CameraName, FrameSize};
+use tidegate_sys::{bpf::Mode, datagram::Method};
 use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 
-use super::{ByteCount, ConfigError, Origins, layers::Setting, value::Value};
+use super::{ByteCount, ConfigError, Origin, Origins, layers::Setting, value::Value};
 use crate::{
     camera::Originals,
     detector::{DetectorError, DetectorSpec},
+    ingest::{Format, Kind},
     link::Transport,
     mqtt::{
         bridge::RemoteVersion,
         journal::{BYTES_MIN, MqttDurability},
         settings::Protocol,
     },
+    sink::SinkKind,
 };
 
 /// How frames are on the disk.
@@ -391,6 +394,102 @@ config! {
         /// As in `[mqtt]`.
         large_bytes: Option<ByteCount> = None,
     }
+    /// `[uplink.NAME]`: what is published here is published at another node as well, compact and in batches.
+    "uplink" in uplinks: UplinkSection {
+        /// The other node's link (`link.listen`), as host and port.
+        to: String = String::new(),
+        /// `auto`, `quic` or `tcp`. Default `auto`: TCP only where QUIC does not get through.
+        transport: Transport = Transport::Auto,
+        /// What is carried: filters, separated by commas.
+        topics: String = String::new(),
+        /// What travels at once and before all else: filters, separated by commas. Default none.
+        critical: String = String::new(),
+        /// Bytes of such messages a second, and at once. Default `1MiB`.
+        critical_bytes_per_second: ByteCount = ByteCount(1 << 20),
+        /// Longest time that a message waits for others of its batch. Default `20ms`.
+        batch_age: Duration = Duration::from_millis(20),
+        /// Bytes of a batch before zstd. Default `64KiB`.
+        batch_bytes: ByteCount = ByteCount(64 << 10),
+        /// How batches are compressed once more: `none`, `zstd:LEVEL`, or `zstd-stream:LEVEL` for all of a link as one. Default
+        /// `zstd:1`.
+        compression: String = "zstd:1".to_owned(),
+        /// Whether the fields of a batch stand in columns, which zstd likes. Default false.
+        columns: bool = false,
+        /// Topics that both ends know at once, at most 1048576. Default 1048576.
+        topics_max: u32 = 1 << 20,
+        /// Bytes that either end keeps of them, at most `256MiB`. Default `256MiB`.
+        state_bytes: ByteCount = ByteCount(256 << 20),
+        /// Bytes of messages that were sent and wait to be acknowledged; the rest waits in the queue. Default `16MiB`.
+        window_bytes: ByteCount = ByteCount(16 << 20),
+        /// Bytes of batches on their way. Default `4MiB`: more than bandwidth times round trip.
+        flight_bytes: ByteCount = ByteCount(4 << 20),
+        /// Whether messages are published there with their name, the user property `tidegate-id`. Default true.
+        names: bool = true,
+        /// As in `[mqtt]`, for what waits here. Default none.
+        queue_bytes_max: Option<ByteCount> = None,
+        /// Messages that wait here, in memory and on disk. Default 100000000.
+        queue_messages_max: u32 = 100_000_000,
+        /// As in `[mqtt]`. Default none: `spill` if `mqtt.spill_bytes` is not 0.
+        overflow: Option<Overflow> = None,
+        /// As in `[mqtt]`. Default none: as for QoS 1.
+        overflow_qos0: Option<Overflow> = None,
+        /// Longest wait between two tries to reach the other node; the first is a twentieth of it. Default `5s`.
+        reconnect_backoff_max: Duration = Duration::from_secs(5),
+    }
+    /// `[ingest.NAME]`: a way in beside MQTT.
+    "ingest" in ingest: IngestSection {
+        /// What is spoken there: `udp`, `coap`, `http` or `websocket`. Default `udp`.
+        kind: Kind = Kind::Udp,
+        /// Address and port. Default `127.0.0.1:7070`.
+        listen: SocketAddr = (Ipv4Addr::LOCALHOST, 7070).into(),
+        /// What a datagram is, of `udp`: `payload`, `topic-payload` (a topic, the end of a line, a payload) or `line` (InfluxDB's line
+        /// protocol). Default `payload`.
+        format: Format = Format::Payload,
+        /// The topic of what does not name one: of datagrams with `{ip}` and `{port}`, of lines with `{measurement}`, `{tags}`, `{tag:NAME}`
+        /// and `{field}`. Default none: `udp/{ip}`, or `{measurement}/{tags}`.
+        topic: Option<String> = None,
+        /// Whether messages are retained. Default false.
+        retain: bool = false,
+        /// Whether TLS is spoken, of `http` and `websocket`. Default false.
+        tls: bool = false,
+        /// Certificate chain, PEM. Default none: the node's own, with TLS.
+        certificate: Option<PathBuf> = None,
+        /// Its key, PEM.
+        key: Option<PathBuf> = None,
+        /// How datagrams are received: `io-uring`, `recvmmsg`, `plain`, or `auto`, the first that the system has. Default `auto`.
+        receive: Method = Method::Auto,
+        /// Whether the kernel may join datagrams of one sender on the way, which is cheaper and takes 17 MB. Default true.
+        receive_joined: bool = true,
+        /// Bytes of datagrams that may wait to be taken; what finds no room is dropped and counted. Beyond the system's limit only
+        /// for a process that may administer the network. Default `4MiB`.
+        receive_buffer_bytes: ByteCount = ByteCount(4 << 20),
+        /// The user whose rights hold for everybody who shows nothing. Default none.
+        identity: Option<String> = None,
+        /// Whether who shows nothing comes in, as nobody, where `identity` names no user. Default none: on loopback, as long as
+        /// there is no `mqtt.password_file`.
+        allow_anonymous: Option<bool> = None,
+        /// Longest payload of a message. Default `64kB`.
+        message_bytes_max: ByteCount = ByteCount(64_000),
+        /// Longest body of a request, unpacked. Default `4MiB`.
+        body_bytes_max: ByteCount = ByteCount(4 << 20),
+        /// Connections at a time. Default 1024.
+        connections_max: u32 = 1024,
+        /// Messages that are taken a second, of all senders together; what is beyond is refused, of `udp` dropped. Default 0: any.
+        rate_max: u32 = 0,
+        /// Longest time that a request may take to arrive, and a connection may be silent. Default `30s`.
+        request_timeout: Duration = Duration::from_secs(30),
+        /// Of `udp`: the network interface at which the kernel drops datagrams that are not to be kept, before they come in. Only in builds
+        /// with the feature `xdp`. Default none.
+        xdp_interface: Option<String> = None,
+        /// Where: `native` (in the driver), `generic`, or `auto`, the first that the interface has. Default `auto`.
+        xdp_mode: Mode = Mode::Auto,
+        /// What stands at which place of a payload, separated by semicolons: `n as u16be at 0; t at 2 length 6 decimals 1`.
+        xdp_fields: Option<String> = None,
+        /// Which are kept: `t > 75.5 or t < -5`.
+        xdp_keep: Option<String> = None,
+        /// Bytes of such a payload; others pass. Default none: up to the end of the last field.
+        xdp_payload_bytes: Option<u16> = None,
+    }
     /// `[mqtt.user.NAME]`: what holds for one user instead of what the listener says.
     "mqtt.user" in mqtt_users: MqttUserSection {
         /// As in `[mqtt]`. Default none.
@@ -412,6 +511,76 @@ config! {
         large_bytes: Option<ByteCount> = None,
         /// As in `[mqtt]`, for every QoS. Default none.
         overflow: Option<Overflow> = None,
+    }
+    /// `[flow.NAME]`: flows, which look at messages before they are queued; the chapter on flows has what their files say.
+    "flow" in flows: FlowSection {
+        /// File of the flows. A relative path begins at the folder of the file that names it.
+        file: PathBuf = PathBuf::new(),
+        /// Folder of the models, tables and sets that they name. Default none: `models` beside the file.
+        models_dir: Option<PathBuf> = None,
+        /// Topic filters in place of those in the file, separated by commas. Default none.
+        topics: Option<String> = None,
+        /// Whether they run. Default true.
+        enabled: bool = true,
+        /// How often their state is written to the disk where `mqtt.durability` is `page` or `disk`, 1s to 1h; it is written at the
+        /// end as well. Default `1min`.
+        state_interval: Duration = Duration::from_secs(60),
+    }
+    /// `[sink.NAME]`: where messages go that others are to keep; see the chapter on sinks.
+    "sink" in sinks: SinkSection {
+        /// `parquet`, `postgres`, `influx`, `kafka`, `mqtt`, or `memory` for tests. Default `memory`.
+        kind: SinkKind = SinkKind::Memory,
+        /// What it takes: filters, separated by commas.
+        topics: String = String::new(),
+        /// Where messages go that the destination refuses for good. Default none: they are counted and logged.
+        dead_letter: Option<String> = None,
+        /// Where the destination is; each kind has its form. Default none.
+        url: Option<String> = None,
+        /// User name there, of an S3 store the access key. Default none.
+        username: Option<String> = None,
+        /// File that holds the password, token or secret key, without the end of its line. Default none.
+        password_file: Option<PathBuf> = None,
+        /// Authorities of the destination's certificate, PEM. Default none: those of the system.
+        ca: Option<PathBuf> = None,
+        /// Messages of a batch at most, 1 to 60000. Default none: 10000, of `parquet` 50000.
+        batch_messages: Option<u32> = None,
+        /// Bytes of a batch, from which on it is handed over. Default none: `8MiB`, of `parquet` `32MiB`.
+        batch_bytes: Option<ByteCount> = None,
+        /// Longest time that a message waits for others. Default none: `1s`, of `parquet` `1min`.
+        batch_age: Option<Duration> = None,
+        /// Longest time that the destination has for a batch. Default `1min`.
+        timeout: Duration = Duration::from_secs(60),
+        /// Longest wait between two tries. Default `30s`.
+        backoff_max: Duration = Duration::from_secs(30),
+        /// As in `[mqtt]`, for what waits here for the destination. Default none.
+        queue_bytes_max: Option<ByteCount> = None,
+        /// As in `[mqtt]`. Default none: 1000000.
+        queue_messages_max: Option<u32> = None,
+        /// As in `[mqtt]`. Default none: `spill`.
+        overflow: Option<Overflow> = None,
+        /// As in `[mqtt]`.
+        overflow_qos0: Option<Overflow> = None,
+        /// Of `memory`: messages that are held, the newest. Default none: 10000.
+        memory_messages: Option<u32> = None,
+        /// Of `parquet` and `kafka`: `zstd`, `snappy`, `none`, and for `kafka` `gzip`. Default none: `zstd`.
+        compression: Option<String> = None,
+        /// Of `parquet`: how files are parted, `hour`, `day` or `none`. Default none: `hour`.
+        partition: Option<String> = None,
+        /// Of `parquet` on S3: the region. Default none: `us-east-1`.
+        region: Option<String> = None,
+        /// Of `parquet` on S3: the address of a store that is not Amazon's. Default none.
+        endpoint: Option<String> = None,
+        /// Of `postgres`: the table, with a schema or without. Default none: `messages`.
+        table: Option<String> = None,
+        /// Of `influx`: `lines` where payloads are lines of the protocol, `values` where they are numbers, JSON objects or text.
+        /// Default none: `values`.
+        encoding: Option<String> = None,
+        /// Of `influx` with `values`: the measurement. Default none: `mqtt`.
+        measurement: Option<String> = None,
+        /// Of `kafka`: the topic there. Default none: `tidegate`.
+        topic: Option<String> = None,
+        /// Of `postgres` and `kafka`: whether the table or topic is made where there is none. Default none: true.
+        create: Option<bool> = None,
     }
 }
 
@@ -583,7 +752,29 @@ impl Config {
                 return Err(ConfigError::Bound { origin, key: "bytes", bound: LOG_BOUND });
             }
         }
+        for (name, flow) in &self.flows {
+            let origin = |key: &str| self.origins.of(&format!("flow.{name}.{key}")).cloned();
+            if flow.file.as_os_str().is_empty() {
+                let bound = "the name of a file of flows";
+                return Err(ConfigError::Bound { origin: origin("file"), key: "file", bound });
+            }
+            if !(seconds(1)..=seconds(3600)).contains(&flow.state_interval) {
+                let (key, bound) = ("state_interval", "from 1s to 1h");
+                return Err(ConfigError::Bound { origin: origin(key), key, bound });
+            }
+        }
         Ok(())
+    }
+
+    /// A path that stands in a file: relative ones begin at the folder of the file that names it, others of a variable or flag
+    /// where the program runs.
+    pub fn path_of(&self, name: &str, path: &Path) -> PathBuf {
+        match self.origins.of(name) {
+            Some(Origin::File { path: file, .. }) => {
+                file.parent().map_or_else(|| path.to_owned(), |folder| folder.join(path))
+            }
+            _ => path.to_owned(),
+        }
     }
 }
 

@@ -54,7 +54,7 @@ fn mistakes_name_file_line_and_way_out() {
         (
             "\n[nodes]\n",
             "site.toml:2: there is no section [nodes]; choose one of: node frames mez_pi log privacy link auth mqtt \
-             log.camera.NAME mqtt.listener.NAME mqtt.bridge.NAME mqtt.user.NAME mqtt.topic.NAME",
+             log.camera.NAME mqtt.listener.NAME mqtt.bridge.NAME uplink.NAME ingest.NAME mqtt.user.NAME mqtt.topic.NAME flow.NAME sink.NAME",
         ),
         (
             "[log]\ncamera_bytes = \"1GiB\"\nstream = 1\n",

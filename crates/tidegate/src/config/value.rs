@@ -6,6 +6,7 @@ use tidegate_broker::{Overflow, schedule::Policy};
 use tidegate_frame::privacy::{Cover, RegionError, Regions};
 use tidegate_log::Durability;
 use tidegate_message::{CameraName, FrameSize};
+use tidegate_sys::{bpf::Mode, datagram::Method};
 
 use super::{
     AtRest,
@@ -13,12 +14,14 @@ use super::{
 };
 use crate::{
     camera::Originals,
+    ingest::{Format, Kind},
     link::Transport,
     mqtt::{
         bridge::RemoteVersion,
         journal::{MqttDurability, UnknownDurability},
         settings::Protocol,
     },
+    sink::SinkKind,
 };
 
 /// A type of setting.
@@ -277,6 +280,56 @@ impl Value for Protocol {
 impl Value for RemoteVersion {
     fn read(text: &str) -> Result<Self, String> {
         text.parse()
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self.word()))
+    }
+}
+
+impl Value for SinkKind {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self.word()))
+    }
+}
+
+impl Value for Kind {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self.word()))
+    }
+}
+
+impl Value for Format {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self.word()))
+    }
+}
+
+impl Value for Method {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error: tidegate_sys::datagram::UnknownMethod| error.to_string())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self.word()))
+    }
+}
+
+impl Value for Mode {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error: tidegate_sys::bpf::UnknownMode| error.to_string())
     }
 
     fn show(&self) -> Option<String> {

@@ -10,6 +10,7 @@ use std::sync::{
 };
 
 use bytes::{Buf, Bytes, BytesMut};
+use futures::{StreamExt as _, stream::FuturesUnordered};
 use quinn::{ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
 use tidegate_wire::{Class, DecodeError, FrameHeader, Record, limits::BULK_BYTES_MAX};
 use tokio::{sync::mpsc, time};
@@ -37,6 +38,8 @@ const GIVEN_UP: VarInt = VarInt::from_u32(1);
 /// The code of a stream that its receiver has no room for.
 const NO_ROOM: VarInt = VarInt::from_u32(2);
 
+/// Bodies of bulk under way at once.
+const BULK_UNDER_WAY_MAX: usize = 8;
 /// Room for bulk is taken in steps of this many bytes.
 const BULK_ROOM_STEP: u64 = 1 << 20;
 
@@ -179,21 +182,26 @@ async fn write_body(
     Ok(stream)
 }
 
+/// Begins bodies in order; a few are under way at once, lest each wait for the word that the last has arrived.
 async fn send_bulk(core: Arc<Core>, mut queue: mpsc::Receiver<(Bytes, Bytes)>) {
-    while let Some((record, body)) = queue.recv().await {
-        let sent = async {
-            write_body(&core, &record, body, RANK_BULK)
-                .await?
-                .stopped()
-                .await
-                .map_err(WriteError::from)
-        };
-        match sent.await {
-            Ok(None) => {}
-            Ok(Some(_)) | Err(WriteError::Stopped(_)) => {
-                tracing::warn!(peer = %core.peer, "the peer had no room for a bulk body");
+    let refused = || tracing::warn!(peer = %core.peer, "the peer had no room for a bulk body");
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            biased;
+            Some(arrived) = under_way.next() => match arrived {
+                Ok(None) => {}
+                Ok(Some(_)) => refused(),
+                Err(error) => return lane_failed(&core, WriteError::from(error)),
+            },
+            next = queue.recv(), if under_way.len() < BULK_UNDER_WAY_MAX => {
+                let Some((record, body)) = next else { return };
+                match write_body(&core, &record, body, RANK_BULK).await {
+                    Ok(stream) => under_way.push(async move { stream.stopped().await }),
+                    Err(WriteError::Stopped(_)) => refused(),
+                    Err(error) => return lane_failed(&core, error),
+                }
             }
-            Err(error) => return lane_failed(&core, error),
         }
     }
 }

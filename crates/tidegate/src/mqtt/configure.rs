@@ -11,7 +11,7 @@ use rustls::{
     server::{NoClientAuth, WebPkiClientVerifier, danger::ClientCertVerifier},
     version::{TLS12, TLS13},
 };
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use rustls_pki_types::{PrivateKeyDer, pem::PemObject as _};
 use sha2::{Digest as _, Sha256};
 use tidegate_broker::{
     BrokerConfig, SessionConfig, TopicConfig,
@@ -32,7 +32,12 @@ use crate::{
     access::Access,
     auth,
     config::{ByteCount, Config, MqttBridgeSection, MqttListenerSection, MqttSection},
-    pki::revocation::{Checked, Revocations},
+    ingest::{self, IngestSettings},
+    pki::{
+        self,
+        files::{certificates, unreadable},
+        revocation::{Checked, Revocations},
+    },
 };
 
 /// The settings of the MQTT server that `config` describes.
@@ -43,17 +48,7 @@ pub(super) fn settings(config: &Config, access: Access) -> Result<ServerSettings
     let section = &config.mqtt;
     let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
     let policies = Arc::new(policies(section)?);
-    let session = SessionConfig {
-        packet_bytes_max: bytes(section.packet_bytes_max),
-        topic_levels_max: section.topic_levels_max as usize,
-        topic_bytes_max: section.topic_bytes_max.0 as usize,
-        queue_bytes_max: section.queue_bytes_max.0,
-        queue_messages_max: section.queue_messages_max as usize,
-        overflow_qos0: section.overflow_qos0,
-        overflow: section.overflow,
-        policy: tuned(&policies, &section.policy),
-        large_bytes: bytes(section.large_bytes),
-    };
+    let session = session(section, &policies);
     let topics = config.mqtt_topics.iter().map(|(name, topic)| {
         let key = format!("mqtt.topic.{name}.filter");
         check_topic_filter(&topic.filter, section.topic_levels_max as usize)
@@ -155,6 +150,18 @@ pub(super) fn settings(config: &Config, access: Access) -> Result<ServerSettings
     })
 }
 
+/// The listeners beside MQTT that `config` describes, of the server with these settings.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the key.
+pub(super) fn ingest(
+    config: &Config,
+    server: &ServerSettings,
+) -> Result<Vec<IngestSettings>, ApiError> {
+    let asks_for_proof = config.mqtt.password_file.is_some();
+    ingest::settings_of(config, &server.broker.session, asks_for_proof)
+}
+
 /// That policy with the numbers of this node.
 fn tuned(policies: &PolicyConfig, policy: &Policy) -> Policy {
     policies.policy(policy.as_str()).expect("each policy has its word")
@@ -205,6 +212,30 @@ fn size_profile(text: &str) -> Option<SizeProfile> {
     };
     let points = text.split(',').map(point).collect::<Option<Vec<_>>>()?;
     points.is_sorted_by(|before, after| before.0 < after.0).then_some(SizeProfile::Points(points))
+}
+
+/// The settings of sessions for which nothing else is said.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the key.
+pub(crate) fn usual_session(config: &Config) -> Result<SessionConfig, ApiError> {
+    Ok(session(&config.mqtt, &policies(&config.mqtt)?))
+}
+
+fn session(section: &MqttSection, policies: &PolicyConfig) -> SessionConfig {
+    let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
+    SessionConfig {
+        packet_bytes_max: bytes(section.packet_bytes_max),
+        topic_levels_max: section.topic_levels_max as usize,
+        topic_bytes_max: section.topic_bytes_max.0 as usize,
+        queue_bytes_max: section.queue_bytes_max.0,
+        queue_messages_max: section.queue_messages_max as usize,
+        overflow_qos0: section.overflow_qos0,
+        overflow: section.overflow,
+        policy: tuned(policies, &section.policy),
+        large_bytes: bytes(section.large_bytes),
+        ..SessionConfig::default()
+    }
 }
 
 /// What the types of single settings cannot say.
@@ -272,7 +303,9 @@ pub(super) fn bridges(
     server: &ServerSettings,
     access: &Access,
 ) -> Result<Vec<BridgeSettings>, ApiError> {
-    if config.mqtt_bridges.is_empty() {
+    // Sinks of MQTT are bridges that only publish.
+    let sinks = crate::sink::configure::bridges(config)?;
+    if config.mqtt_bridges.is_empty() && sinks.is_empty() {
         return Ok(Vec::new());
     }
     // Two nodes may have one name, as those that keep the default do.
@@ -283,7 +316,7 @@ pub(super) fn bridges(
         })?;
     let number: String = number[..6].iter().map(|byte| format!("{byte:02x}")).collect();
     let node = format!("{}-{number}", config.node.name.as_str());
-    let sections = config.mqtt_bridges.iter();
+    let sections = config.mqtt_bridges.iter().chain(&sinks);
     let policies = policies(&config.mqtt)?;
     sections
         .map(|(name, section)| bridge(name, section, &node, server, access, &policies))
@@ -492,20 +525,8 @@ fn tls(
     revocations: &[Arc<Revocations>],
 ) -> Result<Arc<ServerConfig>, ApiError> {
     let key_of = |key: &str| format!("mqtt.listener.{name}.{key}");
-    let own = |extension: &str| {
-        config.pki_dir().join(format!("{}.{extension}", config.node.name.as_str()))
-    };
-    let (certificate, key) = match (&listener.certificate, &listener.key) {
-        (Some(certificate), Some(key)) => (certificate.clone(), key.clone()),
-        (None, None) => (own("pem"), own("key")),
-        _ => {
-            let text = format!("{} and key go together; name both", key_of("certificate"));
-            return Err(ApiError::new(Code::CONFIG_INVALID, text));
-        }
-    };
-    let chain = certificates(&key_of("certificate"), &certificate)?;
-    let key = PrivateKeyDer::from_pem_file(&key)
-        .map_err(|error| unreadable(&key_of("key"), &key, &error))?;
+    let files = (listener.certificate.as_deref(), listener.key.as_deref());
+    let (chain, key) = pki::files::certificate(config, &key_of, files)?;
     let provider = Arc::new(ring::default_provider());
     let verifier: Arc<dyn ClientCertVerifier> = match &listener.client_ca {
         None if listener.require_certificate => {
@@ -540,21 +561,6 @@ fn tls(
         .with_single_cert(chain, key)
         .map_err(|error| invalid(&key_of("certificate"), &error))?;
     Ok(Arc::new(config))
-}
-
-fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, ApiError> {
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let certificates = read.map_err(|error| unreadable(key, path, &error))?;
-    if certificates.is_empty() {
-        let text = format!("{key}: {} holds no certificate in PEM", path.display());
-        return Err(ApiError::new(Code::CONFIG_INVALID, text));
-    }
-    Ok(certificates)
-}
-
-fn unreadable(key: &str, path: &Path, error: &dyn std::error::Error) -> ApiError {
-    let text = format!("{key}: {} cannot be used", path.display());
-    ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(error))
 }
 
 fn invalid(key: &str, error: &dyn std::error::Error) -> ApiError {

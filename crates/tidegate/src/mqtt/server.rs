@@ -382,7 +382,10 @@ impl Connector {
             connections_max: 1,
             anonymous: true,
             identity: Some(identity),
-            sessions: SessionSettings { usual: Arc::new(session), ..SessionSettings::default() },
+            sessions: SessionSettings {
+                usual: Arc::new(SessionConfig { is_local: true, ..session }),
+                ..SessionSettings::default()
+            },
             ..ListenerSettings::new(name, loopback.local_addr()?)
         };
         let listener = Arc::new(Listener::new(settings));
@@ -422,7 +425,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(TcpListener::from_std(socket.into()))
 }
 
-pub(super) fn random_bytes() -> io::Result<[u8; 8]> {
+pub(crate) fn random_bytes() -> io::Result<[u8; 8]> {
     let mut bytes = [0; 8];
     rustls::crypto::ring::default_provider()
         .secure_random

@@ -1,27 +1,44 @@
-//! MQTT as a node serves it: users and rules, server and bridges, made from one configuration and exchanged for another while
+//! MQTT as a node serves it: users and rules, server, bridges and sinks, made from one configuration and exchanged for another while
 //! they run.
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use tidegate_client::ApiError;
+use tidegate_log::Durability;
 use tidegate_message::Code;
 
 use super::{
     bridge::{Bridge, BridgeSettings},
     configure,
-    server::Server,
+    server::{self, Connector, Server},
 };
-use crate::{access::Access, auth, config::Config, health::Health, pki::Revocations};
+use crate::{
+    access::Access,
+    auth,
+    config::Config,
+    flow::{Flows, Keeper, PlanError},
+    health::Health,
+    ingest::Ingest,
+    pki::Revocations,
+    sink::{self, Sink, SinkSettings, configure::Kept},
+};
 
 /// What serves MQTT in a node; it stops when dropped.
 #[derive(Debug)]
 pub struct Service {
-    // In the order in which they end: bridges say farewell to both brokers.
+    // In the order in which they end: bridges and sinks say farewell to the broker.
     running: Mutex<Running>,
+    /// Ways in beside MQTT, by name.
+    ingest: BTreeMap<Arc<str>, Ingest>,
     server: Server,
+    /// The flows, and what keeps their state, which has the last word about it when no shard runs any more.
+    flows: Arc<Flows>,
+    keeper: Option<Keeper>,
     access: Access,
     /// What holds from start to stop.
     started: Config,
@@ -31,6 +48,7 @@ pub struct Service {
 struct Running {
     config: Config,
     bridges: BTreeMap<String, (BridgeSettings, Bridge)>,
+    sinks: BTreeMap<String, (SinkSettings, Sink)>,
 }
 
 /// Settings of `[mqtt]` that hold from start to stop.
@@ -50,6 +68,18 @@ const FIXED: [&str; 13] = [
     "policy_query_topic",
 ];
 
+/// Settings of a way in beside MQTT that hold from start to stop. That of its longest message is exchanged but where datagrams
+/// are received.
+const INGEST_FIXED: [&str; 7] = [
+    "kind",
+    "listen",
+    "receive",
+    "receive_joined",
+    "receive_buffer_bytes",
+    "identity",
+    "allow_anonymous",
+];
+
 /// What a reload did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
@@ -59,6 +89,10 @@ pub struct Reloaded {
     pub need_restart: Vec<String>,
     /// Bridges that were started, stopped or made anew.
     pub bridges: Vec<String>,
+    /// Flows that are new, gone or other than they were.
+    pub flows: Vec<String>,
+    /// Sinks of which the same is true.
+    pub sinks: Vec<String>,
 }
 
 impl Service {
@@ -67,8 +101,15 @@ impl Service {
     /// # Errors
     /// What keeps it from that, naming the key, the file or the address.
     pub fn start(config: &Config, access: Access, health: &Health) -> Result<Self, ApiError> {
-        let settings = configure::settings(config, access.clone())?;
+        let mut settings = configure::settings(config, access.clone())?;
         let planned = configure::bridges(config, &settings, &access)?;
+        let flows = flows(config, settings.shards)?;
+        let folder = flow_folder(config);
+        let plan = flows.plan(config).map_err(|error| unplanned(&error))?;
+        flows.commit(plan, folder.as_deref());
+        settings.operators = Some(Arc::new(flows.clone()));
+        let sinks = sink::configure::sinks(config, &settings.broker.session)?;
+        let listeners = configure::ingest(config, &settings)?;
         let server = Server::start(settings, health).map_err(|error| {
             let text = "MQTT cannot be served; mqtt.enabled=false leaves it out";
             ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
@@ -76,13 +117,55 @@ impl Service {
         for (listener, address) in server.addresses() {
             tracing::info!(%listener, %address, "MQTT served");
         }
+        // Not before this process alone has the data folder.
+        let keeper = folder.map(|folder| Keeper::start(flows.clone(), folder)).transpose();
+        let keeper = keeper.map_err(|error| {
+            ApiError::new(Code::STORAGE_FAILED, "the state of flows cannot be kept")
+                .caused_by(crate::error_chain(&error))
+        })?;
         let mut bridges = BTreeMap::new();
         for settings in planned {
             let bridge = bridge(&server, &settings)?;
             bridges.insert(settings.name.clone(), (settings, bridge));
         }
-        let running = Mutex::new(Running { config: config.clone(), bridges });
-        Ok(Self { running, server, access, started: config.clone() })
+        let mut ingest = BTreeMap::new();
+        for settings in listeners {
+            let name = settings.name.clone();
+            let listener = Ingest::start(settings, &server, access.clone(), health);
+            let listener = listener.map_err(|error| {
+                let text = format!("ingest.{name} cannot be served");
+                ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+            })?;
+            ingest.insert(name, listener);
+        }
+        let running = Running { config: config.clone(), bridges, sinks: BTreeMap::new() };
+        let running = Mutex::new(running);
+        let service =
+            Self { running, server, ingest, flows, keeper, access, started: config.clone() };
+        let mut running = service.running.lock().unwrap_or_else(PoisonError::into_inner);
+        service.exchange_sinks(config, &mut running.sinks, sinks, &mut Vec::new())?;
+        drop(running);
+        Ok(service)
+    }
+
+    /// Ends the session of a client of this process that does not come again.
+    pub fn forget(&self, client_id: &str) {
+        self.server.forget(client_id);
+    }
+
+    /// What makes connections to this node's broker.
+    pub fn connector(&self) -> Connector {
+        self.server.connector()
+    }
+
+    /// Where clients of MQTT connect, by listener.
+    pub fn addresses(&self) -> &[(Arc<str>, SocketAddr)] {
+        self.server.addresses()
+    }
+
+    /// The way in beside MQTT of that name, or `None`.
+    pub fn ingest(&self, name: &str) -> Option<&Ingest> {
+        self.ingest.get(name)
     }
 
     /// Goes by `new` from now on: users, rules, policies, the settings of listeners, bridges; all of them, or none. Users whose
@@ -99,32 +182,95 @@ impl Service {
         let rules = auth::sources(&new)?;
         let rules = self.access.doors.prepare(rules).map_err(|error| auth::unread(&error))?;
         let planned = configure::bridges(&new, &settings, &self.access)?;
+        let plan = self.flows.plan(&new).map_err(|error| unplanned(&error))?;
+        let sinks = sink::configure::sinks(&new, &settings.broker.session)?;
+        let listeners = configure::ingest(&new, &settings)?;
         // All of it is right.
         let mut reloaded = Reloaded {
             exchanged: running.config.differences(&new),
             need_restart: self.started.differences(&new),
             bridges: Vec::new(),
+            flows: Vec::new(),
+            sinks: Vec::new(),
         };
         reloaded.exchanged.retain(|key| !is_fixed(key));
         reloaded.need_restart.retain(|key| is_fixed(key));
         let users = self.access.doors.exchange(rules);
         self.server.reload(&settings);
+        reloaded.flows = self.flows.commit(plan, self.keeper.as_ref().map(Keeper::folder));
+        for settings in listeners {
+            let name = settings.name.clone();
+            if let Some(listener) = self.ingest.get(&name)
+                && !listener.exchange(settings)
+            {
+                tracing::warn!(ingest = %name, "this listener is another one from the next start on");
+            }
+        }
         self.server.kick_users(users.users_changed.iter().cloned().collect());
         if users.tokens_changed {
             self.server.kick_tokens();
         }
         tracing::info!(users = users.users, users_changed = ?users.users_changed, rules = users.acl_rules,
             rules_changed = users.acl_changed, roles = users.roles_rules, roles_changed = users.roles_changed,
-            tokens_changed = users.tokens_changed, exchanged = ?reloaded.exchanged, "configuration of MQTT read anew");
+            tokens_changed = users.tokens_changed, exchanged = ?reloaded.exchanged, flows = ?reloaded.flows, "configuration of MQTT read anew");
         for warning in auth::warnings(&new) {
             tracing::warn!("{warning}");
         }
         for key in &reloaded.need_restart {
             tracing::warn!(%key, "this setting is another one from the next start on");
         }
-        running.config = new;
-        self.exchange_bridges(&mut running.bridges, planned, &mut reloaded.bridges)?;
+        let Running { config, bridges, sinks: running_sinks } = &mut *running;
+        *config = new;
+        let exchanged = self.exchange_bridges(bridges, planned, &mut reloaded.bridges);
+        self.exchange_sinks(config, running_sinks, sinks, &mut reloaded.sinks)?;
+        exchanged?;
         Ok(reloaded)
+    }
+
+    /// Has just the sinks `planned` run, and forgets the sessions of those that are not among them.
+    fn exchange_sinks(
+        &self,
+        config: &Config,
+        sinks: &mut BTreeMap<String, (SinkSettings, Sink)>,
+        planned: Vec<SinkSettings>,
+        changed: &mut Vec<String>,
+    ) -> Result<(), ApiError> {
+        // A filter that a session was rid of before is no difference.
+        let is_same = |old: &SinkSettings, new: &SinkSettings| {
+            SinkSettings { unwanted: Vec::new(), ..old.clone() }
+                == SinkSettings { unwanted: Vec::new(), ..new.clone() }
+        };
+        let stays = |old: &SinkSettings| planned.iter().any(|new| is_same(old, new));
+        for (name, (_, sink)) in sinks.extract_if(.., |_, (settings, _)| !stays(settings)) {
+            let report = sink.stop();
+            tracing::info!(sink = %name, %report, "sink stopped");
+            changed.push(name);
+        }
+        if planned.is_empty() && !Kept::is_there(config) {
+            return Ok(());
+        }
+        let kept = Kept::of(config)?;
+        for session in kept.take_gone(&planned)? {
+            self.server.forget(&session);
+        }
+        for settings in planned {
+            let name = settings.name.clone();
+            if sinks.contains_key(&name) {
+                continue;
+            }
+            kept.note(&settings)?;
+            let sink = Sink::start(settings.clone(), self.server.connector());
+            let sink = sink.map_err(|error| {
+                let text = format!("sink.{name} cannot start");
+                ApiError::new(Code::INTERNAL, text).caused_by(crate::error_chain(&error))
+            })?;
+            tracing::info!(sink = %name, kind = settings.destination.kind().word(), "sink started");
+            if !changed.contains(&name) {
+                changed.push(name.clone());
+            }
+            sinks.insert(name, (settings, sink));
+        }
+        Ok(())
     }
 
     /// Looks for other revocation lists with `refresh`, which says whether there are any; ends the connections of those who are
@@ -176,6 +322,34 @@ impl Service {
     }
 }
 
+/// The flows of a node, none yet.
+fn flows(config: &Config, shards: usize) -> Result<Arc<Flows>, ApiError> {
+    let failed = |error: std::io::Error| {
+        let text = "node.data_dir cannot keep the seed of flows' sketches";
+        ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
+    };
+    let state = config.state_dir();
+    // What sketches hold goes on after a restart where their state does.
+    let kept = match flow_folder(config) {
+        Some(_) => auth::kept_random(&state, "flow.seed").map_err(failed)?.to_vec(),
+        None => server::random_bytes().map_err(failed)?.to_vec(),
+    };
+    let part =
+        |bytes: &[u8]| bytes.iter().take(8).fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let keys = server::random_bytes().map_err(failed)?;
+    Ok(Flows::new(shards, part(&keys), part(&kept)))
+}
+
+/// Where the state of flows outlives the process; none if it does not.
+fn flow_folder(config: &Config) -> Option<PathBuf> {
+    (config.mqtt.durability.0 != Durability::Memory).then(|| config.state_dir().join("flows"))
+}
+
+fn unplanned(error: &PlanError) -> ApiError {
+    ApiError::new(Code::CONFIG_INVALID, "the flows cannot be run")
+        .caused_by(crate::error_chain(error))
+}
+
 fn bridge(server: &Server, settings: &BridgeSettings) -> Result<Bridge, ApiError> {
     Bridge::start(settings.clone(), server.connector()).map_err(|error| {
         let text = format!("mqtt.bridge.{} cannot start", settings.name);
@@ -190,15 +364,18 @@ fn is_fixed(name: &str) -> bool {
         ["mqtt", key] => FIXED.contains(&key),
         // A listener that is new or gone, and what its socket was made with.
         ["mqtt", "listener", _] | ["mqtt", "listener", _, "listen" | "protocol"] => true,
+        // A way in that is new or gone, and what its socket and its connection to the broker were made with.
+        ["ingest", _] => true,
+        ["ingest", _, key] => INGEST_FIXED.contains(&key),
         ["auth", key] => key.starts_with("audit"),
-        ["mqtt", ..] => false,
+        ["mqtt" | "flow" | "sink" | "uplink", ..] => false,
         _ => true,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path, sync::Arc};
+    use std::{fs, path::Path};
 
     use tidegate_log::Durability;
 
@@ -282,5 +459,95 @@ mod tests {
         assert_eq!(reloaded.need_restart, ["mqtt.shards"]);
         let reloaded = service.reload(config("")).expect("nothing is wrong");
         assert_eq!((reloaded.bridges, bridges(&service).len()), (vec!["x".into(), "y".into()], 0));
+    }
+
+    #[test]
+    fn flows_are_exchanged_with_the_rest_or_stay() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = folder.path().display().to_string();
+        let file = folder.path().join("f.toml");
+        let flow = |name: &str| {
+            format!(
+                "[flow.{name}]\ntopics = [\"t\"]\nparse = {{ format = \"csv\", fields = [\"x\"] }}\n"
+            )
+        };
+        fs::write(&file, flow("a")).expect("a file");
+        let config = |text: &str| {
+            let listener = "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n";
+            let text = format!("[node]\ndata_dir = \"{place}\"\n{text}\n{listener}");
+            // Files are looked for beside the one that names them.
+            let path = folder.path().join("site.toml");
+            Config::parse(&path, &text).expect("a configuration")
+        };
+        let one = "[flow.one]\nfile = \"f.toml\"\n";
+        let first = config(one);
+        let doors = Arc::new(auth::open(&first).expect("no file is wrong"));
+        let access = Access { doors, ..Access::default() };
+        let service = Service::start(&first, access, &Health::default()).expect("it serves");
+        let names = || -> Vec<String> {
+            service.flows.stats().iter().map(|stats| stats.0.to_string()).collect()
+        };
+        assert_eq!(names(), ["a"]);
+        assert_eq!(service.reload(config(one)).expect("nothing is wrong"), Reloaded::default());
+
+        // A file that is wrong: neither it nor what stands beside it is taken.
+        fs::write(&file, flow("b").replace("csv", "xml")).expect("a file");
+        let text = format!("[mqtt]\npolicy = \"none\"\n{one}");
+        let error = service.reload(config(&text)).expect_err("no such format");
+        let chain = crate::error_chain(&error);
+        assert!(chain.contains("flow.one.file") && chain.contains("f.toml:3"), "{chain}");
+        assert_eq!(names(), ["a"]);
+
+        // The configuration is the same, the file is another.
+        fs::write(&file, flow("b") + &flow("c")).expect("a file");
+        let reloaded = service.reload(config(one)).expect("nothing is wrong");
+        assert_eq!(
+            (&reloaded.flows[..], names()),
+            (&["a", "b", "c"].map(String::from)[..], vec!["b".into(), "c".into()])
+        );
+        assert!(reloaded.need_restart.is_empty());
+        let text = format!("{one}enabled = false\n");
+        let reloaded = service.reload(config(&text)).expect("nothing is wrong");
+        assert_eq!((reloaded.exchanged, names()), (vec!["flow.one.enabled".to_owned()], vec![]));
+    }
+
+    #[test]
+    fn a_reload_exchanges_sinks_and_one_that_is_gone_leaves_no_session() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = folder.path().display().to_string();
+        let config = |text: &str| {
+            let listener = "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n";
+            let text = format!("[node]\ndata_dir = \"{place}\"\n{text}\n{listener}");
+            Config::parse(Path::new("site.toml"), &text).expect("a configuration")
+        };
+        let sink = |name: &str, topics: &str| format!("[sink.{name}]\ntopics = \"{topics}\"\n");
+        let first = config(&(sink("x", "a") + &sink("y", "b")));
+        let doors = Arc::new(auth::open(&first).expect("no file is wrong"));
+        let access = Access { doors, ..Access::default() };
+        let service = Service::start(&first, access, &Health::default()).expect("it serves");
+        let running = |service: &Service| -> Vec<String> {
+            let running = service.running.lock().expect("no panic");
+            running.sinks.values().flat_map(|(settings, _)| settings.topics.clone()).collect()
+        };
+        assert_eq!(running(&service), ["a", "b"]);
+
+        let reloaded = service.reload(first.clone()).expect("nothing is wrong");
+        assert_eq!(reloaded.sinks, [""; 0]);
+
+        // A sink that cannot be: all others stay as they were.
+        let wrong = config(&(sink("x", "c") + "[sink.z]\nkind = \"influx\"\ntopics = \"a\"\n"));
+        let error = service.reload(wrong).expect_err("it has no url");
+        assert!(crate::error_chain(&error).contains("sink.z"), "{error:?}");
+        assert_eq!(running(&service), ["a", "b"]);
+
+        let reloaded = service.reload(config(&sink("x", "a, c"))).expect("nothing is wrong");
+        assert_eq!(
+            (&reloaded.sinks[..], running(&service)),
+            (&["x".to_owned(), "y".to_owned()][..], vec!["a".to_owned(), "c".to_owned()])
+        );
+        let left = folder.path().join("state/sinks");
+        let left = fs::read_dir(left).expect("it was made").count();
+        assert_eq!(left, 1, "nothing is known of y any more");
+        assert!(reloaded.need_restart.is_empty());
     }
 }

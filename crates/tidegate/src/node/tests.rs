@@ -64,8 +64,16 @@ impl Rig {
         tokio::spawn(owner.run(std::future::pending(), GRACE));
         let shares = Shares::new(clock::now(), Arc::new(TableSet::builtin()), true);
         let (hints, stop) = (TransferHints::default(), CancellationToken::new());
-        let node =
-            NodeState::new(hosted, log.into(), hints, shares, Access::default(), tasks, stop);
+        let node = NodeState::new(
+            hosted,
+            log.into(),
+            hints,
+            shares,
+            Access::default(),
+            Arc::default(),
+            tasks,
+            stop,
+        );
         let (camera, link) = node.cameras.attach(announce(), OWNER, 71, "test".to_owned()).unwrap();
         let application = PeerIdentity {
             kind: Kind::Application,

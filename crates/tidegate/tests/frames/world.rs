@@ -82,6 +82,7 @@ impl World {
             hints: TransferHints::default(),
             shared_medium: true,
             access: Access::default(),
+            uplinks: Arc::default(),
         };
         let node = Node::bind(options).await.expect("a node");
         (self.api, self.link) = (node.api_address(), node.link_address());

@@ -178,7 +178,7 @@ async fn acks_tell_of_progress_in_order_of_time() {
     let site = Site::new();
     for transport in BOTH {
         let (camera, edge, _listener) = site.pair(transport).await;
-        let sent = body(3_000_000, 6);
+        let sent = body(60_000_000, 6);
         camera.send_frame(header(1, sent.len()), sent.clone(), Priority::Live).unwrap();
         let mut acks = Vec::<Ack>::new();
         while acks.last().is_none_or(|ack| !ack.complete) {
@@ -188,15 +188,15 @@ async fn acks_tell_of_progress_in_order_of_time() {
             });
             acks.push(ack.await);
         }
-        // Over loopback most are replaced by newer ones before they leave.
-        assert!(acks.len() >= 3, "{} acks over {transport:?}", acks.len());
+        // Over loopback most are replaced by newer ones before they leave; that of a frame as large as they come is not the only one.
+        assert!(acks.len() >= 2, "{} acks over {transport:?}", acks.len());
         for pair in acks.windows(2) {
             assert!(pair[0].received <= pair[1].received, "{pair:?}");
             assert!(pair[0].last_at <= pair[1].last_at, "{pair:?}");
             assert_eq!(pair[0].first_at, pair[1].first_at);
         }
         let last = acks.last().unwrap();
-        assert_eq!((last.received, last.total), (3_000_000, 3_000_000));
+        assert_eq!((last.received, last.total), (60_000_000, 60_000_000));
         drop(edge);
     }
 }

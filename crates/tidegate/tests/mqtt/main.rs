@@ -3,9 +3,12 @@
 mod authentication;
 mod clients;
 mod doors;
+mod flows;
 mod hostile;
 mod operators;
 mod program;
+mod replay;
 mod restart;
 mod rights;
 mod spill;
+mod uplink;

@@ -6,3 +6,5 @@ mod demo;
 mod faults;
 mod mqtt;
 mod site;
+#[cfg(feature = "xdp")]
+mod xdp;

@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 use tidegate_message::{Code, Proof, Refusal};
 use tidegate_sys::sched;
 use tokio::sync::{Semaphore, oneshot};
-use tonic::{Request, Status, metadata::MetadataMap};
+use tonic::{Request, Status};
 
 use crate::{
     access::{Access, Identity},
@@ -40,7 +40,7 @@ const AUTHORIZATION_BYTES_MAX: usize = TOKEN_BYTES_MAX + 16;
 
 /// The other end of a connection.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(crate) struct Peer {
     address: SocketAddr,
     certificate: Option<Arc<Identity>>,
     /// The digest of the password that came with the last call, and who it was: checking one takes long.
@@ -48,21 +48,23 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(address: SocketAddr, certificate: Option<Arc<Identity>>) -> Self {
+    pub(crate) fn new(address: SocketAddr, certificate: Option<Arc<Identity>>) -> Self {
         Self { address, certificate, last: Mutex::default() }
     }
 }
 
 /// Finds out who calls.
 #[derive(Debug)]
-pub(super) struct Callers {
+pub(crate) struct Callers {
     access: Access,
+    door: &'static str,
     checks: Arc<Semaphore>,
 }
 
 impl Callers {
-    pub(super) fn new(access: Access) -> Self {
-        Self { access, checks: Arc::new(Semaphore::new(CHECKS_MAX)) }
+    /// Asks the doors of `access`; `door` is the name of this one in the audit log.
+    pub(crate) fn new(access: Access, door: &'static str) -> Self {
+        Self { access, door, checks: Arc::new(Semaphore::new(CHECKS_MAX)) }
     }
 
     /// Who makes this call.
@@ -70,23 +72,37 @@ impl Callers {
         let peer = request.extensions().get::<Arc<Peer>>().cloned();
         let peer =
             peer.ok_or_else(|| ApiError::new(Code::INTERNAL, "the connection has no peer"))?;
-        let Some(proof) = authorization(request.metadata(), peer.address.ip())? else {
-            let shown = peer.certificate.clone();
-            let shown =
-                shown.ok_or_else(|| self.refused(&peer, "", Refusal::ProofRequired.into()))?;
-            // It may have been revoked since the handshake.
-            self.access.still_holds(&shown).inspect_err(|error| {
-                let why = error.message().to_owned();
-                self.access.audit.tell(|| refused_login(peer.address.ip(), "", why));
-            })?;
-            return Ok(shown);
-        };
+        let authorization = request.metadata().get("authorization");
+        let authorization = authorization.map(|value| value.as_encoded_bytes());
+        if let Some(identity) = self.by_authorization(&peer, authorization).await? {
+            return Ok(identity);
+        }
+        let shown = peer.certificate.clone();
+        let shown = shown.ok_or_else(|| self.refused(&peer, "", Refusal::ProofRequired.into()))?;
+        // It may have been revoked since the handshake.
+        self.access.still_holds(&shown).inspect_err(|error| {
+            let why = error.message().to_owned();
+            self.access.audit.tell(|| refused_login(self.door, peer.address.ip(), "", why));
+        })?;
+        Ok(shown)
+    }
+
+    /// Who shows that; none if nothing is shown.
+    ///
+    /// # Errors
+    /// [`Code::IDENTITY_REFUSED`] if it is no good, [`Code::LIMIT_REACHED`] after too many that were not.
+    pub(crate) async fn by_authorization(
+        &self,
+        peer: &Peer,
+        authorization: Option<&[u8]>,
+    ) -> Result<Option<Arc<Identity>>, ApiError> {
+        let Some(proof) = proof_of(authorization, peer.address.ip())? else { return Ok(None) };
         if proof.token.is_some() {
             let admitted = self.access.doors.authenticate(&proof, auth::now());
-            let admitted = admitted.map_err(|rejected| self.refused(&peer, "", rejected))?;
-            return Ok(Arc::new(Identity::of_user(admitted)));
+            let admitted = admitted.map_err(|rejected| self.refused(peer, "", rejected))?;
+            return Ok(Some(Arc::new(Identity::of_user(admitted))));
         }
-        Ok(self.by_password(&peer, proof).await?)
+        self.by_password(peer, proof).await.map(Some)
     }
 
     async fn by_password(&self, peer: &Peer, proof: Proof) -> Result<Arc<Identity>, ApiError> {
@@ -138,7 +154,7 @@ impl Callers {
     fn refused(&self, peer: &Peer, user: &str, rejected: Rejected) -> ApiError {
         let why = crate::error_chain(&rejected);
         tracing::info!(peer = %peer.address, %user, error = why, "a call to the API was refused");
-        self.access.audit.tell(|| refused_login(peer.address.ip(), user, why.clone()));
+        self.access.audit.tell(|| refused_login(self.door, peer.address.ip(), user, why.clone()));
         let code = match rejected.refusal {
             Refusal::TooMany | Refusal::KeysAwaited | Refusal::Connections => Code::LIMIT_REACHED,
             _ => Code::IDENTITY_REFUSED,
@@ -154,14 +170,14 @@ impl Callers {
 }
 
 /// Somebody who was not let in.
-pub(super) fn refused_login(from: IpAddr, user: &str, why: String) -> Entry {
+pub(super) fn refused_login(door: &'static str, from: IpAddr, user: &str, why: String) -> Entry {
     Entry {
         at: auth::now().wall,
         outcome: Outcome::Refused,
         who: if user.is_empty() { String::new() } else { format!("user {user}") },
         client: String::new(),
         from: Some(from),
-        door: "api",
+        door,
         what: "login".to_owned(),
         target: String::new(),
         rule: why,
@@ -169,13 +185,12 @@ pub(super) fn refused_login(from: IpAddr, user: &str, why: String) -> Entry {
 }
 
 /// What came with a call; none if nothing did.
-fn authorization(metadata: &MetadataMap, from: IpAddr) -> Result<Option<Proof>, ApiError> {
-    let Some(value) = metadata.get("authorization") else { return Ok(None) };
+fn proof_of(authorization: Option<&[u8]>, from: IpAddr) -> Result<Option<Proof>, ApiError> {
+    let Some(bytes) = authorization else { return Ok(None) };
     let malformed = || {
-        let text = "the call's authorization is neither Bearer with a token nor Basic with a user name and password";
+        let text = "the authorization is neither Bearer with a token nor Basic with a user name and password";
         ApiError::new(Code::IDENTITY_REFUSED, text)
     };
-    let bytes = value.as_encoded_bytes();
     if bytes.len() > AUTHORIZATION_BYTES_MAX {
         return Err(malformed());
     }
@@ -219,9 +234,7 @@ mod tests {
             (String::new(), Err(())),
             (long, Err(())),
         ] {
-            let mut metadata = MetadataMap::new();
-            metadata.insert("authorization", text.parse().unwrap());
-            let got = authorization(&metadata, [192, 0, 2, 1].into());
+            let got = proof_of(Some(text.as_bytes()), [192, 0, 2, 1].into());
             let shown = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
             let got = got.map(Option::unwrap).map(|proof| match (&proof.token, &proof.username) {
                 (Some(token), None) => format!("token {}", shown(token)),
@@ -234,6 +247,6 @@ mod tests {
                 (got, _) => panic!("{text}: {got:?}"),
             }
         }
-        assert!(authorization(&MetadataMap::new(), [192, 0, 2, 1].into()).unwrap().is_none());
+        assert!(proof_of(None, [192, 0, 2, 1].into()).unwrap().is_none());
     }
 }

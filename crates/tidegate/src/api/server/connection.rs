@@ -96,7 +96,10 @@ async fn admit(
             };
             tracing::warn!(%peer, %code, %error, cause, "a connection to the API was refused");
             if code == Code::IDENTITY_REFUSED {
-                entrance.access.audit.tell(|| refused_login(peer.ip(), "", error.to_string()));
+                entrance
+                    .access
+                    .audit
+                    .tell(|| refused_login("api", peer.ip(), "", error.to_string()));
             }
         }
         Err(_) => tracing::warn!(%peer, max = ?HANDSHAKE_MAX, "a TLS handshake took too long"),

@@ -44,7 +44,7 @@ impl Service {
     ) -> Self {
         Self {
             frames,
-            callers: Callers::new(config.access.clone()),
+            callers: Callers::new(config.access.clone(), "api"),
             node: config.node.clone(),
             frame_bytes_max: config.frame_bytes_max,
             started_at: clock::now(),

@@ -1,0 +1,561 @@
+//! `tidegate flow check`, `run` and `train`: flows and models without a node.
+
+use std::{
+    fs,
+    io::{self, BufRead, BufReader, Read as _, Write},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::{Args, Subcommand};
+use tidegate_client::ApiError;
+use tidegate_flow::{
+    EmittedPayload, Flow, Message, Output, Reason, Stats, Verdict,
+    train::{self, EXAMPLES_BYTES_MAX, LinearTraining, TreeTraining},
+};
+use tidegate_message::{Code, check_topic_name};
+
+use super::{args::plain, print, unprinted};
+use crate::{
+    clock,
+    config::units,
+    flow::{Flows, file::FlowFile},
+};
+
+/// Longest line that is fed to a flow.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+/// Most levels of a topic.
+const LEVELS_MAX: usize = 256;
+
+/// Arguments of `tidegate flow`.
+#[derive(Args, Clone, Debug)]
+pub struct FlowArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub what: FlowCommand,
+}
+
+/// What can be done with flows.
+#[derive(Subcommand, Clone, Debug)]
+pub enum FlowCommand {
+    /// Read and compile the flows of a file, and say what they are; exit status 2 where one could not run
+    Check(CheckArgs),
+    /// Feed messages, one a line, to the flows of a file, and print what becomes of each
+    Run(RunArgs),
+    /// Learn a model from examples in CSV with a line of names, and write it as JSON
+    Train(TrainArgs),
+}
+
+/// Arguments of `tidegate flow check`.
+#[derive(Args, Clone, Debug)]
+pub struct CheckArgs {
+    /// File of flows
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Folder of models, tables and sets [default: models beside the file]
+    #[arg(long, value_name = "DIR")]
+    pub models: Option<PathBuf>,
+}
+
+/// Arguments of `tidegate flow run`.
+#[derive(Args, Clone, Debug)]
+pub struct RunArgs {
+    /// The flows
+    #[command(flatten)]
+    pub flows: CheckArgs,
+    /// File of messages, each line a payload; - for the standard input
+    #[arg(long, value_name = "FILE")]
+    pub input: PathBuf,
+    /// Topic of all messages
+    #[arg(long, value_name = "TOPIC", required_unless_present = "topic_column")]
+    pub topic: Option<String>,
+    /// Each line begins with its topic and a comma; a topic with a comma stands in double quotes
+    #[arg(long, conflicts_with = "topic")]
+    pub topic_column: bool,
+    /// Lines are payloads in hexadecimal digits, for formats that are not text
+    #[arg(long)]
+    pub hex: bool,
+    /// Time between two messages, for windows that go by when messages arrive
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = units::duration)]
+    pub every: Duration,
+    /// Print what is published and what is bad alone
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// Arguments of `tidegate flow train`.
+#[derive(Args, Clone, Debug)]
+pub struct TrainArgs {
+    /// What is learned.
+    #[command(subcommand)]
+    pub what: TrainCommand,
+}
+
+/// What can be learned.
+#[derive(Subcommand, Clone, Debug)]
+pub enum TrainCommand {
+    /// A number from numbers, by least squares
+    Regression {
+        /// The examples.
+        #[command(flatten)]
+        examples: ExampleArgs,
+        /// How much large coefficients are held back, 0 or more; above 0 where columns follow from one another
+        #[arg(long, value_name = "NUMBER", default_value_t = 0.0)]
+        ridge: f64,
+    },
+    /// A class from numbers, by questions
+    Tree {
+        /// The examples.
+        #[command(flatten)]
+        examples: ExampleArgs,
+        /// Most questions on the way to a class, 1 to 32
+        #[arg(long, value_name = "COUNT", default_value_t = TreeTraining::default().depth_max)]
+        depth_max: u32,
+        /// Fewest examples that a class is said for
+        #[arg(long, value_name = "COUNT", default_value_t = TreeTraining::default().leaf_rows_min)]
+        leaf_rows_min: usize,
+    },
+}
+
+/// Examples, and where the model goes.
+#[derive(Args, Clone, Debug)]
+pub struct ExampleArgs {
+    /// File of examples; - for the standard input
+    #[arg(long, value_name = "FILE")]
+    pub input: PathBuf,
+    /// The column that is to be predicted
+    #[arg(long, value_name = "COLUMN")]
+    pub target: String,
+    /// The columns that it is predicted from
+    #[arg(long, value_name = "COLUMN,…", value_delimiter = ',', required = true)]
+    pub features: Vec<String>,
+    /// File for the model [default: the standard output]
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &FlowArgs) -> Result<(), ApiError> {
+    match &args.what {
+        FlowCommand::Check(args) => print(&check(args)?),
+        FlowCommand::Run(args) => {
+            let input = open(&args.input)?;
+            let mut out = io::BufWriter::new(io::stdout().lock());
+            let summary = feed(args, input, &mut out)?;
+            out.flush().map_err(unprinted)?;
+            // For people: what was asked for is on the standard output.
+            let _ = io::stderr().lock().write_all(summary.as_bytes());
+            Ok(())
+        }
+        FlowCommand::Train(args) => train(&args.what),
+    }
+}
+
+fn invalid(text: impl Into<String>, cause: &(dyn std::error::Error + 'static)) -> ApiError {
+    ApiError::new(Code::CONFIG_INVALID, text.into()).caused_by(crate::error_chain(cause))
+}
+
+/// What the flows of a file are, one paragraph each.
+fn check(args: &CheckArgs) -> Result<String, ApiError> {
+    let flows = Flows::new(1, 0, 0);
+    let text = || format!("{} cannot be run", args.file.display());
+    let plan = flows.plan_file(&args.file, args.models.as_deref()).map_err(|error| {
+        match std::error::Error::source(&error) {
+            Some(cause) => {
+                ApiError::new(Code::CONFIG_INVALID, text()).caused_by(crate::error_chain(cause))
+            }
+            None => invalid(text(), &error),
+        }
+    })?;
+    let mut said = String::new();
+    for name in plan.names() {
+        let Some(spec) = plan.spec(name) else { continue };
+        let kernels: Vec<_> = spec.steps.iter().map(|step| step.kernel()).collect();
+        said.push_str(&format!(
+            "flow {name}\n  topics  {}\n  fields  {}\n  steps   {}\n  state   at most {} bytes, of {} keys\n",
+            spec.topics.join(", "),
+            spec.parse.fields.iter().map(|field| &*field.name).collect::<Vec<_>>().join(", "),
+            if kernels.is_empty() { "none".to_owned() } else { kernels.join(", ") },
+            plan.state_bytes(name).unwrap_or(0),
+            spec.keys_max,
+        ));
+    }
+    Ok(plain_lines(&said))
+}
+
+fn plain_lines(text: &str) -> String {
+    text.lines().map(|line| plain(line) + "\n").collect()
+}
+
+fn open(path: &Path) -> Result<Box<dyn BufRead>, ApiError> {
+    if path == Path::new("-") {
+        return Ok(Box::new(io::stdin().lock()));
+    }
+    match fs::File::open(path) {
+        Ok(file) => Ok(Box::new(BufReader::new(file))),
+        Err(error) => Err(unread(path, error)),
+    }
+}
+
+fn unread(path: &Path, error: io::Error) -> ApiError {
+    let text = format!("{} cannot be read", path.display());
+    ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
+}
+
+/// Feeds each line of `input` to the flows that want its topic; what was counted, for people.
+fn feed(args: &RunArgs, mut input: impl BufRead, out: &mut impl Write) -> Result<String, ApiError> {
+    if let Some(topic) = &args.topic {
+        check_topic_name(topic, LEVELS_MAX)
+            .map_err(|error| invalid(format!("{topic:?} is no topic"), &error))?;
+    }
+    let text = || format!("{} cannot be run", args.flows.file.display());
+    let file = FlowFile::read(&args.flows.file, args.flows.models.as_deref())
+        .map_err(|error| invalid(text(), &error))?;
+    let flows = file.flows.iter().map(|(spec, models)| Flow::compile(spec, models));
+    let mut flows =
+        flows.collect::<Result<Vec<_>, _>>().map_err(|error| invalid(text(), &error))?;
+    let mut output = Output::new();
+    let (mut line, mut number, mut unwanted) = (Vec::new(), 0_u64, 0_u64);
+    let mut now = clock::now();
+    while read_line(&mut input, &args.input, number + 1, &mut line)? {
+        number += 1;
+        let wrong = |what: &str| {
+            let text = format!("{}:{number}: {what}", args.input.display());
+            ApiError::new(Code::CONFIG_INVALID, text)
+        };
+        let (topic, payload) = match &args.topic {
+            Some(topic) => (topic.clone(), &line[..]),
+            None => topic_column(&line).ok_or_else(|| wrong("no topic stands before a comma"))?,
+        };
+        if args.topic_column && check_topic_name(&topic, LEVELS_MAX).is_err() {
+            return Err(wrong(&format!(
+                "{topic:?} is no topic; it has 1 to 65535 bytes, no + and no #"
+            )));
+        }
+        let bytes;
+        let payload = if args.hex {
+            bytes = hex(payload).ok_or_else(|| wrong("no pairs of hexadecimal digits"))?;
+            &bytes[..]
+        } else {
+            payload
+        };
+        let mut is_wanted = false;
+        for flow in flows.iter_mut().filter(|flow| flow.matches(&topic)) {
+            is_wanted = true;
+            flow.run(now, &[Message { topic: &topic, payload }], &mut output);
+            let lines = lines(flow, number, &topic, payload, &output, args);
+            out.write_all(lines.as_bytes()).map_err(unprinted)?;
+        }
+        unwanted += u64::from(!is_wanted);
+        now = now + args.every;
+    }
+    let mut summary = format!("{number} messages\n");
+    if unwanted > 0 {
+        summary.push_str(&format!("{unwanted} of them are on topics that no flow wants\n"));
+    }
+    for flow in &flows {
+        summary.push_str(&counted(flow.name(), &flow.stats()));
+    }
+    Ok(summary)
+}
+
+/// The next line, without its end; false at the end of the input.
+fn read_line(
+    input: &mut impl BufRead,
+    path: &Path,
+    number: u64,
+    line: &mut Vec<u8>,
+) -> Result<bool, ApiError> {
+    line.clear();
+    let mut part = input.take(LINE_BYTES_MAX + 1);
+    let count = part.read_until(b'\n', line).map_err(|error| unread(path, error))?;
+    if count as u64 > LINE_BYTES_MAX {
+        let text =
+            format!("{}:{number}: a line has at most {LINE_BYTES_MAX} bytes", path.display());
+        return Err(ApiError::new(Code::CONFIG_INVALID, text));
+    }
+    for end in [b'\n', b'\r'] {
+        if line.last() == Some(&end) {
+            line.pop();
+        }
+    }
+    Ok(count > 0)
+}
+
+/// What stands before the first comma, or between double quotes before one, and what stands behind.
+fn topic_column(line: &[u8]) -> Option<(String, &[u8])> {
+    let (topic, payload) = match line.strip_prefix(b"\"") {
+        Some(quoted) => {
+            let end = quoted.windows(2).position(|pair| pair == b"\",")?;
+            (&quoted[..end], &quoted[end + 2..])
+        }
+        None => {
+            let end = line.iter().position(|byte| *byte == b',')?;
+            (&line[..end], &line[end + 1..])
+        }
+    };
+    Some((String::from_utf8(topic.to_vec()).ok()?, payload))
+}
+
+fn hex(digits: &[u8]) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let (pairs, rest) = digits.trim_ascii().as_chunks::<2>();
+    if !rest.is_empty() {
+        return None;
+    }
+    pairs.iter().map(|[high, low]| Some((digit(*high)? << 4 | digit(*low)?) as u8)).collect()
+}
+
+/// What became of one message in one flow.
+fn lines(
+    flow: &Flow,
+    number: u64,
+    topic: &str,
+    payload: &[u8],
+    output: &Output,
+    args: &RunArgs,
+) -> String {
+    let name = flow.name();
+    let shown = |payload: &[u8]| match args.hex {
+        true => payload.iter().map(|byte| format!("{byte:02x}")).collect(),
+        false => plain(&String::from_utf8_lossy(payload)),
+    };
+    let mut lines = String::new();
+    for verdict in output.verdicts().filter(|_| !args.quiet) {
+        let line = match verdict {
+            Verdict::Pass => format!("{name}: pass {topic} {}\n", shown(payload)),
+            Verdict::Replace(payload) => format!("{name}: replace {topic} {}\n", shown(payload)),
+            Verdict::Drop => format!("{name}: drop {topic} {}\n", shown(payload)),
+        };
+        lines.push_str(&line);
+    }
+    for (_, bad) in output.bad() {
+        let field = bad.field.and_then(|field| flow.field_name(field));
+        let field = field.map(|field| format!("{field:?}: ")).unwrap_or_default();
+        lines.push_str(&format!("{name}: bad line {number}: {field}{}\n", bad.reason));
+    }
+    for emission in output.emissions() {
+        let line = match emission.payload {
+            EmittedPayload::Made(payload) => {
+                format!("{name}: emit {} {}\n", plain(emission.topic), shown(payload))
+            }
+            EmittedPayload::Original(_) => {
+                format!("{name}: dead {} {}\n", plain(emission.topic), shown(payload))
+            }
+        };
+        lines.push_str(&line);
+    }
+    lines
+}
+
+fn counted(name: &str, stats: &Stats) -> String {
+    let mut text = format!(
+        "flow {name}: {} messages, {} filtered, {} published, {} keys",
+        stats.messages, stats.filtered, stats.emitted, stats.keys
+    );
+    for (count, what) in [
+        (stats.mended, "mended"),
+        (stats.unsent, "unsent"),
+        (stats.late, "late"),
+        (stats.unlearned, "unlearned"),
+        (stats.evicted, "evicted"),
+        (stats.expired, "expired"),
+    ] {
+        if count > 0 {
+            text.push_str(&format!(", {count} {what}"));
+        }
+    }
+    for (reason, count) in Reason::ALL.iter().zip(stats.bad).filter(|(_, count)| *count > 0) {
+        text.push_str(&format!(", {count} bad ({})", reason.word()));
+    }
+    text.push('\n');
+    text
+}
+
+fn train(what: &TrainCommand) -> Result<(), ApiError> {
+    let (TrainCommand::Regression { examples, .. } | TrainCommand::Tree { examples, .. }) = what;
+    let mut csv = String::new();
+    open(&examples.input)?
+        .take(EXAMPLES_BYTES_MAX as u64 + 1)
+        .read_to_string(&mut csv)
+        .map_err(|error| unread(&examples.input, error))?;
+    let (json, said) = learn(what, &csv)?;
+    match &examples.output {
+        Some(path) => fs::write(path, &json).map_err(|error| {
+            let text = format!("{} cannot be written", path.display());
+            ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
+        })?,
+        None => print(&json)?,
+    }
+    // For people: the model is what was asked for.
+    let _ = io::stderr().lock().write_all(said.as_bytes());
+    Ok(())
+}
+
+/// The model as JSON, and how well it fits.
+fn learn(what: &TrainCommand, csv: &str) -> Result<(String, String), ApiError> {
+    let failed = |examples: &ExampleArgs, error: train::TrainError| {
+        invalid(format!("nothing can be learned from {}", examples.input.display()), &error)
+    };
+    match what {
+        TrainCommand::Regression { examples, ridge } => {
+            let (target, features) = (examples.target.clone(), examples.features.clone());
+            let fit = train::linear(csv, &LinearTraining { target, features, ridge: *ridge })
+                .map_err(|error| failed(examples, error))?;
+            let said = format!(
+                "{} examples; R² {:.4}; error {:.6} (root mean square)\n",
+                fit.rows, fit.r_squared, fit.error
+            );
+            Ok((fit.model.to_json(), said))
+        }
+        TrainCommand::Tree { examples, depth_max, leaf_rows_min } => {
+            let training = TreeTraining {
+                target: examples.target.clone(),
+                features: examples.features.clone(),
+                depth_max: *depth_max,
+                leaf_rows_min: *leaf_rows_min,
+            };
+            let fit = train::tree(csv, &training).map_err(|error| failed(examples, error))?;
+            let said = format!("{} examples; {:.4} of them right\n", fit.rows, fit.accuracy);
+            Ok((fit.model.to_json(), said))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    const FLOW: &str = r#"
+[flow.t]
+topics = ["t/#"]
+forward = "kept"
+bad = "dead-letter"
+parse = { format = "csv", fields = ["id:text", "x"] }
+
+[[flow.t.step]]
+kernel = "range-filter"
+field = "x"
+max = 100
+
+[[flow.t.step]]
+kernel = "threshold"
+field = "x"
+above = 50
+
+[[flow.t.step]]
+kernel = "notify"
+when = "x_over"
+topic = "alarm/{level:1}"
+payload = "{field:id} {field:x}"
+"#;
+
+    fn parsed(line: &str) -> FlowCommand {
+        match Cli::try_parse_from(line.split_whitespace()).expect("a command").command {
+            Command::Flow(args) => args.what,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn fed(line: &str, input: &str) -> Result<(String, String), ApiError> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("t.toml");
+        fs::write(&path, FLOW).expect("a file");
+        let FlowCommand::Run(args) = parsed(&line.replace("FILE", &path.display().to_string()))
+        else {
+            panic!("{line}")
+        };
+        let mut out = Vec::new();
+        let summary = feed(&args, input.as_bytes(), &mut out)?;
+        Ok((String::from_utf8(out).expect("text"), summary))
+    }
+
+    #[test]
+    fn what_becomes_of_each_message_is_printed() {
+        let line = "tidegate flow run FILE --input - --topic t/1";
+        let (out, summary) = fed(line, "a,10\na,60\r\na,x\na,200").expect("it runs");
+        let expected = "\
+t: pass t/1 a,10
+t: pass t/1 a,60
+t: emit alarm/1 a 60
+t: drop t/1 a,x
+t: bad line 3: \"x\": the field is no decimal number
+t: dead dead/t/t/1 a,x
+t: drop t/1 a,200
+";
+        assert_eq!(out, expected);
+        let expected = "4 messages\nflow t: 4 messages, 1 filtered, 2 published, 0 keys, 1 bad (not-a-number)\n";
+        assert_eq!(summary, expected);
+    }
+
+    #[test]
+    fn topics_may_stand_before_payloads() {
+        let line = "tidegate flow run FILE --input - --topic-column --quiet";
+        let (out, summary) = fed(line, "t/1,a,60\n\"t/x,y\",a,70\nu,a,60\n").expect("it runs");
+        assert_eq!(out, "t: emit alarm/1 a 60\nt: emit alarm/x,y a 70\n");
+        assert!(summary.starts_with("3 messages\n1 of them"), "{summary}");
+        let line = "tidegate flow run FILE --input - --topic t/1 --hex --quiet";
+        let (out, _) = fed(line, "612c3630\n").expect("it runs");
+        assert_eq!(out, "t: emit alarm/1 612036 30\n".replace("612036 30", "61203630"));
+    }
+
+    #[test]
+    fn input_that_is_none_is_named_with_its_line() {
+        for (arguments, input, expected) in [
+            ("--topic-column", "t/1,1\nno topic", "-:2: no topic stands before a comma"),
+            ("--topic-column", "t/#,1", "-:1: \"t/#\" is no topic"),
+            ("--topic t/+", "", "\"t/+\" is no topic"),
+            ("--topic t --hex", "12\n1", "-:2: no pairs of hexadecimal digits"),
+        ] {
+            let line = format!("tidegate flow run FILE --input - {arguments}");
+            let error = fed(&line, input).expect_err(expected);
+            assert_eq!(error.code(), Code::CONFIG_INVALID);
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_flow_is_described_or_refused_with_its_place() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("t.toml");
+        let args = CheckArgs { file: path.clone(), models: None };
+        fs::write(&path, FLOW).expect("a file");
+        let said = check(&args).expect("it could run");
+        let expected = "flow t\n  topics  t/#\n  fields  id, x\n  steps   range-filter, threshold, notify\n  \
+                        state   at most 0 bytes, of 65536 keys\n";
+        assert_eq!(said, expected);
+        fs::write(&path, FLOW.replace("x_over", "y_over")).expect("a file");
+        let error = check(&args).expect_err("no such field");
+        let chain = crate::error_chain(&error);
+        assert!(
+            chain.contains("flow \"t\", step 3 (notify): no field \"y_over\" is known here"),
+            "{chain}"
+        );
+        fs::remove_file(&path).expect("it is there");
+        let chain = crate::error_chain(&check(&args).expect_err("no file"));
+        assert!(chain.contains("t.toml cannot be read"), "{chain}");
+    }
+
+    #[test]
+    fn models_are_learned_or_refused() {
+        let line = "tidegate flow train regression --input x.csv --target y --features a,b";
+        let FlowCommand::Train(TrainArgs { what }) = parsed(line) else { panic!("{line}") };
+        let csv = "a,b,y\n1,0,3\n2,1,6\n3,5,12\n0,0,1\n";
+        let (json, said) = learn(&what, csv).expect("it is learned");
+        let model = tidegate_flow::Model::parse(json.as_bytes()).expect("a model");
+        assert_eq!(model.target(), "y");
+        assert!(said.starts_with("4 examples; R² 1.0000;"), "{said}");
+        let error = learn(&what, "a,y\n1,2\n").expect_err("a column is missing");
+        assert!(crate::error_chain(&error).contains("no column is called \"b\""), "{error:?}");
+        let line =
+            "tidegate flow train tree --input x.csv --target y --features a --leaf-rows-min 1";
+        let FlowCommand::Train(TrainArgs { what }) = parsed(line) else { panic!("{line}") };
+        let (json, said) = learn(&what, "a,y\n1,low\n2,low\n8,high\n9,high\n").expect("learned");
+        assert!(
+            json.contains("\"tree\"") && said == "4 examples; 1.0000 of them right\n",
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,254 @@
+//! Ways in beside MQTT: datagrams, HTTP, CoAP and WebSocket, whose messages become messages like all others.
+//!
+//! ```text
+//!  UDP ───────────▶ a thread: topic by a template ── QoS 0 ─┐
+//!  CoAP ──▶ state machine ─┐                                ├─▶ loopback ─▶ shard of the broker ─▶ flows, sessions, journal
+//!  HTTP ──▶ lines, JSON ───┼─▶ Publisher ── QoS 1 ──────────┘
+//!  WebSocket ──▶ objects ──┘       ▲
+//!                                  └── PUBACK ◀── then the sender is answered
+//! ```
+//!
+//! A listener is a client of this node's broker, as a bridge is: what it brings is authorized, looked at by flows, routed and kept
+//! like any other message. Each has a thread, so that none holds up another.
+//!
+//! Always true: who is answered that a message was taken is answered after the broker has taken it; each thing that is not taken
+//! is counted under its reason; nothing that a sender does makes a listener hold more than its bounds.
+
+mod coap;
+mod counters;
+mod door;
+mod http;
+mod inlet;
+mod line;
+mod publisher;
+mod refused;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod topic;
+mod udp;
+mod websocket;
+#[cfg(feature = "xdp")]
+mod xdp;
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener, UdpSocket},
+    sync::{Arc, PoisonError, RwLock},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use tidegate_auth::limits::{Limits, Meter};
+use tidegate_broker::Shared;
+use tokio_util::sync::CancellationToken;
+
+use self::counters::Counters;
+#[cfg(feature = "xdp")]
+pub use self::xdp::XdpSettings;
+pub use self::{
+    counters::IngestReport,
+    settings::{Format, IngestSettings, Kind, ServerTls},
+    topic::{NoTag, Place, Template, TemplateError},
+};
+use crate::{
+    access::Access,
+    health::{Health, Pulse},
+    mqtt::server::{Connector, Server},
+};
+pub(crate) use settings::all as settings_of;
+
+/// A listener's loop comes round at least so often, or it hangs.
+const PULSE: Duration = Duration::from_secs(20);
+
+/// A running listener; it stops when dropped.
+#[derive(Debug)]
+pub struct Ingest {
+    context: Arc<Context>,
+    address: SocketAddr,
+    stop: CancellationToken,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Why a listener cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum IngestError {
+    /// Its address cannot be listened on.
+    #[error("ingest.{name} cannot listen on {address}")]
+    Listen {
+        /// Its name.
+        name: Arc<str>,
+        /// Its address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Datagrams cannot be received as it is told to.
+    #[error("ingest.{name} cannot receive by {method}; receive = \"auto\" takes what there is")]
+    Receive {
+        /// Its name.
+        name: Arc<str>,
+        /// The method.
+        method: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system gives no threads or descriptors.
+    #[error("the thread of ingest.{name} cannot be started")]
+    Start {
+        /// Its name.
+        name: Arc<str>,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// What all parts of a listener look at.
+#[derive(Debug)]
+struct Context {
+    live: RwLock<Arc<Live>>,
+    counters: Counters,
+    access: Access,
+    connector: Connector,
+    shared: Arc<Shared>,
+    #[cfg(feature = "xdp")]
+    filter: xdp::Slot,
+}
+
+/// What is exchanged while a listener runs.
+#[derive(Debug)]
+struct Live {
+    settings: IngestSettings,
+    /// Of all its senders together.
+    meter: Meter,
+}
+
+impl Live {
+    fn new(settings: IngestSettings) -> Self {
+        let messages_per_second = settings.rate_max.map(|rate| u64::from(rate.get()));
+        let meter = Meter::new(Limits { messages_per_second, ..Limits::NONE });
+        Self { settings, meter }
+    }
+}
+
+impl Context {
+    /// What holds for what comes in now.
+    fn live(&self) -> Arc<Live> {
+        self.live.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Each count with its name.
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        #[cfg_attr(
+            not(feature = "xdp"),
+            expect(unused_mut, reason = "a filter has counts of its own")
+        )]
+        let mut counts = self.counters.report().named();
+        #[cfg(feature = "xdp")]
+        counts.extend(self.filter.counts());
+        counts
+    }
+}
+
+impl Ingest {
+    /// Listens, and hands what comes in to `server`; the thread is a pulse of `health`.
+    ///
+    /// # Errors
+    /// [`IngestError`].
+    pub fn start(
+        settings: IngestSettings,
+        server: &Server,
+        access: Access,
+        health: &Health,
+    ) -> Result<Self, IngestError> {
+        let (name, kind) = (settings.name.clone(), settings.kind);
+        let listen = settings.listen;
+        let failed = |source| IngestError::Listen { name: name.clone(), address: listen, source };
+        let context = Arc::new(Context {
+            live: RwLock::new(Arc::new(Live::new(settings))),
+            counters: Counters::default(),
+            access,
+            connector: server.connector(),
+            shared: server.shared().clone(),
+            #[cfg(feature = "xdp")]
+            filter: xdp::Slot::default(),
+        });
+        let stop = CancellationToken::new();
+        let pulse = health.pulse(format!("ingest {name}"), PULSE);
+        let parts = (context.clone(), stop.clone(), pulse);
+        let (address, thread) = match kind {
+            Kind::Udp => {
+                let socket = UdpSocket::bind(listen).map_err(failed)?;
+                let address = socket.local_addr().map_err(failed)?;
+                (address, udp::start(parts, socket)?)
+            }
+            Kind::Http | Kind::WebSocket => {
+                let listener = TcpListener::bind(listen).map_err(failed)?;
+                let address = listener.local_addr().map_err(failed)?;
+                (address, http::start(parts, listener)?)
+            }
+            Kind::Coap => {
+                let socket = UdpSocket::bind(listen).map_err(failed)?;
+                let address = socket.local_addr().map_err(failed)?;
+                (address, coap::start(parts, socket)?)
+            }
+        };
+        let told = Arc::downgrade(&context);
+        server.shared().tell_in_sys(format!("ingest/{name}"), move || {
+            told.upgrade().map(|context| context.counts())
+        });
+        tracing::info!(ingest = %name, kind = kind.word(), %address, "ingest served");
+        #[cfg(feature = "xdp")]
+        context.filter.exchange(&context.live().settings, address);
+        Ok(Self { context, address, stop, thread: Some(thread) })
+    }
+
+    /// Goes by `new` from now on; false if its socket would have to be made anew, and then nothing has changed.
+    pub fn exchange(&self, new: IngestSettings) -> bool {
+        let mut live = self.context.live.write().unwrap_or_else(PoisonError::into_inner);
+        let keeps = new.keeps_socket_of(&live.settings);
+        if keeps && new != live.settings {
+            *live = Arc::new(Live::new(new));
+        }
+        // The kernel may take its time; who receives must not wait for it.
+        drop(live);
+        #[cfg(feature = "xdp")]
+        if keeps {
+            self.context.filter.exchange(&self.context.live().settings, self.address);
+        }
+        keeps
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it has done.
+    pub fn report(&self) -> IngestReport {
+        self.context.counters.report()
+    }
+}
+
+impl Drop for Ingest {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of an ingest listener panicked");
+        }
+    }
+}
+
+type Parts = (Arc<Context>, CancellationToken, Pulse);
+
+/// A thread of the listener's name.
+fn spawn(
+    name: &Arc<str>,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, IngestError> {
+    // The kernel keeps fifteen characters of it.
+    let thread = thread::Builder::new().name(format!("in-{name}"));
+    thread.spawn(work).map_err(|source| IngestError::Start { name: name.clone(), source })
+}

@@ -1,0 +1,411 @@
+//! HTTP/1.1: lines as InfluxDB's clients send them, and payloads under the name of their topic.
+//!
+//! | request | is |
+//! |---|---|
+//! | `POST /write`, `POST /api/v2/write` | lines of InfluxDB's protocol |
+//! | `POST /ingest/TOPIC` | a payload, or several |
+//! | `GET /ingest` | the opening of a WebSocket |
+//! | `GET /ping`, `GET /health` | whether somebody listens |
+//!
+//! Always true: 204 is said after the broker has taken all of it; a body is not read beyond the listener's bound, and all bodies
+//! together hold at most [`HELD_BYTES`].
+
+mod array;
+mod body;
+mod lines;
+mod post;
+mod senml;
+
+use std::{
+    convert::Infallible, io, net::SocketAddr, sync::Arc, thread::JoinHandle, time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::Incoming,
+    header::{self, HeaderValue},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tidegate_client::ApiError;
+use tidegate_message::Code;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    Context, IngestError, Kind, Live, Parts,
+    counters::add,
+    door::{Caller, Door},
+    inlet::Message,
+    publisher::{Publisher, PublisherTask},
+    refused::Refused,
+    spawn,
+};
+use crate::{api::server::caller::Peer, clock};
+
+/// Bytes of all bodies that are held at a time.
+const HELD_BYTES: usize = 64 << 20;
+/// Lines of a request's head, and its bytes.
+const HEADERS_MAX: usize = 64;
+const HEAD_BYTES_MAX: usize = 32 << 10;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long requests may take to end after a stop.
+const GRACE: Duration = Duration::from_secs(2);
+
+type Answer = Response<Full<Bytes>>;
+
+pub(super) fn start(
+    (context, stop, pulse): Parts,
+    listener: std::net::TcpListener,
+) -> Result<JoinHandle<()>, IngestError> {
+    let name = context.live().settings.name.clone();
+    let failed = |source| IngestError::Start { name: name.clone(), source };
+    listener.set_nonblocking(true).map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(failed)?;
+    spawn(&name, move || {
+        let served = runtime.block_on(async {
+            let beating = tokio::spawn(pulse.keep());
+            let served = serve(context.clone(), listener, stop).await;
+            beating.abort();
+            served
+        });
+        if let Err(error) = served {
+            tracing::error!(ingest = %context.live().settings.name, %error, "the listener ended");
+        }
+    })
+}
+
+/// What requests share.
+#[derive(Debug)]
+pub(super) struct Http {
+    pub(super) context: Arc<Context>,
+    pub(super) door: Door,
+    pub(super) publisher: Publisher,
+    /// Of bodies, in KiB.
+    held: Semaphore,
+    /// WebSockets, which outlive the request that opened them.
+    pub(super) upgraded: TaskTracker,
+    pub(super) stop: CancellationToken,
+}
+
+async fn serve(
+    context: Arc<Context>,
+    listener: std::net::TcpListener,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    let live = context.live();
+    let (name, session) = (live.settings.name.clone(), live.settings.session.clone());
+    drop(live);
+    let (task, publisher, _) = PublisherTask::new(context.connector.clone(), name, None, session);
+    // It answers those who are still here after the stop.
+    let last = CancellationToken::new();
+    let publishing = tokio::spawn(task.run(last.clone()));
+    let http = Arc::new(Http {
+        door: Door::new(context.clone()),
+        context: context.clone(),
+        publisher,
+        held: Semaphore::new(HELD_BYTES >> 10),
+        upgraded: TaskTracker::new(),
+        stop: stop.clone(),
+    });
+    let mut connections = JoinSet::new();
+    loop {
+        let may_accept =
+            connections.len() + http.upgraded.len() < context.live().settings.connections_max;
+        tokio::select! {
+            () = stop.cancelled() => break,
+            Some(ended) = connections.join_next() => report(ended),
+            () = sleep(ACCEPT_PAUSE), if !may_accept => {}
+            accepted = listener.accept(), if may_accept => match accepted {
+                Ok((socket, peer)) => {
+                    add(&context.counters.connections, 1);
+                    connections.spawn(greet(http.clone(), socket, peer, stop.clone()));
+                }
+                Err(error) => {
+                    // Most likely out of file descriptors: wait for some to come free.
+                    tracing::warn!(%error, "nobody can connect to ingest");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+    let drain = async {
+        while let Some(ended) = connections.join_next().await {
+            report(ended);
+        }
+        http.upgraded.close();
+        http.upgraded.wait().await;
+    };
+    // What is left is aborted.
+    let _ = timeout(GRACE, drain).await;
+    drop(connections);
+    last.cancel();
+    publishing.await.map_err(io::Error::other)
+}
+
+fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a connection to ingest broke; this is a bug");
+    }
+}
+
+/// Serves a connection, by TLS where it is spoken.
+async fn greet(http: Arc<Http>, socket: TcpStream, address: SocketAddr, stop: CancellationToken) {
+    let live = http.context.live();
+    let Some(tls) = &live.settings.tls else {
+        return converse(http, socket, address, stop).await;
+    };
+    let (acceptor, most) = (TlsAcceptor::from(tls.config.clone()), live.settings.request_timeout);
+    drop(live);
+    let shaken = tokio::select! {
+        () = stop.cancelled() => return,
+        shaken = timeout(most, acceptor.accept(socket)) => shaken,
+    };
+    match shaken {
+        Ok(Ok(stream)) => converse(http, stream, address, stop).await,
+        Ok(Err(error)) => {
+            add(&http.context.counters.denied, 1);
+            tracing::debug!(%error, %address, "a TLS handshake with ingest failed");
+        }
+        Err(_) => add(&http.context.counters.timed_out, 1),
+    }
+}
+
+/// Answers one connection's requests, until it is silent for too long.
+async fn converse<S>(http: Arc<Http>, stream: S, address: SocketAddr, stop: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let silent_max = http.context.live().settings.request_timeout;
+    let peer = Arc::new(Peer::new(address, None));
+    let service = service_fn(|request| {
+        let (http, peer) = (http.clone(), peer.clone());
+        async move { Ok::<_, Infallible>(http.answer(request, &peer, address).await) }
+    });
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(silent_max)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(HEAD_BYTES_MAX);
+    let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
+    let mut connection = std::pin::pin!(connection);
+    let served = tokio::select! {
+        served = connection.as_mut() => served,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = served {
+        if error.is_timeout() {
+            add(&http.context.counters.timed_out, 1);
+        }
+        tracing::debug!(%error, %address, "a connection to ingest broke off");
+    }
+}
+
+impl Http {
+    async fn answer(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        peer: &Peer,
+        address: SocketAddr,
+    ) -> Answer {
+        let counters = &self.context.counters;
+        let path = request.uri().path().to_owned();
+        let is = |method: Method| *request.method() == method;
+        let is_read = is(Method::GET) || is(Method::HEAD);
+        let answered = match &*path {
+            "/ping" if is_read => return plain(StatusCode::NO_CONTENT),
+            "/health" if is_read => {
+                let body = r#"{"name":"tidegate","status":"pass"}"#;
+                return json(StatusCode::OK, body.to_owned());
+            }
+            "/ingest" if is(Method::GET) => self.open(request, peer, address).await,
+            _ if self.context.live().settings.kind == Kind::WebSocket => {
+                return self.not_here(StatusCode::NOT_FOUND, "");
+            }
+            "/write" | "/api/v2/write" if is(Method::POST) => {
+                self.lines(request, peer, address).await
+            }
+            _ if path.starts_with("/ingest/") && is(Method::POST) => {
+                self.post(request, peer, address).await
+            }
+            "/ping" | "/health" => return self.not_here(StatusCode::METHOD_NOT_ALLOWED, "GET"),
+            "/write" | "/api/v2/write" => {
+                return self.not_here(StatusCode::METHOD_NOT_ALLOWED, "POST");
+            }
+            _ if path.starts_with("/ingest/") => {
+                return self.not_here(StatusCode::METHOD_NOT_ALLOWED, "POST");
+            }
+            _ => return self.not_here(StatusCode::NOT_FOUND, ""),
+        };
+        match answered {
+            Ok(answer) => answer,
+            Err(refused) => {
+                add(refused.counter(counters), 1);
+                self.refuse(&refused, String::new())
+            }
+        }
+    }
+
+    async fn open(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        peer: &Peer,
+        address: SocketAddr,
+    ) -> Result<Answer, Refused> {
+        let caller = self.caller(&self.context.live(), &request, peer, address).await?;
+        self.websocket(request, caller, address).await
+    }
+
+    /// Who makes this request, if more is taken now.
+    async fn caller(
+        &self,
+        live: &Live,
+        request: &Request<Incoming>,
+        peer: &Peer,
+        address: SocketAddr,
+    ) -> Result<Caller, Refused> {
+        let authorization = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        let caller = self.door.enter(live, peer, address.ip(), authorization).await?;
+        self.door.may_send(live, &caller, clock::now())?;
+        Ok(caller)
+    }
+
+    /// Publishes messages that the caller may publish, and waits for the broker.
+    async fn publish(
+        &self,
+        live: &Live,
+        caller: &Caller,
+        messages: Vec<Message>,
+    ) -> Result<(), Refused> {
+        let (count, counters) = (messages.len() as u64, &self.context.counters);
+        let bytes = messages.iter().map(|message| message.payload.len() as u64).sum();
+        self.door.spend(live, caller, clock::now(), count, bytes);
+        let reasons = self.publisher.publish(messages).await?;
+        let refused: Vec<_> =
+            reasons.into_iter().filter_map(|reason| Refused::of_reason(reason).err()).collect();
+        add(&counters.published, count - refused.len() as u64);
+        add(&counters.published_bytes, bytes);
+        for one in &refused {
+            add(one.counter(counters), 1);
+        }
+        refused.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Says why not. `more` are further members of the answer's object, each with a comma before it.
+    fn refuse(&self, refused: &Refused, more: String) -> Answer {
+        let text = crate::error_chain(refused);
+        let text = serde_json::Value::from(text).to_string();
+        let code = refused.code();
+        // `error` is where InfluxDB's first clients look, `message` where its second ones do.
+        let body = format!(r#"{{"code":"{code}","message":{text},"error":{text}{more}}}"#);
+        let mut answer = json(refused.status(), body);
+        if let Some(after) = refused.retry_after() {
+            let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
+            answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        if answer.status() == StatusCode::UNAUTHORIZED {
+            let ask = HeaderValue::from_static("Basic realm=\"tidegate\", Bearer");
+            answer.headers_mut().insert(header::WWW_AUTHENTICATE, ask);
+        }
+        // The rest of a body that was not read would be taken for the next request.
+        if matches!(refused, Refused::TooLarge { .. } | Refused::Slow | Refused::Broken) {
+            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        answer
+    }
+
+    fn not_here(&self, status: StatusCode, allow: &'static str) -> Answer {
+        add(&self.context.counters.invalid, 1);
+        let text = match self.context.live().settings.kind {
+            Kind::WebSocket => {
+                "there are GET /ingest, which opens a WebSocket, GET /ping and GET /health"
+            }
+            _ => {
+                "there are POST /write, POST /api/v2/write, POST /ingest/TOPIC, GET /ingest, which opens a WebSocket, \
+                  GET /ping and GET /health"
+            }
+        };
+        let refused = Refused::Door(ApiError::new(Code::INGEST_INVALID, text));
+        let mut answer = self.refuse(&refused, String::new());
+        *answer.status_mut() = status;
+        if !allow.is_empty() {
+            answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allow));
+        }
+        answer
+    }
+}
+
+fn plain(status: StatusCode) -> Answer {
+    let mut answer = Response::new(Full::default());
+    *answer.status_mut() = status;
+    answer
+}
+
+fn json(status: StatusCode, body: String) -> Answer {
+    let mut answer = Response::new(Full::new(body.into()));
+    *answer.status_mut() = status;
+    let json = HeaderValue::from_static("application/json");
+    answer.headers_mut().insert(header::CONTENT_TYPE, json);
+    answer
+}
+
+/// The value of a parameter of a query, decoded; the first of its name.
+pub(super) fn parameter(query: Option<&str>, name: &str) -> Option<String> {
+    let mut parts = query?.split('&').map(|part| part.split_once('=').unwrap_or((part, "")));
+    let (_, value) = parts.find(|(found, _)| *found == name)?;
+    decode(&value.replace('+', " "))
+}
+
+/// What percent signs stand for; none if that is no text.
+fn decode(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let (digits, after) = rest.split_at_checked(2)?;
+        let digits = str::from_utf8(digits).ok().filter(|text| !text.starts_with('+'))?;
+        out.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = after;
+    }
+    String::from_utf8(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_and_paths_are_decoded() {
+        let query = Some("db=x&precision=ms&u=%C3%A4+b&flag");
+        for (name, expected) in
+            [("precision", Some("ms")), ("u", Some("ä b")), ("flag", Some("")), ("none", None)]
+        {
+            assert_eq!(parameter(query, name).as_deref(), expected, "{name}");
+        }
+        for (text, expected) in
+            [("a%2Fb", Some("a/b")), ("%", None), ("%+1", None), ("%zz", None), ("%ff", None)]
+        {
+            assert_eq!(decode(text).as_deref(), expected, "{text}");
+        }
+    }
+}

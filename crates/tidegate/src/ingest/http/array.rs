@@ -1,0 +1,94 @@
+//! The elements of a JSON array, as they are written.
+
+use serde::de::IgnoredAny;
+
+/// Why there are no elements.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::ingest) enum ArrayError {
+    #[error("the body is no JSON")]
+    Json(#[from] serde_json::Error),
+    #[error("the body is no array; write [ELEMENT, …], or leave out ?each")]
+    NoArray,
+}
+
+/// The elements of the array that `text` is, each as it is written, without blanks around it.
+///
+/// # Errors
+/// [`ArrayError`].
+pub(in crate::ingest) fn elements(text: &[u8]) -> Result<Vec<&[u8]>, ArrayError> {
+    // From here on brackets and quotes are known to be where they belong.
+    serde_json::from_slice::<IgnoredAny>(text)?;
+    let inside = text.trim_ascii().strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]"));
+    let inside = inside.ok_or(ArrayError::NoArray)?;
+    let mut elements = Vec::new();
+    let (mut depth, mut start) = (0_usize, 0);
+    let (mut in_text, mut is_escaped) = (false, false);
+    for (at, byte) in inside.iter().enumerate() {
+        if in_text {
+            match byte {
+                _ if is_escaped => is_escaped = false,
+                b'\\' => is_escaped = true,
+                b'"' => in_text = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_text = true,
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b',' if depth == 0 => {
+                elements.push(inside[start..at].trim_ascii());
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    let last = inside[start..].trim_ascii();
+    if !last.is_empty() {
+        elements.push(last);
+    }
+    Ok(elements)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_as_they_are_written() {
+        for (text, expected) in [
+            ("[]", vec![]),
+            (" [ 1.10 ,\n007e0x ]", vec!["!"]),
+            ("[1.10, {\"a\": [1,2]} ]", vec!["1.10", "{\"a\": [1,2]}"]),
+            (r#"["a,\"]", [[],[]], null]"#, vec![r#""a,\"]""#, "[[],[]]", "null"]),
+            ("{}", vec!["!"]),
+            ("[1", vec!["!"]),
+            ("", vec!["!"]),
+        ] {
+            let got = elements(text.as_bytes());
+            let got = got.map_or(vec!["!"], |all| {
+                all.into_iter().map(|element| str::from_utf8(element).unwrap()).collect()
+            });
+            assert_eq!(got, expected, "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_reads_as_an_array_is_cut_where_its_elements_end(
+            parts in proptest::collection::vec(r#"(\[|\]|\{|\}|,|:|"[a,\[\]]{0,3}"|"\\\\"|"\\""|1\.10|null| |\n){1}"#, 0..12),
+        ) {
+            let text = format!("[{}]", parts.concat());
+            let read = serde_json::from_str::<Vec<serde_json::Value>>(&text);
+            match (read, elements(text.as_bytes())) {
+                (Ok(values), Ok(elements)) => {
+                    let again = elements.iter().map(|element| serde_json::from_slice(element));
+                    assert_eq!(again.collect::<Result<Vec<serde_json::Value>, _>>().unwrap(), values);
+                }
+                (Err(_), Err(_)) => {}
+                (read, elements) => panic!("{text}: {read:?}, {elements:?}"),
+            }
+        }
+    }
+}

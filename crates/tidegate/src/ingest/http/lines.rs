@@ -1,0 +1,106 @@
+//! Lines of InfluxDB's protocol.
+
+use std::net::SocketAddr;
+
+use hyper::{Request, StatusCode, body::Incoming};
+use tidegate_wire::line_protocol::{Batch, Precision};
+
+use super::{Answer, Http, parameter, plain};
+use crate::{
+    api::server::caller::Peer,
+    ingest::{counters::add, inlet::Message, line, refused::Refused},
+};
+
+/// Lines that are named in an answer.
+const NAMED_MAX: usize = 16;
+
+impl Http {
+    /// Takes each line that can be taken, and tells of the others.
+    pub(super) async fn lines(
+        &self,
+        request: Request<Incoming>,
+        peer: &Peer,
+        address: SocketAddr,
+    ) -> Result<Answer, Refused> {
+        let live = self.context.live();
+        let settings = &live.settings;
+        let caller = self.caller(&live, &request, peer, address).await?;
+        let precision = parameter(request.uri().query(), "precision");
+        let precision = precision_of(precision.as_deref())?;
+        let (head, body) = request.into_parts();
+        let body = self.body(&live, &head.headers, body).await?;
+        let (mut messages, mut topic) = (Vec::new(), String::new());
+        let (mut allowed, mut wrong) = (String::new(), Vec::new());
+        for line in Batch::new(&body.bytes, precision) {
+            let line = match line {
+                Ok(line) => line,
+                Err(error) => {
+                    wrong.push((error.line, Refused::Invalid(error.to_string())));
+                    continue;
+                }
+            };
+            let first = messages.len();
+            let mut denied = None;
+            let mapped = line::messages(&line, settings, &mut topic, |topic, payload| {
+                // Lines of one series mostly follow one another.
+                if *allowed != *topic && denied.is_none() {
+                    match self.door.may_publish(&caller, topic) {
+                        Ok(()) => topic.clone_into(&mut allowed),
+                        Err(refused) => denied = Some(refused),
+                    }
+                }
+                let range = body.bytes.as_ptr_range();
+                let payload = match range.contains(&payload.as_ptr()) {
+                    true => body.bytes.slice_ref(payload),
+                    false => payload.to_vec().into(),
+                };
+                let retain = settings.retain;
+                messages.push(Message { topic: topic.into(), payload, retain, content_type: None });
+            });
+            if let Some(refused) = mapped.err().map(Refused::Line).or(denied) {
+                messages.truncate(first);
+                wrong.push((line.number(), refused));
+            }
+        }
+        for (_, refused) in &wrong {
+            add(refused.counter(&self.context.counters), 1);
+        }
+        let taken = messages.len();
+        self.publish(&live, &caller, messages).await?;
+        Ok(if wrong.is_empty() { plain(StatusCode::NO_CONTENT) } else { self.partly(taken, wrong) })
+    }
+
+    /// Some lines were not taken: as InfluxDB says it, and with each of them.
+    fn partly(&self, taken: usize, wrong: Vec<(u64, Refused)>) -> Answer {
+        let dropped = wrong.len();
+        let named: Vec<String> = wrong
+            .iter()
+            .take(NAMED_MAX)
+            .map(|(line, refused)| {
+                let text = serde_json::Value::from(crate::error_chain(refused));
+                format!(r#"{{"line":{line},"code":"{}","message":{text}}}"#, refused.code())
+            })
+            .collect();
+        let more = format!(r#","dropped":{dropped},"lines":[{}]"#, named.join(","));
+        let (_, first) = wrong.into_iter().next().expect("somebody was wrong");
+        // Only where nothing but rights stood against all of it is that what is said.
+        if taken == 0 && dropped == 1 {
+            return self.refuse(&first, more);
+        }
+        let text = crate::error_chain(&first);
+        let text = format!("partial write: {text} dropped={dropped}");
+        self.refuse(&Refused::Invalid(text), more)
+    }
+}
+
+fn precision_of(word: Option<&str>) -> Result<Precision, Refused> {
+    match word {
+        // The words of InfluxDB's first version.
+        Some("n") => Ok(Precision::Nanoseconds),
+        Some("u" | "µ") => Ok(Precision::Microseconds),
+        Some("") | None => Ok(Precision::Nanoseconds),
+        Some(word) => word.parse().map_err(|_| {
+            Refused::Invalid(format!("{word:?} is no precision; there are ns, us, ms and s"))
+        }),
+    }
+}

@@ -1,0 +1,77 @@
+//! Payloads under the name of their topic.
+//!
+//! `POST /ingest/plant/7/temperature` publishes the body to `plant/7/temperature`. With `?each`, a JSON array is a message for each of
+//! its elements, byte for byte; with `?resolve`, a SenML pack is a message for each of its records, resolved.
+
+use std::net::SocketAddr;
+
+use hyper::{Request, StatusCode, body::Incoming, header};
+
+use super::{Answer, Http, array, decode, parameter, plain, senml};
+use crate::{
+    api::server::caller::Peer,
+    clock,
+    ingest::{inlet::Message, refused::Refused},
+};
+
+impl Http {
+    pub(super) async fn post(
+        &self,
+        request: Request<Incoming>,
+        peer: &Peer,
+        address: SocketAddr,
+    ) -> Result<Answer, Refused> {
+        let live = self.context.live();
+        let settings = &live.settings;
+        let caller = self.caller(&live, &request, peer, address).await?;
+        let path = request.uri().path().strip_prefix("/ingest/").unwrap_or_default();
+        let topic = decode(path).ok_or_else(|| {
+            Refused::Invalid("the path is no text: write % and two digits of UTF-8".to_owned())
+        })?;
+        let check = |topic: &str| {
+            settings
+                .check_topic(topic)
+                .map_err(|source| Refused::Topic { topic: topic.to_owned(), source })?;
+            self.door.may_publish(&caller, topic)
+        };
+        check(&topic)?;
+        let query = request.uri().query();
+        let asks = |name: &str| parameter(query, name).is_some_and(|value| value != "false");
+        let (each, resolve) = (asks("each"), asks("resolve"));
+        let retain = if asks("retain") { true } else { settings.retain };
+        let (head, body) = request.into_parts();
+        let body = self.body(&live, &head.headers, body).await?;
+        let content_type = head.headers.get(header::CONTENT_TYPE);
+        let content_type: Option<Box<str>> =
+            content_type.and_then(|value| value.to_str().ok()).map(Into::into);
+        let message = |topic: &str, payload| Message {
+            topic: topic.into(),
+            payload,
+            retain,
+            content_type: content_type.clone(),
+        };
+        let mut messages = Vec::new();
+        if resolve {
+            let now = clock::now().as_nanos() as f64 / 1e9;
+            let records = senml::resolve(&body.bytes, now);
+            for record in records.map_err(|error| Refused::Invalid(error.to_string()))? {
+                let topic = format!("{topic}/{}", record.name);
+                check(&topic)?;
+                messages.push(message(&topic, record.json.into()));
+            }
+        } else if each {
+            let elements = array::elements(&body.bytes);
+            for element in elements.map_err(|error| Refused::Invalid(error.to_string()))? {
+                messages.push(message(&topic, body.bytes.slice_ref(element)));
+            }
+        } else {
+            messages.push(message(&topic, body.bytes.clone()));
+        }
+        let bytes_max = settings.message_bytes_max;
+        if messages.iter().any(|message| message.payload.len() > bytes_max) {
+            return Err(Refused::TooLarge { what: "a message", bytes_max });
+        }
+        self.publish(&live, &caller, messages).await?;
+        Ok(plain(StatusCode::NO_CONTENT))
+    }
+}

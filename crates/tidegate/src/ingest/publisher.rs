@@ -1,0 +1,357 @@
+//! What tasks hand their messages to: a task that has the connection to the broker.
+//!
+//! ```text
+//!  request ─▶ publish(messages) ─▶ a channel ─▶ Inlet ─▶ broker
+//!          ◀─ a reason for each ◀──────────────────────────┘
+//! ```
+//!
+//! Always true: a message is answered when the broker has taken it, which is on disk where that is asked of it; messages of one
+//! call arrive in their order; a connection that breaks is made anew, and what waited for an answer is told so.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    io,
+    sync::Arc,
+    time::Duration,
+};
+
+use tidegate_broker::SessionConfig;
+use tidegate_message::{Identity, IdentityKind};
+use tidegate_wire::mqtt::ReasonCode;
+use tokio::{
+    net::TcpStream,
+    sync::{mpsc, mpsc::error::TrySendError, oneshot},
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::inlet::{Event, Inlet, InletError, Message};
+use crate::mqtt::server::Connector;
+
+/// Calls that wait for the connection; who comes when there are as many waits.
+const CALLS_MAX: usize = 1024;
+/// Messages from the broker that wait for who follows them; then the connection is not read from, and the broker's queue holds
+/// them by its own rules.
+const ARRIVED_MAX: usize = 1024;
+/// Bytes that are encoded ahead of the socket.
+const OUTPUT_BYTES: usize = 256 << 10;
+const READ_BYTES: usize = 16 << 10;
+/// Waits between two tries to connect.
+const RETRY: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
+/// How long a farewell may take.
+const FAREWELL: Duration = Duration::from_millis(200);
+
+/// The broker is not there: it stops, or the connection broke before it answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the broker did not answer; send it again")]
+pub(super) struct Unanswered;
+
+/// What the broker says to each message of a call, once it has said it to all.
+pub(super) type Answered = oneshot::Receiver<Vec<ReasonCode>>;
+
+/// Hands messages to the broker. Clones use the same connection.
+#[derive(Clone, Debug)]
+pub(super) struct Publisher {
+    calls: mpsc::Sender<Call>,
+}
+
+#[derive(Debug)]
+enum Call {
+    Publish { messages: Vec<Message>, answer: oneshot::Sender<Vec<ReasonCode>> },
+    Subscribe { filter: String, answer: oneshot::Sender<Vec<ReasonCode>> },
+    Unsubscribe { filter: String },
+}
+
+impl Publisher {
+    /// Publishes them in their order; what the broker said to each.
+    ///
+    /// # Errors
+    /// [`Unanswered`]: some of them may have been taken.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: what was handed on is published, and its answer lost.
+    pub(super) async fn publish(
+        &self,
+        messages: Vec<Message>,
+    ) -> Result<Vec<ReasonCode>, Unanswered> {
+        if messages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (answer, answered) = oneshot::channel();
+        let call = Call::Publish { messages, answer };
+        self.calls.send(call).await.map_err(|_| Unanswered)?;
+        answered.await.map_err(|_| Unanswered)
+    }
+
+    /// Publishes them, if there is room on the way now.
+    pub(super) fn try_publish(&self, messages: Vec<Message>) -> Option<Answered> {
+        let (answer, answered) = oneshot::channel();
+        self.calls.try_send(Call::Publish { messages, answer }).is_ok().then_some(answered)
+    }
+
+    /// Asks for the messages of a topic, and for what is retained there; the answer is the broker's.
+    ///
+    /// # Errors
+    /// The topic back, if there is no room on the way now.
+    pub(super) fn try_subscribe(&self, filter: String) -> Result<Answered, String> {
+        let (answer, answered) = oneshot::channel();
+        self.try_send(Call::Subscribe { filter, answer }).map(|()| answered)
+    }
+
+    /// Asks for them no more.
+    ///
+    /// # Errors
+    /// The topic back, if there is no room on the way now.
+    pub(super) fn try_unsubscribe(&self, filter: String) -> Result<(), String> {
+        self.try_send(Call::Unsubscribe { filter })
+    }
+
+    fn try_send(&self, call: Call) -> Result<(), String> {
+        match self.calls.try_send(call) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full(
+                Call::Subscribe { filter, .. } | Call::Unsubscribe { filter },
+            )) => Err(filter),
+            // Without the task there are no subscriptions to be told of.
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// The task behind publishers.
+#[derive(Debug)]
+pub(super) struct PublisherTask {
+    pub(super) connector: Connector,
+    /// Of the listener, for logs and the client's name.
+    pub(super) name: Arc<str>,
+    /// As whom the broker sees it; the node itself where each message was allowed before.
+    pub(super) identity: Option<Identity>,
+    pub(super) session: SessionConfig,
+    calls: mpsc::Receiver<Call>,
+    arrived: mpsc::Sender<Message>,
+    followed: BTreeSet<String>,
+}
+
+/// What waits for the answers to one call.
+#[derive(Debug)]
+struct Waiting {
+    reasons: Vec<ReasonCode>,
+    left: usize,
+    answer: Option<oneshot::Sender<Vec<ReasonCode>>>,
+}
+
+/// Which message of which call.
+#[derive(Clone, Copy, Debug)]
+struct Ticket {
+    call: u64,
+    at: usize,
+}
+
+/// Calls whose messages are on their way.
+#[derive(Debug, Default)]
+struct Calls {
+    /// The oldest first, the number of which is `first`.
+    waiting: VecDeque<Waiting>,
+    first: u64,
+    /// What has not been encoded yet.
+    unsent: VecDeque<(Ticket, Unsent)>,
+}
+
+#[derive(Debug)]
+enum Unsent {
+    Message(Message),
+    Subscribe(String),
+    Unsubscribe(String),
+}
+
+impl PublisherTask {
+    /// A task, what hands messages to it, and what arrives by its subscriptions.
+    pub(super) fn new(
+        connector: Connector,
+        name: Arc<str>,
+        identity: Option<Identity>,
+        session: SessionConfig,
+    ) -> (Self, Publisher, mpsc::Receiver<Message>) {
+        let (sender, calls) = mpsc::channel(CALLS_MAX);
+        let (arrived, arrivals) = mpsc::channel(ARRIVED_MAX);
+        let followed = BTreeSet::new();
+        let task = Self { connector, name, identity, session, calls, arrived, followed };
+        (task, Publisher { calls: sender }, arrivals)
+    }
+
+    /// Serves until `stop`; then what was handed on has been answered, or is told that it was not.
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        let mut retry = RETRY[0];
+        while !stop.is_cancelled() {
+            match self.serve(&stop).await {
+                Ok(()) => return,
+                Err(error) => {
+                    let error = crate::error_chain(&error);
+                    tracing::warn!(ingest = %self.name, %error, "no connection to the broker");
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = sleep(retry) => retry = (retry * 2).min(RETRY[1]),
+            }
+        }
+    }
+
+    async fn serve(&mut self, stop: &CancellationToken) -> Result<(), Broken> {
+        let client_id = format!("ingest/{}", self.name);
+        let identity = self.identity.clone();
+        let identity = identity
+            .unwrap_or_else(|| Identity::new(IdentityKind::Internal, &client_id, &client_id));
+        let socket = self.connector.open(&client_id, identity, self.session.clone())?;
+        socket.set_nonblocking(true)?;
+        let socket = TcpStream::from_std(socket)?;
+        let mut inlet = Inlet::new(&client_id, self.session.packet_bytes_max as usize);
+        let mut calls = Calls::default();
+        // What was followed before is followed on; the newest state of each comes again.
+        calls.queue(self.followed.iter().cloned().map(Unsent::Subscribe).collect(), None);
+        let mut events = Vec::new();
+        let mut buffer = vec![0; READ_BYTES];
+        let mut is_connected = false;
+        loop {
+            // Little is held of who is not in yet.
+            if is_connected {
+                calls.send(&mut inlet);
+            }
+            // Each is cancel safe: readiness is asked, and looked at again; a permit that is dropped is given back.
+            let may_read = self.arrived.capacity() > 0;
+            tokio::select! {
+                () = stop.cancelled() => {
+                    inlet.disconnect();
+                    let farewell = async {
+                        while !inlet.output().is_empty() {
+                            socket.writable().await?;
+                            write(&socket, &mut inlet)?;
+                        }
+                        Ok::<(), Broken>(())
+                    };
+                    // Who does not hear it sees the connection end.
+                    let _ = tokio::time::timeout(FAREWELL, farewell).await;
+                    return Ok(());
+                }
+                call = self.calls.recv(), if calls.unsent.is_empty() && inlet.output().len() < OUTPUT_BYTES => {
+                    match call {
+                        Some(call) => calls.begin(call, &mut self.followed),
+                        None => return Ok(()),
+                    }
+                }
+                ready = socket.writable(), if !inlet.output().is_empty() => {
+                    ready?;
+                    write(&socket, &mut inlet)?;
+                }
+                permit = self.arrived.reserve(), if !may_read => match permit {
+                    Ok(permit) => drop(permit),
+                    Err(_) => return Ok(()),
+                },
+                ready = socket.readable(), if may_read => {
+                    ready?;
+                    match socket.try_read(&mut buffer) {
+                        Ok(0) => return Err(Broken::Closed),
+                        Ok(count) => inlet.receive(&buffer[..count], &mut events)?,
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                    for event in events.drain(..) {
+                        match event {
+                            Event::Connected => is_connected = true,
+                            Event::Answered { ticket, reason } => calls.answered(ticket, reason),
+                            // Waits where more came at once than there was room for.
+                            Event::Arrived(message) => if self.arrived.send(message).await.is_err() {
+                                return Ok(());
+                            },
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn write(socket: &TcpStream, inlet: &mut Inlet<Ticket>) -> io::Result<()> {
+    match socket.try_write(inlet.output()) {
+        Ok(count) => inlet.wrote(count),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+impl Calls {
+    /// Queues what a call asks for, and notes which topics are followed.
+    fn begin(&mut self, call: Call, followed: &mut BTreeSet<String>) {
+        match call {
+            Call::Publish { messages, answer } => {
+                self.queue(messages.into_iter().map(Unsent::Message).collect(), Some(answer));
+            }
+            Call::Subscribe { filter, answer } => {
+                followed.insert(filter.clone());
+                self.queue(vec![Unsent::Subscribe(filter)], Some(answer));
+            }
+            Call::Unsubscribe { filter } => {
+                followed.remove(&filter);
+                self.queue(vec![Unsent::Unsubscribe(filter)], None);
+            }
+        }
+    }
+
+    fn queue(&mut self, asked: Vec<Unsent>, answer: Option<oneshot::Sender<Vec<ReasonCode>>>) {
+        if asked.is_empty() {
+            return;
+        }
+        let call = self.first + self.waiting.len() as u64;
+        let left = asked.len();
+        let tickets = (0..left).map(|at| Ticket { call, at });
+        self.unsent.extend(tickets.zip(asked));
+        let reasons = vec![ReasonCode::UNSPECIFIED_ERROR; left];
+        self.waiting.push_back(Waiting { reasons, left, answer });
+    }
+
+    fn send(&mut self, inlet: &mut Inlet<Ticket>) {
+        while inlet.room() > 0
+            && inlet.output().len() < OUTPUT_BYTES
+            && let Some((ticket, unsent)) = self.unsent.pop_front()
+        {
+            let asked = match unsent {
+                Unsent::Message(message) => {
+                    inlet.publish(&message, ticket);
+                    Ok(())
+                }
+                Unsent::Subscribe(filter) => inlet.subscribe(&filter, ticket),
+                Unsent::Unsubscribe(filter) => inlet.unsubscribe(&filter, ticket),
+            };
+            asked.expect("a topic was checked for its length");
+        }
+    }
+
+    fn answered(&mut self, ticket: Ticket, reason: ReasonCode) {
+        let at = usize::try_from(ticket.call - self.first).expect("it is one of those that wait");
+        let waiting = &mut self.waiting[at];
+        waiting.reasons[ticket.at] = reason;
+        waiting.left -= 1;
+        if waiting.left == 0
+            && let Some(answer) = waiting.answer.take()
+        {
+            // Who asked may have gone.
+            let _ = answer.send(std::mem::take(&mut waiting.reasons));
+        }
+        while self.waiting.front().is_some_and(|first| first.left == 0) {
+            self.waiting.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+/// Why the connection to the broker ended.
+#[derive(Debug, thiserror::Error)]
+enum Broken {
+    #[error("its socket failed")]
+    Io(#[from] io::Error),
+    #[error("the broker closed it")]
+    Closed,
+    #[error(transparent)]
+    Inlet(#[from] InletError),
+}

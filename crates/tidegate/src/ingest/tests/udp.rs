@@ -1,0 +1,136 @@
+use std::net::UdpSocket;
+
+use tidegate_sys::datagram::set_segment;
+
+use super::*;
+
+const METHODS: [&str; 3] = ["io-uring", "recvmmsg", "plain"];
+
+fn listener(rest: &str) -> String {
+    format!("[ingest.x]\nlisten = \"127.0.0.1:0\"\n{rest}\n")
+}
+
+/// Whether this machine has the method; a word about it if not.
+fn has(method: &str) -> bool {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let options = tidegate_sys::datagram::ReceiverOptions {
+        method: method.parse().unwrap(),
+        bytes_max: 1500,
+        joins: false,
+    };
+    match tidegate_sys::datagram::Receiver::new(socket, options) {
+        Ok(_) => true,
+        Err(error) => {
+            println!("skipped: no {method} here: {error}");
+            false
+        }
+    }
+}
+
+fn sender(world: &World) -> UdpSocket {
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    sender.connect(world.address()).unwrap();
+    sender
+}
+
+#[test]
+fn a_datagram_becomes_a_message_by_every_method() {
+    for method in METHODS.into_iter().filter(|method| has(method)) {
+        let world = World::new(&listener(&format!("receive = \"{method}\"")));
+        let mut all = world.subscriber("#");
+        let sender = sender(&world);
+        for payload in ["21.5", "", "7"] {
+            sender.send(payload.as_bytes()).unwrap();
+            assert_eq!(next(&mut all), pair("udp/127.0.0.1", payload), "{method}");
+        }
+        let report = world.report_when(|report| report.published == 3);
+        assert_eq!((report.received, report.received_bytes, report.invalid), (3, 5, 0));
+    }
+}
+
+#[test]
+fn many_at_once_arrive_in_order() {
+    let world = World::new(&listener("topic = \"all\""));
+    let mut all = world.subscriber("all");
+    let sender = sender(&world);
+    set_segment(std::os::fd::AsFd::as_fd(&sender), 4).unwrap();
+    let sent: Vec<u8> =
+        (1000..1040_u32).flat_map(|number| number.to_string().into_bytes()).collect();
+    for _ in 0..50 {
+        sender.send(&sent).unwrap();
+        for number in 1000..1040_u32 {
+            assert_eq!(next(&mut all), pair("all", &number.to_string()));
+        }
+    }
+}
+
+#[test]
+fn a_datagram_may_name_its_topic() {
+    let world = World::new(&listener("format = \"topic-payload\"\nretain = true"));
+    let mut all = world.subscriber("#");
+    let sender = sender(&world);
+    for bytes in ["no topic", "\nempty", "a/+\nx", "\u{0}\nx"] {
+        sender.send(bytes.as_bytes()).unwrap();
+    }
+    sender.send(b"\xff\nx").unwrap();
+    sender.send(b"plant/7\r\nline\nline").unwrap();
+    sender.send(b"plant/8\n").unwrap();
+    assert_eq!(next(&mut all), pair("plant/7", "line\nline"));
+    assert_eq!(next(&mut all), pair("plant/8", ""));
+    let report = world.report_when(|report| report.received == 7);
+    assert_eq!((report.invalid, report.published), (5, 2));
+    let mut later = world.subscriber("plant/7");
+    assert!(message(&mut later).retain);
+}
+
+#[test]
+fn lines_in_a_datagram_become_messages() {
+    let world =
+        World::new(&listener("format = \"line\"\ntopic = \"i/{measurement}/{tags}/{field}\""));
+    let mut all = world.subscriber("i/#");
+    sender(&world)
+        .send(b"w,site=n t=1.10,open=true 5\nbroken\nw,site=a/b s=\"x y\",n=-3i")
+        .unwrap();
+    for (topic, payload) in
+        [("i/w/n/t", "1.10"), ("i/w/n/open", "true"), ("i/w/a%2Fb/s", "x y"), ("i/w/a%2Fb/n", "-3")]
+    {
+        assert_eq!(next(&mut all), pair(topic, payload));
+    }
+    assert_eq!(world.report_when(|report| report.published == 4).invalid, 1);
+}
+
+#[test]
+fn what_is_too_large_or_too_much_is_counted_and_dropped() {
+    let world = World::new(&listener("topic = \"all\"\nmessage_bytes_max = \"10B\"\nrate_max = 1"));
+    let mut all = world.subscriber("#");
+    let sender = sender(&world);
+    sender.send(&[b'x'; 11]).unwrap();
+    for _ in 0..20 {
+        sender.send(b"ten bytes!").unwrap();
+    }
+    let report = world.report_when(|report| report.received == 21);
+    assert_eq!(report.too_large, 1);
+    assert!((1..=19).contains(&report.limited), "{report:?}");
+    assert_eq!(report.published + report.limited, 20);
+    for _ in 0..report.published {
+        assert_eq!(next(&mut all), pair("all", "ten bytes!"));
+    }
+}
+
+#[test]
+fn what_an_identity_may_not_publish_goes_nowhere() {
+    let rules = "user gate\ntopic write plant/#\nuser admin\ntopic read #\n";
+    let world = World::with_files(
+        &format!(
+            "[mqtt]\nacl_file = \"$PLACE/rules\"\n{}",
+            listener("format = \"topic-payload\"\nidentity = \"gate\"")
+        ),
+        &[("rules", &format!("topic read #\n{rules}"))],
+    );
+    let mut all = world.subscriber("#");
+    let sender = sender(&world);
+    for topic in ["other", "$SYS/broker/uptime", "plant/7"] {
+        sender.send(format!("{topic}\nx").as_bytes()).unwrap();
+    }
+    assert_eq!(next(&mut all), pair("plant/7", "x"));
+}

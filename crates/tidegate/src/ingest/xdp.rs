@@ -1,0 +1,244 @@
+//! A filter in the kernel, before datagrams come in.
+//!
+//! ```text
+//!  network interface ─▶ XDP: tidegate-xdp's program ─▶ the kernel's stack ─▶ socket ─▶ Receiver
+//!                                └─ dropped, counted
+//! ```
+//!
+//! Always true: a listener never depends on its filter. Where the kernel does not take one that is said, and all datagrams come in; what
+//! does not look as it should passes, and is judged by what comes behind.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use tidegate_sys::bpf::{Attachment, Counters, LoadError, Mode, Program, interface_index};
+use tidegate_xdp::{
+    COUNTERS, Combine, Condition, Destination, Field, Filter, FilterError, FilterSpec, Verdict,
+    parse_conditions, parse_fields,
+};
+
+use super::{IngestSettings, Kind, settings::xdp_key};
+use crate::config::IngestSection;
+
+/// What of a listener's datagrams the kernel drops.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XdpSettings {
+    /// The network interface that they come in by.
+    pub interface: String,
+    /// Where the program runs.
+    pub mode: Mode,
+    /// Bytes of a payload; none for what the fields need.
+    pub payload_bytes: Option<u16>,
+    /// What stands in it.
+    pub fields: Vec<Field>,
+    /// How the conditions go together.
+    pub combine: Combine,
+    /// What must hold for a datagram to be kept.
+    pub conditions: Vec<Condition>,
+}
+
+/// Which setting is wrong, and what would be right.
+pub(super) struct Wrong {
+    pub(super) key: &'static str,
+    pub(super) text: String,
+}
+
+/// The filter that a section describes, if it does.
+pub(super) fn settings(section: &IngestSection) -> Result<Option<XdpSettings>, Wrong> {
+    let Some(key) = xdp_key(section) else { return Ok(None) };
+    let wrong = |key, text: &str| Wrong { key, text: text.to_owned() };
+    if section.kind != Kind::Udp {
+        return Err(wrong(key, "means nothing but for kind = \"udp\"; leave it out"));
+    }
+    let interface = section.xdp_interface.as_ref().filter(|name| !name.is_empty());
+    let interface = interface.ok_or_else(|| {
+        wrong(
+            "xdp_interface",
+            "must name the network interface that datagrams come in by, as xdp settings are there",
+        )
+    })?;
+    let said =
+        |key, problem: &dyn std::fmt::Display| Wrong { key, text: format!("is wrong: {problem}") };
+    let fields = section.xdp_fields.as_deref().unwrap_or_default();
+    let fields = parse_fields(fields).map_err(|error| said("xdp_fields", &error))?;
+    let keep = section.xdp_keep.as_deref().unwrap_or_default();
+    let (combine, conditions) = parse_conditions(keep).map_err(|error| said("xdp_keep", &error))?;
+    let settings = XdpSettings {
+        interface: interface.clone(),
+        mode: section.xdp_mode,
+        payload_bytes: section.xdp_payload_bytes,
+        fields,
+        combine,
+        conditions,
+    };
+    match settings.filter(section.listen) {
+        Ok(_) => Ok(Some(settings)),
+        Err(error) => {
+            let key = match error {
+                FilterError::Fields { .. } | FilterError::Field(_) | FilterError::Twice { .. } => {
+                    "xdp_fields"
+                }
+                FilterError::TooLong { .. } | FilterError::Outside { .. } => "xdp_payload_bytes",
+                FilterError::Conditions { .. }
+                | FilterError::Unknown { .. }
+                | FilterError::Never { .. }
+                | FilterError::Always { .. } => "xdp_keep",
+            };
+            Err(said(key, &error))
+        }
+    }
+}
+
+impl XdpSettings {
+    fn filter(&self, address: SocketAddr) -> Result<Filter, FilterError> {
+        let spec = FilterSpec {
+            port: address.port(),
+            destination: Destination::of(address.ip()),
+            payload_bytes: self.payload_bytes,
+            fields: self.fields.clone(),
+            combine: self.combine,
+            conditions: self.conditions.clone(),
+        };
+        spec.compile()
+    }
+}
+
+/// Where a listener has its filter, or none.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    running: Option<Running>,
+    /// What filters before the one that runs have counted.
+    before: [u64; COUNTERS as usize],
+    /// Whether there was ever one, so that its counts are told.
+    is_told: bool,
+}
+
+/// A filter that the kernel has.
+#[derive(Debug)]
+struct Running {
+    settings: XdpSettings,
+    counters: Counters,
+    attachment: Attachment,
+}
+
+impl Slot {
+    /// Has the kernel filter as `settings` say what comes to `address`. Where it cannot, that is said, and nothing is filtered.
+    pub(super) fn exchange(&self, settings: &IngestSettings, address: SocketAddr) {
+        let mut held = self.held();
+        let wanted = settings.xdp.as_ref();
+        if held.running.as_ref().map(|running| &running.settings) == wanted {
+            return;
+        }
+        let name = &settings.name;
+        // An interface has one program at a time; what comes between the two passes.
+        if let Some(running) = held.running.take() {
+            let counted = running.sums();
+            held.before = total(held.before, counted);
+            tracing::info!(ingest = %name, interface = %running.settings.interface, "the filter in the kernel has gone");
+        }
+        let Some(wanted) = wanted else { return };
+        held.is_told = true;
+        match Running::start(wanted, address) {
+            Ok(running) => {
+                let mode = running.attachment.mode().word();
+                tracing::info!(ingest = %name, interface = %wanted.interface, mode, "datagrams are filtered in the kernel");
+                held.running = Some(running);
+            }
+            Err(error) => {
+                let error = crate::error_chain(&error);
+                tracing::warn!(ingest = %name, interface = %wanted.interface, %error,
+                    "nothing is filtered in the kernel, and all datagrams come in");
+            }
+        }
+    }
+
+    /// Each count with its name; nothing where there never was to be a filter.
+    pub(super) fn counts(&self) -> Vec<(&'static str, u64)> {
+        let held = self.held();
+        if !held.is_told {
+            return Vec::new();
+        }
+        let counted = held.running.as_ref().map_or([0; COUNTERS as usize], Running::sums);
+        let counted = total(held.before, counted);
+        let names = ["xdp_kept", "xdp_dropped", "xdp_unusual"];
+        names.into_iter().zip(Verdict::ALL.map(|verdict| counted[verdict.counter()])).collect()
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Running {
+    fn start(settings: &XdpSettings, address: SocketAddr) -> Result<Self, XdpError> {
+        let filter = settings.filter(address)?;
+        let name = &settings.interface;
+        let counters = Counters::new(COUNTERS).map_err(XdpError::of_counters)?;
+        let program = Program::load("tidegate_xdp", &filter.instructions(counters.descriptor()));
+        let program = program.map_err(XdpError::of_program)?;
+        let index = interface_index(name)
+            .map_err(|source| XdpError::Interface { name: name.clone(), source })?;
+        let attachment = program.attach(index, settings.mode).map_err(|source| {
+            let (name, mode) = (name.clone(), settings.mode.word());
+            match is_denied(&source) {
+                true => XdpError::Denied { source },
+                false => XdpError::Attach { name, mode, source },
+            }
+        })?;
+        Ok(Self { settings: settings.clone(), counters, attachment })
+    }
+
+    fn sums(&self) -> [u64; COUNTERS as usize] {
+        let sums = self.counters.sums().ok();
+        sums.and_then(|sums| sums.try_into().ok()).unwrap_or_default()
+    }
+}
+
+fn total<const N: usize>(one: [u64; N], other: [u64; N]) -> [u64; N] {
+    std::array::from_fn(|index| one[index] + other[index])
+}
+
+/// Why the kernel has no filter.
+#[derive(Debug, thiserror::Error)]
+enum XdpError {
+    #[error("a filter in the kernel is for root, or for CAP_BPF and CAP_NET_ADMIN")]
+    Denied { source: io::Error },
+    #[error("there is no room for its counters")]
+    Counters { source: io::Error },
+    #[error(transparent)]
+    Load(LoadError),
+    #[error("there is no network interface {name:?}")]
+    Interface { name: String, source: io::Error },
+    #[error(
+        "{name:?} takes no program, mode {mode}; it may have another one, or its driver may know none of that mode"
+    )]
+    Attach { name: String, mode: &'static str, source: io::Error },
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+}
+
+impl XdpError {
+    fn of_counters(source: io::Error) -> Self {
+        if is_denied(&source) { Self::Denied { source } } else { Self::Counters { source } }
+    }
+
+    fn of_program(error: LoadError) -> Self {
+        // The verifier says that something is denied as well, but with its reasons.
+        match is_denied(&error.source) && error.log.is_empty() {
+            true => Self::Denied { source: error.source },
+            false => Self::Load(error),
+        }
+    }
+}
+
+fn is_denied(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}

@@ -1,0 +1,58 @@
+//! Certificates and keys that a configuration names, in PEM.
+
+use std::path::Path;
+
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use tidegate_client::ApiError;
+use tidegate_message::Code;
+
+use crate::config::Config;
+
+/// What a listener shows: the two files that are named, or the node's own.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the key and the file.
+pub(crate) fn certificate(
+    config: &Config,
+    key_of: &dyn Fn(&str) -> String,
+    files: (Option<&Path>, Option<&Path>),
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), ApiError> {
+    let own = |extension: &str| {
+        config.pki_dir().join(format!("{}.{extension}", config.node.name.as_str()))
+    };
+    let (certificate, key) = match files {
+        (Some(certificate), Some(key)) => (certificate.to_owned(), key.to_owned()),
+        (None, None) => (own("pem"), own("key")),
+        _ => {
+            let text = format!("{} and key go together; name both", key_of("certificate"));
+            return Err(ApiError::new(Code::CONFIG_INVALID, text));
+        }
+    };
+    let chain = certificates(&key_of("certificate"), &certificate)?;
+    let key = PrivateKeyDer::from_pem_file(&key)
+        .map_err(|error| unreadable(&key_of("key"), &key, &error))?;
+    Ok((chain, key))
+}
+
+/// The certificates of a file, at least one.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the key and the file.
+pub(crate) fn certificates(
+    key: &str,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, ApiError> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let certificates = read.map_err(|error| unreadable(key, path, &error))?;
+    if certificates.is_empty() {
+        let text = format!("{key}: {} holds no certificate in PEM", path.display());
+        return Err(ApiError::new(Code::CONFIG_INVALID, text));
+    }
+    Ok(certificates)
+}
+
+/// The file that a key of the configuration names is no good.
+pub(crate) fn unreadable(key: &str, path: &Path, error: &dyn std::error::Error) -> ApiError {
+    let text = format!("{key}: {} cannot be used", path.display());
+    ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(error))
+}

@@ -1,0 +1,381 @@
+//! Sinks: where messages go that others are to keep.
+//!
+//! ```text
+//!            ┌───────────────────── one thread ──────────────────────┐
+//!  broker ─▶ │ session ─▶ batch that grows ─▶ batch under way ─▶ destination: files, database, log, HTTP
+//!  (queue,   │    ▲                                  │
+//!   spill)   │    └── PUBACK, dead letters ◀── taken ┴ refused
+//!            └────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A sink is a client of this node's broker with a session that outlives the process. What its destination has not taken, waits
+//! in that session, under its budget and its overflow policy, and as durable as `mqtt.durability` says; the sink itself holds
+//! two batches at most. So a destination may be away for an hour: the sink tries again, ever more rarely, and memory stays.
+//!
+//! Always true: a message is acknowledged only when the destination has taken it as durably as it claims, when it lies in the
+//! dead letter topic, or when it was refused for good and there is no such topic; batches go one after another, so that the
+//! order within a topic is kept; whatever a destination does, no more than two batches and what waits for the dead letter topic
+//! is held.
+
+use std::{
+    fmt, io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use tidegate_broker::SessionConfig;
+use tidegate_message::{TopicError, check_topic_filter, check_topic_name, topic_matches};
+use tidegate_sys::sched;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) mod configure;
+pub mod destination;
+mod http;
+pub mod influx;
+#[cfg(feature = "sink-kafka")]
+pub mod kafka;
+pub mod kind;
+pub mod memory;
+#[cfg(feature = "sink-parquet")]
+pub mod parquet;
+#[cfg(feature = "sink-postgres")]
+pub mod postgres;
+pub mod record;
+mod runtime;
+mod session;
+
+pub use destination::{Destination, Refusal, Trouble};
+pub use kind::{DestinationSettings, SinkKind};
+pub use record::{Batch, Record};
+
+use self::runtime::Runtime;
+use crate::mqtt::server::Connector;
+
+/// Most messages of a batch: packet identifiers end at 65,535.
+pub const BATCH_MESSAGES_MAX: u32 = 60_000;
+
+/// What a sink is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SinkSettings {
+    /// Its name, unique in the node.
+    pub name: String,
+    /// The name of its session here. Nobody else is to guess it.
+    pub client_id: String,
+    /// Filters of what it takes.
+    pub topics: Vec<String>,
+    /// Filters that its session may still have and that are wanted no more.
+    pub unwanted: Vec<String>,
+    /// Where messages go that the destination refuses for good.
+    pub dead_letter: Option<String>,
+    /// A batch is handed over when it has this many messages, 1 to [`BATCH_MESSAGES_MAX`].
+    pub batch_messages: u32,
+    /// When it has this many bytes of topics and payloads.
+    pub batch_bytes: u64,
+    /// When its first message has waited this long.
+    pub batch_age: Duration,
+    /// Longest wait between two tries; the first is a hundredth of it, and at least 50 ms.
+    pub backoff_max: Duration,
+    /// Longest time that the destination has for one batch.
+    pub timeout: Duration,
+    /// How often what it did is published under `$SYS`; zero for never.
+    pub sys_interval: Duration,
+    /// Queue of what waits for the destination.
+    pub session: SessionConfig,
+    /// Where messages go.
+    pub destination: DestinationSettings,
+}
+
+impl Default for SinkSettings {
+    fn default() -> Self {
+        Self {
+            name: "sink".to_owned(),
+            client_id: "sink/sink".to_owned(),
+            topics: Vec::new(),
+            unwanted: Vec::new(),
+            dead_letter: None,
+            batch_messages: 10_000,
+            batch_bytes: 8 << 20,
+            batch_age: Duration::from_secs(1),
+            backoff_max: Duration::from_secs(30),
+            timeout: Duration::from_secs(60),
+            sys_interval: Duration::from_secs(10),
+            session: SessionConfig::default(),
+            destination: DestinationSettings::Memory(memory::Ring::new(1)),
+        }
+    }
+}
+
+/// Why a sink cannot be.
+#[derive(Debug, thiserror::Error)]
+pub enum SinkError {
+    /// It has nothing to take.
+    #[error("topics names no filter")]
+    NoTopics,
+    /// What is no filter.
+    #[error("{filter:?} is no filter")]
+    Filter {
+        /// The filter.
+        filter: String,
+        /// Why not.
+        source: TopicError,
+    },
+    /// A shared subscription: its other members would be other clients, and order would be lost.
+    #[error("{filter:?} is a shared subscription, which a sink cannot have")]
+    Shared {
+        /// The filter.
+        filter: String,
+    },
+    /// A name that cannot be part of topics.
+    #[error(
+        "{name:?} is no name: from 1 to 200 letters, digits and others, without / + # and control characters"
+    )]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// What is no topic.
+    #[error("{topic:?} is no topic for dead letters")]
+    DeadLetter {
+        /// The topic.
+        topic: String,
+        /// Why not.
+        source: TopicError,
+    },
+    /// Dead letters would come back.
+    #[error("{filter:?} matches {topic:?}: dead letters would come back to the sink for ever")]
+    Loop {
+        /// The sink's filter.
+        filter: String,
+        /// Its dead letter topic.
+        topic: String,
+    },
+    /// A number out of its range.
+    #[error("{key} must be {bound}")]
+    Bound {
+        /// Which.
+        key: &'static str,
+        /// The range.
+        bound: &'static str,
+    },
+    /// The program was built without it.
+    #[error(
+        "this build has no {kind} sink; build with --features {feature}, which is among the defaults"
+    )]
+    LeftOut {
+        /// The kind of sink.
+        kind: &'static str,
+        /// The feature that brings it.
+        feature: &'static str,
+    },
+    /// What the destination cannot be made of.
+    #[error("{problem}")]
+    Destination {
+        /// What is wrong, with the key.
+        problem: String,
+        /// The cause, if there is one.
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    /// The system gives no threads or descriptors.
+    #[error("the thread of the sink cannot be started")]
+    Start(#[source] io::Error),
+}
+
+impl SinkSettings {
+    /// Whether such a sink can be.
+    ///
+    /// # Errors
+    /// [`SinkError`].
+    pub fn check(&self) -> Result<(), SinkError> {
+        let is_odd = |c: char| c.is_control() || "/+#".contains(c);
+        if self.name.is_empty() || self.name.len() > 200 || self.name.contains(is_odd) {
+            return Err(SinkError::Name { name: self.name.clone() });
+        }
+        if self.topics.is_empty() {
+            return Err(SinkError::NoTopics);
+        }
+        for filter in &self.topics {
+            let filter = filter.clone();
+            if filter.starts_with("$share/") {
+                return Err(SinkError::Shared { filter });
+            }
+            check_topic_filter(&filter, self.session.topic_levels_max)
+                .map_err(|source| SinkError::Filter { filter, source })?;
+        }
+        if let Some(topic) = &self.dead_letter {
+            check_topic_name(topic, self.session.topic_levels_max)
+                .map_err(|source| SinkError::DeadLetter { topic: topic.clone(), source })?;
+            if let Some(filter) = self.topics.iter().find(|filter| topic_matches(filter, topic)) {
+                return Err(SinkError::Loop { filter: filter.clone(), topic: topic.clone() });
+            }
+        }
+        let millis = Duration::from_millis;
+        for (key, kept, bound) in [
+            (
+                "batch_messages",
+                (1..=BATCH_MESSAGES_MAX).contains(&self.batch_messages),
+                "from 1 to 60000",
+            ),
+            ("batch_bytes", (1 << 10..=1 << 30).contains(&self.batch_bytes), "from 1KiB to 1GiB"),
+            (
+                "batch_age",
+                (millis(1)..=millis(3_600_000)).contains(&self.batch_age),
+                "from 1ms to 1h",
+            ),
+            ("backoff_max", self.backoff_max >= millis(50), "at least 50ms"),
+            (
+                "timeout",
+                (millis(100)..=millis(3_600_000)).contains(&self.timeout),
+                "from 100ms to 1h",
+            ),
+        ] {
+            if !kept {
+                return Err(SinkError::Bound { key, bound });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A running sink; it stops when told to, or when dropped.
+#[derive(Debug)]
+pub struct Sink {
+    counters: Arc<Counters>,
+    stop: CancellationToken,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a sink did since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct SinkReport {
+    /// Messages that the destination took.
+    pub messages: u64,
+    /// Bytes of their payloads.
+    pub bytes: u64,
+    /// Batches that it took.
+    pub batches: u64,
+    /// Messages that it refused for good.
+    pub refused: u64,
+    /// Of these, those that lie in the dead letter topic.
+    pub dead_lettered: u64,
+    /// Tries that failed as a whole.
+    pub failures: u64,
+    /// Messages of QoS 0 that came while two batches were full.
+    pub dropped: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    messages: AtomicU64,
+    bytes: AtomicU64,
+    batches: AtomicU64,
+    refused: AtomicU64,
+    dead_lettered: AtomicU64,
+    failures: AtomicU64,
+    dropped: AtomicU64,
+    is_up: AtomicBool,
+}
+
+impl Counters {
+    fn report(&self) -> SinkReport {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        SinkReport {
+            messages: count(&self.messages),
+            bytes: count(&self.bytes),
+            batches: count(&self.batches),
+            refused: count(&self.refused),
+            dead_lettered: count(&self.dead_lettered),
+            failures: count(&self.failures),
+            dropped: count(&self.dropped),
+        }
+    }
+}
+
+fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
+}
+
+impl Sink {
+    /// Begins to take messages for the destination that `settings` name. What is published from then on waits for it.
+    ///
+    /// # Errors
+    /// [`SinkError`].
+    pub fn start(settings: SinkSettings, connector: Connector) -> Result<Self, SinkError> {
+        let destination = settings.destination.open()?;
+        Self::start_with(settings, destination, connector)
+    }
+
+    /// The same for a destination of the caller's own; `settings.destination` is not looked at.
+    ///
+    /// # Errors
+    /// [`SinkError`].
+    pub fn start_with(
+        settings: SinkSettings,
+        destination: Box<dyn Destination>,
+        connector: Connector,
+    ) -> Result<Self, SinkError> {
+        settings.check()?;
+        let counters = Arc::new(Counters::default());
+        let stop = CancellationToken::new();
+        let name = format!("sink-{}", settings.name);
+        let reactor = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let reactor = reactor.map_err(SinkError::Start)?;
+        let runtime =
+            Runtime::new(settings, destination, connector, counters.clone(), stop.clone());
+        let runtime = runtime.map_err(SinkError::Start)?;
+        let thread = thread::Builder::new().name(name).spawn(move || {
+            // What is kept can wait for what is urgent.
+            if let Err(error) = sched::usual_turns() {
+                tracing::debug!(%error, "a sink's turns are as short as the broker's");
+            }
+            reactor.block_on(runtime.run());
+        });
+        Ok(Self { counters, stop, thread: Some(thread.map_err(SinkError::Start)?) })
+    }
+
+    /// What it did.
+    pub fn report(&self) -> SinkReport {
+        self.counters.report()
+    }
+
+    /// Whether the destination took what it was last given; true before that.
+    pub fn is_up(&self) -> bool {
+        self.counters.is_up.load(Ordering::Relaxed)
+    }
+
+    /// Hands over what it holds, if that goes within a few seconds, and waits for its thread. What was not taken, the session
+    /// has. To be done before this node's broker stops.
+    pub fn stop(mut self) -> SinkReport {
+        self.end();
+        self.report()
+    }
+
+    fn end(&mut self) {
+        self.stop.cancel();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of a sink panicked");
+        }
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl fmt::Display for SinkReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { messages, bytes, batches, refused, dead_lettered, failures, dropped } = self;
+        write!(
+            f,
+            "{messages} messages of {bytes} bytes taken in {batches} batches, {refused} refused, {dead_lettered} of them dead \
+             letters, {failures} failures, {dropped} of QoS 0 dropped"
+        )
+    }
+}

@@ -1,0 +1,308 @@
+//! From `[sink.NAME]` to settings, and which sessions sinks of before have left.
+
+mod destinations;
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tidegate_broker::{Overflow, SessionConfig, schedule::Policy};
+use tidegate_client::ApiError;
+use tidegate_message::Code;
+
+use super::{SinkError, SinkKind, SinkSettings};
+use crate::{
+    auth,
+    config::{Config, MqttBridgeSection, SinkSection},
+};
+
+/// What waits for a sink at most, where nothing else is said.
+const QUEUE_MESSAGES_MAX: u32 = 1_000_000;
+
+/// The sinks that `config` describes; what waits for them is bounded like that of `usual` sessions.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the key or the file.
+pub(crate) fn sinks(config: &Config, usual: &SessionConfig) -> Result<Vec<SinkSettings>, ApiError> {
+    if config.sinks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let kept = Kept::of(config)?;
+    let sections = config.sinks.iter().filter(|(_, section)| section.kind != SinkKind::Mqtt);
+    sections
+        .map(|(name, section)| {
+            let invalid = |error: SinkError| invalid(name, &error);
+            let mut settings = sink(name, section, config, usual).map_err(invalid)?;
+            settings.name.clone_from(name);
+            settings.client_id = kept.client_id(name);
+            settings.unwanted = kept.unwanted(name, &settings.topics)?;
+            settings.check().map_err(invalid)?;
+            // What this build has none of, and what cannot be made, is said before anything changes.
+            settings.destination.open().map_err(invalid)?;
+            Ok(settings)
+        })
+        .collect()
+}
+
+/// The bridges that sinks of MQTT are, by their names as bridges.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the key.
+pub(crate) fn bridges(config: &Config) -> Result<BTreeMap<String, MqttBridgeSection>, ApiError> {
+    let sections = config.sinks.iter().filter(|(_, section)| section.kind == SinkKind::Mqtt);
+    sections
+        .map(|(name, section)| {
+            let bridge = bridge(section).map_err(|error| invalid(name, &error))?;
+            Ok((format!("sink.{name}"), bridge))
+        })
+        .collect()
+}
+
+fn bridge(section: &SinkSection) -> Result<MqttBridgeSection, SinkError> {
+    check_keys(section)?;
+    let wrong = |problem: String| SinkError::Destination { problem, source: None };
+    if section.topics.is_empty() {
+        return Err(SinkError::NoTopics);
+    }
+    let url = section.url.as_deref().unwrap_or_default();
+    let (tls, remote) = match url.split_once("://") {
+        Some(("mqtt", remote)) => (false, remote),
+        Some(("mqtts", remote)) => (true, remote),
+        _ => (false, ""),
+    };
+    let is_remote = remote.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty() && !host.contains('@') && port.parse::<u16>().is_ok_and(|port| port > 0)
+    });
+    if !is_remote {
+        let form = "mqtt://HOST:PORT, or mqtts://HOST:PORT with TLS";
+        return Err(wrong(format!("url is {url:?}; it must be {form}")));
+    }
+    Ok(MqttBridgeSection {
+        remote: remote.to_owned(),
+        tls,
+        ca: section.ca.clone(),
+        username: section.username.clone(),
+        password_file: section.password_file.clone(),
+        topics_out: section.topics.clone(),
+        qos: 1,
+        reconnect_backoff_max: section.backoff_max,
+        queue_bytes_max: section.queue_bytes_max,
+        overflow: Some(section.overflow.unwrap_or(Overflow::Spill)),
+        overflow_qos0: section.overflow_qos0,
+        ..MqttBridgeSection::default()
+    })
+}
+
+fn invalid(name: &str, error: &SinkError) -> ApiError {
+    let text = format!("sink.{name} cannot be");
+    ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(error))
+}
+
+/// That no key is set that means nothing for this kind.
+fn check_keys(section: &SinkSection) -> Result<(), SinkError> {
+    for (key, is_set, kinds) in Keys::of(section) {
+        if is_set && !kinds.contains(&section.kind) {
+            let words: Vec<&str> = kinds.iter().map(|kind| kind.word()).collect();
+            let (word, words) = (section.kind.word(), words.join(", "));
+            let problem = format!("{key} means nothing for {word}; it is for {words}");
+            return Err(SinkError::Destination { problem, source: None });
+        }
+    }
+    Ok(())
+}
+
+fn sink(
+    name: &str,
+    section: &SinkSection,
+    config: &Config,
+    usual: &SessionConfig,
+) -> Result<SinkSettings, SinkError> {
+    let kind = Kind::of(section.kind);
+    check_keys(section)?;
+    let list = section.topics.split(',').map(str::trim).filter(|filter| !filter.is_empty());
+    let batch_messages = section.batch_messages.unwrap_or(kind.batch_messages);
+    let batch_bytes = section.batch_bytes.map_or(kind.batch_bytes, |count| count.0);
+    // One batch is under way while the next one grows.
+    let under_way_max = u16::try_from(batch_messages.saturating_mul(2)).unwrap_or(u16::MAX);
+    let session = SessionConfig {
+        queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |count| count.0),
+        queue_messages_max: section.queue_messages_max.unwrap_or(QUEUE_MESSAGES_MAX) as usize,
+        overflow: section.overflow.unwrap_or(Overflow::Spill),
+        overflow_qos0: section.overflow_qos0.unwrap_or(usual.overflow_qos0),
+        policy: Policy::None,
+        inflight_max: Some(under_way_max),
+        inflight_bytes_max: Some(batch_bytes.saturating_mul(2)),
+        stamps_received: true,
+        ..usual.clone()
+    };
+    Ok(SinkSettings {
+        topics: list.map(str::to_owned).collect(),
+        dead_letter: section.dead_letter.clone(),
+        batch_messages,
+        batch_bytes,
+        batch_age: section.batch_age.unwrap_or(kind.batch_age),
+        backoff_max: section.backoff_max,
+        timeout: section.timeout,
+        sys_interval: config.mqtt.sys_interval,
+        session,
+        destination: destinations::of(name, section, under_way_max)?,
+        ..SinkSettings::default()
+    })
+}
+
+/// What suits a kind of destination.
+struct Kind {
+    batch_messages: u32,
+    batch_bytes: u64,
+    batch_age: Duration,
+}
+
+impl Kind {
+    fn of(kind: SinkKind) -> Self {
+        let (batch_messages, batch_bytes, seconds) = match kind {
+            // Few large files are what those who read them want.
+            SinkKind::Parquet => (50_000, 32 << 20, 60),
+            _ => (10_000, 8 << 20, 1),
+        };
+        Self { batch_messages, batch_bytes, batch_age: Duration::from_secs(seconds) }
+    }
+}
+
+/// Keys that are not for every kind.
+struct Keys;
+
+impl Keys {
+    fn of(section: &SinkSection) -> [(&'static str, bool, &'static [SinkKind]); 19] {
+        use SinkKind::{Influx, Kafka, Memory, Mqtt, Parquet, Postgres};
+        let away = &[Parquet, Postgres, Influx, Kafka, Mqtt];
+        let batched = &[Memory, Parquet, Postgres, Influx, Kafka];
+        [
+            ("url", section.url.is_some(), away),
+            ("username", section.username.is_some(), away),
+            ("password_file", section.password_file.is_some(), away),
+            ("ca", section.ca.is_some(), away),
+            ("dead_letter", section.dead_letter.is_some(), batched),
+            ("batch_messages", section.batch_messages.is_some(), batched),
+            ("batch_bytes", section.batch_bytes.is_some(), batched),
+            ("batch_age", section.batch_age.is_some(), batched),
+            ("queue_messages_max", section.queue_messages_max.is_some(), batched),
+            ("memory_messages", section.memory_messages.is_some(), &[Memory]),
+            ("compression", section.compression.is_some(), &[Parquet, Kafka]),
+            ("partition", section.partition.is_some(), &[Parquet]),
+            ("region", section.region.is_some(), &[Parquet]),
+            ("endpoint", section.endpoint.is_some(), &[Parquet]),
+            ("table", section.table.is_some(), &[Postgres]),
+            ("encoding", section.encoding.is_some(), &[Influx]),
+            ("measurement", section.measurement.is_some(), &[Influx]),
+            ("topic", section.topic.is_some(), &[Kafka]),
+            ("create", section.create.is_some(), &[Postgres, Kafka]),
+        ]
+    }
+}
+
+/// What sinks left behind: for each a file in `data_dir/state/sinks` with its filters, a line each, from before its session has
+/// them until it has none of them any more.
+pub(crate) struct Kept {
+    folder: PathBuf,
+    /// A number of the node that nobody else knows.
+    number: String,
+}
+
+impl Kept {
+    /// Of the node that `config` describes.
+    ///
+    /// # Errors
+    /// [`Code::STORAGE_FAILED`].
+    pub(crate) fn of(config: &Config) -> Result<Self, ApiError> {
+        let number = auth::kept_random(&config.state_dir(), "sinks.id").map_err(|error| {
+            let text = "node.data_dir cannot keep the number of its sinks";
+            ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
+        })?;
+        let number = number[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { folder: config.state_dir().join("sinks"), number })
+    }
+
+    /// Whether a sink was ever begun by the node that `config` describes.
+    pub(crate) fn is_there(config: &Config) -> bool {
+        config.state_dir().join("sinks").is_dir()
+    }
+
+    /// The name of the session of the sink called `name`: another client cannot guess it and take the session over.
+    pub(crate) fn client_id(&self, name: &str) -> String {
+        format!("sink/{name}/{}", self.number)
+    }
+
+    /// Filters that the session of that sink may have and that are not wanted.
+    fn unwanted(&self, name: &str, wanted: &[String]) -> Result<Vec<String>, ApiError> {
+        let mut filters = self.filters(name)?;
+        filters.retain(|filter| !wanted.contains(filter));
+        Ok(filters)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.topics"))
+    }
+
+    fn filters(&self, name: &str) -> Result<Vec<String>, ApiError> {
+        let path = self.path(name);
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(failed(&path, error)),
+        }
+    }
+
+    /// Notes what the session of a sink is about to have, and still may have.
+    ///
+    /// # Errors
+    /// [`Code::STORAGE_FAILED`].
+    pub(crate) fn note(&self, settings: &SinkSettings) -> Result<(), ApiError> {
+        let lines = settings.topics.iter().chain(&settings.unwanted);
+        let text: String = lines.map(|filter| format!("{filter}\n")).collect();
+        let path = self.path(&settings.name);
+        let write = || {
+            fs::create_dir_all(&self.folder)?;
+            let beside = path.with_extension("new");
+            fs::write(&beside, &text)?;
+            fs::rename(&beside, &path)
+        };
+        write().map_err(|error| failed(&path, error))
+    }
+
+    /// Sessions of sinks that are not among `settings`, by name; the sinks are forgotten here.
+    ///
+    /// # Errors
+    /// [`Code::STORAGE_FAILED`].
+    pub(crate) fn take_gone(&self, settings: &[SinkSettings]) -> Result<Vec<String>, ApiError> {
+        let entries = match fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(&self.folder, error)),
+        };
+        let mut gone = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(|error| failed(&self.folder, error))?.path();
+            let is_ours = path.extension().is_some_and(|extension| extension == "topics");
+            let Some(name) = path.file_stem().and_then(|stem| stem.to_str()).filter(|_| is_ours)
+            else {
+                continue;
+            };
+            if settings.iter().all(|sink| sink.name != name) {
+                fs::remove_file(&path).map_err(|error| failed(&path, error))?;
+                gone.push(self.client_id(name));
+            }
+        }
+        Ok(gone)
+    }
+}
+
+fn failed(path: &Path, error: io::Error) -> ApiError {
+    let text = format!("{} cannot be read or written", path.display());
+    ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,291 @@
+//! From `[sink.NAME]` to where its messages go.
+
+use std::fs;
+
+use tidegate_message::Secret;
+
+use crate::{
+    config::SinkSection,
+    sink::{DestinationSettings, SinkError, SinkKind, memory::Ring},
+};
+
+/// Messages of a `memory` sink where nothing else is said.
+const MEMORY_MESSAGES: u32 = 10_000;
+
+/// Where the messages of the sink called `name` go, which has so many messages under way at most.
+///
+/// # Errors
+/// What is wrong, with the key or the file; [`SinkError::LeftOut`] if this build has no such destination.
+pub(super) fn of(
+    name: &str,
+    section: &SinkSection,
+    under_way_max: u16,
+) -> Result<DestinationSettings, SinkError> {
+    #[cfg(not(feature = "sink-kafka"))]
+    let _ = under_way_max;
+    match section.kind {
+        SinkKind::Memory => {
+            let messages = section.memory_messages.unwrap_or(MEMORY_MESSAGES);
+            Ok(DestinationSettings::Memory(Ring::new(messages.max(1) as usize)))
+        }
+        #[cfg(feature = "sink-parquet")]
+        SinkKind::Parquet => parquet(name, section),
+        #[cfg(not(feature = "sink-parquet"))]
+        SinkKind::Parquet => left_out(section.kind, "sink-parquet"),
+        #[cfg(feature = "sink-postgres")]
+        SinkKind::Postgres => postgres(name, section),
+        #[cfg(not(feature = "sink-postgres"))]
+        SinkKind::Postgres => left_out(section.kind, "sink-postgres"),
+        SinkKind::Influx => influx(name, section),
+        #[cfg(feature = "sink-kafka")]
+        SinkKind::Kafka => kafka(name, section, under_way_max),
+        #[cfg(not(feature = "sink-kafka"))]
+        SinkKind::Kafka => left_out(section.kind, "sink-kafka"),
+        SinkKind::Mqtt => Err(wrong("a sink of MQTT is a bridge")),
+    }
+}
+
+#[cfg(not(all(feature = "sink-parquet", feature = "sink-postgres", feature = "sink-kafka")))]
+fn left_out(kind: SinkKind, feature: &'static str) -> Result<DestinationSettings, SinkError> {
+    Err(SinkError::LeftOut { kind: kind.word(), feature })
+}
+
+fn wrong(problem: impl Into<String>) -> SinkError {
+    SinkError::Destination { problem: problem.into(), source: None }
+}
+
+fn url<'a>(section: &'a SinkSection, form: &str) -> Result<&'a str, SinkError> {
+    let url = section.url.as_deref().filter(|url| !url.is_empty());
+    url.ok_or_else(|| wrong(format!("url must be {form}")))
+}
+
+/// What the password file holds, without the end of its line.
+fn password(section: &SinkSection) -> Result<Option<Secret>, SinkError> {
+    let Some(path) = &section.password_file else { return Ok(None) };
+    let mut password = fs::read(path).map_err(|error| SinkError::Destination {
+        problem: format!("password_file {} cannot be read", path.display()),
+        source: Some(error.into()),
+    })?;
+    while password.last().is_some_and(|last| matches!(last, b'\n' | b'\r')) {
+        password.pop();
+    }
+    Ok(Some(password.into()))
+}
+
+/// Whom to trust: those in `ca`, else those of the system. Where nothing is said by TLS no authorities are needed, and a system
+/// without any is none the worse.
+fn tls(
+    name: &str,
+    section: &SinkSection,
+    is_used: bool,
+) -> Result<std::sync::Arc<rustls::ClientConfig>, SinkError> {
+    let failed = |problem: String, error: &dyn std::error::Error| SinkError::Destination {
+        problem,
+        source: Some(crate::error_chain(error).into()),
+    };
+    if section.ca.is_some() && !is_used {
+        return Err(wrong("ca means nothing without TLS"));
+    }
+    let roots = if is_used {
+        let key = format!("sink.{name}.ca");
+        crate::mqtt::authorities(&key, section.ca.as_deref())
+            .map_err(|error| failed("TLS cannot be spoken".to_owned(), &error))?
+    } else {
+        rustls::RootCertStore::empty()
+    };
+    crate::sink::http::tls(roots).map_err(|error| failed("TLS cannot be spoken".to_owned(), &error))
+}
+
+#[cfg(feature = "sink-parquet")]
+fn parquet(name: &str, section: &SinkSection) -> Result<DestinationSettings, SinkError> {
+    use crate::sink::parquet::{Compression, ParquetSettings, Partition, Place, S3Place};
+
+    let url = url(section, "a folder, or s3://BUCKET/PREFIX")?;
+    let compression = match section.compression.as_deref() {
+        None | Some("zstd") => Compression::Zstd,
+        Some("snappy") => Compression::Snappy,
+        Some("none") => Compression::None,
+        Some(other) => {
+            return Err(wrong(format!("compression is {other:?}; choose zstd, snappy or none")));
+        }
+    };
+    let partition = match section.partition.as_deref() {
+        None | Some("hour") => Partition::Hour,
+        Some("day") => Partition::Day,
+        Some("none") => Partition::None,
+        Some(other) => {
+            return Err(wrong(format!("partition is {other:?}; choose hour, day or none")));
+        }
+    };
+    let place = match url.split_once("://") {
+        None => Place::Folder(url.into()),
+        Some(("file", path)) if path.starts_with('/') => Place::Folder(path.into()),
+        Some(("s3", rest)) => {
+            let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+            if bucket.is_empty() {
+                return Err(wrong(format!("url is {url:?}, which names no bucket")));
+            }
+            let endpoint = section.endpoint.clone();
+            let is_tls = endpoint.as_ref().is_none_or(|endpoint| endpoint.starts_with("https://"));
+            let is_plain = endpoint.as_ref().is_some_and(|url| url.starts_with("http://"));
+            if !is_tls && !is_plain {
+                return Err(wrong("endpoint must be an http:// or https:// address"));
+            }
+            let keys = match (&section.username, password(section)?) {
+                (Some(access), Some(secret)) => Some((access.clone(), secret)),
+                (None, None) => None,
+                _ => return Err(wrong("username and password_file go together; name both")),
+            };
+            Place::S3(S3Place {
+                bucket: bucket.to_owned(),
+                prefix: prefix.trim_matches('/').to_owned(),
+                endpoint,
+                region: section.region.clone().unwrap_or_else(|| "us-east-1".to_owned()),
+                keys,
+                tls: tls(name, section, is_tls)?,
+            })
+        }
+        Some(_) => {
+            return Err(wrong(format!(
+                "url is {url:?}; it must be a folder, or s3://BUCKET/PREFIX"
+            )));
+        }
+    };
+    if matches!(place, Place::Folder(_)) {
+        for (key, is_set) in [
+            ("username", section.username.is_some()),
+            ("password_file", section.password_file.is_some()),
+            ("ca", section.ca.is_some()),
+            ("endpoint", section.endpoint.is_some()),
+            ("region", section.region.is_some()),
+        ] {
+            if is_set {
+                return Err(wrong(format!("{key} means nothing for a folder")));
+            }
+        }
+    }
+    Ok(DestinationSettings::Parquet(ParquetSettings { place, partition, compression }))
+}
+
+#[cfg(feature = "sink-postgres")]
+fn postgres(name: &str, section: &SinkSection) -> Result<DestinationSettings, SinkError> {
+    use crate::sink::postgres::PostgresSettings;
+
+    let url = url(section, "an address such as postgresql://user@host/database")?;
+    let table = section.table.as_deref().unwrap_or("messages");
+    if table.is_empty() || table.split('.').any(str::is_empty) || table.contains('\0') {
+        return Err(wrong(format!("table is {table:?}; it must be a name, or SCHEMA.NAME")));
+    }
+    let mut settings = PostgresSettings::new(url, table)?;
+    settings.create = section.create.unwrap_or(true);
+    if let Some(username) = &section.username {
+        settings.config.user(username);
+    }
+    if let Some(password) = password(section)? {
+        settings.config.password(&*password);
+    }
+    let speaks_tls = settings.speaks_tls();
+    let tls = tls(name, section, speaks_tls)?;
+    settings.tls = speaks_tls.then_some(tls);
+    Ok(DestinationSettings::Postgres(settings))
+}
+
+fn influx(name: &str, section: &SinkSection) -> Result<DestinationSettings, SinkError> {
+    use crate::sink::influx::{Encoding, InfluxSettings};
+
+    let form =
+        "where lines are posted, such as http://host:8086/api/v2/write?org=ORG&bucket=BUCKET";
+    let text = url(section, form)?;
+    let url: hyper::Uri =
+        text.parse().map_err(|_| wrong(format!("url is {text:?}; it must be {form}")))?;
+    let is_tls = url.scheme_str() == Some("https");
+    if (!is_tls && url.scheme_str() != Some("http")) || url.host().is_none() {
+        return Err(wrong(format!("url is {text:?}; it must be {form}")));
+    }
+    if text.contains('@') {
+        return Err(wrong("url must hold no user name and no password; there are keys for them"));
+    }
+    let encoding = match (section.encoding.as_deref(), &section.measurement) {
+        (Some("lines"), None) => Encoding::Lines,
+        (Some("lines"), Some(_)) => {
+            return Err(wrong("measurement means nothing where payloads are lines already"));
+        }
+        (None | Some("values"), measurement) => Encoding::Values {
+            measurement: measurement.clone().unwrap_or_else(|| "mqtt".to_owned()),
+        },
+        (Some(other), _) => {
+            return Err(wrong(format!("encoding is {other:?}; choose lines or values")));
+        }
+    };
+    let authorization = match (&section.username, password(section)?) {
+        (None, None) => None,
+        (None, Some(token)) => Some([&b"Token "[..], &token].concat().into()),
+        (Some(user), Some(password)) => {
+            let both = [user.as_bytes(), b":", &*password].concat();
+            let encoded = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, both);
+            Some(format!("Basic {encoded}").into_bytes().into())
+        }
+        (Some(_), None) => return Err(wrong("username needs a password_file beside it")),
+    };
+    let tls = tls(name, section, is_tls)?;
+    Ok(DestinationSettings::Influx(InfluxSettings { url, authorization, encoding, tls }))
+}
+
+#[cfg(feature = "sink-kafka")]
+fn kafka(
+    name: &str,
+    section: &SinkSection,
+    under_way_max: u16,
+) -> Result<DestinationSettings, SinkError> {
+    use crate::sink::kafka::{Compression, KafkaSettings};
+
+    let form = "brokers, such as kafka://one:9092,two:9092, or kafkas:// with TLS";
+    let text = url(section, form)?;
+    let wrong_url = || wrong(format!("url is {text:?}; it must be {form}"));
+    let (scheme, brokers) = text.split_once("://").ok_or_else(wrong_url)?;
+    let is_tls = match scheme {
+        "kafka" => false,
+        "kafkas" => true,
+        _ => return Err(wrong_url()),
+    };
+    let brokers: Vec<String> = brokers.split(',').map(|broker| broker.trim().to_owned()).collect();
+    let is_broker = |broker: &String| {
+        broker.rsplit_once(':').is_some_and(|(host, port)| {
+            !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+        })
+    };
+    if !brokers.iter().all(is_broker) {
+        return Err(wrong_url());
+    }
+    let topic = section.topic.clone().unwrap_or_else(|| "tidegate".to_owned());
+    let is_named = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if topic.is_empty() || topic.len() > 249 || !topic.chars().all(is_named) {
+        let rule = "from 1 to 249 letters, digits, dots, underscores and hyphens";
+        return Err(wrong(format!("topic is {topic:?}; Kafka's have {rule}")));
+    }
+    let compression = match section.compression.as_deref() {
+        None | Some("zstd") => Compression::Zstd,
+        Some("snappy") => Compression::Snappy,
+        Some("gzip") => Compression::Gzip,
+        Some("none") => Compression::None,
+        Some(other) => {
+            let words = "zstd, snappy, gzip or none";
+            return Err(wrong(format!("compression is {other:?}; choose {words}")));
+        }
+    };
+    let login = match (&section.username, password(section)?) {
+        (Some(user), Some(password)) => Some((user.clone(), password)),
+        (None, None) => None,
+        _ => return Err(wrong("username and password_file go together; name both")),
+    };
+    let tls = tls(name, section, is_tls)?;
+    Ok(DestinationSettings::Kafka(KafkaSettings {
+        brokers,
+        topic,
+        create: section.create.unwrap_or(true),
+        compression,
+        login,
+        tls: is_tls.then_some(tls),
+        under_way_max: under_way_max.into(),
+    }))
+}

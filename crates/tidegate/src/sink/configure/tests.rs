@@ -1,0 +1,151 @@
+use std::path::Path as FilePath;
+
+use super::*;
+use crate::sink::DestinationSettings;
+
+fn config(folder: &FilePath, text: &str) -> Config {
+    let text = format!("[node]\ndata_dir = {:?}\n{text}", folder.display().to_string());
+    Config::parse(FilePath::new("site.toml"), &text).expect("a configuration")
+}
+
+fn sinks_of(text: &str) -> Result<Vec<SinkSettings>, ApiError> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = text.replace("DIR", &folder.path().display().to_string());
+    sinks(&config(folder.path(), &text), &SessionConfig::default())
+}
+
+#[test]
+fn what_is_wrong_is_named_with_the_way_out() {
+    for (text, expected) in [
+        ("kind = \"memory\"", "topics names no filter"),
+        ("kind = \"memory\"\ntopics = \"a#\"", "a#"),
+        (
+            "kind = \"memory\"\ntopics = \"a\"\nurl = \"x\"",
+            "url means nothing for memory; it is for parquet",
+        ),
+        ("kind = \"memory\"\ntopics = \"a\"\nbatch_messages = 0", "batch_messages must be from 1"),
+        ("kind = \"memory\"\ntopics = \"a/#\"\ndead_letter = \"a/b\"", "come back"),
+        ("kind = \"influx\"\ntopics = \"a\"", "url must be where lines are posted"),
+        ("kind = \"influx\"\ntopics = \"a\"\nurl = \"ftp://x/\"", "url is \"ftp://x/\""),
+        ("kind = \"influx\"\ntopics = \"a\"\nurl = \"http://u:p@x/\"", "no password"),
+        (
+            "kind = \"influx\"\ntopics = \"a\"\nurl = \"http://x/\"\nencoding = \"xml\"",
+            "choose lines or values",
+        ),
+        (
+            "kind = \"influx\"\ntopics = \"a\"\nurl = \"http://x/\"\nca = \"DIR/ca\"",
+            "ca means nothing without TLS",
+        ),
+        (
+            "kind = \"influx\"\ntopics = \"a\"\nurl = \"http://x/\"\nusername = \"u\"",
+            "password_file",
+        ),
+        (
+            "kind = \"influx\"\ntopics = \"a\"\nurl = \"http://x/\"\npassword_file = \"DIR/no\"",
+            "DIR/no",
+        ),
+        (
+            "kind = \"influx\"\ntopics = \"a\"\nurl = \"http://x/\"\ntable = \"t\"",
+            "it is for postgres",
+        ),
+    ] {
+        let error = sinks_of(&format!("[sink.x]\n{text}")).expect_err(text);
+        let chain = crate::error_chain(&error);
+        let expected = expected.strip_prefix("DIR").unwrap_or(expected);
+        assert!(chain.contains("sink.x") && chain.contains(expected), "{text}: {chain}");
+    }
+}
+
+#[cfg(all(feature = "sink-parquet", feature = "sink-postgres", feature = "sink-kafka"))]
+#[test]
+fn what_is_wrong_with_those_that_bring_a_client_is_named_too() {
+    for (text, expected) in [
+        ("kind = \"parquet\"", "url must be a folder"),
+        ("kind = \"parquet\"\nurl = \"gs://x\"", "it must be a folder, or s3://BUCKET/PREFIX"),
+        ("kind = \"parquet\"\nurl = \"s3:///x\"", "names no bucket"),
+        (
+            "kind = \"parquet\"\nurl = \"DIR/p\"\ncompression = \"rar\"",
+            "choose zstd, snappy or none",
+        ),
+        ("kind = \"parquet\"\nurl = \"DIR/p\"\npartition = \"week\"", "choose hour, day or none"),
+        (
+            "kind = \"parquet\"\nurl = \"DIR/p\"\nregion = \"x\"",
+            "region means nothing for a folder",
+        ),
+        (
+            "kind = \"parquet\"\nurl = \"s3://b/p\"\nusername = \"u\"\nendpoint = \"http://x\"",
+            "go together",
+        ),
+        ("kind = \"postgres\"\nurl = \"mysql://x\"", "no address of PostgreSQL"),
+        ("kind = \"postgres\"\nurl = \"postgresql://h/d\"\ntable = \"a..b\"", "SCHEMA.NAME"),
+        ("kind = \"kafka\"\nurl = \"one:9092\"", "kafka://one:9092"),
+        ("kind = \"kafka\"\nurl = \"kafka://one\"", "kafka://one:9092"),
+        ("kind = \"kafka\"\nurl = \"kafka://one:9092\"\ntopic = \"a/b\"", "Kafka's have"),
+        ("kind = \"kafka\"\nurl = \"kafka://one:9092\"\ncompression = \"lz4\"", "choose zstd"),
+    ] {
+        let error = sinks_of(&format!("[sink.x]\ntopics = \"a\"\n{text}")).expect_err(text);
+        let chain = crate::error_chain(&error);
+        assert!(chain.contains("sink.x") && chain.contains(expected), "{text}: {chain}");
+    }
+}
+
+#[cfg(not(feature = "sink-kafka"))]
+#[test]
+fn a_sink_that_was_left_out_of_the_build_says_so() {
+    let text = "[sink.x]\ntopics = \"a\"\nkind = \"kafka\"\nurl = \"kafka://one:9092\"";
+    let chain = crate::error_chain(&sinks_of(text).expect_err("it was left out"));
+    assert!(chain.contains("no kafka sink") && chain.contains("--features sink-kafka"), "{chain}");
+}
+
+#[test]
+fn what_waits_has_room_on_disk_and_two_batches_may_be_under_way() {
+    let text = "[sink.x]\ntopics = \"a/#, b\"\nbatch_messages = 40000\nbatch_bytes = \"1MiB\"\n[sink.y]\ntopics = \"c\"";
+    let found = sinks_of(text).expect("nothing is wrong");
+    let [x, y] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((&*x.name, &x.topics[..]), ("x", &["a/#".to_owned(), "b".to_owned()][..]));
+    assert_eq!((x.session.overflow, x.session.inflight_max), (Overflow::Spill, Some(65_535)));
+    assert_eq!(
+        (x.session.inflight_bytes_max, y.session.inflight_max),
+        (Some(2 << 20), Some(20_000))
+    );
+    assert!(x.session.stamps_received && x.client_id.starts_with("sink/x/"));
+    assert!(matches!(y.destination, DestinationSettings::Memory(_)));
+}
+
+#[test]
+fn a_sink_of_mqtt_is_a_bridge() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = "[sink.x]\nkind = \"mqtt\"\ntopics = \"a/#\"\nurl = \"mqtts://there:8883\"\nusername = \"u\"";
+    let config_here = config(folder.path(), text);
+    assert_eq!(sinks(&config_here, &SessionConfig::default()).expect("no sink").len(), 0);
+    let found = bridges(&config_here).expect("nothing is wrong");
+    let bridge = &found["sink.x"];
+    assert_eq!((&*bridge.remote, bridge.tls, &*bridge.topics_out), ("there:8883", true, "a/#"));
+    for (text, expected) in [
+        ("url = \"there:8883\"", "mqtt://HOST:PORT"),
+        ("url = \"mqtt://u:p@there:1883\"", "mqtt://HOST:PORT"),
+        ("url = \"mqtt://there:1883\"\ndead_letter = \"d\"", "dead_letter means nothing for mqtt"),
+    ] {
+        let text = format!("[sink.x]\nkind = \"mqtt\"\ntopics = \"a/#\"\n{text}");
+        let error = bridges(&config(folder.path(), &text)).expect_err(&text);
+        let chain = crate::error_chain(&error);
+        assert!(chain.contains("sink.x") && chain.contains(expected), "{text}: {chain}");
+    }
+}
+
+#[test]
+fn who_is_gone_is_known_after_a_restart_and_so_is_what_is_not_wanted_any_more() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let of = |text: &str| {
+        let config = config(folder.path(), text);
+        let sinks = sinks(&config, &SessionConfig::default()).expect("nothing is wrong");
+        (Kept::of(&config).expect("a folder"), sinks)
+    };
+    let (kept, found) = of("[sink.x]\ntopics = \"a, b\"\n[sink.y]\ntopics = \"c\"");
+    found.iter().for_each(|sink| kept.note(sink).expect("it is written"));
+    let client_id = found[1].client_id.clone();
+    let (kept, found) = of("[sink.x]\ntopics = \"b, d\"");
+    assert_eq!(found[0].unwanted, ["a"]);
+    assert_eq!(kept.take_gone(&found).expect("it is read"), [client_id]);
+    assert_eq!(kept.take_gone(&found).expect("it is read"), [""; 0]);
+}

@@ -1,0 +1,54 @@
+//! What a sink asks of a destination.
+
+use std::{error::Error, fmt, time::Duration};
+
+use async_trait::async_trait;
+
+use super::record::Batch;
+
+/// Where messages go.
+#[async_trait]
+pub trait Destination: Send + fmt::Debug {
+    /// Takes a batch, as durably as the destination claims, and says which of its messages it refuses for good; all others are
+    /// taken when it returns. The order of a topic's messages is that of the batch.
+    ///
+    /// # Errors
+    /// [`Trouble`]: it is not known that any of it was taken, and the same batch comes again.
+    ///
+    /// # Cancel safety
+    /// When it is dropped on its way, it is not known whether the batch was taken; the next call begins anew.
+    async fn deliver(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Trouble>;
+}
+
+/// A message that is not taken, however often it is tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Its place in the batch, from 0; each place at most once, in order.
+    pub place: usize,
+    /// Why, for people and for the dead letter.
+    pub reason: String,
+}
+
+/// Why a batch was not taken as a whole, this time.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub struct Trouble {
+    /// What was tried, or what the destination said.
+    pub what: String,
+    /// When the destination wants to be asked again, if it says so.
+    pub after: Option<Duration>,
+    /// The cause.
+    pub source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl Trouble {
+    /// What the destination said.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into(), after: None, source: None }
+    }
+
+    /// What was tried, and what came of it.
+    pub fn of(what: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { what: what.into(), after: None, source: Some(source.into()) }
+    }
+}

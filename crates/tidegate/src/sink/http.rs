@@ -1,0 +1,180 @@
+//! A client of HTTP/1.1 for destinations: one connection at a time, kept while it is good, over TCP or TLS.
+//!
+//! Always true: redirections are not followed; of an answer no more than [`ANSWER_BYTES_MAX`] is held; TLS is rustls with ring.
+
+use std::{io, sync::Arc};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::{
+    Request, Response, Uri,
+    client::conn::http1::{self, SendRequest},
+    header::{self, HeaderValue},
+};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    sync::Mutex,
+};
+use tokio_rustls::TlsConnector;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Longest answer, in bytes.
+pub(super) const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// Makes requests.
+#[derive(Debug)]
+pub(super) struct HttpClient {
+    tls: Arc<ClientConfig>,
+    kept: Mutex<Option<Kept>>,
+}
+
+/// A connection that may be used again.
+#[derive(Debug)]
+struct Kept {
+    /// Scheme, host and port.
+    to: (bool, String, u16),
+    sender: SendRequest<Full<Bytes>>,
+    /// What moves its bytes.
+    _driver: AbortOnDropHandle<()>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HttpError {
+    /// The address is none.
+    #[error("{uri} is no http:// or https:// address")]
+    Address { uri: Uri },
+    /// Nobody is there.
+    #[error("no connection to {host}:{port}")]
+    Connect { host: String, port: u16, source: io::Error },
+    /// It is not HTTP, or breaks off.
+    #[error("the exchange with {host} broke off")]
+    Exchange { host: String, source: hyper::Error },
+    /// The answer is too large or not whole.
+    #[error("the answer of {host} is not whole, or larger than {ANSWER_BYTES_MAX} bytes")]
+    Answer { host: String, source: Box<dyn std::error::Error + Send + Sync> },
+}
+
+impl HttpClient {
+    /// A client that trusts whom `tls` says.
+    pub(super) fn new(tls: Arc<ClientConfig>) -> Self {
+        Self { tls, kept: Mutex::new(None) }
+    }
+
+    /// The whole answer to a request whose address is absolute. A kept connection that turns out to be closed is replaced once,
+    /// and the request sent again: it must do no harm twice.
+    ///
+    /// # Errors
+    /// [`HttpError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it ends the connection.
+    pub(super) async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Bytes>, HttpError> {
+        let to = target(request.uri())?;
+        // Taken out while it is used: who is dropped on the way leaves none behind.
+        let kept = self.kept.lock().await.take();
+        if let Some(mut kept) = kept.filter(|kept| kept.to == to && !kept.sender.is_closed()) {
+            match exchange(&mut kept.sender, request.clone(), &to.1).await {
+                Err(HttpError::Exchange { .. }) => {}
+                answered => return self.keep(kept, answered).await,
+            }
+        }
+        let mut kept = self.connect(to).await?;
+        let host = kept.to.1.clone();
+        let answered = exchange(&mut kept.sender, request, &host).await;
+        self.keep(kept, answered).await
+    }
+
+    async fn keep(
+        &self,
+        kept: Kept,
+        answered: Result<Response<Bytes>, HttpError>,
+    ) -> Result<Response<Bytes>, HttpError> {
+        if answered.is_ok() {
+            *self.kept.lock().await = Some(kept);
+        }
+        answered
+    }
+
+    async fn connect(&self, to: (bool, String, u16)) -> Result<Kept, HttpError> {
+        let (is_tls, host, port) = &to;
+        let failed = |source| HttpError::Connect { host: host.clone(), port: *port, source };
+        let socket = TcpStream::connect((&**host, *port)).await.map_err(failed)?;
+        socket.set_nodelay(true).map_err(failed)?;
+        let stream: Box<dyn Stream> = if *is_tls {
+            let name = ServerName::try_from(host.clone())
+                .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
+            Box::new(
+                TlsConnector::from(self.tls.clone()).connect(name, socket).await.map_err(failed)?,
+            )
+        } else {
+            Box::new(socket)
+        };
+        let broken = |source| HttpError::Exchange { host: host.clone(), source };
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let driver = tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection of HTTP ended");
+            }
+        });
+        Ok(Kept { sender, _driver: AbortOnDropHandle::new(driver), to })
+    }
+}
+
+/// What HTTP is spoken over.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Whether by TLS, and host and port.
+fn target(uri: &Uri) -> Result<(bool, String, u16), HttpError> {
+    let wrong = || HttpError::Address { uri: uri.clone() };
+    let is_tls = match uri.scheme_str() {
+        Some("http") => false,
+        Some("https") => true,
+        _ => return Err(wrong()),
+    };
+    let host = uri.host().ok_or_else(wrong)?;
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    Ok((is_tls, host, uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 })))
+}
+
+async fn exchange(
+    sender: &mut SendRequest<Full<Bytes>>,
+    mut request: Request<Full<Bytes>>,
+    host: &str,
+) -> Result<Response<Bytes>, HttpError> {
+    // On the wire the address is a path; the host stands in its header.
+    let uri = std::mem::take(request.uri_mut());
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    let value = HeaderValue::from_str(authority).expect("an authority that was parsed is a value");
+    request.headers_mut().entry(header::HOST).or_insert(value);
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    *request.uri_mut() = path.parse().expect("the path of an address that was parsed is one");
+    let broken = |source| HttpError::Exchange { host: host.to_owned(), source };
+    sender.ready().await.map_err(broken)?;
+    let answer = sender.send_request(request).await.map_err(broken)?;
+    let (head, body) = answer.into_parts();
+    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+    let body = body.map_err(|source| HttpError::Answer { host: host.to_owned(), source })?;
+    Ok(Response::from_parts(head, body.to_bytes()))
+}
+
+/// TLS towards a destination whose certificate somebody in `roots` vouches for.
+///
+/// # Errors
+/// The provider has none of the protocol versions.
+pub(super) fn tls(roots: rustls::RootCertStore) -> Result<Arc<ClientConfig>, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}

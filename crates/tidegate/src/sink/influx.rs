@@ -1,0 +1,262 @@
+//! A database that takes InfluxDB's line protocol over HTTP: InfluxDB, VictoriaMetrics, QuestDB and others.
+//!
+//! ```text
+//!  number, JSON object, text ─▶ mqtt,topic=a/b value=21.5 1769842800000000123 ─▶ POST, many lines at a time
+//!  lines of the protocol ─────▶ as they are, with a time where they have none
+//! ```
+//!
+//! # What is promised
+//!
+//! A batch is taken when the database has said so (2xx): at least once, and as durable as the database is then. A point that comes
+//! twice is one point there, for databases of this kind know points by measurement, tags and time. So that two messages of one
+//! topic that were received in the same nanosecond stay two, times are moved by what the message says, less than two microseconds.
+//! Of a batch that is refused (400, 413, 422) each half is tried on its own, until the message is found that is refused alone.
+
+use std::{
+    collections::HashSet,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    ops::Range,
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{Request, Response, StatusCode, Uri, header};
+use rustls::ClientConfig;
+use serde_json::Value as Json;
+use tidegate_message::{Instant, Secret};
+use tidegate_wire::line_protocol::{self, FieldValue, LineWriter, Precision};
+
+use super::{Batch, Destination, Record, Refusal, Trouble, http::HttpClient};
+
+/// Places of one nanosecond among which messages of one topic are spread, of as many nanoseconds.
+const SPREAD: i64 = 1024;
+/// Bytes of an answer that are quoted.
+const QUOTED: usize = 300;
+
+/// Which database, and how messages become lines.
+#[derive(Clone, Debug)]
+pub struct InfluxSettings {
+    /// Where lines are posted, with everything that the database wants in its address.
+    pub url: Uri,
+    /// What is sent as `Authorization`.
+    pub authorization: Option<Secret>,
+    /// How messages become lines.
+    pub encoding: Encoding,
+    /// Whom to trust, where TLS is spoken.
+    pub tls: Arc<ClientConfig>,
+}
+
+/// Two are the same by what was configured, whatever files said that were read for it.
+impl PartialEq for InfluxSettings {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.url, &self.authorization, &self.encoding)
+            == (&other.url, &other.authorization, &other.encoding)
+    }
+}
+
+/// How messages become lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// Payloads are lines already.
+    Lines,
+    /// Payloads are numbers, JSON objects or text, and become fields of one measurement, with the topic as a tag.
+    Values {
+        /// The measurement.
+        measurement: String,
+    },
+}
+
+/// The destination.
+#[derive(Debug)]
+pub(super) struct Influx {
+    settings: InfluxSettings,
+    client: HttpClient,
+}
+
+impl Influx {
+    pub(super) fn new(settings: InfluxSettings) -> Self {
+        let client = HttpClient::new(settings.tls.clone());
+        Self { settings, client }
+    }
+
+    async fn post(&self, lines: Bytes) -> Result<Response<Bytes>, Trouble> {
+        let mut request = Request::post(self.settings.url.clone())
+            .header(header::CONTENT_TYPE, "text/plain; charset=utf-8")
+            .header(header::USER_AGENT, concat!("tidegate/", env!("CARGO_PKG_VERSION")));
+        if let Some(authorization) = &self.settings.authorization {
+            request = request.header(header::AUTHORIZATION, &**authorization);
+        }
+        let request = request
+            .body(Full::new(lines))
+            .map_err(|error| Trouble::of("no request can be made of url and password", error))?;
+        let answered = self.client.send(request).await;
+        answered.map_err(|error| Trouble::of("the database did not answer", error))
+    }
+}
+
+#[async_trait]
+impl Destination for Influx {
+    async fn deliver(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Trouble> {
+        let mut lines = Lines::new(&self.settings.encoding, batch.records());
+        // The last is the next one, so that lines keep their order.
+        let mut parts: Vec<_> = std::iter::once(0..lines.ends.len()).collect();
+        while let Some(part) = parts.pop() {
+            if part.is_empty() {
+                continue;
+            }
+            let answer = self.post(lines.bytes(&part)).await?;
+            match answer.status() {
+                status if status.is_success() => {}
+                StatusCode::BAD_REQUEST
+                | StatusCode::PAYLOAD_TOO_LARGE
+                | StatusCode::UNPROCESSABLE_ENTITY => {
+                    let Range { start, end } = part;
+                    if part.len() == 1 {
+                        let reason = said(&answer);
+                        lines.refusals.push(Refusal { place: lines.ends[start].0, reason });
+                    } else {
+                        let middle = start + (end - start) / 2;
+                        parts.extend([middle..end, start..middle]);
+                    }
+                }
+                _ => {
+                    let after = answer.headers().get(header::RETRY_AFTER);
+                    let after = after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+                    return Err(Trouble {
+                        after: after.map(|seconds: u32| Duration::from_secs(seconds.into())),
+                        ..Trouble::new(said(&answer))
+                    });
+                }
+            }
+        }
+        lines.refusals.sort_by_key(|refusal| refusal.place);
+        Ok(lines.refusals)
+    }
+}
+
+/// What the database answers, in short.
+fn said(answer: &Response<Bytes>) -> String {
+    let text = String::from_utf8_lossy(answer.body());
+    let text = text.trim();
+    format!(
+        "the database answers {}: {}",
+        answer.status(),
+        &text[..text.floor_char_boundary(QUOTED)]
+    )
+}
+
+/// The lines of a batch.
+struct Lines {
+    bytes: Bytes,
+    /// Of each message that has lines, its place in the batch and where they end.
+    ends: Vec<(usize, usize)>,
+    /// Messages that have none.
+    refusals: Vec<Refusal>,
+}
+
+impl Lines {
+    fn new(encoding: &Encoding, records: &[Record]) -> Self {
+        let mut out = Vec::new();
+        let (mut ends, mut refusals) = (Vec::new(), Vec::new());
+        let mut writer = LineWriter::new(Precision::Nanoseconds);
+        let mut taken = HashSet::new();
+        for (place, record) in records.iter().enumerate() {
+            let start = out.len();
+            let time = free_time(record, &mut taken);
+            let written = match encoding {
+                Encoding::Lines => copy_lines(record, time, &mut out),
+                Encoding::Values { measurement } => {
+                    write_values(&mut writer, measurement, record, time, &mut out)
+                }
+            };
+            match written {
+                Ok(()) => ends.push((place, out.len())),
+                Err(reason) => {
+                    out.truncate(start);
+                    refusals.push(Refusal { place, reason });
+                }
+            }
+        }
+        Self { bytes: out.into(), ends, refusals }
+    }
+
+    /// The lines of those messages.
+    fn bytes(&self, part: &Range<usize>) -> Bytes {
+        let start = part.start.checked_sub(1).map_or(0, |before| self.ends[before].1);
+        self.bytes.slice(start..self.ends[part.end - 1].1)
+    }
+}
+
+/// A time that no other message of this topic has: near that of its receipt, at a place that what it says decides, so that it has
+/// the same when it comes again.
+fn free_time<'a>(record: &'a Record, taken: &mut HashSet<(&'a str, i64)>) -> Instant {
+    let mut hasher = DefaultHasher::new();
+    record.payload.hash(&mut hasher);
+    record.id.hash(&mut hasher);
+    let offset = (hasher.finish() % SPREAD.unsigned_abs()) as i64;
+    let mut nanos = record.time.as_nanos().saturating_add(offset);
+    while !taken.insert((&*record.topic, nanos)) {
+        nanos = nanos.saturating_add(1);
+    }
+    Instant::from_nanos(nanos)
+}
+
+fn copy_lines(record: &Record, time: Instant, out: &mut Vec<u8>) -> Result<(), String> {
+    let start = out.len();
+    for line in line_protocol::Batch::new(&record.payload, Precision::Nanoseconds) {
+        let line = line.map_err(|error| error.to_string())?;
+        out.extend_from_slice(line.text().as_bytes());
+        if line.timestamp().is_none() {
+            out.extend_from_slice(format!(" {}", time.as_nanos()).as_bytes());
+        }
+        out.push(b'\n');
+    }
+    if out.len() == start { Err("the payload has no line".to_owned()) } else { Ok(()) }
+}
+
+fn write_values(
+    writer: &mut LineWriter,
+    measurement: &str,
+    record: &Record,
+    time: Instant,
+    out: &mut Vec<u8>,
+) -> Result<(), String> {
+    let text = std::str::from_utf8(&record.payload)
+        .map_err(|_| "the payload is neither a number nor JSON nor text".to_owned())?;
+    let json = serde_json::from_str(text).unwrap_or_else(|_| Json::String(text.to_owned()));
+    let mut fields = Vec::new();
+    flatten("", &json, &mut fields);
+    let fields: Vec<(&str, FieldValue<'_>)> =
+        fields.iter().map(|(name, value)| (&**name, *value)).collect();
+    let tags = [("topic", &*record.topic)];
+    writer.write(out, measurement, &tags, &fields, Some(time)).map_err(|error| error.to_string())
+}
+
+/// The values of a document, each by its path. All numbers are floats: a database takes one type for a field, and 21 may be
+/// followed by 21.5.
+fn flatten<'a>(path: &str, json: &'a Json, fields: &mut Vec<(String, FieldValue<'a>)>) {
+    let of = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    let value = match json {
+        Json::Null => return,
+        Json::Object(members) => {
+            members.iter().for_each(|(name, value)| flatten(&of(name), value, fields));
+            return;
+        }
+        Json::Array(values) => {
+            let values = values.iter().enumerate();
+            values.for_each(|(place, value)| flatten(&of(&place.to_string()), value, fields));
+            return;
+        }
+        Json::Bool(value) => FieldValue::Boolean(*value),
+        // Every number of JSON that was read has a nearest float.
+        Json::Number(number) => FieldValue::Float(number.as_f64().unwrap_or(f64::NAN)),
+        Json::String(text) => FieldValue::Text(text),
+    };
+    fields.push((if path.is_empty() { "value".to_owned() } else { path.to_owned() }, value));
+}
+
+#[cfg(test)]
+mod tests;

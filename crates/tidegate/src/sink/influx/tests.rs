@@ -1,0 +1,189 @@
+use std::{convert::Infallible, sync::Mutex};
+
+use http_body_util::BodyExt as _;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::*;
+
+/// A database that refuses what has `bad` in it, as InfluxDB does: the others of the request are stored.
+#[derive(Clone, Debug, Default)]
+struct Database(Arc<Mutex<Told>>);
+
+#[derive(Debug, Default)]
+struct Told {
+    lines: Vec<String>,
+    requests: usize,
+    authorization: Option<String>,
+    /// What the next requests are answered with.
+    script: Vec<(u16, &'static str)>,
+}
+
+impl Database {
+    async fn start(&self) -> (Uri, AbortOnDropHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/write?db=x", listener.local_addr().unwrap());
+        let database = self.clone();
+        let serving = tokio::spawn(async move {
+            loop {
+                let (socket, _) = listener.accept().await.unwrap();
+                let database = database.clone();
+                let service = service_fn(move |request| database.clone().answer(request));
+                let serving = http1::Builder::new().serve_connection(TokioIo::new(socket), service);
+                // One client, one connection at a time.
+                let _ = serving.await;
+            }
+        });
+        (url.parse().unwrap(), AbortOnDropHandle::new(serving))
+    }
+
+    async fn answer(self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+        let authorization = request.headers().get(header::AUTHORIZATION).cloned();
+        let path = request.uri().to_string();
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        let mut told = self.0.lock().unwrap();
+        told.requests += 1;
+        told.authorization = authorization.map(|value| value.to_str().unwrap().to_owned());
+        let answer = |status: u16, text: &'static str| {
+            let answer = Response::builder().status(status);
+            let answer = match status {
+                429 => answer.header(header::RETRY_AFTER, "7"),
+                _ => answer,
+            };
+            Ok(answer.body(Full::new(Bytes::from_static(text.as_bytes()))).unwrap())
+        };
+        assert_eq!(path, "/write?db=x");
+        if let Some((status, text)) = told.script.pop() {
+            return answer(status, text);
+        }
+        let lines = std::str::from_utf8(&body).unwrap().lines().map(str::to_owned);
+        let (bad, good): (Vec<_>, Vec<_>) = lines.partition(|line| line.contains("bad"));
+        told.lines.extend(good);
+        if bad.is_empty() { answer(204, "") } else { answer(400, "partial write: dropped=1") }
+    }
+}
+
+fn influx(url: &Uri, encoding: Encoding) -> Influx {
+    Influx::new(InfluxSettings {
+        url: url.clone(),
+        authorization: Some("Token secret".into()),
+        encoding,
+        tls: super::super::http::tls(rustls::RootCertStore::empty()).unwrap(),
+    })
+}
+
+fn values() -> Encoding {
+    Encoding::Values { measurement: "mqtt".to_owned() }
+}
+
+fn record(payload: &str) -> Record {
+    Record::new("a/b", payload.to_owned(), Instant::from_millis(1000))
+}
+
+#[tokio::test]
+async fn payloads_become_fields() {
+    let database = Database::default();
+    let (url, _serving) = database.start().await;
+    let rows = [
+        ("21.5", "value=21.5"),
+        ("7", "value=7.0"),
+        ("on air", "value=\"on air\""),
+        (
+            r#"{"t":20,"deep":{"x":[1,true]},"none":null,"s":"y"}"#,
+            r#"deep.x.0=1.0,deep.x.1=true,s="y",t=20.0"#,
+        ),
+    ];
+    let batch: Batch = rows.iter().map(|(payload, _)| record(payload)).collect();
+    let refusals = influx(&url, values()).deliver(&batch).await.unwrap();
+    assert_eq!(refusals, []);
+    let told = database.0.lock().unwrap();
+    for (line, (_, fields)) in told.lines.iter().zip(rows) {
+        assert!(line.starts_with(&format!("mqtt,topic=a/b {fields} 1000000")), "{line}");
+    }
+    assert_eq!((told.lines.len(), told.requests), (4, 1));
+    assert_eq!(told.authorization.as_deref(), Some("Token secret"));
+}
+
+#[tokio::test]
+async fn the_line_that_is_refused_is_found_and_the_others_are_stored() {
+    let database = Database::default();
+    let (url, _serving) = database.start().await;
+    let bad = [0, 317, 318, 999];
+    let batch: Batch = (0..1000)
+        .map(|number| {
+            record(&if bad.contains(&number) { "bad".to_owned() } else { number.to_string() })
+        })
+        .collect();
+    let refusals = influx(&url, values()).deliver(&batch).await.unwrap();
+    let places: Vec<usize> = refusals.iter().map(|refusal| refusal.place).collect();
+    assert_eq!(places, bad);
+    assert!(refusals[0].reason.contains("partial write"), "{}", refusals[0].reason);
+    // As the database knows points: by their series and time.
+    let mut stored: Vec<_> = database.0.lock().unwrap().lines.clone();
+    stored.sort();
+    stored.dedup();
+    assert_eq!(stored.len(), 996);
+}
+
+#[tokio::test]
+async fn one_time_is_not_one_point_and_what_comes_again_is() {
+    let database = Database::default();
+    let (url, _serving) = database.start().await;
+    let batch: Batch = (0..100).map(|number| record(&number.to_string())).collect();
+    let mut influx = influx(&url, values());
+    influx.deliver(&batch).await.unwrap();
+    influx.deliver(&batch).await.unwrap();
+    let times: HashSet<String> = {
+        let told = database.0.lock().unwrap();
+        told.lines.iter().map(|line| line.rsplit(' ').next().unwrap().to_owned()).collect()
+    };
+    assert_eq!(times.len(), 100);
+}
+
+#[tokio::test]
+async fn a_database_that_is_busy_says_when_it_wants_to_be_asked_again() {
+    let database = Database::default();
+    let (url, _serving) = database.start().await;
+    let mut influx = influx(&url, values());
+    let batch = Batch::from_iter([record("1")]);
+    for (status, text, after) in
+        [(429, "slow down", Some(7)), (503, "starting", None), (401, "who are you", None)]
+    {
+        database.0.lock().unwrap().script.push((status, text));
+        let trouble = influx.deliver(&batch).await.unwrap_err();
+        assert_eq!(trouble.after, after.map(Duration::from_secs), "{status}");
+        assert!(trouble.what.contains(text) && trouble.what.contains(&status.to_string()));
+    }
+    assert_eq!(influx.deliver(&batch).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_is_trouble() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/write", listener.local_addr().unwrap()).parse().unwrap();
+    drop(listener);
+    let trouble = influx(&url, values()).deliver(&Batch::from_iter([record("1")])).await;
+    let error = crate::error_chain(&trouble.unwrap_err());
+    assert!(error.contains("no connection to 127.0.0.1"), "{error}");
+}
+
+#[tokio::test]
+async fn lines_pass_as_they_are_and_get_a_time_where_they_have_none() {
+    let database = Database::default();
+    let (url, _serving) = database.start().await;
+    let batch = Batch::from_iter([
+        record("m,a=b x=1.10 5\nm x=2i"),
+        record("no line"),
+        record(""),
+        record("m x=3i 6"),
+    ]);
+    let refusals = influx(&url, Encoding::Lines).deliver(&batch).await.unwrap();
+    let places: Vec<usize> = refusals.iter().map(|refusal| refusal.place).collect();
+    assert_eq!(places, [1, 2]);
+    let told = database.0.lock().unwrap();
+    assert_eq!((&*told.lines[0], &*told.lines[2]), ("m,a=b x=1.10 5", "m x=3i 6"));
+    // A second, and at most two microseconds.
+    assert!(told.lines[1].starts_with("m x=2i 100000"), "{}", told.lines[1]);
+}

@@ -1,0 +1,421 @@
+//! A topic of Kafka.
+//!
+//! ```text
+//!  batch ─▶ by partition (murmur2 of the MQTT topic, as Kafka's own clients do) ─▶ what is there already? ─▶ produce, acks=all
+//! ```
+//!
+//! # What is promised
+//!
+//! A batch is taken when all in-sync replicas have it (`acks=all`). The key of a record is the MQTT topic, so that the messages of
+//! one topic stay in one partition and in their order.
+//!
+//! Nothing is stored twice, as far as the log can be read back: after a start, after every exchange whose end is not known, and when
+//! the broker says that a message comes again, the tail of its partition is read, as many records back as this sink can have had under
+//! way. What is there already is not produced again. Records are known by key, value, and the time in nanoseconds at which this node
+//! received them, which outlives the process with the message. Other producers of the topic do not harm that, unless they write as
+//! many records meanwhile. A request that Kafka carries out only after the tail was read makes a record twice all the same; then
+//! `tidegate-id` in its header tells.
+
+mod hash;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    ops::Range,
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use rskafka::{
+    BackoffConfig,
+    chrono::{DateTime, Utc},
+    client::{
+        Client, ClientBuilder, Credentials, SaslConfig,
+        error::{Error, ProtocolError},
+        partition::{Compression as Codec, OffsetAt, PartitionClient, UnknownTopicHandling},
+    },
+    record::Record as KafkaRecord,
+    topic::Topic,
+};
+use rustls::ClientConfig;
+use sha2::{Digest as _, Sha256};
+use tidegate_message::Secret;
+
+use self::hash::partition_of;
+use super::{Batch, Destination, Record, Refusal, Trouble, record::ID_PROPERTY};
+
+/// The header that says when this node received a message: nanoseconds since the Unix epoch, in decimal.
+pub const RECEIVED_HEADER: &str = "tidegate-received";
+/// Bytes of records that are produced at a time, before they are compressed: half of what brokers take by default.
+const PRODUCE_BYTES: usize = 512 << 10;
+/// Bytes that are read back at a time.
+const FETCH_BYTES: i32 = 8 << 20;
+/// How long Kafka may take to make a topic.
+const CREATE_MILLIS: i32 = 10_000;
+/// How often it is looked whether it has, and after which pause each time.
+const CREATE_LOOKS: u32 = 50;
+const CREATE_PAUSE: Duration = Duration::from_millis(100);
+
+/// Which topic, and how Kafka is reached.
+#[derive(Clone, Debug)]
+pub struct KafkaSettings {
+    /// Brokers to begin with, as host and port.
+    pub brokers: Vec<String>,
+    /// The topic there.
+    pub topic: String,
+    /// Whether it is made where there is none, as the brokers make topics by default.
+    pub create: bool,
+    /// How records are compressed.
+    pub compression: Compression,
+    /// User name and password (SASL, SCRAM-SHA-512).
+    pub login: Option<(String, Secret)>,
+    /// Whom to trust, where TLS is spoken.
+    pub tls: Option<Arc<ClientConfig>>,
+    /// Messages that the sink has under way at most.
+    pub under_way_max: u32,
+}
+
+/// Two are the same by what was configured, whatever files said that were read for it.
+impl PartialEq for KafkaSettings {
+    fn eq(&self, other: &Self) -> bool {
+        let of = |settings: &Self| {
+            let Self { brokers, topic, create, compression, login, tls, under_way_max } =
+                settings.clone();
+            (brokers, topic, create, compression, login, tls.is_some(), under_way_max)
+        };
+        of(self) == of(other)
+    }
+}
+
+/// How records are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compression {
+    /// zstd.
+    #[default]
+    Zstd,
+    /// Snappy.
+    Snappy,
+    /// gzip.
+    Gzip,
+    /// Not at all.
+    None,
+}
+
+impl Compression {
+    fn codec(self) -> Codec {
+        match self {
+            Self::Zstd => Codec::Zstd,
+            Self::Snappy => Codec::Snappy,
+            Self::Gzip => Codec::Gzip,
+            Self::None => Codec::NoCompression,
+        }
+    }
+}
+
+/// By what a record is known.
+type Mark = [u8; 16];
+
+/// The destination.
+#[derive(Debug)]
+pub(super) struct Kafka {
+    settings: KafkaSettings,
+    cluster: Option<Cluster>,
+}
+
+/// A connection, and what is known of the topic.
+struct Cluster {
+    /// Kept for the connections that it has.
+    _client: Client,
+    /// All of the topic, by number.
+    partitions: Vec<Partition>,
+}
+
+struct Partition {
+    client: PartitionClient,
+    /// The last records, how often each is there; none until they were read back.
+    tail: Option<HashMap<Mark, u32>>,
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("partitions", &self.partitions.len()).finish()
+    }
+}
+
+impl Kafka {
+    pub(super) fn new(settings: KafkaSettings) -> Self {
+        Self { settings, cluster: None }
+    }
+
+    async fn connect(&self) -> Result<Cluster, Trouble> {
+        let settings = &self.settings;
+        let failed = |error: Error| Trouble::of("no connection to Kafka", error);
+        // Nothing is tried twice behind our back: what comes of the first try decides what is read back.
+        let once = BackoffConfig { deadline: Some(Duration::ZERO), ..BackoffConfig::default() };
+        let mut builder =
+            ClientBuilder::new(settings.brokers.clone()).client_id("tidegate").backoff_config(once);
+        if let Some(tls) = &settings.tls {
+            builder = builder.tls_config(tls.clone());
+        }
+        if let Some((user, password)) = &settings.login {
+            let password = String::from_utf8_lossy(password).into_owned();
+            let credentials = Credentials::new(user.clone(), password);
+            builder = builder.sasl_config(SaslConfig::ScramSha512(credentials));
+        }
+        let client = builder.build().await.map_err(failed)?;
+        let numbers = self.partitions(&client).await?;
+        let mut partitions = Vec::new();
+        for (expected, number) in (0..).zip(numbers) {
+            if number != expected {
+                let what = format!("{:?} has no partition {expected}", settings.topic);
+                return Err(Trouble::new(what));
+            }
+            let handling = UnknownTopicHandling::Error;
+            let client = client.partition_client(&settings.topic, number, handling).await;
+            partitions.push(Partition { client: client.map_err(failed)?, tail: None });
+        }
+        Ok(Cluster { _client: client, partitions })
+    }
+
+    /// The numbers of the topic's partitions, in order; the topic is made if need be.
+    async fn partitions(&self, client: &Client) -> Result<Vec<i32>, Trouble> {
+        let topic = &self.settings.topic;
+        let failed = |error: Error| Trouble::of("Kafka does not tell its topics", error);
+        let found = |topics: Vec<Topic>| -> Option<Vec<i32>> {
+            let found = topics.into_iter().find(|found| found.name == *topic)?;
+            Some(found.partitions.into_iter().collect())
+        };
+        if let Some(found) = found(client.list_topics().await.map_err(failed)?) {
+            return Ok(found);
+        }
+        if !self.settings.create {
+            return Err(Trouble::new(format!("Kafka has no topic {topic:?}")));
+        }
+        let controller = client.controller_client().map_err(failed)?;
+        // How many partitions and replicas, the brokers' own configuration says.
+        match controller.create_topic(topic, -1, -1, CREATE_MILLIS).await {
+            Ok(()) => {}
+            Err(error) if protocol(&error) == Some(ProtocolError::TopicAlreadyExists) => {}
+            Err(error) => {
+                return Err(Trouble::of(format!("the topic {topic:?} cannot be made"), error));
+            }
+        }
+        // What was made is known to all brokers some moments later.
+        for _ in 0..CREATE_LOOKS {
+            tokio::time::sleep(CREATE_PAUSE).await;
+            if let Some(found) = found(client.list_topics().await.map_err(failed)?) {
+                return Ok(found);
+            }
+        }
+        Err(Trouble::new(format!("Kafka has made the topic {topic:?} and does not show it yet")))
+    }
+
+    async fn deliver_to(
+        &self,
+        cluster: &mut Cluster,
+        batch: &Batch,
+    ) -> Result<Vec<Refusal>, Trouble> {
+        let count = i32::try_from(cluster.partitions.len()).unwrap_or(i32::MAX);
+        let mut by_partition: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
+        for (place, record) in batch.records().iter().enumerate() {
+            let number = partition_of(record.topic.as_bytes(), count);
+            by_partition.entry(number).or_default().push(place);
+        }
+        let mut refusals = Vec::new();
+        for (number, places) in by_partition {
+            let partition = &mut cluster.partitions[number as usize];
+            // What comes again may be there since the tail was read.
+            if places.iter().any(|place| batch.records()[*place].is_repeated) {
+                partition.tail = None;
+            }
+            let tail = match &mut partition.tail {
+                Some(tail) => tail,
+                none @ None => none.insert(self.read_back(&partition.client).await?),
+            };
+            let mut missing = places;
+            missing.retain(|place| !takes(tail, mark(&batch.records()[*place])));
+            refusals.extend(self.produce(&partition.client, batch, &missing).await?);
+        }
+        refusals.sort_by_key(|refusal: &Refusal| refusal.place);
+        Ok(refusals)
+    }
+
+    /// As many records back as can have been under way.
+    async fn read_back(&self, client: &PartitionClient) -> Result<HashMap<Mark, u32>, Trouble> {
+        let failed = |error: Error| Trouble::of("Kafka's topic cannot be read back", error);
+        let end = client.get_offset(OffsetAt::Latest).await.map_err(failed)?;
+        let begin = client.get_offset(OffsetAt::Earliest).await.map_err(failed)?;
+        let mut offset = end.saturating_sub(self.settings.under_way_max.into()).max(begin);
+        let mut tail = HashMap::new();
+        while offset < end {
+            let fetched = client.fetch_records(offset, 1..FETCH_BYTES, 1000).await;
+            let (records, _) = fetched.map_err(failed)?;
+            let Some(last) = records.last().map(|record| record.offset) else {
+                // Offsets may belong to nothing, such as the marks of transactions.
+                break;
+            };
+            for found in records.iter().filter(|found| found.offset >= offset) {
+                *tail.entry(mark_of(&found.record)).or_default() += 1;
+            }
+            offset = offset.max(last + 1);
+        }
+        Ok(tail)
+    }
+
+    /// Produces those messages; what Kafka refuses of them.
+    async fn produce(
+        &self,
+        client: &PartitionClient,
+        batch: &Batch,
+        places: &[usize],
+    ) -> Result<Vec<Refusal>, Trouble> {
+        let records = batch.records();
+        let mut refusals = Vec::new();
+        // The last is the next one, so that records keep their order.
+        let mut parts = pieces(places, |place| records[*place].weight() as usize + 100);
+        parts.reverse();
+        while let Some(part) = parts.pop() {
+            let chosen = places[part.clone()].iter();
+            let produced = chosen.map(|place| kafka_record(&records[*place])).collect();
+            match client.produce(produced, self.settings.compression.codec()).await {
+                Ok(_) => {}
+                Err(error) if is_records(&error) => {
+                    let Range { start, end } = part;
+                    if part.len() == 1 {
+                        let reason = error.to_string();
+                        refusals.push(Refusal { place: places[start], reason });
+                    } else {
+                        let middle = start + (end - start) / 2;
+                        parts.extend([middle..end, start..middle]);
+                    }
+                }
+                Err(error) => return Err(Trouble::of("Kafka did not take a batch", error)),
+            }
+        }
+        Ok(refusals)
+    }
+}
+
+#[async_trait]
+impl Destination for Kafka {
+    async fn deliver(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Trouble> {
+        // Taken out while it is used: after a try whose end is not known, all is read back.
+        let mut cluster = match self.cluster.take() {
+            Some(cluster) => cluster,
+            None => self.connect().await?,
+        };
+        let refusals = self.deliver_to(&mut cluster, batch).await?;
+        self.cluster = Some(cluster);
+        Ok(refusals)
+    }
+}
+
+/// Pieces of at most [`PRODUCE_BYTES`], or of one message that is larger.
+fn pieces(places: &[usize], bytes: impl Fn(&usize) -> usize) -> Vec<Range<usize>> {
+    let (mut pieces, mut start, mut sum) = (Vec::new(), 0, 0);
+    for (at, place) in places.iter().enumerate() {
+        let bytes = bytes(place);
+        if at > start && sum + bytes > PRODUCE_BYTES {
+            pieces.push(start..at);
+            (start, sum) = (at, 0);
+        }
+        sum += bytes;
+    }
+    if start < places.len() {
+        pieces.push(start..places.len());
+    }
+    pieces
+}
+
+/// Whether that was there; it is one less then.
+fn takes(tail: &mut HashMap<Mark, u32>, mark: Mark) -> bool {
+    let Some(count) = tail.get_mut(&mark) else { return false };
+    *count -= 1;
+    if *count == 0 {
+        tail.remove(&mark);
+    }
+    true
+}
+
+fn kafka_record(record: &Record) -> KafkaRecord {
+    let received = record.time.as_nanos().to_string().into_bytes();
+    let mut headers = BTreeMap::from([(RECEIVED_HEADER.to_owned(), received)]);
+    if let Some(id) = &record.id {
+        headers.insert(ID_PROPERTY.to_owned(), id.as_bytes().to_vec());
+    }
+    let timestamp: DateTime<Utc> = DateTime::from_timestamp_nanos(record.time.as_nanos());
+    KafkaRecord {
+        key: Some(record.topic.as_bytes().to_vec()),
+        value: Some(record.payload.to_vec()),
+        headers,
+        timestamp,
+    }
+}
+
+fn mark(record: &Record) -> Mark {
+    digest(record.topic.as_bytes(), &record.payload, record.time.as_nanos().to_string().as_bytes())
+}
+
+fn mark_of(record: &KafkaRecord) -> Mark {
+    let part = |part: &Option<Vec<u8>>| part.clone().unwrap_or_default();
+    let received = record.headers.get(RECEIVED_HEADER).map_or(&b""[..], Vec::as_slice);
+    digest(&part(&record.key), &part(&record.value), received)
+}
+
+fn digest(key: &[u8], value: &[u8], received: &[u8]) -> Mark {
+    let mut digest = Sha256::new();
+    for part in [key, value, received] {
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part);
+    }
+    digest.finalize()[..16].try_into().expect("a digest is longer than a mark")
+}
+
+fn protocol(error: &Error) -> Option<ProtocolError> {
+    match error {
+        Error::ServerError { protocol_error, .. } => Some(*protocol_error),
+        _ => None,
+    }
+}
+
+/// Whether Kafka refuses the records, and would refuse them again.
+fn is_records(error: &Error) -> bool {
+    matches!(
+        protocol(error),
+        Some(
+            ProtocolError::MessageTooLarge
+                | ProtocolError::RecordListTooLarge
+                | ProtocolError::InvalidRecord
+                | ProtocolError::InvalidTimestamp
+        )
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_message::Instant;
+
+    use super::*;
+
+    #[test]
+    fn pieces_are_as_large_as_they_may_be() {
+        let places = [0, 1, 2, 3, 4];
+        let sizes = [300 << 10, 200 << 10, 100 << 10, 900 << 10, 1];
+        let found = pieces(&places, |place| sizes[*place]);
+        assert_eq!(found, [0..2, 2..3, 3..4, 4..5]);
+        assert_eq!(pieces(&[], |_| 1), []);
+    }
+
+    #[test]
+    fn a_record_is_known_by_what_it_is_as_often_as_it_is_there() {
+        let record =
+            |payload: &str, nanos| Record::new("a", payload.to_owned(), Instant::from_nanos(nanos));
+        assert_eq!(mark(&record("x", 7)), mark_of(&kafka_record(&record("x", 7))));
+        assert_ne!(mark(&record("x", 7)), mark(&record("x", 8)));
+        let mut tail = HashMap::from([(mark(&record("x", 7)), 2)]);
+        let found: Vec<bool> =
+            ["x", "y", "x", "x"].map(|text| takes(&mut tail, mark(&record(text, 7)))).into();
+        assert_eq!(found, [true, false, true, false]);
+    }
+}

@@ -1,0 +1,101 @@
+//! What kinds of destinations there are, and what each is made of.
+
+use super::{Destination, SinkError, memory::Ring};
+
+/// What kind of destination a sink has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SinkKind {
+    /// A ring in memory.
+    #[default]
+    Memory,
+    /// Parquet files in a folder or an object store.
+    Parquet,
+    /// A table of PostgreSQL or TimescaleDB.
+    Postgres,
+    /// A database that takes InfluxDB's line protocol over HTTP.
+    Influx,
+    /// A topic of Kafka.
+    Kafka,
+    /// Another MQTT broker, which is a bridge.
+    Mqtt,
+}
+
+impl SinkKind {
+    const WORDS: [(&str, Self); 6] = [
+        ("memory", Self::Memory),
+        ("parquet", Self::Parquet),
+        ("postgres", Self::Postgres),
+        ("influx", Self::Influx),
+        ("kafka", Self::Kafka),
+        ("mqtt", Self::Mqtt),
+    ];
+
+    /// Its word in configuration.
+    pub fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|(_, kind)| *kind == self).expect("each has its word").0
+    }
+}
+
+impl std::str::FromStr for SinkKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::WORDS.iter().find(|(word, _)| *word == text);
+        let wrong = || {
+            let words: Vec<&str> = Self::WORDS.iter().map(|(word, _)| *word).collect();
+            format!("choose one of: {}", words.join(" "))
+        };
+        found.map(|(_, kind)| *kind).ok_or_else(wrong)
+    }
+}
+
+/// Where the messages of a sink go, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DestinationSettings {
+    /// A ring in memory.
+    Memory(Ring),
+    /// Parquet files.
+    #[cfg(feature = "sink-parquet")]
+    Parquet(super::parquet::ParquetSettings),
+    /// A table of PostgreSQL.
+    #[cfg(feature = "sink-postgres")]
+    Postgres(super::postgres::PostgresSettings),
+    /// A database that takes line protocol.
+    Influx(super::influx::InfluxSettings),
+    /// A topic of Kafka.
+    #[cfg(feature = "sink-kafka")]
+    Kafka(super::kafka::KafkaSettings),
+}
+
+impl DestinationSettings {
+    /// Makes the destination. It connects when it is first given something.
+    ///
+    /// # Errors
+    /// What it cannot be made of.
+    pub fn open(&self) -> Result<Box<dyn Destination>, SinkError> {
+        Ok(match self {
+            Self::Memory(ring) => Box::new(ring.clone()),
+            #[cfg(feature = "sink-parquet")]
+            Self::Parquet(settings) => Box::new(super::parquet::Parquet::open(settings)?),
+            #[cfg(feature = "sink-postgres")]
+            Self::Postgres(settings) => Box::new(super::postgres::Postgres::new(settings.clone())),
+            Self::Influx(settings) => Box::new(super::influx::Influx::new(settings.clone())),
+            #[cfg(feature = "sink-kafka")]
+            Self::Kafka(settings) => Box::new(super::kafka::Kafka::new(settings.clone())),
+        })
+    }
+
+    /// What kind it is.
+    pub fn kind(&self) -> SinkKind {
+        match self {
+            Self::Memory(_) => SinkKind::Memory,
+            #[cfg(feature = "sink-parquet")]
+            Self::Parquet(_) => SinkKind::Parquet,
+            #[cfg(feature = "sink-postgres")]
+            Self::Postgres(_) => SinkKind::Postgres,
+            Self::Influx(_) => SinkKind::Influx,
+            #[cfg(feature = "sink-kafka")]
+            Self::Kafka(_) => SinkKind::Kafka,
+        }
+    }
+}

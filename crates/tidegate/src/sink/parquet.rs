@@ -1,0 +1,195 @@
+//! Parquet files in a folder or an object store, parted as Hive does.
+//!
+//! ```text
+//!  batch ─▶ by hour ─▶ date=2026-01-31/hour=07/1769842800000000000-0f3a….parquet, complete or absent
+//! ```
+//!
+//! # What is promised
+//!
+//! A batch is taken when all its files are there: in a folder each is written beside, synced, and renamed; in an object store it
+//! becomes visible by one request. A file is named by what is in it, so that a batch that is tried again replaces its own files and makes
+//! no others. After the node was killed between writing and acknowledging, messages come again and may be in two files: those that
+//! carry `tidegate-id` can be told apart by the column `id`. At least once, then; as durable as the disk, or the store.
+
+mod file;
+mod store;
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use async_trait::async_trait;
+use object_store::{ObjectStore, PutOptions, PutPayload, path::Path};
+use rustls::ClientConfig;
+use tidegate_message::Secret;
+
+use self::file::encode;
+use super::{Batch, Destination, Record, Refusal, SinkError, Trouble};
+
+/// Nanoseconds of an hour.
+const HOUR: i64 = 3_600_000_000_000;
+
+/// Where files go, and how.
+#[derive(Clone, Debug)]
+pub struct ParquetSettings {
+    /// The folder or store.
+    pub place: Place,
+    /// How files are parted.
+    pub partition: Partition,
+    /// How columns are compressed.
+    pub compression: Compression,
+}
+
+/// Two are the same by what was configured, whatever files said that were read for it.
+impl PartialEq for ParquetSettings {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.place, self.partition, self.compression)
+            == (&other.place, other.partition, other.compression)
+    }
+}
+
+/// A folder or store.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// A folder; it is made if it is not there.
+    Folder(PathBuf),
+    /// A bucket of an S3-compatible store.
+    S3(S3Place),
+}
+
+/// A bucket of an S3-compatible store.
+#[derive(Clone, Debug)]
+pub struct S3Place {
+    /// The bucket.
+    pub bucket: String,
+    /// What stands before the names of files, without a slash at its end; empty for none.
+    pub prefix: String,
+    /// The store's address; Amazon's own if none.
+    pub endpoint: Option<String>,
+    /// Region.
+    pub region: String,
+    /// Access key and secret key; requests are not signed without.
+    pub keys: Option<(String, Secret)>,
+    /// Whom to trust.
+    pub tls: Arc<ClientConfig>,
+}
+
+impl PartialEq for Place {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Folder(a), Self::Folder(b)) => a == b,
+            (Self::S3(a), Self::S3(b)) => {
+                let of = |place: &S3Place| {
+                    let S3Place { bucket, prefix, endpoint, region, keys, tls: _ } = place.clone();
+                    (bucket, prefix, endpoint, region, keys)
+                };
+                of(a) == of(b)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// How files are parted, by the time at which messages were received, UTC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Partition {
+    /// `date=…/hour=…`.
+    #[default]
+    Hour,
+    /// `date=…`.
+    Day,
+    /// Not at all.
+    None,
+}
+
+/// How columns are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compression {
+    /// zstd at level 1: sensors' values gain little from higher ones.
+    #[default]
+    Zstd,
+    /// Snappy.
+    Snappy,
+    /// Not at all.
+    None,
+}
+
+/// The destination.
+#[derive(Debug)]
+pub(super) struct Parquet {
+    store: Arc<dyn ObjectStore>,
+    prefix: String,
+    partition: Partition,
+    compression: Compression,
+}
+
+impl Parquet {
+    /// # Errors
+    /// The folder cannot be made, or the store not be configured.
+    pub(super) fn open(settings: &ParquetSettings) -> Result<Self, SinkError> {
+        let (store, prefix) = store::open(&settings.place)?;
+        let (partition, compression) = (settings.partition, settings.compression);
+        Ok(Self { store, prefix, partition, compression })
+    }
+
+    /// Where the file of these messages lies.
+    fn path(&self, part: i64, file: &file::File) -> Path {
+        let name = format!("{}-{}.parquet", file.first.as_nanos(), file.digest);
+        let folder = match self.partition {
+            Partition::None => String::new(),
+            Partition::Day => format!("date={}/", date(part * HOUR)),
+            Partition::Hour => {
+                format!("date={}/hour={:02}/", date(part * HOUR), part.rem_euclid(24))
+            }
+        };
+        let prefix = &self.prefix;
+        let separator = if prefix.is_empty() { "" } else { "/" };
+        Path::from(format!("{prefix}{separator}{folder}{name}"))
+    }
+
+    /// In which part a message lies: its hour since the epoch, the first one of its day, or 0.
+    fn part(&self, record: &Record) -> i64 {
+        let hour = record.time.as_nanos().div_euclid(HOUR);
+        match self.partition {
+            Partition::Hour => hour,
+            Partition::Day => hour.div_euclid(24) * 24,
+            Partition::None => 0,
+        }
+    }
+}
+
+#[async_trait]
+impl Destination for Parquet {
+    async fn deliver(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Trouble> {
+        let mut parts: BTreeMap<i64, Vec<&Record>> = BTreeMap::new();
+        for record in batch.records() {
+            parts.entry(self.part(record)).or_default().push(record);
+        }
+        for (part, records) in parts {
+            let file = encode(&records, self.compression)
+                .map_err(|error| Trouble::of("a Parquet file cannot be made", error))?;
+            let path = self.path(part, &file);
+            let payload = PutPayload::from_bytes(file.bytes);
+            let put = self.store.put_opts(&path, payload, PutOptions::default()).await;
+            put.map_err(|error| Trouble::of(format!("{path} cannot be written"), error))?;
+        }
+        Ok(Vec::new())
+    }
+}
+
+/// The day of that many nanoseconds since the epoch, as `2026-01-31`: days since the epoch to a Gregorian date, by eras of 400
+/// years that begin in March, so that leap days come last.
+fn date(nanos: i64) -> String {
+    let days = nanos.div_euclid(24 * HOUR) + 719_468;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests;

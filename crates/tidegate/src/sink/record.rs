@@ -1,0 +1,85 @@
+//! Messages as a sink has them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tidegate_message::Instant;
+use tidegate_wire::mqtt::{PacketId, QoS};
+
+/// The user property by which a message is known wherever it comes: `NODE/EPOCH/SEQUENCE`.
+pub const ID_PROPERTY: &str = "tidegate-id";
+
+/// A message on its way to a destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Topic name.
+    pub topic: Arc<str>,
+    /// Payload.
+    pub payload: Bytes,
+    /// Quality of service that it was received with here, 1 where it was published with 2.
+    pub qos: QoS,
+    /// When this node received it.
+    pub time: Instant,
+    /// By what it is known wherever it comes, if it has such a name: what comes twice has the same.
+    pub id: Option<Arc<str>>,
+    /// Whether it may have been handed over before.
+    pub is_repeated: bool,
+    /// Of its exchange; none for QoS 0.
+    pub(super) packet_id: Option<PacketId>,
+}
+
+impl Record {
+    /// A message that nobody waits to have acknowledged.
+    pub fn new(topic: &str, payload: impl Into<Bytes>, time: Instant) -> Self {
+        let (topic, payload) = (topic.into(), payload.into());
+        let (qos, is_repeated) = (QoS::AtMostOnce, false);
+        Self { topic, payload, qos, time, id: None, is_repeated, packet_id: None }
+    }
+
+    /// Bytes that it counts with.
+    pub(super) fn weight(&self) -> u64 {
+        (self.topic.len() + self.payload.len()) as u64
+    }
+}
+
+/// Messages that are handed over together, in the order in which they came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    records: Vec<Record>,
+    bytes: u64,
+}
+
+impl Batch {
+    /// The messages, in order.
+    pub fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// Bytes of topics and payloads.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// One more message.
+    pub fn push(&mut self, record: Record) {
+        self.bytes += record.weight();
+        self.records.push(record);
+    }
+
+    pub(super) fn into_records(self) -> Vec<Record> {
+        self.records
+    }
+}
+
+impl FromIterator<Record> for Batch {
+    fn from_iter<I: IntoIterator<Item = Record>>(records: I) -> Self {
+        let mut batch = Self::default();
+        records.into_iter().for_each(|record| batch.push(record));
+        batch
+    }
+}

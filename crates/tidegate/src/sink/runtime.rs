@@ -1,0 +1,471 @@
+//! The thread of a sink: gathers, hands over, acknowledges.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    num::NonZeroU16,
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tidegate_wire::mqtt::{PacketId, ReasonCode};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Batch, Counters, Destination, Record, Refusal, SinkReport, SinkSettings, Trouble, add,
+    record::ID_PROPERTY,
+    session::{Event, Session, SessionError, sys_topic},
+};
+use crate::mqtt::server::{Connector, random_bytes};
+
+/// How long a sink that is to stop tries to hand over what it holds.
+const GRACE: Duration = Duration::from_secs(3);
+/// How long it tries to write its last acknowledgements.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// Dead letters that are under way at a time.
+const LETTERS_MAX: usize = 64;
+/// A dead letter for which there is no room is tried again after this.
+const LETTER_PAUSE: Duration = Duration::from_secs(1);
+/// Longest reason in a dead letter, in bytes.
+const REASON_BYTES_MAX: usize = 1000;
+
+/// What became of a batch, with all that went into it.
+struct Done {
+    destination: Box<dyn Destination>,
+    batch: Batch,
+    result: Result<Vec<Refusal>, Trouble>,
+}
+
+/// What the destination does.
+enum Work {
+    Idle(Box<dyn Destination>),
+    Delivering(Pin<Box<dyn Future<Output = Done> + Send>>),
+    /// The batch is tried again then.
+    Resting(Box<dyn Destination>, Batch, Instant),
+    /// Between two of the others.
+    Between,
+}
+
+/// A message on its way to the dead letter topic.
+struct Letter {
+    record: Record,
+    reason: String,
+}
+
+/// Messages on their way to the dead letter topic, all of one batch.
+#[derive(Default)]
+struct Letters {
+    waiting: VecDeque<Letter>,
+    sent: HashMap<PacketId, Letter>,
+    next: u16,
+    /// There was no room for one.
+    pauses_until: Option<Instant>,
+}
+
+/// Why a connection of a sink ended.
+enum Ended {
+    Stopped,
+    Broken(SessionError),
+}
+
+impl From<SessionError> for Ended {
+    fn from(error: SessionError) -> Self {
+        Self::Broken(error)
+    }
+}
+
+/// The state of the thread.
+pub(super) struct Runtime {
+    settings: SinkSettings,
+    connector: Connector,
+    counters: Arc<Counters>,
+    stop: CancellationToken,
+    work: Work,
+    gathered: Batch,
+    /// When the batch that grows is handed over at the latest.
+    closes_at: Option<Instant>,
+    letters: Letters,
+    backoff: Duration,
+    random: u64,
+    /// The trouble that was told last.
+    told: String,
+    said_up: Option<bool>,
+    said_report: Option<SinkReport>,
+}
+
+impl Runtime {
+    pub(super) fn new(
+        settings: SinkSettings,
+        destination: Box<dyn Destination>,
+        connector: Connector,
+        counters: Arc<Counters>,
+        stop: CancellationToken,
+    ) -> io::Result<Self> {
+        counters.is_up.store(true, Ordering::Relaxed);
+        let mut runtime = Self {
+            settings,
+            connector,
+            counters,
+            stop,
+            work: Work::Idle(destination),
+            gathered: Batch::default(),
+            closes_at: None,
+            letters: Letters::default(),
+            backoff: Duration::ZERO,
+            random: u64::from_ne_bytes(random_bytes()?),
+            told: String::new(),
+            said_up: None,
+            said_report: None,
+        };
+        runtime.backoff = runtime.first_backoff();
+        Ok(runtime)
+    }
+
+    fn first_backoff(&self) -> Duration {
+        (self.settings.backoff_max / 100).max(Duration::from_millis(50))
+    }
+
+    /// Between half of `backoff` and all of it, so that many sinks do not come back at once.
+    fn jittered(&mut self, backoff: Duration) -> Duration {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let share = 0.5 + (self.random >> 33) as f64 / (1_u64 << 32) as f64;
+        backoff.mul_f64(share.min(1.0))
+    }
+
+    /// Takes messages until it is told to stop.
+    pub(super) async fn run(mut self) {
+        let mut rest = Duration::from_millis(50);
+        loop {
+            let began = Instant::now();
+            let ended = self.carry().await;
+            // What was not acknowledged comes again, from the broker.
+            self.gathered = Batch::default();
+            self.closes_at = None;
+            self.letters = Letters::default();
+            self.work = match std::mem::replace(&mut self.work, Work::Between) {
+                Work::Delivering(delivery) => tokio::select! {
+                    () = self.stop.cancelled() => break,
+                    done = delivery => Work::Idle(done.destination),
+                },
+                Work::Resting(destination, ..) => Work::Idle(destination),
+                other => other,
+            };
+            let Ended::Broken(error) = ended else { break };
+            let error = crate::error_chain(&error);
+            tracing::warn!(sink = %self.settings.name, %error, "the sink's session broke off");
+            if began.elapsed() > Duration::from_secs(10) {
+                rest = Duration::from_millis(50);
+            }
+            let pause = self.jittered(rest);
+            rest = (rest * 2).min(Duration::from_secs(5));
+            tokio::select! {
+                () = self.stop.cancelled() => break,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+        tracing::info!(sink = %self.settings.name, report = %self.counters.report(), "sink stopped");
+    }
+
+    /// One connection to the broker, until it ends.
+    async fn carry(&mut self) -> Ended {
+        let opened = tokio::select! {
+            () = self.stop.cancelled() => return Ended::Stopped,
+            opened = Session::open(&self.settings, &self.connector) => opened,
+        };
+        let mut session = match opened {
+            Ok(session) => session,
+            Err(error) => return Ended::Broken(error),
+        };
+        self.said_up = None;
+        self.said_report = None;
+        let ended = match self.turn(&mut session).await {
+            Ok(()) => Ended::Stopped,
+            Err(error) => Ended::Broken(error),
+        };
+        if matches!(ended, Ended::Stopped)
+            && let Err(error) = self.leave(&mut session).await
+        {
+            let error = crate::error_chain(&error);
+            tracing::debug!(sink = %self.settings.name, %error, "the last acknowledgements were not written");
+        }
+        ended
+    }
+
+    async fn turn(&mut self, session: &mut Session) -> Result<(), SessionError> {
+        let mut leaves_at: Option<Instant> = None;
+        let interval = self.settings.sys_interval;
+        let mut reports_at = (!interval.is_zero()).then(Instant::now);
+        loop {
+            let now = Instant::now();
+            loop {
+                self.drain(session)?;
+                if !self.begin(now, leaves_at.is_some()) {
+                    break;
+                }
+            }
+            self.send_letters(session, now)?;
+            if leaves_at.is_some_and(|at| now >= at || self.is_done()) {
+                return Ok(());
+            }
+            self.say(session, &mut reports_at, now)?;
+            let waits = matches!(self.work, Work::Idle(_)) && self.letters.is_empty();
+            let closes_at = self.closes_at.filter(|_| waits);
+            let wakes_at = [leaves_at, closes_at, reports_at, self.letters.pauses_until];
+            let wakes_at = wakes_at.into_iter().flatten().min();
+            // Of QoS 1 no more comes than has room. Of QoS 0 no more is read while there is none, and waits at the broker; but
+            // the answers to dead letters come by the same connection.
+            let reads = !self.is_full() || !self.letters.sent.is_empty();
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled(), if leaves_at.is_none() => {
+                    leaves_at = Some(Instant::now() + GRACE);
+                }
+                done = self.work.next() => self.finish(session, done),
+                () = sleep_until(wakes_at.unwrap_or(now)), if wakes_at.is_some() => {}
+                turned = session.turn(reads) => turned?,
+            }
+        }
+    }
+
+    /// Whether nothing is held that could be handed over now.
+    fn is_done(&self) -> bool {
+        let is_idle = match self.work {
+            Work::Idle(_) => self.gathered.is_empty(),
+            // What was refused a moment ago is not taken now.
+            Work::Resting(..) => true,
+            Work::Delivering(_) | Work::Between => false,
+        };
+        is_idle && self.letters.is_empty()
+    }
+
+    fn is_full(&self) -> bool {
+        self.gathered.records().len() >= self.settings.batch_messages as usize
+            || self.gathered.bytes() >= self.settings.batch_bytes
+    }
+
+    /// Takes what was read, as long as there is room for it, or as answers to dead letters may stand behind it.
+    fn drain(&mut self, session: &mut Session) -> Result<(), SessionError> {
+        while (!self.is_full() || !self.letters.sent.is_empty())
+            && let Some(event) = session.next()?
+        {
+            self.take(session, event);
+        }
+        Ok(())
+    }
+
+    /// Hands over what is due; whether there is room again.
+    fn begin(&mut self, now: Instant, is_last: bool) -> bool {
+        let is_due = self.is_full() || is_last || self.closes_at.is_some_and(|at| at <= now);
+        match std::mem::replace(&mut self.work, Work::Between) {
+            Work::Idle(destination)
+                if is_due && !self.gathered.is_empty() && self.letters.is_empty() =>
+            {
+                self.closes_at = None;
+                let batch = std::mem::take(&mut self.gathered);
+                self.deliver(destination, batch);
+                return true;
+            }
+            Work::Resting(destination, batch, until) if until <= now => {
+                self.deliver(destination, batch);
+            }
+            other => self.work = other,
+        }
+        false
+    }
+
+    fn deliver(&mut self, mut destination: Box<dyn Destination>, batch: Batch) {
+        let limit = self.settings.timeout;
+        self.work = Work::Delivering(Box::pin(async move {
+            let result = timeout(limit, destination.deliver(&batch)).await.unwrap_or_else(|_| {
+                Err(Trouble::new(format!("the destination did not take a batch within {limit:?}")))
+            });
+            Done { destination, batch, result }
+        }));
+    }
+
+    fn finish(&mut self, session: &mut Session, done: Option<Done>) {
+        // A rest is over.
+        let Some(Done { destination, batch, result }) = done else { return };
+        match result {
+            Ok(refusals) => {
+                self.work = Work::Idle(destination);
+                self.backoff = self.first_backoff();
+                if !self.counters.is_up.swap(true, Ordering::Relaxed) {
+                    tracing::info!(sink = %self.settings.name, report = %self.counters.report(), "sink up");
+                }
+                self.told.clear();
+                self.taken(session, batch, refusals);
+            }
+            Err(trouble) => {
+                add(&self.counters.failures, 1);
+                self.counters.is_up.store(false, Ordering::Relaxed);
+                let pause = self.jittered(self.backoff);
+                let pause = trouble.after.map_or(pause, |after| after.max(pause));
+                self.backoff =
+                    (self.backoff * 2).min(self.settings.backoff_max.max(self.first_backoff()));
+                let error = crate::error_chain(&trouble);
+                // What stays the same is not said over and over.
+                if error != self.told {
+                    tracing::warn!(sink = %self.settings.name, %error, messages = batch.records().len(), "sink down; it tries again");
+                    self.told = error;
+                }
+                self.work = Work::Resting(destination, batch, Instant::now() + pause);
+            }
+        }
+    }
+
+    /// Acknowledges what was taken; what was refused goes to the dead letter topic first.
+    fn taken(&mut self, session: &mut Session, batch: Batch, refusals: Vec<Refusal>) {
+        let count = batch.records().len() as u64 - refusals.len() as u64;
+        add(&self.counters.batches, 1);
+        add(&self.counters.messages, count);
+        add(&self.counters.refused, refusals.len() as u64);
+        if let Some(first) = refusals.first() {
+            let topic = &batch.records()[first.place].topic;
+            tracing::warn!(sink = %self.settings.name, count = refusals.len(), %topic, reason = %first.reason,
+                dead_letter = self.settings.dead_letter.as_deref().unwrap_or("none"), "the destination refuses messages for good");
+        }
+        let has_letters = self.settings.dead_letter.is_some();
+        let mut refusals = refusals.into_iter().peekable();
+        for (place, record) in batch.into_records().into_iter().enumerate() {
+            match refusals.next_if(|refusal| refusal.place == place) {
+                Some(Refusal { reason, .. }) if has_letters => {
+                    self.letters.waiting.push_back(Letter { record, reason });
+                    continue;
+                }
+                Some(_) => {}
+                None => add(&self.counters.bytes, record.payload.len() as u64),
+            }
+            if let Some(id) = record.packet_id {
+                session.acknowledge(id);
+            }
+        }
+    }
+
+    fn send_letters(&mut self, session: &mut Session, now: Instant) -> Result<(), SessionError> {
+        let letters = &mut self.letters;
+        if letters.pauses_until.is_some_and(|until| until > now) {
+            return Ok(());
+        }
+        letters.pauses_until = None;
+        let Some(topic) = &self.settings.dead_letter else { return Ok(()) };
+        let most = LETTERS_MAX.min(usize::from(session.receive_maximum));
+        while letters.sent.len() < most
+            && let Some(letter) = letters.waiting.pop_front()
+        {
+            let id = loop {
+                // Identifiers of SUBSCRIBE and UNSUBSCRIBE lie above these.
+                letters.next = letters.next % 1000 + 1;
+                let id = NonZeroU16::new(letters.next).expect("at least 1");
+                if !letters.sent.contains_key(&id) {
+                    break id;
+                }
+            };
+            let reason = &letter.reason[..letter.reason.floor_char_boundary(REASON_BYTES_MAX)];
+            let mut properties = vec![
+                ("tidegate-sink", &*self.settings.name),
+                ("tidegate-topic", &*letter.record.topic),
+                ("tidegate-reason", reason),
+            ];
+            properties.extend(letter.record.id.as_deref().map(|id| (ID_PROPERTY, id)));
+            session.publish(topic, &letter.record.payload, Some(id), properties)?;
+            letters.sent.insert(id, letter);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, session: &mut Session, event: Event) {
+        match event {
+            Event::Message(record) if record.packet_id.is_none() && self.is_full() => {
+                add(&self.counters.dropped, 1);
+            }
+            Event::Message(record) => {
+                if self.gathered.is_empty() {
+                    self.closes_at = Some(Instant::now() + self.settings.batch_age);
+                }
+                self.gathered.push(record);
+            }
+            Event::Acknowledged(id, reason) => {
+                let Some(letter) = self.letters.sent.remove(&id) else { return };
+                if reason == ReasonCode::QUOTA_EXCEEDED {
+                    self.letters.waiting.push_front(letter);
+                    self.letters.pauses_until = Some(Instant::now() + LETTER_PAUSE);
+                    return;
+                }
+                if reason.is_failure() {
+                    tracing::error!(sink = %self.settings.name, topic = %letter.record.topic, %reason,
+                        "a dead letter was refused as well: this message is lost");
+                } else {
+                    add(&self.counters.dead_lettered, 1);
+                }
+                if let Some(id) = letter.record.packet_id {
+                    session.acknowledge(id);
+                }
+            }
+        }
+    }
+
+    /// Tells under `$SYS` what is new.
+    fn say(
+        &mut self,
+        session: &mut Session,
+        reports_at: &mut Option<Instant>,
+        now: Instant,
+    ) -> Result<(), SessionError> {
+        let name = &self.settings.name;
+        let is_up = self.counters.is_up.load(Ordering::Relaxed);
+        if self.said_up != Some(is_up) {
+            self.said_up = Some(is_up);
+            let state: &[u8] = if is_up { b"1" } else { b"0" };
+            session.publish(&sys_topic(name, "state"), state, None, Vec::new())?;
+        }
+        if reports_at.is_some_and(|at| at <= now) {
+            *reports_at = Some(now + self.settings.sys_interval);
+            let report = self.counters.report();
+            if self.said_report != Some(report) {
+                self.said_report = Some(report);
+                let json = serde_json::to_vec(&report).expect("numbers are JSON");
+                session.publish(&sys_topic(name, "report"), &json, None, Vec::new())?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn leave(&mut self, session: &mut Session) -> Result<(), SessionError> {
+        let mut report_now = Some(Instant::now());
+        self.say(session, &mut report_now, Instant::now())?;
+        session.farewell()?;
+        let written = timeout(FAREWELL, async {
+            while !session.is_written() {
+                session.turn(false).await?;
+            }
+            Ok(())
+        });
+        written.await.unwrap_or(Err(SessionError::Silent))
+    }
+}
+
+impl Work {
+    /// What became of the batch under way; none when a rest is over.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    async fn next(&mut self) -> Option<Done> {
+        match self {
+            Self::Delivering(delivery) => Some(delivery.await),
+            Self::Resting(.., until) => {
+                sleep_until(*until).await;
+                None
+            }
+            Self::Idle(_) | Self::Between => std::future::pending().await,
+        }
+    }
+}
+
+impl Letters {
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.sent.is_empty()
+    }
+}

@@ -1,0 +1,347 @@
+//! A sink's connection to this node's broker: packets in, events out.
+
+use std::{collections::HashSet, io, num::NonZeroU16, sync::Arc, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use tidegate_broker::RECEIVED_PROPERTY;
+use tidegate_message::{Identity, IdentityKind, Instant};
+use tidegate_wire::mqtt::{
+    AckKind, Connect, ConnectProperties, DecodeError, Disconnect, EncodeError, FixedHeader,
+    ForwardedProperties, Packet, PacketId, Publish, PublishProperties, QoS, ReasonCode,
+    RetainHandling, Subscribe, SubscribeFilter, Unsubscribe, Version, Will, encode_ack,
+};
+use tokio::{
+    io::Interest,
+    net::TcpStream,
+    time::{Instant as Moment, timeout_at},
+};
+
+use super::{
+    SinkSettings,
+    record::{ID_PROPERTY, Record},
+};
+use crate::{clock, mqtt::server::Connector};
+
+/// Bytes read at once.
+const READ_BYTES: usize = 64 << 10;
+/// Topics that are kept to be shared by records.
+const TOPICS_MAX: usize = 10_000;
+/// Longest wait for this node's broker to answer CONNECT.
+const GREETING: Duration = Duration::from_secs(10);
+const SUBSCRIBE_ID: PacketId = PacketId::MAX;
+const UNSUBSCRIBE_ID: PacketId = NonZeroU16::new(u16::MAX - 1).expect("not zero");
+
+/// What the broker sent.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A message.
+    Message(Record),
+    /// The answer to a message of the sink's own.
+    Acknowledged(PacketId, ReasonCode),
+}
+
+/// Why the connection ended, or did not begin.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SessionError {
+    #[error("the connection to this node's broker broke")]
+    Io(#[source] io::Error),
+    #[error("this node's broker closed the connection")]
+    Closed,
+    #[error("this node's broker did not answer within {} s", GREETING.as_secs())]
+    Silent,
+    #[error("this node's broker refuses the connection: {0}")]
+    Refused(ReasonCode),
+    #[error("this node's broker ended the connection: {0}")]
+    Disconnected(ReasonCode),
+    #[error("this node's broker does not let the sink have {filter:?}: {reason}")]
+    Filter { filter: String, reason: ReasonCode },
+    #[error("this node's broker sent what is no packet")]
+    Packet(#[source] DecodeError),
+    #[error("this node's broker sent a packet that has no place here, {0:#04x}")]
+    Unexpected(u8),
+    #[error("a packet cannot be written")]
+    Encode(#[source] EncodeError),
+}
+
+/// The connection.
+#[derive(Debug)]
+pub(super) struct Session {
+    stream: TcpStream,
+    input: BytesMut,
+    output: Vec<u8>,
+    /// What of `output` was written.
+    written: usize,
+    topics: HashSet<Arc<str>>,
+    filters: Vec<String>,
+    packet_bytes_max: usize,
+    /// Messages of QoS 1 that the broker takes at a time.
+    pub(super) receive_maximum: u16,
+}
+
+/// Where a sink's state is told, retained.
+pub(super) fn sys_topic(name: &str, what: &str) -> String {
+    format!("$SYS/broker/sink/{name}/{what}")
+}
+
+impl Session {
+    /// Connects, and asks for the sink's topics; whether they are had is told later.
+    pub(super) async fn open(
+        settings: &SinkSettings,
+        connector: &Connector,
+    ) -> Result<Self, SessionError> {
+        let name = format!("sink {}", settings.name);
+        let identity = Identity::new(IdentityKind::Internal, &name, &settings.client_id);
+        let opened = connector.open(&name, identity, settings.session.clone()).and_then(|socket| {
+            socket.set_nonblocking(true)?;
+            TcpStream::from_std(socket)
+        });
+        let mut session = Self {
+            stream: opened.map_err(SessionError::Io)?,
+            input: BytesMut::new(),
+            output: Vec::new(),
+            written: 0,
+            topics: HashSet::new(),
+            filters: settings.topics.clone(),
+            packet_bytes_max: settings.session.packet_bytes_max as usize + (128 << 10),
+            receive_maximum: u16::MAX,
+        };
+        let connect = Connect {
+            version: Version::V5,
+            bridge: false,
+            clean_start: false,
+            keep_alive: 0,
+            client_id: settings.client_id.clone(),
+            will: Some(Will {
+                topic: sys_topic(&settings.name, "state"),
+                payload: b"0".to_vec(),
+                qos: QoS::AtMostOnce,
+                retain: true,
+                delay: 0,
+                message_expiry: None,
+                forwarded: Vec::new(),
+            }),
+            username: None,
+            password: None,
+            properties: ConnectProperties {
+                session_expiry: Some(u32::MAX),
+                receive_maximum: settings.session.inflight_max.and_then(NonZeroU16::new),
+                ..ConnectProperties::default()
+            },
+        };
+        session.send(&Packet::Connect(Box::new(connect)))?;
+        session.greet().await?;
+        if !settings.unwanted.is_empty() {
+            session.send(&Packet::Unsubscribe(Unsubscribe {
+                packet_id: UNSUBSCRIBE_ID,
+                user_properties: Vec::new(),
+                filters: settings.unwanted.clone(),
+            }))?;
+        }
+        let filters = settings.topics.iter().map(|filter| SubscribeFilter {
+            filter: filter.clone(),
+            maximum_qos: QoS::AtLeastOnce,
+            no_local: true,
+            retain_as_published: false,
+            // What is retained was published before, and to others.
+            retain_handling: RetainHandling::DoNotSend,
+        });
+        session.send(&Packet::Subscribe(Subscribe {
+            packet_id: SUBSCRIBE_ID,
+            subscription_id: None,
+            user_properties: Vec::new(),
+            filters: filters.collect(),
+        }))?;
+        Ok(session)
+    }
+
+    /// Waits for CONNACK.
+    async fn greet(&mut self) -> Result<(), SessionError> {
+        let deadline = Moment::now() + GREETING;
+        loop {
+            if let Some((first, body)) = self.packet()? {
+                let packet = Packet::decode(Version::V5, first, &body);
+                let Packet::Connack(connack) = packet.map_err(SessionError::Packet)? else {
+                    return Err(SessionError::Unexpected(first));
+                };
+                if connack.reason.is_failure() {
+                    return Err(SessionError::Refused(connack.reason));
+                }
+                let limits = &connack.properties;
+                self.receive_maximum = limits.receive_maximum.map_or(u16::MAX, u16::from);
+                return Ok(());
+            }
+            let turned = timeout_at(deadline, self.turn(true)).await;
+            turned.map_err(|_| SessionError::Silent)??;
+        }
+    }
+
+    /// Writes what waits and reads once, as soon as one of them goes; reads nothing unless it is told to.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(super) async fn turn(&mut self, reads: bool) -> Result<(), SessionError> {
+        let interest = match (reads, !self.output.is_empty()) {
+            (true, true) => Interest::READABLE | Interest::WRITABLE,
+            (true, false) => Interest::READABLE,
+            (false, true) => Interest::WRITABLE,
+            (false, false) => return std::future::pending().await,
+        };
+        let ready = self.stream.ready(interest).await.map_err(SessionError::Io)?;
+        if ready.is_writable() && !self.output.is_empty() {
+            match self.stream.try_write(&self.output[self.written..]) {
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(SessionError::Io(error)),
+            }
+            if self.written == self.output.len() {
+                self.output.clear();
+                self.written = 0;
+            }
+        }
+        if reads && ready.is_readable() {
+            // Of a long packet there is room for all.
+            let missing = self.missing()?;
+            self.input.reserve(missing.max(READ_BYTES));
+            match self.stream.try_read_buf(&mut self.input) {
+                Ok(0) => return Err(SessionError::Closed),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(SessionError::Io(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all that was said was written.
+    pub(super) fn is_written(&self) -> bool {
+        self.output.is_empty()
+    }
+
+    /// What is there of what was read.
+    pub(super) fn next(&mut self) -> Result<Option<Event>, SessionError> {
+        while let Some((first, body)) = self.packet()? {
+            match first >> 4 {
+                3 => {
+                    let record = self.record(first, &body);
+                    return record.map(|record| Some(Event::Message(record)));
+                }
+                _ => match Packet::decode(Version::V5, first, &body)
+                    .map_err(SessionError::Packet)?
+                {
+                    Packet::Puback(ack) => {
+                        return Ok(Some(Event::Acknowledged(ack.packet_id, ack.reason)));
+                    }
+                    Packet::Suback(suback) => {
+                        let failed = suback.reasons.iter().position(|reason| reason.is_failure());
+                        if let Some(place) = failed {
+                            let filter = self.filters.get(place).cloned().unwrap_or_default();
+                            let reason = suback.reasons[place];
+                            return Err(SessionError::Filter { filter, reason });
+                        }
+                    }
+                    Packet::Unsuback(_) => {}
+                    Packet::Disconnect(disconnect) => {
+                        return Err(SessionError::Disconnected(disconnect.reason));
+                    }
+                    _ => return Err(SessionError::Unexpected(first)),
+                },
+            }
+        }
+        Ok(None)
+    }
+
+    fn record(&mut self, first: u8, body: &Bytes) -> Result<Record, SessionError> {
+        let publish = Publish::decode(Version::V5, first, body).map_err(SessionError::Packet)?;
+        if publish.qos == QoS::ExactlyOnce {
+            return Err(SessionError::Unexpected(first));
+        }
+        let (mut id, mut received) = (None, None);
+        for (name, value) in publish.properties.user_properties() {
+            match name {
+                ID_PROPERTY => id = Some(value),
+                // The last one is this node's own, whatever a publisher said.
+                RECEIVED_PROPERTY => received = value.parse().ok(),
+                _ => {}
+            }
+        }
+        let topic = match self.topics.get(publish.topic) {
+            Some(topic) => topic.clone(),
+            None => {
+                if self.topics.len() == TOPICS_MAX {
+                    self.topics.clear();
+                }
+                let topic: Arc<str> = publish.topic.into();
+                self.topics.insert(topic.clone());
+                topic
+            }
+        };
+        Ok(Record {
+            topic,
+            payload: body.slice_ref(publish.payload),
+            qos: publish.qos,
+            time: received.map_or_else(clock::now, Instant::from_nanos),
+            id: id.map(Arc::from),
+            is_repeated: publish.dup,
+            packet_id: publish.packet_id,
+        })
+    }
+
+    fn header(&self) -> Result<Option<FixedHeader>, SessionError> {
+        FixedHeader::decode(&self.input, self.packet_bytes_max).map_err(SessionError::Packet)
+    }
+
+    /// Bytes that the packet under way still lacks.
+    fn missing(&self) -> Result<usize, SessionError> {
+        let header = self.header()?;
+        Ok(header.map_or(0, |header| header.packet_bytes().saturating_sub(self.input.len())))
+    }
+
+    fn packet(&mut self) -> Result<Option<(u8, Bytes)>, SessionError> {
+        let whole = self.header()?.filter(|header| self.input.len() >= header.packet_bytes());
+        Ok(whole.map(|header| {
+            let packet = self.input.split_to(header.packet_bytes()).freeze();
+            (header.first, packet.slice(header.header_bytes..))
+        }))
+    }
+
+    fn send(&mut self, packet: &Packet<'_>) -> Result<(), SessionError> {
+        packet.encode(Version::V5, &mut self.output).map_err(SessionError::Encode)
+    }
+
+    /// The broker may forget this message.
+    pub(super) fn acknowledge(&mut self, id: PacketId) {
+        encode_ack(Version::V5, AckKind::Puback, id, ReasonCode::SUCCESS, &mut self.output);
+    }
+
+    /// Publishes with QoS 1 what has an identifier, else with QoS 0 and retained.
+    pub(super) fn publish(
+        &mut self,
+        topic: &str,
+        payload: &[u8],
+        packet_id: Option<PacketId>,
+        user_properties: Vec<(&str, &str)>,
+    ) -> Result<(), SessionError> {
+        let mut raw = Vec::new();
+        ForwardedProperties { user_properties, ..Default::default() }
+            .encode(&mut raw)
+            .map_err(SessionError::Encode)?;
+        let qos = if packet_id.is_some() { QoS::AtLeastOnce } else { QoS::AtMostOnce };
+        let properties = PublishProperties { raw: &raw, ..PublishProperties::NONE };
+        let retain = packet_id.is_none();
+        self.send(&Packet::Publish(Publish {
+            dup: false,
+            qos,
+            retain,
+            topic,
+            packet_id,
+            properties,
+            payload,
+        }))
+    }
+
+    /// Leaves, and has the will say that the sink is not there.
+    pub(super) fn farewell(&mut self) -> Result<(), SessionError> {
+        let reason = ReasonCode::DISCONNECT_WITH_WILL;
+        self.send(&Packet::Disconnect(Disconnect { reason, ..Disconnect::default() }))
+    }
+}

@@ -1,0 +1,299 @@
+//! Uplinks: what is published at this node is published at another one as well, compact, urgent things first, nothing lost.
+//!
+//! ```text
+//!  NODE AT THE EDGE                                         │ NODE ABOVE
+//!  broker ─ session "critical" ─▶ Critical ─ at once ───┐   │
+//!    │                                                  ├─ link ─▶ Incoming ─▶ broker ─▶ any session
+//!    └───── session "batched" ──▶ Outgoing ─ batches ───┘   │         │
+//!                 ▲                                         │         │
+//!                 └───────────── acknowledged ◀─────────────┼─────────┘
+//! ```
+//!
+//! An uplink is two clients of this node's broker whose link is the node link. Messages of `critical` topics travel alone and first,
+//! within a cap; all others in batches of the sensor codec (`tidegate-compress`), closed after [`UplinkSettings::batch_age`] or
+//! [`UplinkSettings::batch_bytes`], or when no more comes. While both wait, batches keep a tenth of the link.
+//!
+//! # What is promised
+//!
+//! - A message of QoS 1 or 2 that this node's broker has taken is published at the other node at least once, as long as the session
+//!   lives: `mqtt.durability` says what it survives, its overflow policy where it waits (`spill`: on disk). QoS 0 messages are
+//!   lost with their session's connection, or where they find no room.
+//! - What is read and not acknowledged is at most [`UplinkSettings::window_bytes_max`]; the rest waits in the broker. Memory does not
+//!   depend on how slow the link or the other node is.
+//! - Whatever happens to links, each message comes out once and in order of its session. If the *other node* restarts, messages that it
+//!   had published and not acknowledged come twice, with the same name; if *this one* does, with another. The name is a user
+//!   property ([`NAME_PROPERTY`]), unless [`UplinkSettings::names_messages`] is off.
+//! - Topic, payload, QoS (2 as 1), retain flag, expiry and user properties come out as they went in. They are published in the name of
+//!   the sending node, and the rules of the receiving one decide.
+//! - Messages over 16 MiB are not carried.
+
+pub mod configure;
+mod critical;
+mod incoming;
+mod message;
+mod outgoing;
+mod receiver;
+mod sender;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use tidegate_broker::SessionConfig;
+use tidegate_compress::EncoderConfig;
+use tidegate_sys::sched;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use self::{outgoing::OutgoingConfig, sender::Sender};
+use crate::{
+    link::{LinkConfig, Transport},
+    mqtt::server::Connector,
+    pki::Credentials,
+};
+
+pub use message::NAME_PROPERTY;
+pub use receiver::Receivers;
+
+/// Where an uplink says every five seconds, and when its link comes or goes, what it did: an [`UplinkReport`] as JSON, retained.
+pub fn state_topic(uplink: &str) -> String {
+    format!("$SYS/broker/uplink/{uplink}/state")
+}
+
+/// What an uplink is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UplinkSettings {
+    /// Its name; with this node's certificate it names what the other node keeps for it.
+    pub name: String,
+    /// The other node's link address, as host and port.
+    pub to: String,
+    /// What carries it.
+    pub transport: Transport,
+    /// Filters of the topics that it carries.
+    pub topics: Vec<String>,
+    /// Filters of the topics whose messages travel at once.
+    pub critical: Vec<String>,
+    /// Bytes of critical messages a second at most, and at once.
+    pub critical_bytes_per_second: u64,
+    /// Longest time that a message waits for others.
+    pub batch_age: Duration,
+    /// Bytes of a batch at most, before zstd.
+    pub batch_bytes: usize,
+    /// Bytes of messages that are read and not acknowledged, at most.
+    pub window_bytes_max: usize,
+    /// Bytes of batches under way at most.
+    pub flight_bytes_max: usize,
+    /// How messages are encoded.
+    pub encoder: EncoderConfig,
+    /// Whether messages are published with their names.
+    pub names_messages: bool,
+    /// Queues of its sessions.
+    pub session: SessionConfig,
+    /// Longest wait between two tries to reach the other node; the first is a twentieth of it.
+    pub retry_max: Duration,
+}
+
+impl UplinkSettings {
+    fn outgoing(&self) -> OutgoingConfig {
+        OutgoingConfig {
+            batch_age: self.batch_age,
+            // A burst is over when a quarter of that time brought nothing more.
+            batch_idle: self.batch_age / 4,
+            window_bytes_max: self.window_bytes_max,
+            flight_bytes_max: self.flight_bytes_max,
+            encoder: EncoderConfig { body_bytes: self.batch_bytes, ..self.encoder.clone() },
+        }
+    }
+
+    /// The names of its two sessions here.
+    fn sessions(name: &str) -> [String; 2] {
+        ["batched", "critical"].map(|what| format!("uplink/{name}/{what}"))
+    }
+}
+
+/// What an uplink did in its present life.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    is_up: AtomicBool,
+    connects: AtomicU64,
+    batches: AtomicU64,
+    messages: AtomicU64,
+    message_bytes: AtomicU64,
+    bytes: AtomicU64,
+    critical: AtomicU64,
+    epochs: AtomicU64,
+    definitions: AtomicU64,
+    evictions: AtomicU64,
+    refused: AtomicU64,
+    held_bytes: AtomicU64,
+}
+
+/// What an uplink did, at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct UplinkReport {
+    /// Whether it has a link.
+    pub up: bool,
+    /// Links so far.
+    pub connects: u64,
+    /// Batches sent.
+    pub batches: u64,
+    /// Messages in them; those that were sent again each time.
+    pub messages: u64,
+    /// Bytes of these messages: topics, attributes, payloads.
+    pub message_bytes: u64,
+    /// Bytes of the batches.
+    pub bytes: u64,
+    /// Critical messages sent.
+    pub critical: u64,
+    /// Times that the codec's state began anew.
+    pub epochs: u64,
+    /// Messages that were sent in full.
+    pub definitions: u64,
+    /// Topics that the codec forgot for want of room.
+    pub evictions: u64,
+    /// Messages that cannot be carried.
+    pub refused: u64,
+    /// Bytes of messages that are read and not acknowledged.
+    pub held_bytes: u64,
+}
+
+impl Counters {
+    fn report(&self) -> UplinkReport {
+        let of = |counter: &AtomicU64| counter.load(Relaxed);
+        UplinkReport {
+            up: self.is_up.load(Relaxed),
+            connects: of(&self.connects),
+            batches: of(&self.batches),
+            messages: of(&self.messages),
+            message_bytes: of(&self.message_bytes),
+            bytes: of(&self.bytes),
+            critical: of(&self.critical),
+            epochs: of(&self.epochs),
+            definitions: of(&self.definitions),
+            evictions: of(&self.evictions),
+            refused: of(&self.refused),
+            held_bytes: of(&self.held_bytes),
+        }
+    }
+}
+
+/// An uplink that runs until it is dropped, on a thread of its own: what is encoded there holds up no alarm here, since the broker's
+/// threads, which run in shorter turns, need not wait for its turn to end.
+#[derive(Debug)]
+pub struct Uplink {
+    settings: UplinkSettings,
+    subscribed: watch::Receiver<bool>,
+    stop: CancellationToken,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Uplink {
+    /// Carries messages of the broker behind `connector` to the other node, to which it introduces itself by `credentials`.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start(
+        settings: UplinkSettings,
+        connector: Connector,
+        credentials: Credentials,
+        link: LinkConfig,
+    ) -> io::Result<Self> {
+        let stop = CancellationToken::new();
+        let (sender_subscribed, subscribed) = watch::channel(false);
+        let sender = Sender {
+            settings: settings.clone(),
+            connector,
+            credentials,
+            link,
+            counters: Arc::default(),
+            subscribed: sender_subscribed,
+            stop: stop.clone(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = thread::Builder::new().name(format!("up-{}", settings.name));
+        let thread = thread.spawn(move || {
+            if let Err(error) = sched::usual_turns() {
+                tracing::debug!(%error, "an uplink's turns are as short as the broker's");
+            }
+            runtime.block_on(sender.run_always());
+        })?;
+        Ok(Self { settings, subscribed, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Uplink {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of an uplink panicked");
+        }
+    }
+}
+
+/// The uplinks of a node, by name.
+#[derive(Debug, Default)]
+pub struct Uplinks {
+    running: BTreeMap<String, Uplink>,
+}
+
+impl Uplinks {
+    /// Runs `planned` and no others from now on; those whose settings are the same go on. Names those that were started, stopped
+    /// or made anew. Sessions that nobody reads any more are handed to `forget`.
+    pub fn exchange(
+        &mut self,
+        planned: Vec<UplinkSettings>,
+        connector: &Connector,
+        credentials: &Credentials,
+        link: &LinkConfig,
+        forget: impl Fn(&str),
+    ) -> Vec<String> {
+        let stays = |uplink: &Uplink| planned.contains(&uplink.settings);
+        let gone = self.running.extract_if(.., |_, uplink| !stays(uplink));
+        let mut changed: Vec<String> = gone.map(|(name, _)| name).collect();
+        for name in &changed {
+            let [batched, critical] = UplinkSettings::sessions(name);
+            let next = planned.iter().find(|new| new.name == *name);
+            if next.is_none() {
+                forget(&batched);
+            }
+            if next.is_none_or(|next| next.critical.is_empty()) {
+                forget(&critical);
+            }
+        }
+        for settings in planned {
+            if self.running.contains_key(&settings.name) {
+                continue;
+            }
+            let name = settings.name.clone();
+            let uplink =
+                Uplink::start(settings, connector.clone(), credentials.clone(), link.clone());
+            if !changed.contains(&name) {
+                changed.push(name.clone());
+            }
+            match uplink {
+                Ok(uplink) => _ = self.running.insert(name, uplink),
+                Err(error) => {
+                    tracing::error!(uplink = name, %error, "the uplink cannot be started; a reload tries again");
+                }
+            }
+        }
+        changed
+    }
+
+    /// Of each, whether its sessions are there: what is published from then on is carried.
+    pub fn subscribed(&self) -> Vec<watch::Receiver<bool>> {
+        self.running.values().map(|uplink| uplink.subscribed.clone()).collect()
+    }
+}

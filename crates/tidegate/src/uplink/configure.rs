@@ -1,0 +1,203 @@
+//! From the sections `[uplink.NAME]` to settings.
+
+use std::time::Duration;
+
+use tidegate_broker::{Overflow, SessionConfig};
+use tidegate_client::ApiError;
+use tidegate_compress::{Compression, EncoderConfig};
+use tidegate_message::{Code, check_topic_filter};
+
+use super::UplinkSettings;
+use crate::{
+    config::{Config, UplinkSection},
+    mqtt,
+};
+
+/// What the receiving end takes at most.
+const TOPICS_MAX: u32 = 1 << 20;
+const STATE_BYTES_MAX: u64 = 256 << 20;
+
+/// The uplinks that `config` describes.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the key.
+pub fn planned(config: &Config) -> Result<Vec<UplinkSettings>, ApiError> {
+    if let Some(name) = config.uplinks.keys().next().filter(|_| !config.mqtt.enabled) {
+        let text =
+            format!("uplink.{name} carries what the MQTT broker has, but mqtt.enabled is false");
+        return Err(ApiError::new(Code::CONFIG_INVALID, text));
+    }
+    let usual = mqtt::usual_session(config)?;
+    config.uplinks.iter().map(|(name, section)| uplink(config, name, section, &usual)).collect()
+}
+
+fn uplink(
+    config: &Config,
+    name: &str,
+    section: &UplinkSection,
+    usual: &SessionConfig,
+) -> Result<UplinkSettings, ApiError> {
+    let wrong = |key: &str, bound: &str| {
+        ApiError::new(Code::CONFIG_INVALID, format!("uplink.{name}.{key} must be {bound}"))
+    };
+    let port = section.to.rsplit_once(':').and_then(|(host, port)| {
+        port.parse::<u16>().ok().filter(|port| *port > 0 && !host.is_empty())
+    });
+    if port.is_none() {
+        return Err(wrong("to", "a host and a port, such as core.example:7443"));
+    }
+    let levels = config.mqtt.topic_levels_max as usize;
+    let list = |key: &str, text: &str| {
+        let filters = text.split(',').map(str::trim).filter(|filter| !filter.is_empty());
+        let checked = filters.map(|filter| match check_topic_filter(filter, levels) {
+            Ok(()) if !filter.starts_with("$share/") => Ok(filter.to_owned()),
+            Ok(()) => Err(wrong(key, "of filters that are not shared")),
+            Err(error) => Err(wrong(key, "of filters").caused_by(crate::error_chain(&error))),
+        });
+        checked.collect::<Result<Vec<_>, _>>()
+    };
+    let topics = list("topics", &section.topics)?;
+    if topics.is_empty() {
+        return Err(wrong("topics", "at least one filter; `#` stands for all topics"));
+    }
+    let compression = compression(&section.compression)
+        .ok_or_else(|| wrong("compression", "none, zstd:LEVEL or zstd-stream:LEVEL, 1 to 19"))?;
+    for (key, is_right, bound) in [
+        (
+            "batch_age",
+            (Duration::from_millis(1)..=Duration::from_secs(10)).contains(&section.batch_age),
+            "from 1ms to 10s",
+        ),
+        ("batch_bytes", (1 << 10..=1 << 20).contains(&section.batch_bytes.0), "from 1KiB to 1MiB"),
+        (
+            "window_bytes",
+            (1 << 20..=1 << 30).contains(&section.window_bytes.0),
+            "from 1MiB to 1GiB",
+        ),
+        (
+            "flight_bytes",
+            (64 << 10..=64 << 20).contains(&section.flight_bytes.0),
+            "from 64KiB to 64MiB",
+        ),
+        ("topics_max", (1..=TOPICS_MAX).contains(&section.topics_max), "from 1 to 1048576"),
+        (
+            "state_bytes",
+            (1 << 20..=STATE_BYTES_MAX).contains(&section.state_bytes.0),
+            "from 1MiB to 256MiB",
+        ),
+        (
+            "critical_bytes_per_second",
+            section.critical_bytes_per_second.0 >= 1 << 10,
+            "at least 1KiB",
+        ),
+        (
+            "reconnect_backoff_max",
+            section.reconnect_backoff_max >= Duration::from_millis(100),
+            "at least 100ms",
+        ),
+    ] {
+        if !is_right {
+            return Err(wrong(key, bound));
+        }
+    }
+    let size = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+    let overflow = section.overflow.unwrap_or(match config.mqtt.spill_bytes.0 {
+        0 => usual.overflow,
+        _ => Overflow::Spill,
+    });
+    Ok(UplinkSettings {
+        name: name.to_owned(),
+        to: section.to.clone(),
+        transport: section.transport,
+        topics,
+        critical: list("critical", &section.critical)?,
+        critical_bytes_per_second: section.critical_bytes_per_second.0,
+        batch_age: section.batch_age,
+        batch_bytes: size(section.batch_bytes.0),
+        window_bytes_max: size(section.window_bytes.0),
+        flight_bytes_max: size(section.flight_bytes.0),
+        encoder: EncoderConfig {
+            columns: section.columns,
+            compression,
+            topics_max: section.topics_max as usize,
+            state_bytes_max: section.state_bytes.0,
+            ..EncoderConfig::default()
+        },
+        names_messages: section.names,
+        session: SessionConfig {
+            queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |bytes| bytes.0),
+            queue_messages_max: section.queue_messages_max as usize,
+            overflow,
+            overflow_qos0: section.overflow_qos0.unwrap_or(overflow),
+            // A batch of thousands is one round trip.
+            inflight_max: Some(u16::MAX),
+            ..usual.clone()
+        },
+        retry_max: section.reconnect_backoff_max,
+    })
+}
+
+fn compression(text: &str) -> Option<Compression> {
+    let level = |text: &str| text.parse().ok().filter(|level| (1..=19).contains(level));
+    match text.split_once(':') {
+        None if text == "none" => Some(Compression::None),
+        Some(("zstd", text)) => level(text).map(Compression::Zstd),
+        Some(("zstd-stream", text)) => level(text).map(Compression::ZstdStream),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn of(text: &str) -> Result<Vec<UplinkSettings>, ApiError> {
+        let config = Config::parse(Path::new("site.toml"), text).expect("its keys are known");
+        planned(&config)
+    }
+
+    #[test]
+    fn sections_become_settings() {
+        assert!(of("").expect("none is right").is_empty());
+        let uplinks = of(
+            "[uplink.plant]\nto = \"core.example:7443\"\ntopics = \"city/#, taxi/+\"\ncritical = \"alarm/#\"\n\
+             compression = \"zstd-stream:3\"\nbatch_age = \"50ms\"\n",
+        )
+        .expect("it is right");
+        let [plant] = &uplinks[..] else { panic!("{uplinks:?}") };
+        assert_eq!(plant.topics, ["city/#", "taxi/+"]);
+        assert_eq!(plant.critical, ["alarm/#"]);
+        assert_eq!(plant.encoder.compression, Compression::ZstdStream(3));
+        assert_eq!(plant.session.inflight_max, Some(u16::MAX));
+        assert_eq!(plant.session.overflow, Overflow::Spill);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, expected) in [
+            ("topics = \"#\"", "uplink.u.to must be a host and a port"),
+            ("to = \"x:1\"", "uplink.u.topics must be at least one filter"),
+            ("to = \"x:0\"\ntopics = \"#\"", "uplink.u.to must be a host and a port"),
+            ("to = \"x:1\"\ntopics = \"a/#/b\"", "uplink.u.topics must be of filters"),
+            ("to = \"x:1\"\ntopics = \"$share/g/a\"", "uplink.u.topics must be of filters that"),
+            (
+                "to = \"x:1\"\ntopics = \"#\"\ncompression = \"zstd:20\"",
+                "uplink.u.compression must",
+            ),
+            ("to = \"x:1\"\ntopics = \"#\"\nbatch_age = \"0s\"", "uplink.u.batch_age must be from"),
+            (
+                "to = \"x:1\"\ntopics = \"#\"\nwindow_bytes = \"1KiB\"",
+                "uplink.u.window_bytes must be",
+            ),
+            ("to = \"x:1\"\ntopics = \"#\"\ntopics_max = 0", "uplink.u.topics_max must be"),
+        ] {
+            let error = of(&format!("[uplink.u]\n{text}\n")).expect_err(text);
+            assert!(error.message().starts_with(expected), "{text}: {error:?}");
+            assert_eq!(error.code(), Code::CONFIG_INVALID);
+        }
+        let error = of("[mqtt]\nenabled = false\n[uplink.u]\nto = \"x:1\"\ntopics = \"#\"\n");
+        assert!(error.is_err_and(|error| error.message().contains("mqtt.enabled is false")));
+    }
+}

@@ -1,0 +1,316 @@
+//! What an uplink sends at once: critical messages, each by itself, before all batches, within a cap. Without I/O.
+//!
+//! A token bucket bounds how much of them is sent a second. While batches wait as well, they keep a tenth of the link: for each byte
+//! of a batch that has arrived, nine of critical messages may go ([`CREDIT_BYTES`] ahead).
+//!
+//! Always true: messages keep their order; each is let go only when the receiver says that it was published there.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tidegate_compress::Message;
+use tidegate_message::Instant;
+use tidegate_wire::{CriticalPart, limits::CRITICAL_PART_BYTES_MAX, mqtt::PacketId};
+
+use super::{outgoing::Untrue, window::Window};
+
+/// How far critical messages may get ahead of their nine tenths while batches wait.
+const CREDIT_BYTES: i64 = 256 << 10;
+/// Bytes of critical messages that are read and not acknowledged, beyond which no more are wanted.
+const WINDOW_BYTES_MAX: usize = 1 << 20;
+/// Bytes of them under way, beyond which the next waits. One may always be.
+const FLIGHT_BYTES_MAX: u64 = 256 << 10;
+
+/// The sending half of an uplink's critical messages.
+#[derive(Debug)]
+pub(super) struct Critical {
+    window: Window,
+    /// Number of the message that is sent next.
+    next: u64,
+    /// Its parts that have not gone.
+    rest: Bytes,
+    /// Bytes sent and acknowledged, of all messages so far.
+    sent_bytes: u64,
+    acknowledged_bytes: u64,
+    cap: Bucket,
+    /// What may go while batches wait.
+    credit: i64,
+    is_up: bool,
+}
+
+/// A token bucket.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    bytes_per_second: u64,
+    /// May be below zero after a long message: what follows waits the longer.
+    tokens: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    /// A second's worth may go at once.
+    fn refill(&mut self, now: Instant) {
+        let rate = self.bytes_per_second as f64;
+        let since = now.since(self.at).as_secs_f64();
+        self.tokens = (self.tokens + since * rate).min(rate);
+        self.at = self.at.max(now);
+    }
+
+    /// When there is something in it.
+    fn ready_at(&self) -> Instant {
+        if self.tokens > 0.0 {
+            return self.at;
+        }
+        // A byte more, for what rounding takes.
+        let wait = (1.0 - self.tokens) / self.bytes_per_second as f64;
+        self.at + Duration::from_secs_f64(wait)
+    }
+}
+
+impl Critical {
+    /// At most `bytes_per_second` are sent, at least 1.
+    pub(super) fn new(now: Instant, bytes_per_second: u64) -> Self {
+        Self {
+            window: Window::default(),
+            next: 0,
+            rest: Bytes::new(),
+            sent_bytes: 0,
+            acknowledged_bytes: 0,
+            cap: Bucket { bytes_per_second, tokens: bytes_per_second as f64, at: now },
+            credit: CREDIT_BYTES,
+            is_up: false,
+        }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.window.bytes() >= WINDOW_BYTES_MAX
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        self.window.bytes()
+    }
+
+    /// Messages that were sent, those that were sent again once.
+    pub(super) fn sent(&self) -> u64 {
+        self.next
+    }
+
+    /// Takes a message whose parts are within the limits of the codec.
+    pub(super) fn take(&mut self, message: Message<'_>, packet_id: Option<PacketId>) {
+        self.window.push(message, packet_id);
+    }
+
+    /// A connection begins, whose receiver expects that message; none if it has heard of none.
+    ///
+    /// # Errors
+    /// [`Untrue`].
+    pub(super) fn connected(&mut self, next: Option<u64>) -> Result<(), Untrue> {
+        let first = self.window.first();
+        let at = match next {
+            None => first,
+            Some(at) if (first..=self.next).contains(&at) => at,
+            Some(asked) => return Err(Untrue::Expected { asked, first, next: self.next }),
+        };
+        (self.next, self.rest) = (at, Bytes::new());
+        self.sent_bytes = self.acknowledged_bytes;
+        self.credit = CREDIT_BYTES;
+        self.is_up = true;
+        Ok(())
+    }
+
+    pub(super) fn disconnected(&mut self) {
+        self.is_up = false;
+    }
+
+    /// The receiver has published all below `next`.
+    ///
+    /// # Errors
+    /// [`Untrue`].
+    pub(super) fn acknowledge(
+        &mut self,
+        next: u64,
+        acknowledge: impl FnMut(PacketId),
+    ) -> Result<(), Untrue> {
+        if next > self.next {
+            return Err(Untrue::Acknowledged { asked: next, sent: self.next });
+        }
+        for number in self.window.first()..next {
+            let bytes = self.window.get(number).map_or(0, |message| wire_bytes(&message));
+            self.acknowledged_bytes += bytes as u64;
+        }
+        self.sent_bytes = self.sent_bytes.max(self.acknowledged_bytes);
+        self.window.release(next, acknowledge);
+        Ok(())
+    }
+
+    /// Batches of so many bytes have arrived; whether more wait.
+    pub(super) fn batches(&mut self, arrived_bytes: usize, wait: bool) {
+        let earned = i64::try_from(arrived_bytes).unwrap_or(i64::MAX).saturating_mul(9);
+        self.credit = match wait {
+            true => self.credit.saturating_add(earned).min(CREDIT_BYTES),
+            false => CREDIT_BYTES,
+        };
+    }
+
+    /// The next message or part of one, if it may go now.
+    pub(super) fn poll_part(&mut self, now: Instant) -> Option<CriticalPart> {
+        if !self.is_up {
+            return None;
+        }
+        if self.rest.is_empty() {
+            self.cap.refill(now);
+            let is_far = self.sent_bytes - self.acknowledged_bytes >= FLIGHT_BYTES_MAX;
+            if is_far || self.credit <= 0 || self.cap.tokens <= 0.0 {
+                return None;
+            }
+            let message = self.window.get(self.next)?;
+            self.rest = put(&message);
+            let bytes = self.rest.len();
+            self.sent_bytes += bytes as u64;
+            self.cap.tokens -= bytes as f64;
+            self.credit -= bytes as i64;
+        }
+        let bytes = self.rest.split_to(self.rest.len().min(CRITICAL_PART_BYTES_MAX));
+        let (number, more) = (self.next, !self.rest.is_empty());
+        if !more {
+            self.next += 1;
+        }
+        Some(CriticalPart { number, more, bytes })
+    }
+
+    /// When to ask for a message again, if nothing else happens.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let waits = self.is_up && self.credit > 0 && self.next < self.window.end();
+        waits.then(|| self.cap.ready_at())
+    }
+}
+
+fn wire_bytes(message: &Message<'_>) -> usize {
+    4 + message.topic.len() + message.attributes.len() + message.payload.len()
+}
+
+/// A message in one piece: u16 length of topic, u16 of attributes, little endian; topic, attributes, payload.
+fn put(message: &Message<'_>) -> Bytes {
+    let mut out = BytesMut::with_capacity(wire_bytes(message));
+    for length in [message.topic.len(), message.attributes.len()] {
+        let length = u16::try_from(length).expect("a window holds no longer ones");
+        out.extend_from_slice(&length.to_le_bytes());
+    }
+    for part in [message.topic, message.attributes, message.payload] {
+        out.extend_from_slice(part);
+    }
+    out.freeze()
+}
+
+/// What [`put`] wrote; none if it is none.
+pub(super) fn take(whole: &[u8]) -> Option<Message<'_>> {
+    let (topic_len, rest) = whole.split_first_chunk()?;
+    let (attributes_len, rest) = rest.split_first_chunk()?;
+    let (topic, rest) = rest.split_at_checked(u16::from_le_bytes(*topic_len).into())?;
+    let (attributes, payload) =
+        rest.split_at_checked(u16::from_le_bytes(*attributes_len).into())?;
+    Some(Message { topic, attributes, payload })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn critical(bytes_per_second: u64) -> Critical {
+        let mut critical = Critical::new(Instant::EPOCH, bytes_per_second);
+        critical.connected(None).expect("it expects nothing");
+        critical
+    }
+
+    fn message(payload: &[u8]) -> Message<'_> {
+        Message { topic: b"alarm", attributes: b"\x01", payload }
+    }
+
+    #[test]
+    fn long_messages_travel_in_parts_and_come_out_whole() {
+        let mut critical = critical(1 << 30);
+        let payload: Vec<u8> = (0..40_000_u32).map(|at| at as u8).collect();
+        critical.take(message(&payload), None);
+        critical.take(message(b"short"), None);
+        let mut whole = Vec::new();
+        loop {
+            let part = critical.poll_part(Instant::EPOCH).expect("it goes");
+            assert_eq!(part.number, 0);
+            whole.extend_from_slice(&part.bytes);
+            if !part.more {
+                break;
+            }
+            assert_eq!(part.bytes.len(), CRITICAL_PART_BYTES_MAX);
+        }
+        assert_eq!(take(&whole), Some(message(&payload)));
+        let last = critical.poll_part(Instant::EPOCH).expect("it goes");
+        assert_eq!((last.number, last.more), (1, false));
+        assert_eq!(critical.poll_part(Instant::EPOCH), None);
+        for cut in 0..10 {
+            assert_eq!(take(&whole[..cut]), None, "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_second_takes_no_more_than_the_cap() {
+        let mut critical = critical(10_000);
+        let mut sent = 0;
+        for millis in 0..10_000 {
+            let now = Instant::EPOCH + Duration::from_millis(millis);
+            while !critical.is_full() {
+                critical.take(message(&[7; 90]), None);
+            }
+            while let Some(part) = critical.poll_part(now) {
+                sent += part.bytes.len();
+                critical.acknowledge(part.number + 1, |_| ()).expect("it was sent");
+            }
+            let due = critical.poll_timeout().expect("more wait");
+            assert!(due > now, "it says when to ask again");
+        }
+        // A second's worth at once, and one each second.
+        assert!((109_000..=110_200).contains(&sent), "{sent}");
+    }
+
+    #[test]
+    fn batches_that_wait_keep_a_tenth() {
+        let mut critical = critical(1 << 30);
+        let (mut sent, mut arrived) = (0_usize, 0_usize);
+        for _ in 0..1_000 {
+            while !critical.is_full() {
+                critical.take(message(&[7; 990]), None);
+            }
+            while let Some(part) = critical.poll_part(Instant::EPOCH) {
+                sent += part.bytes.len();
+                critical.acknowledge(part.number + 1, |_| ()).expect("it was sent");
+            }
+            critical.batches(10_000, true);
+            arrived += 10_000;
+        }
+        let share = arrived as f64 / (sent + arrived) as f64;
+        assert!((0.09..0.11).contains(&share), "{share}");
+        // Without batches nothing is held back.
+        critical.batches(0, false);
+        assert!(critical.poll_part(Instant::EPOCH).is_some());
+    }
+
+    #[test]
+    fn what_was_not_acknowledged_is_sent_again() {
+        let mut critical = critical(1 << 30);
+        for number in 0..10_u8 {
+            critical.take(message(&[number]), PacketId::new(u16::from(number) + 1));
+        }
+        while critical.poll_part(Instant::EPOCH).is_some() {}
+        let mut owed = Vec::new();
+        critical.acknowledge(4, |id| owed.push(id.get())).expect("they were sent");
+        assert_eq!(owed, [1, 2, 3, 4]);
+        critical.disconnected();
+        assert_eq!(critical.poll_part(Instant::EPOCH), None);
+        critical.connected(Some(7)).expect("it has some that it did not acknowledge");
+        assert_eq!(critical.poll_part(Instant::EPOCH).map(|part| part.number), Some(7));
+        let error = critical.acknowledge(11, |_| ()).expect_err("it was not sent");
+        assert_eq!(error, Untrue::Acknowledged { asked: 11, sent: 8 });
+        critical.disconnected();
+        let error = critical.connected(Some(2)).expect_err("it is gone");
+        assert_eq!(error, Untrue::Expected { asked: 2, first: 4, next: 8 });
+    }
+}

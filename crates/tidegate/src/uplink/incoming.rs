@@ -1,0 +1,222 @@
+//! What the receiving end of an uplink knows: which messages came, and the state that the next batch goes on from. Without I/O.
+//!
+//! Always true: of one life of an uplink each number comes out once and in order, whatever connections come and go; a batch that
+//! cannot be read costs the connection, not the messages: the sender still has them.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use tidegate_compress::{DecodeError, Decoded, Decoder, DecoderConfig, Message};
+use tidegate_wire::{CriticalPart, Resume, SensorBatch, UplinkOpen, UplinkReady};
+
+use super::critical;
+
+/// Batches that may have overtaken the one that is to come next, and their bytes: more than a link has under way at once.
+const AHEAD_MAX: usize = 64;
+const AHEAD_BYTES_MAX: usize = 64 << 20;
+/// Longest critical message in one piece: the longest payload, topic and attributes.
+const CRITICAL_BYTES_MAX: usize = (16 << 20) + 2 * 65_535 + 4;
+
+/// The receiving half of an uplink.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    limits: DecoderConfig,
+    /// None before the first [`Incoming::open`].
+    life: Option<u64>,
+    names_messages: bool,
+    decoder: Decoder,
+    /// Whether the decoder's state is of this life.
+    is_begun: bool,
+    next: Option<u64>,
+    critical_next: Option<u64>,
+    /// Batches by their place that came too early.
+    ahead: BTreeMap<u64, (SensorBatch, Bytes)>,
+    ahead_bytes: usize,
+    decoded: Decoded,
+    part: Vec<u8>,
+}
+
+/// Messages that came for the first time.
+pub(super) struct Fresh<'a> {
+    /// Number of the first.
+    pub(super) first: u64,
+    decoded: &'a Decoded,
+    /// Those before it came before.
+    skipped: usize,
+}
+
+impl<'a> Fresh<'a> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = Message<'a>> + use<'a> {
+        self.decoded.iter().skip(self.skipped)
+    }
+}
+
+/// How a sender broke the protocol, or what it sent was damaged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum IncomingError {
+    #[error("batch {sequence} of epoch {epoch} cannot be read")]
+    Decode {
+        epoch: u64,
+        sequence: u64,
+        #[source]
+        source: DecodeError,
+    },
+    #[error("message {expected} is missing: the next one is {found}")]
+    Gap { expected: u64, found: u64 },
+    #[error("batch {sequence} came, but {expected} is expected and {AHEAD_MAX} wait for it")]
+    TooFar { sequence: u64, expected: u64 },
+    #[error("critical message {number} is none")]
+    Critical { number: u64 },
+    #[error("critical message {number} of over {CRITICAL_BYTES_MAX} bytes")]
+    CriticalTooLong { number: u64 },
+    #[error("{what} of {asked} asked for, this node has room for {max}")]
+    Room { what: &'static str, asked: u64, max: u64 },
+}
+
+impl Incoming {
+    /// What it may hold for one uplink.
+    pub(super) fn new(limits: DecoderConfig) -> Self {
+        Self {
+            limits,
+            life: None,
+            names_messages: false,
+            decoder: Decoder::new(limits, 0),
+            is_begun: false,
+            next: None,
+            critical_next: None,
+            ahead: BTreeMap::new(),
+            ahead_bytes: 0,
+            decoded: Decoded::default(),
+            part: Vec::new(),
+        }
+    }
+
+    /// A connection begins. What it is answered with.
+    ///
+    /// # Errors
+    /// [`IncomingError::Room`].
+    pub(super) fn open(&mut self, open: &UplinkOpen) -> Result<UplinkReady, IncomingError> {
+        for (what, asked, max) in [
+            ("topics", open.topics_max, self.limits.topics_max as u64),
+            ("bytes of state", open.state_bytes_max, self.limits.state_bytes_max),
+        ] {
+            if asked > max {
+                return Err(IncomingError::Room { what, asked, max });
+            }
+        }
+        self.ahead.clear();
+        self.ahead_bytes = 0;
+        self.part.clear();
+        self.names_messages = open.names_messages;
+        if self.life != Some(open.life) {
+            self.life = Some(open.life);
+            self.decoder = Decoder::new(self.limits, 0);
+            self.is_begun = false;
+            (self.next, self.critical_next) = (None, None);
+        }
+        let (epoch, sequence) = (self.decoder.epoch(), self.decoder.sequence());
+        Ok(UplinkReady {
+            resume: self.is_begun.then_some(Resume { epoch, sequence }),
+            next: self.next,
+            critical_next: self.critical_next,
+        })
+    }
+
+    /// Whether messages are to be published with their names.
+    pub(super) fn names_messages(&self) -> bool {
+        self.names_messages
+    }
+
+    /// Topics that are known, and bytes of state.
+    pub(super) fn state(&self) -> (usize, u64) {
+        (self.decoder.topics(), self.decoder.state_bytes())
+    }
+
+    /// A batch came; [`Incoming::poll`] has what can be read now.
+    ///
+    /// # Errors
+    /// [`IncomingError::TooFar`].
+    pub(super) fn batch(&mut self, record: SensorBatch, body: Bytes) -> Result<(), IncomingError> {
+        let expected = self.expected(record.epoch);
+        let is_full = self.ahead.len() >= AHEAD_MAX || self.ahead_bytes >= AHEAD_BYTES_MAX;
+        if is_full && record.sequence != expected {
+            return Err(IncomingError::TooFar { sequence: record.sequence, expected });
+        }
+        self.ahead_bytes += body.len();
+        if let Some((_, twice)) = self.ahead.insert(record.sequence, (record, body)) {
+            self.ahead_bytes -= twice.len();
+        }
+        Ok(())
+    }
+
+    /// The place of the next batch, if it is of that epoch.
+    fn expected(&self, epoch: u64) -> u64 {
+        let goes_on = self.is_begun && epoch == self.decoder.epoch();
+        if goes_on { self.decoder.sequence() } else { 0 }
+    }
+
+    /// The messages of the next batch; none if it has not come.
+    ///
+    /// # Errors
+    /// [`IncomingError::Decode`] and [`IncomingError::Gap`]: the connection must end.
+    pub(super) fn poll(&mut self) -> Result<Option<Fresh<'_>>, IncomingError> {
+        let Some(entry) = self.ahead.first_entry() else { return Ok(None) };
+        let (record, _) = *entry.get();
+        if record.sequence != self.expected(record.epoch) {
+            return Ok(None);
+        }
+        let (_, body) = self.ahead.pop_first().expect("it was looked at");
+        let body = body.1;
+        self.ahead_bytes -= body.len();
+        let SensorBatch { first, epoch, sequence } = record;
+        if let Some(expected) = self.next.filter(|expected| *expected < first) {
+            return Err(IncomingError::Gap { expected, found: first });
+        }
+        if !self.is_begun || epoch != self.decoder.epoch() {
+            self.decoder.restart(epoch);
+            self.is_begun = true;
+        }
+        self.decoder.decode(&body, &mut self.decoded).map_err(|source| IncomingError::Decode {
+            epoch,
+            sequence,
+            source,
+        })?;
+        let end = first + self.decoded.len() as u64;
+        let skipped = self.next.map_or(0, |next| next - first);
+        let skipped = usize::try_from(skipped).unwrap_or(usize::MAX).min(self.decoded.len());
+        self.next = Some(self.next.unwrap_or(first).max(end));
+        Ok(Some(Fresh { first: first + skipped as u64, decoded: &self.decoded, skipped }))
+    }
+
+    /// A critical message, or a part of one, came: calls `publish` with its number and itself if it is whole and new.
+    ///
+    /// # Errors
+    /// [`IncomingError`]: the connection must end.
+    pub(super) fn critical(
+        &mut self,
+        part: &CriticalPart,
+        publish: impl FnOnce(u64, Message<'_>),
+    ) -> Result<(), IncomingError> {
+        let number = part.number;
+        if let Some(expected) = self.critical_next.filter(|expected| *expected < number) {
+            return Err(IncomingError::Gap { expected, found: number });
+        }
+        if self.part.len() + part.bytes.len() > CRITICAL_BYTES_MAX {
+            return Err(IncomingError::CriticalTooLong { number });
+        }
+        if part.more || !self.part.is_empty() {
+            self.part.extend_from_slice(&part.bytes);
+        }
+        if part.more {
+            return Ok(());
+        }
+        let whole = if self.part.is_empty() { &part.bytes[..] } else { &self.part[..] };
+        let message = critical::take(whole).ok_or(IncomingError::Critical { number })?;
+        if self.critical_next.is_none_or(|next| next == number) {
+            self.critical_next = Some(number + 1);
+            publish(number, message);
+        }
+        self.part.clear();
+        Ok(())
+    }
+}

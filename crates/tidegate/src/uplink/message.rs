@@ -1,0 +1,139 @@
+//! A message of MQTT as an uplink carries it: topic, attributes, payload.
+//!
+//! ```text
+//!  attributes: u8 flags (bits 0-1 QoS, 2 retain, 3 expires) · [u32 seconds until it expires] · forwarded properties as encoded
+//! ```
+//!
+//! Attributes seldom change from one message of a topic to the next, so they seldom travel.
+
+use tidegate_wire::mqtt::{Publish, PublishProperties, QoS};
+
+const QOS: u8 = 0b0011;
+const RETAIN: u8 = 0b0100;
+const EXPIRES: u8 = 0b1000;
+
+/// The user property that names a message where it comes out: `NODE/UPLINK/LIFE/NUMBER`, or as it was named before.
+pub const NAME_PROPERTY: &str = "tidegate-id";
+
+/// What a message has beside topic and payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Attributes<'a> {
+    pub(super) qos: QoS,
+    pub(super) retain: bool,
+    /// Seconds until it expires, when it was read.
+    pub(super) expiry: Option<u32>,
+    /// Properties that are forwarded unaltered, encoded.
+    pub(super) forwarded: &'a [u8],
+}
+
+/// Why attributes are none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum AttributesError {
+    #[error("a message's attributes end too early")]
+    Short,
+    #[error("a message has attributes of flags {0:#04x}, which are not known")]
+    Flags(u8),
+    #[error("a message has properties that are none")]
+    Properties,
+}
+
+impl<'a> Attributes<'a> {
+    /// Appends those of a message that was read.
+    pub(super) fn put(publish: &Publish<'_>, out: &mut Vec<u8>) {
+        let retain = if publish.retain { RETAIN } else { 0 };
+        let expiry = publish.properties.message_expiry;
+        let expires = if expiry.is_some() { EXPIRES } else { 0 };
+        out.push(publish.qos as u8 | retain | expires);
+        if let Some(seconds) = expiry {
+            out.extend_from_slice(&seconds.to_le_bytes());
+        }
+        publish.properties.forwarded(out);
+    }
+
+    /// Those that `bytes` are.
+    pub(super) fn of(bytes: &'a [u8]) -> Result<Self, AttributesError> {
+        let (&flags, mut rest) = bytes.split_first().ok_or(AttributesError::Short)?;
+        let qos = QoS::of_bits(flags & QOS).filter(|_| flags & !(QOS | RETAIN | EXPIRES) == 0);
+        let qos = qos.ok_or(AttributesError::Flags(flags))?;
+        let mut expiry = None;
+        if flags & EXPIRES != 0 {
+            let (seconds, left) = rest.split_first_chunk().ok_or(AttributesError::Short)?;
+            expiry = Some(u32::from_le_bytes(*seconds));
+            rest = left;
+        }
+        if !rest.is_empty() {
+            PublishProperties::decode(rest).map_err(|_| AttributesError::Properties)?;
+        }
+        Ok(Self { qos, retain: flags & RETAIN != 0, expiry, forwarded: rest })
+    }
+
+    /// Whether it was given a name by the node where it was published, or on its way.
+    pub(super) fn is_named(&self) -> bool {
+        !self.forwarded.is_empty()
+            && PublishProperties::decode(self.forwarded).is_ok_and(|properties| {
+                properties.user_properties().any(|(name, _)| name == NAME_PROPERTY)
+            })
+    }
+}
+
+/// Appends a User Property (MQTT 5, section 3.3.2.3.7).
+pub(super) fn put_user_property(name: &str, value: &str, out: &mut Vec<u8>) {
+    const USER_PROPERTY: u8 = 0x26;
+    out.push(USER_PROPERTY);
+    for text in [name, value] {
+        let length = u16::try_from(text.len()).expect("names are short");
+        out.extend_from_slice(&length.to_be_bytes());
+        out.extend_from_slice(text.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_wire::mqtt::{PacketId, Version};
+
+    use super::*;
+
+    #[test]
+    fn attributes_come_back() {
+        let mut forwarded = Vec::new();
+        put_user_property("unit", "°C", &mut forwarded);
+        let mut named = forwarded.clone();
+        put_user_property(NAME_PROPERTY, "edge/plant/1/2", &mut named);
+        for (qos, retain, expiry, forwarded) in [
+            (QoS::AtMostOnce, false, None, &[][..]),
+            (QoS::AtLeastOnce, true, Some(3600), &forwarded[..]),
+            (QoS::ExactlyOnce, false, Some(0), &named[..]),
+        ] {
+            let mut raw = Vec::new();
+            if let Some(seconds) = expiry {
+                raw.push(2); // Message Expiry Interval
+                raw.extend_from_slice(&u32::to_be_bytes(seconds));
+            }
+            raw.extend_from_slice(forwarded);
+            let publish = Publish {
+                dup: false,
+                qos,
+                retain,
+                topic: "t",
+                packet_id: PacketId::new(1).filter(|_| qos != QoS::AtMostOnce),
+                properties: PublishProperties::decode(&raw).expect("properties"),
+                payload: b"",
+            };
+            let mut out = Vec::new();
+            Attributes::put(&publish, &mut out);
+            let found = Attributes::of(&out).expect("attributes");
+            assert_eq!(found, Attributes { qos, retain, expiry, forwarded });
+            assert_eq!(found.is_named(), forwarded == named);
+        }
+        assert_eq!(Version::V5.level(), 5, "properties are those of MQTT 5");
+    }
+
+    #[test]
+    fn what_is_none_is_refused() {
+        assert_eq!(Attributes::of(&[]), Err(AttributesError::Short));
+        assert_eq!(Attributes::of(&[EXPIRES, 1, 2]), Err(AttributesError::Short));
+        assert_eq!(Attributes::of(&[3]), Err(AttributesError::Flags(3)));
+        assert_eq!(Attributes::of(&[16]), Err(AttributesError::Flags(16)));
+        assert_eq!(Attributes::of(&[1, 0xff, 0xff]), Err(AttributesError::Properties));
+    }
+}

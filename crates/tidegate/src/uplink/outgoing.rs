@@ -1,0 +1,283 @@
+//! What an uplink sends in batches: taken from a session, encoded late, held until it is acknowledged. Without I/O.
+//!
+//! ```text
+//!  take ─▶ Window ─▶ Encoder ─▶ poll_batch          connected: goes on where the receiver is
+//!            │  numbers ≥ next    (one batch open)  acknowledge: lets go
+//!            └─ held until acknowledged
+//! ```
+//!
+//! Always true: a message is let go only when the receiver says that it was published there; what is sent again has the number that it
+//! had; messages are encoded only while there is a connection with room, so that what waits is chosen by the broker, not here.
+
+use std::{collections::VecDeque, time::Duration};
+
+use bytes::Bytes;
+use tidegate_compress::{
+    Counts, EncodeError, Encoder, EncoderConfig, Message, PAYLOAD_BYTES_MAX, TOPIC_BYTES_MAX,
+};
+use tidegate_message::Instant;
+use tidegate_wire::{Resume, SensorBatch, UplinkReady, mqtt::PacketId};
+
+use super::window::Window;
+
+/// When batches are closed and how much is under way.
+#[derive(Clone, Debug)]
+pub(super) struct OutgoingConfig {
+    /// Longest time that a message waits for others.
+    pub(super) batch_age: Duration,
+    /// Time without a further message after which a batch waits no longer.
+    pub(super) batch_idle: Duration,
+    /// Bytes of messages that are read and not acknowledged, beyond which no more are wanted.
+    pub(super) window_bytes_max: usize,
+    /// Bytes of batches under way, beyond which the next waits. One may always be.
+    pub(super) flight_bytes_max: usize,
+    /// The codec.
+    pub(super) encoder: EncoderConfig,
+}
+
+/// A batch that was sent and is not acknowledged.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    /// Number of the message after its last.
+    end: u64,
+    bytes: usize,
+}
+
+/// The sending half of an uplink's batches.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    config: OutgoingConfig,
+    encoder: Encoder,
+    window: Window,
+    /// Number of the first message of the open batch.
+    batch_first: u64,
+    /// Number of the message that is encoded next.
+    next: u64,
+    /// When the oldest message that is not sent was taken.
+    waits_since: Option<Instant>,
+    taken_at: Instant,
+    flight: VecDeque<Flight>,
+    flight_bytes: usize,
+    is_up: bool,
+    sent: Sent,
+}
+
+/// What has been sent in this life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sent {
+    pub(super) batches: u64,
+    /// Messages, those that were sent again each time.
+    pub(super) messages: u64,
+    /// Their topics, attributes and payloads.
+    pub(super) message_bytes: u64,
+    /// The batches.
+    pub(super) bytes: u64,
+    /// Connections on which the state could not go on.
+    pub(super) epochs: u64,
+}
+
+/// Why a message cannot be sent in a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} of {bytes} bytes, an uplink carries at most {max}")]
+pub(super) struct TooLong {
+    what: &'static str,
+    bytes: usize,
+    max: usize,
+}
+
+/// Why a peer's word cannot be true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Untrue {
+    #[error("messages below {asked} are acknowledged, but only those below {sent} were sent")]
+    Acknowledged { asked: u64, sent: u64 },
+    #[error("message {asked} is expected, but only those from {first} to {next} can be sent")]
+    Expected { asked: u64, first: u64, next: u64 },
+}
+
+impl Outgoing {
+    /// `seed` should be hard to guess.
+    pub(super) fn new(config: OutgoingConfig, seed: u64) -> Self {
+        Self {
+            encoder: Encoder::new(config.encoder.clone(), 0, seed),
+            config,
+            window: Window::default(),
+            batch_first: 0,
+            next: 0,
+            waits_since: None,
+            taken_at: Instant::EPOCH,
+            flight: VecDeque::new(),
+            flight_bytes: 0,
+            is_up: false,
+            sent: Sent::default(),
+        }
+    }
+
+    /// Whether further messages should wait where they are.
+    pub(super) fn is_full(&self) -> bool {
+        self.window.bytes() >= self.config.window_bytes_max
+    }
+
+    /// Whether there are messages that the receiver has not said to have.
+    pub(super) fn is_empty(&self) -> bool {
+        self.window.first() == self.window.end()
+    }
+
+    /// Bytes of the messages that are held, with what holds them.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.window.bytes()
+    }
+
+    /// Takes a message, to be acknowledged by `packet_id`.
+    ///
+    /// # Errors
+    /// [`TooLong`]; it was then not taken.
+    pub(super) fn take(
+        &mut self,
+        now: Instant,
+        message: Message<'_>,
+        packet_id: Option<PacketId>,
+    ) -> Result<(), TooLong> {
+        Self::check(&message)?;
+        self.window.push(message, packet_id);
+        self.waits_since.get_or_insert(now);
+        self.taken_at = now;
+        Ok(())
+    }
+
+    /// Whether a message's parts are within the limits of the codec.
+    ///
+    /// # Errors
+    /// [`TooLong`].
+    pub(super) fn check(message: &Message<'_>) -> Result<(), TooLong> {
+        for (what, bytes, max) in [
+            ("topic", message.topic.len(), TOPIC_BYTES_MAX),
+            ("properties", message.attributes.len(), TOPIC_BYTES_MAX),
+            ("payload", message.payload.len(), PAYLOAD_BYTES_MAX),
+        ] {
+            if bytes > max {
+                return Err(TooLong { what, bytes, max });
+            }
+        }
+        Ok(())
+    }
+
+    /// A connection begins, whose receiver has that much of this life.
+    ///
+    /// # Errors
+    /// [`Untrue`] if it expects what was never sent or is gone.
+    pub(super) fn connected(
+        &mut self,
+        now: Instant,
+        ready: &UplinkReady,
+        seed: u64,
+    ) -> Result<(), Untrue> {
+        let (first, next) = (self.window.first(), self.batch_first);
+        let at = match ready.next {
+            None => first,
+            Some(at) if (first..=next).contains(&at) => at,
+            Some(asked) => return Err(Untrue::Expected { asked, first, next }),
+        };
+        let resumed = ready.resume.filter(|_| ready.next.is_some());
+        let goes_on = resumed
+            .is_some_and(|Resume { epoch, sequence }| self.encoder.resume(epoch, sequence).is_ok());
+        if !goes_on {
+            self.encoder.restart(self.encoder.epoch() + 1, seed);
+            self.sent.epochs += 1;
+        }
+        self.flight.clear();
+        self.flight_bytes = 0;
+        (self.next, self.batch_first) = (at, at);
+        self.waits_since = (at < self.window.end()).then_some(now);
+        self.is_up = true;
+        Ok(())
+    }
+
+    /// The connection is gone. What was under way waits for the next.
+    pub(super) fn disconnected(&mut self) {
+        self.is_up = false;
+    }
+
+    /// The receiver has published all messages below `next`: calls `acknowledge` for those that are owed it. Gives the bytes of
+    /// the batches that have thereby arrived.
+    ///
+    /// # Errors
+    /// [`Untrue`].
+    pub(super) fn acknowledge(
+        &mut self,
+        next: u64,
+        acknowledge: impl FnMut(PacketId),
+    ) -> Result<usize, Untrue> {
+        if next > self.batch_first {
+            return Err(Untrue::Acknowledged { asked: next, sent: self.batch_first });
+        }
+        self.window.release(next, acknowledge);
+        let before = self.flight_bytes;
+        while let Some(flight) = self.flight.front().filter(|flight| flight.end <= next) {
+            self.flight_bytes -= flight.bytes;
+            self.flight.pop_front();
+        }
+        Ok(before - self.flight_bytes)
+    }
+
+    /// The next batch, if one is due and there is room on the way.
+    pub(super) fn poll_batch(&mut self, now: Instant) -> Option<(SensorBatch, Bytes)> {
+        if !self.has_room() {
+            return None;
+        }
+        let is_full = self.fill();
+        let is_due = is_full || self.due_at().is_some_and(|due| due <= now);
+        if !is_due || self.encoder.messages() == 0 {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        let header = self.encoder.finish(&mut bytes)?;
+        let first = std::mem::replace(&mut self.batch_first, self.next);
+        // What stays behind came after what went, and has waited less than that.
+        self.waits_since = (self.next < self.window.end()).then_some(now);
+        self.flight.push_back(Flight { end: self.next, bytes: bytes.len() });
+        self.flight_bytes += bytes.len();
+        self.sent.batches += 1;
+        self.sent.messages += u64::from(header.messages);
+        self.sent.message_bytes += u64::from(header.message_bytes);
+        self.sent.bytes += bytes.len() as u64;
+        let record = SensorBatch { first, epoch: header.epoch, sequence: header.sequence };
+        Some((record, bytes.into()))
+    }
+
+    fn has_room(&self) -> bool {
+        self.is_up && (self.flight.is_empty() || self.flight_bytes < self.config.flight_bytes_max)
+    }
+
+    /// Encodes what there is, up to one batch; whether that is full.
+    fn fill(&mut self) -> bool {
+        while !self.encoder.is_due() {
+            let Some(message) = self.window.get(self.next) else { return false };
+            match self.encoder.push(message) {
+                Ok(()) => self.next += 1,
+                Err(EncodeError::Full) => return true,
+                Err(error) => unreachable!("its parts were measured when it was taken: {error}"),
+            }
+        }
+        true
+    }
+
+    fn due_at(&self) -> Option<Instant> {
+        let oldest = self.waits_since? + self.config.batch_age;
+        Some(oldest.min(self.taken_at + self.config.batch_idle))
+    }
+
+    /// When to ask for a batch again, if nothing else happens.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.due_at().filter(|_| self.has_room())
+    }
+
+    /// What was sent in this life.
+    pub(super) fn sent(&self) -> Sent {
+        self.sent
+    }
+
+    /// What the codec did.
+    pub(super) fn codec(&self) -> Counts {
+        self.encoder.counts()
+    }
+}

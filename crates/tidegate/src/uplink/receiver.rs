@@ -1,0 +1,501 @@
+//! The receiving end: what comes over links is published here, as the node that sent it.
+//!
+//! ```text
+//!  link ─▶ Incoming ─▶ Publisher (a connection to this node's broker for batches, one for critical messages)
+//!   ▲                        │ PUBACK
+//!   └────── UplinkAck ◀──────┘
+//! ```
+//!
+//! Of each uplink of each node an [`Endpoint`] is kept between its links: the codec's state, what has come and what was published. A
+//! second link of one uplink takes over from the first.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    num::NonZeroU16,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use tidegate_broker::SessionConfig;
+use tidegate_client::ApiError;
+use tidegate_compress::{DecoderConfig, Message};
+use tidegate_message::Code;
+use tidegate_wire::{
+    NodeId, Record, UplinkAck, UplinkOpen,
+    mqtt::{Ack, Packet, PacketId, PublishHead, QoS, ReasonCode},
+};
+use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+use super::{
+    incoming::{Incoming, IncomingError},
+    message::{Attributes, AttributesError, NAME_PROPERTY, put_user_property},
+};
+use crate::{
+    access::Identity,
+    link::{self, Link},
+    mqtt::{
+        local::{Local, LocalError, LocalOptions},
+        server::Connector,
+    },
+};
+
+/// Longest wait for an uplink to say which one it is.
+const OPEN_MAX: Duration = Duration::from_secs(5);
+/// Uplinks whose state is kept; of those without a link the one that was quiet for longest goes first.
+const ENDPOINTS_MAX: usize = 256;
+/// Messages of QoS 1 that wait for the broker, and bytes that wait to be written to it: beyond either, the link is not read.
+const UNDER_WAY_MAX: usize = 32 << 10;
+const UNWRITTEN_BYTES_MAX: usize = 4 << 20;
+
+/// What receives uplinks in a node.
+#[derive(Debug, Default)]
+pub struct Receivers {
+    /// Of the broker that messages are published at; not there before it serves, and never where MQTT is not served.
+    connector: OnceLock<Connector>,
+    endpoints: Mutex<HashMap<Key, Entry>>,
+}
+
+/// Node and name of an uplink.
+type Key = (NodeId, String);
+
+#[derive(Debug)]
+struct Entry {
+    endpoint: Arc<AsyncMutex<Endpoint>>,
+    /// Ends the link that serves it.
+    serving: CancellationToken,
+    /// Counts the links of all uplinks: who has the lowest was quiet for longest.
+    used: u64,
+}
+
+impl Receivers {
+    /// Uplinks are published at that broker from now on.
+    pub fn serve_by(&self, connector: Connector) {
+        // A second one would be of the same node.
+        let _ = self.connector.set(connector);
+    }
+
+    fn endpoints(&self) -> MutexGuard<'_, HashMap<Key, Entry>> {
+        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The endpoint of an uplink, which a link of before no longer serves, and what ends this one.
+    fn take_over(&self, key: &Key) -> (Arc<AsyncMutex<Endpoint>>, CancellationToken) {
+        let mut endpoints = self.endpoints();
+        let used = endpoints.values().map(|entry| entry.used).max().unwrap_or(0) + 1;
+        if endpoints.len() >= ENDPOINTS_MAX && !endpoints.contains_key(key) {
+            let idle =
+                endpoints.iter().filter(|(_, entry)| Arc::strong_count(&entry.endpoint) == 1);
+            let oldest = idle.min_by_key(|(_, entry)| entry.used).map(|(key, _)| key.clone());
+            if let Some(oldest) = oldest {
+                tracing::info!(uplink = oldest.1, "state given up for want of room");
+                endpoints.remove(&oldest);
+            }
+        }
+        let entry = endpoints.entry(key.clone()).or_insert_with(|| Entry {
+            endpoint: Arc::default(),
+            serving: CancellationToken::new(),
+            used,
+        });
+        entry.used = used;
+        entry.serving.cancel();
+        entry.serving = CancellationToken::new();
+        (entry.endpoint.clone(), entry.serving.clone())
+    }
+
+    /// Serves a link that has introduced itself as an uplink until it ends or `stop`.
+    ///
+    /// # Errors
+    /// Why it was not served, or no longer is.
+    pub(crate) async fn serve(
+        &self,
+        link: &Link,
+        identity: &Identity,
+        stop: &CancellationToken,
+    ) -> Result<(), ApiError> {
+        let refuse = |code: Code, text: String| ApiError::new(code, text);
+        let Some(connector) = self.connector.get() else {
+            let text = "this node publishes nothing: it serves no MQTT (mqtt.enabled)";
+            return Err(refuse(Code::CONFIG_INVALID, text.to_owned()));
+        };
+        let open = match tokio::time::timeout(OPEN_MAX, link.recv()).await {
+            Ok(Ok(link::Incoming::Record(Record::UplinkOpen(open)))) => open,
+            Ok(Ok(_)) => {
+                let text = "it did not say which uplink it is".to_owned();
+                return Err(refuse(Code::LINK_PROTOCOL, text));
+            }
+            Ok(Err(error)) => return Err(refuse(error.code(), crate::error_chain(&error))),
+            Err(_) => {
+                let text = "it did not say which uplink it is in time".to_owned();
+                return Err(refuse(Code::LINK_PROTOCOL, text));
+            }
+        };
+        let (endpoint, over) = self.take_over(&(identity.key, open.name.clone()));
+        let mut endpoint = endpoint.lock().await;
+        let ended = tokio::select! {
+            () = stop.cancelled() => Ok(()),
+            () = over.cancelled() => {
+                tracing::info!(uplink = open.name, node = %identity, "a newer link of the uplink takes over");
+                Ok(())
+            }
+            ended = endpoint.serve(connector, link, identity, &open) => ended,
+        };
+        ended.map_err(|error| {
+            let code = error.code();
+            let text = format!("uplink {} of {identity} ends", open.name);
+            ApiError::new(code, text).caused_by(crate::error_chain(&error))
+        })
+    }
+}
+
+/// Why an uplink's link ends.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("the link is down")]
+    Link(#[from] link::LinkError),
+    #[error("the sender broke the protocol")]
+    Incoming(#[from] IncomingError),
+    #[error("the sender broke the protocol: {0} came over an uplink")]
+    Misplaced(&'static str),
+    #[error("a message cannot be published")]
+    Attributes(#[from] AttributesError),
+    #[error("the topic of a message is not UTF-8")]
+    Topic,
+    #[error("this node's broker is out of reach")]
+    Local(#[from] LocalError),
+    #[error("this node has no room for a message now; it is to be sent again")]
+    NoRoom,
+}
+
+impl Ended {
+    fn code(&self) -> Code {
+        match self {
+            Self::Link(error) => error.code(),
+            Self::Incoming(IncomingError::Room { .. }) | Self::NoRoom => Code::LIMIT_REACHED,
+            Self::Incoming(_) | Self::Misplaced(_) | Self::Attributes(_) | Self::Topic => {
+                Code::LINK_PROTOCOL
+            }
+            Self::Local(_) => Code::INTERNAL,
+        }
+    }
+
+    /// Whether what came cannot be relied on: the next link begins with nothing, and the sender sends again what it holds.
+    fn loses_all(&self) -> bool {
+        match self {
+            Self::Link(_) => false,
+            // The codec has forgotten what the batch named, and no more.
+            Self::Incoming(error) => !matches!(error, IncomingError::Decode { .. }),
+            Self::Misplaced(_)
+            | Self::Attributes(_)
+            | Self::Topic
+            | Self::Local(_)
+            | Self::NoRoom => true,
+        }
+    }
+}
+
+/// One uplink of one node.
+#[derive(Debug, Default)]
+struct Endpoint {
+    state: Option<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    incoming: Incoming,
+    batched: Publisher,
+    critical: Publisher,
+}
+
+impl Endpoint {
+    async fn serve(
+        &mut self,
+        connector: &Connector,
+        link: &Link,
+        identity: &Identity,
+        open: &UplinkOpen,
+    ) -> Result<(), Ended> {
+        let ended = self.serve_state(connector, link, identity, open).await;
+        if ended.as_ref().is_err_and(Ended::loses_all) {
+            self.state = None;
+        }
+        ended
+    }
+
+    async fn serve_state(
+        &mut self,
+        connector: &Connector,
+        link: &Link,
+        identity: &Identity,
+        open: &UplinkOpen,
+    ) -> Result<(), Ended> {
+        let state = match &mut self.state {
+            Some(state) => state,
+            none => none.insert(State {
+                incoming: Incoming::new(DecoderConfig::default()),
+                batched: Publisher::connect(connector, identity, &open.name, "batched").await?,
+                critical: Publisher::connect(connector, identity, &open.name, "critical").await?,
+            }),
+        };
+        let ready = state.incoming.open(open)?;
+        if ready.next.is_none() && ready.critical_next.is_none() {
+            state.batched.begin(identity.name(), &open.name, open.life, "");
+            state.critical.begin(identity.name(), &open.name, open.life, "!");
+        }
+        link.send(ready).await?;
+        tracing::info!(uplink = open.name, node = %identity, resumed = ready.resume.is_some(), "uplink served");
+        let (acks, mut acknowledged) = watch::channel(state.published());
+        // What was published while there was no link is said at once.
+        acknowledged.mark_changed();
+        let _acknowledging =
+            AbortOnDropHandle::new(tokio::spawn(acknowledge(link.clone(), acknowledged)));
+        let ended = state.run(link, &acks).await;
+        if ended.is_err() {
+            // What was published until then need not come again; a link that is down is told nothing.
+            let _ = link.send(state.published()).await;
+        }
+        let (topics, state_bytes) = state.incoming.state();
+        let counts = (state.batched.counts, state.critical.counts);
+        tracing::info!(uplink = open.name, node = %identity, topics, state_bytes, ?counts, "uplink no longer served");
+        ended
+    }
+}
+
+/// Sends the newest word of what was published.
+async fn acknowledge(link: Link, mut acks: watch::Receiver<UplinkAck>) {
+    while acks.changed().await.is_ok() {
+        let ack = *acks.borrow_and_update();
+        // A link that is down is noticed where it is read.
+        if link.send(ack).await.is_err() {
+            return;
+        }
+    }
+}
+
+impl State {
+    fn published(&self) -> UplinkAck {
+        UplinkAck { next: self.batched.published, critical_next: self.critical.published }
+    }
+
+    async fn run(&mut self, link: &Link, acks: &watch::Sender<UplinkAck>) -> Result<(), Ended> {
+        loop {
+            let has_room = self.batched.has_room() && self.critical.has_room();
+            tokio::select! {
+                biased;
+                turned = self.critical.local.turn(true) => {
+                    turned?;
+                    self.critical.settle()?;
+                }
+                turned = self.batched.local.turn(true) => {
+                    turned?;
+                    self.batched.settle()?;
+                }
+                incoming = link.recv(), if has_room => self.receive(incoming?)?,
+            }
+            let published = self.published();
+            acks.send_if_modified(|last| std::mem::replace(last, published) != published);
+        }
+    }
+
+    fn receive(&mut self, incoming: link::Incoming) -> Result<(), Ended> {
+        match incoming {
+            link::Incoming::Bulk { record: Record::SensorBatch(record), body } => {
+                self.incoming.batch(record, body)?;
+                let names = self.incoming.names_messages();
+                while let Some(fresh) = self.incoming.poll()? {
+                    self.batched.expect(fresh.first);
+                    for message in fresh.iter() {
+                        self.batched.publish(message, names)?;
+                    }
+                }
+                self.batched.local.flush()?;
+                self.batched.written();
+                Ok(())
+            }
+            link::Incoming::Record(Record::CriticalPart(part)) => {
+                let names = self.incoming.names_messages();
+                let publisher = &mut self.critical;
+                let mut published = Ok(());
+                self.incoming.critical(&part, |number, message| {
+                    publisher.expect(number);
+                    published = publisher.publish(message, names);
+                })?;
+                published?;
+                publisher.local.flush()?;
+                publisher.written();
+                Ok(())
+            }
+            link::Incoming::Record(record) => Err(Ended::Misplaced(record.name())),
+            _ => Err(Ended::Misplaced("a body")),
+        }
+    }
+}
+
+/// Publishes numbered messages at this node's broker, and knows which it has taken.
+#[derive(Debug)]
+struct Publisher {
+    local: Local,
+    /// Numbers of the messages of QoS 1 that the broker has not acknowledged, in order.
+    under_way: VecDeque<UnderWay>,
+    packet_id: u16,
+    /// Number of the message that is published next.
+    next: u64,
+    /// All messages with lower numbers were published, or can never be.
+    published: u64,
+    /// What names begin with.
+    name: String,
+    forwarded: Vec<u8>,
+    counts: PublishCounts,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct UnderWay {
+    packet_id: PacketId,
+    number: u64,
+    is_done: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct PublishCounts {
+    published: u64,
+    /// Not let in by the rules, or no topic that there can be.
+    refused: u64,
+}
+
+impl Publisher {
+    async fn connect(
+        connector: &Connector,
+        identity: &Identity,
+        uplink: &str,
+        what: &str,
+    ) -> Result<Self, LocalError> {
+        let options = LocalOptions {
+            name: format!("uplink {uplink} of {identity}"),
+            identity: identity.who().clone(),
+            client_id: format!("uplink/{uplink}/{what}/{}", identity.name()),
+            session_expiry: 0,
+            receive_maximum: NonZeroU16::MAX,
+            packet_bytes_max: 64 << 10,
+            // What is refused is sent again, with all that came after it.
+            session: SessionConfig { ends_at_refusal: true, ..SessionConfig::default() },
+            filters: Vec::new(),
+        };
+        let (local, _) = Local::connect(connector, options).await?;
+        Ok(Self {
+            local,
+            under_way: VecDeque::new(),
+            packet_id: 0,
+            next: 0,
+            published: 0,
+            name: String::new(),
+            forwarded: Vec::new(),
+            counts: PublishCounts::default(),
+        })
+    }
+
+    /// A life begins: numbers begin anew.
+    fn begin(&mut self, node: &str, uplink: &str, life: u64, mark: &str) {
+        self.name = format!("{node}/{uplink}/{life:x}{mark}/");
+        // What is still under way is of the life before; its numbers mean nothing now.
+        self.under_way.clear();
+        (self.next, self.published) = (0, 0);
+    }
+
+    fn has_room(&self) -> bool {
+        self.under_way.len() < UNDER_WAY_MAX && self.local.unwritten() < UNWRITTEN_BYTES_MAX
+    }
+
+    /// The next message has that number.
+    fn expect(&mut self, number: u64) {
+        if self.under_way.is_empty() {
+            self.published = self.published.max(number);
+        }
+        self.next = number;
+    }
+
+    fn publish(&mut self, message: Message<'_>, names: bool) -> Result<(), Ended> {
+        let topic = std::str::from_utf8(message.topic).map_err(|_| Ended::Topic)?;
+        let attributes = Attributes::of(message.attributes)?;
+        let number = self.next;
+        self.next += 1;
+        let mut forwarded = attributes.forwarded;
+        if names && !attributes.is_named() {
+            self.forwarded.clear();
+            self.forwarded.extend_from_slice(forwarded);
+            let name_len = self.name.len();
+            push_number(&mut self.name, number);
+            put_user_property(NAME_PROPERTY, &self.name, &mut self.forwarded);
+            self.name.truncate(name_len);
+            forwarded = &self.forwarded;
+        }
+        // QoS 2 was taken as 1 where it was read: twice is possible only across a loss of this node's state.
+        let qos = attributes.qos.min(QoS::AtLeastOnce);
+        let packet_id = (qos == QoS::AtLeastOnce).then(|| {
+            self.packet_id = self.packet_id.checked_add(1).unwrap_or(1);
+            PacketId::new(self.packet_id).expect("it is at least 1")
+        });
+        let head = PublishHead {
+            dup: false,
+            qos,
+            retain: attributes.retain,
+            topic,
+            packet_id,
+            topic_alias: None,
+            message_expiry: attributes.expiry,
+            subscription_ids: &[],
+            forwarded,
+            payload_bytes: message.payload.len(),
+        };
+        self.local.publish(&head, message.payload);
+        self.counts.published += 1;
+        if let Some(packet_id) = packet_id {
+            self.under_way.push_back(UnderWay { packet_id, number, is_done: false });
+        }
+        Ok(())
+    }
+
+    /// What was handed over without a need to be acknowledged counts as published.
+    fn written(&mut self) {
+        if self.under_way.is_empty() {
+            self.published = self.next;
+        }
+    }
+
+    /// Takes the broker's answers.
+    fn settle(&mut self) -> Result<(), Ended> {
+        let taken = self.take_answers();
+        while self.under_way.pop_front_if(|one| one.is_done).is_some() {}
+        self.published = self.under_way.front().map_or(self.next, |one| one.number);
+        taken
+    }
+
+    fn take_answers(&mut self) -> Result<(), Ended> {
+        loop {
+            let packet = match self.local.packet() {
+                Ok(Some(packet)) => packet,
+                Ok(None) => return Ok(()),
+                Err(LocalError::Disconnected(ReasonCode::QUOTA_EXCEEDED)) => {
+                    return Err(Ended::NoRoom);
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let Packet::Puback(Ack { packet_id, reason, .. }) = packet else { continue };
+            if reason.is_failure() {
+                self.counts.refused += 1;
+                if self.counts.refused == 1 {
+                    tracing::warn!(uplink = self.name, %reason, "message not published; others like it are counted only");
+                }
+            }
+            // Nearly always the first.
+            if let Some(found) = self.under_way.iter_mut().find(|one| one.packet_id == packet_id) {
+                found.is_done = true;
+            }
+        }
+    }
+}
+
+fn push_number(text: &mut String, number: u64) {
+    use std::fmt::Write as _;
+    // Writing to a text cannot fail.
+    let _ = write!(text, "{number}");
+}

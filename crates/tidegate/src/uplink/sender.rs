@@ -1,0 +1,616 @@
+//! The sending end: a task that reads two sessions of this node's broker and writes to a link.
+//!
+//! ```text
+//!  session of `critical` ─▶ Critical ─▶ critical lane ─┐
+//!  session of `topics` ──▶ Outgoing ─▶ bulk ───────────┴─▶ link ─▶ the other node
+//!        ▲ acknowledged                     UplinkAck ◀─────┘
+//! ```
+//!
+//! A message stays in its session until the other node says that it published it: what waits while the link is down or slow waits
+//! there, on the terms of this node's broker.
+
+use std::{
+    num::NonZeroU16,
+    pin::Pin,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tidegate_compress::Message;
+use tidegate_message::{Code, Identity, IdentityKind, Instant, topic_matches};
+use tidegate_wire::{
+    BootId, CriticalPart, Features, Hello, Record, Role, SensorBatch, UplinkAck, UplinkOpen,
+    UplinkReady,
+    mqtt::{Publish, PublishHead, QoS},
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::Sleep,
+};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+use super::{
+    Counters, UplinkSettings,
+    critical::Critical,
+    message::Attributes,
+    outgoing::{Outgoing, TooLong, Untrue},
+};
+use crate::{
+    clock,
+    link::{self, Incoming, Link, LinkConfig, LinkError},
+    mqtt::{
+        local::{Local, LocalError, LocalOptions},
+        server::Connector,
+    },
+    pki::{Credentials, Revocations, revocation::Revoked},
+};
+
+/// Longest wait for the other node's answers when a link begins.
+const GREETING_MAX: Duration = Duration::from_secs(5);
+/// Longest message that an uplink carries, with its packet around it.
+const PACKET_BYTES_MAX: u32 = 16 << 20;
+/// Messages under way from the broker.
+const RECEIVE_MAXIMUM: NonZeroU16 = NonZeroU16::MAX;
+/// How often it says what it did, on [`super::state_topic`].
+const SAYS_EVERY: Duration = Duration::from_secs(5);
+/// Batches and critical parts that wait for the link.
+const BULK_WAITING_MAX: usize = 2;
+const LANE_WAITING_MAX: usize = 16;
+
+/// What the task is made of.
+#[derive(Clone)]
+pub(super) struct Sender {
+    pub(super) settings: UplinkSettings,
+    pub(super) connector: Connector,
+    pub(super) credentials: Credentials,
+    pub(super) link: LinkConfig,
+    pub(super) counters: Arc<Counters>,
+    /// Whether its sessions are there: what is published from then on is carried.
+    pub(super) subscribed: watch::Sender<bool>,
+    pub(super) stop: CancellationToken,
+}
+
+/// Why an uplink has no link.
+#[derive(Debug, thiserror::Error)]
+enum Down {
+    #[error("the host of {to} is not known")]
+    Resolve {
+        to: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("the link cannot be made")]
+    Link(#[from] LinkError),
+    #[error("the other node refuses the uplink ({code}): {text}")]
+    Refused { code: String, text: String },
+    #[error("the other node did not answer in {} s", GREETING_MAX.as_secs())]
+    Silent,
+    #[error("the other node answered with {0}, which has no place here")]
+    Unexpected(&'static str),
+    #[error("the other node says what cannot be")]
+    Untrue(#[from] Untrue),
+}
+
+/// Where an uplink is between two links.
+enum Phase {
+    Waiting(Pin<Box<Sleep>>),
+    Dialling(AbortOnDropHandle<Result<(Link, UplinkReady), Down>>),
+    Up(Up),
+}
+
+/// A link that carries.
+struct Up {
+    link: Link,
+    lane: mpsc::Sender<CriticalPart>,
+    bulk: mpsc::Sender<(SensorBatch, Bytes)>,
+    /// Its writers, and what ends it.
+    _tasks: JoinSet<()>,
+    since: Instant,
+}
+
+/// What happened to a phase.
+enum Event {
+    Dial,
+    Dialled(Result<(Link, UplinkReady), Down>),
+    Acknowledged(UplinkAck),
+    Down(Down),
+}
+
+impl Phase {
+    /// Cancel safe: nothing is lost.
+    async fn next(&mut self) -> Event {
+        match self {
+            Self::Waiting(sleep) => {
+                sleep.await;
+                Event::Dial
+            }
+            Self::Dialling(dialling) => Event::Dialled(match dialling.await {
+                Ok(dialled) => dialled,
+                Err(error) => Err(Down::Link(LinkError::Socket(std::io::Error::other(error)))),
+            }),
+            Self::Up(up) => match up.link.recv().await {
+                Ok(Incoming::Record(Record::UplinkAck(ack))) => Event::Acknowledged(ack),
+                Ok(Incoming::Record(Record::Refused(refused))) => {
+                    Event::Down(Down::Refused { code: refused.code, text: refused.text })
+                }
+                Ok(Incoming::Record(record)) => Event::Down(Down::Unexpected(record.name())),
+                Ok(_) => Event::Down(Down::Unexpected("a body")),
+                Err(error) => Event::Down(error.into()),
+            },
+        }
+    }
+}
+
+impl Sender {
+    /// Carries messages until it is told to stop, also after a fault of the program.
+    pub(super) async fn run_always(self) {
+        loop {
+            let task = AbortOnDropHandle::new(tokio::spawn(self.clone().run()));
+            let Err(error) = task.await else { return };
+            tracing::error!(uplink = %self.settings.name, %error, "the uplink failed and begins anew");
+            tokio::time::sleep(self.settings.retry_max).await;
+        }
+    }
+
+    /// Carries messages until it is told to stop.
+    pub(super) async fn run(self) {
+        let first = self.settings.retry_max / 20;
+        let mut wait = first;
+        loop {
+            let began = clock::now();
+            let ended = tokio::select! {
+                () = self.stop.cancelled() => return,
+                ended = self.life() => ended,
+            };
+            self.counters.is_up.store(false, Relaxed);
+            let Err(error) = ended;
+            let error = crate::error_chain(&error);
+            tracing::error!(uplink = %self.settings.name, error, "the uplink begins anew");
+            if clock::now().since(began) > self.settings.retry_max {
+                wait = first;
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+            wait = (wait * 2).min(self.settings.retry_max);
+        }
+    }
+
+    /// One life: as long as the sessions' connections last.
+    async fn life(&self) -> Result<std::convert::Infallible, LocalError> {
+        let [batched, critical] = UplinkSettings::sessions(&self.settings.name);
+        let open = |id: String, filters: &[String]| {
+            Local::connect(&self.connector, self.local_options(id, filters.to_vec()))
+        };
+        let (batched, batched_was_there) = open(batched, &self.settings.topics).await?;
+        let (critical, critical_was_there) = match self.settings.critical.is_empty() {
+            true => (None, false),
+            false => {
+                let (local, was_there) = open(critical, &self.settings.critical).await?;
+                (Some(local), was_there)
+            }
+        };
+        tracing::info!(uplink = %self.settings.name, "uplink takes messages");
+        self.subscribed.send_replace(true);
+        let seed = || -> Result<u64, LocalError> {
+            Ok(u64::from_ne_bytes(crate::mqtt::server::random_bytes()?))
+        };
+        let now = clock::now();
+        let mut life = Life {
+            sender: self,
+            // 0 stands for none.
+            number: seed()?.max(1),
+            outgoing: Outgoing::new(self.settings.outgoing(), seed()?),
+            critical: Critical::new(now, self.settings.critical_bytes_per_second.max(1)),
+            batched,
+            urgent: critical,
+            phase: Phase::Waiting(Box::pin(tokio::time::sleep(Duration::ZERO))),
+            wait: self.settings.retry_max / 20,
+            told: String::new(),
+            attributes: Vec::new(),
+            checks_topics: batched_was_there || critical_was_there,
+            told_too_long: false,
+            said: None,
+        };
+        loop {
+            life.turn().await?;
+        }
+    }
+
+    fn local_options(&self, client_id: String, filters: Vec<String>) -> LocalOptions {
+        let name = format!("uplink {}", self.settings.name);
+        LocalOptions {
+            identity: Identity::new(IdentityKind::Internal, &name, &client_id),
+            name,
+            client_id,
+            session_expiry: u32::MAX,
+            receive_maximum: RECEIVE_MAXIMUM,
+            packet_bytes_max: PACKET_BYTES_MAX,
+            session: self.settings.session.clone(),
+            filters,
+        }
+    }
+
+    /// Dials, and asks what of this life has come.
+    async fn dial(
+        settings: UplinkSettings,
+        credentials: Credentials,
+        config: LinkConfig,
+        life: u64,
+    ) -> Result<(Link, UplinkReady), Down> {
+        let resolve = |source| Down::Resolve { to: settings.to.clone(), source };
+        let addresses: Vec<_> =
+            tokio::net::lookup_host(&*settings.to).await.map_err(resolve)?.collect();
+        let mut last =
+            Down::Resolve { to: settings.to.clone(), source: std::io::ErrorKind::NotFound.into() };
+        let mut made = None;
+        for address in addresses {
+            match link::dial(address, &credentials, config.clone(), settings.transport).await {
+                Ok(link) => {
+                    made = Some(link);
+                    break;
+                }
+                Err(error) => last = error.into(),
+            }
+        }
+        let Some(link) = made else { return Err(last) };
+        let hello = Hello {
+            node: credentials.identity().node,
+            epoch: life,
+            boot: BootId(tidegate_sys::clock::boot_id().unwrap_or_default()),
+            role: Role::Uplink,
+            features: Features::KNOWN,
+            camera: None,
+        };
+        link.send(hello).await?;
+        match answer(&link).await? {
+            Record::Welcome(_) => {}
+            other => return Err(Down::Unexpected(other.name())),
+        }
+        let open = UplinkOpen {
+            name: settings.name.clone(),
+            life,
+            topics_max: settings.encoder.topics_max as u64,
+            state_bytes_max: settings.encoder.state_bytes_max,
+            names_messages: settings.names_messages,
+        };
+        link.send(open).await?;
+        match answer(&link).await? {
+            Record::UplinkReady(ready) => Ok((link, ready)),
+            other => Err(Down::Unexpected(other.name())),
+        }
+    }
+}
+
+/// The next record of the other node; its refusal is an error.
+async fn answer(link: &Link) -> Result<Record, Down> {
+    let answer = tokio::time::timeout(GREETING_MAX, link.recv()).await;
+    match answer.map_err(|_| Down::Silent)?? {
+        Incoming::Record(Record::Refused(refused)) => {
+            Err(Down::Refused { code: refused.code, text: refused.text })
+        }
+        Incoming::Record(record) => Ok(record),
+        _ => Err(Down::Unexpected("a body")),
+    }
+}
+
+/// One life of an uplink.
+struct Life<'a> {
+    sender: &'a Sender,
+    number: u64,
+    outgoing: Outgoing,
+    critical: Critical,
+    batched: Local,
+    /// None where no topic is critical.
+    urgent: Option<Local>,
+    phase: Phase,
+    /// Before the next try to dial.
+    wait: Duration,
+    /// What is the same is not said over and over.
+    told: String,
+    attributes: Vec<u8>,
+    /// Whether a session is of an earlier start, and may have subscriptions that are no longer wanted.
+    checks_topics: bool,
+    told_too_long: bool,
+    /// When it last said what it did, and whether it had a link.
+    said: Option<(Instant, bool)>,
+}
+
+impl Life<'_> {
+    /// Sends what may go, then waits for something to happen and deals with it.
+    async fn turn(&mut self) -> Result<(), LocalError> {
+        let now = clock::now();
+        let is_blocked = self.send(now);
+        self.count();
+        let says_at = self.say(now)?;
+        let wakes = [self.outgoing.poll_timeout(), self.critical.poll_timeout(), Some(says_at)];
+        let wake_at = wakes.into_iter().flatten().min();
+        let reads = !self.outgoing.is_full();
+        let reads_urgent = !self.critical.is_full();
+        let bulk = match &self.phase {
+            Phase::Up(up) if is_blocked => Some((up.bulk.clone(), up.lane.clone())),
+            _ => None,
+        };
+        tokio::select! {
+            biased;
+            event = self.phase.next() => self.happened(event),
+            turned = turn(self.urgent.as_mut(), reads_urgent) => {
+                turned?;
+                self.take_urgent()?;
+            }
+            turned = self.batched.turn(reads) => {
+                turned?;
+                self.take_batched()?;
+            }
+            () = room(bulk), if is_blocked => {}
+            () = clock::sleep_until(wake_at), if wake_at.is_some() => {}
+        }
+        Ok(())
+    }
+
+    /// Hands the link what may go; whether more would go if the link had room.
+    fn send(&mut self, now: Instant) -> bool {
+        let Phase::Up(up) = &self.phase else { return false };
+        let blocked_lane = loop {
+            let Ok(permit) = up.lane.try_reserve() else { break true };
+            let Some(part) = self.critical.poll_part(now) else { break false };
+            permit.send(part);
+        };
+        let blocked_bulk = loop {
+            let Ok(permit) = up.bulk.try_reserve() else { break true };
+            let Some(batch) = self.outgoing.poll_batch(now) else { break false };
+            permit.send(batch);
+        };
+        blocked_lane || blocked_bulk
+    }
+
+    fn happened(&mut self, event: Event) {
+        let settings = &self.sender.settings;
+        let now = clock::now();
+        let down = match event {
+            Event::Dial => {
+                let dialling = Sender::dial(
+                    settings.clone(),
+                    self.sender.credentials.clone(),
+                    self.sender.link.clone(),
+                    self.number,
+                );
+                let dialling = AbortOnDropHandle::new(tokio::spawn(dialling));
+                self.phase = Phase::Dialling(dialling);
+                return;
+            }
+            Event::Dialled(Ok((link, ready))) => match self.connected(now, link, &ready) {
+                Ok(()) => return,
+                Err(error) => error,
+            },
+            Event::Acknowledged(ack) => match self.acknowledged(ack) {
+                Ok(()) => return,
+                Err(error) => error.into(),
+            },
+            Event::Dialled(Err(down)) | Event::Down(down) => down,
+        };
+        if let Phase::Up(up) = &self.phase {
+            if now.since(up.since) > settings.retry_max {
+                self.wait = settings.retry_max / 20;
+            }
+            up.link.close(1, &down.to_string());
+        }
+        self.outgoing.disconnected();
+        self.critical.disconnected();
+        self.sender.counters.is_up.store(false, Relaxed);
+        let (code, why) = (down.code(), crate::error_chain(&down));
+        if why != self.told {
+            tracing::warn!(uplink = %settings.name, to = %settings.to, %code, why, "uplink down");
+            self.told = why;
+        }
+        self.phase = Phase::Waiting(Box::pin(tokio::time::sleep(self.wait)));
+        self.wait = (self.wait * 2).min(settings.retry_max);
+    }
+
+    fn connected(&mut self, now: Instant, link: Link, ready: &UplinkReady) -> Result<(), Down> {
+        let random = crate::mqtt::server::random_bytes();
+        let seed = random.map_err(|error| Down::Link(LinkError::Socket(error)))?;
+        self.outgoing.connected(now, ready, u64::from_ne_bytes(seed))?;
+        self.critical.connected(ready.critical_next)?;
+        let (lane, parts) = mpsc::channel(LANE_WAITING_MAX);
+        let (bulk, batches) = mpsc::channel(BULK_WAITING_MAX);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(write_parts(link.clone(), parts));
+        tasks.spawn(write_batches(link.clone(), batches));
+        let revocations = self.sender.credentials.revocations().clone();
+        tasks.spawn(end_when_revoked(link.clone(), revocations));
+        let path = link.path();
+        tracing::info!(uplink = %self.sender.settings.name, to = %link.peer_address(), transport = ?path.transport,
+            resumed = ready.resume.is_some(), next = ?ready.next, "uplink up");
+        self.told.clear();
+        self.sender.counters.is_up.store(true, Relaxed);
+        self.sender.counters.connects.fetch_add(1, Relaxed);
+        self.phase = Phase::Up(Up { link, lane, bulk, _tasks: tasks, since: now });
+        Ok(())
+    }
+
+    fn acknowledged(&mut self, ack: UplinkAck) -> Result<(), Untrue> {
+        let batched = &mut self.batched;
+        let arrived = self.outgoing.acknowledge(ack.next, |id| batched.acknowledge(id))?;
+        if let Some(urgent) = &mut self.urgent {
+            self.critical.acknowledge(ack.critical_next, |id| urgent.acknowledge(id))?;
+        }
+        self.critical.batches(arrived, !self.outgoing.is_empty());
+        Ok(())
+    }
+
+    fn take_batched(&mut self) -> Result<(), LocalError> {
+        let now = clock::now();
+        let UplinkSettings { critical, topics, .. } = &self.sender.settings;
+        let mut done = Vec::new();
+        while let Some(publish) = self.batched.message()? {
+            let is_of =
+                |filters: &[String]| filters.iter().any(|one| topic_matches(one, publish.topic));
+            // The other session has it, or nobody wants it any more.
+            if is_of(critical) || self.checks_topics && !is_of(topics) {
+                done.extend(publish.packet_id);
+                continue;
+            }
+            let message = message(&publish, &mut self.attributes);
+            if let Err(error) = self.outgoing.take(now, message, publish.packet_id) {
+                done.extend(publish.packet_id);
+                refused(self.sender, &mut self.told_too_long, publish.topic, error);
+            }
+        }
+        for id in done {
+            self.batched.acknowledge(id);
+        }
+        Ok(())
+    }
+
+    fn take_urgent(&mut self) -> Result<(), LocalError> {
+        let Some(urgent) = &mut self.urgent else { return Ok(()) };
+        let mut done = Vec::new();
+        while let Some(publish) = urgent.message()? {
+            let wanted = &self.sender.settings.critical;
+            if self.checks_topics && !wanted.iter().any(|one| topic_matches(one, publish.topic)) {
+                done.extend(publish.packet_id);
+                continue;
+            }
+            let message = message(&publish, &mut self.attributes);
+            match Outgoing::check(&message) {
+                Ok(()) => self.critical.take(message, publish.packet_id),
+                Err(error) => {
+                    done.extend(publish.packet_id);
+                    refused(self.sender, &mut self.told_too_long, publish.topic, error);
+                }
+            }
+        }
+        for id in done {
+            urgent.acknowledge(id);
+        }
+        Ok(())
+    }
+
+    /// Says what it did if it is time; when it is the next time.
+    fn say(&mut self, now: Instant) -> Result<Instant, LocalError> {
+        let is_up = matches!(self.phase, Phase::Up(_));
+        if let Some((at, was_up)) = self.said
+            && was_up == is_up
+            && now.since(at) < SAYS_EVERY
+        {
+            return Ok(at + SAYS_EVERY);
+        }
+        self.said = Some((now, is_up));
+        let report = self.sender.counters.report();
+        let payload = serde_json::to_vec(&report).expect("numbers are JSON");
+        let topic = super::state_topic(&self.sender.settings.name);
+        let head = PublishHead {
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain: true,
+            topic: &topic,
+            packet_id: None,
+            topic_alias: None,
+            message_expiry: None,
+            subscription_ids: &[],
+            forwarded: &[],
+            payload_bytes: payload.len(),
+        };
+        self.batched.publish(&head, &payload);
+        Ok(now + SAYS_EVERY)
+    }
+
+    fn count(&self) {
+        let counters = &self.sender.counters;
+        let sent = self.outgoing.sent();
+        let codec = self.outgoing.codec();
+        for (counter, value) in [
+            (&counters.batches, sent.batches),
+            (&counters.messages, sent.messages),
+            (&counters.message_bytes, sent.message_bytes),
+            (&counters.bytes, sent.bytes),
+            (&counters.epochs, sent.epochs),
+            (&counters.critical, self.critical.sent()),
+            (&counters.definitions, codec.definitions),
+            (&counters.evictions, codec.evictions),
+            (
+                &counters.held_bytes,
+                (self.outgoing.held_bytes() + self.critical.held_bytes()) as u64,
+            ),
+        ] {
+            counter.store(value, Relaxed);
+        }
+    }
+}
+
+/// Waits until something can be read or written; for ever where there is no connection.
+async fn turn(local: Option<&mut Local>, reads: bool) -> Result<(), LocalError> {
+    match local {
+        Some(local) => local.turn(reads).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What waits for the link: batches, and parts of critical messages.
+type Queues = (mpsc::Sender<(SensorBatch, Bytes)>, mpsc::Sender<CriticalPart>);
+
+/// Waits until either queue has room; what is wrong with them is noticed elsewhere.
+async fn room(queues: Option<Queues>) {
+    let Some((bulk, lane)) = queues else { return std::future::pending().await };
+    // The one that is not full would be ready at once, and again and again.
+    match (bulk.capacity() == 0, lane.capacity() == 0) {
+        (true, true) => tokio::select! {
+            _ = bulk.reserve() => {}
+            _ = lane.reserve() => {}
+        },
+        (true, false) => _ = bulk.reserve().await,
+        (false, _) => _ = lane.reserve().await,
+    }
+}
+
+fn message<'a>(publish: &Publish<'a>, attributes: &'a mut Vec<u8>) -> Message<'a> {
+    attributes.clear();
+    Attributes::put(publish, attributes);
+    Message { topic: publish.topic.as_bytes(), attributes, payload: publish.payload }
+}
+
+/// A message goes no further.
+fn refused(sender: &Sender, told: &mut bool, topic: &str, error: TooLong) {
+    sender.counters.refused.fetch_add(1, Relaxed);
+    if !std::mem::replace(told, true) {
+        tracing::warn!(uplink = %sender.settings.name, topic, %error, "message not carried; others like it are counted only");
+    }
+}
+
+/// Closes a link whose other end may no longer be trusted.
+async fn end_when_revoked(link: Link, revocations: Arc<Revocations>) {
+    let Revoked { reason, .. } = revocations.revoked(&link.peer().serial).await;
+    link.close(1, &format!("the other node's certificate was revoked: {reason}"));
+}
+
+async fn write_parts(link: Link, mut parts: mpsc::Receiver<CriticalPart>) {
+    while let Some(part) = parts.recv().await {
+        // A link that is down is noticed where it is read.
+        if link.send(part).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn write_batches(link: Link, mut batches: mpsc::Receiver<(SensorBatch, Bytes)>) {
+    while let Some((record, body)) = batches.recv().await {
+        if link.send_bulk(record, body).await.is_err() {
+            return;
+        }
+    }
+}
+
+impl Down {
+    fn code(&self) -> Code {
+        match self {
+            Self::Link(error) => error.code(),
+            Self::Refused { code, .. } => Code::named(code).unwrap_or(Code::IDENTITY_REFUSED),
+            Self::Unexpected(_) | Self::Untrue(_) => Code::LINK_PROTOCOL,
+            Self::Resolve { .. } | Self::Silent => Code::LINK_DOWN,
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! Both ends in virtual time, between them a link that delays, reorders, damages and breaks, and ends that restart: from one seed.
+
+use std::{collections::VecDeque, time::Duration};
+
+use bytes::Bytes;
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+use tidegate_compress::{Compression, DecoderConfig, EncoderConfig, Message};
+use tidegate_message::Instant;
+use tidegate_wire::{CriticalPart, SensorBatch, UplinkOpen, mqtt::PacketId};
+
+use super::{
+    critical::Critical,
+    incoming::{Incoming, IncomingError},
+    outgoing::{Outgoing, OutgoingConfig, Untrue},
+};
+
+const TOPICS: u64 = 40;
+
+fn config(compression: Compression, columns: bool) -> OutgoingConfig {
+    OutgoingConfig {
+        batch_age: Duration::from_millis(20),
+        batch_idle: Duration::from_millis(5),
+        window_bytes_max: 64 << 10,
+        flight_bytes_max: 8 << 10,
+        encoder: EncoderConfig {
+            body_bytes: 1 << 10,
+            columns,
+            compression,
+            topics_max: 30,
+            ..EncoderConfig::default()
+        },
+    }
+}
+
+fn open() -> UplinkOpen {
+    UplinkOpen {
+        name: "u".to_owned(),
+        life: 7,
+        topics_max: 30,
+        state_bytes_max: 256 << 20,
+        names_messages: false,
+    }
+}
+
+/// What the `number`-th message is: its topic and payload follow from the number.
+fn payload(number: u64) -> (String, String) {
+    let topic = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % TOPICS;
+    let text = match topic % 4 {
+        0 => format!("{},{}.{:02},ok", 1_700_000_000 + number, number % 50, number % 97),
+        1 => format!("{{\"n\":\"t\",\"v\":{},\"s\":{number}}}", number % 13),
+        2 => format!("m,host=a v={number}i {}", number * 1000),
+        _ => "x".repeat((number % 300) as usize),
+    };
+    (format!("site/{topic}/value"), text)
+}
+
+/// A link under way: what was sent and has not come.
+#[derive(Default)]
+struct Pipe {
+    bulk: VecDeque<(SensorBatch, Bytes)>,
+    lane: VecDeque<CriticalPart>,
+}
+
+struct World {
+    random: StdRng,
+    now: Instant,
+    outgoing: Outgoing,
+    critical: Critical,
+    incoming: Incoming,
+    /// None while there is no link.
+    pipe: Option<Pipe>,
+    taken: u64,
+    taken_critical: u64,
+    /// Numbers that came out, in order.
+    out: Vec<u64>,
+    out_critical: Vec<u64>,
+    /// Below which numbers this receiver has all that it was sent.
+    came: (u64, u64),
+    /// What the receiver has said to have published.
+    told: (u64, u64),
+    acknowledged: Vec<u16>,
+    restarts: u32,
+    breaks: u32,
+    damaged: u32,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut random = StdRng::seed_from_u64(seed);
+        let compression = match random.random_range(0..3) {
+            0 => Compression::None,
+            1 => Compression::Zstd(1),
+            _ => Compression::ZstdStream(1),
+        };
+        let columns = random.random_bool(0.3);
+        Self {
+            outgoing: Outgoing::new(config(compression, columns), seed),
+            critical: Critical::new(Instant::EPOCH, 1 << 20),
+            incoming: Incoming::new(DecoderConfig::default()),
+            random,
+            now: Instant::EPOCH,
+            pipe: None,
+            taken: 0,
+            taken_critical: 0,
+            out: Vec::new(),
+            out_critical: Vec::new(),
+            came: (0, 0),
+            told: (0, 0),
+            acknowledged: Vec::new(),
+            restarts: 0,
+            breaks: 0,
+            damaged: 0,
+        }
+    }
+
+    fn step(&mut self, calm: bool) {
+        self.now = self.now + Duration::from_millis(self.random.random_range(0..8));
+        let chance = self.random.random_range(0..1000);
+        match chance {
+            // The link breaks; what was under way is gone, the receiver has what came.
+            0..8 if !calm && self.pipe.is_some() => self.down(),
+            // The receiver's process ends.
+            8..11 if !calm => {
+                self.incoming = Incoming::new(DecoderConfig::default());
+                (self.came, self.told) = ((0, 0), (0, 0));
+                self.restarts += 1;
+                if self.pipe.is_some() {
+                    self.down();
+                }
+            }
+            11..200 if self.pipe.is_none() => self.up(),
+            _ => {}
+        }
+        self.take();
+        self.send();
+        self.deliver(calm);
+    }
+
+    fn down(&mut self) {
+        self.breaks += 1;
+        self.pipe = None;
+        self.outgoing.disconnected();
+        self.critical.disconnected();
+    }
+
+    fn up(&mut self) {
+        let ready = self.incoming.open(&open()).expect("there is room");
+        let seed = self.random.random();
+        self.outgoing.connected(self.now, &ready, seed).expect("it is true");
+        self.critical.connected(ready.critical_next).expect("it is true");
+        self.pipe = Some(Pipe::default());
+    }
+
+    fn take(&mut self) {
+        for _ in 0..self.random.random_range(0..20) {
+            if self.outgoing.is_full() {
+                break;
+            }
+            let (topic, payload) = payload(self.taken);
+            let attributes: &[u8] = if self.taken.is_multiple_of(50) { b"\x05" } else { b"\x01" };
+            let message =
+                Message { topic: topic.as_bytes(), attributes, payload: payload.as_bytes() };
+            let id = PacketId::new((self.taken % 65_535) as u16 + 1);
+            self.outgoing.take(self.now, message, id).expect("it is short");
+            self.taken += 1;
+        }
+        if self.random.random_bool(0.1) && !self.critical.is_full() {
+            let long = if self.random.random_bool(0.05) { 30_000 } else { 20 };
+            let payload = vec![self.taken_critical as u8; long];
+            let message = Message { topic: b"alarm", attributes: b"\x01", payload: &payload };
+            self.critical.take(message, None);
+            self.taken_critical += 1;
+        }
+    }
+
+    fn send(&mut self) {
+        let Some(pipe) = &mut self.pipe else { return };
+        while let Some(part) = self.critical.poll_part(self.now) {
+            pipe.lane.push_back(part);
+        }
+        while let Some(batch) = self.outgoing.poll_batch(self.now) {
+            pipe.bulk.push_back(batch);
+        }
+    }
+
+    fn deliver(&mut self, calm: bool) {
+        for _ in 0..self.random.random_range(0..4) {
+            let Some(pipe) = &mut self.pipe else { return };
+            if let Some(part) = pipe.lane.pop_front() {
+                let (out, next) = (&mut self.out_critical, &mut self.came.1);
+                let came = self.incoming.critical(&part, |number, message| {
+                    assert_eq!(message.topic, b"alarm");
+                    assert!(message.payload.iter().all(|byte| *byte == number as u8));
+                    out.push(number);
+                    *next = number + 1;
+                });
+                came.expect("the lane is in order");
+            }
+            let ahead = self.random.random_range(0..4).min(pipe.bulk.len().saturating_sub(1));
+            let Some((record, mut body)) = pipe.bulk.remove(ahead) else { continue };
+            if !calm && self.random.random_bool(0.003) {
+                let mut bytes = body.to_vec();
+                let at = self.random.random_range(0..bytes.len());
+                bytes[at] ^= 1 << self.random.random_range(0..8);
+                body = bytes.into();
+                self.damaged += 1;
+            }
+            self.incoming.batch(record, body).expect("there is room");
+            if let Err(error) = self.read() {
+                assert!(matches!(error, IncomingError::Decode { .. }), "{error}");
+                self.down();
+                return;
+            }
+        }
+        self.acknowledge();
+    }
+
+    fn read(&mut self) -> Result<(), IncomingError> {
+        while let Some(fresh) = self.incoming.poll()? {
+            for (number, message) in (fresh.first..).zip(fresh.iter()) {
+                let (topic, payload) = payload(number);
+                assert_eq!(message.topic, topic.as_bytes(), "message {number}");
+                assert_eq!(message.payload, payload.as_bytes(), "message {number}");
+                let attributes: &[u8] = if number.is_multiple_of(50) { b"\x05" } else { b"\x01" };
+                assert_eq!(message.attributes, attributes);
+                self.out.push(number);
+                self.came.0 = number + 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The receiver says what it has, or some of it, or nothing yet.
+    fn acknowledge(&mut self) {
+        if self.random.random_bool(0.5) {
+            return;
+        }
+        let lags = self.random.random_range(0..10);
+        self.told.0 = self.told.0.max(self.came.0.saturating_sub(lags));
+        self.told.1 = self.came.1;
+        let acknowledged = &mut self.acknowledged;
+        let arrived = self.outgoing.acknowledge(self.told.0, |id| acknowledged.push(id.get()));
+        let arrived = arrived.expect("it was sent");
+        self.critical.acknowledge(self.told.1, |_| ()).expect("it was sent");
+        self.critical.batches(arrived, !self.outgoing.is_empty());
+    }
+}
+
+#[test]
+fn each_message_comes_out_in_order_whatever_breaks() {
+    let (mut restarts, mut breaks, mut damaged) = (0, 0, 0);
+    for seed in 0..200 {
+        let mut world = World::new(seed);
+        for _ in 0..1_500 {
+            world.step(false);
+            assert!(world.outgoing.held_bytes() < (64 << 10) + 1024, "seed {seed}");
+        }
+        for _ in 0..20_000 {
+            world.step(true);
+            if world.taken > 20_000 {
+                break;
+            }
+        }
+        // No more comes: all of it must arrive.
+        for _ in 0..5_000 {
+            world.now = world.now + Duration::from_millis(5);
+            if world.pipe.is_none() {
+                world.up();
+            }
+            world.send();
+            world.deliver(true);
+        }
+        assert!(world.outgoing.is_empty() && world.critical.held_bytes() == 0, "seed {seed}");
+        for (out, taken) in [(&world.out, world.taken), (&world.out_critical, world.taken_critical)]
+        {
+            // Without the receiver's restarts each once and in order; each restart may go back to what was not acknowledged.
+            let goes_back = out.windows(2).filter(|pair| pair[1] <= pair[0]).count();
+            assert!(goes_back <= world.restarts as usize, "seed {seed}: {goes_back}");
+            assert!(
+                out.windows(2).all(|pair| pair[1] <= pair[0] + 1),
+                "seed {seed}: a message is missing"
+            );
+            assert_eq!(out.first().copied().unwrap_or(0), 0, "seed {seed}");
+            assert_eq!(out.last().map_or(0, |last| last + 1), taken, "seed {seed}");
+        }
+        let each_once = (0..world.taken).map(|number| (number % 65_535) as u16 + 1);
+        assert!(world.acknowledged.iter().copied().eq(each_once), "seed {seed}");
+        restarts += world.restarts;
+        breaks += world.breaks;
+        damaged += world.damaged;
+    }
+    assert!(restarts > 100 && breaks > 500 && damaged > 20, "{restarts} {breaks} {damaged}");
+}
+
+#[test]
+fn a_link_that_breaks_costs_no_definitions_of_what_had_come() {
+    let mut world = World::new(1);
+    for _ in 0..300 {
+        world.step(true);
+    }
+    world.pipe.get_or_insert_default();
+    let epochs = world.outgoing.sent().epochs;
+    for _ in 0..20 {
+        world.down();
+        world.up();
+        for _ in 0..30 {
+            world.step(true);
+        }
+    }
+    assert_eq!(world.outgoing.sent().epochs, epochs, "the state went on");
+}
+
+#[test]
+fn what_a_peer_says_must_be_possible() {
+    let mut outgoing = Outgoing::new(config(Compression::None, false), 1);
+    let ready = Incoming::new(DecoderConfig::default()).open(&open()).expect("there is room");
+    outgoing.connected(Instant::EPOCH, &ready, 1).expect("it knows nothing");
+    let message = Message { topic: b"a", attributes: b"\x01", payload: b"1" };
+    outgoing.take(Instant::EPOCH, message, None).expect("it is short");
+    let error = outgoing.acknowledge(1, |_| ()).expect_err("nothing was sent");
+    assert_eq!(error, Untrue::Acknowledged { asked: 1, sent: 0 });
+    let later = Instant::EPOCH + Duration::from_secs(1);
+    assert!(outgoing.poll_batch(later).is_some());
+    outgoing.disconnected();
+    let asked = tidegate_wire::UplinkReady { next: Some(2), ..ready };
+    let error = outgoing.connected(later, &asked, 1).expect_err("it was not sent");
+    assert_eq!(error, Untrue::Expected { asked: 2, first: 0, next: 1 });
+
+    let greedy = UplinkOpen { topics_max: 1 << 40, ..open() };
+    let mut incoming = Incoming::new(DecoderConfig::default());
+    let error = incoming.open(&greedy).expect_err("there is no room");
+    assert!(matches!(error, IncomingError::Room { what: "topics", .. }));
+    incoming.open(&open()).expect("there is room");
+    for sequence in 1..=64 {
+        let record = SensorBatch { first: sequence, epoch: 1, sequence };
+        incoming.batch(record, Bytes::new()).expect("they wait");
+    }
+    let record = SensorBatch { first: 65, epoch: 1, sequence: 65 };
+    let error = incoming.batch(record, Bytes::new()).expect_err("too many wait");
+    assert_eq!(error, IncomingError::TooFar { sequence: 65, expected: 0 });
+}
+
+#[test]
+fn batches_close_by_age_by_size_and_when_no_more_comes() {
+    let mut outgoing = Outgoing::new(config(Compression::None, false), 1);
+    let at = |millis| Instant::EPOCH + Duration::from_millis(millis);
+    let ready = Incoming::new(DecoderConfig::default()).open(&open()).expect("there is room");
+    outgoing.connected(at(0), &ready, 1).expect("it knows nothing");
+    let message = Message { topic: b"a", attributes: b"\x01", payload: b"1" };
+    let take = |outgoing: &mut Outgoing, millis| {
+        outgoing.take(at(millis), message, None).expect("it is short");
+    };
+    // One alone waits for a quarter of the age.
+    take(&mut outgoing, 0);
+    assert_eq!(outgoing.poll_timeout(), Some(at(5)));
+    assert!(outgoing.poll_batch(at(4)).is_none());
+    assert!(outgoing.poll_batch(at(5)).is_some());
+    assert_eq!(outgoing.poll_timeout(), None);
+    // With others behind it for the whole.
+    for millis in [10, 13, 17, 21, 25, 29] {
+        take(&mut outgoing, millis);
+        assert!(outgoing.poll_batch(at(millis)).is_none());
+    }
+    assert_eq!(outgoing.poll_timeout(), Some(at(30)));
+    assert!(outgoing.poll_batch(at(30)).is_some());
+    // With enough others not at all.
+    let long = vec![b'y'; 2_000];
+    let message = Message { topic: b"b", attributes: b"\x01", payload: &long };
+    outgoing.take(at(40), message, None).expect("it is short");
+    assert!(outgoing.poll_batch(at(40)).is_some());
+    // No more than may be under way.
+    for number in 0..40_u8 {
+        let long = vec![number; 2_000];
+        let message = Message { topic: &[b't', number], attributes: b"\x01", payload: &long };
+        outgoing.take(at(50), message, None).expect("it is short");
+    }
+    let mut sent = 0;
+    while outgoing.poll_batch(at(100)).is_some() {
+        sent += 1;
+    }
+    assert!((3..=5).contains(&sent), "{sent}");
+}

@@ -1,0 +1,344 @@
+//! Flows in the broker of a node, behind real sockets and shards.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use tidegate::{
+    flow::{Flows, Keeper, file::FlowFile},
+    health::Health,
+    mqtt::{
+        Server,
+        settings::{ListenerSettings, OpenDoors, ServerSettings},
+    },
+};
+use tidegate_broker::BrokerConfig;
+use tidegate_flow::{EmittedPayload, Flow, Message, Output};
+use tidegate_load::{
+    client::{Client, Options, Outgoing},
+    sensors::{Generator, Workload},
+};
+use tidegate_message::{AllowAll, Instant};
+use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
+
+use crate::program::options_of;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A node with flows, whose state is in a folder.
+struct Node {
+    server: Server,
+    flows: Arc<Flows>,
+    _keeper: Keeper,
+}
+
+impl Node {
+    fn start(shards: usize, file: &Path, state: &Path) -> Self {
+        let flows = Flows::new(shards, 7, 11);
+        let plan = flows.plan_file(file, None).unwrap_or_else(|error| panic!("{error:?}"));
+        flows.commit(plan, Some(state));
+        let listen = (Ipv4Addr::LOCALHOST, 0).into();
+        let listener =
+            ListenerSettings { anonymous: true, ..ListenerSettings::new("main", listen) };
+        let settings = ServerSettings {
+            broker: BrokerConfig::default(),
+            listeners: vec![listener],
+            shards,
+            doors: Arc::new(OpenDoors),
+            authorize: Arc::new(AllowAll),
+            operators: Some(Arc::new(flows.clone())),
+            journal: None,
+            spill: None,
+        };
+        let server = Server::start(settings, &Health::default()).expect("it serves");
+        let keeper = Keeper::start(flows.clone(), state.to_owned()).expect("a folder");
+        Self { server, flows, _keeper: keeper }
+    }
+
+    fn client(&self, name: &str) -> Client {
+        let options = options_of(self.server.addresses()[0].1);
+        Client::connect(Options { client_id: name.to_owned(), ..options }).expect("it is let in")
+    }
+
+    fn subscriber(&self, filters: &[&str]) -> Client {
+        let mut client = self.client("subscriber");
+        let filters: Vec<_> = filters
+            .iter()
+            .map(|filter| SubscribeFilter {
+                filter: (*filter).to_owned(),
+                maximum_qos: QoS::AtLeastOnce,
+                no_local: false,
+                retain_as_published: false,
+                retain_handling: RetainHandling::Send,
+            })
+            .collect();
+        client.subscribe(&filters).expect("it may");
+        client
+    }
+}
+
+fn publish(client: &mut Client, topic: &str, payload: &[u8]) {
+    let message = Outgoing { topic, payload, qos: QoS::AtLeastOnce, ..Outgoing::default() };
+    let reason = client.publish(&message).expect("it is acknowledged");
+    assert!(!reason.is_failure(), "{topic}: {reason}");
+}
+
+fn next(client: &mut Client) -> tidegate_load::client::Message {
+    client.receive(PATIENCE).expect("it is connected").expect("a message")
+}
+
+fn text(client: &mut Client) -> (String, String) {
+    let message = next(client);
+    (message.topic, String::from_utf8(message.payload).expect("text"))
+}
+
+const COUNTING: &str = r##"
+[flow.counting]
+topics = ["in/#"]
+key = { field = "id" }
+forward = "none"
+bad = "dead-letter"
+parse = { format = "csv", fields = ["id:text", "x"] }
+
+[[flow.counting.step]]
+kernel = "count"
+into = "n"
+
+[[flow.counting.step]]
+kernel = "max"
+field = "x"
+
+[[flow.counting.step]]
+kernel = "notify"
+topic = "out/{field:id}"
+payload = "{field:n} {field:x_max}"
+"##;
+
+/// A folder with a file of flows, and where their state goes.
+fn place(flows: &str) -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("flows.toml");
+    fs::write(&file, flows).expect("a file");
+    let state = folder.path().join("state");
+    (folder, file, state)
+}
+
+#[test]
+fn a_key_has_one_state_whatever_shards_its_messages_come_by() {
+    const MESSAGES: usize = 50;
+    for shards in [1, 2] {
+        let (_folder, file, state) = place(COUNTING);
+        let node = Node::start(shards, &file, &state);
+        let mut subscriber = node.subscriber(&["out/+"]);
+        // Of eight names some live on each shard.
+        std::thread::scope(|scope| {
+            for name in 0..8 {
+                let mut client = node.client(&format!("from-{name}"));
+                scope.spawn(move || {
+                    for number in 0..MESSAGES {
+                        let payload = format!("key{},{name}", number % 3);
+                        publish(&mut client, &format!("in/{name}"), payload.as_bytes());
+                    }
+                });
+            }
+        });
+        let mut counts: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        for _ in 0..8 * MESSAGES {
+            let (topic, payload) = text(&mut subscriber);
+            let count = payload.split(' ').next().expect("a count").parse().expect("a number");
+            counts.entry(topic).or_default().push(count);
+        }
+        for (key, of) in [("out/key0", 17), ("out/key1", 17), ("out/key2", 16)] {
+            let found = counts.get_mut(key).expect("each key has messages");
+            found.sort_unstable();
+            assert_eq!(*found, (1..=8 * of).collect::<Vec<u64>>(), "{key}, {shards} shards");
+        }
+        let stats = &node.flows.stats()[0];
+        assert_eq!((stats.1, stats.2.keys), ([0, 0, 8 * MESSAGES as u64], 3));
+    }
+}
+
+#[test]
+fn a_flow_goes_on_after_a_restart_and_begins_anew_without_what_is_damaged() {
+    let (_folder, file, state) = place(COUNTING);
+    let once = |shards: usize, payload: &str| {
+        let node = Node::start(shards, &file, &state);
+        let mut subscriber = node.subscriber(&["out/+"]);
+        publish(&mut node.client("from"), "in/a", payload.as_bytes());
+        text(&mut subscriber).1
+    };
+    assert_eq!(once(2, "k,5"), "1 5");
+    // Other parts, the same keys.
+    assert_eq!(once(1, "k,3"), "2 5");
+    assert_eq!(once(2, "other,3"), "1 3");
+    assert_eq!(once(2, "k,7"), "3 7");
+    let path = state.join("counting.state");
+    let mut bytes = fs::read(&path).expect("its state is kept");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&path, &bytes).expect("a file");
+    assert_eq!(once(1, "k,1"), "1 1");
+    assert_eq!(fs::read(state.join("counting.state.damaged-0")).expect("put aside"), bytes);
+    fs::write(&path, b"TG").expect("a file");
+    assert_eq!(once(1, "k,1"), "1 1");
+    assert!(state.join("counting.state.damaged-1").exists());
+}
+
+#[test]
+fn flows_are_exchanged_while_messages_pass_and_keep_what_fits() {
+    for shards in [1, 2] {
+        let (_folder, file, state) = place(COUNTING);
+        let node = Node::start(shards, &file, &state);
+        let mut subscriber = node.subscriber(&["out/+", "in/#"]);
+        let mut client = node.client("from");
+        let exchange = |text: &str| {
+            fs::write(&file, text).expect("a file");
+            let plan = node.flows.plan_file(&file, None).map_err(|error| error.to_string())?;
+            Ok::<_, String>(node.flows.commit(plan, Some(&state)))
+        };
+        publish(&mut client, "in/a", b"k,9");
+        assert_eq!(text(&mut subscriber).1, "1 9");
+        assert_eq!(exchange(COUNTING).expect("nothing is wrong"), Vec::<String>::new());
+        // The maximum is another now; the count is as it was.
+        let windowed = COUNTING.replace("field = \"x\"", "field = \"x\"\nwindow = { sliding = 2 }");
+        assert_eq!(exchange(&windowed).expect("nothing is wrong"), ["counting"]);
+        publish(&mut client, "in/a", b"k,1");
+        assert_eq!(text(&mut subscriber).1, "2 1");
+        // What is wrong changes nothing.
+        exchange(&windowed.replace("\"max\"", "\"most\"")).expect_err("no such kernel");
+        publish(&mut client, "in/a", b"k,2");
+        assert_eq!(text(&mut subscriber).1, "3 2");
+        // Without it messages go on as they come, and it finds its state when it is back.
+        let other = windowed.replace("flow.counting", "flow.other").replace("in/#", "else/#");
+        assert_eq!(exchange(&other).expect("nothing is wrong"), ["counting", "other"]);
+        publish(&mut client, "in/a", b"k,3");
+        assert_eq!(text(&mut subscriber), ("in/a".to_owned(), "k,3".to_owned()));
+        exchange(&windowed).expect("nothing is wrong");
+        publish(&mut client, "in/a", b"k,4");
+        assert_eq!(text(&mut subscriber).1, "4 4");
+    }
+}
+
+#[test]
+fn dead_letters_say_why_and_windows_end_by_the_clock() {
+    let windowed = COUNTING
+        .replace("kernel = \"count\"", "kernel = \"count\"\nwindow = { tumbling = \"100ms\" }")
+        .replace("kernel = \"max\"", "kernel = \"keep\"\npresent = [\"n\"]")
+        .replace(
+            "field = \"x\"\n\n[[flow.counting.step]]\nkernel = \"notify\"",
+            "[[flow.counting.step]]\nkernel = \"notify\"",
+        )
+        .replace(" {field:x_max}", "");
+    let (_folder, file, state) = place(&windowed);
+    let node = Node::start(2, &file, &state);
+    let mut subscriber = node.subscriber(&["out/+", "dead/#"]);
+    let mut client = node.client("from");
+    publish(&mut client, "in/a", b"k,no number");
+    let dead = next(&mut subscriber);
+    assert_eq!((&*dead.topic, &*dead.payload), ("dead/counting/in/a", &b"k,no number"[..]));
+    let property = |name: &str| {
+        let found = dead.user_properties.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.to_string())
+    };
+    assert_eq!(property("tidegate-reason").as_deref(), Some("not-a-number"));
+    assert_eq!(property("tidegate-field").as_deref(), Some("x"));
+    publish(&mut client, "in/a", b"k,1");
+    // Nothing more is published, and the window ends.
+    assert_eq!(text(&mut subscriber), ("out/k".to_owned(), "1".to_owned()));
+}
+
+/// The messages of an application, on topics that its example wants.
+fn messages(name: &str) -> Vec<(String, Vec<u8>)> {
+    let workload = match name {
+        "city" => Workload::City,
+        "taxi" => Workload::Taxi,
+        "grid" => Workload::Grid,
+        "fit" => Workload::Fit,
+        // Beside the four: 64 bytes, the sensor in 4 and the temperature as text at 8.
+        _ => {
+            let one = |number: u32| {
+                let mut payload = vec![b' '; 64];
+                payload[..4].copy_from_slice(&(number % 5).to_le_bytes());
+                let hot = if number % 97 == 96 { 60.0 } else { 0.0 };
+                let celsius = 80.0 + f64::from(number % 7) + hot;
+                payload[8..14].copy_from_slice(format!("{celsius:6.2}").as_bytes());
+                ("vehicle/oil".to_owned(), payload)
+            };
+            return (0..1_000).map(one).collect();
+        }
+    };
+    let mut generator = Generator::new(workload, 20, 3);
+    let next = |number: u32| {
+        let (mut topic, mut payload) = (Vec::new(), Vec::new());
+        let (device, _) = generator.next(&mut topic, &mut payload);
+        // Made-up meters never take this much: somebody cooks for a feast.
+        if workload == Workload::Grid && number % 97 == 96 {
+            let energy = payload.iter().rposition(|byte| *byte == b',').expect("three fields") + 1;
+            payload.truncate(energy);
+            payload.extend_from_slice(b"30.5");
+        }
+        let topic = match workload {
+            Workload::City => format!("city/{}/{device}/telemetry", device % 3),
+            _ => String::from_utf8(topic).expect("ASCII").to_lowercase(),
+        };
+        (topic, payload)
+    };
+    (0..1_000).map(next).collect()
+}
+
+/// What a node publishes for the example applications is what their flows say of the same messages, one after the other.
+#[test]
+fn the_applications_run_in_a_node() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/flows");
+    for (name, shards) in [("city", 2), ("taxi", 1), ("grid", 2), ("fit", 1), ("oil", 2)] {
+        let file = examples.join(format!("{name}.toml"));
+        let messages = messages(name);
+        let mut expected: Vec<(String, Vec<u8>)> = Vec::new();
+        for (spec, models) in FlowFile::read(&file, None).expect("an example").flows {
+            let mut flow = Flow::compile(&spec, &models).expect("an example");
+            let mut output = Output::new();
+            // A later time than that of any message.
+            let now = Instant::from_millis(4_000_000_000_000);
+            for (topic, payload) in &messages {
+                assert!(flow.matches(topic), "{name}: {topic}");
+                flow.run(now, &[Message { topic, payload }], &mut output);
+                expected.extend(output.emissions().map(|emission| {
+                    let payload = match emission.payload {
+                        EmittedPayload::Made(made) => made.to_vec(),
+                        EmittedPayload::Original(_) => payload.clone(),
+                    };
+                    (emission.topic.to_owned(), payload)
+                }));
+            }
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let node = Node::start(shards, &file, &folder.path().join("state"));
+        let mut subscriber = node.subscriber(&["alarm/#", "dead/#", "city/+/airquality", "end"]);
+        let mut client = node.client("devices");
+        for (topic, payload) in &messages {
+            publish(&mut client, topic, payload);
+        }
+        publish(&mut client, "end", b"");
+        let mut found = Vec::new();
+        loop {
+            let message = next(&mut subscriber);
+            if message.topic == "end" {
+                break;
+            }
+            found.push((message.topic, message.payload));
+        }
+        let total = node.flows.stats().iter().map(|stats| stats.2.messages).max();
+        assert_eq!(total, Some(1_000), "{name}");
+        expected.sort();
+        found.sort();
+        assert_eq!(found.len(), expected.len(), "{name}");
+        assert_eq!(found, expected, "{name}");
+        let needs_alarms = matches!(name, "grid" | "oil");
+        assert!(!needs_alarms || !found.is_empty(), "{name}: nothing was found");
+    }
+}

@@ -1,0 +1,355 @@
+//! Uplinks between two running nodes: what is published at one comes out at the other, whoever is killed in between.
+
+use std::{
+    collections::HashMap,
+    fs,
+    net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+use tidegate::pki::{self, InitRequest};
+use tidegate_load::client::{Client, Message, Options, Outgoing};
+use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
+
+use crate::program::{LONGEST, Program, options_of};
+
+const LISTENER: &str = "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n";
+const NAME: &str = "tidegate-id";
+
+/// Two folders with certificates of one site, and where the upper node's links go.
+struct Site {
+    edge: TempDir,
+    core: TempDir,
+    link: SocketAddr,
+}
+
+impl Site {
+    fn new() -> Self {
+        let [edge, core] = ["edge", "core"].map(|_| tempfile::tempdir().expect("a folder"));
+        let nodes = ["edge", "core"].map(str::to_owned).to_vec();
+        let at_edge = edge.path().join("data/pki");
+        pki::init(&at_edge, &InitRequest { nodes, ..InitRequest::default() })
+            .expect("certificates");
+        copy(&at_edge, &core.path().join("data/pki"));
+        let link = free_address();
+        let conf = |folder: &TempDir, text: &str| {
+            let conf = folder.path().join("conf.d");
+            fs::create_dir(&conf).expect("a folder");
+            fs::write(conf.join("site.toml"), text).expect("a file");
+        };
+        conf(&edge, "[node]\nname = \"edge\"\n");
+        conf(&core, &format!("[node]\nname = \"core\"\n[link]\nlisten = \"{link}\"\n"));
+        Self { edge, core, link }
+    }
+
+    fn uplink(&self, more: &str) -> String {
+        format!(
+            "{LISTENER}[uplink.plant]\nto = \"{}\"\ntopics = \"site/#\"\ncritical = \"site/alarm/#\"\n\
+             reconnect_backoff_max = \"500ms\"\n{more}\n",
+            self.link
+        )
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for entry in fs::read_dir(from).expect("it is a folder") {
+        let entry = entry.expect("an entry");
+        fs::copy(entry.path(), to.join(entry.file_name())).expect("a copy");
+    }
+}
+
+/// An address that is free for UDP and TCP.
+fn free_address() -> SocketAddr {
+    for _ in 0..16 {
+        let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+        let address = udp.local_addr().expect("its address");
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+    panic!("no port is free for both");
+}
+
+/// Once its uplink takes messages.
+fn carrying(node: Program) -> Program {
+    node.line_with("uplink takes messages");
+    node
+}
+
+fn subscriber(at: &Program, filter: &str) -> Client {
+    let options = Options {
+        client_id: "reader".to_owned(),
+        clean_start: false,
+        session_expiry: Some(3600),
+        ..options_of(at.address("main"))
+    };
+    let mut client = Client::connect(options).expect("a connection");
+    let filter = SubscribeFilter {
+        filter: filter.to_owned(),
+        maximum_qos: QoS::ExactlyOnce,
+        no_local: false,
+        retain_as_published: true,
+        retain_handling: RetainHandling::Send,
+    };
+    client.subscribe(&[filter]).expect("a subscription");
+    client
+}
+
+fn publisher(at: &Program) -> Client {
+    Client::connect(options_of(at.address("main"))).expect("a connection")
+}
+
+fn message<'a>(topic: &'a str, payload: &'a [u8]) -> Outgoing<'a> {
+    Outgoing { topic, payload, qos: QoS::AtLeastOnce, ..Outgoing::default() }
+}
+
+/// The next message, which must come.
+fn next(client: &mut Client) -> Message {
+    client.receive(LONGEST).expect("a connection").expect("a message comes")
+}
+
+fn name_of(message: &Message) -> &str {
+    let found = message.user_properties.iter().find(|(name, _)| name == NAME);
+    &found.unwrap_or_else(|| panic!("{message:?} has no name")).1
+}
+
+#[test]
+fn messages_come_out_as_they_went_in() {
+    for transport in ["quic", "tcp"] {
+        let site = Site::new();
+        let uplink = site.uplink(&format!("transport = \"{transport}\""));
+        let core = Program::start_in(site.core, LISTENER);
+        let edge = carrying(Program::start_in(site.edge, &uplink));
+        let mut reader = subscriber(&core, "#");
+        let mut writer = publisher(&edge);
+        let properties = [("unit".to_owned(), "°C".to_owned())];
+        let binary: Vec<u8> = (0..=255).collect();
+        let large = vec![b'x'; 300_000];
+        let sent = [
+            message("site/1/t", b"21.5,ok"),
+            message("site/1/t", b"21.6,ok"),
+            message("site/binary", &binary),
+            message("site/empty", b""),
+            message("site/large", &large),
+            Outgoing { retain: true, ..message("site/kept", b"1") },
+            Outgoing { message_expiry: Some(600), ..message("site/expiring", b"2") },
+            Outgoing { user_properties: &properties, ..message("site/unit", b"3") },
+            Outgoing { qos: QoS::AtMostOnce, ..message("site/once", b"4") },
+            Outgoing { qos: QoS::ExactlyOnce, ..message("site/exact", b"5") },
+            message("elsewhere", b"not carried"),
+            message("site/alarm/1", b"hot"),
+            message("site/alarm/long", &large),
+        ];
+        for one in &sent {
+            writer.publish(one).expect("it is taken");
+        }
+        let mut came = HashMap::new();
+        for _ in 0..sent.len() - 1 {
+            let one = next(&mut reader);
+            if one.topic == "site/1/t" && one.payload == b"21.5,ok" {
+                continue;
+            }
+            assert!(came.insert(one.topic.clone(), one).is_none(), "{transport}");
+        }
+        assert_eq!(reader.receive(Duration::from_millis(200)).expect("a connection"), None);
+        for one in &sent[1..] {
+            let Some(found) = came.get(one.topic) else {
+                assert_eq!(one.topic, "elsewhere");
+                continue;
+            };
+            assert_eq!(found.payload, one.payload, "{}", one.topic);
+            assert_eq!(found.retain, one.retain, "{}", one.topic);
+            // QoS 2 is carried as 1.
+            assert_eq!(found.qos, one.qos.min(QoS::AtLeastOnce), "{}", one.topic);
+            assert_eq!(found.message_expiry.is_some(), one.message_expiry.is_some());
+            let others: Vec<_> =
+                found.user_properties.iter().filter(|(name, _)| name != NAME).collect();
+            assert!(others.iter().copied().eq(one.user_properties), "{}", one.topic);
+            assert!(name_of(found).starts_with("edge/plant/"), "{found:?}");
+        }
+        // Who comes later finds what is retained.
+        let mut late = publisher(&core);
+        let filter = SubscribeFilter {
+            filter: "site/kept".to_owned(),
+            maximum_qos: QoS::AtLeastOnce,
+            no_local: false,
+            retain_as_published: false,
+            retain_handling: RetainHandling::Send,
+        };
+        late.subscribe(&[filter]).expect("a subscription");
+        assert_eq!(next(&mut late).payload, b"1");
+    }
+}
+
+/// Publishes numbers on ten topics, and counts what comes at the other end by topic.
+struct Load {
+    sent: u32,
+    /// Of each topic the numbers that came, and the name that each came with.
+    came: HashMap<String, Vec<(u32, String)>>,
+}
+
+impl Load {
+    fn publish(&mut self, writer: &mut Client, count: u32) {
+        for _ in 0..count {
+            let topic = format!("site/{}/n", self.sent % 10);
+            let payload = format!("{},{},ok", 1_700_000_000 + self.sent, self.sent);
+            writer.publish(&message(&topic, payload.as_bytes())).expect("it is taken");
+            self.sent += 1;
+        }
+    }
+
+    fn read(&mut self, reader: &mut Client, wait: Duration) {
+        while let Ok(Some(one)) = reader.receive(wait) {
+            let text = String::from_utf8(one.payload.clone()).expect("text");
+            let number = text.split(',').nth(1).and_then(|n| n.parse().ok()).expect("a number");
+            let name = name_of(&one).to_owned();
+            self.came.entry(one.topic).or_default().push((number, name));
+        }
+    }
+
+    /// The numbers that came, each once by its name, in order of each topic.
+    fn numbers(&self) -> Vec<u32> {
+        let mut all = Vec::new();
+        for came in self.came.values() {
+            let mut names = std::collections::HashSet::new();
+            let once: Vec<u32> =
+                came.iter().filter(|(_, name)| names.insert(name)).map(|(n, _)| *n).collect();
+            assert!(once.is_sorted(), "order of a topic: {once:?}");
+            all.extend(once);
+        }
+        all.sort_unstable();
+        all
+    }
+
+    fn has_all(&self) -> bool {
+        self.came.values().map(Vec::len).sum::<usize>() >= self.sent as usize
+            && self.numbers().len() >= self.sent as usize
+    }
+}
+
+#[test]
+fn nothing_is_lost_when_the_upper_node_is_killed() {
+    let site = Site::new();
+    let durable = format!("[mqtt]\ndurability = \"page\"\n{LISTENER}");
+    let uplink = site.uplink("");
+    let mut core = Program::start_in(site.core, &durable);
+    let edge = carrying(Program::start_in(site.edge, &uplink));
+    let mut load = Load { sent: 0, came: HashMap::new() };
+    let mut writer = publisher(&edge);
+    let mut reader = subscriber(&core, "site/#");
+    for _ in 0..2 {
+        load.publish(&mut writer, 500);
+        load.read(&mut reader, Duration::from_millis(20));
+        let folder = core.kill();
+        load.publish(&mut writer, 500);
+        core = Program::start_in(folder, &durable);
+        // Its session is still there.
+        reader = subscriber(&core, "site/#");
+        load.publish(&mut writer, 200);
+    }
+    let until = Instant::now() + 2 * LONGEST;
+    while !load.has_all() {
+        assert!(Instant::now() < until, "{} of {}", load.numbers().len(), load.sent);
+        load.read(&mut reader, Duration::from_millis(200));
+    }
+    assert_eq!(load.numbers(), (0..load.sent).collect::<Vec<_>>(), "each once by its name");
+}
+
+#[test]
+fn nothing_is_lost_when_the_lower_node_is_killed() {
+    let site = Site::new();
+    let uplink = format!("[mqtt]\ndurability = \"page\"\n{}", site.uplink(""));
+    let core = Program::start_in(site.core, LISTENER);
+    let mut edge = carrying(Program::start_in(site.edge, &uplink));
+    let mut load = Load { sent: 0, came: HashMap::new() };
+    let mut reader = subscriber(&core, "site/#");
+    for _ in 0..2 {
+        let mut writer = publisher(&edge);
+        load.publish(&mut writer, 500);
+        load.read(&mut reader, Duration::from_millis(20));
+        edge = Program::start_in(edge.kill(), &uplink);
+    }
+    load.publish(&mut publisher(&edge), 100);
+    let until = Instant::now() + 2 * LONGEST;
+    let numbers = |load: &Load| {
+        let mut numbers: Vec<u32> = load.came.values().flatten().map(|(n, _)| *n).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers
+    };
+    while numbers(&load).len() < load.sent as usize {
+        assert!(Instant::now() < until, "{} of {}", numbers(&load).len(), load.sent);
+        load.read(&mut reader, Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn the_rules_of_the_upper_node_decide() {
+    let site = Site::new();
+    let rules = site.core.path().join("roles");
+    let text = "[role.plant]\npublish = [\"site/open/#\"]\n[node.edge]\nroles = [\"plant\"]\n\
+                [role.reader]\nsubscribe = [\"#\"]\n[anonymous]\nroles = [\"reader\"]\n";
+    fs::write(&rules, text).expect("a file");
+    let uplink = site.uplink("");
+    let core = Program::start_in(
+        site.core,
+        &format!("[auth]\nroles_file = {rules:?}\n[mqtt]\nallow_anonymous = true\n{LISTENER}"),
+    );
+    let edge = carrying(Program::start_in(site.edge, &uplink));
+    let mut reader = subscriber(&core, "#");
+    let mut writer = publisher(&edge);
+    for topic in ["site/closed/1", "site/open/1", "site/alarm/1", "site/open/2"] {
+        writer.publish(&message(topic, b"1")).expect("it is taken");
+    }
+    assert_eq!(next(&mut reader).topic, "site/open/1");
+    assert_eq!(next(&mut reader).topic, "site/open/2");
+    core.line_with("message not published");
+}
+
+#[test]
+fn an_uplink_comes_and_goes_by_a_reload() {
+    let site = Site::new();
+    let uplink = site.uplink("");
+    let core = Program::start_in(site.core, LISTENER);
+    let edge = Program::start_in(site.edge, LISTENER);
+    let mut reader = subscriber(&core, "#");
+    let mut writer = publisher(&edge);
+    writer.publish(&message("site/a", b"before")).expect("it is taken");
+    edge.reload(&uplink);
+    edge.line_with("uplink up");
+    writer.publish(&message("site/a", b"carried")).expect("it is taken");
+    assert_eq!(next(&mut reader).payload, b"carried");
+    // What is wrong changes nothing.
+    edge.reload(&uplink.replace("site/#", "site/#/x"));
+    edge.line_with("stay as they were");
+    writer.publish(&message("site/a", b"still")).expect("it is taken");
+    assert_eq!(next(&mut reader).payload, b"still");
+    // Other topics: those of before are no longer carried, although the session is the same.
+    edge.reload(&uplink.replace("\"site/#\"", "\"other/#\""));
+    edge.line_with("uplink up");
+    writer.publish(&message("site/a", b"not any more")).expect("it is taken");
+    writer.publish(&message("other/a", b"now")).expect("it is taken");
+    assert_eq!(next(&mut reader).payload, b"now");
+    edge.reload(LISTENER);
+    edge.line_with("uplink started, stopped");
+    thread::sleep(Duration::from_millis(100));
+    writer.publish(&message("site/a", b"after")).expect("it is taken");
+    assert_eq!(reader.receive(Duration::from_millis(500)).expect("a connection"), None);
+}
+
+#[test]
+fn a_node_of_another_site_is_told_that_it_is_one() {
+    let site = Site::new();
+    let stranger = tempfile::tempdir().expect("a folder");
+    pki::init(&stranger.path().join("data/pki"), &InitRequest::default()).expect("certificates");
+    let uplink = site.uplink("");
+    let core = Program::start_in(site.core, LISTENER);
+    let edge = Program::start_in(stranger, &uplink);
+    let line = edge.line_with("uplink down");
+    assert!(line.contains("identity.refused"), "{line}");
+    core.line_with("peer refused");
+}

@@ -1,0 +1,191 @@
+//! The sink to Kafka, at a real one.
+
+use std::{collections::HashMap, time::Duration};
+
+use rskafka::client::{
+    ClientBuilder,
+    partition::{OffsetAt, UnknownTopicHandling},
+};
+use tidegate::sink::{
+    Batch, Destination, DestinationSettings, Record, Refusal, Sink, SinkSettings,
+    kafka::{Compression, KafkaSettings},
+};
+use tidegate_broker::BrokerConfig;
+use tidegate_message::Instant;
+
+use crate::{
+    peer::{Peer, signal},
+    world::{client, publish, ready, server, settings, until},
+};
+
+fn kafka(brokers: &str, topic: &str, compression: Compression) -> DestinationSettings {
+    DestinationSettings::Kafka(KafkaSettings {
+        brokers: vec![brokers.to_owned()],
+        topic: topic.to_owned(),
+        create: true,
+        compression,
+        login: None,
+        tls: None,
+        under_way_max: 20_000,
+    })
+}
+
+/// Key, value and headers of a record.
+type Found = (String, Vec<u8>, HashMap<String, String>);
+
+/// What lies in the topic, by partition.
+async fn read(brokers: &str, topic: &str) -> Vec<Vec<Found>> {
+    let client = ClientBuilder::new(vec![brokers.to_owned()]).build().await.unwrap();
+    let topics = client.list_topics().await.unwrap();
+    let partitions = &topics.iter().find(|found| found.name == topic).unwrap().partitions;
+    let mut all = Vec::new();
+    for partition in partitions {
+        let handling = UnknownTopicHandling::Retry;
+        let client = client.partition_client(topic, *partition, handling).await.unwrap();
+        let end = client.get_offset(OffsetAt::Latest).await.unwrap();
+        let (mut offset, mut found) = (0, Vec::new());
+        while offset < end {
+            let (records, _) = client.fetch_records(offset, 1..8 << 20, 1000).await.unwrap();
+            let begin = offset;
+            for record in records.into_iter().filter(|record| record.offset >= begin) {
+                offset = record.offset + 1;
+                let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+                let record = record.record;
+                let headers = record.headers.into_iter().map(|(name, value)| (name, text(value)));
+                found.push((text(record.key.unwrap()), record.value.unwrap(), headers.collect()));
+            }
+        }
+        all.push(found);
+    }
+    all
+}
+
+/// Hands a batch over as a sink does: a topic that was just made has no leader yet.
+async fn deliver(sink: &mut dyn Destination, batch: &Batch) -> Vec<Refusal> {
+    let mut tries = 0;
+    loop {
+        match sink.deliver(batch).await {
+            Ok(refusals) => return refusals,
+            Err(trouble) if tries == 50 => panic!("{trouble:?}"),
+            Err(_) => tries += 1,
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn record(topic: &str, payload: impl Into<Vec<u8>>, nanos: i64) -> Record {
+    Record::new(topic, payload.into(), Instant::from_nanos(1_769_903_999_000_000_000 + nanos))
+}
+
+#[test]
+fn records_have_keys_and_headers_and_none_is_there_twice() {
+    let Some(peer) = Peer::start("with-kafka", &["KAFKA_BROKERS"]) else { return };
+    let brokers = &*peer.told[0];
+    let reactor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    reactor.block_on(async {
+        // Three partitions; Kafka's own producers put these keys there.
+        let client = ClientBuilder::new(vec![brokers.to_owned()]).build().await.unwrap();
+        let controller = client.controller_client().unwrap();
+        controller.create_topic("three", 3, 1, 10_000).await.unwrap();
+        let mut sink = kafka(brokers, "three", Compression::Zstd).open().unwrap();
+        let mut named = record("sensor/7", "x", 3);
+        named.id = Some("edge/1/7".into());
+        let batch = Batch::from_iter([
+            record("a", "1", 1),
+            record("sensor/7", "2", 2),
+            named,
+            record("a", "3", 4),
+        ]);
+        assert_eq!(deliver(&mut *sink, &batch).await, []);
+        let found = read(brokers, "three").await;
+        let of = |key: &str| -> (usize, Vec<Found>) {
+            let place =
+                found.iter().position(|records| records.iter().any(|r| r.0 == key)).unwrap();
+            (place, found[place].iter().filter(|record| record.0 == key).cloned().collect())
+        };
+        let (place, of_a) = of("a");
+        // (murmur2("a") & 0x7fffffff) % 3 = 584102524 % 3
+        assert_eq!(place, 1);
+        assert_eq!(of_a.iter().map(|r| r.1.clone()).collect::<Vec<_>>(), [b"1", b"3"]);
+        let (place, of_sensor) = of("sensor/7");
+        // 907558923 % 3
+        assert_eq!(place, 0);
+        assert_eq!(of_sensor[1].2["tidegate-id"], "edge/1/7");
+        assert_eq!(of_sensor[1].2["tidegate-received"], "1769903999000000003");
+
+        // Another one, as after kill -9 behind a batch of which a part was written: only the rest is.
+        let mut again = kafka(brokers, "three", Compression::Zstd).open().unwrap();
+        let longer: Batch = batch.records().iter().cloned().chain([record("a", "4", 5)]).collect();
+        assert_eq!(deliver(&mut *again, &longer).await, []);
+        // The same one, told that a message comes again.
+        let repeated = longer.records().iter().cloned().map(|mut record| {
+            record.is_repeated = true;
+            record
+        });
+        let repeated: Batch = repeated.collect();
+        assert_eq!(deliver(&mut *again, &repeated).await, []);
+        let total: usize = read(brokers, "three").await.iter().map(Vec::len).sum();
+        assert_eq!(total, 5);
+
+        // A record that Kafka refuses is found, each kind of compression is read.
+        for compression in [Compression::Snappy, Compression::Gzip, Compression::None] {
+            let topic = format!("refuses-{compression:?}");
+            let mut sink = kafka(brokers, &topic, compression).open().unwrap();
+            let mut state = 1_u64;
+            let mut noise = |bytes: usize| -> Vec<u8> {
+                std::iter::repeat_with(|| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (state >> 56) as u8
+                })
+                .take(bytes)
+                .collect()
+            };
+            let batch: Batch = (0..200)
+                .map(|number| record("a", noise(if number == 77 { 2 << 20 } else { 10 }), number))
+                .collect();
+            let refusals = deliver(&mut *sink, &batch).await;
+            let places: Vec<usize> = refusals.iter().map(|refusal| refusal.place).collect();
+            assert_eq!(places, [77], "{compression:?}: {refusals:?}");
+            let found = read(brokers, &topic).await;
+            let values: Vec<&[u8]> = found[0].iter().map(|record| &*record.1).collect();
+            let expected = batch.records().iter().enumerate().filter(|(place, _)| *place != 77);
+            let expected: Vec<&[u8]> = expected.map(|(_, record)| &*record.payload).collect();
+            assert_eq!(values, expected, "{compression:?}");
+        }
+    });
+    assert!(peer.stop().success());
+}
+
+#[test]
+fn a_kafka_that_stops_answering_gets_everything_once() {
+    let Some(peer) = Peer::start("with-kafka", &["KAFKA_BROKERS", "KAFKA_PID"]) else { return };
+    let (brokers, pid) = (&*peer.told[0], &*peer.told[1]);
+    let server = server(BrokerConfig::default());
+    let settings = SinkSettings {
+        destination: kafka(brokers, "messages", Compression::Zstd),
+        timeout: Duration::from_secs(3),
+        ..settings("a/#")
+    };
+    let sink = Sink::start(settings, server.connector()).unwrap();
+    ready(&server, "test");
+    let mut publisher = client(&server, "publisher");
+    for number in 0..300 {
+        publish(&mut publisher, "a/x", number.to_string().as_bytes());
+    }
+    until("the first part is there", || sink.report().messages == 300);
+    // What was sent to it before it held still is carried out later, without an answer that somebody hears.
+    signal(pid, "STOP");
+    for number in 300..1000 {
+        publish(&mut publisher, "a/x", number.to_string().as_bytes());
+    }
+    until("the sink saw it", || sink.report().failures >= 1);
+    signal(pid, "CONT");
+    until("all is there", || sink.report().messages == 1000);
+    let reactor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let found = reactor.block_on(read(brokers, "messages"));
+    let values: Vec<String> =
+        found.iter().flatten().map(|record| String::from_utf8(record.1.clone()).unwrap()).collect();
+    let expected: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
+    assert_eq!(values, expected, "in order and once");
+    sink.stop();
+}

@@ -1,0 +1,12 @@
+//! Sinks at a real broker, and at the real things that they write to.
+
+#[cfg(feature = "sink-kafka")]
+mod kafka;
+#[cfg(any(feature = "sink-kafka", feature = "sink-parquet", feature = "sink-postgres"))]
+mod peer;
+#[cfg(feature = "sink-postgres")]
+mod postgres;
+mod runtime;
+#[cfg(feature = "sink-parquet")]
+mod s3;
+mod world;

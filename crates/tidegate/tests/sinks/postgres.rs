@@ -1,0 +1,193 @@
+//! The sink to PostgreSQL, at a real one.
+
+use std::{sync::Arc, time::Duration};
+
+use tidegate::sink::{
+    Batch, Destination, DestinationSettings, Record, Sink, SinkSettings, postgres::PostgresSettings,
+};
+use tidegate_broker::BrokerConfig;
+use tidegate_message::Instant;
+use tokio_postgres::{Client, NoTls};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::{
+    peer::{Peer, signal},
+    world::{client, publish, ready, server, settings, until},
+};
+
+/// Cuts the connections of sinks.
+const CUT: &str =
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tidegate'";
+
+/// A connection of the test's own.
+async fn connect(url: &str) -> (Client, AbortOnDropHandle<()>) {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    let driver = tokio::spawn(async move {
+        // It ends with the server.
+        let _ = connection.await;
+    });
+    (client, AbortOnDropHandle::new(driver))
+}
+
+fn sink(url: &str, table: &str) -> Box<dyn Destination> {
+    let settings = PostgresSettings::new(url, table).unwrap();
+    DestinationSettings::Postgres(settings).open().unwrap()
+}
+
+fn record(topic: &str, payload: &[u8], id: Option<&str>) -> Record {
+    let time = Instant::from_nanos(1_769_903_999_000_001_000);
+    let mut record = Record::new(topic, payload.to_vec(), time);
+    record.id = id.map(Arc::from);
+    record
+}
+
+/// What the table holds, as text.
+async fn rows(client: &Client, table: &str) -> Vec<(String, String, String, String)> {
+    let sql = format!(
+        "SELECT extract(epoch FROM time)::text, topic, encode(payload, 'escape'), coalesce(id, '-') FROM {table} ORDER BY ctid"
+    );
+    let rows = client.query(&*sql, &[]).await.unwrap();
+    rows.iter().map(|row| (row.get(0), row.get(1), row.get(2), row.get(3))).collect()
+}
+
+async fn count(client: &Client, table: &str) -> i64 {
+    client.query_one(&*format!("SELECT count(*) FROM {table}"), &[]).await.unwrap().get(0)
+}
+
+#[test]
+fn rows_are_stored_once_and_what_the_table_refuses_is_found() {
+    let Some(peer) = Peer::start("with-postgres", &["POSTGRES_URL"]) else { return };
+    let url = &*peer.told[0];
+    let reactor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    reactor.block_on(async {
+        let (client, _driver) = connect(url).await;
+
+        // As they came, in a table that the sink makes, whatever its name.
+        let mut sink_here = sink(url, "public.Odd \"name\"");
+        let batch = Batch::from_iter([
+            record("a/ä", b"one", None),
+            record("a/ä", b"one", None),
+            record("b", b"\x01\xff", Some("edge/1/7")),
+            record("b", b"", Some("edge/1/8")),
+        ]);
+        assert_eq!(sink_here.deliver(&batch).await.unwrap(), []);
+        let table = "\"Odd \"\"name\"\"\"";
+        let time = || "1769903999.000001".to_owned();
+        let row = |topic: &str, payload: &str, id: &str| {
+            (time(), topic.to_owned(), payload.to_owned(), id.to_owned())
+        };
+        let first = [
+            row("a/ä", "one", "-"),
+            row("a/ä", "one", "-"),
+            row("b", "\\x01\\377".replace("\\x01", "\u{1}").as_str(), "edge/1/7"),
+            row("b", "", "edge/1/8"),
+        ];
+        assert_eq!(rows(&client, table).await, first);
+
+        // What has a name comes twice and is there once, also within one batch.
+        let again = Batch::from_iter([
+            record("b", b"", Some("edge/1/8")),
+            record("b", b"new", Some("edge/1/9")),
+            record("b", b"new", Some("edge/1/9")),
+        ]);
+        assert_eq!(sink_here.deliver(&again).await.unwrap(), []);
+        assert_eq!(count(&client, table).await, 5);
+
+        // A table of the user's own, which takes no payload that is odd, and says so at its end.
+        client
+            .batch_execute(
+                "CREATE TABLE picky (time timestamptz, topic text, payload bytea CHECK (payload <> 'odd'), qos smallint, id text UNIQUE, \
+                 number serial); \
+                 CREATE TABLE late (time timestamptz, topic text, payload bytea UNIQUE DEFERRABLE INITIALLY DEFERRED, qos smallint, id text)",
+            )
+            .await
+            .unwrap();
+        for named in [false, true] {
+            client.batch_execute("TRUNCATE picky").await.unwrap();
+            let odd = [0, 499, 500, 999];
+            let batch: Batch = (0..1000)
+                .map(|number: usize| {
+                    let payload = if odd.contains(&number) { "odd".to_owned() } else { number.to_string() };
+                    let id = format!("edge/2/{number}");
+                    record("a", payload.as_bytes(), named.then_some(&*id))
+                })
+                .collect();
+            let mut picky = sink(url, "picky");
+            let refusals = picky.deliver(&batch).await.unwrap();
+            let places: Vec<usize> = refusals.iter().map(|refusal| refusal.place).collect();
+            assert_eq!(places, odd, "named: {named}");
+            assert!(refusals[0].reason.contains("23514"), "{}", refusals[0].reason);
+            assert_eq!(count(&client, "picky").await, 996);
+        }
+
+        // What is unique by a rule that is looked at last is found as well.
+        let twice = Batch::from_iter([record("a", b"x", None), record("a", b"x", None)]);
+        let refusals = sink(url, "late").deliver(&twice).await.unwrap();
+        assert_eq!(refusals.len(), 1);
+        assert!(refusals[0].reason.contains("23505"), "{}", refusals[0].reason);
+
+        // A table that is not there is trouble, and not the rows' fault.
+        let mut settings = PostgresSettings::new(url, "absent").unwrap();
+        settings.create = false;
+        let mut absent = DestinationSettings::Postgres(settings).open().unwrap();
+        let trouble = absent.deliver(&batch).await.unwrap_err();
+        assert!(format!("{trouble:?}").contains("absent"), "{trouble:?}");
+    });
+    assert!(peer.stop().success());
+}
+
+#[test]
+fn a_database_that_is_cut_off_and_killed_loses_nothing() {
+    let Some(peer) = Peer::start("with-postgres", &["POSTGRES_URL", "POSTGRES_PID"]) else {
+        return;
+    };
+    let (url, pid) = (&*peer.told[0], &*peer.told[1]);
+    let reactor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = server(BrokerConfig::default());
+    let destination =
+        DestinationSettings::Postgres(PostgresSettings::new(url, "messages").unwrap());
+    let settings =
+        SinkSettings { destination, timeout: Duration::from_millis(500), ..settings("a/#") };
+    let sink = Sink::start(settings, server.connector()).unwrap();
+    ready(&server, "test");
+    let mut publisher = client(&server, "publisher");
+    let total = || {
+        reactor.block_on(async {
+            let (client, _driver) = connect(url).await;
+            count(&client, "messages").await
+        })
+    };
+    for number in 0..500 {
+        publish(&mut publisher, "a/x", number.to_string().as_bytes());
+    }
+    until("the first part was stored", || sink.report().messages == 500);
+    // The sink's connection is cut, and nobody is let in: it gives up waiting, and tries again.
+    reactor.block_on(async {
+        let (client, _driver) = connect(url).await;
+        signal(pid, "STOP");
+        client.batch_execute(CUT).await.unwrap();
+    });
+    for number in 500..1500 {
+        publish(&mut publisher, "a/x", number.to_string().as_bytes());
+    }
+    until("the sink saw it", || sink.report().failures >= 2 && !sink.is_up());
+    signal(pid, "CONT");
+    until("the rest was stored", || sink.report().messages == 1500);
+    // Its connections are cut.
+    reactor.block_on(async {
+        let (client, _driver) = connect(url).await;
+        client.batch_execute(CUT).await.unwrap();
+    });
+    for number in 1500..2000 {
+        publish(&mut publisher, "a/x", number.to_string().as_bytes());
+    }
+    until("all was stored", || sink.report().messages == 2000);
+    assert!(total() >= 2000);
+    let distinct: i64 = reactor.block_on(async {
+        let (client, _driver) = connect(url).await;
+        let sql = "SELECT count(DISTINCT payload) FROM messages";
+        client.query_one(sql, &[]).await.unwrap().get(0)
+    });
+    assert_eq!(distinct, 2000);
+    sink.stop();
+}

@@ -1,0 +1,319 @@
+//! The runtime of a sink, with destinations that do as they are told.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tidegate::sink::{
+    Batch, Destination, DestinationSettings, Record, Refusal, Sink, SinkError, SinkSettings,
+    Trouble, memory,
+};
+use tidegate_broker::BrokerConfig;
+use tidegate_load::client::Outgoing;
+use tidegate_wire::mqtt::QoS;
+
+use crate::world::{client, publish, ready, receive, server, settings, subscriber, until};
+
+/// What a destination does with the next batches; when it was told nothing more, it takes them.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    /// Nobody is there.
+    Fail,
+    /// It takes the batch and breaks before it says so.
+    TakeAndFail,
+    /// It never answers.
+    Hang,
+}
+
+/// What came to a destination, in order.
+#[derive(Clone, Debug, Default)]
+struct Seen(Arc<Mutex<Vec<Record>>>);
+
+impl Seen {
+    fn records(&self) -> Vec<Record> {
+        self.0.lock().unwrap().clone()
+    }
+
+    fn texts(&self, topic: &str) -> Vec<String> {
+        let records = self.records();
+        let of_topic = records.iter().filter(|record| &*record.topic == topic);
+        of_topic.map(|record| String::from_utf8(record.payload.to_vec()).unwrap()).collect()
+    }
+}
+
+#[derive(Debug)]
+struct Scripted {
+    script: VecDeque<Act>,
+    seen: Seen,
+    /// Of which payloads it takes none.
+    refuses: fn(&[u8]) -> bool,
+    largest: Arc<AtomicU64>,
+}
+
+impl Scripted {
+    fn new(script: &[Act], refuses: fn(&[u8]) -> bool) -> (Box<Self>, Seen) {
+        let seen = Seen::default();
+        let script = script.iter().copied().collect();
+        let largest = Arc::default();
+        (Box::new(Self { script, seen: seen.clone(), refuses, largest }), seen)
+    }
+}
+
+#[async_trait]
+impl Destination for Scripted {
+    async fn deliver(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Trouble> {
+        self.largest.fetch_max(batch.records().len() as u64, Ordering::Relaxed);
+        let act = self.script.pop_front();
+        match act {
+            Some(Act::Fail) => return Err(Trouble::new("nobody is there")),
+            Some(Act::Hang) => std::future::pending().await,
+            Some(Act::TakeAndFail) | None => {}
+        }
+        let mut refusals = Vec::new();
+        for (place, record) in batch.records().iter().enumerate() {
+            if (self.refuses)(&record.payload) {
+                refusals.push(Refusal { place, reason: "is odd".to_owned() });
+            } else {
+                self.seen.0.lock().unwrap().push(record.clone());
+            }
+        }
+        match act {
+            Some(_) => Err(Trouble::new("broke off")),
+            None => Ok(refusals),
+        }
+    }
+}
+
+fn nothing(_: &[u8]) -> bool {
+    false
+}
+
+fn numbers(range: std::ops::Range<u32>) -> Vec<String> {
+    range.map(|number| number.to_string()).collect()
+}
+
+#[test]
+fn messages_arrive_in_the_order_of_their_topic_with_the_time_at_which_they_were_received() {
+    let server = server(BrokerConfig::default());
+    let (destination, seen) = Scripted::new(&[], nothing);
+    let before = tidegate::clock::now();
+    let sink = Sink::start_with(settings("a/# b"), destination, server.connector()).unwrap();
+    ready(&server, "test");
+    let mut publisher = client(&server, "publisher");
+    for number in 0..1000 {
+        publish(&mut publisher, ["a/x", "b", "c"][number % 3], number.to_string().as_bytes());
+    }
+    until("all was taken", || sink.report().messages == 667);
+    for (topic, offset) in [("a/x", 0), ("b", 1)] {
+        let expected: Vec<String> =
+            (0..1000).filter(|number| number % 3 == offset).map(|n| n.to_string()).collect();
+        assert_eq!(seen.texts(topic), expected, "{topic}");
+    }
+    let times: Vec<_> = seen.records().iter().map(|record| record.time).collect();
+    assert!(
+        times.is_sorted() && times[0] >= before && *times.last().unwrap() <= tidegate::clock::now()
+    );
+    let report = sink.stop();
+    assert_eq!((report.messages, report.refused, report.failures, report.dropped), (667, 0, 0, 0));
+}
+
+#[test]
+fn while_the_destination_is_away_nothing_is_lost_and_a_batch_stays_a_batch() {
+    let server = server(BrokerConfig::default());
+    let (destination, seen) = Scripted::new(&[Act::Fail; 5], nothing);
+    let largest = destination.largest.clone();
+    let sink = Sink::start_with(settings("a"), destination, server.connector()).unwrap();
+    ready(&server, "test");
+    let mut watcher = subscriber(&server, "$SYS/broker/sink/test/state");
+    let mut publisher = client(&server, "publisher");
+    for number in 0..2000 {
+        publish(&mut publisher, "a", number.to_string().as_bytes());
+    }
+    until("all was taken", || sink.report().messages == 2000);
+    assert_eq!(seen.texts("a"), numbers(0..2000));
+    assert!(largest.load(Ordering::Relaxed) <= 100);
+    assert_eq!(sink.report().failures, 5);
+    assert!(sink.is_up());
+    // Up at first, or down already; then up again at the latest.
+    let mut states = String::new();
+    while !states.ends_with("01") {
+        states.push_str(std::str::from_utf8(&receive(&mut watcher).payload).unwrap());
+    }
+    sink.stop();
+    while receive(&mut watcher).payload != b"0" {}
+}
+
+#[test]
+fn one_in_a_thousand_is_refused_and_the_others_arrive_as_they_would_have() {
+    let server = server(BrokerConfig::default());
+    let refuses = |payload: &[u8]| payload.ends_with(b"777");
+    let (destination, seen) = Scripted::new(&[Act::Fail], refuses);
+    let lettered = SinkSettings { dead_letter: Some("dead".to_owned()), ..settings("a") };
+    let sink = Sink::start_with(lettered, destination, server.connector()).unwrap();
+    ready(&server, "test");
+    let mut letters = subscriber(&server, "dead");
+    let mut publisher = client(&server, "publisher");
+    for number in 0..3000 {
+        publish(&mut publisher, "a", number.to_string().as_bytes());
+    }
+    for expected in ["777", "1777", "2777"] {
+        let letter = receive(&mut letters);
+        assert_eq!(letter.payload, expected.as_bytes());
+        let told: HashMap<String, String> = letter.user_properties.into_iter().collect();
+        assert_eq!((&*told["tidegate-sink"], &*told["tidegate-topic"]), ("test", "a"));
+        assert_eq!(told["tidegate-reason"], "is odd");
+    }
+    until("all was taken", || sink.report().messages == 2997);
+    let mut expected = numbers(0..3000);
+    expected.retain(|text| !text.ends_with("777"));
+    assert_eq!(seen.texts("a"), expected);
+    until("the letters were kept", || sink.report().dead_lettered == 3);
+    assert_eq!(sink.stop().refused, 3);
+    // None of it comes again.
+    let (destination, seen) = Scripted::new(&[], nothing);
+    let sink = Sink::start_with(settings("a"), destination, server.connector()).unwrap();
+    publish(&mut publisher, "a", b"end");
+    until("the next one came", || sink.report().messages == 1);
+    assert_eq!(seen.texts("a"), ["end"]);
+}
+
+#[test]
+fn without_a_dead_letter_topic_what_is_refused_is_counted_and_does_not_come_again() {
+    let server = server(BrokerConfig::default());
+    let (destination, seen) = Scripted::new(&[], |payload| payload == b"bad");
+    let sink = Sink::start_with(settings("a"), destination, server.connector()).unwrap();
+    ready(&server, "test");
+    let mut publisher = client(&server, "publisher");
+    for text in ["1", "bad", "2"] {
+        publish(&mut publisher, "a", text.as_bytes());
+    }
+    until("all was answered", || sink.report().messages + sink.report().refused == 3);
+    sink.stop();
+    let (destination, again) = Scripted::new(&[], nothing);
+    let sink = Sink::start_with(settings("a"), destination, server.connector()).unwrap();
+    publish(&mut publisher, "a", b"3");
+    until("the next one came", || sink.report().messages == 1);
+    assert_eq!(
+        (seen.texts("a"), again.texts("a")),
+        (vec!["1".into(), "2".into()], vec!["3".into()])
+    );
+}
+
+#[test]
+fn what_a_destination_took_without_saying_so_comes_again_and_nothing_is_lost() {
+    let server = server(BrokerConfig::default());
+    let (destination, seen) = Scripted::new(&[Act::TakeAndFail], nothing);
+    let slow = SinkSettings { batch_age: Duration::from_secs(3600), ..settings("a") };
+    let sink = Sink::start_with(slow, destination, server.connector()).unwrap();
+    ready(&server, "test");
+    let mut publisher = client(&server, "publisher");
+    for number in 0..100 {
+        publish(&mut publisher, "a", number.to_string().as_bytes());
+    }
+    until("all was taken", || sink.report().messages == 100);
+    let expected: Vec<String> = numbers(0..100).into_iter().chain(numbers(0..100)).collect();
+    assert_eq!(seen.texts("a"), expected, "the same batch came twice");
+    sink.stop();
+}
+
+#[test]
+fn what_hangs_when_the_sink_ends_goes_to_the_next_one() {
+    let server = server(BrokerConfig::default());
+    let (destination, _) = Scripted::new(&[Act::Hang], nothing);
+    let sink = Sink::start_with(settings("a"), destination, server.connector()).unwrap();
+    ready(&server, "test");
+    let mut publisher = client(&server, "publisher");
+    for number in 0..500 {
+        publish(&mut publisher, "a", number.to_string().as_bytes());
+    }
+    let report = sink.stop();
+    assert_eq!(report.messages, 0);
+    publish(&mut publisher, "a", b"500");
+    let (destination, seen) = Scripted::new(&[], nothing);
+    let sink = Sink::start_with(settings("a"), destination, server.connector()).unwrap();
+    until("all was taken", || sink.report().messages == 501);
+    assert_eq!(seen.texts("a"), numbers(0..501));
+}
+
+#[test]
+fn a_destination_that_does_not_answer_is_asked_again() {
+    let server = server(BrokerConfig::default());
+    let (destination, seen) = Scripted::new(&[Act::Hang], nothing);
+    let hasty = SinkSettings { timeout: Duration::from_millis(100), ..settings("a") };
+    let sink = Sink::start_with(hasty, destination, server.connector()).unwrap();
+    ready(&server, "test");
+    publish(&mut client(&server, "publisher"), "a", b"1");
+    until("it was taken", || sink.report().messages == 1);
+    assert_eq!((seen.texts("a"), sink.report().failures), (vec!["1".to_owned()], 1));
+}
+
+#[test]
+fn a_ring_keeps_the_newest() {
+    let server = server(BrokerConfig::default());
+    let ring = memory::Ring::new(3);
+    let destination = DestinationSettings::Memory(ring.clone());
+    let sink =
+        Sink::start(SinkSettings { destination, ..settings("a") }, server.connector()).unwrap();
+    ready(&server, "test");
+    let mut publisher = client(&server, "publisher");
+    for number in 0..10 {
+        publish(&mut publisher, "a", &[number]);
+    }
+    until("all was taken", || sink.report().messages == 10);
+    let kept: Vec<u8> = ring.take().iter().map(|record| record.payload[0]).collect();
+    assert_eq!((kept, ring.is_empty()), (vec![7, 8, 9], true));
+}
+
+#[test]
+fn a_message_keeps_the_name_by_which_it_is_known() {
+    let server = server(BrokerConfig::default());
+    let (destination, seen) = Scripted::new(&[], nothing);
+    let sink = Sink::start_with(settings("a"), destination, server.connector()).unwrap();
+    ready(&server, "test");
+    let mut publisher = client(&server, "publisher");
+    let properties = [("tidegate-id", "edge/1/7"), ("tidegate-received", "12")];
+    let user_properties = &properties.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let qos = QoS::AtLeastOnce;
+    let message =
+        Outgoing { topic: "a", payload: b"x", qos, user_properties, ..Outgoing::default() };
+    publisher.publish(&message).unwrap();
+    until("it was taken", || sink.report().messages == 1);
+    let record = &seen.records()[0];
+    assert_eq!(record.id.as_deref(), Some("edge/1/7"));
+    assert!(record.time.as_nanos() > 12, "a publisher does not say when it was received");
+}
+
+#[test]
+fn impossible_sinks_are_refused_with_the_reason() {
+    let good = || settings("a/#");
+    let of = |topics: &str| settings(topics).check().unwrap_err().to_string();
+    assert_eq!(good().check().ok(), Some(()));
+    assert!(of("").contains("no filter"));
+    assert!(of("a#").contains("a#"));
+    assert!(of("$share/g/a").contains("shared"));
+    let dead = |topic: &str| {
+        let dead_letter = Some(topic.to_owned());
+        SinkSettings { dead_letter, ..good() }.check().unwrap_err().to_string()
+    };
+    assert!(dead("b/+").contains("b/+"));
+    assert!(dead("a/dead").contains("come back"));
+    let name = SinkSettings { name: "a/b".to_owned(), ..good() };
+    assert!(matches!(name.check(), Err(SinkError::Name { .. })));
+    for (settings, key) in [
+        (SinkSettings { batch_messages: 0, ..good() }, "batch_messages"),
+        (SinkSettings { batch_messages: 60_001, ..good() }, "batch_messages"),
+        (SinkSettings { batch_bytes: 1000, ..good() }, "batch_bytes"),
+        (SinkSettings { batch_age: Duration::ZERO, ..good() }, "batch_age"),
+        (SinkSettings { backoff_max: Duration::ZERO, ..good() }, "backoff_max"),
+        (SinkSettings { timeout: Duration::ZERO, ..good() }, "timeout"),
+    ] {
+        let error = settings.check().unwrap_err().to_string();
+        assert!(error.starts_with(key), "{error}");
+    }
+}
