@@ -22,6 +22,14 @@ const STORED: u32 = 10;
 /// Batches, each with the number of messages that are decoded once it is.
 type Batches = Vec<(Vec<u8>, usize)>;
 
+/// What comes of encoding with the paper's scheme.
+struct Encoded {
+    batches: Batches,
+    /// Of corrections, which travel by another queue.
+    critical_bytes: usize,
+    counts: ComprexCounts,
+}
+
 /// Rates of decoders over time and over `max_n`.
 ///
 /// # Errors
@@ -41,8 +49,8 @@ pub fn cold(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     for workload in Workload::ALL {
         let messages =
             Messages::made_up(workload, DEVICES, DEVICES * rounds, plan.seed, Form::Fixed);
-        let (comprex, _) =
-            comprex_batches(&messages, ComprexConfig { max_n: 30, ..sweep_config() })?;
+        let comprex =
+            comprex_batches(&messages, ComprexConfig { max_n: 30, ..sweep_config() })?.batches;
         let rows = row_batches(&messages)?;
         let snappy = snappy_batches(&messages)?;
         let mut warm: [Vec<f64>; 3] = Default::default();
@@ -75,10 +83,11 @@ pub fn cold(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
             );
         }
         for max_n in [0, 1, 2, 5, 10, 20, 30, 60, 100, 200, 300] {
-            let (batches, counts) =
+            let Encoded { batches, critical_bytes, counts } =
                 comprex_batches(&messages, ComprexConfig { max_n, ..sweep_config() })?;
             let rate = median(&comprex_curve(&batches)?);
-            let wire: usize = batches.iter().map(|(batch, _)| batch.len()).sum();
+            let wire: usize =
+                batches.iter().map(|(batch, _)| batch.len()).sum::<usize>() + critical_bytes;
             let ComprexCounts { lost, corrected, comparisons, .. } = counts;
             let ratio = messages.bytes() as f64 / wire as f64;
             writeln!(
@@ -106,21 +115,20 @@ fn sweep_config() -> ComprexConfig {
     ComprexConfig { max_store: STORED, ..ComprexConfig::default() }
 }
 
-fn comprex_batches(
-    messages: &Messages,
-    config: ComprexConfig,
-) -> anyhow::Result<(Batches, ComprexCounts)> {
+fn comprex_batches(messages: &Messages, config: ComprexConfig) -> anyhow::Result<Encoded> {
     let mut encoder = ComprexEncoder::new(config);
     let mut batches = Vec::new();
+    let mut critical_bytes = 0;
     for (index, message) in messages.iter().enumerate() {
         if let Some(batch) = encoder.push(message.topic, message.payload)? {
             batches.push((batch, index));
         }
-        // Corrections travel by another queue; what they cost is counted.
-        encoder.take_critical();
+        critical_bytes += encoder.take_critical().len();
     }
+    encoder.settle();
+    critical_bytes += encoder.take_critical().len();
     batches.push((encoder.finish(), messages.len()));
-    Ok((batches, encoder.counts()))
+    Ok(Encoded { batches, critical_bytes, counts: encoder.counts() })
 }
 
 fn row_batches(messages: &Messages) -> anyhow::Result<Batches> {

@@ -2,17 +2,26 @@
 //!
 //! ```text
 //!  messages: made up by tidegate-load, or RIoTBench's sample rows ──▶ codec, cold: encoders and decoders in memory, one thread
+//!  datagrams over loopback ──▶ udp: what receives them, by itself and in front of a broker
+//!  devices over MQTT ──▶ two nodes of the program ──▶ chain, urgent, endure: CPU above, alarms, nothing lost
 //! ```
 //!
 //! Rates are messages per second of processor time of the thread that works: what else the machine does then shows in caches alone.
 
 use std::path::PathBuf;
 
+pub mod chain;
 pub mod codec;
 pub mod cold;
+pub mod devices;
+pub mod endure;
 pub mod memory;
 pub mod messages;
+pub mod mosquitto;
+pub mod node;
 pub mod peers;
+pub mod udp;
+pub mod urgent;
 
 /// How often a group measures, and with what.
 #[derive(Clone, Debug)]

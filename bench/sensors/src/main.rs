@@ -7,10 +7,10 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use bench_harness::{Figure, Report, Target};
-use bench_sensors::{Plan, codec, cold, memory};
+use bench_sensors::{Plan, chain, codec, cold, endure, memory, udp, urgent};
 use clap::{Parser, ValueEnum};
 
-/// Measures the codec of sensor messages, and exits 0 only if no figure is short.
+/// Measures how sensor messages are received, encoded and carried, and exits 0 only if no figure is short.
 #[derive(Parser)]
 struct Options {
     /// Shorter runs: enough to see a regression, not enough to quote.
@@ -39,6 +39,14 @@ enum Group {
     Cold,
     /// Memory of ten million topics.
     Memory,
+    /// Datagrams per second of the receiving thread.
+    Udp,
+    /// Processor time of what stands above, per message, beside one MQTT message each.
+    Chain,
+    /// Latency of alarms while all else is carried as well.
+    Urgent,
+    /// What is lost while the link is cut and the upper node killed; takes root and ten minutes.
+    Endure,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -63,6 +71,10 @@ fn main() -> anyhow::Result<ExitCode> {
             Group::Codec => codec::codec(&plan, &mut report),
             Group::Cold => cold::cold(&plan, &mut report),
             Group::Memory => memory::memory(&plan, &mut report),
+            Group::Udp => udp::udp(&plan, &mut report),
+            Group::Chain => chain::chain(&plan, &mut report),
+            Group::Urgent => urgent::urgent(&plan, &mut report),
+            Group::Endure => endure::endure(&plan, &mut report),
         };
         // A group that fails is a short row, so that the others are still measured and nobody overlooks it.
         if let Err(error) = measured {
