@@ -6,7 +6,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-durability bench-durability-quick bench-frames bench-frames-quick bench-mqtt bench-mqtt-quick bench-sensors bench-sensors-quick fuzz docs
+.PHONY: help setup demo demo-sensors test check bench bench-durability bench-durability-quick bench-frames bench-frames-quick bench-mqtt bench-mqtt-quick bench-sensors bench-sensors-quick fuzz docs
 
 help: ## lists these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,12 +18,16 @@ demo: setup ## five cameras on a link that swings tenfold, a live table and a ve
 	cargo build --release --package tidegate --package tidegate-netlab
 	cargo run --quiet --release --package tidegate -- demo $(ARGS)
 
+demo-sensors: setup ## four applications' sensors, alarms at the edge, a narrow link that breaks, an archive, and a verdict; a minute
+	cargo build --release --package tidegate
+	cargo run --quiet --release --package tidegate -- demo-sensors $(ARGS)
+
 test: setup ## every test of the workspace and of the workers, counted in the last line
 	cargo xtask test $(ARGS)
 
 check: setup ## formatting, lints, layers, licences, scripts
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --workspace --all-targets --features tidegate/xdp -- -D warnings
 	cargo xtask check
 
 bench: bench-frames bench-mqtt bench-durability bench-sensors ## every bench, whole

@@ -6,7 +6,8 @@ use tidegate_wire::websocket::{
 };
 
 /// Frames, after a byte for who reads them and one for where they are cut: however that is, output, replies and end are the
-/// same, replies are bounded by the input, nothing follows an end, and what came out is encoded and decoded to itself.
+/// same, replies are bounded by the input, nothing follows an end, what came out is encoded and decoded to itself, and messages end
+/// at the same places.
 pub fn websocket_frames(data: &[u8]) {
     let [who, cut, input @ ..] = data else { return };
     let (of_server, small) = (who & 1 != 0, who & 2 != 0);
@@ -41,6 +42,30 @@ pub fn websocket_frames(data: &[u8]) {
     };
     let (decoded, replied, flow) = decode_pieces(again, &encoded, encoded.len());
     assert_eq!((decoded, replied.len(), flow), (out, 0, Ok(Flow::Open)));
+    let messages = |piece: usize| messages(new().with_messages(MESSAGE_BYTES), input, piece);
+    assert_eq!(messages(usize::from(*cut) + 1), messages(input.len().max(1)));
+}
+
+/// Longest message of those that are told by their ends.
+const MESSAGE_BYTES: u64 = 1 << 10;
+
+/// Messages by their ends, each within its bound, and how it ended.
+fn messages(
+    mut decoder: Decoder,
+    input: &[u8],
+    piece: usize,
+) -> (Vec<(Vec<u8>, bool)>, Result<Flow, FrameError>) {
+    let (mut out, mut reply, mut end) = (Vec::new(), Vec::new(), Ok(Flow::Open));
+    let mut all = Vec::new();
+    for part in input.chunks(piece) {
+        end = decoder.decode(part, &mut out, &mut reply);
+        while let Some(message) = decoder.poll_message() {
+            assert!(message.bytes as u64 <= MESSAGE_BYTES);
+            all.push((out.drain(..message.bytes).collect(), message.is_text));
+        }
+        assert!(out.len() as u64 <= MESSAGE_BYTES, "what has not ended is bounded");
+    }
+    (all, end)
 }
 
 fn decode_pieces(

@@ -20,6 +20,9 @@ use std::{
 
 use anyhow::Context as _;
 
+/// What is off by default is tested all the same.
+const FEATURES: &[&str] = &["--features", "tidegate/xdp"];
+
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Totals {
     passed: u64,
@@ -38,11 +41,11 @@ impl fmt::Display for Totals {
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
     let mut totals = Totals::default();
     let mut broken = Vec::new();
-    for workspace in ["Cargo.toml", "fuzz/Cargo.toml"] {
+    for (workspace, features) in [("Cargo.toml", FEATURES), ("fuzz/Cargo.toml", &[][..])] {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut tests = Command::new(cargo);
         tests.args(["test", "--workspace", "--no-fail-fast", "--manifest-path", workspace]);
-        tests.args(arguments).args(["--", "--show-output"]);
+        tests.args(features).args(arguments).args(["--", "--show-output"]);
         let mut counter = RustCounter::default();
         let ended_well = watch(tests.stdout(Stdio::piped()), |line| {
             if counter.show(line) {
