@@ -65,7 +65,7 @@ pub struct Broker {
     /// When retained messages expire, the first of those that this shard knows of.
     retained_at: Option<Instant>,
     /// Routes of topics of late, by hash.
-    routes: Vec<Option<Arc<Route>>>,
+    routes: Vec<Option<Remembered>>,
     admission: Option<Box<dyn Admission>>,
     /// None where nothing outlives the process.
     keeper: Option<Box<keep::Keeper>>,
@@ -76,6 +76,8 @@ pub struct Broker {
     pending: Vec<publish::Pending>,
     /// A packet without subscriber-specific parts, encoded once for many subscribers.
     scratch: Vec<u8>,
+    /// What is forwarded of the message at hand with what is added to it.
+    stamp: Vec<u8>,
     statistics: Statistics,
     sys: sys::Sys,
     /// Part of assigned client identifiers, so that those of two shards and starts differ.
@@ -238,7 +240,15 @@ impl SessionReport {
 }
 
 /// Topics whose routes a shard remembers; a power of two.
-const ROUTES: usize = 1024;
+const ROUTES: usize = 1 << 14;
+
+/// Where the messages of a topic go, and whether the connection that sent the last of them may send there: what carries messages of
+/// many devices is asked about again and again.
+#[derive(Debug)]
+struct Remembered {
+    route: Arc<Route>,
+    decided: Option<(Key, bool)>,
+}
 
 impl Broker {
     /// The shard number `shard` of the node; `seed` makes the names that it gives to clients its own.
@@ -260,7 +270,7 @@ impl Broker {
             peers: (0..shared.shards()).map(|_| Vec::new()).collect(),
             timers,
             retained_at: None,
-            routes: vec![None; ROUTES],
+            routes: (0..ROUTES).map(|_| None).collect(),
             admission: None,
             keeper: None,
             spilling: Spilling::new(shared.budget().clone()),
@@ -268,6 +278,7 @@ impl Broker {
             batch: Batch::default(),
             pending: Vec::new(),
             scratch: Vec::new(),
+            stamp: Vec::new(),
             statistics: Statistics::default(),
             sys: sys::Sys::new(now),
             seed,
@@ -552,8 +563,9 @@ impl Broker {
     /// Where messages of `topic` go: as remembered, if nothing changed.
     fn route(&mut self, topic: &str) -> Arc<Route> {
         let generation = self.shared.generation();
-        let slot = hash(topic) & (ROUTES - 1);
-        let known = self.routes[slot].as_ref().filter(|route| *route.topic == *topic);
+        let slot = slot(topic);
+        let known = self.routes[slot].as_ref().map(|known| &known.route);
+        let known = known.filter(|route| *route.topic == *topic);
         if let Some(route) = known
             && route.generation == generation
         {
@@ -563,8 +575,26 @@ impl Broker {
         let shared = &self.shared;
         let route = shared.routes().route(&topic, shared.shards(), generation, &shared.topics());
         let route = Arc::new(route);
-        self.routes[slot] = Some(route.clone());
+        self.routes[slot] = Some(Remembered { route: route.clone(), decided: None });
         route
+    }
+
+    /// What was decided when `connection` published to `topic` before, if nobody else did since and nothing changed.
+    fn decided(&self, connection: Key, topic: &str) -> Option<(&Arc<Route>, bool)> {
+        let Remembered { route, decided } = self.routes[slot(topic)].as_ref()?;
+        let (by, allowed) = (*decided)?;
+        let holds = by == connection
+            && *route.topic == *topic
+            && route.generation == self.shared.generation();
+        holds.then_some((route, allowed))
+    }
+
+    /// `connection` may publish where `route` leads, or not.
+    fn note_decision(&mut self, connection: Key, route: &Arc<Route>, allowed: bool) {
+        let known = self.routes[slot(&route.topic)].as_mut();
+        if let Some(known) = known.filter(|known| Arc::ptr_eq(&known.route, route)) {
+            known.decided = Some((connection, allowed));
+        }
     }
 
     /// Whether a subscription of `session` to the query topic would be QoS 1 or more.
@@ -586,10 +616,18 @@ fn mark_dirty(key: Key, connection: &mut Connection, dirty: &mut VecDeque<Key>) 
     }
 }
 
-/// FNV-1a: where a topic's route is remembered. Topics that collide only cost a lookup each.
-fn hash(topic: &str) -> usize {
-    let hash = topic.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    (hash ^ hash >> 32) as usize
+/// Where a topic's route is remembered. Topics that collide only cost a lookup each.
+fn slot(topic: &str) -> usize {
+    const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mut words = topic.as_bytes().chunks_exact(8);
+    let mut hash = topic.len() as u64;
+    let mut mix = |word: u64| hash = (hash ^ word).wrapping_mul(FACTOR).rotate_left(32);
+    for word in &mut words {
+        mix(u64::from_le_bytes(word.try_into().expect("a chunk of 8")));
+    }
+    let mut last = [0; 8];
+    let rest = words.remainder();
+    last[..rest.len()].copy_from_slice(rest);
+    mix(u64::from_le_bytes(last));
+    (hash.wrapping_mul(FACTOR) >> 32) as usize & (ROUTES - 1)
 }

@@ -34,7 +34,7 @@ pub use packet::{
     PacketId, Publish, PublishProperties, QoS, RetainHandling, Suback, Subscribe, SubscribeFilter,
     Unsubscribe, UserProperties, Version, Will,
 };
-pub use property::ForwardedProperties;
+pub use property::{ForwardedProperties, put_user_property};
 pub use publish::PublishHead;
 pub use reason::ReasonCode;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate_message::{Action, Instant, Target as Asked};
-use tidegate_wire::mqtt::{ForwardedProperties, PublishHead, QoS, ReasonCode, Version};
+use tidegate_wire::mqtt::{PublishHead, QoS, ReasonCode, Version, put_user_property};
 
 use super::{Broker, Peer, RouteHandle, keep::done, mark_dirty, spill::fallback};
 use crate::{
@@ -455,7 +455,7 @@ impl Broker {
         {
             connection.outbox.data(&mut self.buffers).extend_from_slice(&self.scratch);
         } else {
-            let stamped = stamped(connection, message);
+            let stamped = stamped(connection, message, &mut self.stamp);
             let outgoing = Outgoing { message, qos, retain, dup: false, ids, stamped };
             let size = outgoing.packet_bytes(connection, now);
             if size > connection.packet_bytes_max as usize {
@@ -689,21 +689,38 @@ pub(super) struct Outgoing<'a> {
     pub(super) dup: bool,
     pub(super) ids: &'a [u32],
     /// What is forwarded with [`RECEIVED_PROPERTY`] behind it, where that is wanted.
-    pub(super) stamped: Option<Vec<u8>>,
+    pub(super) stamped: Option<&'a [u8]>,
 }
 
-/// What is forwarded of a message, and when it was received, for connections that want to know.
-pub(super) fn stamped(connection: &Connection, message: &Incoming<'_>) -> Option<Vec<u8>> {
+/// What is forwarded of a message, and when it was received, for connections that want to know; in `scratch`.
+#[inline]
+pub(super) fn stamped<'a>(
+    connection: &Connection,
+    message: &Incoming<'_>,
+    scratch: &'a mut Vec<u8>,
+) -> Option<&'a [u8]> {
     if !connection.stamps_received {
         return None;
     }
-    let mut stamped = message.forwarded.to_vec();
-    let received = message.received.as_nanos().to_string();
-    let user_properties = vec![(RECEIVED_PROPERTY, &*received)];
-    ForwardedProperties { user_properties, ..Default::default() }
-        .encode(&mut stamped)
-        .expect("a number is a short text");
-    Some(stamped)
+    scratch.clear();
+    scratch.extend_from_slice(message.forwarded);
+    let mut digits = [0; 20];
+    let received = decimal(message.received.as_nanos().max(0).cast_unsigned(), &mut digits);
+    put_user_property(RECEIVED_PROPERTY, received, scratch).expect("a number is a short text");
+    Some(scratch)
+}
+
+/// `number` in decimal digits.
+fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &str {
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return std::str::from_utf8(&digits[at..]).expect("digits are ASCII");
+        }
+    }
 }
 
 impl Outgoing<'_> {
@@ -717,7 +734,7 @@ impl Outgoing<'_> {
             topic_alias: None,
             message_expiry: seconds_left(self.message.expires, now),
             subscription_ids: self.ids,
-            forwarded: self.stamped.as_deref().unwrap_or(self.message.forwarded),
+            forwarded: self.stamped.unwrap_or(self.message.forwarded),
             payload_bytes: self.message.payload.len(),
         }
     }

@@ -486,6 +486,9 @@ impl Broker {
     /// Where messages of `topic` go; none if the publisher may not send there.
     #[inline]
     fn allowed_route(&mut self, key: Key, topic: &str) -> Result<Option<Arc<Route>>, Fault> {
+        if let Some((route, allowed)) = self.decided(key, topic) {
+            return Ok(allowed.then(|| route.clone()));
+        }
         let generation = self.shared.generation();
         let connection = self.connections.get_mut(key).expect("it is being received from");
         let recent = &mut connection.recent;
@@ -523,6 +526,7 @@ impl Broker {
         recent.retain(|recent| *recent.route.topic != *topic);
         recent.truncate(RECENT_MAX - 1);
         recent.insert(0, Recent { route: route.clone(), allowed });
+        self.note_decision(key, &route, allowed);
         Ok(allowed.then_some(route))
     }
 }

@@ -239,7 +239,7 @@ impl Broker {
                 retain: queued.retain,
                 dup: queued.is_repeated && queued.qos > QoS::AtMostOnce,
                 ids: queued.ids.as_slice(),
-                stamped: stamped(connection, &incoming),
+                stamped: stamped(connection, &incoming, &mut self.stamp),
             };
             if outgoing.packet_bytes(connection, now) > connection.packet_bytes_max as usize {
                 session.dropped.too_large += 1; // MQTT-3.1.2-25
@@ -330,7 +330,7 @@ impl Broker {
                     retain: queued.retain,
                     dup: is_repeated || queued.is_repeated,
                     ids: queued.ids.as_slice(),
-                    stamped: stamped(connection, &incoming),
+                    stamped: stamped(connection, &incoming, &mut self.stamp),
                 };
                 if outgoing.packet_bytes(connection, now) > connection.packet_bytes_max as usize {
                     // This connection takes less than the one before (MQTT-3.1.2-25).

@@ -343,7 +343,7 @@ impl<'a> ForwardedProperties<'a> {
         put_text_property(id::RESPONSE_TOPIC, self.response_topic, "response topic", out)?;
         put_data_property(id::CORRELATION_DATA, self.correlation_data, "correlation data", out)?;
         for (name, value) in &self.user_properties {
-            put_user(name, value, out)?;
+            put_user_property(name, value, out)?;
         }
         Ok(())
     }
@@ -428,10 +428,15 @@ pub(super) fn put_user_properties(
     properties: &UserProperties,
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
-    properties.iter().try_for_each(|(name, value)| put_user(name, value, out))
+    properties.iter().try_for_each(|(name, value)| put_user_property(name, value, out))
 }
 
-fn put_user(name: &str, value: &str, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+/// Appends a User Property (MQTT 5, section 3.3.2.3.7).
+///
+/// # Errors
+///
+/// `TooLong` and `NullCharacter` for either text; `out` then holds a part of it.
+pub fn put_user_property(name: &str, value: &str, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     out.push(id::USER);
     put_text(name, "user property name", out)?;
     put_text(value, "user property", out)

@@ -76,29 +76,18 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Appends a User Property (MQTT 5, section 3.3.2.3.7).
-pub(super) fn put_user_property(name: &str, value: &str, out: &mut Vec<u8>) {
-    const USER_PROPERTY: u8 = 0x26;
-    out.push(USER_PROPERTY);
-    for text in [name, value] {
-        let length = u16::try_from(text.len()).expect("names are short");
-        out.extend_from_slice(&length.to_be_bytes());
-        out.extend_from_slice(text.as_bytes());
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use tidegate_wire::mqtt::{PacketId, Version};
+    use tidegate_wire::mqtt::{PacketId, Version, put_user_property};
 
     use super::*;
 
     #[test]
     fn attributes_come_back() {
         let mut forwarded = Vec::new();
-        put_user_property("unit", "°C", &mut forwarded);
+        put_user_property("unit", "°C", &mut forwarded).unwrap();
         let mut named = forwarded.clone();
-        put_user_property(NAME_PROPERTY, "edge/plant/1/2", &mut named);
+        put_user_property(NAME_PROPERTY, "edge/plant/1/2", &mut named).unwrap();
         for (qos, retain, expiry, forwarded) in [
             (QoS::AtMostOnce, false, None, &[][..]),
             (QoS::AtLeastOnce, true, Some(3600), &forwarded[..]),

@@ -22,14 +22,14 @@ use tidegate_compress::{DecoderConfig, Message};
 use tidegate_message::Code;
 use tidegate_wire::{
     NodeId, Record, UplinkAck, UplinkOpen,
-    mqtt::{Ack, Packet, PacketId, PublishHead, QoS, ReasonCode},
+    mqtt::{Ack, Packet, PacketId, PublishHead, QoS, ReasonCode, put_user_property},
 };
 use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
     incoming::{Incoming, IncomingError},
-    message::{Attributes, AttributesError, NAME_PROPERTY, put_user_property},
+    message::{Attributes, AttributesError, NAME_PROPERTY},
 };
 use crate::{
     access::Identity,
@@ -424,7 +424,8 @@ impl Publisher {
             self.forwarded.extend_from_slice(forwarded);
             let name_len = self.name.len();
             push_number(&mut self.name, number);
-            put_user_property(NAME_PROPERTY, &self.name, &mut self.forwarded);
+            put_user_property(NAME_PROPERTY, &self.name, &mut self.forwarded)
+                .expect("names of nodes and uplinks are short texts");
             self.name.truncate(name_len);
             forwarded = &self.forwarded;
         }
