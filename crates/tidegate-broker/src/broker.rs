@@ -78,6 +78,8 @@ pub struct Broker {
     scratch: Vec<u8>,
     /// What is forwarded of the message at hand with what is added to it.
     stamp: Vec<u8>,
+    /// Whether it was said that there are too many retained messages.
+    told_unretained: bool,
     statistics: Statistics,
     sys: sys::Sys,
     /// Part of assigned client identifiers, so that those of two shards and starts differ.
@@ -279,6 +281,7 @@ impl Broker {
             pending: Vec::new(),
             scratch: Vec::new(),
             stamp: Vec::new(),
+            told_unretained: false,
             statistics: Statistics::default(),
             sys: sys::Sys::new(now),
             seed,

@@ -42,6 +42,15 @@ impl Outcome {
     }
 }
 
+/// What became of a message that is to be retained.
+enum Retained {
+    Done,
+    /// No memory is left for it.
+    NoRoom,
+    /// There are as many retained messages as may be.
+    Full,
+}
+
 /// Small packets that wait in an output at most, while the kernel takes bytes.
 const OUTBOX_BYTES: usize = 64 << 10;
 /// Sessions that are asked to give memory back for one message.
@@ -92,8 +101,13 @@ impl Broker {
         {
             return Outcome::Refused;
         }
-        if message.retain && !self.retain(message, held) {
-            return Outcome::Refused;
+        if message.retain {
+            match self.retain(message, held) {
+                Retained::Done => {}
+                // Whoever sends it again until it is accepted would do so for ever, and hold up all that is behind it.
+                Retained::Full if self.is_sent_again(message) => self.note_unretained(message),
+                Retained::Full | Retained::NoRoom => return Outcome::Refused,
+            }
         }
         if route.is_empty() {
             return Outcome::Unmatched;
@@ -215,28 +229,45 @@ impl Broker {
         }
     }
 
-    fn retain(&mut self, message: &Incoming<'_>, held: &mut Option<Arc<Message>>) -> bool {
+    fn retain(&mut self, message: &Incoming<'_>, held: &mut Option<Arc<Message>>) -> Retained {
         if message.payload.is_empty() {
             if let Retention::Changed(sequence) = self.shared.retain(message.topic, None) {
                 self.note_retained(message, None, RetainedAs { sequence, client: None });
             }
-            return true;
+            return Retained::Done;
         }
         let kept = self.held(message, held);
         let publisher = message.publisher.filter(|publisher| publisher.shard() == self.shard);
         let session = publisher.and_then(|publisher| self.sessions.get(publisher.key()));
         let client = session.map(|session| session.client_id.clone());
-        let Some(kept) = kept else { return false };
+        let Some(kept) = kept else { return Retained::NoRoom };
         let (held, topic) = (kept.clone(), message.topic);
         let kept = Kept { message: kept, sequence: 0, client: client.clone() };
         let Retention::Changed(sequence) = self.shared.retain(topic, Some(kept)) else {
-            return false;
+            return Retained::Full;
         };
         self.note_retained(message, Some(&held), RetainedAs { sequence, client });
         if let Some(at) = message.expires {
             self.watch_retained(at);
         }
-        true
+        Retained::Done
+    }
+
+    /// Whether the publisher's connection ends with what is not accepted, so that it comes again.
+    fn is_sent_again(&self, message: &Incoming<'_>) -> bool {
+        let publisher = message.publisher.filter(|publisher| publisher.shard() == self.shard);
+        let session = publisher.and_then(|publisher| self.sessions.get(publisher.key()));
+        session.is_some_and(|session| session.config.ends_at_refusal)
+    }
+
+    /// It goes to who subscribes now, and to nobody later.
+    #[cold]
+    fn note_unretained(&mut self, message: &Incoming<'_>) {
+        self.statistics.refused += 1;
+        if !std::mem::replace(&mut self.told_unretained, true) {
+            tracing::warn!(topic = %message.topic, retained = self.shared.retained_count(),
+                "delivered but not retained: there are as many retained messages as may be; others like it are counted only");
+        }
     }
 
     /// The message, held; none and counted if there is no room for it.

@@ -304,6 +304,24 @@ fn topics_with_retained_messages_are_limited() {
 }
 
 #[test]
+fn what_is_sent_again_until_it_is_taken_goes_on_without_being_retained() {
+    each_with(BrokerConfig { retained_max: 1, ..settings() }, |world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "#", AtLeastOnce);
+        let ends = SessionConfig { ends_at_refusal: true, ..settings().session };
+        let p = world.join_with(v5("p"), ends);
+        for topic in ["a", "b", "c"] {
+            let id = world.publish(p, retained(topic, AtLeastOnce, topic)).unwrap();
+            assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS, "{topic}");
+        }
+        assert!(world.is_open(p));
+        assert_eq!(world.texts(s), ["a", "b", "c"]);
+        assert_eq!(world.shared.retained_count(), 1);
+        assert_eq!(world.shared.retained_message(world.now, "a").map(|m| m.payload.len()), Some(1));
+    });
+}
+
+#[test]
 fn no_local_holds_for_the_client_whatever_its_session() {
     // MQTT-3.8.3-3
     each(|world| {
