@@ -262,6 +262,10 @@ impl Local {
     fn read(&mut self) -> io::Result<bool> {
         self.input.drain(..self.read);
         self.read = 0;
+        if self.input.is_empty() {
+            // What one long packet needed is not kept for ever.
+            self.input.shrink_to(4 * READ_BYTES);
+        }
         self.input.reserve(READ_BYTES);
         match self.socket.try_read_buf(&mut self.input) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),

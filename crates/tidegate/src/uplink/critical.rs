@@ -159,8 +159,7 @@ impl Critical {
         }
         if self.rest.is_empty() {
             self.cap.refill(now);
-            let is_far = self.sent_bytes - self.acknowledged_bytes >= FLIGHT_BYTES_MAX;
-            if is_far || self.credit <= 0 || self.cap.tokens <= 0.0 {
+            if !self.may_begin() || self.cap.tokens <= 0.0 {
                 return None;
             }
             let message = self.window.get(self.next)?;
@@ -178,9 +177,14 @@ impl Critical {
         Some(CriticalPart { number, more, bytes })
     }
 
+    /// Whether another message may go, as far as the link and the other node are concerned.
+    fn may_begin(&self) -> bool {
+        self.credit > 0 && self.sent_bytes - self.acknowledged_bytes < FLIGHT_BYTES_MAX
+    }
+
     /// When to ask for a message again, if nothing else happens.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let waits = self.is_up && self.credit > 0 && self.next < self.window.end();
+        let waits = self.is_up && self.may_begin() && self.next < self.window.end();
         waits.then(|| self.cap.ready_at())
     }
 }
@@ -269,6 +273,24 @@ mod tests {
         }
         // A second's worth at once, and one each second.
         assert!((109_000..=110_200).contains(&sent), "{sent}");
+    }
+
+    #[test]
+    fn a_peer_that_acknowledges_nothing_is_waited_for_and_not_asked_again() {
+        let mut critical = critical(1 << 30);
+        while !critical.is_full() {
+            critical.take(message(&[7; 990]), None);
+        }
+        let (mut bytes, mut last) = (0, 0);
+        while let Some(part) = critical.poll_part(Instant::EPOCH) {
+            bytes += part.bytes.len();
+            last = part.number;
+        }
+        assert!((FLIGHT_BYTES_MAX as usize..FLIGHT_BYTES_MAX as usize + 1000).contains(&bytes));
+        assert_eq!(critical.poll_timeout(), None, "time changes nothing");
+        critical.acknowledge(last, |_| ()).expect("they were sent");
+        critical.batches(0, false);
+        assert!(critical.poll_timeout().is_some());
     }
 
     #[test]

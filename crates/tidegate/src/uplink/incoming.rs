@@ -65,6 +65,10 @@ pub(super) enum IncomingError {
     Gap { expected: u64, found: u64 },
     #[error("batch {sequence} came, but {expected} is expected and {AHEAD_MAX} wait for it")]
     TooFar { sequence: u64, expected: u64 },
+    #[error(
+        "batch {sequence} of epoch {epoch} came again: batch {expected} of epoch {current} is expected"
+    )]
+    Replayed { epoch: u64, sequence: u64, current: u64, expected: u64 },
     #[error("critical message {number} is none")]
     Critical { number: u64 },
     #[error("critical message {number} of over {CRITICAL_BYTES_MAX} bytes")]
@@ -135,9 +139,15 @@ impl Incoming {
     /// A batch came; [`Incoming::poll`] has what can be read now.
     ///
     /// # Errors
-    /// [`IncomingError::TooFar`].
+    /// [`IncomingError::TooFar`] and [`IncomingError::Replayed`]: the connection must end.
     pub(super) fn batch(&mut self, record: SensorBatch, body: Bytes) -> Result<(), IncomingError> {
         let expected = self.expected(record.epoch);
+        let SensorBatch { epoch, sequence, .. } = record;
+        let current = self.decoder.epoch();
+        // No link brings a batch twice; what is behind it would wait for ever.
+        if sequence < expected || self.is_begun && epoch < current {
+            return Err(IncomingError::Replayed { epoch, sequence, current, expected });
+        }
         let is_full = self.ahead.len() >= AHEAD_MAX || self.ahead_bytes >= AHEAD_BYTES_MAX;
         if is_full && record.sequence != expected {
             return Err(IncomingError::TooFar { sequence: record.sequence, expected });

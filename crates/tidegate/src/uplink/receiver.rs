@@ -19,7 +19,7 @@ use std::{
 use tidegate_broker::SessionConfig;
 use tidegate_client::ApiError;
 use tidegate_compress::{DecoderConfig, Message};
-use tidegate_message::Code;
+use tidegate_message::{Code, TopicError, check_topic_name};
 use tidegate_wire::{
     NodeId, Record, UplinkAck, UplinkOpen,
     mqtt::{Ack, Packet, PacketId, PublishHead, QoS, ReasonCode, put_user_property},
@@ -44,6 +44,8 @@ use crate::{
 const OPEN_MAX: Duration = Duration::from_secs(5);
 /// Uplinks whose state is kept; of those without a link the one that was quiet for longest goes first.
 const ENDPOINTS_MAX: usize = 256;
+/// Uplinks of one node: what it may claim of them.
+const ENDPOINTS_OF_NODE_MAX: usize = 16;
 /// Messages of QoS 1 that wait for the broker, and bytes that wait to be written to it: beyond either, the link is not read.
 const UNDER_WAY_MAX: usize = 32 << 10;
 const UNWRITTEN_BYTES_MAX: usize = 4 << 20;
@@ -79,15 +81,20 @@ impl Receivers {
         self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The endpoint of an uplink, which a link of before no longer serves, and what ends this one.
-    fn take_over(&self, key: &Key) -> (Arc<AsyncMutex<Endpoint>>, CancellationToken) {
+    /// The endpoint of an uplink, which a link of before no longer serves, and what ends this one; none if there are too many that
+    /// have links.
+    fn take_over(&self, key: &Key) -> Option<(Arc<AsyncMutex<Endpoint>>, CancellationToken)> {
         let mut endpoints = self.endpoints();
         let used = endpoints.values().map(|entry| entry.used).max().unwrap_or(0) + 1;
-        if endpoints.len() >= ENDPOINTS_MAX && !endpoints.contains_key(key) {
-            let idle =
-                endpoints.iter().filter(|(_, entry)| Arc::strong_count(&entry.endpoint) == 1);
-            let oldest = idle.min_by_key(|(_, entry)| entry.used).map(|(key, _)| key.clone());
-            if let Some(oldest) = oldest {
+        if !endpoints.contains_key(key) {
+            let of_node = endpoints.keys().filter(|(node, _)| *node == key.0).count();
+            let is_crowded = of_node >= ENDPOINTS_OF_NODE_MAX;
+            if is_crowded || endpoints.len() >= ENDPOINTS_MAX {
+                let idle = endpoints.iter().filter(|((node, _), entry)| {
+                    Arc::strong_count(&entry.endpoint) == 1 && (!is_crowded || *node == key.0)
+                });
+                let oldest = idle.min_by_key(|(_, entry)| entry.used);
+                let oldest = oldest.map(|(key, _)| key.clone())?;
                 tracing::info!(uplink = oldest.1, "state given up for want of room");
                 endpoints.remove(&oldest);
             }
@@ -100,7 +107,7 @@ impl Receivers {
         entry.used = used;
         entry.serving.cancel();
         entry.serving = CancellationToken::new();
-        (entry.endpoint.clone(), entry.serving.clone())
+        Some((entry.endpoint.clone(), entry.serving.clone()))
     }
 
     /// Serves a link that has introduced itself as an uplink until it ends or `stop`.
@@ -130,7 +137,12 @@ impl Receivers {
                 return Err(refuse(Code::LINK_PROTOCOL, text));
             }
         };
-        let (endpoint, over) = self.take_over(&(identity.key, open.name.clone()));
+        let Some((endpoint, over)) = self.take_over(&(identity.key, open.name.clone())) else {
+            let text = format!(
+                "this node serves {ENDPOINTS_OF_NODE_MAX} uplinks of one node and {ENDPOINTS_MAX} in all, and has that many"
+            );
+            return Err(refuse(Code::LIMIT_REACHED, text));
+        };
         let mut endpoint = endpoint.lock().await;
         let ended = tokio::select! {
             () = stop.cancelled() => Ok(()),
@@ -161,6 +173,8 @@ enum Ended {
     Attributes(#[from] AttributesError),
     #[error("the topic of a message is not UTF-8")]
     Topic,
+    #[error("a message has a topic that there cannot be")]
+    TopicName(#[from] TopicError),
     #[error("this node's broker is out of reach")]
     Local(#[from] LocalError),
     #[error("this node has no room for a message now; it is to be sent again")]
@@ -172,9 +186,11 @@ impl Ended {
         match self {
             Self::Link(error) => error.code(),
             Self::Incoming(IncomingError::Room { .. }) | Self::NoRoom => Code::LIMIT_REACHED,
-            Self::Incoming(_) | Self::Misplaced(_) | Self::Attributes(_) | Self::Topic => {
-                Code::LINK_PROTOCOL
-            }
+            Self::Incoming(_)
+            | Self::Misplaced(_)
+            | Self::Attributes(_)
+            | Self::Topic
+            | Self::TopicName(_) => Code::LINK_PROTOCOL,
             Self::Local(_) => Code::INTERNAL,
         }
     }
@@ -183,11 +199,14 @@ impl Ended {
     fn loses_all(&self) -> bool {
         match self {
             Self::Link(_) => false,
-            // The codec has forgotten what the batch named, and no more.
-            Self::Incoming(error) => !matches!(error, IncomingError::Decode { .. }),
+            // The codec has forgotten what the batch named, and no more; what came again was not even looked at.
+            Self::Incoming(error) => {
+                !matches!(error, IncomingError::Decode { .. } | IncomingError::Replayed { .. })
+            }
             Self::Misplaced(_)
             | Self::Attributes(_)
             | Self::Topic
+            | Self::TopicName(_)
             | Self::Local(_)
             | Self::NoRoom => true,
         }
@@ -377,7 +396,12 @@ impl Publisher {
             receive_maximum: NonZeroU16::MAX,
             packet_bytes_max: 64 << 10,
             // What is refused is sent again, with all that came after it.
-            session: SessionConfig { ends_at_refusal: true, ..SessionConfig::default() },
+            // The lower node has said which topics there may be.
+            session: SessionConfig {
+                ends_at_refusal: true,
+                topic_levels_max: usize::from(u16::MAX),
+                ..SessionConfig::default()
+            },
             filters: Vec::new(),
         };
         let (local, _) = Local::connect(connector, options).await?;
@@ -415,6 +439,7 @@ impl Publisher {
 
     fn publish(&mut self, message: Message<'_>, names: bool) -> Result<(), Ended> {
         let topic = std::str::from_utf8(message.topic).map_err(|_| Ended::Topic)?;
+        check_topic_name(topic, usize::from(u16::MAX))?;
         let attributes = Attributes::of(message.attributes)?;
         let number = self.next;
         self.next += 1;

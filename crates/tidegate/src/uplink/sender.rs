@@ -22,7 +22,7 @@ use tidegate_message::{Code, Identity, IdentityKind, Instant, topic_matches};
 use tidegate_wire::{
     BootId, CriticalPart, Features, Hello, Record, Role, SensorBatch, UplinkAck, UplinkOpen,
     UplinkReady,
-    mqtt::{Publish, PublishHead, QoS},
+    mqtt::{self, Publish, PublishHead, QoS},
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -49,8 +49,8 @@ use crate::{
 
 /// Longest wait for the other node's answers when a link begins.
 const GREETING_MAX: Duration = Duration::from_secs(5);
-/// Longest message that an uplink carries, with its packet around it.
-const PACKET_BYTES_MAX: u32 = 16 << 20;
+/// Longest packet that is read, the protocol's: what is too long to be carried is named and counted, which the broker would not do.
+const PACKET_BYTES_MAX: u32 = mqtt::PACKET_BYTES_MAX as u32;
 /// Messages under way from the broker.
 const RECEIVE_MAXIMUM: NonZeroU16 = NonZeroU16::MAX;
 /// How often it says what it did, on [`super::state_topic`].
@@ -108,6 +108,13 @@ struct Up {
     /// Its writers, and what ends it.
     _tasks: JoinSet<()>,
     since: Instant,
+}
+
+/// What the link has no room for.
+#[derive(Clone, Copy, Default)]
+struct Blocked {
+    lane: bool,
+    bulk: bool,
 }
 
 /// What happened to a phase.
@@ -323,10 +330,14 @@ impl Life<'_> {
     /// Sends what may go, then waits for something to happen and deals with it.
     async fn turn(&mut self) -> Result<(), LocalError> {
         let now = clock::now();
-        let is_blocked = self.send(now);
+        let blocked = self.send(now);
         self.count();
         let says_at = self.say(now)?;
-        let wakes = [self.outgoing.poll_timeout(), self.critical.poll_timeout(), Some(says_at)];
+        // What waits for room in the link is not a matter of time.
+        let batches_at = self.outgoing.poll_timeout().filter(|_| !blocked.bulk);
+        let parts_at = self.critical.poll_timeout().filter(|_| !blocked.lane);
+        let is_blocked = blocked.bulk || blocked.lane;
+        let wakes = [batches_at, parts_at, Some(says_at)];
         let wake_at = wakes.into_iter().flatten().min();
         let reads = !self.outgoing.is_full();
         let reads_urgent = !self.critical.is_full();
@@ -351,20 +362,20 @@ impl Life<'_> {
         Ok(())
     }
 
-    /// Hands the link what may go; whether more would go if the link had room.
-    fn send(&mut self, now: Instant) -> bool {
-        let Phase::Up(up) = &self.phase else { return false };
-        let blocked_lane = loop {
+    /// Hands the link what may go; of what more would go if the link had room.
+    fn send(&mut self, now: Instant) -> Blocked {
+        let Phase::Up(up) = &self.phase else { return Blocked::default() };
+        let lane = loop {
             let Ok(permit) = up.lane.try_reserve() else { break true };
             let Some(part) = self.critical.poll_part(now) else { break false };
             permit.send(part);
         };
-        let blocked_bulk = loop {
+        let bulk = loop {
             let Ok(permit) = up.bulk.try_reserve() else { break true };
             let Some(batch) = self.outgoing.poll_batch(now) else { break false };
             permit.send(batch);
         };
-        blocked_lane || blocked_bulk
+        Blocked { lane, bulk }
     }
 
     fn happened(&mut self, event: Event) {

@@ -380,3 +380,45 @@ fn batches_close_by_age_by_size_and_when_no_more_comes() {
     }
     assert!((3..=5).contains(&sent), "{sent}");
 }
+
+#[test]
+fn a_batch_that_comes_again_ends_the_link_and_costs_nothing() {
+    let mut outgoing = Outgoing::new(config(Compression::None, false), 1);
+    let mut incoming = Incoming::new(DecoderConfig::default());
+    let ready = incoming.open(&open()).expect("there is room");
+    outgoing.connected(Instant::EPOCH, &ready, 1).expect("it knows nothing");
+    let mut batches = Vec::new();
+    for number in 0..3_u64 {
+        let at = Instant::EPOCH + Duration::from_secs(number);
+        let text = number.to_string();
+        let message = Message { topic: b"a", attributes: b"\x01", payload: text.as_bytes() };
+        outgoing.take(at, message, None).expect("it is short");
+        let later = at + Duration::from_millis(500);
+        batches.push(outgoing.poll_batch(later).expect("it is due"));
+    }
+    let came = |incoming: &mut Incoming| {
+        let mut came = 0;
+        while let Some(fresh) = incoming.poll().expect("it is whole") {
+            came += fresh.iter().count();
+        }
+        came
+    };
+    for (record, body) in &batches[..2] {
+        incoming.batch(*record, body.clone()).expect("it is the next");
+        assert_eq!(came(&mut incoming), 1);
+    }
+    let (first, body) = &batches[0];
+    let epoch = first.epoch;
+    let error = incoming.batch(*first, body.clone()).expect_err("it came before");
+    let expected = IncomingError::Replayed { epoch, sequence: 0, current: epoch, expected: 2 };
+    assert_eq!(error, expected);
+    let old = SensorBatch { epoch: epoch - 1, ..*first };
+    let error = incoming.batch(old, body.clone()).expect_err("that epoch is over");
+    assert!(matches!(error, IncomingError::Replayed { sequence: 0, expected: 0, .. }), "{error}");
+    // The next link goes on where this one was.
+    let ready = incoming.open(&open()).expect("there is room");
+    assert_eq!((ready.next, ready.resume.map(|resume| resume.sequence)), (Some(2), Some(2)));
+    let (record, body) = &batches[2];
+    incoming.batch(*record, body.clone()).expect("it is the next");
+    assert_eq!(came(&mut incoming), 1);
+}
