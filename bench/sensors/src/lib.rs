@@ -3,6 +3,7 @@
 //! ```text
 //!  messages: made up by tidegate-load, or RIoTBench's sample rows ──▶ codec, cold: encoders and decoders in memory, one thread
 //!  datagrams over loopback ──▶ udp: what receives them, by itself and in front of a broker
+//!  edge ── datagrams over loopback ──▶ host, a thread each ──▶ ways, co_running: the paper's comparison
 //!  devices over MQTT ──▶ two nodes of the program ──▶ chain, urgent, endure: CPU above, alarms, nothing lost
 //! ```
 //!
@@ -11,6 +12,7 @@
 use std::path::PathBuf;
 
 pub mod chain;
+pub mod co_running;
 pub mod codec;
 pub mod cold;
 pub mod devices;
@@ -22,6 +24,7 @@ pub mod node;
 pub mod peers;
 pub mod udp;
 pub mod urgent;
+pub mod ways;
 
 /// How often a group measures, and with what.
 #[derive(Clone, Debug)]

@@ -50,11 +50,32 @@ impl Messages {
         Ok(messages)
     }
 
-    fn push(&mut self, topic: &[u8], payload: &[u8]) {
+    /// Appends a message.
+    pub fn push(&mut self, topic: &[u8], payload: &[u8]) {
         self.bytes.extend_from_slice(topic);
         let topic_end = self.bytes.len() as u32;
         self.bytes.extend_from_slice(payload);
         self.ends.push((topic_end, self.bytes.len() as u32));
+    }
+
+    /// Forgets all, and keeps the room.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    /// One of them.
+    ///
+    /// # Panics
+    /// There are not so many.
+    pub fn message(&self, index: usize) -> Message<'_> {
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before].1 as usize);
+        let (topic_end, end) = (self.ends[index].0 as usize, self.ends[index].1 as usize);
+        Message {
+            topic: &self.bytes[start..topic_end],
+            attributes: &[],
+            payload: &self.bytes[topic_end..end],
+        }
     }
 
     /// How many there are.

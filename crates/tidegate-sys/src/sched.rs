@@ -44,21 +44,27 @@ pub fn processors() -> Result<Vec<usize>, SchedError> {
     }
 }
 
+/// Lets the calling thread run on `processor` alone.
+///
+/// # Errors
+/// [`SchedError::Processor`] if there is no such processor for this thread.
+pub fn keep_to(processor: usize) -> Result<(), SchedError> {
+    let refused = |source| SchedError::Processor { processor, source };
+    let set = only(processor).map_err(refused)?;
+    // SAFETY: `set` is valid for the length of this call; 0 means this thread.
+    match unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) } {
+        0 => Ok(()),
+        _ => Err(refused(io::Error::last_os_error())),
+    }
+}
+
 /// Lets the calling thread run on `processor` alone, and only when nothing else wants to (`SCHED_IDLE`).
 ///
 /// # Errors
 /// [`SchedError::Background`] if there is no such processor for this thread, or the kernel refuses.
 pub fn background(processor: usize) -> Result<(), SchedError> {
     let refused = |source| SchedError::Background { processor, source };
-    if processor >= libc::CPU_SETSIZE as usize {
-        return Err(refused(io::Error::from_raw_os_error(libc::EINVAL)));
-    }
-    // SAFETY: as in `processors`; `processor` is inside the set.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = mem::zeroed();
-        libc::CPU_SET(processor, &mut set);
-        set
-    };
+    let set = only(processor).map_err(refused)?;
     let param = libc::sched_param { sched_priority: 0 };
     // SAFETY: `set` and `param` are valid for the length of these calls; 0 means this thread.
     let done = unsafe {
@@ -66,6 +72,19 @@ pub fn background(processor: usize) -> Result<(), SchedError> {
             && libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) == 0
     };
     if done { Ok(()) } else { Err(refused(io::Error::last_os_error())) }
+}
+
+/// The set of one processor.
+fn only(processor: usize) -> io::Result<libc::cpu_set_t> {
+    if processor >= libc::CPU_SETSIZE as usize {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: as in `processors`; `processor` is inside the set.
+    Ok(unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        libc::CPU_SET(processor, &mut set);
+        set
+    })
 }
 
 /// Has the calling thread, and threads that it starts from now on, run in short turns: from Linux 6.12 on, such a thread that wakes
@@ -163,6 +182,14 @@ pub enum SchedError {
         /// Why.
         source: io::Error,
     },
+    /// The kernel refused to keep a thread to one processor.
+    #[error("processor {processor} refused")]
+    Processor {
+        /// The processor asked for.
+        processor: usize,
+        /// Why.
+        source: io::Error,
+    },
     /// The kernel refused to make a thread one of the background.
     #[error("idle priority on processor {processor} refused")]
     Background {
@@ -228,6 +255,18 @@ mod tests {
             background(last).expect("idle priority is free to all");
             assert_eq!(super::processors().expect("the kernel says"), [last]);
             assert!(matches!(background(usize::MAX), Err(SchedError::Background { .. })));
+        })
+        .join()
+        .expect("the thread ends in order");
+    }
+
+    #[test]
+    fn a_thread_keeps_to_its_processor() {
+        std::thread::spawn(|| {
+            let first = processors().expect("the kernel says")[0];
+            keep_to(first).expect("it may run there");
+            assert_eq!(super::processors().expect("the kernel says"), [first]);
+            assert!(matches!(keep_to(usize::MAX), Err(SchedError::Processor { .. })));
         })
         .join()
         .expect("the thread ends in order");
