@@ -261,6 +261,8 @@ pub struct SinkReport {
     pub refused: u64,
     /// Of these, those that lie in the dead letter topic.
     pub dead_lettered: u64,
+    /// Of these, those that are gone though there is a dead letter topic: nobody subscribes to it, or the broker refuses them.
+    pub lost: u64,
     /// Tries that failed as a whole.
     pub failures: u64,
     /// Messages of QoS 0 that came while two batches were full.
@@ -274,6 +276,7 @@ struct Counters {
     batches: AtomicU64,
     refused: AtomicU64,
     dead_lettered: AtomicU64,
+    lost: AtomicU64,
     failures: AtomicU64,
     dropped: AtomicU64,
     is_up: AtomicBool,
@@ -288,6 +291,7 @@ impl Counters {
             batches: count(&self.batches),
             refused: count(&self.refused),
             dead_lettered: count(&self.dead_lettered),
+            lost: count(&self.lost),
             failures: count(&self.failures),
             dropped: count(&self.dropped),
         }
@@ -371,11 +375,12 @@ impl Drop for Sink {
 
 impl fmt::Display for SinkReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { messages, bytes, batches, refused, dead_lettered, failures, dropped } = self;
+        let Self { messages, bytes, batches, refused, dead_lettered, lost, failures, dropped } =
+            self;
         write!(
             f,
             "{messages} messages of {bytes} bytes taken in {batches} batches, {refused} refused, {dead_lettered} of them dead \
-             letters, {failures} failures, {dropped} of QoS 0 dropped"
+             letters and {lost} lost, {failures} failures, {dropped} of QoS 0 dropped"
         )
     }
 }

@@ -155,7 +155,7 @@ impl Udp {
                 }
             }
             if !self.out.is_empty() {
-                self.write(&live.settings, stop);
+                self.write(&live.settings, stop, &beat);
             }
             self.count();
             if now.since(looked) >= LOOK {
@@ -261,9 +261,11 @@ impl Udp {
     }
 
     /// Writes what there is to the broker, and waits until it has been taken, or until `stop`.
-    fn write(&mut self, settings: &IngestSettings, stop: &CancellationToken) {
+    fn write(&mut self, settings: &IngestSettings, stop: &CancellationToken, beat: &impl Fn()) {
         let mut rest = &self.out[..];
         while !rest.is_empty() && !stop.is_cancelled() {
+            // Who waits for the broker hangs no more than who waits for datagrams.
+            beat();
             if self.broker.is_none() {
                 match connect(&self.context, settings) {
                     Ok(socket) => self.broker = Some(socket),

@@ -12,6 +12,7 @@ use std::{
 use tidegate_broker::{Overflow, SessionConfig, schedule::Policy};
 use tidegate_client::ApiError;
 use tidegate_message::Code;
+use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 
 use super::{SinkError, SinkKind, SinkSettings};
 use crate::{
@@ -21,6 +22,8 @@ use crate::{
 
 /// What waits for a sink at most, where nothing else is said.
 const QUEUE_MESSAGES_MAX: u32 = 1_000_000;
+/// What a dead letter may say beside the message: a topic, a reason, names.
+const LETTER_BYTES: u32 = 192 << 10;
 
 /// The sinks that `config` describes; what waits for them is bounded like that of `usual` sessions.
 ///
@@ -136,6 +139,8 @@ fn sink(
         inflight_max: Some(under_way_max),
         inflight_bytes_max: Some(batch_bytes.saturating_mul(2)),
         stamps_received: true,
+        // A dead letter says more than the message did that may have been as long as any.
+        packet_bytes_max: usual.packet_bytes_max.saturating_add(LETTER_BYTES).min(PACKET_BYTES_MAX),
         ..usual.clone()
     };
     Ok(SinkSettings {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{PacketId, QoS};
 
-/// The user property by which a message is known wherever it comes: `NODE/EPOCH/SEQUENCE`.
+/// The user property by which a message is known wherever it comes: `NODE/UPLINK/LIFE/NUMBER`.
 pub const ID_PROPERTY: &str = "tidegate-id";
 
 /// A message on its way to a destination.

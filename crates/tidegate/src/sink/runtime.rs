@@ -394,12 +394,15 @@ impl Runtime {
                     self.letters.pauses_until = Some(Instant::now() + LETTER_PAUSE);
                     return;
                 }
-                if reason.is_failure() {
+                let is_lost = reason.is_failure() || reason == ReasonCode::NO_MATCHING_SUBSCRIBERS;
+                let counter =
+                    if is_lost { &self.counters.lost } else { &self.counters.dead_lettered };
+                // What befalls one befalls many.
+                if is_lost && counter.load(Ordering::Relaxed) == 0 {
                     tracing::error!(sink = %self.settings.name, topic = %letter.record.topic, %reason,
-                        "a dead letter was refused as well: this message is lost");
-                } else {
-                    add(&self.counters.dead_lettered, 1);
+                        "a dead letter finds nobody who keeps it: this message is lost, and others like it are counted only");
                 }
+                add(counter, 1);
                 if let Some(id) = letter.record.packet_id {
                     session.acknowledge(id);
                 }

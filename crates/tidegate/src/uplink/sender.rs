@@ -50,7 +50,7 @@ use crate::{
 /// Longest wait for the other node's answers when a link begins.
 const GREETING_MAX: Duration = Duration::from_secs(5);
 /// Longest packet that is read, the protocol's: what is too long to be carried is named and counted, which the broker would not do.
-const PACKET_BYTES_MAX: u32 = mqtt::PACKET_BYTES_MAX as u32;
+const PACKET_BYTES_MAX: u32 = mqtt::PACKET_BYTES_MAX;
 /// Messages under way from the broker.
 const RECEIVE_MAXIMUM: NonZeroU16 = NonZeroU16::MAX;
 /// How often it says what it did, on [`super::state_topic`].

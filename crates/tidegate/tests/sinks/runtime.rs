@@ -184,6 +184,24 @@ fn one_in_a_thousand_is_refused_and_the_others_arrive_as_they_would_have() {
 }
 
 #[test]
+fn dead_letters_that_nobody_keeps_are_counted_as_lost_and_hold_up_nothing() {
+    let server = server(BrokerConfig::default());
+    let (destination, seen) = Scripted::new(&[], |payload| payload == b"bad");
+    let lettered = SinkSettings { dead_letter: Some("dead".to_owned()), ..settings("a") };
+    let sink = Sink::start_with(lettered, destination, server.connector()).unwrap();
+    ready(&server, "test");
+    let mut publisher = client(&server, "publisher");
+    for text in ["1", "bad", "2", "bad", "3"] {
+        publish(&mut publisher, "a", text.as_bytes());
+    }
+    until("the others were taken", || sink.report().messages == 3);
+    until("the letters are lost", || sink.report().lost == 2);
+    assert_eq!(seen.texts("a"), ["1", "2", "3"]);
+    let report = sink.stop();
+    assert_eq!((report.refused, report.dead_lettered, report.lost), (2, 0, 2));
+}
+
+#[test]
 fn without_a_dead_letter_topic_what_is_refused_is_counted_and_does_not_come_again() {
     let server = server(BrokerConfig::default());
     let (destination, seen) = Scripted::new(&[], |payload| payload == b"bad");
