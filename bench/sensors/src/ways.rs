@@ -368,16 +368,18 @@ fn latency(
         for run in 0..plan.runs {
             let trial = trial(workload, way, Pace::Even(rate), times.latency);
             let outcome = trial::run(&trial, feed)?;
-            let samples = outcome.latencies.first().context("there is an application")?.clone();
+            let samples = outcome.latencies.first().context("there is an application")?;
+            // Of a trial that was ended there is only the beginning.
+            let samples = if outcome.is_hopeless { &[][..] } else { samples };
             lost = lost.max(outcome.lost as f64 / outcome.published as f64);
-            let [min, p25, p75, p99, max] = spread(&samples);
+            let [min, p25, p75, p99, max] = spread(samples);
             let count = samples.len();
             writeln!(
                 table,
                 "{workload},{},{run},{rate:.0},{min:.1},{p25:.1},{p75:.1},{p99:.1},{max:.1},{count}",
                 way.name()
             )?;
-            runs.push(spread(&samples));
+            runs.push(spread(samples));
         }
         let column = |index: usize| runs.iter().map(|run| run[index]).collect::<Vec<_>>();
         if way == Way::Baseline {

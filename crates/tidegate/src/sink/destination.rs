@@ -10,7 +10,8 @@ use super::record::Batch;
 #[async_trait]
 pub trait Destination: Send + fmt::Debug {
     /// Takes a batch, as durably as the destination claims, and says which of its messages it refuses for good; all others are
-    /// taken when it returns. The order of a topic's messages is that of the batch.
+    /// taken when it returns. The order of a topic's messages is that of the batch. It is given the time of
+    /// [`SinkSettings::timeout`](super::SinkSettings::timeout) from one [`Batch::step`] to the next.
     ///
     /// # Errors
     /// [`Trouble`]: it is not known that any of it was taken, and the same batch comes again.

@@ -108,6 +108,7 @@ impl Destination for Influx {
                 continue;
             }
             let answer = self.post(lines.bytes(&part)).await?;
+            batch.step();
             match answer.status() {
                 status if status.is_success() => {}
                 StatusCode::BAD_REQUEST

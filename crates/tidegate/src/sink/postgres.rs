@@ -117,6 +117,8 @@ pub(super) struct Postgres {
 /// A connection, prepared.
 struct Connection {
     client: Client,
+    /// How a row that is there already by its `id` is passed over; a row that breaks another rule is refused.
+    unless_there: String,
     /// What moves its bytes.
     _driver: AbortOnDropHandle<()>,
 }
@@ -146,7 +148,11 @@ impl Postgres {
                 (client, tokio::spawn(drive(connection)))
             }
         };
-        let connection = Connection { client, _driver: AbortOnDropHandle::new(driver) };
+        let mut connection = Connection {
+            client,
+            unless_there: String::new(),
+            _driver: AbortOnDropHandle::new(driver),
+        };
         let PostgresSettings { table, index, create, .. } = &self.settings;
         if *create {
             let sql = format!(
@@ -159,11 +165,28 @@ impl Postgres {
         let stage = "CREATE TEMPORARY TABLE tidegate_stage (time timestamptz, topic text, payload bytea, qos smallint, id text)";
         let made = connection.client.batch_execute(stage).await;
         made.map_err(|error| Trouble::of("no temporary table can be made", error))?;
+        // Of a hypertable it is the one of (id, time), which names what there is of `id` as well.
+        let unique = format!(
+            "SELECT string_agg(quote_ident(a.attname), ', ') FROM pg_index i \
+             CROSS JOIN LATERAL unnest(i.indkey) AS k(number) \
+             JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number \
+             WHERE i.indrelid = to_regclass('{}') AND i.indisunique AND i.indisvalid AND i.indimmediate \
+             AND i.indpred IS NULL AND i.indexprs IS NULL AND i.indnatts = i.indnkeyatts \
+             GROUP BY i.indexrelid HAVING bool_or(a.attname = 'id') ORDER BY count(*) LIMIT 1",
+            table.replace('\'', "''")
+        );
+        let found = connection.client.query_opt(&*unique, &[]).await;
+        let found =
+            found.map_err(|error| Trouble::of(format!("{table} cannot be looked at"), error))?;
+        if let Some(columns) = found.and_then(|row| row.get::<_, Option<String>>(0)) {
+            connection.unless_there = format!("ON CONFLICT ({columns}) DO NOTHING");
+        }
         Ok(connection)
     }
 
     /// Stores all that can be stored in one transaction, and says what cannot.
-    async fn store(&self, client: &Client, records: &[Record]) -> Result<Vec<Refusal>, Error> {
+    async fn store(&self, connection: &Connection, batch: &Batch) -> Result<Vec<Refusal>, Error> {
+        let (client, records) = (&connection.client, batch.records());
         // What is checked at the end of a transaction is checked at once, so that it is known which row it is.
         client.batch_execute("BEGIN; SET CONSTRAINTS ALL IMMEDIATE").await?;
         let mut refusals = Vec::new();
@@ -171,7 +194,9 @@ impl Postgres {
         let mut parts: Vec<_> = std::iter::once(0..records.len()).collect();
         while let Some(part) = parts.pop() {
             client.batch_execute("SAVEPOINT part").await?;
-            match self.copy(client, &records[part.clone()]).await {
+            let copied = self.copy(connection, &records[part.clone()]).await;
+            batch.step();
+            match copied {
                 Ok(()) => client.batch_execute("RELEASE SAVEPOINT part").await?,
                 Err(error) => {
                     let Some(reason) = refusal(&error) else { return Err(error) };
@@ -190,8 +215,8 @@ impl Postgres {
         Ok(refusals)
     }
 
-    async fn copy(&self, client: &Client, records: &[Record]) -> Result<(), Error> {
-        let table = &self.settings.table;
+    async fn copy(&self, connection: &Connection, records: &[Record]) -> Result<(), Error> {
+        let (table, Connection { client, unless_there, .. }) = (&self.settings.table, connection);
         // What has no name of its own cannot be there already.
         let is_staged = records.iter().any(|record| record.id.is_some());
         let into = if is_staged { "tidegate_stage" } else { table };
@@ -210,7 +235,7 @@ impl Postgres {
         if is_staged {
             client
                 .batch_execute(&format!(
-                    "INSERT INTO {table} ({COLUMNS}) SELECT {COLUMNS} FROM tidegate_stage ON CONFLICT DO NOTHING; \
+                    "INSERT INTO {table} ({COLUMNS}) SELECT {COLUMNS} FROM tidegate_stage {unless_there}; \
                      TRUNCATE tidegate_stage"
                 ))
                 .await?;
@@ -227,7 +252,7 @@ impl Destination for Postgres {
             Some(connection) => connection,
             None => self.connect().await?,
         };
-        let stored = self.store(&connection.client, batch.records()).await;
+        let stored = self.store(&connection, batch).await;
         let refusals =
             stored.map_err(|error| Trouble::of("PostgreSQL did not take a batch", error))?;
         self.connection = Some(connection);

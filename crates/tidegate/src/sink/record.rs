@@ -1,6 +1,9 @@
 //! Messages as a sink has them.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use bytes::Bytes;
 use tidegate_message::Instant;
@@ -47,7 +50,26 @@ impl Record {
 pub struct Batch {
     records: Vec<Record>,
     bytes: u64,
+    progress: Progress,
 }
+
+/// Steps that a destination has gone with a batch. No part of what the batch is.
+#[derive(Debug, Default)]
+struct Progress(AtomicU64);
+
+impl Clone for Progress {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl PartialEq for Progress {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Progress {}
 
 impl Batch {
     /// The messages, in order.
@@ -63,6 +85,16 @@ impl Batch {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
+    }
+
+    /// A destination that takes it in several exchanges has ended one: the time that it is given begins anew.
+    pub fn step(&self) {
+        self.progress.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Exchanges so far.
+    pub(super) fn steps(&self) -> u64 {
+        self.progress.0.load(Ordering::Relaxed)
     }
 
     /// One more message.

@@ -278,9 +278,7 @@ impl Runtime {
     fn deliver(&mut self, mut destination: Box<dyn Destination>, batch: Batch) {
         let limit = self.settings.timeout;
         self.work = Work::Delivering(Box::pin(async move {
-            let result = timeout(limit, destination.deliver(&batch)).await.unwrap_or_else(|_| {
-                Err(Trouble::new(format!("the destination did not take a batch within {limit:?}")))
-            });
+            let result = within(limit, &batch, destination.deliver(&batch)).await;
             Done { destination, batch, result }
         }));
     }
@@ -447,6 +445,25 @@ impl Runtime {
             Ok(())
         });
         written.await.unwrap_or(Err(SessionError::Silent))
+    }
+}
+
+/// What comes of delivering `batch`, or trouble once it has made no step for `limit`.
+async fn within(
+    limit: Duration,
+    batch: &Batch,
+    mut delivering: Pin<Box<dyn Future<Output = Result<Vec<Refusal>, Trouble>> + Send + '_>>,
+) -> Result<Vec<Refusal>, Trouble> {
+    loop {
+        let before = batch.steps();
+        match timeout(limit, &mut delivering).await {
+            Ok(result) => return result,
+            Err(_) if batch.steps() > before => {}
+            Err(_) => {
+                let text = format!("the destination did not go on with a batch within {limit:?}");
+                return Err(Trouble::new(text));
+            }
+        }
     }
 }
 

@@ -126,6 +126,23 @@ fn rows_are_stored_once_and_what_the_table_refuses_is_found() {
         assert_eq!(refusals.len(), 1);
         assert!(refusals[0].reason.contains("23505"), "{}", refusals[0].reason);
 
+        // A row that is there already is passed over; one that another rule of the table keeps out is refused.
+        client
+            .batch_execute(
+                "CREATE TABLE strict (time timestamptz, topic text UNIQUE, payload bytea, qos smallint, id text UNIQUE)",
+            )
+            .await
+            .unwrap();
+        let mut strict = sink(url, "strict");
+        let named = |topic, id| record(topic, b"1", Some(id));
+        let first = Batch::from_iter([named("a", "edge/3/1"), named("b", "edge/3/2")]);
+        assert_eq!(strict.deliver(&first).await.unwrap(), []);
+        let second = Batch::from_iter([named("a", "edge/3/1"), named("b", "edge/3/3"), named("c", "edge/3/4")]);
+        let refusals = strict.deliver(&second).await.unwrap();
+        assert_eq!(refusals.iter().map(|refusal| refusal.place).collect::<Vec<_>>(), [1]);
+        assert!(refusals[0].reason.contains("23505"), "{}", refusals[0].reason);
+        assert_eq!(count(&client, "strict").await, 3);
+
         // A table that is not there is trouble, and not the rows' fault.
         let mut settings = PostgresSettings::new(url, "absent").unwrap();
         settings.create = false;

@@ -29,7 +29,12 @@ enum Act {
     TakeAndFail,
     /// It never answers.
     Hang,
+    /// It takes three times as long as it may, in exchanges that take half of that each.
+    Plod,
 }
+
+/// How long a destination may take, where it is slow.
+const PATIENCE: Duration = Duration::from_millis(400);
 
 /// What came to a destination, in order.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +78,12 @@ impl Destination for Scripted {
         match act {
             Some(Act::Fail) => return Err(Trouble::new("nobody is there")),
             Some(Act::Hang) => std::future::pending().await,
+            Some(Act::Plod) => {
+                for _ in 0..6 {
+                    tokio::time::sleep(PATIENCE / 2).await;
+                    batch.step();
+                }
+            }
             Some(Act::TakeAndFail) | None => {}
         }
         let mut refusals = Vec::new();
@@ -84,8 +95,8 @@ impl Destination for Scripted {
             }
         }
         match act {
+            Some(Act::Plod) | None => Ok(refusals),
             Some(_) => Err(Trouble::new("broke off")),
-            None => Ok(refusals),
         }
     }
 }
@@ -181,6 +192,23 @@ fn one_in_a_thousand_is_refused_and_the_others_arrive_as_they_would_have() {
     publish(&mut publisher, "a", b"end");
     until("the next one came", || sink.report().messages == 1);
     assert_eq!(seen.texts("a"), ["end"]);
+}
+
+#[test]
+fn a_destination_is_slow_as_long_as_it_goes_on() {
+    let server = server(BrokerConfig::default());
+    let (destination, seen) = Scripted::new(&[Act::Plod, Act::Hang], nothing);
+    let slow = SinkSettings { timeout: PATIENCE, ..settings("a") };
+    let sink = Sink::start_with(slow, destination, server.connector()).unwrap();
+    ready(&server, "test");
+    let mut publisher = client(&server, "publisher");
+    publish(&mut publisher, "a", b"1");
+    until("it was taken in the end", || sink.report().messages == 1);
+    assert_eq!(sink.report().failures, 0);
+    publish(&mut publisher, "a", b"2");
+    until("it was tried again", || sink.report().messages == 2);
+    assert_eq!(sink.report().failures, 1);
+    assert_eq!(seen.texts("a"), ["1", "2"]);
 }
 
 #[test]
