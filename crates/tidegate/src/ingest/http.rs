@@ -55,6 +55,8 @@ use crate::{api::server::caller::Peer, clock};
 
 /// Bytes of all bodies that are held at a time.
 const HELD_BYTES: usize = 64 << 20;
+/// Messages of one request: each takes some hundred bytes beside those of the body.
+const MESSAGES_MAX: usize = 20_000;
 /// Lines of a request's head, and its bytes.
 const HEADERS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 32 << 10;

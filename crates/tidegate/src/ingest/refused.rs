@@ -19,6 +19,8 @@ pub(super) enum Refused {
     Topic { topic: String, source: TopicError },
     #[error("{what} has more than {bytes_max} bytes; send less at once")]
     TooLarge { what: &'static str, bytes_max: usize },
+    #[error("more than {max} messages come at once; send less at once")]
+    TooMany { max: usize },
     #[error("more comes than is taken a second; go on after {after:?}")]
     Rate { after: Duration },
     #[error("as much as may wait here waits already; try again")]
@@ -54,7 +56,9 @@ impl Refused {
     pub(super) fn code(&self) -> Code {
         match self {
             Self::Door(error) => error.code(),
-            Self::TooLarge { .. } | Self::Line(Unmapped::TooLarge { .. }) => Code::INGEST_TOO_LARGE,
+            Self::TooLarge { .. }
+            | Self::TooMany { .. }
+            | Self::Line(Unmapped::TooLarge { .. }) => Code::INGEST_TOO_LARGE,
             Self::Rate { .. } | Self::Full => Code::LIMIT_REACHED,
             Self::Broker(ReasonCode::NOT_AUTHORIZED) => Code::ACTION_DENIED,
             Self::Broker(_) => Code::LIMIT_REACHED,

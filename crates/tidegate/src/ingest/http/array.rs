@@ -9,13 +9,15 @@ pub(in crate::ingest) enum ArrayError {
     Json(#[from] serde_json::Error),
     #[error("the body is no array; write [ELEMENT, …], or leave out ?each")]
     NoArray,
+    #[error("more than {max} elements")]
+    TooMany { max: usize },
 }
 
-/// The elements of the array that `text` is, each as it is written, without blanks around it.
+/// The elements of the array that `text` is, at most `max`, each as it is written, without blanks around it.
 ///
 /// # Errors
 /// [`ArrayError`].
-pub(in crate::ingest) fn elements(text: &[u8]) -> Result<Vec<&[u8]>, ArrayError> {
+pub(in crate::ingest) fn elements(text: &[u8], max: usize) -> Result<Vec<&[u8]>, ArrayError> {
     // From here on brackets and quotes are known to be where they belong.
     serde_json::from_slice::<IgnoredAny>(text)?;
     let inside = text.trim_ascii().strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]"));
@@ -38,6 +40,9 @@ pub(in crate::ingest) fn elements(text: &[u8]) -> Result<Vec<&[u8]>, ArrayError>
             b'[' | b'{' => depth += 1,
             b']' | b'}' => depth = depth.saturating_sub(1),
             b',' if depth == 0 => {
+                if elements.len() >= max {
+                    return Err(ArrayError::TooMany { max });
+                }
                 elements.push(inside[start..at].trim_ascii());
                 start = at + 1;
             }
@@ -46,6 +51,9 @@ pub(in crate::ingest) fn elements(text: &[u8]) -> Result<Vec<&[u8]>, ArrayError>
     }
     let last = inside[start..].trim_ascii();
     if !last.is_empty() {
+        if elements.len() >= max {
+            return Err(ArrayError::TooMany { max });
+        }
         elements.push(last);
     }
     Ok(elements)
@@ -66,11 +74,16 @@ mod tests {
             ("[1", vec!["!"]),
             ("", vec!["!"]),
         ] {
-            let got = elements(text.as_bytes());
+            let got = elements(text.as_bytes(), 100);
             let got = got.map_or(vec!["!"], |all| {
                 all.into_iter().map(|element| str::from_utf8(element).unwrap()).collect()
             });
             assert_eq!(got, expected, "{text}");
+        }
+        assert_eq!(elements(b"[1, [2, 2], 3]", 3).unwrap().len(), 3);
+        for text in ["[1, [2, 2], 3, 4]", "[1, 2, 3, 4, 5]"] {
+            let error = elements(text.as_bytes(), 3).unwrap_err();
+            assert!(matches!(error, ArrayError::TooMany { max: 3 }), "{text}: {error}");
         }
     }
 
@@ -81,7 +94,7 @@ mod tests {
         ) {
             let text = format!("[{}]", parts.concat());
             let read = serde_json::from_str::<Vec<serde_json::Value>>(&text);
-            match (read, elements(text.as_bytes())) {
+            match (read, elements(text.as_bytes(), 100)) {
                 (Ok(values), Ok(elements)) => {
                     let again = elements.iter().map(|element| serde_json::from_slice(element));
                     assert_eq!(again.collect::<Result<Vec<serde_json::Value>, _>>().unwrap(), values);

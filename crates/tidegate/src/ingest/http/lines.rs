@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use hyper::{Request, StatusCode, body::Incoming};
 use tidegate_wire::line_protocol::{Batch, Precision};
 
-use super::{Answer, Http, parameter, plain};
+use super::{Answer, Http, MESSAGES_MAX, parameter, plain};
 use crate::{
     api::server::caller::Peer,
     ingest::{counters::add, inlet::Message, line, refused::Refused},
@@ -32,6 +32,9 @@ impl Http {
         let (mut messages, mut topic) = (Vec::new(), String::new());
         let (mut allowed, mut wrong) = (String::new(), Vec::new());
         for line in Batch::new(&body.bytes, precision) {
+            if messages.len() + wrong.len() > MESSAGES_MAX {
+                return Err(Refused::TooMany { max: MESSAGES_MAX });
+            }
             let line = match line {
                 Ok(line) => line,
                 Err(error) => {
@@ -61,6 +64,9 @@ impl Http {
                 messages.truncate(first);
                 wrong.push((line.number(), refused));
             }
+        }
+        if messages.len() + wrong.len() > MESSAGES_MAX {
+            return Err(Refused::TooMany { max: MESSAGES_MAX });
         }
         for (_, refused) in &wrong {
             add(refused.counter(&self.context.counters), 1);

@@ -7,12 +7,19 @@ use std::net::SocketAddr;
 
 use hyper::{Request, StatusCode, body::Incoming, header};
 
-use super::{Answer, Http, array, decode, parameter, plain, senml};
+use super::{
+    Answer, Http, MESSAGES_MAX,
+    array::{self, ArrayError},
+    decode, parameter, plain, senml,
+};
 use crate::{
     api::server::caller::Peer,
     clock,
     ingest::{inlet::Message, refused::Refused},
 };
+
+/// Longest record of a SenML pack as it is written.
+const RECORD_BYTES_MAX: usize = 64 << 10;
 
 impl Http {
     pub(super) async fn post(
@@ -52,6 +59,16 @@ impl Http {
         };
         let mut messages = Vec::new();
         if resolve {
+            // Looked at before it becomes objects, which take many times the room of their text.
+            match array::elements(&body.bytes, MESSAGES_MAX) {
+                Err(ArrayError::TooMany { max }) => return Err(Refused::TooMany { max }),
+                Ok(records) if records.iter().any(|record| record.len() > RECORD_BYTES_MAX) => {
+                    let bytes_max = RECORD_BYTES_MAX;
+                    return Err(Refused::TooLarge { what: "a record", bytes_max });
+                }
+                // What else is wrong is said in the terms of SenML.
+                Ok(_) | Err(_) => {}
+            }
             let now = clock::now().as_nanos() as f64 / 1e9;
             let records = senml::resolve(&body.bytes, now);
             for record in records.map_err(|error| Refused::Invalid(error.to_string()))? {
@@ -60,8 +77,12 @@ impl Http {
                 messages.push(message(&topic, record.json.into()));
             }
         } else if each {
-            let elements = array::elements(&body.bytes);
-            for element in elements.map_err(|error| Refused::Invalid(error.to_string()))? {
+            let elements = array::elements(&body.bytes, MESSAGES_MAX);
+            let elements = elements.map_err(|error| match error {
+                ArrayError::TooMany { max } => Refused::TooMany { max },
+                error => Refused::Invalid(error.to_string()),
+            });
+            for element in elements? {
                 messages.push(message(&topic, body.bytes.slice_ref(element)));
             }
         } else {

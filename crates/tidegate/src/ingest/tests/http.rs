@@ -221,6 +221,29 @@ fn what_makes_no_sense_is_refused_by_name() {
 }
 
 #[test]
+fn a_request_has_no_more_messages_than_there_is_room_for() {
+    let world = World::new(&listener("allow_anonymous = true"));
+    let mut all = world.subscriber("#");
+    let many = |one: &str, between: &str, count: usize| vec![one; count].join(between);
+    let array = |one: &str, count: usize| format!("[{}]", many(one, ",", count));
+    for (head, body) in [
+        ("POST /ingest/a?each", array("1", 20_001)),
+        ("POST /ingest/a?each", array("1", 1_000_000)),
+        ("POST /ingest/a?resolve", array(r#"{"n":"t","v":1}"#, 20_001)),
+        ("POST /write", many("m v=1", "\n", 20_001)),
+        ("POST /write", many("wrong", "\n", 20_001)),
+    ] {
+        let (status, answer) = ask(&world, head, body.as_bytes());
+        assert!(status == 413 && answer.contains("more than 20000 messages"), "{head}: {answer}");
+    }
+    // None of them was published, and what has room is.
+    assert_eq!(ask(&world, "POST /ingest/b?each", array("2", 20_000).as_bytes()).0, 204);
+    for _ in 0..20_000 {
+        assert_eq!(next(&mut all), pair("b", "2"));
+    }
+}
+
+#[test]
 fn who_shows_nothing_or_too_little_is_refused() {
     let password = auth::password::hash(b"pool").expect("random bytes");
     let world = World::with_files(
