@@ -31,8 +31,10 @@ fn serve(mut socket: TcpStream, subscribers: &Mutex<Vec<TcpStream>>) -> Option<(
     // The first packet tells who this is: later reads begin in the middle of one.
     let mut bytes = socket.read(&mut buffer).ok()?;
     if buffer[0] == 0x82 {
+        // Nothing is passed on between its SUBACK and its place among the subscribers.
+        let mut subscribers = subscribers.lock().ok()?;
         socket.write_all(&[0x90, 3, buffer[2], buffer[3], 0]).ok()?;
-        subscribers.lock().ok()?.push(socket);
+        subscribers.push(socket);
         return None; // it says nothing more that matters
     }
     while bytes > 0 && buffer[..bytes] != [0xE0, 0] {

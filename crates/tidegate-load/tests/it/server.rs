@@ -278,8 +278,10 @@ fn pass_on(
     // The first packet tells who this is: later reads begin in the middle of one.
     let mut bytes = channel.receive()?;
     if bytes[0] == 0x82 {
+        // Nothing is passed on between its SUBACK and its place among the subscribers.
+        let mut subscribers = subscribers.lock().ok()?;
         channel.send(&[0x90, 3, bytes[2], bytes[3], 0], usize::MAX / 4).then_some(())?;
-        subscribers.lock().ok()?.push(channel);
+        subscribers.push(channel);
         return None; // it says nothing more that matters
     }
     while bytes != [0xE0, 0] {
