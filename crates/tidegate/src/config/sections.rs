@@ -548,7 +548,7 @@ config! {
         batch_bytes: Option<ByteCount> = None,
         /// Longest time that a message waits for others. Default none: `1s`, of `parquet` `1min`.
         batch_age: Option<Duration> = None,
-        /// Longest time that the destination has for a batch. Default `1min`.
+        /// Longest time that the destination has for one exchange of a batch. Default `1min`.
         timeout: Duration = Duration::from_secs(60),
         /// Longest wait between two tries. Default `30s`.
         backoff_max: Duration = Duration::from_secs(30),

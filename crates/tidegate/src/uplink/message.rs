@@ -13,7 +13,7 @@ const RETAIN: u8 = 0b0100;
 const EXPIRES: u8 = 0b1000;
 
 /// The user property that names a message where it comes out: `NODE/UPLINK/LIFE/NUMBER`, or as it was named before.
-pub const NAME_PROPERTY: &str = "tidegate-id";
+pub const NAME_PROPERTY: &str = crate::sink::record::ID_PROPERTY;
 
 /// What a message has beside topic and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
