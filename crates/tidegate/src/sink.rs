@@ -13,7 +13,7 @@
 //! two batches at most. So a destination may be away for an hour: the sink tries again, ever more rarely, and memory stays.
 //!
 //! Always true: a message is acknowledged only when the destination has taken it as durably as it claims, when it lies in the
-//! dead letter topic, or when it was refused for good and there is no such topic; batches go one after another, so that the
+//! dead letter topic, or when it was refused for good and nobody keeps dead letters; batches go one after another, so that the
 //! order within a topic is kept; whatever a destination does, no more than two batches and what waits for the dead letter topic
 //! is held.
 
@@ -79,7 +79,7 @@ pub struct SinkSettings {
     pub batch_age: Duration,
     /// Longest wait between two tries; the first is a hundredth of it, and at least 50 ms.
     pub backoff_max: Duration,
-    /// Longest time that the destination has for one batch.
+    /// Longest time that the destination has for one exchange; a batch may take several.
     pub timeout: Duration,
     /// How often what it did is published under `$SYS`; zero for never.
     pub sys_interval: Duration,
@@ -261,7 +261,8 @@ pub struct SinkReport {
     pub refused: u64,
     /// Of these, those that lie in the dead letter topic.
     pub dead_lettered: u64,
-    /// Of these, those that are gone though there is a dead letter topic: nobody subscribes to it, or the broker refuses them.
+    /// Of these, those that are gone though there is a dead letter topic: nobody subscribes to it, the
+    /// broker refuses them, or they are longer than a packet may be.
     pub lost: u64,
     /// Tries that failed as a whole.
     pub failures: u64,

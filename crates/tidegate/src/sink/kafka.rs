@@ -51,6 +51,10 @@ pub const RECEIVED_HEADER: &str = "tidegate-received";
 const PRODUCE_BYTES: usize = 512 << 10;
 /// Bytes that are read back at a time.
 const FETCH_BYTES: i32 = 8 << 20;
+/// How long a broker may wait for what is read back, in milliseconds.
+const FETCH_MILLIS: i32 = 1000;
+/// How often in a row a broker has to find nothing before it is believed.
+const FETCHES_EMPTY_MAX: u32 = 3;
 /// How long Kafka may take to make a topic.
 const CREATE_MILLIS: i32 = 10_000;
 /// How often it is looked whether it has, and after which pause each time.
@@ -231,7 +235,7 @@ impl Kafka {
             }
             let tail = match &mut partition.tail {
                 Some(tail) => tail,
-                none @ None => none.insert(self.read_back(&partition.client).await?),
+                none @ None => none.insert(self.read_back(&partition.client, batch).await?),
             };
             let mut missing = places;
             missing.retain(|place| !takes(tail, mark(&batch.records()[*place])));
@@ -241,20 +245,32 @@ impl Kafka {
         Ok(refusals)
     }
 
-    /// As many records back as can have been under way.
-    async fn read_back(&self, client: &PartitionClient) -> Result<HashMap<Mark, u32>, Trouble> {
+    /// As many records back as can have been under way, before that of `batch` is produced which is not there.
+    async fn read_back(
+        &self,
+        client: &PartitionClient,
+        batch: &Batch,
+    ) -> Result<HashMap<Mark, u32>, Trouble> {
         let failed = |error: Error| Trouble::of("Kafka's topic cannot be read back", error);
         let end = client.get_offset(OffsetAt::Latest).await.map_err(failed)?;
         let begin = client.get_offset(OffsetAt::Earliest).await.map_err(failed)?;
         let mut offset = end.saturating_sub(self.settings.under_way_max.into()).max(begin);
-        let mut tail = HashMap::new();
+        let (mut tail, mut empty) = (HashMap::new(), 0);
         while offset < end {
-            let fetched = client.fetch_records(offset, 1..FETCH_BYTES, 1000).await;
+            let fetched = client.fetch_records(offset, 1..FETCH_BYTES, FETCH_MILLIS).await;
             let (records, _) = fetched.map_err(failed)?;
+            batch.step();
             let Some(last) = records.last().map(|record| record.offset) else {
-                // Offsets may belong to nothing, such as the marks of transactions.
-                break;
+                // The broker may have been slow, and what is not read back is stored twice. But the last offsets may also belong to
+                // nothing, such as the marks of transactions, and then no answer will ever hold a record.
+                empty += 1;
+                if empty == FETCHES_EMPTY_MAX {
+                    tracing::debug!(topic = %self.settings.topic, offset, end, "Kafka shows no records there");
+                    break;
+                }
+                continue;
             };
+            empty = 0;
             for found in records.iter().filter(|found| found.offset >= offset) {
                 *tail.entry(mark_of(&found.record)).or_default() += 1;
             }
@@ -278,7 +294,9 @@ impl Kafka {
         while let Some(part) = parts.pop() {
             let chosen = places[part.clone()].iter();
             let produced = chosen.map(|place| kafka_record(&records[*place])).collect();
-            match client.produce(produced, self.settings.compression.codec()).await {
+            let answered = client.produce(produced, self.settings.compression.codec()).await;
+            batch.step();
+            match answered {
                 Ok(_) => {}
                 Err(error) if is_records(&error) => {
                     let Range { start, end } = part;

@@ -170,6 +170,7 @@ impl Destination for Parquet {
             let payload = PutPayload::from_bytes(file.bytes);
             let put = self.store.put_opts(&path, payload, PutOptions::default()).await;
             put.map_err(|error| Trouble::of(format!("{path} cannot be written"), error))?;
+            batch.step();
         }
         Ok(Vec::new())
     }

@@ -1,14 +1,14 @@
 //! A table of PostgreSQL, or a hypertable of TimescaleDB.
 //!
 //! ```text
-//!  batch ─▶ BEGIN ─▶ COPY ─▶ (stage ─▶ INSERT … ON CONFLICT DO NOTHING) ─▶ COMMIT
+//!  batch ─▶ BEGIN ─▶ COPY ─▶ (stage ─▶ INSERT … ON CONFLICT (id) DO NOTHING) ─▶ COMMIT
 //!                     └─ a row is refused ─▶ back to the savepoint, each half on its own
 //! ```
 //!
 //! # What is promised
 //!
 //! A batch is one transaction and is taken when that is committed, which is as durable as the server's `synchronous_commit` says.
-//! Messages that carry `tidegate-id` are stored exactly once: the table has a unique index of `id`, and what is there already is passed
+//! Messages that carry `tidegate-id` are stored once for each: the table has a unique index of `id`, and what is there already is passed
 //! over. Those without are stored at least once: a commit whose answer is lost is tried again. A row that the server refuses (a
 //! check of the table, a trigger) is refused alone.
 
@@ -200,7 +200,10 @@ impl Postgres {
                 Ok(()) => client.batch_execute("RELEASE SAVEPOINT part").await?,
                 Err(error) => {
                     let Some(reason) = refusal(&error) else { return Err(error) };
-                    client.batch_execute("ROLLBACK TO SAVEPOINT part").await?;
+                    // Released as well: savepoints of one name lie in each other, and thousands of them cost the server dearly.
+                    client
+                        .batch_execute("ROLLBACK TO SAVEPOINT part; RELEASE SAVEPOINT part")
+                        .await?;
                     if part.len() == 1 {
                         refusals.push(Refusal { place: part.start, reason });
                     } else {

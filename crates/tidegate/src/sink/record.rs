@@ -23,7 +23,8 @@ pub struct Record {
     pub qos: QoS,
     /// When this node received it.
     pub time: Instant,
-    /// By what it is known wherever it comes, if it has such a name: what comes twice has the same.
+    /// By what it is known wherever it comes, if it has such a name: what comes twice has the same, but for what the uplink below
+    /// sends anew in its next life.
     pub id: Option<Arc<str>>,
     /// Whether it may have been handed over before.
     pub is_repeated: bool,

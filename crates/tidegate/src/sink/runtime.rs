@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    fmt::Display,
     io,
     num::NonZeroU16,
     pin::Pin,
@@ -91,6 +92,8 @@ pub(super) struct Runtime {
     random: u64,
     /// The trouble that was told last.
     told: String,
+    /// Whether it was told of this connection that dead letters are lost.
+    told_lost: bool,
     said_up: Option<bool>,
     said_report: Option<SinkReport>,
 }
@@ -116,6 +119,7 @@ impl Runtime {
             backoff: Duration::ZERO,
             random: u64::from_ne_bytes(random_bytes()?),
             told: String::new(),
+            told_lost: false,
             said_up: None,
             said_report: None,
         };
@@ -180,6 +184,7 @@ impl Runtime {
         };
         self.said_up = None;
         self.said_report = None;
+        self.told_lost = false;
         let ended = match self.turn(&mut session).await {
             Ok(()) => Ended::Stopped,
             Err(error) => Ended::Broken(error),
@@ -201,11 +206,12 @@ impl Runtime {
             let now = Instant::now();
             loop {
                 self.drain(session)?;
+                // Before the next batch: letters that cannot be sent hold it up no longer.
+                self.send_letters(session, now)?;
                 if !self.begin(now, leaves_at.is_some()) {
                     break;
                 }
             }
-            self.send_letters(session, now)?;
             if leaves_at.is_some_and(|at| now >= at || self.is_done()) {
                 return Ok(());
             }
@@ -343,35 +349,60 @@ impl Runtime {
     }
 
     fn send_letters(&mut self, session: &mut Session, now: Instant) -> Result<(), SessionError> {
-        let letters = &mut self.letters;
-        if letters.pauses_until.is_some_and(|until| until > now) {
+        if self.letters.pauses_until.is_some_and(|until| until > now) {
             return Ok(());
         }
-        letters.pauses_until = None;
-        let Some(topic) = &self.settings.dead_letter else { return Ok(()) };
+        self.letters.pauses_until = None;
         let most = LETTERS_MAX.min(usize::from(session.receive_maximum));
-        while letters.sent.len() < most
-            && let Some(letter) = letters.waiting.pop_front()
+        while self.letters.sent.len() < most
+            && let Some(letter) = self.letters.waiting.pop_front()
         {
-            let id = loop {
-                // Identifiers of SUBSCRIBE and UNSUBSCRIBE lie above these.
-                letters.next = letters.next % 1000 + 1;
-                let id = NonZeroU16::new(letters.next).expect("at least 1");
-                if !letters.sent.contains_key(&id) {
-                    break id;
-                }
-            };
-            let reason = &letter.reason[..letter.reason.floor_char_boundary(REASON_BYTES_MAX)];
-            let mut properties = vec![
-                ("tidegate-sink", &*self.settings.name),
-                ("tidegate-topic", &*letter.record.topic),
-                ("tidegate-reason", reason),
-            ];
-            properties.extend(letter.record.id.as_deref().map(|id| (ID_PROPERTY, id)));
-            session.publish(topic, &letter.record.payload, Some(id), properties)?;
-            letters.sent.insert(id, letter);
+            self.send_letter(session, letter)?;
         }
         Ok(())
+    }
+
+    fn send_letter(&mut self, session: &mut Session, letter: Letter) -> Result<(), SessionError> {
+        let topic = self.settings.dead_letter.as_deref();
+        let topic = topic.expect("letters wait only where there is a topic for them");
+        let letters = &mut self.letters;
+        let id = loop {
+            // Identifiers of SUBSCRIBE and UNSUBSCRIBE lie above these.
+            letters.next = letters.next % 1000 + 1;
+            let id = NonZeroU16::new(letters.next).expect("at least 1");
+            if !letters.sent.contains_key(&id) {
+                break id;
+            }
+        };
+        let reason = &letter.reason[..letter.reason.floor_char_boundary(REASON_BYTES_MAX)];
+        // A destination may quote what it was given; MQTT's text has no U+0000.
+        let reason = reason.replace('\0', " ");
+        let mut properties = vec![
+            ("tidegate-sink", &*self.settings.name),
+            ("tidegate-topic", &*letter.record.topic),
+            ("tidegate-reason", &*reason),
+        ];
+        properties.extend(letter.record.id.as_deref().map(|id| (ID_PROPERTY, id)));
+        if session.publish(topic, &letter.record.payload, Some(id), properties)? {
+            self.letters.sent.insert(id, letter);
+        } else {
+            self.lose(session, &letter, &"it is longer than a packet may be");
+        }
+        Ok(())
+    }
+
+    /// Lets go of a message that will lie in no dead letter topic: it would come again for ever.
+    fn lose(&mut self, session: &mut Session, letter: &Letter, why: &dyn Display) {
+        add(&self.counters.lost, 1);
+        // What befalls one befalls many.
+        if !std::mem::replace(&mut self.told_lost, true) {
+            tracing::error!(sink = %self.settings.name, topic = %letter.record.topic,
+                dead_letter = self.settings.dead_letter.as_deref().unwrap_or("none"), %why,
+                "nobody keeps a dead letter: this message is lost, and others like it are counted only");
+        }
+        if let Some(id) = letter.record.packet_id {
+            session.acknowledge(id);
+        }
     }
 
     fn take(&mut self, session: &mut Session, event: Event) {
@@ -392,15 +423,12 @@ impl Runtime {
                     self.letters.pauses_until = Some(Instant::now() + LETTER_PAUSE);
                     return;
                 }
-                let is_lost = reason.is_failure() || reason == ReasonCode::NO_MATCHING_SUBSCRIBERS;
-                let counter =
-                    if is_lost { &self.counters.lost } else { &self.counters.dead_lettered };
-                // What befalls one befalls many.
-                if is_lost && counter.load(Ordering::Relaxed) == 0 {
-                    tracing::error!(sink = %self.settings.name, topic = %letter.record.topic, %reason,
-                        "a dead letter finds nobody who keeps it: this message is lost, and others like it are counted only");
+                // A success to MQTT; but letters are not retained, so that it is gone.
+                if reason.is_failure() || reason == ReasonCode::NO_MATCHING_SUBSCRIBERS {
+                    self.lose(session, &letter, &reason);
+                    return;
                 }
-                add(counter, 1);
+                add(&self.counters.dead_lettered, 1);
                 if let Some(id) = letter.record.packet_id {
                     session.acknowledge(id);
                 }

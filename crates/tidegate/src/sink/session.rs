@@ -7,8 +7,8 @@ use tidegate_broker::RECEIVED_PROPERTY;
 use tidegate_message::{Identity, IdentityKind, Instant};
 use tidegate_wire::mqtt::{
     AckKind, Connect, ConnectProperties, DecodeError, Disconnect, EncodeError, FixedHeader,
-    ForwardedProperties, Packet, PacketId, Publish, PublishProperties, QoS, ReasonCode,
-    RetainHandling, Subscribe, SubscribeFilter, Unsubscribe, Version, Will, encode_ack,
+    ForwardedProperties, PACKET_BYTES_MAX, Packet, PacketId, Publish, PublishProperties, QoS,
+    ReasonCode, RetainHandling, Subscribe, SubscribeFilter, Unsubscribe, Version, Will, encode_ack,
 };
 use tokio::{
     io::Interest,
@@ -73,7 +73,8 @@ pub(super) struct Session {
     written: usize,
     topics: HashSet<Arc<str>>,
     filters: Vec<String>,
-    packet_bytes_max: usize,
+    /// Longest packet that the broker takes.
+    packet_bytes_max: u32,
     /// Messages of QoS 1 that the broker takes at a time.
     pub(super) receive_maximum: u16,
 }
@@ -102,7 +103,7 @@ impl Session {
             written: 0,
             topics: HashSet::new(),
             filters: settings.topics.clone(),
-            packet_bytes_max: settings.session.packet_bytes_max as usize + (128 << 10),
+            packet_bytes_max: PACKET_BYTES_MAX,
             receive_maximum: u16::MAX,
         };
         let connect = Connect {
@@ -168,6 +169,7 @@ impl Session {
                 }
                 let limits = &connack.properties;
                 self.receive_maximum = limits.receive_maximum.map_or(u16::MAX, u16::from);
+                self.packet_bytes_max = limits.maximum_packet_size.unwrap_or(PACKET_BYTES_MAX);
                 return Ok(());
             }
             let turned = timeout_at(deadline, self.turn(true)).await;
@@ -287,7 +289,8 @@ impl Session {
     }
 
     fn header(&self) -> Result<Option<FixedHeader>, SessionError> {
-        FixedHeader::decode(&self.input, self.packet_bytes_max).map_err(SessionError::Packet)
+        // What this node's broker holds it has let in: no listener's limit is that of what comes over an uplink.
+        FixedHeader::decode(&self.input, PACKET_BYTES_MAX as usize).map_err(SessionError::Packet)
     }
 
     /// Bytes that the packet under way still lacks.
@@ -313,14 +316,15 @@ impl Session {
         encode_ack(Version::V5, AckKind::Puback, id, ReasonCode::SUCCESS, &mut self.output);
     }
 
-    /// Publishes with QoS 1 what has an identifier, else with QoS 0 and retained.
+    /// Publishes with QoS 1 what has an identifier, else with QoS 0 and retained. False if it is longer than what the broker takes:
+    /// then nothing is sent.
     pub(super) fn publish(
         &mut self,
         topic: &str,
         payload: &[u8],
         packet_id: Option<PacketId>,
         user_properties: Vec<(&str, &str)>,
-    ) -> Result<(), SessionError> {
+    ) -> Result<bool, SessionError> {
         let mut raw = Vec::new();
         ForwardedProperties { user_properties, ..Default::default() }
             .encode(&mut raw)
@@ -328,7 +332,8 @@ impl Session {
         let qos = if packet_id.is_some() { QoS::AtLeastOnce } else { QoS::AtMostOnce };
         let properties = PublishProperties { raw: &raw, ..PublishProperties::NONE };
         let retain = packet_id.is_none();
-        self.send(&Packet::Publish(Publish {
+        let start = self.output.len();
+        let sent = self.send(&Packet::Publish(Publish {
             dup: false,
             qos,
             retain,
@@ -336,7 +341,16 @@ impl Session {
             packet_id,
             properties,
             payload,
-        }))
+        }));
+        let fits = match sent {
+            Ok(()) => self.output.len() - start <= self.packet_bytes_max as usize,
+            Err(SessionError::Encode(EncodeError::PacketTooLarge { .. })) => false,
+            Err(error) => return Err(error),
+        };
+        if !fits {
+            self.output.truncate(start);
+        }
+        Ok(fits)
     }
 
     /// Leaves, and has the will say that the sink is not there.

@@ -120,6 +120,12 @@ fn rows_are_stored_once_and_what_the_table_refuses_is_found() {
             assert_eq!(count(&client, "picky").await, 996);
         }
 
+        // All of a large batch, each on its own.
+        client.batch_execute("TRUNCATE picky").await.unwrap();
+        let batch: Batch = (0..2000).map(|_| record("a", b"odd", None)).collect();
+        assert_eq!(sink(url, "picky").deliver(&batch).await.unwrap().len(), 2000);
+        assert_eq!(count(&client, "picky").await, 0);
+
         // What is unique by a rule that is looked at last is found as well.
         let twice = Batch::from_iter([record("a", b"x", None), record("a", b"x", None)]);
         let refusals = sink(url, "late").deliver(&twice).await.unwrap();
@@ -142,6 +148,24 @@ fn rows_are_stored_once_and_what_the_table_refuses_is_found() {
         assert_eq!(refusals.iter().map(|refusal| refusal.place).collect::<Vec<_>>(), [1]);
         assert!(refusals[0].reason.contains("23505"), "{}", refusals[0].reason);
         assert_eq!(count(&client, "strict").await, 3);
+
+        // The unique index of a hypertable tells duplicates as well; a table without one takes them all.
+        client
+            .batch_execute(
+                "CREATE TABLE timed (time timestamptz, topic text, payload bytea, qos smallint, id text, UNIQUE (id, time)); \
+                 CREATE TABLE loose (time timestamptz, topic text, payload bytea, qos smallint, id text)",
+            )
+            .await
+            .unwrap();
+        for (table, expected) in [("timed", 2), ("loose", 4)] {
+            let mut settings = PostgresSettings::new(url, table).unwrap();
+            settings.create = false;
+            let mut own = DestinationSettings::Postgres(settings).open().unwrap();
+            for _ in 0..2 {
+                assert_eq!(own.deliver(&first).await.unwrap(), [], "{table}");
+            }
+            assert_eq!(count(&client, table).await, expected, "{table}");
+        }
 
         // A table that is not there is trouble, and not the rows' fault.
         let mut settings = PostgresSettings::new(url, "absent").unwrap();

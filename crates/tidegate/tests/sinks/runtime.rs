@@ -14,7 +14,7 @@ use tidegate::sink::{
     Batch, Destination, DestinationSettings, Record, Refusal, Sink, SinkError, SinkSettings,
     Trouble, memory,
 };
-use tidegate_broker::BrokerConfig;
+use tidegate_broker::{BrokerConfig, SessionConfig};
 use tidegate_load::client::Outgoing;
 use tidegate_wire::mqtt::QoS;
 
@@ -89,7 +89,8 @@ impl Destination for Scripted {
         let mut refusals = Vec::new();
         for (place, record) in batch.records().iter().enumerate() {
             if (self.refuses)(&record.payload) {
-                refusals.push(Refusal { place, reason: "is odd".to_owned() });
+                // What no text of MQTT may hold is no reason to lose a letter.
+                refusals.push(Refusal { place, reason: "is\0odd".to_owned() });
             } else {
                 self.seen.0.lock().unwrap().push(record.clone());
             }
@@ -227,6 +228,30 @@ fn dead_letters_that_nobody_keeps_are_counted_as_lost_and_hold_up_nothing() {
     assert_eq!(seen.texts("a"), ["1", "2", "3"]);
     let report = sink.stop();
     assert_eq!((report.refused, report.dead_lettered, report.lost), (2, 0, 2));
+}
+
+#[test]
+fn a_dead_letter_that_is_longer_than_a_packet_is_lost_and_holds_up_nothing() {
+    let server = server(BrokerConfig::default());
+    let (destination, seen) = Scripted::new(&[], |payload| payload.len() > 1);
+    let usual = settings("a");
+    let session = SessionConfig { packet_bytes_max: 2048, ..usual.session.clone() };
+    let dead_letter = Some("dead".to_owned());
+    // A full batch must not wait for its age behind letters that are lost.
+    let (batch_messages, batch_age) = (1, Duration::from_secs(3600));
+    let lettered = SinkSettings { session, dead_letter, batch_messages, batch_age, ..usual };
+    let sink = Sink::start_with(lettered, destination, server.connector()).unwrap();
+    ready(&server, "test");
+    let mut letters = subscriber(&server, "dead");
+    let mut publisher = client(&server, "publisher");
+    for payload in [&b"1"[..], &[b'x'; 4096], b"2", &[b'x'; 4096], b"bad", b"3"] {
+        publish(&mut publisher, "a", payload);
+    }
+    assert_eq!(receive(&mut letters).payload, b"bad");
+    until("the others were taken", || sink.report().messages == 3);
+    assert_eq!(seen.texts("a"), ["1", "2", "3"]);
+    let report = sink.stop();
+    assert_eq!((report.refused, report.dead_lettered, report.lost), (3, 1, 2));
 }
 
 #[test]

@@ -113,6 +113,21 @@ fn what_waits_has_room_on_disk_and_two_batches_may_be_under_way() {
 }
 
 #[test]
+fn a_dead_letter_has_room_beside_the_longest_message() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = config(folder.path(), "[sink.x]\ntopics = \"a\"");
+    for (usual, expected) in [
+        (1 << 20, (1 << 20) + LETTER_BYTES),
+        (PACKET_BYTES_MAX - 1, PACKET_BYTES_MAX),
+        (PACKET_BYTES_MAX, PACKET_BYTES_MAX),
+    ] {
+        let usual = SessionConfig { packet_bytes_max: usual, ..SessionConfig::default() };
+        let found = sinks(&config, &usual).expect("nothing is wrong");
+        assert_eq!(found[0].session.packet_bytes_max, expected);
+    }
+}
+
+#[test]
 fn a_sink_of_mqtt_is_a_bridge() {
     let folder = tempfile::tempdir().expect("a folder");
     let text = "[sink.x]\nkind = \"mqtt\"\ntopics = \"a/#\"\nurl = \"mqtts://there:8883\"\nusername = \"u\"";

@@ -128,6 +128,16 @@ async fn the_line_that_is_refused_is_found_and_the_others_are_stored() {
 }
 
 #[tokio::test]
+async fn where_all_is_refused_each_exchange_is_a_step() {
+    let database = Database::default();
+    let (url, _serving) = database.start().await;
+    let batch: Batch = (0..100).map(|_| record("bad")).collect();
+    let refusals = influx(&url, values()).deliver(&batch).await.unwrap();
+    assert_eq!((refusals.len(), batch.steps()), (100, 199));
+    assert_eq!(database.0.lock().unwrap().requests, 199);
+}
+
+#[tokio::test]
 async fn one_time_is_not_one_point_and_what_comes_again_is() {
     let database = Database::default();
     let (url, _serving) = database.start().await;
