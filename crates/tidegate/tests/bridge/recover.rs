@@ -10,8 +10,8 @@ use tidegate_load::client::{Client, Outgoing};
 use tidegate_wire::mqtt::QoS;
 
 use crate::world::{
-    PATIENCE, Path, assert_silent, bridge, broker, client, port, publish, receive, subscribe,
-    topics, until_up,
+    PATIENCE, Path, SILENCE, bridge, broker, client, port, publish, receive, subscribe, topics,
+    until_up,
 };
 
 /// Retained under names of their own, so that they are found though nobody subscribed when they came.
@@ -148,7 +148,11 @@ fn qos_1_comes_at_least_once_and_qos_2_exactly_once_over_a_path_that_is_cut() {
                 assert_eq!(message.payload.len(), if number % 50 == 0 { 80_000 } else { 4 });
                 *counts.entry(number).or_insert(0) += 1;
             }
-            assert_silent(&mut receiver);
+            // What was sent again when the path came back may be behind the last of them.
+            while let Some(message) = receiver.receive(SILENCE).unwrap() {
+                let number = u32::from_be_bytes(message.payload[..4].try_into().unwrap());
+                *counts.entry(number).or_insert(0) += 1;
+            }
             for (number, count) in counts {
                 assert!(number % 2 == 0 || count == 1, "{number} of QoS 2 came {count} times");
             }
