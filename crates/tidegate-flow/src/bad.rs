@@ -29,7 +29,7 @@ pub enum Reason {
     NotANumber,
     /// A field is a number too large for a float.
     OutOfRange,
-    /// A field is no whole number, or none that a float holds exactly.
+    /// A field is no whole number, or one beyond 2^53 either way.
     NotAnInteger,
     /// A field is no time.
     NotATime,
@@ -101,7 +101,7 @@ impl fmt::Display for Reason {
             Self::Missing => "the field is missing",
             Self::NotANumber => "the field is no decimal number",
             Self::OutOfRange => "the field is too large for a 64-bit float",
-            Self::NotAnInteger => "the field is no whole number of at most 2^53",
+            Self::NotAnInteger => "the field is no whole number of at most 2^53; larger ones can be read as text",
             Self::NotATime => "the field is no time",
             Self::NotText => "the field is no UTF-8 text",
             Self::Key => "the key is longer than key_bytes_max, a number of 2^53 or more, or the topic has too few levels for it",

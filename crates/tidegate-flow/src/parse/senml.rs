@@ -7,9 +7,14 @@
 use super::{
     Cells, RECORD_TIME, Value,
     cbor::{self, Item},
+    float_of,
     json::{Reader, Str},
 };
-use crate::{bad::Reason, number};
+use crate::{
+    bad::Reason,
+    number::{self, INTEGER_MAX},
+    spec::FieldKind,
+};
 
 /// Times below this are relative.
 const RELATIVE_BELOW: f64 = (1_u64 << 28) as f64;
@@ -45,23 +50,16 @@ impl<'a> Record<'a> {
     fn put(&self, bases: &Bases<'a>, cells: &mut Cells<'_, '_>) {
         let field = cells.find(bases.name, self.name);
         if let Some(index) = field {
-            let value = match (self.value, self.sum) {
-                // JSON's numbers are text still.
-                (Some(Value::Bytes(bytes)), _) if self.is_number && bases.value != 0.0 => {
-                    match number::parse(bytes) {
-                        Ok(value) => Some(Value::Number(value + bases.value)),
-                        Err(_) => Some(Value::Bytes(bytes)),
-                    }
-                }
-                (Some(Value::Number(value)), _) if self.is_number => {
-                    Some(Value::Number(value + bases.value))
-                }
-                (Some(value), _) => Some(value),
-                (None, Some(sum)) => Some(Value::Number(sum + bases.sum)),
-                (None, None) => None,
+            let number = |value| as_number(value, cells).map(|value| (value, bases.value));
+            let sum = match (self.value, self.sum) {
+                (Some(value), _) if self.is_number && bases.value != 0.0 => number(value),
+                (None, Some(sum)) => Some((sum, bases.sum)),
+                _ => None,
             };
-            if let Some(value) = value {
-                cells.put(index, value);
+            match (sum, self.value) {
+                (Some((value, base)), _) => put_sum(index, value, base, cells),
+                (None, Some(value)) => cells.put(index, value),
+                (None, None) => {}
             }
         }
         // Times count where they are a field's, or the whole pack's.
@@ -87,6 +85,16 @@ impl<'a> Record<'a> {
             cells.put(index, value.unwrap_or(Value::Missing));
         }
     }
+}
+
+/// Gives a field a value and its base in one. As an `integer` none of them may be one that others round to.
+fn put_sum(index: usize, value: f64, base: f64, cells: &mut Cells<'_, '_>) {
+    let sum = value + base;
+    let largest = value.abs().max(base.abs()).max(sum.abs());
+    if largest >= INTEGER_MAX && cells.fields[index].kind == FieldKind::Integer {
+        return cells.fail(Reason::NotAnInteger, index);
+    }
+    cells.put(index, Value::Number(sum));
 }
 
 /// A pack: an array of records, one record, or an object with records under `e`.
@@ -182,6 +190,7 @@ fn as_number(value: Value<'_>, cells: &Cells<'_, '_>) -> Option<f64> {
     match value {
         Value::Missing => None,
         Value::Number(value) => Some(value),
+        Value::Integer(value) => Some(float_of(value)),
         Value::Bytes(bytes) => number::parse(bytes).ok(),
         Value::Scratch(start, bytes) => {
             number::parse(&cells.batch.scratch[start..start + bytes]).ok()
@@ -191,17 +200,17 @@ fn as_number(value: Value<'_>, cells: &Cells<'_, '_>) -> Option<f64> {
 
 /// Labels of SenML in CBOR (RFC 8428, section 6).
 mod label {
-    pub(super) const BASE_NAME: i64 = -2;
-    pub(super) const BASE_TIME: i64 = -3;
-    pub(super) const BASE_VALUE: i64 = -5;
-    pub(super) const BASE_SUM: i64 = -6;
-    pub(super) const NAME: i64 = 0;
-    pub(super) const VALUE: i64 = 2;
-    pub(super) const STRING_VALUE: i64 = 3;
-    pub(super) const BOOLEAN_VALUE: i64 = 4;
-    pub(super) const SUM: i64 = 5;
-    pub(super) const TIME: i64 = 6;
-    pub(super) const DATA_VALUE: i64 = 8;
+    pub(super) const BASE_NAME: i128 = -2;
+    pub(super) const BASE_TIME: i128 = -3;
+    pub(super) const BASE_VALUE: i128 = -5;
+    pub(super) const BASE_SUM: i128 = -6;
+    pub(super) const NAME: i128 = 0;
+    pub(super) const VALUE: i128 = 2;
+    pub(super) const STRING_VALUE: i128 = 3;
+    pub(super) const BOOLEAN_VALUE: i128 = 4;
+    pub(super) const SUM: i128 = 5;
+    pub(super) const TIME: i128 = 6;
+    pub(super) const DATA_VALUE: i128 = 8;
 }
 
 /// A pack in CBOR: an array of maps.
@@ -252,6 +261,7 @@ fn cbor_text<'a>(reader: &mut cbor::Reader<'a>) -> Result<&'a [u8], Reason> {
 fn cbor_number(reader: &mut cbor::Reader<'_>) -> Result<f64, Reason> {
     match reader.value()? {
         Some(Value::Number(value)) => Ok(value),
+        Some(Value::Integer(value)) => Ok(float_of(value)),
         _ => Err(Reason::Format),
     }
 }

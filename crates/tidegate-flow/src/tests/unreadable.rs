@@ -10,6 +10,9 @@ parse = { format = "csv", fields = ["x", { name = "s", type = "text", optional =
 step = [{ kernel = "notify", topic = "out", fields = ["x", "s"] }]
 "##;
 
+const NO_INTEGER: &str =
+    "x: the field is no whole number of at most 2^53; larger ones can be read as text";
+
 fn with_format(format: &str) -> String {
     CSV.replace("format = \"csv\"", format)
 }
@@ -41,11 +44,99 @@ fn odd_numbers_are_read_or_named() {
     let mut integers = flow(&CSV.replacen("[\"x\",", "[\"x:integer\",", 1));
     for (text, expected) in [
         ("9007199254740992", r#"{"x":9007199254740992,"s":null}"#),
-        ("9007199254740994", "x: the field is no whole number of at most 2^53"),
-        ("1.5", "x: the field is no whole number of at most 2^53"),
+        ("9007199254740993", NO_INTEGER),
+        ("9007199254740994", NO_INTEGER),
+        ("1.5", NO_INTEGER),
         ("1e3", r#"{"x":1000,"s":null}"#),
     ] {
         assert_eq!(published(&mut integers, &[text]), [expected], "{text:?}");
+    }
+}
+
+/// A map of `x`, `-1 - x` for a negative one, as 8 bytes.
+fn cbor_integer(number: i128) -> Vec<u8> {
+    let (major, argument) = if number < 0 { (0x3b, -1 - number) } else { (0x1b, number) };
+    [b"\xa1\x61x", &[major][..], &u64::try_from(argument).unwrap().to_be_bytes()].concat()
+}
+
+#[test]
+fn an_integer_is_exact_in_each_format_or_refused() {
+    let flow_of =
+        |format: &str| flow(&with_format(format).replacen("[\"x\",", "[\"x:integer\",", 1));
+    let most = 1_i128 << 53;
+    for (number, is_exact) in [
+        (most - 1, true),
+        (most, true),
+        (most + 1, false),
+        (most + 2, false),
+        (-most, true),
+        (-most - 1, false),
+        (i128::from(u64::MAX), false),
+        (-1 - i128::from(u64::MAX), false),
+    ] {
+        let expected =
+            if is_exact { format!(r#"{{"x":{number},"s":null}}"#) } else { NO_INTEGER.to_owned() };
+        let is_in = |format: &str, payload: &[u8]| {
+            let outcome = run(&mut flow_of(format), Instant::EPOCH, &[("a", payload)]);
+            assert_eq!(outcome.emissions[0].2, expected, "{number}, {format}");
+        };
+        is_in("format = \"csv\"", number.to_string().as_bytes());
+        is_in("format = \"json\"", format!(r#"{{"x":{number}}}"#).as_bytes());
+        is_in("format = \"senml-json\"", format!(r#"[{{"n":"x","v":{number}}}]"#).as_bytes());
+        is_in("format = \"cbor\"", &cbor_integer(number));
+    }
+    // What is added to a base is rounded before its sum is.
+    for (pack, expected) in [
+        (r#"[{"bv":-5,"n":"x","v":9007199254740991}]"#, r#"{"x":9007199254740986,"s":null}"#),
+        (r#"[{"bv":-5,"n":"x","v":9007199254740993}]"#, NO_INTEGER),
+        (r#"[{"bv":9007199254740991,"n":"x","v":2}]"#, NO_INTEGER),
+        (r#"[{"n":"x","s":9007199254740993}]"#, NO_INTEGER),
+    ] {
+        let found = published(&mut flow_of("format = \"senml-json\""), &[pack]);
+        assert_eq!(found, [expected], "{pack}");
+    }
+    let fixed = r##"
+topics = ["#"]
+bad = "dead-letter"
+parse = { format = "fixed", fields = [{ name = "x", type = "integer", at = 0, as = "i64be" }] }
+step = [{ kernel = "notify", topic = "out", fields = ["x"] }]
+"##;
+    for (number, expected) in
+        [(1 << 53, r#"{"x":9007199254740992}"#), ((1 << 53) + 1, NO_INTEGER), (-7, r#"{"x":-7}"#)]
+    {
+        let payload = i64::to_be_bytes(number);
+        let outcome = run(&mut flow(fixed), Instant::EPOCH, &[("a", &payload)]);
+        assert_eq!(outcome.emissions[0].2, expected, "{number}, fixed");
+    }
+}
+
+#[test]
+fn a_number_as_text_has_all_its_digits() {
+    let json = with_format("format = \"json\"").replacen("[\"x\",", "[\"x:text\",", 1);
+    let cbor = json.replace("\"json\"", "\"cbor\"");
+    for number in [
+        0,
+        (1_i128 << 53) + 1,
+        i128::from(i64::MAX),
+        i128::from(u64::MAX),
+        -1 - i128::from(u64::MAX),
+    ] {
+        let expected = format!(r#"{{"x":"{number}","s":null}}"#);
+        let text = format!(r#"{{"x":{number}}}"#);
+        assert_eq!(published(&mut flow(&json), &[&text]), [&*expected], "{number} in json");
+        let outcome = run(&mut flow(&cbor), Instant::EPOCH, &[("a", &cbor_integer(number))]);
+        assert_eq!(outcome.emissions[0].2, expected, "{number} in cbor");
+    }
+    // So that keys which differ have state of their own.
+    let counting = cbor
+        .replace("topics", "key = { field = \"x\" }\ntopics")
+        .replace("step = [", "step = [{ kernel = \"count\" },")
+        .replace("[\"x\", \"s\"]", "[\"message_count\"]");
+    let payloads = [1 << 53, (1 << 53) + 1].map(cbor_integer);
+    let messages = payloads.each_ref().map(|payload| ("a", &payload[..]));
+    let outcome = run(&mut flow(&counting), Instant::EPOCH, &messages);
+    for (_, _, payload) in outcome.emissions {
+        assert_eq!(payload, r#"{"message_count":1}"#);
     }
 }
 
