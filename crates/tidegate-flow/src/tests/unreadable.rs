@@ -177,6 +177,32 @@ fn columns_are_missing_added_and_reordered() {
 }
 
 #[test]
+fn names_in_quotes_are_read_as_values_in_quotes_are() {
+    let toml = CSV.replace("format = \"csv\"", "format = \"csv\", header = true").replacen(
+        "[\"x\",",
+        "[{ name = \"x\", from = \"power, W\", aliases = [\"power \\\"W\\\"\", \"power\\nW\"] },",
+        1,
+    );
+    let mut named = flow(&toml);
+    let format = "-: the payload is not in the flow's format";
+    for (payload, expected) in [
+        ("other,\"power, W\",s\n?,1,a", r#"{"x":1,"s":"a"}"#),
+        ("other,\"power, W\",s\n?,2,b", r#"{"x":2,"s":"b"}"#), // the line of before
+        ("\"a, b\",s,\"power, W\"\r\n\"?,?\",c,3\r\n", r#"{"x":3,"s":"c"}"#),
+        ("\"power \"\"W\"\"\",\"s\"\n4,d", r#"{"x":4,"s":"d"}"#),
+        ("s,\"power\nW\"\ne,5", r#"{"x":5,"s":"e"}"#), // a line ends outside of quotes
+        (" s ,\"power, W\"\nf,6", r#"{"x":6,"s":"f"}"#),
+        ("s,\"power, W\ng,7", format),
+        ("s,\"power, W\"x\ng,7", format),
+        ("s,\"power, W\"", format),
+        // What went wrong before is not taken for a line of names.
+        ("s,\"power, W\"\nh,8", r#"{"x":8,"s":"h"}"#),
+    ] {
+        assert_eq!(published(&mut named, &[payload]), [expected], "{payload:?}");
+    }
+}
+
+#[test]
 fn members_are_missing_added_renamed_and_reordered() {
     let mut json = flow(&with_format("format = \"json\"").replacen(
         "[\"x\",",
