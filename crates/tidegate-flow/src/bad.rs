@@ -23,6 +23,8 @@ pub enum Reason {
     Format,
     /// The payload holds more rows than one.
     Rows,
+    /// A pack of SenML is of a later version, or has a label that must be understood and is not known.
+    Extension,
     /// A field is missing.
     Missing,
     /// A field is no number.
@@ -45,10 +47,11 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in the order of [`crate::Stats::bad`].
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::TooLong,
         Self::Format,
         Self::Rows,
+        Self::Extension,
         Self::Missing,
         Self::NotANumber,
         Self::OutOfRange,
@@ -66,6 +69,7 @@ impl Reason {
             Self::TooLong => "too-long",
             Self::Format => "format",
             Self::Rows => "rows",
+            Self::Extension => "extension",
             Self::Missing => "missing",
             Self::NotANumber => "not-a-number",
             Self::OutOfRange => "out-of-range",
@@ -98,6 +102,7 @@ impl fmt::Display for Reason {
             Self::TooLong => "the payload is longer than message_bytes_max",
             Self::Format => "the payload is not in the flow's format",
             Self::Rows => "the payload holds more than one row",
+            Self::Extension => "the pack is of a SenML version above 10, or a label of it that is not known ends with _; send it as of RFC 8428",
             Self::Missing => "the field is missing",
             Self::NotANumber => "the field is no decimal number",
             Self::OutOfRange => "the field is too large for a 64-bit float",

@@ -333,6 +333,19 @@ impl Cells<'_, '_> {
         fail(self.batch, self.row, reason, index);
     }
 
+    /// Forgets what the row holds and what is wrong with it.
+    fn forget(&mut self) {
+        for field in self.fields {
+            match field.column {
+                Column::Number(column) => self.batch.numbers[column][self.row] = f64::NAN,
+                Column::Text(column) => self.batch.texts[column][self.row] = Text::default(),
+                Column::Topic => {}
+            }
+        }
+        self.set = [0; SET_WORDS];
+        self.batch.bad[self.row] = None;
+    }
+
     /// Names the first field that is missing and may not be.
     fn finish(mut self) {
         for index in 0..self.fields.len() {

@@ -10,6 +10,8 @@ parse = { format = "csv", fields = ["x", { name = "s", type = "text", optional =
 step = [{ kernel = "notify", topic = "out", fields = ["x", "s"] }]
 "##;
 
+const NO_FORMAT: &str = "-: the payload is not in the flow's format";
+const EXTENSION: &str = "-: the pack is of a SenML version above 10, or a label of it that is not known ends with _; send it as of RFC 8428";
 const NO_INTEGER: &str =
     "x: the field is no whole number of at most 2^53; larger ones can be read as text";
 
@@ -284,6 +286,23 @@ step = [{ kernel = "notify", topic = "out", fields = ["x", "t", "on"] }]
             r#"{"bt":2000000000,"e":[{"n":"dev:x","v":"1.10"}]}"#,
             r#"{"x":1.1,"t":2000000000,"on":null}"#,
         ),
+        // Members of an object have no order: bases may stand behind what they hold for.
+        (
+            r#"{"e":[{"n":"x","v":1},{"n":"on","vb":true,"t":5}],"bv":10,"bn":"dev:","bt":1e9}"#,
+            r#"{"x":11,"t":1000000005,"on":1}"#,
+        ),
+        (
+            r#"{"bt":1e9,"bn":"dev:","e":[{"n":"x","v":1,"t":7},{"n":"other","v":2,"t":9}]}"#,
+            r#"{"x":1,"t":1000000007,"on":null}"#,
+        ),
+        (
+            r#"{"e":[{"n":"dev:x","v":"?"},{"n":"x","v":3}],"bn":"dev:"}"#,
+            r#"{"x":3,"t":null,"on":null}"#,
+        ),
+        (r#"{"bs":2,"e":[{"n":"dev:x","s":3}]}"#, r#"{"x":5,"t":null,"on":null}"#),
+        (r#"{"e":[{"bn":"dev:","n":"x","v":1}]}"#, NO_FORMAT),
+        (r#"{"e":[{"bt":5,"n":"dev:x","v":1}]}"#, NO_FORMAT),
+        (r#"{"e":[{"n":"dev:x","v":1}],"e":[]}"#, NO_FORMAT),
         ("[]", r#"{"x":null,"t":null,"on":null}"#),
         (r#"[{"n":"dev:x","v":1e999}]"#, "x: the field is too large for a 64-bit float"),
         (r#"[{"n":5,"v":1}]"#, "-: the payload is not in the flow's format"),
@@ -292,6 +311,50 @@ step = [{ kernel = "notify", topic = "out", fields = ["x", "t", "on"] }]
         let now = Instant::from_nanos((1 << 30) * 1_000_000_000);
         let outcome = run(&mut flow(toml), now, &[("a", payload.as_bytes())]);
         assert_eq!(outcome.emissions[0].2, expected, "{payload}");
+    }
+}
+
+#[test]
+fn senml_that_must_be_understood_and_is_not_is_refused() {
+    let json = r##"
+topics = ["#"]
+bad = "dead-letter"
+parse = { format = "senml-json", fields = ["x"] }
+step = [{ kernel = "notify", topic = "out", fields = ["x"] }]
+"##;
+    let one = r#"{"x":1}"#;
+    for (payload, expected) in [
+        (r#"[{"n":"x","v":1,"new":[2],"_":3,"new_x":4}]"#, EXTENSION),
+        (r#"[{"n":"x","v":1,"new":[2],"new_x":4}]"#, one),
+        (r#"[{"n":"x","v":1,"new_":[2]}]"#, EXTENSION),
+        (r#"[{"n":"x","v":1,"new\u005f":[2]}]"#, EXTENSION),
+        (r#"[{"n":"x","v":1},{"n":"other","v":1,"new_":true}]"#, EXTENSION),
+        (r#"{"n":"x","v":1,"new_":2}"#, EXTENSION),
+        (r#"{"e":[{"n":"x","v":1,"new_":2}]}"#, EXTENSION),
+        (r#"{"e":[{"n":"x","v":1}],"new_":2}"#, EXTENSION),
+        (r#"[{"bver":10,"n":"x","v":1}]"#, one),
+        (r#"[{"bver":5,"n":"x","v":1}]"#, one),
+        (r#"[{"bver":11,"n":"x","v":1}]"#, EXTENSION),
+        (r#"[{"n":"x","v":1,"bver":1e3}]"#, EXTENSION),
+        (r#"{"e":[{"n":"x","v":1}],"bver":11}"#, EXTENSION),
+        (r#"[{"bver":0,"n":"x","v":1}]"#, NO_FORMAT),
+        (r#"[{"bver":9.5,"n":"x","v":1}]"#, NO_FORMAT),
+        (r#"[{"bver":"ten","n":"x","v":1}]"#, NO_FORMAT),
+    ] {
+        assert_eq!(published(&mut flow(json), &[payload]), [expected], "{payload}");
+    }
+    let cbor = json.replace("senml-json", "senml-cbor");
+    for (members, expected) in [
+        (&b"\xa2\x00\x61x\x02\x01"[..], one),
+        (b"\xa3\x00\x61x\x02\x01\x20\x0a", one),
+        (b"\xa3\x00\x61x\x02\x01\x20\x0b", EXTENSION),
+        (b"\xa3\x00\x61x\x02\x01\x20\x00", NO_FORMAT),
+        (b"\xa3\x00\x61x\x02\x01\x63new\x05", one),
+        (b"\xa3\x00\x61x\x02\x01\x64new_\x05", EXTENSION),
+    ] {
+        let pack = [b"\x81", members].concat();
+        let outcome = run(&mut flow(&cbor), Instant::EPOCH, &[("a", &pack)]);
+        assert_eq!(outcome.emissions[0].2, expected, "{members:02x?}");
     }
 }
 
