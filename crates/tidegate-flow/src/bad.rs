@@ -23,13 +23,15 @@ pub enum Reason {
     Format,
     /// The payload holds more rows than one.
     Rows,
+    /// A pack of SenML is of a later version, or has a label that must be understood and is not known.
+    Extension,
     /// A field is missing.
     Missing,
     /// A field is no number.
     NotANumber,
     /// A field is a number too large for a float.
     OutOfRange,
-    /// A field is no whole number, or none that a float holds exactly.
+    /// A field is no whole number, or one beyond 2^53 either way.
     NotAnInteger,
     /// A field is no time.
     NotATime,
@@ -45,10 +47,11 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in the order of [`crate::Stats::bad`].
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::TooLong,
         Self::Format,
         Self::Rows,
+        Self::Extension,
         Self::Missing,
         Self::NotANumber,
         Self::OutOfRange,
@@ -66,6 +69,7 @@ impl Reason {
             Self::TooLong => "too-long",
             Self::Format => "format",
             Self::Rows => "rows",
+            Self::Extension => "extension",
             Self::Missing => "missing",
             Self::NotANumber => "not-a-number",
             Self::OutOfRange => "out-of-range",
@@ -98,10 +102,11 @@ impl fmt::Display for Reason {
             Self::TooLong => "the payload is longer than message_bytes_max",
             Self::Format => "the payload is not in the flow's format",
             Self::Rows => "the payload holds more than one row",
+            Self::Extension => "the pack is of a SenML version above 10, or a label of it that is not known ends with _; send it as of RFC 8428",
             Self::Missing => "the field is missing",
             Self::NotANumber => "the field is no decimal number",
             Self::OutOfRange => "the field is too large for a 64-bit float",
-            Self::NotAnInteger => "the field is no whole number of at most 2^53",
+            Self::NotAnInteger => "the field is no whole number of at most 2^53; larger ones can be read as text",
             Self::NotATime => "the field is no time",
             Self::NotText => "the field is no UTF-8 text",
             Self::Key => "the key is longer than key_bytes_max, a number of 2^53 or more, or the topic has too few levels for it",

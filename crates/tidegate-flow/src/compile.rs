@@ -317,18 +317,30 @@ impl Compiler<'_> {
         kernel.place(at);
         initial.extend(&state);
         Ok(Step {
-            kernel,
             name: format!("step {} ({})", index + 1, spec.kernel()),
-            fingerprint: match spec {
-                // What is kept are hashes, which are others under another seed.
-                StepSpec::BloomFilter(_)
-                | StepSpec::DistinctCount(_)
-                | StepSpec::SecondOrderMoment(_) => fingerprint(spec) ^ self.spec.sketch_seed,
-                _ => fingerprint(spec),
-            },
+            fingerprint: self.step_fingerprint(spec, &kernel),
+            kernel,
             at,
             words: state.len(),
         })
+    }
+
+    fn step_fingerprint(&self, spec: &StepSpec, kernel: &Kernel) -> u64 {
+        // Where hashes are kept, they are others under another seed.
+        let seeded = fingerprint(spec) ^ self.spec.sketch_seed;
+        match (spec, kernel) {
+            // The size of its set says how many places each value has, and `spec` does not.
+            (StepSpec::BloomFilter(spec), Kernel::Bloom(kernel)) if spec.expected.is_none() => {
+                seeded ^ u64::from(kernel.places)
+            }
+            (
+                StepSpec::BloomFilter(_)
+                | StepSpec::DistinctCount(_)
+                | StepSpec::SecondOrderMoment(_),
+                _,
+            ) => seeded,
+            _ => fingerprint(spec),
+        }
     }
 
     /// The column of a field.

@@ -190,7 +190,7 @@ impl Kernel {
         }
     }
 
-    /// As [`Kernel::shared`], to be looked at.
+    /// The state that belongs to the flow and to no key.
     pub(crate) fn shared_words(&self) -> &[u64] {
         match self {
             Self::Bloom(kernel) => kernel.learned(),
@@ -198,11 +198,10 @@ impl Kernel {
         }
     }
 
-    /// The state that belongs to the flow and to no key.
-    pub(crate) fn shared(&mut self) -> Option<&mut Vec<u64>> {
-        match self {
-            Self::Bloom(kernel) => kernel.learned_mut(),
-            _ => None,
+    /// Adds to it what [`Kernel::shared_words`] were of an operator that was told the same, as many words as there are.
+    pub(crate) fn take_up_shared(&mut self, words: &[u64]) {
+        if let Self::Bloom(kernel) = self {
+            kernel.take_up(words);
         }
     }
 }

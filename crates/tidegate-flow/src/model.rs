@@ -19,6 +19,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use crate::train::{self, OpenQuote};
+
 /// The version of the form that is read and written.
 pub const MODEL_VERSION: u32 = 1;
 /// Largest model, in bytes of JSON.
@@ -201,10 +203,11 @@ impl Table {
     /// # Errors
     /// [`TableError`].
     pub fn parse(csv: &str) -> Result<Self, TableError> {
-        let mut lines = crate::train::rows(csv);
-        let columns = lines.next().ok_or(TableError::Empty)?;
+        let mut lines = train::rows(csv);
+        let columns = lines.next().ok_or(TableError::Empty)??;
         let mut table = Self { columns, rows: Vec::new(), by_key: HashMap::new() };
         for (number, row) in (2..).zip(lines) {
+            let row = row?;
             if row.len() != table.columns.len() {
                 let (found, expected) = (row.len(), table.columns.len());
                 return Err(TableError::Columns { row: number, found, expected });
@@ -439,6 +442,16 @@ pub enum TableError {
         /// Columns it should have.
         expected: usize,
     },
+    /// The quotes of a value do not end, or it goes on behind them.
+    #[error(
+        "row {row} of the table: the quotes that value {value} begins with do not end with it; write a quote within as two, and one at its end"
+    )]
+    Quotes {
+        /// The row, from 1, that of the names included.
+        row: usize,
+        /// Its place in the row, from 1.
+        value: usize,
+    },
     /// Two rows have one key.
     #[error("row {row} of the table has the key {key:?}, as has one before it")]
     Double {
@@ -447,6 +460,12 @@ pub enum TableError {
         /// The key.
         key: String,
     },
+}
+
+impl From<OpenQuote> for TableError {
+    fn from(OpenQuote { row, value }: OpenQuote) -> Self {
+        Self::Quotes { row, value }
+    }
 }
 
 #[cfg(test)]
@@ -532,6 +551,7 @@ mod tests {
             Table::parse("id,x\na"),
             Err(TableError::Columns { row: 2, found: 1, expected: 2 })
         );
+        assert_eq!(Table::parse("id\n\"a\nb"), Err(TableError::Quotes { row: 2, value: 1 }));
         assert_eq!(
             Table::parse("id\na\na"),
             Err(TableError::Double { row: 3, key: "a".to_owned() })

@@ -31,6 +31,36 @@ pub(crate) fn parse(text: &[u8]) -> Result<f64, NumberError> {
     }
 }
 
+/// Whether `value`, which [`parse`] made of `text`, is what is written there and not the whole number next to it. True also of what
+/// is no whole number as a float.
+///
+/// Two texts of the same digits, zeros at their ends aside, differ by a power of ten, and do not have the same nearest float.
+#[inline]
+pub(crate) fn is_exact_integer(text: &[u8], value: f64) -> bool {
+    // Up to 15 digits all differ as floats.
+    text.len() <= DIGITS_MAX || value as i64 as f64 != value || has_digits(text, value as i64)
+}
+
+/// Whether the digits of `text` are those of `number`, zeros at their ends aside.
+#[cold]
+fn has_digits(text: &[u8], number: i64) -> bool {
+    let mut wanted = number.unsigned_abs();
+    while wanted != 0 && wanted.is_multiple_of(10) {
+        wanted /= 10;
+    }
+    let mantissa = text.iter().take_while(|byte| !matches!(byte, b'e' | b'E'));
+    let mut digits =
+        mantissa.filter(|byte| byte.is_ascii_digit()).map(|byte| u64::from(byte - b'0'));
+    let mut found = 0;
+    while found < wanted {
+        match digits.next() {
+            Some(digit) => found = found * 10 + digit,
+            None => return false,
+        }
+    }
+    found == wanted && digits.all(|digit| digit == 0)
+}
+
 /// The number that `text` begins with and its bytes, if it is a plain decimal of at most 15 digits.
 #[inline]
 pub(crate) fn prefix(text: &[u8]) -> Option<(f64, usize)> {
@@ -209,6 +239,29 @@ mod tests {
     }
 
     #[test]
+    fn a_rounded_integer_is_told_from_an_exact_one() {
+        for (text, expected) in [
+            ("9007199254740992", true),
+            ("9007199254740993", false),
+            ("9007199254740991.5", false),
+            ("-9007199254740993", false),
+            ("-00009007199254740992.000", true),
+            ("9007199254740.992e3", true),
+            ("9007199254740.993e3", false),
+            ("100000000000000000e-2", true),
+            ("0.99999999999999999999", false),
+            ("1.00000000000000000001", false),
+            ("0.0000000000000000000", true),
+            ("0.00000000000000000001", true), // no whole number as a float either
+            ("1e-400000000000000000", false), // nearer to 0 than to any other float
+            ("0.10000000000000000000", true),
+        ] {
+            let value = parse(text.as_bytes()).unwrap();
+            assert_eq!(is_exact_integer(text.as_bytes(), value), expected, "{text}");
+        }
+    }
+
+    #[test]
     fn a_prefix_ends_where_the_number_does() {
         for (text, expected) in [
             ("12,3", Some((12.0, 2))),
@@ -226,6 +279,14 @@ mod tests {
         fn what_is_read_is_what_the_standard_library_reads(text in "-?[0-9]{0,18}\\.?[0-9]{0,18}") {
             let expected = text.parse::<f64>().ok().map(f64::to_bits);
             prop_assert_eq!(parse(text.as_bytes()).ok().map(f64::to_bits), expected);
+        }
+
+        #[test]
+        fn an_integer_is_exact_or_it_is_not(number in any::<i64>(), digits in 14..19_u32) {
+            let number = number % 10_i64.pow(digits);
+            let text = number.to_string();
+            let value = parse(text.as_bytes()).unwrap();
+            prop_assert_eq!(is_exact_integer(text.as_bytes(), value), value as i64 == number);
         }
 
         #[test]

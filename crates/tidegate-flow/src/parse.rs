@@ -13,7 +13,7 @@ mod fixed;
 mod json;
 mod senml;
 
-use std::ops::Range;
+use std::{fmt, io::Write as _, ops::Range};
 
 use self::{csv::Csv, fixed::Fixed};
 use crate::{
@@ -66,6 +66,8 @@ enum Value<'a> {
     /// There, and nothing: `null`, or an empty column.
     Missing,
     Number(f64),
+    /// A whole number of 64 bits and a sign.
+    Integer(i128),
     /// A number or time in text, or text, as it stands in the payload.
     Bytes(&'a [u8]),
     /// The same, in the batch's scratch.
@@ -294,6 +296,7 @@ impl Cells<'_, '_> {
         match value {
             Value::Missing => Ok(f64::NAN),
             Value::Number(value) => number_of(field, value),
+            Value::Integer(value) => integer_of(field, value),
             Value::Bytes(bytes) => number_in(field, bytes),
             Value::Scratch(start, bytes) => {
                 number_in(field, &self.batch.scratch[start..start + bytes])
@@ -305,12 +308,8 @@ impl Cells<'_, '_> {
         match value {
             Value::Missing => Ok(Text::default()),
             // A number where text is expected reads as it is usually written.
-            Value::Number(value) => {
-                use std::io::Write as _;
-                let start = self.batch.scratch.len();
-                let _ = write!(self.batch.scratch, "{value}");
-                Ok(Text::new(Place::Scratch, start, self.batch.scratch.len() - start))
-            }
+            Value::Number(value) => Ok(self.written(format_args!("{value}"))),
+            Value::Integer(value) => Ok(self.written(format_args!("{value}"))),
             Value::Bytes(bytes) => {
                 std::str::from_utf8(bytes).map_err(|_| Reason::NotText)?;
                 let start = bytes.as_ptr().addr() - self.payload.as_ptr().addr();
@@ -324,8 +323,27 @@ impl Cells<'_, '_> {
         }
     }
 
+    fn written(&mut self, text: fmt::Arguments<'_>) -> Text {
+        let start = self.batch.scratch.len();
+        let _ = self.batch.scratch.write_fmt(text);
+        Text::new(Place::Scratch, start, self.batch.scratch.len() - start)
+    }
+
     fn fail(&mut self, reason: Reason, index: usize) {
         fail(self.batch, self.row, reason, index);
+    }
+
+    /// Forgets what the row holds and what is wrong with it.
+    fn forget(&mut self) {
+        for field in self.fields {
+            match field.column {
+                Column::Number(column) => self.batch.numbers[column][self.row] = f64::NAN,
+                Column::Text(column) => self.batch.texts[column][self.row] = Text::default(),
+                Column::Topic => {}
+            }
+        }
+        self.set = [0; SET_WORDS];
+        self.batch.bad[self.row] = None;
     }
 
     /// Names the first field that is missing and may not be.
@@ -361,6 +379,22 @@ fn number_of(field: &Field, value: f64) -> Result<f64, Reason> {
     checked(field, value)
 }
 
+/// A whole number, as the field's type wants it: the nearest float, of an `integer` no other.
+#[inline]
+fn integer_of(field: &Field, value: i128) -> Result<f64, Reason> {
+    let float = float_of(value);
+    if field.kind == FieldKind::Integer && float as i128 != value {
+        return Err(Reason::NotAnInteger);
+    }
+    number_of(field, float)
+}
+
+/// The nearest float. Most whole numbers fit 64 bits, of which it is one instruction.
+#[inline]
+fn float_of(value: i128) -> f64 {
+    i64::try_from(value).map_or_else(|_| value as f64, |value| value as f64)
+}
+
 /// A number in text, as the field's type wants it.
 #[inline]
 fn number_in(field: &Field, bytes: &[u8]) -> Result<f64, Reason> {
@@ -371,7 +405,11 @@ fn number_in(field: &Field, bytes: &[u8]) -> Result<f64, Reason> {
     if field.kind == FieldKind::Time {
         return time::parse(bytes, field.unit).map_err(|_| Reason::NotATime);
     }
-    checked(field, number::parse(bytes)? * field.scale)
+    let value = number::parse(bytes)?;
+    if field.kind == FieldKind::Integer && !number::is_exact_integer(bytes, value) {
+        return Err(Reason::NotAnInteger);
+    }
+    checked(field, value * field.scale)
 }
 
 #[inline]

@@ -125,7 +125,8 @@ impl Flow {
         end < keys.used()
     }
 
-    /// Takes up state that a flow of this name had, in place of what there is.
+    /// Takes up state that a flow of this name had: that of keys in place of what there is, and what Bloom filters learned beside it,
+    /// so that what their sets have gained since then stays in.
     ///
     /// # Errors
     /// [`SnapshotError`]: the snapshot is damaged or of a later version; the state is as it was then.
@@ -251,9 +252,7 @@ impl Flow {
             {
                 Some(old) => {
                     moves.push((old.at, step.at, step.words));
-                    if let Some(words) = step.kernel.shared() {
-                        words.copy_from_slice(&old.shared);
-                    }
+                    step.kernel.take_up_shared(&old.shared);
                 }
                 None => restored.began_anew.push(step.name.clone()),
             }

@@ -39,7 +39,7 @@ impl<T> Examples<T> {
             return Err(TrainError::NoFeatures);
         }
         let mut lines = rows(csv);
-        let names = lines.next().ok_or(TrainError::Empty)?;
+        let names = lines.next().ok_or(TrainError::Empty)??;
         let place = |wanted: &str| {
             let found = names.iter().position(|name| name == wanted);
             found.ok_or_else(|| TrainError::Column {
@@ -51,27 +51,26 @@ impl<T> Examples<T> {
         let target_place = place(target)?;
         let mut examples = Self { features: Vec::new(), targets: Vec::new() };
         for (row, values) in (2..).zip(lines) {
-            let value = |place: usize| {
-                let bad = |place: usize| TrainError::Value {
+            let values = values?;
+            if values.len() != names.len() {
+                return Err(TrainError::Columns {
                     row,
-                    column: names[place].clone(),
-                    found: values.get(place).map(|v| v.chars().take(40).collect()),
-                };
-                values.get(place).map(String::as_str).ok_or_else(|| bad(place))
-            };
-            let bad = |place: usize, found: &str| TrainError::Value {
+                    found: values.len(),
+                    expected: names.len(),
+                });
+            }
+            let bad = |place: usize| TrainError::Value {
                 row,
                 column: names[place].clone(),
-                found: Some(found.chars().take(40).collect()),
+                found: values[place].chars().take(40).collect(),
             };
             let mut numbers = Vec::with_capacity(places.len());
             for place in &places {
-                let text = value(*place)?;
-                let number = number::parse(text.as_bytes()).map_err(|_| bad(*place, text))?;
+                let number = number::parse(values[*place].as_bytes()).map_err(|_| bad(*place))?;
                 numbers.push(number);
             }
-            let text = value(target_place)?;
-            examples.targets.push(read(text).ok_or_else(|| bad(target_place, text))?);
+            let target = read(&values[target_place]).ok_or_else(|| bad(target_place))?;
+            examples.targets.push(target);
             examples.features.push(numbers);
             if examples.features.len() > EXAMPLES_MAX {
                 return Err(TrainError::TooMany);
@@ -84,34 +83,47 @@ impl<T> Examples<T> {
     }
 }
 
-/// The rows of a CSV text (RFC 4180), empty lines aside.
-pub(crate) fn rows(csv: &str) -> impl Iterator<Item = Vec<String>> {
+/// A value of a row whose quotes do not end with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpenQuote {
+    /// From 1, the line of names included.
+    pub(crate) row: usize,
+    /// Its place in the row, from 1.
+    pub(crate) value: usize,
+}
+
+/// The rows of a CSV text (RFC 4180), empty lines aside. What follows an error means nothing.
+pub(crate) fn rows(csv: &str) -> impl Iterator<Item = Result<Vec<String>, OpenQuote>> {
     let mut rest = csv;
+    let mut number = 0;
     std::iter::from_fn(move || {
         rest = rest.trim_start_matches(['\r', '\n']);
         if rest.is_empty() {
             return None;
         }
+        number += 1;
         let mut row = Vec::new();
         loop {
-            let (value, after) = value(rest);
+            let Some((value, after)) = value(rest) else {
+                return Some(Err(OpenQuote { row: number, value: row.len() + 1 }));
+            };
             row.push(value);
             match after.strip_prefix(',') {
                 Some(after) => rest = after,
                 None => {
                     rest = after;
-                    return Some(row);
+                    return Some(Ok(row));
                 }
             }
         }
     })
 }
 
-/// One value, and what stands behind it: a comma, the end of a line, or nothing.
-fn value(text: &str) -> (String, &str) {
+/// One value, and what stands behind it: a comma, the end of a line, or nothing. None where its quotes do not end with it.
+fn value(text: &str) -> Option<(String, &str)> {
     let Some(mut rest) = text.strip_prefix('"') else {
         let end = text.find([',', '\r', '\n']).unwrap_or(text.len());
-        return (text[..end].trim().to_owned(), &text[end..]);
+        return Some((text[..end].trim().to_owned(), &text[end..]));
     };
     let mut value = String::new();
     while let Some((part, after)) = rest.split_once('"') {
@@ -122,13 +134,12 @@ fn value(text: &str) -> (String, &str) {
                 rest = after;
             }
             None => {
-                let end = after.find([',', '\r', '\n']).unwrap_or(after.len());
-                return (value, &after[end..]);
+                let is_end = after.is_empty() || after.starts_with([',', '\r', '\n']);
+                return is_end.then_some((value, after));
             }
         }
     }
-    value.push_str(rest);
-    (value, "")
+    None
 }
 
 /// Why nothing was learned.
@@ -159,15 +170,37 @@ pub enum TrainError {
         /// Those that there are.
         known: String,
     },
-    /// A value is missing or no number.
-    #[error("row {row}, column {column:?}: {}", found.as_ref().map_or_else(|| "there is no value".to_owned(), |found| format!("{found:?} is no number")))]
+    /// A row has more or fewer values than there are names.
+    #[error(
+        "row {row} has {found} values, and the first line names {expected} columns; give it as many, in quotes where they hold a comma"
+    )]
+    Columns {
+        /// The row, from 1, that of the names included.
+        row: usize,
+        /// Values it has.
+        found: usize,
+        /// Names there are.
+        expected: usize,
+    },
+    /// The quotes of a value do not end, or it goes on behind them.
+    #[error(
+        "row {row}: the quotes that value {value} begins with do not end with it; write a quote within as two, and one at its end"
+    )]
+    Quotes {
+        /// The row, from 1, that of the names included.
+        row: usize,
+        /// Its place in the row, from 1.
+        value: usize,
+    },
+    /// A value is no number.
+    #[error("row {row}, column {column:?}: {found:?} is no number")]
     Value {
         /// The row, from 1, that of the names included.
         row: usize,
         /// The column.
         column: String,
-        /// Its beginning, if it is there.
-        found: Option<String>,
+        /// Its beginning.
+        found: String,
     },
     /// Fewer examples than coefficients.
     #[error(
@@ -200,6 +233,12 @@ pub enum TrainError {
     /// The numbers are too large to compute with.
     #[error("the examples hold numbers that are too large to compute with; scale them")]
     Overflow,
+}
+
+impl From<OpenQuote> for TrainError {
+    fn from(OpenQuote { row, value }: OpenQuote) -> Self {
+        Self::Quotes { row, value }
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """An independent reference for every operator: each from its definition, with the standard library alone.
 
-    reference.py FOLDER     writes kernels.json, formats.json, numbers.json and training.json into FOLDER
+    reference.py FOLDER     writes kernels.json, formats.json, numbers.json, hashes.json and training.json into FOLDER
 
 The tests of tidegate-flow run the same inputs through flows and compare. What is computed here is computed in the plainest way: means
 by fsum over the whole window, sketches as sets of registers, trees by trying every split.
@@ -35,6 +35,16 @@ def hash_bytes(seed, data):
         word = int.from_bytes(data[at : at + 8], "little")
         h = ((h ^ word) * 0xFF51AFD7ED558CCD) & MASK
         h ^= h >> 32
+    return finish(h)
+
+
+def hash_secretly(seed, data):
+    secret = finish(seed ^ 0x9E3779B97F4A7C15) | 1
+    h = seed ^ ((len(data) * 0x9E3779B97F4A7C15) & MASK)
+    for at in range(0, len(data), 8):
+        word = int.from_bytes(data[at : at + 8], "little")
+        product = (h ^ word) * secret
+        h = (product & MASK) ^ (product >> 64) ^ ((h << 23 | h >> 41) & MASK)
     return finish(h)
 
 
@@ -644,6 +654,22 @@ def numbers(random):
     return out
 
 
+def hashes(random):
+    """Seed, text or number, its hash as a value that is counted, and as a key's text; whole numbers of 64 bits as text."""
+    cases = []
+    for seed in [0, 1, 1 << 63, MASK, *(random.getrandbits(64) for _ in range(8))]:
+        alphabet = "abcXYZ019/-é日"
+        texts = ["", "a", "abcdefg", "abcdefgh", "abcdefghi", "0" * 16, *(
+            "".join(random.choice(alphabet) for _ in range(random.randrange(48))) for _ in range(6))]
+        for t in texts:
+            data = t.encode()
+            value = hash_secretly(seed, data) if seed else hash_bytes(0, data)
+            cases.append([str(seed), t, str(value), str(hash_secretly(seed, data))])
+        for x in [0.0, 1.0, -2.5, 1e300, round(random.uniform(-1e6, 1e6), 3)]:
+            cases.append([str(seed), x, str(hash_bytes(seed, struct.pack("<d", x))), None])
+    return cases
+
+
 # Training: least squares by the normal equations in exact fractions, trees by trying every split.
 
 def solve(matrix, right):
@@ -734,7 +760,8 @@ def training(random):
 
 def main():
     folder = Path(sys.argv[1])
-    for name, make in [("kernels", kernels), ("formats", formats), ("numbers", numbers), ("training", training)]:
+    for name, make in [("kernels", kernels), ("formats", formats), ("numbers", numbers), ("hashes", hashes),
+                       ("training", training)]:
         cases = make(random.Random(f"tidegate {name}"))
         lines = ",\n".join(json.dumps(case, ensure_ascii=False, separators=(",", ":")) for case in cases)
         (folder / f"{name}.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")

@@ -17,7 +17,7 @@ pub(crate) struct Bloom {
     learn: bool,
     expected: u64,
     bits: u64,
-    places: u32,
+    pub(crate) places: u32,
     /// The number of values, then the bits.
     words: Vec<u64>,
 }
@@ -67,8 +67,30 @@ impl Bloom {
         if self.learn { &self.words } else { &[] }
     }
 
-    pub(super) fn learned_mut(&mut self) -> Option<&mut Vec<u64>> {
-        self.learn.then_some(&mut self.words)
+    /// Puts in what a filter of the same bits and places had learned: a member of either is one from now on.
+    ///
+    /// How many values that makes is known where that filter holds all that is in this one; else it follows from the share of bits
+    /// that are set, as -m/k ln(1 - set/m) (Swamidass and Baldi, 2007).
+    pub(super) fn take_up(&mut self, learned: &[u64]) {
+        let (Some((count, bits)), Some((learned_count, learned))) =
+            (self.words.split_first_mut(), learned.split_first())
+        else {
+            return;
+        };
+        let (mut set, mut has_more) = (0, false);
+        for (word, learned) in bits.iter_mut().zip(learned) {
+            has_more |= *word & !learned != 0;
+            *word |= learned;
+            set += u64::from(word.count_ones());
+        }
+        if !has_more {
+            *count = *learned_count;
+            return;
+        }
+        let share = set as f64 / self.bits as f64;
+        let values = self.bits as f64 / f64::from(self.places) * -(-share).ln_1p();
+        let (least, most) = ((*count).max(*learned_count), count.saturating_add(*learned_count));
+        *count = (values.round() as u64).clamp(least, most);
     }
 
     pub(super) fn run(&mut self, context: &mut Context<'_, '_>) {

@@ -38,9 +38,8 @@ pub(super) struct Reader<'a> {
 /// One item; of an array or map its head alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Item<'a> {
-    Integer(i64),
-    /// A whole number that does not fit 64 bits with a sign.
-    Large(f64),
+    /// From -2^64 to 2^64 - 1 (RFC 8949, section 3.1).
+    Integer(i128),
     Float(f64),
     Bytes(&'a [u8]),
     Text(&'a [u8]),
@@ -105,9 +104,8 @@ impl<'a> Reader<'a> {
             }
             let argument = self.argument(info)?;
             return Ok(match major {
-                0 => i64::try_from(argument).map_or(Item::Large(argument as f64), Item::Integer),
-                1 => i64::try_from(argument)
-                    .map_or(Item::Large(-1.0 - argument as f64), |n| Item::Integer(-1 - n)),
+                0 => Item::Integer(i128::from(argument)),
+                1 => Item::Integer(-1 - i128::from(argument)),
                 2 => Item::Bytes(self.take(argument)?),
                 3 => Item::Text(self.take(argument)?),
                 4 => Item::Array(Count::Definite(argument)),
@@ -120,8 +118,7 @@ impl<'a> Reader<'a> {
     /// A value that is no array and no map; those are skipped, and are none.
     pub(super) fn value(&mut self) -> Result<Option<Value<'a>>, Reason> {
         Ok(Some(match self.item()? {
-            Item::Integer(value) => Value::Number(value as f64),
-            Item::Large(value) => Value::Number(value),
+            Item::Integer(value) => Value::Integer(value),
             Item::Float(value) => Value::Number(value),
             Item::Bytes(bytes) | Item::Text(bytes) => Value::Bytes(bytes),
             Item::Bool(value) => Value::Number(f64::from(u8::from(value))),

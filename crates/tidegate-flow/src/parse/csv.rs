@@ -14,7 +14,7 @@ pub(super) struct Csv {
     delimiter: u8,
     /// For each column the field that it is, or `NONE`.
     columns: Vec<u16>,
-    /// The line of names that `columns` was made from, where there is one.
+    /// The line of names that `columns` was made from, its end included, where there is one; empty before the first.
     header: Option<Vec<u8>>,
 }
 
@@ -38,9 +38,7 @@ impl Csv {
     pub(super) fn read(&mut self, payload: &[u8], cells: &mut Cells<'_, '_>) -> Result<(), Reason> {
         let mut start = 0;
         if self.header.is_some() {
-            let end = find(payload, b'\n').ok_or(Reason::Format)?;
-            self.learn(&payload[..end], cells);
-            start = end + 1;
+            start = self.learn(payload, cells)?;
         }
         let mut at = start;
         for &field in &self.columns {
@@ -90,10 +88,7 @@ impl Csv {
         if rest.first() == Some(&b'"') {
             return self.quoted(payload, at, field, cells);
         }
-        let length = rest
-            .iter()
-            .position(|byte| *byte == self.delimiter || *byte == b'\n')
-            .unwrap_or(rest.len());
+        let length = self.plain_length(rest);
         let ended = rest.get(length) != Some(&self.delimiter);
         if field != NONE {
             let range = at..at + rest[..length].trim_ascii_end().len();
@@ -112,20 +107,37 @@ impl Csv {
         cells: &mut Cells<'_, '_>,
     ) -> Result<(usize, bool), Reason> {
         let start = cells.batch.scratch.len();
+        let (next, ended) = self.unquote(payload, at, &mut cells.batch.scratch)?;
+        if field != NONE {
+            let bytes = cells.batch.scratch.len() - start;
+            cells.put(usize::from(field), Value::Scratch(start, bytes));
+        }
+        Ok((next, ended))
+    }
+
+    /// Bytes up to the end of a column that is not in quotes.
+    fn plain_length(&self, rest: &[u8]) -> usize {
+        let is_end = |byte: &u8| *byte == self.delimiter || *byte == b'\n';
+        rest.iter().position(is_end).unwrap_or(rest.len())
+    }
+
+    /// Puts a column in quotes, which begins at `at`, into the scratch without them; returns as [`Csv::column`].
+    fn unquote(
+        &self,
+        payload: &[u8],
+        at: usize,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(usize, bool), Reason> {
         let mut position = at + 1;
         loop {
             let end = position + find(&payload[position..], b'"').ok_or(Reason::Format)?;
-            cells.batch.scratch.extend_from_slice(&payload[position..end]);
+            scratch.extend_from_slice(&payload[position..end]);
             position = end + 1;
             if payload.get(position) != Some(&b'"') {
                 break;
             }
-            cells.batch.scratch.push(b'"');
+            scratch.push(b'"');
             position += 1;
-        }
-        if field != NONE {
-            let bytes = cells.batch.scratch.len() - start;
-            cells.put(usize::from(field), Value::Scratch(start, bytes));
         }
         match &payload[position..] {
             [] => Ok((position, true)),
@@ -137,19 +149,53 @@ impl Csv {
         }
     }
 
-    /// Takes the order of columns from a line of names, unless it is the same as before.
-    fn learn(&mut self, line: &[u8], cells: &mut Cells<'_, '_>) {
-        let Some(known) = &mut self.header else { return };
-        if *known == line && !self.columns.is_empty() {
-            return;
+    /// Takes the order of columns from the line of names, unless it is the one of before; returns where it ends. A name in quotes is as
+    /// it stands between them, another without the blanks around it.
+    fn learn(&mut self, payload: &[u8], cells: &mut Cells<'_, '_>) -> Result<usize, Reason> {
+        if let Some(known) = self.header.as_ref().filter(|known| !known.is_empty())
+            && payload.starts_with(known)
+        {
+            return Ok(known.len());
         }
-        known.clear();
-        known.extend_from_slice(line);
+        // Half a line is nobody's, should it turn out to be none.
+        self.header.iter_mut().for_each(Vec::clear);
         self.columns.clear();
-        for name in line.split(|byte| *byte == self.delimiter) {
-            let name = name.trim_ascii();
-            let name = name.strip_prefix(b"\"").and_then(|n| n.strip_suffix(b"\"")).unwrap_or(name);
+        // Lent, since names are looked for while they stand in it.
+        let mut scratch = std::mem::take(&mut cells.batch.scratch);
+        let end = self.learn_names(payload, cells, &mut scratch);
+        cells.batch.scratch = scratch;
+        let end = end?;
+        if let Some(known) = &mut self.header {
+            known.extend_from_slice(&payload[..end]);
+        }
+        Ok(end)
+    }
+
+    fn learn_names(
+        &mut self,
+        payload: &[u8],
+        cells: &mut Cells<'_, '_>,
+        scratch: &mut Vec<u8>,
+    ) -> Result<usize, Reason> {
+        let mut at = 0;
+        loop {
+            let rest = &payload[at..];
+            let (name, next, ended) = if rest.first() == Some(&b'"') {
+                let start = scratch.len();
+                let (next, ended) = self.unquote(payload, at, scratch)?;
+                (&scratch[start..], next, ended)
+            } else {
+                let length = self.plain_length(rest);
+                let ended = rest.get(length) != Some(&self.delimiter);
+                (rest[..length].trim_ascii(), at + (length + 1).min(rest.len()), ended)
+            };
             self.columns.push(cells.find(b"", name).map_or(NONE, |index| index as u16));
+            if ended {
+                // A line of names alone is no row.
+                let is_line = payload[..next].ends_with(b"\n");
+                return if is_line { Ok(next) } else { Err(Reason::Format) };
+            }
+            at = next;
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Values at fixed places: ASCII columns and binary numbers.
 
-use super::{Field, fail, number_in, number_of};
+use super::{Field, fail, integer_of, number_in, number_of};
 use crate::{
     bad::Reason,
     batch::{BATCH_MAX, Batch, Column, Place as TextPlace, Rows, Text},
     message::Message,
-    number,
+    number::{self, INTEGER_MAX},
     spec::{Encoding, FieldKind, FieldSpec},
 };
 
@@ -90,7 +90,14 @@ fn numbers(
         let value = match (bytes, span.encoding) {
             (None, _) => Ok(f64::NAN),
             (Some(bytes), Encoding::Ascii) => number_in(field, bytes),
-            (Some(_), _) => number_of(field, batch.numbers[column][row]),
+            (Some(bytes), encoding) => {
+                let value = batch.numbers[column][row];
+                // Below, a float is the whole number that it was made of.
+                match integer(encoding, bytes).filter(|_| value.abs() >= INTEGER_MAX) {
+                    Some(integer) => integer_of(field, integer),
+                    None => number_of(field, value),
+                }
+            }
         };
         batch.numbers[column][row] = value.unwrap_or(f64::NAN);
         match value {
@@ -181,7 +188,7 @@ fn binaries(
         Encoding::U32be => to.read(|bytes| f64::from(u32::from_be_bytes(bytes))),
         Encoding::I32le => to.read(|bytes| f64::from(i32::from_le_bytes(bytes))),
         Encoding::I32be => to.read(|bytes| f64::from(i32::from_be_bytes(bytes))),
-        // Whole numbers above 2^53 round; as `integer` they are refused.
+        // What is more than 53 bits rounds; as `integer` it is refused.
         Encoding::U64le => to.read(|bytes| u64::from_le_bytes(bytes) as f64),
         Encoding::U64be => to.read(|bytes| u64::from_be_bytes(bytes) as f64),
         Encoding::I64le => to.read(|bytes| i64::from_le_bytes(bytes) as f64),
@@ -191,6 +198,18 @@ fn binaries(
         Encoding::F64le => to.read(f64::from_le_bytes),
         Encoding::F64be => to.read(f64::from_be_bytes),
     }
+}
+
+/// A whole number of more bits than a float has.
+fn integer(encoding: Encoding, bytes: &[u8]) -> Option<i128> {
+    let bytes = bytes.try_into().ok()?;
+    Some(match encoding {
+        Encoding::U64le => u64::from_le_bytes(bytes).into(),
+        Encoding::U64be => u64::from_be_bytes(bytes).into(),
+        Encoding::I64le => i64::from_le_bytes(bytes).into(),
+        Encoding::I64be => i64::from_be_bytes(bytes).into(),
+        _ => return None,
+    })
 }
 
 struct Place<'a, 'm> {

@@ -31,6 +31,7 @@ pub(super) fn read_object(payload: &[u8], cells: &mut Cells<'_, '_>) -> Result<(
 }
 
 /// Where in the payload reading stands.
+#[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
     payload: &'a [u8],
     at: usize,

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::{
-    Model, Node, Table, number,
+    Model, Node, Table, hash, number,
     train::{self, LinearTraining, TreeTraining},
 };
 
@@ -31,7 +31,9 @@ fn goldens_are_what_the_reference_says() {
         Err(error) => println!("skipped: python3 does not run here: {error}"),
         Ok(status) => {
             assert!(status.success(), "{status}");
-            for file in ["kernels.json", "formats.json", "numbers.json", "training.json"] {
+            for file in
+                ["kernels.json", "formats.json", "numbers.json", "hashes.json", "training.json"]
+            {
                 let same = fs::read(folder.join(file)).unwrap()
                     == fs::read(testdata().join(file)).unwrap();
                 assert!(same, "{file} is not what reference.py writes; run it again");
@@ -154,6 +156,28 @@ fn numbers_agree_with_the_reference() {
         let found = number::parse(text.as_bytes()).ok();
         assert_eq!(found.map(f64::to_bits), expected.map(f64::to_bits), "{text:?}");
     }
+}
+
+/// A hash that changes loses what sketches and filters have counted, with a seed as without.
+#[test]
+fn hashes_agree_with_the_reference() {
+    let mut seeds = std::collections::BTreeSet::new();
+    for case in cases("hashes.json") {
+        let whole = |place: usize| case[place].as_str().unwrap().parse::<u64>().unwrap();
+        let seed = whole(0);
+        seeds.insert(seed);
+        match case[1].as_str() {
+            Some(text) => {
+                assert_eq!(hash::value(seed, text.as_bytes()), whole(2), "{case}");
+                assert_eq!(hash::text(seed, text.as_bytes()), whole(3), "{case}");
+            }
+            None => {
+                let bits = case[1].as_f64().unwrap().to_bits();
+                assert_eq!(hash::word(seed, bits), whole(2), "{case}");
+            }
+        }
+    }
+    assert!(seeds.len() > 8 && seeds.contains(&0));
 }
 
 #[test]

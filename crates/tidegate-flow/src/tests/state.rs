@@ -180,6 +180,62 @@ fn a_changed_flow_keeps_the_state_that_still_fits() {
 }
 
 #[test]
+fn what_a_set_gained_stays_beside_what_was_learned() {
+    let toml = r##"
+topics = ["#"]
+parse = { format = "csv", fields = ["id:text"] }
+step = [
+    { kernel = "bloom-filter", field = "id", members = "known", expected = 100, learn = true, keep = "new" },
+    { kernel = "notify", topic = "out", payload = "{field:id}" },
+]
+"##;
+    let flow_of = |toml: &str, seed: u64, members: &str| {
+        let mut models = Models::new();
+        models.insert_set("known", members);
+        Flow::compile(&Spec { sketch_seed: seed, ..spec(toml) }, &models).unwrap()
+    };
+    let learned: Vec<String> = (0..90).map(|number| format!("l{number}")).collect();
+    let learned: Vec<&str> = learned.iter().map(String::as_str).collect();
+    for seed in [0, 7] {
+        let mut before = flow_of(toml, seed, "a\nb");
+        assert!(published(&mut before, &learned).len() > 80, "seed {seed}");
+        let snapshot = before.snapshot();
+        // The same again, and with two members more.
+        let mut same = flow_of(toml, seed, "a\nb");
+        assert_eq!(same.restore(&snapshot).unwrap(), Restored::default());
+        assert_eq!(same.snapshot(), snapshot);
+        let mut more = flow_of(toml, seed, "a\nb\nc\nd");
+        assert_eq!(more.restore(&snapshot).unwrap(), Restored::default());
+        assert_eq!(published(&mut more, &learned), [""; 0], "seed {seed}");
+        assert_eq!(published(&mut more, &["a", "b", "c", "d"]), [""; 0], "seed {seed}");
+        // There is room for about six.
+        let strangers: Vec<String> = (0..50).map(|number| format!("s{number}")).collect();
+        let strangers: Vec<&str> = strangers.iter().map(String::as_str).collect();
+        let new = published(&mut more, &strangers).len() as u64;
+        let taken = new - more.stats().unlearned;
+        assert!((1..=14).contains(&taken), "seed {seed}: {taken}");
+    }
+    // Of another shape, or under another seed, it begins anew with its set.
+    let snapshot = {
+        let mut before = flow_of(toml, 7, "a\nb");
+        published(&mut before, &learned);
+        before.snapshot()
+    };
+    for (toml, seed) in [(toml, 8), (&*toml.replace("100", "200"), 7)] {
+        let mut after = flow_of(toml, seed, "a\nb");
+        let began_anew = vec!["step 1 (bloom-filter)".to_owned()];
+        assert_eq!(after.restore(&snapshot).unwrap().began_anew, began_anew);
+        assert_eq!(published(&mut after, &["a", "l1", "b"]), ["l1"]);
+    }
+    // Three members and four have 64 bits each, and 15 places and 11.
+    let by_set = toml.replace("expected = 100, ", "");
+    let snapshot = flow_of(&by_set, 7, "a\nb\nc").snapshot();
+    let mut after = flow_of(&by_set, 7, "a\nb\nc\nd");
+    assert_eq!(after.restore(&snapshot).unwrap().began_anew.len(), 1);
+    assert_eq!(published(&mut after, &["a", "b", "c", "d"]), [""; 0]);
+}
+
+#[test]
 fn more_keys_than_are_kept_are_counted() {
     let mut before = flow(COUNTING);
     let topics: Vec<String> = (0..2000).map(|number| format!("t/{number}")).collect();

@@ -10,6 +10,11 @@ parse = { format = "csv", fields = ["x", { name = "s", type = "text", optional =
 step = [{ kernel = "notify", topic = "out", fields = ["x", "s"] }]
 "##;
 
+const NO_FORMAT: &str = "-: the payload is not in the flow's format";
+const EXTENSION: &str = "-: the pack is of a SenML version above 10, or a label of it that is not known ends with _; send it as of RFC 8428";
+const NO_INTEGER: &str =
+    "x: the field is no whole number of at most 2^53; larger ones can be read as text";
+
 fn with_format(format: &str) -> String {
     CSV.replace("format = \"csv\"", format)
 }
@@ -41,11 +46,99 @@ fn odd_numbers_are_read_or_named() {
     let mut integers = flow(&CSV.replacen("[\"x\",", "[\"x:integer\",", 1));
     for (text, expected) in [
         ("9007199254740992", r#"{"x":9007199254740992,"s":null}"#),
-        ("9007199254740994", "x: the field is no whole number of at most 2^53"),
-        ("1.5", "x: the field is no whole number of at most 2^53"),
+        ("9007199254740993", NO_INTEGER),
+        ("9007199254740994", NO_INTEGER),
+        ("1.5", NO_INTEGER),
         ("1e3", r#"{"x":1000,"s":null}"#),
     ] {
         assert_eq!(published(&mut integers, &[text]), [expected], "{text:?}");
+    }
+}
+
+/// A map of `x`, `-1 - x` for a negative one, as 8 bytes.
+fn cbor_integer(number: i128) -> Vec<u8> {
+    let (major, argument) = if number < 0 { (0x3b, -1 - number) } else { (0x1b, number) };
+    [b"\xa1\x61x", &[major][..], &u64::try_from(argument).unwrap().to_be_bytes()].concat()
+}
+
+#[test]
+fn an_integer_is_exact_in_each_format_or_refused() {
+    let flow_of =
+        |format: &str| flow(&with_format(format).replacen("[\"x\",", "[\"x:integer\",", 1));
+    let most = 1_i128 << 53;
+    for (number, is_exact) in [
+        (most - 1, true),
+        (most, true),
+        (most + 1, false),
+        (most + 2, false),
+        (-most, true),
+        (-most - 1, false),
+        (i128::from(u64::MAX), false),
+        (-1 - i128::from(u64::MAX), false),
+    ] {
+        let expected =
+            if is_exact { format!(r#"{{"x":{number},"s":null}}"#) } else { NO_INTEGER.to_owned() };
+        let is_in = |format: &str, payload: &[u8]| {
+            let outcome = run(&mut flow_of(format), Instant::EPOCH, &[("a", payload)]);
+            assert_eq!(outcome.emissions[0].2, expected, "{number}, {format}");
+        };
+        is_in("format = \"csv\"", number.to_string().as_bytes());
+        is_in("format = \"json\"", format!(r#"{{"x":{number}}}"#).as_bytes());
+        is_in("format = \"senml-json\"", format!(r#"[{{"n":"x","v":{number}}}]"#).as_bytes());
+        is_in("format = \"cbor\"", &cbor_integer(number));
+    }
+    // What is added to a base is rounded before its sum is.
+    for (pack, expected) in [
+        (r#"[{"bv":-5,"n":"x","v":9007199254740991}]"#, r#"{"x":9007199254740986,"s":null}"#),
+        (r#"[{"bv":-5,"n":"x","v":9007199254740993}]"#, NO_INTEGER),
+        (r#"[{"bv":9007199254740991,"n":"x","v":2}]"#, NO_INTEGER),
+        (r#"[{"n":"x","s":9007199254740993}]"#, NO_INTEGER),
+    ] {
+        let found = published(&mut flow_of("format = \"senml-json\""), &[pack]);
+        assert_eq!(found, [expected], "{pack}");
+    }
+    let fixed = r##"
+topics = ["#"]
+bad = "dead-letter"
+parse = { format = "fixed", fields = [{ name = "x", type = "integer", at = 0, as = "i64be" }] }
+step = [{ kernel = "notify", topic = "out", fields = ["x"] }]
+"##;
+    for (number, expected) in
+        [(1 << 53, r#"{"x":9007199254740992}"#), ((1 << 53) + 1, NO_INTEGER), (-7, r#"{"x":-7}"#)]
+    {
+        let payload = i64::to_be_bytes(number);
+        let outcome = run(&mut flow(fixed), Instant::EPOCH, &[("a", &payload)]);
+        assert_eq!(outcome.emissions[0].2, expected, "{number}, fixed");
+    }
+}
+
+#[test]
+fn a_number_as_text_has_all_its_digits() {
+    let json = with_format("format = \"json\"").replacen("[\"x\",", "[\"x:text\",", 1);
+    let cbor = json.replace("\"json\"", "\"cbor\"");
+    for number in [
+        0,
+        (1_i128 << 53) + 1,
+        i128::from(i64::MAX),
+        i128::from(u64::MAX),
+        -1 - i128::from(u64::MAX),
+    ] {
+        let expected = format!(r#"{{"x":"{number}","s":null}}"#);
+        let text = format!(r#"{{"x":{number}}}"#);
+        assert_eq!(published(&mut flow(&json), &[&text]), [&*expected], "{number} in json");
+        let outcome = run(&mut flow(&cbor), Instant::EPOCH, &[("a", &cbor_integer(number))]);
+        assert_eq!(outcome.emissions[0].2, expected, "{number} in cbor");
+    }
+    // So that keys which differ have state of their own.
+    let counting = cbor
+        .replace("topics", "key = { field = \"x\" }\ntopics")
+        .replace("step = [", "step = [{ kernel = \"count\" },")
+        .replace("[\"x\", \"s\"]", "[\"message_count\"]");
+    let payloads = [1 << 53, (1 << 53) + 1].map(cbor_integer);
+    let messages = payloads.each_ref().map(|payload| ("a", &payload[..]));
+    let outcome = run(&mut flow(&counting), Instant::EPOCH, &messages);
+    for (_, _, payload) in outcome.emissions {
+        assert_eq!(payload, r#"{"message_count":1}"#);
     }
 }
 
@@ -83,6 +176,32 @@ fn columns_are_missing_added_and_reordered() {
         "-: the payload is not in the flow's format",
     ];
     assert_eq!(found, expected);
+}
+
+#[test]
+fn names_in_quotes_are_read_as_values_in_quotes_are() {
+    let toml = CSV.replace("format = \"csv\"", "format = \"csv\", header = true").replacen(
+        "[\"x\",",
+        "[{ name = \"x\", from = \"power, W\", aliases = [\"power \\\"W\\\"\", \"power\\nW\"] },",
+        1,
+    );
+    let mut named = flow(&toml);
+    let format = "-: the payload is not in the flow's format";
+    for (payload, expected) in [
+        ("other,\"power, W\",s\n?,1,a", r#"{"x":1,"s":"a"}"#),
+        ("other,\"power, W\",s\n?,2,b", r#"{"x":2,"s":"b"}"#), // the line of before
+        ("\"a, b\",s,\"power, W\"\r\n\"?,?\",c,3\r\n", r#"{"x":3,"s":"c"}"#),
+        ("\"power \"\"W\"\"\",\"s\"\n4,d", r#"{"x":4,"s":"d"}"#),
+        ("s,\"power\nW\"\ne,5", r#"{"x":5,"s":"e"}"#), // a line ends outside of quotes
+        (" s ,\"power, W\"\nf,6", r#"{"x":6,"s":"f"}"#),
+        ("s,\"power, W\ng,7", format),
+        ("s,\"power, W\"x\ng,7", format),
+        ("s,\"power, W\"", format),
+        // What went wrong before is not taken for a line of names.
+        ("s,\"power, W\"\nh,8", r#"{"x":8,"s":"h"}"#),
+    ] {
+        assert_eq!(published(&mut named, &[payload]), [expected], "{payload:?}");
+    }
 }
 
 #[test]
@@ -167,6 +286,23 @@ step = [{ kernel = "notify", topic = "out", fields = ["x", "t", "on"] }]
             r#"{"bt":2000000000,"e":[{"n":"dev:x","v":"1.10"}]}"#,
             r#"{"x":1.1,"t":2000000000,"on":null}"#,
         ),
+        // Members of an object have no order: bases may stand behind what they hold for.
+        (
+            r#"{"e":[{"n":"x","v":1},{"n":"on","vb":true,"t":5}],"bv":10,"bn":"dev:","bt":1e9}"#,
+            r#"{"x":11,"t":1000000005,"on":1}"#,
+        ),
+        (
+            r#"{"bt":1e9,"bn":"dev:","e":[{"n":"x","v":1,"t":7},{"n":"other","v":2,"t":9}]}"#,
+            r#"{"x":1,"t":1000000007,"on":null}"#,
+        ),
+        (
+            r#"{"e":[{"n":"dev:x","v":"?"},{"n":"x","v":3}],"bn":"dev:"}"#,
+            r#"{"x":3,"t":null,"on":null}"#,
+        ),
+        (r#"{"bs":2,"e":[{"n":"dev:x","s":3}]}"#, r#"{"x":5,"t":null,"on":null}"#),
+        (r#"{"e":[{"bn":"dev:","n":"x","v":1}]}"#, NO_FORMAT),
+        (r#"{"e":[{"bt":5,"n":"dev:x","v":1}]}"#, NO_FORMAT),
+        (r#"{"e":[{"n":"dev:x","v":1}],"e":[]}"#, NO_FORMAT),
         ("[]", r#"{"x":null,"t":null,"on":null}"#),
         (r#"[{"n":"dev:x","v":1e999}]"#, "x: the field is too large for a 64-bit float"),
         (r#"[{"n":5,"v":1}]"#, "-: the payload is not in the flow's format"),
@@ -175,6 +311,50 @@ step = [{ kernel = "notify", topic = "out", fields = ["x", "t", "on"] }]
         let now = Instant::from_nanos((1 << 30) * 1_000_000_000);
         let outcome = run(&mut flow(toml), now, &[("a", payload.as_bytes())]);
         assert_eq!(outcome.emissions[0].2, expected, "{payload}");
+    }
+}
+
+#[test]
+fn senml_that_must_be_understood_and_is_not_is_refused() {
+    let json = r##"
+topics = ["#"]
+bad = "dead-letter"
+parse = { format = "senml-json", fields = ["x"] }
+step = [{ kernel = "notify", topic = "out", fields = ["x"] }]
+"##;
+    let one = r#"{"x":1}"#;
+    for (payload, expected) in [
+        (r#"[{"n":"x","v":1,"new":[2],"_":3,"new_x":4}]"#, EXTENSION),
+        (r#"[{"n":"x","v":1,"new":[2],"new_x":4}]"#, one),
+        (r#"[{"n":"x","v":1,"new_":[2]}]"#, EXTENSION),
+        (r#"[{"n":"x","v":1,"new\u005f":[2]}]"#, EXTENSION),
+        (r#"[{"n":"x","v":1},{"n":"other","v":1,"new_":true}]"#, EXTENSION),
+        (r#"{"n":"x","v":1,"new_":2}"#, EXTENSION),
+        (r#"{"e":[{"n":"x","v":1,"new_":2}]}"#, EXTENSION),
+        (r#"{"e":[{"n":"x","v":1}],"new_":2}"#, EXTENSION),
+        (r#"[{"bver":10,"n":"x","v":1}]"#, one),
+        (r#"[{"bver":5,"n":"x","v":1}]"#, one),
+        (r#"[{"bver":11,"n":"x","v":1}]"#, EXTENSION),
+        (r#"[{"n":"x","v":1,"bver":1e3}]"#, EXTENSION),
+        (r#"{"e":[{"n":"x","v":1}],"bver":11}"#, EXTENSION),
+        (r#"[{"bver":0,"n":"x","v":1}]"#, NO_FORMAT),
+        (r#"[{"bver":9.5,"n":"x","v":1}]"#, NO_FORMAT),
+        (r#"[{"bver":"ten","n":"x","v":1}]"#, NO_FORMAT),
+    ] {
+        assert_eq!(published(&mut flow(json), &[payload]), [expected], "{payload}");
+    }
+    let cbor = json.replace("senml-json", "senml-cbor");
+    for (members, expected) in [
+        (&b"\xa2\x00\x61x\x02\x01"[..], one),
+        (b"\xa3\x00\x61x\x02\x01\x20\x0a", one),
+        (b"\xa3\x00\x61x\x02\x01\x20\x0b", EXTENSION),
+        (b"\xa3\x00\x61x\x02\x01\x20\x00", NO_FORMAT),
+        (b"\xa3\x00\x61x\x02\x01\x63new\x05", one),
+        (b"\xa3\x00\x61x\x02\x01\x64new_\x05", EXTENSION),
+    ] {
+        let pack = [b"\x81", members].concat();
+        let outcome = run(&mut flow(&cbor), Instant::EPOCH, &[("a", &pack)]);
+        assert_eq!(outcome.emissions[0].2, expected, "{members:02x?}");
     }
 }
 

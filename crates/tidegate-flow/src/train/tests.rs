@@ -39,13 +39,15 @@ fn what_settles_nothing_is_named() {
         (
             "a,y\n1,2\nx,3\n",
             &["a"],
-            TrainError::Value { row: 3, column: "a".to_owned(), found: Some("x".to_owned()) },
+            TrainError::Value { row: 3, column: "a".to_owned(), found: "x".to_owned() },
         ),
-        (
-            "a,y\n1,2\n1\n",
-            &["a"],
-            TrainError::Value { row: 3, column: "y".to_owned(), found: None },
-        ),
+        ("a,y\n1,2\n1\n", &["a"], TrainError::Columns { row: 3, found: 1, expected: 2 }),
+        // Also where no column that is used is missing.
+        ("a,y,z\n1,2,3\n1,2\n", &["a"], TrainError::Columns { row: 3, found: 2, expected: 3 }),
+        ("a,y\n1,2\n\n3,4,\n", &["a"], TrainError::Columns { row: 3, found: 3, expected: 2 }),
+        ("a,y\n1,2\n3,\"4\n5,6\n", &["a"], TrainError::Quotes { row: 3, value: 2 }),
+        ("a,y\n\"1\"0,2\n", &["a"], TrainError::Quotes { row: 2, value: 1 }),
+        ("\"a,y\n1,2\n", &["a"], TrainError::Quotes { row: 1, value: 1 }),
     ] {
         assert_eq!(linear_of(csv, features, 0.0).unwrap_err(), expected, "{csv:?}");
     }
