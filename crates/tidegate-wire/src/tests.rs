@@ -146,7 +146,7 @@ fn samples() -> Vec<Record> {
         .into(),
         SensorBatch { first: 123_456, epoch: 3, sequence: 77 }.into(),
         CriticalPart { number: 9, more: true, bytes: b"alarm".as_slice().into() }.into(),
-        UplinkAck { next: 123_400, critical_next: 9 }.into(),
+        UplinkAck { next: 123_400, critical_next: 9, batches: 78 }.into(),
     ]
 }
 

@@ -6,7 +6,7 @@
 //!         ◀─────────────────────────── UplinkReady: what of that life has come
 //!  SensorBatch: number of its first message · batch ─────▶   bulk
 //!  CriticalPart: number · message, or a part of it ──────▶   critical lane
-//!         ◀───────── UplinkAck: below which numbers all were published here
+//!         ◀── UplinkAck: what came, and below which numbers all were published here
 //! ```
 //!
 //! Messages are numbered from 0 in each life of an uplink, those of batches and the critical ones apart. A life ends with the sender's
@@ -76,13 +76,15 @@ pub struct CriticalPart {
     pub bytes: Bytes,
 }
 
-/// What was published where the uplink ends, as durably as that node does. Numbers never fall.
+/// What came where the uplink ends, and what was published there, as durably as that node does. Numbers never fall on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UplinkAck {
     /// All batched messages with lower numbers were.
     pub next: u64,
     /// All critical messages with lower numbers were.
     pub critical_next: u64,
+    /// Batches that came over this link, whether they could be published or wait for that.
+    pub batches: u64,
 }
 
 fields!(UplinkOpen { name, life, topics_max, state_bytes_max, names_messages });
@@ -90,7 +92,7 @@ fields!(UplinkReady { resume, next, critical_next });
 fields!(Resume { epoch, sequence });
 fields!(SensorBatch { first, epoch, sequence });
 fields!(CriticalPart { number, more, bytes });
-fields!(UplinkAck { next, critical_next });
+fields!(UplinkAck { next, critical_next, batches });
 
 /// A part of a critical message.
 impl Field for Bytes {

@@ -76,8 +76,8 @@ fn uplink(
         ),
         (
             "flight_bytes",
-            (64 << 10..=64 << 20).contains(&section.flight_bytes.0),
-            "from 64KiB to 64MiB",
+            (64 << 10..=32 << 20).contains(&section.flight_bytes.0),
+            "from 64KiB to 32MiB",
         ),
         ("topics_max", (1..=TOPICS_MAX).contains(&section.topics_max), "from 1 to 1048576"),
         (

@@ -1,7 +1,8 @@
 //! What an uplink sends at once: critical messages, each by itself, before all batches, within a cap. Without I/O.
 //!
-//! A token bucket bounds how much of them is sent a second. While batches wait as well, they keep a tenth of the link: for each byte
-//! of a batch that has arrived, nine of critical messages may go ([`CREDIT_BYTES`] ahead).
+//! A token bucket bounds how much of them is sent a second. While batches wait for the link as well, they keep a tenth of it: for each
+//! byte of a batch that has come, nine of critical messages may go ([`CREDIT_BYTES`] ahead). Batches that wait for the other node's
+//! broker hold nothing back.
 //!
 //! Always true: messages keep their order; each is let go only when the receiver says that it was published there.
 
@@ -143,7 +144,7 @@ impl Critical {
         Ok(())
     }
 
-    /// Batches of so many bytes have arrived; whether more wait.
+    /// Batches of so many bytes have come; whether more wait for the link.
     pub(super) fn batches(&mut self, arrived_bytes: usize, wait: bool) {
         let earned = i64::try_from(arrived_bytes).unwrap_or(i64::MAX).saturating_mul(9);
         self.credit = match wait {

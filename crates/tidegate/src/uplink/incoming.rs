@@ -3,16 +3,16 @@
 //! Always true: of one life of an uplink each number comes out once and in order, whatever connections come and go; a batch that
 //! cannot be read costs the connection, not the messages: the sender still has them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use bytes::Bytes;
 use tidegate_compress::{DecodeError, Decoded, Decoder, DecoderConfig, Message};
 use tidegate_wire::{CriticalPart, Resume, SensorBatch, UplinkOpen, UplinkReady};
 
-use super::critical;
+use super::{critical, outgoing::FLIGHT_BATCHES_MAX};
 
-/// Batches that may have overtaken the one that is to come next, and their bytes: more than a link has under way at once.
-const AHEAD_MAX: usize = 64;
+/// Batches that may wait, for one that they have overtaken or for the broker, and their bytes: more than an uplink has under way.
+const AHEAD_MAX: usize = FLIGHT_BATCHES_MAX + 16;
 const AHEAD_BYTES_MAX: usize = 64 << 20;
 /// Longest critical message in one piece: the longest payload, topic and attributes.
 const CRITICAL_BYTES_MAX: usize = (16 << 20) + 2 * 65_535 + 4;
@@ -29,10 +29,13 @@ pub(super) struct Incoming {
     is_begun: bool,
     next: Option<u64>,
     critical_next: Option<u64>,
-    /// Batches by their place that came too early.
+    /// Batches by their place that came and were not asked for.
     ahead: BTreeMap<u64, (SensorBatch, Bytes)>,
     ahead_bytes: usize,
+    /// The messages of one batch, the number of the first, and how many were given out.
     decoded: Decoded,
+    decoded_first: u64,
+    given: usize,
     part: Vec<u8>,
 }
 
@@ -41,13 +44,12 @@ pub(super) struct Fresh<'a> {
     /// Number of the first.
     pub(super) first: u64,
     decoded: &'a Decoded,
-    /// Those before it came before.
-    skipped: usize,
+    range: Range<usize>,
 }
 
 impl<'a> Fresh<'a> {
     pub(super) fn iter(&self) -> impl Iterator<Item = Message<'a>> + use<'a> {
-        self.decoded.iter().skip(self.skipped)
+        self.decoded.iter().skip(self.range.start).take(self.range.len())
     }
 }
 
@@ -91,6 +93,8 @@ impl Incoming {
             ahead: BTreeMap::new(),
             ahead_bytes: 0,
             decoded: Decoded::default(),
+            decoded_first: 0,
+            given: 0,
             part: Vec::new(),
         }
     }
@@ -116,6 +120,7 @@ impl Incoming {
             self.life = Some(open.life);
             self.decoder = Decoder::new(self.limits, 0);
             self.is_begun = false;
+            self.given = self.decoded.len();
             (self.next, self.critical_next) = (None, None);
         }
         let (epoch, sequence) = (self.decoder.epoch(), self.decoder.sequence());
@@ -159,26 +164,44 @@ impl Incoming {
         Ok(())
     }
 
+    /// Whether as many batches wait as may, though the next of them can be read: no more should come before it was.
+    pub(super) fn is_full(&self) -> bool {
+        let is_full = self.ahead.len() >= AHEAD_MAX || self.ahead_bytes >= AHEAD_BYTES_MAX;
+        let next = self.ahead.first_key_value();
+        is_full && next.is_some_and(|(at, (record, _))| *at == self.expected(record.epoch))
+    }
+
     /// The place of the next batch, if it is of that epoch.
     fn expected(&self, epoch: u64) -> u64 {
         let goes_on = self.is_begun && epoch == self.decoder.epoch();
         if goes_on { self.decoder.sequence() } else { 0 }
     }
 
-    /// The messages of the next batch; none if it has not come.
+    /// At most `most` messages that came for the first time, all of one batch; none if the next batch has not come.
     ///
     /// # Errors
     /// [`IncomingError::Decode`] and [`IncomingError::Gap`]: the connection must end.
-    pub(super) fn poll(&mut self) -> Result<Option<Fresh<'_>>, IncomingError> {
-        let Some(entry) = self.ahead.first_entry() else { return Ok(None) };
-        let (record, _) = *entry.get();
-        if record.sequence != self.expected(record.epoch) {
-            return Ok(None);
+    pub(super) fn poll(&mut self, most: usize) -> Result<Option<Fresh<'_>>, IncomingError> {
+        while self.given == self.decoded.len() {
+            if !self.decode_next()? {
+                return Ok(None);
+            }
         }
-        let (_, body) = self.ahead.pop_first().expect("it was looked at");
-        let body = body.1;
+        let range = self.given..self.decoded.len().min(self.given.saturating_add(most));
+        self.given = range.end;
+        let first = self.decoded_first + range.start as u64;
+        Ok(Some(Fresh { first, decoded: &self.decoded, range }))
+    }
+
+    /// Reads the next batch; false if it has not come.
+    fn decode_next(&mut self) -> Result<bool, IncomingError> {
+        let Some(entry) = self.ahead.first_entry() else { return Ok(false) };
+        let (SensorBatch { first, epoch, sequence }, _) = *entry.get();
+        if sequence != self.expected(epoch) {
+            return Ok(false);
+        }
+        let (_, (_, body)) = self.ahead.pop_first().expect("it was looked at");
         self.ahead_bytes -= body.len();
-        let SensorBatch { first, epoch, sequence } = record;
         if let Some(expected) = self.next.filter(|expected| *expected < first) {
             return Err(IncomingError::Gap { expected, found: first });
         }
@@ -186,16 +209,16 @@ impl Incoming {
             self.decoder.restart(epoch);
             self.is_begun = true;
         }
-        self.decoder.decode(&body, &mut self.decoded).map_err(|source| IncomingError::Decode {
-            epoch,
-            sequence,
-            source,
-        })?;
+        let decoded = self.decoder.decode(&body, &mut self.decoded);
+        // Of one that cannot be read, nothing is given out.
+        self.given = self.decoded.len();
+        decoded.map_err(|source| IncomingError::Decode { epoch, sequence, source })?;
+        self.decoded_first = first;
+        let came = self.next.map_or(0, |next| next - first);
+        self.given = usize::try_from(came).unwrap_or(usize::MAX).min(self.decoded.len());
         let end = first + self.decoded.len() as u64;
-        let skipped = self.next.map_or(0, |next| next - first);
-        let skipped = usize::try_from(skipped).unwrap_or(usize::MAX).min(self.decoded.len());
         self.next = Some(self.next.unwrap_or(first).max(end));
-        Ok(Some(Fresh { first: first + skipped as u64, decoded: &self.decoded, skipped }))
+        Ok(true)
     }
 
     /// A critical message, or a part of one, came: calls `publish` with its number and itself if it is whole and new.

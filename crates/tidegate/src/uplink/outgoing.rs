@@ -20,6 +20,9 @@ use tidegate_wire::{Resume, SensorBatch, UplinkReady, mqtt::PacketId};
 
 use super::window::Window;
 
+/// Batches that may be under way, beyond which the next waits: the receiver holds as many while its broker takes none.
+pub(super) const FLIGHT_BATCHES_MAX: usize = 48;
+
 /// When batches are closed and how much is under way.
 #[derive(Clone, Debug)]
 pub(super) struct OutgoingConfig {
@@ -58,6 +61,9 @@ pub(super) struct Outgoing {
     taken_at: Instant,
     flight: VecDeque<Flight>,
     flight_bytes: usize,
+    /// Batches of this connection that are acknowledged, and those that are said to have come.
+    finished: u64,
+    came: u64,
     is_up: bool,
     sent: Sent,
 }
@@ -90,6 +96,8 @@ pub(super) struct TooLong {
 pub(super) enum Untrue {
     #[error("messages below {asked} are acknowledged, but only those below {sent} were sent")]
     Acknowledged { asked: u64, sent: u64 },
+    #[error("{asked} batches are said to have come, but {sent} were sent")]
+    Came { asked: u64, sent: u64 },
     #[error("message {asked} is expected, but only those from {first} to {next} can be sent")]
     Expected { asked: u64, first: u64, next: u64 },
 }
@@ -107,6 +115,8 @@ impl Outgoing {
             taken_at: Instant::EPOCH,
             flight: VecDeque::new(),
             flight_bytes: 0,
+            finished: 0,
+            came: 0,
             is_up: false,
             sent: Sent::default(),
         }
@@ -115,11 +125,6 @@ impl Outgoing {
     /// Whether further messages should wait where they are.
     pub(super) fn is_full(&self) -> bool {
         self.window.bytes() >= self.config.window_bytes_max
-    }
-
-    /// Whether there are messages that the receiver has not said to have.
-    pub(super) fn is_empty(&self) -> bool {
-        self.window.first() == self.window.end()
     }
 
     /// Bytes of the messages that are held, with what holds them.
@@ -186,6 +191,7 @@ impl Outgoing {
         }
         self.flight.clear();
         self.flight_bytes = 0;
+        (self.finished, self.came) = (0, 0);
         (self.next, self.batch_first) = (at, at);
         self.waits_since = (at < self.window.end()).then_some(now);
         self.is_up = true;
@@ -197,8 +203,28 @@ impl Outgoing {
         self.is_up = false;
     }
 
-    /// The receiver has published all messages below `next`: calls `acknowledge` for those that are owed it. Gives the bytes of
-    /// the batches that have thereby arrived.
+    /// So many batches of this connection have come where they were sent to. Gives the bytes of those that are new.
+    ///
+    /// # Errors
+    /// [`Untrue`].
+    pub(super) fn arrived(&mut self, batches: u64) -> Result<usize, Untrue> {
+        let sent = self.finished + self.flight.len() as u64;
+        if batches > sent {
+            return Err(Untrue::Came { asked: batches, sent });
+        }
+        let place = |at: u64| (at.max(self.finished) - self.finished) as usize;
+        let news = place(self.came)..place(batches.max(self.came));
+        self.came = self.came.max(batches);
+        Ok(self.flight.range(news).map(|flight| flight.bytes).sum())
+    }
+
+    /// Whether batches wait for the link: some have not come, or could be sent.
+    pub(super) fn waits_for_link(&self) -> bool {
+        let sent = self.finished + self.flight.len() as u64;
+        self.came < sent || self.has_room() && self.batch_first < self.window.end()
+    }
+
+    /// The receiver has published all messages below `next`: calls `acknowledge` for those that are owed it.
     ///
     /// # Errors
     /// [`Untrue`].
@@ -206,17 +232,17 @@ impl Outgoing {
         &mut self,
         next: u64,
         acknowledge: impl FnMut(PacketId),
-    ) -> Result<usize, Untrue> {
+    ) -> Result<(), Untrue> {
         if next > self.batch_first {
             return Err(Untrue::Acknowledged { asked: next, sent: self.batch_first });
         }
         self.window.release(next, acknowledge);
-        let before = self.flight_bytes;
         while let Some(flight) = self.flight.front().filter(|flight| flight.end <= next) {
             self.flight_bytes -= flight.bytes;
             self.flight.pop_front();
+            self.finished += 1;
         }
-        Ok(before - self.flight_bytes)
+        Ok(())
     }
 
     /// The next batch, if one is due and there is room on the way.
@@ -245,7 +271,8 @@ impl Outgoing {
     }
 
     fn has_room(&self) -> bool {
-        self.is_up && (self.flight.is_empty() || self.flight_bytes < self.config.flight_bytes_max)
+        let is_short = self.flight_bytes < self.config.flight_bytes_max;
+        self.is_up && (self.flight.is_empty() || is_short && self.flight.len() < FLIGHT_BATCHES_MAX)
     }
 
     /// Encodes what there is, up to one batch; whether that is full.

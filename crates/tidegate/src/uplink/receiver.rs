@@ -46,9 +46,11 @@ const OPEN_MAX: Duration = Duration::from_secs(5);
 const ENDPOINTS_MAX: usize = 256;
 /// Uplinks of one node: what it may claim of them.
 const ENDPOINTS_OF_NODE_MAX: usize = 16;
-/// Messages of QoS 1 that wait for the broker, and bytes that wait to be written to it: beyond either, the link is not read.
+/// Messages of QoS 1 that wait for the broker, and bytes that wait to be written to it: beyond either, no more are published.
 const UNDER_WAY_MAX: usize = 32 << 10;
 const UNWRITTEN_BYTES_MAX: usize = 4 << 20;
+/// Messages of a batch that are published before room is looked for again.
+const PIECE_MAX: usize = 4 << 10;
 
 /// What receives uplinks in a node.
 #[derive(Debug, Default)]
@@ -222,6 +224,8 @@ struct Endpoint {
 #[derive(Debug)]
 struct State {
     incoming: Incoming,
+    /// Batches that came over this link.
+    batches: u64,
     batched: Publisher,
     critical: Publisher,
 }
@@ -252,6 +256,7 @@ impl Endpoint {
             Some(state) => state,
             none => none.insert(State {
                 incoming: Incoming::new(DecoderConfig::default()),
+                batches: 0,
                 batched: Publisher::connect(connector, identity, &open.name, "batched").await?,
                 critical: Publisher::connect(connector, identity, &open.name, "critical").await?,
             }),
@@ -261,6 +266,7 @@ impl Endpoint {
             state.batched.begin(identity.name(), &open.name, open.life, "");
             state.critical.begin(identity.name(), &open.name, open.life, "!");
         }
+        state.batches = 0;
         link.send(ready).await?;
         tracing::info!(uplink = open.name, node = %identity, resumed = ready.resume.is_some(), "uplink served");
         let (acks, mut acknowledged) = watch::channel(state.published());
@@ -293,12 +299,19 @@ async fn acknowledge(link: Link, mut acks: watch::Receiver<UplinkAck>) {
 
 impl State {
     fn published(&self) -> UplinkAck {
-        UplinkAck { next: self.batched.published, critical_next: self.critical.published }
+        UplinkAck {
+            next: self.batched.published,
+            critical_next: self.critical.published,
+            batches: self.batches,
+        }
     }
 
     async fn run(&mut self, link: &Link, acks: &watch::Sender<UplinkAck>) -> Result<(), Ended> {
+        // What the last link left.
+        self.publish_batches()?;
         loop {
-            let has_room = self.batched.has_room() && self.critical.has_room();
+            // While the broker takes no batches they wait here, so that critical messages pass them.
+            let has_room = self.critical.has_room() && !self.incoming.is_full();
             tokio::select! {
                 biased;
                 turned = self.critical.local.turn(true) => {
@@ -308,6 +321,7 @@ impl State {
                 turned = self.batched.local.turn(true) => {
                     turned?;
                     self.batched.settle()?;
+                    self.publish_batches()?;
                 }
                 incoming = link.recv(), if has_room => self.receive(incoming?)?,
             }
@@ -320,16 +334,8 @@ impl State {
         match incoming {
             link::Incoming::Bulk { record: Record::SensorBatch(record), body } => {
                 self.incoming.batch(record, body)?;
-                let names = self.incoming.names_messages();
-                while let Some(fresh) = self.incoming.poll()? {
-                    self.batched.expect(fresh.first);
-                    for message in fresh.iter() {
-                        self.batched.publish(message, names)?;
-                    }
-                }
-                self.batched.local.flush()?;
-                self.batched.written();
-                Ok(())
+                self.batches += 1;
+                self.publish_batches()
             }
             link::Incoming::Record(Record::CriticalPart(part)) => {
                 let names = self.incoming.names_messages();
@@ -347,6 +353,23 @@ impl State {
             link::Incoming::Record(record) => Err(Ended::Misplaced(record.name())),
             _ => Err(Ended::Misplaced("a body")),
         }
+    }
+
+    /// Publishes of the batches that came what there is room for.
+    fn publish_batches(&mut self) -> Result<(), Ended> {
+        let names = self.incoming.names_messages();
+        while self.batched.has_room()
+            && let Some(fresh) = self.incoming.poll(PIECE_MAX)?
+        {
+            self.batched.expect(fresh.first);
+            for message in fresh.iter() {
+                self.batched.publish(message, names)?;
+            }
+            // Now, so that what has no room is waited for.
+            self.batched.local.flush()?;
+        }
+        self.batched.written();
+        Ok(())
     }
 }
 

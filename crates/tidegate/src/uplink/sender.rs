@@ -445,11 +445,12 @@ impl Life<'_> {
 
     fn acknowledged(&mut self, ack: UplinkAck) -> Result<(), Untrue> {
         let batched = &mut self.batched;
-        let arrived = self.outgoing.acknowledge(ack.next, |id| batched.acknowledge(id))?;
+        let arrived = self.outgoing.arrived(ack.batches)?;
+        self.outgoing.acknowledge(ack.next, |id| batched.acknowledge(id))?;
         if let Some(urgent) = &mut self.urgent {
             self.critical.acknowledge(ack.critical_next, |id| urgent.acknowledge(id))?;
         }
-        self.critical.batches(arrived, !self.outgoing.is_empty());
+        self.critical.batches(arrived, self.outgoing.waits_for_link());
         Ok(())
     }
 

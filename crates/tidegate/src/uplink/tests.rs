@@ -59,6 +59,8 @@ fn payload(number: u64) -> (String, String) {
 struct Pipe {
     bulk: VecDeque<(SensorBatch, Bytes)>,
     lane: VecDeque<CriticalPart>,
+    /// Batches that came.
+    came: u64,
 }
 
 struct World {
@@ -205,6 +207,7 @@ impl World {
                 body = bytes.into();
                 self.damaged += 1;
             }
+            pipe.came += 1;
             self.incoming.batch(record, body).expect("there is room");
             if let Err(error) = self.read() {
                 assert!(matches!(error, IncomingError::Decode { .. }), "{error}");
@@ -216,7 +219,7 @@ impl World {
     }
 
     fn read(&mut self) -> Result<(), IncomingError> {
-        while let Some(fresh) = self.incoming.poll()? {
+        while let Some(fresh) = self.incoming.poll(self.random.random_range(1..200))? {
             for (number, message) in (fresh.first..).zip(fresh.iter()) {
                 let (topic, payload) = payload(number);
                 assert_eq!(message.topic, topic.as_bytes(), "message {number}");
@@ -239,10 +242,12 @@ impl World {
         self.told.0 = self.told.0.max(self.came.0.saturating_sub(lags));
         self.told.1 = self.came.1;
         let acknowledged = &mut self.acknowledged;
-        let arrived = self.outgoing.acknowledge(self.told.0, |id| acknowledged.push(id.get()));
-        let arrived = arrived.expect("it was sent");
+        let came = self.pipe.as_ref().map_or(0, |pipe| pipe.came);
+        let arrived = self.outgoing.arrived(came).expect("they were sent");
+        let told = self.outgoing.acknowledge(self.told.0, |id| acknowledged.push(id.get()));
+        told.expect("it was sent");
         self.critical.acknowledge(self.told.1, |_| ()).expect("it was sent");
-        self.critical.batches(arrived, !self.outgoing.is_empty());
+        self.critical.batches(arrived, self.outgoing.waits_for_link());
     }
 }
 
@@ -270,7 +275,10 @@ fn each_message_comes_out_in_order_whatever_breaks() {
             world.send();
             world.deliver(true);
         }
-        assert!(world.outgoing.is_empty() && world.critical.held_bytes() == 0, "seed {seed}");
+        assert!(
+            world.outgoing.held_bytes() == 0 && world.critical.held_bytes() == 0,
+            "seed {seed}"
+        );
         for (out, taken) in [(&world.out, world.taken), (&world.out_critical, world.taken_critical)]
         {
             // Without the receiver's restarts each once and in order; each restart may go back to what was not acknowledged.
@@ -321,6 +329,8 @@ fn what_a_peer_says_must_be_possible() {
     assert_eq!(error, Untrue::Acknowledged { asked: 1, sent: 0 });
     let later = Instant::EPOCH + Duration::from_secs(1);
     assert!(outgoing.poll_batch(later).is_some());
+    let error = outgoing.arrived(2).expect_err("one was sent");
+    assert_eq!(error, Untrue::Came { asked: 2, sent: 1 });
     outgoing.disconnected();
     let asked = tidegate_wire::UplinkReady { next: Some(2), ..ready };
     let error = outgoing.connected(later, &asked, 1).expect_err("it was not sent");
@@ -338,6 +348,53 @@ fn what_a_peer_says_must_be_possible() {
     let record = SensorBatch { first: 65, epoch: 1, sequence: 65 };
     let error = incoming.batch(record, Bytes::new()).expect_err("too many wait");
     assert_eq!(error, IncomingError::TooFar { sequence: 65, expected: 0 });
+    assert!(!incoming.is_full(), "the one that is expected may come");
+}
+
+#[test]
+fn batches_that_wait_for_the_other_broker_hold_up_no_critical_message() {
+    let mut outgoing = Outgoing::new(config(Compression::None, false), 1);
+    let mut incoming = Incoming::new(DecoderConfig::default());
+    let ready = incoming.open(&open()).expect("there is room");
+    let mut critical = Critical::new(Instant::EPOCH, 1 << 30);
+    outgoing.connected(Instant::EPOCH, &ready, 1).expect("it knows nothing");
+    critical.connected(None).expect("it knows nothing");
+    let mut now = Instant::EPOCH;
+    let (mut sent, mut alarms) = (0, 0);
+    for number in 0..10_000_u64 {
+        now = now + Duration::from_millis(30);
+        let (topic, payload) = payload(number);
+        let message =
+            Message { topic: topic.as_bytes(), attributes: b"\x01", payload: payload.as_bytes() };
+        if !outgoing.is_full() {
+            outgoing.take(now, message, None).expect("it is short");
+        }
+        while let Some((record, body)) = outgoing.poll_batch(now + Duration::from_millis(25)) {
+            assert!(!incoming.is_full());
+            incoming.batch(record, body).expect("there is room for all that may be under way");
+            sent += 1;
+        }
+        // The receiver's broker takes alarms alone.
+        let came = outgoing.arrived(sent).expect("they were sent");
+        critical.batches(came, outgoing.waits_for_link());
+        let alarm = Message { topic: b"alarm", attributes: b"\x01", payload: &[7; 200] };
+        critical.take(alarm, None);
+        while let Some(part) = critical.poll_part(now) {
+            let mut is_new = false;
+            incoming.critical(&part, |_, _| is_new = true).expect("they are in order");
+            assert!(is_new);
+            alarms += 1;
+            critical.acknowledge(part.number + 1, |_| ()).expect("it was sent");
+        }
+    }
+    assert_eq!((alarms, outgoing.waits_for_link()), (10_000, false), "{sent} batches wait");
+    // And then they come out whole.
+    let mut next = 0;
+    while let Some(fresh) = incoming.poll(7).expect("they are whole") {
+        assert_eq!(fresh.first, next);
+        next += fresh.iter().count() as u64;
+    }
+    assert_eq!((next, sent), (48, 48), "as many as may be under way, of a message each");
 }
 
 #[test]
@@ -398,7 +455,7 @@ fn a_batch_that_comes_again_ends_the_link_and_costs_nothing() {
     }
     let came = |incoming: &mut Incoming| {
         let mut came = 0;
-        while let Some(fresh) = incoming.poll().expect("it is whole") {
+        while let Some(fresh) = incoming.poll(usize::MAX).expect("it is whole") {
             came += fresh.iter().count();
         }
         came
