@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Nodes are this program's own `node` command in network namespaces, configured by files; devices and the reader are ordinary clients of
-//! MQTT. The verdict: what came out above, at the reader and in the archive, is what the devices sent, in order of each topic, byte for
-//! byte, although the link was cut on the way and is narrower than the messages.
+//! MQTT. The verdict: what came out above, at the reader and in the archive, is what the devices sent, and what flows raised at the edge,
+//! in order of each topic, byte for byte, and nothing else, although the link was cut on the way and is narrower than the messages.
 //!
 //! Always true: everything that was started is ended, and every namespace removed, however the run ends.
 
@@ -28,7 +28,11 @@ use tidegate_netlab::{Lab, LabError, Options};
 use tidegate_sim::medium::{Change, Scenario};
 use tokio_util::sync::CancellationToken;
 
-use self::{devices::Sent, reader::Received, stage::Stage};
+use self::{
+    devices::{Sent, Topics},
+    reader::Received,
+    stage::Stage,
+};
 use super::{failed, lab_failed, storage};
 
 /// The link: a tenth of what the messages would need one by one.
@@ -84,8 +88,10 @@ impl SensorRun {
 struct Board {
     /// Messages sent, by application.
     sent: [AtomicU64; 4],
-    /// Messages received above, by application; and alarms and aggregates of flows.
+    /// Messages received above, by application.
     received: [AtomicU64; 4],
+    /// Alarms seen at the edge, and above.
+    raised: AtomicU64,
     alarms: AtomicU64,
     /// Of the uplink's own word.
     carried_bytes: AtomicU64,
@@ -118,7 +124,7 @@ pub fn run(options: &SensorDemoOptions, stop: &CancellationToken) -> Result<Sens
     let mut stage = Stage::set(lab.as_ref(), folder.path())?;
     let board = Board::default();
     let began = Instant::now();
-    let (sent, received) = thread::scope(|scope| {
+    let (sent, raised, received) = thread::scope(|scope| {
         let reading = scope.spawn(|| within(lab.as_ref(), "core", || reader::read(&stage, &board)));
         let watching =
             scope.spawn(|| within(lab.as_ref(), "edge", || reader::watch(&stage, &board)));
@@ -138,11 +144,11 @@ pub fn run(options: &SensorDemoOptions, stop: &CancellationToken) -> Result<Sens
         let sent = joined(sending.join());
         let received = joined(reading.join());
         let watched = joined(watching.join());
-        shown.and(watched)?;
-        Ok::<_, ApiError>((sent?, received?))
+        shown?;
+        Ok::<_, ApiError>((sent?, watched?, received?))
     })?;
-    let mut checks = verdict(&sent, &received);
-    checks.push(stage.archive(&sent)?);
+    let mut checks = verdict(&sent, &raised, &received);
+    checks.push(stage.archive(&sent, &raised)?);
     stage.end();
     if let Some(lab) = lab {
         let audit = lab.finish().map_err(lab_failed)?;
@@ -226,7 +232,8 @@ fn show(
         }
         if board.devices_done.load(Relaxed) {
             let done_at = *done_at.get_or_insert(Instant::now());
-            if behind == 0 || done_at.elapsed() > SETTLE {
+            let alarms_behind = board.alarms.load(Relaxed) < board.raised.load(Relaxed);
+            if behind == 0 && !alarms_behind || done_at.elapsed() > SETTLE {
                 // What comes twice would come now.
                 thread::sleep(Duration::from_millis(500));
                 return Ok(());
@@ -235,12 +242,11 @@ fn show(
     }
 }
 
-fn verdict(sent: &Sent, received: &Received) -> Vec<(&'static str, String, bool)> {
+fn verdict(sent: &Sent, raised: &Topics, received: &Received) -> Vec<(&'static str, String, bool)> {
     let mut checks = Vec::new();
+    let count = |topics: &Topics| topics.values().map(|chain| chain.count).sum::<u64>();
     for (at, workload) in Workload::ALL.into_iter().enumerate() {
         let (sent, received) = (&sent.topics[at], &received.topics[at]);
-        let count =
-            |topics: &devices::Topics| topics.values().map(|chain| chain.count).sum::<u64>();
         let same = sent.iter().filter(|(topic, chain)| received.get(*topic) == Some(chain)).count();
         let text = format!(
             "{} messages of {} topics sent, {} of {} arrived, {same} topics byte for byte and in order",
@@ -252,7 +258,18 @@ fn verdict(sent: &Sent, received: &Received) -> Vec<(&'static str, String, bool)
         let met = same == sent.len() && received.len() == sent.len() && !sent.is_empty();
         checks.push((workload.name(), text, met));
     }
-    let text = format!("{} alarms and aggregates", received.alarms);
-    checks.push(("alarms of the edge", text, received.alarms > 0));
+    let same = raised.iter().filter(|(topic, chain)| received.alarms.get(*topic) == Some(chain));
+    let same = same.count();
+    let text = format!(
+        "{} on {} topics raised, {} on {} arrived, {same} topics byte for byte and in order",
+        count(raised),
+        raised.len(),
+        count(&received.alarms),
+        received.alarms.len(),
+    );
+    let met = !raised.is_empty() && same == raised.len() && same == received.alarms.len();
+    checks.push(("alarms of the edge", text, met));
+    let text = format!("{} messages that nobody sent", count(&received.others));
+    checks.push(("nothing else", text, received.others.is_empty()));
     checks
 }

@@ -41,6 +41,23 @@ fn the_demo_meets_its_verdict_and_writes_its_report() {
 }
 
 #[test]
+fn the_demo_of_sensors_finds_above_what_was_sent_below() {
+    if !lab_can_be_made() {
+        return;
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["demo-sensors", "--rate", "100", "--for", "12s"])
+        .output()
+        .expect("the demo runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let failed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{failed}");
+    // Four applications, alarms, nothing else, the archive; and the link was cut in between.
+    assert_eq!(said.lines().filter(|line| line.starts_with("met ")).count(), 7, "{said}");
+    assert!(said.contains("  cut  ") && !said.contains("SHORT"), "{said}");
+}
+
+#[test]
 fn a_report_that_cannot_be_written_is_a_clear_error() {
     if !lab_can_be_made() {
         return;

@@ -14,7 +14,10 @@ use tidegate_load::{client::Options, process::usage};
 use tidegate_message::Code;
 use tidegate_netlab::Lab;
 
-use super::{devices::Sent, failed, lab_failed, storage, within};
+use super::{
+    devices::{Sent, Topics},
+    failed, lab_failed, storage, within,
+};
 use crate::pki::{self, InitRequest};
 
 /// For a node to listen.
@@ -121,26 +124,28 @@ impl Stage {
         last.join(" / ")
     }
 
-    /// Ends the nodes and looks whether the archive has each message that was sent.
+    /// Ends the nodes and looks whether the archive has each message that was sent and each alarm that was raised, and no other.
     pub(super) fn archive(
         &mut self,
         sent: &Sent,
+        raised: &Topics,
     ) -> Result<(&'static str, String, bool), ApiError> {
         self.finish()?;
         let kept = super::archive::read(&self.folder.join("archive"))?;
-        let mut topics = super::devices::Topics::new();
+        let mut topics = Topics::new();
         for (topic, payload) in &kept.rows {
             topics.entry(topic.clone()).or_default().add(payload);
         }
-        let all = sent.topics.iter().flatten();
-        let count = sent.topics.iter().map(std::collections::HashMap::len).sum::<usize>();
-        let same = all.filter(|(topic, chain)| topics.get(*topic) == Some(chain)).count();
+        let all = || sent.topics.iter().flatten().chain(raised);
+        let same = all().filter(|(topic, chain)| topics.get(*topic) == Some(chain)).count();
+        let count = all().count();
         let text = format!(
-            "{} rows in {} Parquet files, {same} of {count} topics byte for byte and in order",
+            "{} rows of {} topics in {} Parquet files, {same} of {count} topics byte for byte and in order",
             kept.rows.len(),
+            topics.len(),
             kept.files,
         );
-        Ok(("archive", text, same == count))
+        Ok(("archive", text, same == count && topics.len() == count))
     }
 
     /// Asks the nodes to end and waits.
