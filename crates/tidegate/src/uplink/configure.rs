@@ -129,8 +129,9 @@ fn uplink(
             queue_messages_max: section.queue_messages_max as usize,
             overflow,
             overflow_qos0: section.overflow_qos0.unwrap_or(overflow),
-            // A batch of thousands is one round trip.
+            // A batch of thousands is one round trip, and what is under way is bounded by the window alone.
             inflight_max: Some(u16::MAX),
+            inflight_bytes_max: Some(section.window_bytes.0),
             ..usual.clone()
         },
         retry_max: section.reconnect_backoff_max,
@@ -171,6 +172,7 @@ mod tests {
         assert_eq!(plant.critical, ["alarm/#"]);
         assert_eq!(plant.encoder.compression, Compression::ZstdStream(3));
         assert_eq!(plant.session.inflight_max, Some(u16::MAX));
+        assert_eq!(plant.session.inflight_bytes_max, Some(16 << 20));
         assert_eq!(plant.session.overflow, Overflow::Spill);
     }
 

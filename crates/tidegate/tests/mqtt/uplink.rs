@@ -342,6 +342,58 @@ fn an_uplink_comes_and_goes_by_a_reload() {
 }
 
 #[test]
+fn alarms_pass_batches_that_the_upper_broker_does_not_take() {
+    const DATA: usize = 1200;
+    const ALARMS: usize = 2000;
+    let site = Site::new();
+    let uplink = site.uplink(
+        "batch_bytes = \"1MiB\"\nwindow_bytes = \"64MiB\"\nflight_bytes = \"32MiB\"\n\
+         queue_bytes_max = \"256MiB\"\n",
+    );
+    let small = "[mqtt]\noverflow = \"block-publisher\"\nqueue_bytes_max = \"256KiB\"\n";
+    let core = Program::start_in(site.core, &format!("{small}{LISTENER}"));
+    let edge = carrying(Program::start_in(site.edge, &uplink));
+    let subscribed = |client_id: &str, filter: &str| {
+        let options =
+            Options { client_id: client_id.to_owned(), ..options_of(core.address("main")) };
+        let mut client = Client::connect(options).expect("a connection");
+        let filter = SubscribeFilter {
+            filter: filter.to_owned(),
+            maximum_qos: QoS::AtLeastOnce,
+            no_local: false,
+            retain_as_published: false,
+            retain_handling: RetainHandling::Send,
+        };
+        client.subscribe(&[filter]).expect("a subscription");
+        client
+    };
+    // Nobody reads it until the alarms have come: the upper broker takes no more of it.
+    let mut archive = subscribed("archive", "site/data/#");
+    let mut guard = subscribed("guard", "site/alarm/#");
+    let mut writer = publisher(&edge);
+    let mut noise = vec![0; 60_000];
+    let mut state = 1_u64;
+    for number in 0..DATA {
+        for word in noise.chunks_exact_mut(8) {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            word.copy_from_slice(&(state ^ state >> 29).to_le_bytes());
+        }
+        noise[..8].copy_from_slice(&number.to_le_bytes());
+        writer.publish(&message("site/data/1", &noise)).expect("it is taken");
+    }
+    for number in 0..ALARMS {
+        let payload = number.to_string();
+        writer.publish(&message("site/alarm/1", payload.as_bytes())).expect("it is taken");
+    }
+    for number in 0..ALARMS {
+        assert_eq!(next(&mut guard).payload, number.to_string().as_bytes());
+    }
+    for number in 0..DATA {
+        assert_eq!(next(&mut archive).payload[..8], number.to_le_bytes());
+    }
+}
+
+#[test]
 fn a_node_of_another_site_is_told_that_it_is_one() {
     let site = Site::new();
     let stranger = tempfile::tempdir().expect("a folder");
