@@ -6,6 +6,8 @@
 //! together fit; without tables all get the same. It also spreads the captures over the frame period:
 //! frames that do not meet may be larger and arrive sooner.
 //!
+//! Batches of sensor messages on the same medium have a part of their own, which cameras are not given.
+//!
 //! Everything is soft state. A share that is not renewed expires at the camera, which then relies on its
 //! own measurements; a camera that is silent expires here. Phases are those of arrivals, by the edge's own
 //! clock, so no clock but that one matters.
@@ -24,6 +26,8 @@ use tidegate_message::{CameraName, Instant};
 pub struct CoordinatorConfig {
     /// Part of the medium that is given out, 0 to 1. Default 0.8, the same as the senders' duty.
     pub duty: f64,
+    /// Part of the medium that batches of sensor messages may use beside the frames, 0 to 1 less `duty`. Default 0.1.
+    pub sensors: f64,
     /// How often shares are sent again. Default 1 s.
     pub renew: Duration,
     /// How long a share holds, and after how long a silent camera is forgotten. Default 5 s.
@@ -36,6 +40,7 @@ impl Default for CoordinatorConfig {
     fn default() -> Self {
         Self {
             duty: 0.8,
+            sensors: 0.1,
             renew: Duration::from_secs(1),
             valid_for: Duration::from_secs(5),
             stagger: true,
@@ -127,6 +132,20 @@ impl Coordinator {
     pub fn new(now: Instant, config: CoordinatorConfig) -> Self {
         let renew_at = now + config.renew;
         Self { config, members: BTreeMap::new(), renew_at, allotments: VecDeque::new() }
+    }
+
+    /// Bytes per second that all batches of sensor messages together may use beside the frames: a part of what the camera that
+    /// sees least measured, since where their senders are is not known. Without limit while no camera measures anything.
+    pub fn sensors(&self, now: Instant) -> Option<f64> {
+        let valid_for = self.config.valid_for;
+        let heard = self.members.values().filter(|member| now.since(member.heard) < valid_for);
+        let measured = heard.filter_map(|member| Some(member.measured?.bytes_per_second));
+        measured.min_by(f64::total_cmp).map(|least| least * self.config.sensors)
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &CoordinatorConfig {
+        &self.config
     }
 
     /// Whether that camera has joined, and was not forgotten for its silence since.
@@ -414,6 +433,17 @@ mod tests {
             told.iter().map(|a| (&a.camera, a.bytes_per_second)).collect::<Vec<_>>(),
             [(&name(0), None)]
         );
+    }
+
+    #[test]
+    fn sensors_have_a_part_beside_frames_and_no_limit_without() {
+        let mut coordinator = Coordinator::new(at(0), CoordinatorConfig::default());
+        assert_eq!(coordinator.sensors(at(0)), None);
+        join(&mut coordinator, &[(vec![], 100.0, 0), (vec![], 20.0, 0)]);
+        let sensors = coordinator.sensors(at(0)).expect("cameras have measured");
+        assert!((sensors - 2.0 * MEGABIT).abs() < 1.0, "{sensors}");
+        assert_eq!(coordinator.sensors(at(4_999)), Some(sensors));
+        assert_eq!(coordinator.sensors(at(5_000)), None, "no camera was heard for long");
     }
 
     #[test]

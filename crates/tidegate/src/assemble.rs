@@ -10,6 +10,7 @@ use std::{
 use tidegate_client::ApiError;
 use tidegate_frame::{
     controller::{ControllerConfig, LinkModel, MezPiConfig},
+    coordinator::CoordinatorConfig,
     knob::FrameLimits,
     privacy::{Cover, Mask, Regions},
     transfer::TransferConfig,
@@ -193,7 +194,10 @@ pub async fn node(
             scene: frames.scene.as_ref().map(CameraName::to_string).unwrap_or_default(),
             table: String::new(),
         },
-        shared_medium: config.link.shared_medium,
+        medium: config.link.shared_medium.then(|| CoordinatorConfig {
+            sensors: config.link.sensor_share,
+            ..CoordinatorConfig::default()
+        }),
         access: access.clone(),
         uplinks: uplinks.clone(),
     };

@@ -22,13 +22,17 @@ mod verdict;
 
 use std::{
     collections::HashMap,
+    convert::Infallible,
     net::SocketAddr,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
 };
 
-use tidegate_frame::table::{TableError, TableSet};
+use tidegate_frame::{
+    coordinator::CoordinatorConfig,
+    table::{TableError, TableSet},
+};
 use tidegate_message::{Action, Code, Target};
 use tidegate_wire::{
     BootId, CameraAnnounce, Features, Record, Refused, Role, TransferHints, Welcome,
@@ -58,6 +62,8 @@ use crate::{
 const HELLO_MAX: Duration = Duration::from_secs(5);
 /// How long tasks may take to end after a stop.
 const GRACE: Duration = Duration::from_secs(5);
+/// How often an uplink is told its share: a share holds for longer.
+const SHARES_TOLD_EVERY: Duration = Duration::from_millis(500);
 
 /// What an edge node is made of.
 #[derive(Clone)]
@@ -76,8 +82,8 @@ pub struct NodeOptions {
     pub hosted: CameraOptions,
     /// What a subscription that names no detector or scene is taken to mean.
     pub hints: TransferHints,
-    /// Whether all cameras share one medium; then each is told what it may use.
-    pub shared_medium: bool,
+    /// How the one medium that all cameras and uplinks share is divided; none where each has a link of its own.
+    pub medium: Option<CoordinatorConfig>,
     /// Who may do what.
     pub access: Access,
     /// What takes uplinks of other nodes.
@@ -218,17 +224,9 @@ impl Node {
     /// [`NodeError`] if the API fails as a whole.
     pub async fn serve(self, stop: CancellationToken) -> Result<(), NodeError> {
         let (tasks, owner) = tasks::tasks();
-        let NodeOptions {
-            hosted,
-            stream_log,
-            hints,
-            credentials,
-            shared_medium,
-            access,
-            uplinks,
-            ..
-        } = self.options;
-        let shares = Shares::new(clock::now(), self.tables, shared_medium);
+        let NodeOptions { hosted, stream_log, hints, credentials, medium, access, uplinks, .. } =
+            self.options;
+        let shares = Shares::new(clock::now(), self.tables, medium);
         let state =
             NodeState::new(hosted, stream_log, hints, shares, access, uplinks, tasks, stop.clone());
         let accepting = accept(self.listener, state.clone(), credentials);
@@ -265,6 +263,27 @@ async fn accept(mut listener: Listener, state: Arc<NodeState>, credentials: Cred
                 tracing::warn!(%peer, %code, error = error.chain(), "link not served");
             }
         });
+    }
+}
+
+/// Tells an uplink again and again what it may use beside cameras, for as long as it is served.
+async fn tell_share(node: &NodeState, link: &Link) -> Infallible {
+    struct Counted<'a>(&'a NodeState);
+    impl Drop for Counted<'_> {
+        fn drop(&mut self) {
+            self.0.shares().uplink_left();
+        }
+    }
+    node.shares().uplink_came();
+    let _counted = Counted(node);
+    let mut ticks = tokio::time::interval(SHARES_TOLD_EVERY);
+    loop {
+        ticks.tick().await;
+        let share = node.shares().of_uplink(clock::now());
+        // One that is not renewed expires. A link that is down is noticed where it is read.
+        if let Some(share) = share {
+            let _ = link.send(share).await;
+        }
     }
 }
 
@@ -319,6 +338,7 @@ async fn welcome(
                     }
                 }
             }
+            never = tell_share(&node, &link), if hello.role == Role::Uplink => match never {},
             probed = probed(&mut carrier, &stop), if hello.role != Role::Uplink => probed,
             Revoked { reason, .. } = node.access.revocations.revoked(&peer.serial) => {
                 let text = format!("the certificate of {peer} was revoked: {reason}");

@@ -30,6 +30,7 @@
 pub mod configure;
 mod critical;
 mod incoming;
+mod layouts;
 mod message;
 mod outgoing;
 mod receiver;
@@ -135,6 +136,7 @@ pub(crate) struct Counters {
     definitions: AtomicU64,
     evictions: AtomicU64,
     refused: AtomicU64,
+    allowed: AtomicU64,
     held_bytes: AtomicU64,
 }
 
@@ -163,6 +165,8 @@ pub struct UplinkReport {
     pub evictions: u64,
     /// Messages that cannot be carried.
     pub refused: u64,
+    /// Bytes a second that batches may use beside the frames of cameras; 0 without limit.
+    pub allowed: u64,
     /// Bytes of messages that are read and not acknowledged.
     pub held_bytes: u64,
 }
@@ -182,6 +186,7 @@ impl Counters {
             definitions: of(&self.definitions),
             evictions: of(&self.evictions),
             refused: of(&self.refused),
+            allowed: of(&self.allowed),
             held_bytes: of(&self.held_bytes),
         }
     }

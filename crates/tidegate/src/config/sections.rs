@@ -12,6 +12,7 @@ use tidegate_broker::{Overflow, schedule::Policy};
 use tidegate_client::MESSAGE_BYTES_MAX;
 use tidegate_frame::{
     controller::{LinkModel, MezPiConfig},
+    coordinator::CoordinatorConfig,
     privacy::{Cover, Regions},
 };
 use tidegate_log::Durability;
@@ -176,6 +177,9 @@ config! {
         /// Whether an edge node's cameras share one medium, such as the Wi-Fi of its access point: each is then told what it
         /// may use. `false` where each has a link of its own. Default true.
         shared_medium: bool = true,
+        /// Part of that medium that batches of uplinks to this node may use together while cameras send, 0.001 to 0.2. Default
+        /// 0.1.
+        sensor_share: f64 = CoordinatorConfig::default().sensors,
     }
 
     /// `[auth]`: who may do what, at every door of this node.
@@ -413,6 +417,9 @@ config! {
         /// How batches are compressed once more: `none`, `zstd:LEVEL`, or `zstd-stream:LEVEL` for all of a link as one. Default
         /// `zstd:1`.
         compression: String = "zstd:1".to_owned(),
+        /// How payloads are cut where it is not to be found from the first: `FILTER = LAYOUT`, separated by commas; see the chapter on
+        /// uplinks. Default none.
+        layouts: String = String::new(),
         /// Whether the fields of a batch stand in columns, which zstd likes. Default false.
         columns: bool = false,
         /// Topics that both ends know at once, at most 1048576. Default 1048576.
@@ -674,6 +681,11 @@ impl Config {
                 "auth.audit_files_max",
                 (1..=1000).contains(&self.auth.audit_files_max),
                 "from 1 to 1000",
+            ),
+            (
+                "link.sensor_share",
+                (0.001..=0.2).contains(&self.link.sensor_share),
+                "from 0.001 to 0.2",
             ),
             ("mqtt.shards", self.mqtt.shards <= 255, "at most 255"),
             ("mqtt.payload_bytes_max", self.mqtt.payload_bytes_max.0 >= 1 << 20, "at least 1MiB"),

@@ -1,4 +1,4 @@
-//! Shares of a medium that several cameras use: what the coordinator decides, told to each camera in turn.
+//! Shares of a medium that several cameras use, and uplinks beside them: what the coordinator decides, told to each in turn.
 //!
 //! Every camera of a node is taken to be on one medium, which is right for an edge node behind one access
 //! point: a camera that sees ten times the capacity gets ten times the bytes for the same airtime. Cameras
@@ -32,6 +32,8 @@ pub(super) struct Shares {
     tables: Arc<TableSet>,
     seen: HashMap<CameraName, Seen>,
     told: HashMap<CameraName, Share>,
+    /// Uplinks that have a link.
+    uplinks: u32,
 }
 
 struct Seen {
@@ -41,14 +43,41 @@ struct Seen {
 }
 
 impl Shares {
-    pub(super) fn new(now: Instant, tables: Arc<TableSet>, shared_medium: bool) -> Self {
-        let coordinator = || Coordinator::new(now, CoordinatorConfig::default());
+    /// No `medium` where every camera has a link of its own.
+    pub(super) fn new(
+        now: Instant,
+        tables: Arc<TableSet>,
+        medium: Option<CoordinatorConfig>,
+    ) -> Self {
         Self {
-            coordinator: shared_medium.then(coordinator),
+            coordinator: medium.map(|config| Coordinator::new(now, config)),
             tables,
             seen: HashMap::new(),
             told: HashMap::new(),
+            uplinks: 0,
         }
+    }
+
+    /// An uplink has a link.
+    pub(super) fn uplink_came(&mut self) {
+        self.uplinks += 1;
+    }
+
+    /// An uplink that came has none any more.
+    pub(super) fn uplink_left(&mut self) {
+        self.uplinks -= 1;
+    }
+
+    /// What each uplink may use of the medium for its batches, the same for all; none where nothing limits them.
+    pub(super) fn of_uplink(&self, now: Instant) -> Option<Share> {
+        let coordinator = self.coordinator.as_ref()?;
+        let each = coordinator.sensors(now)? / f64::from(self.uplinks.max(1));
+        Some(Share {
+            // 0 would lift the limit.
+            bytes_per_second: each.max(1.0) as u64,
+            shift: Duration::ZERO,
+            valid_for: coordinator.config().valid_for,
+        })
     }
 
     /// A frame of a camera has come whole; `source` says the size of its originals.
@@ -150,7 +179,8 @@ mod tests {
     }
 
     fn none_seen(shared_medium: bool) -> Shares {
-        Shares::new(at(0), Arc::new(TableSet::builtin()), shared_medium)
+        let medium = shared_medium.then(CoordinatorConfig::default);
+        Shares::new(at(0), Arc::new(TableSet::builtin()), medium)
     }
 
     fn frame(shares: &mut Shares, camera: &CameraName, at: Instant) {
@@ -195,6 +225,26 @@ mod tests {
         }
         assert!(!shares.coordinator.as_ref().unwrap().is_member(&camera(2)));
         assert_eq!(limits(&mut shares, 14_000, 18_000), [true, true]);
+    }
+
+    #[test]
+    fn uplinks_divide_what_is_theirs_while_cameras_send() {
+        let mut shares = none_seen(true);
+        shares.uplink_came();
+        assert_eq!(shares.of_uplink(at(0)), None, "no camera sends");
+        limits(&mut shares, 0, 1000);
+        let alone = shares.of_uplink(at(1000)).expect("cameras send");
+        // 50 KB less a packet in 20 ms, and a tenth of that.
+        assert_eq!(alone.bytes_per_second, 244_000);
+        shares.uplink_came();
+        let each = shares.of_uplink(at(1000)).expect("cameras send");
+        assert_eq!(each.bytes_per_second, 122_000);
+        shares.uplink_left();
+        assert_eq!(shares.of_uplink(at(1000)), Some(alone));
+        assert_eq!(shares.of_uplink(at(1000) + alone.valid_for), None, "they are silent");
+        let mut apart = none_seen(false);
+        limits(&mut apart, 0, 1000);
+        assert_eq!(apart.of_uplink(at(1000)), None);
     }
 
     #[test]

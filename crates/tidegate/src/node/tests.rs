@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use tidegate_client::{Changes, Event, SubscribeRequest};
-use tidegate_frame::{knob::FrameLimits, transfer::TransferConfig};
+use tidegate_frame::{coordinator::CoordinatorConfig, knob::FrameLimits, transfer::TransferConfig};
 use tidegate_log::LogConfig;
 use tidegate_message::{CameraName, Delivery, FrameSize, IdentityKind, Instant};
 use tidegate_wire::{CameraInfoRequest, FrameHeader, NodeId, StartTransfer};
@@ -62,7 +62,11 @@ impl Rig {
         };
         let (tasks, owner) = tasks::tasks();
         tokio::spawn(owner.run(std::future::pending(), GRACE));
-        let shares = Shares::new(clock::now(), Arc::new(TableSet::builtin()), true);
+        let shares = Shares::new(
+            clock::now(),
+            Arc::new(TableSet::builtin()),
+            Some(CoordinatorConfig::default()),
+        );
         let (hints, stop) = (TransferHints::default(), CancellationToken::new());
         let node = NodeState::new(
             hosted,

@@ -7,7 +7,7 @@ use tidegate_client::ApiError;
 use tidegate_compress::{Compression, EncoderConfig};
 use tidegate_message::{Code, check_topic_filter};
 
-use super::UplinkSettings;
+use super::{UplinkSettings, layouts};
 use crate::{
     config::{Config, UplinkSection},
     mqtt,
@@ -60,6 +60,9 @@ fn uplink(
     if topics.is_empty() {
         return Err(wrong("topics", "at least one filter; `#` stands for all topics"));
     }
+    let layouts = layouts::read(&section.layouts, levels).map_err(|problem| {
+        ApiError::new(Code::CONFIG_INVALID, format!("uplink.{name}.layouts: {problem}"))
+    })?;
     let compression = compression(&section.compression)
         .ok_or_else(|| wrong("compression", "none, zstd:LEVEL or zstd-stream:LEVEL, 1 to 19"))?;
     for (key, is_right, bound) in [
@@ -117,6 +120,7 @@ fn uplink(
         window_bytes_max: size(section.window_bytes.0),
         flight_bytes_max: size(section.flight_bytes.0),
         encoder: EncoderConfig {
+            layouts,
             columns: section.columns,
             compression,
             topics_max: section.topics_max as usize,
@@ -152,6 +156,8 @@ fn compression(text: &str) -> Option<Compression> {
 mod tests {
     use std::path::Path;
 
+    use tidegate_compress::Layout;
+
     use super::*;
 
     fn of(text: &str) -> Result<Vec<UplinkSettings>, ApiError> {
@@ -164,12 +170,13 @@ mod tests {
         assert!(of("").expect("none is right").is_empty());
         let uplinks = of(
             "[uplink.plant]\nto = \"core.example:7443\"\ntopics = \"city/#, taxi/+\"\ncritical = \"alarm/#\"\n\
-             compression = \"zstd-stream:3\"\nbatch_age = \"50ms\"\n",
+             compression = \"zstd-stream:3\"\nbatch_age = \"50ms\"\nlayouts = \"raw/# = opaque\"\n",
         )
         .expect("it is right");
         let [plant] = &uplinks[..] else { panic!("{uplinks:?}") };
         assert_eq!(plant.topics, ["city/#", "taxi/+"]);
         assert_eq!(plant.critical, ["alarm/#"]);
+        assert_eq!(plant.encoder.layouts, [("raw/#".to_owned(), Layout::Opaque)]);
         assert_eq!(plant.encoder.compression, Compression::ZstdStream(3));
         assert_eq!(plant.session.inflight_max, Some(u16::MAX));
         assert_eq!(plant.session.inflight_bytes_max, Some(16 << 20));
@@ -192,6 +199,10 @@ mod tests {
             (
                 "to = \"x:1\"\ntopics = \"#\"\nwindow_bytes = \"1KiB\"",
                 "uplink.u.window_bytes must be",
+            ),
+            (
+                "to = \"x:1\"\ntopics = \"#\"\nlayouts = \"raw/# = u24le\"",
+                "uplink.u.layouts: u24le is no field",
             ),
             ("to = \"x:1\"\ntopics = \"#\"\ntopics_max = 0", "uplink.u.topics_max must be"),
         ] {

@@ -16,7 +16,7 @@ use tidegate_compress::{
     Counts, EncodeError, Encoder, EncoderConfig, Message, PAYLOAD_BYTES_MAX, TOPIC_BYTES_MAX,
 };
 use tidegate_message::Instant;
-use tidegate_wire::{Resume, SensorBatch, UplinkReady, mqtt::PacketId};
+use tidegate_wire::{Resume, SensorBatch, Share, UplinkReady, mqtt::PacketId};
 
 use super::window::Window;
 
@@ -65,7 +65,18 @@ pub(super) struct Outgoing {
     finished: u64,
     came: u64,
     is_up: bool,
+    /// Of a medium that it shares with cameras.
+    share: Option<Allowance>,
     sent: Sent,
+}
+
+/// What batches may use of a medium.
+#[derive(Clone, Copy, Debug)]
+struct Allowance {
+    bytes_per_second: f64,
+    until: Instant,
+    /// When the batches that went are paid for.
+    paid_at: Instant,
 }
 
 /// What has been sent in this life.
@@ -118,6 +129,7 @@ impl Outgoing {
             finished: 0,
             came: 0,
             is_up: false,
+            share: None,
             sent: Sent::default(),
         }
     }
@@ -195,7 +207,29 @@ impl Outgoing {
         (self.next, self.batch_first) = (at, at);
         self.waits_since = (at < self.window.end()).then_some(now);
         self.is_up = true;
+        self.share = None;
         Ok(())
+    }
+
+    /// From now on, and for as long as it says, batches use no more of the medium than that.
+    pub(super) fn share(&mut self, now: Instant, share: Share) {
+        let paid_at = self.share.map_or(now, |before| before.paid_at);
+        self.share = (share.bytes_per_second > 0).then(|| Allowance {
+            bytes_per_second: share.bytes_per_second as f64,
+            until: now + share.valid_for,
+            paid_at,
+        });
+    }
+
+    /// Bytes a second that batches may use now; none without limit.
+    pub(super) fn allowed(&self, now: Instant) -> Option<u64> {
+        let share = self.share.filter(|share| now < share.until)?;
+        Some(share.bytes_per_second as u64)
+    }
+
+    /// When the next batch may go by the share.
+    fn allowed_at(&self) -> Option<Instant> {
+        self.share.map(|share| share.paid_at.min(share.until))
     }
 
     /// The connection is gone. What was under way waits for the next.
@@ -219,9 +253,10 @@ impl Outgoing {
     }
 
     /// Whether batches wait for the link: some have not come, or could be sent.
-    pub(super) fn waits_for_link(&self) -> bool {
+    pub(super) fn waits_for_link(&self, now: Instant) -> bool {
         let sent = self.finished + self.flight.len() as u64;
-        self.came < sent || self.has_room() && self.batch_first < self.window.end()
+        let may_go = self.has_room() && self.allowed_at().is_none_or(|at| at <= now);
+        self.came < sent || may_go && self.batch_first < self.window.end()
     }
 
     /// The receiver has published all messages below `next`: calls `acknowledge` for those that are owed it.
@@ -247,7 +282,7 @@ impl Outgoing {
 
     /// The next batch, if one is due and there is room on the way.
     pub(super) fn poll_batch(&mut self, now: Instant) -> Option<(SensorBatch, Bytes)> {
-        if !self.has_room() {
+        if !self.has_room() || self.allowed_at().is_some_and(|at| now < at) {
             return None;
         }
         let is_full = self.fill();
@@ -262,6 +297,10 @@ impl Outgoing {
         self.waits_since = (self.next < self.window.end()).then_some(now);
         self.flight.push_back(Flight { end: self.next, bytes: bytes.len() });
         self.flight_bytes += bytes.len();
+        if let Some(share) = &mut self.share {
+            let takes = Duration::from_secs_f64(bytes.len() as f64 / share.bytes_per_second);
+            share.paid_at = share.paid_at.max(now) + takes;
+        }
         self.sent.batches += 1;
         self.sent.messages += u64::from(header.messages);
         self.sent.message_bytes += u64::from(header.message_bytes);
@@ -295,7 +334,8 @@ impl Outgoing {
 
     /// When to ask for a batch again, if nothing else happens.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.due_at().filter(|_| self.has_room())
+        let due = self.due_at().filter(|_| self.has_room())?;
+        Some(self.allowed_at().map_or(due, |at| due.max(at)))
     }
 
     /// What was sent in this life.

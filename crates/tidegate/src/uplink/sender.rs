@@ -20,7 +20,7 @@ use bytes::Bytes;
 use tidegate_compress::Message;
 use tidegate_message::{Code, Identity, IdentityKind, Instant, topic_matches};
 use tidegate_wire::{
-    BootId, CriticalPart, Features, Hello, Record, Role, SensorBatch, UplinkAck, UplinkOpen,
+    BootId, CriticalPart, Features, Hello, Record, Role, SensorBatch, Share, UplinkAck, UplinkOpen,
     UplinkReady,
     mqtt::{self, Publish, PublishHead, QoS},
 };
@@ -122,6 +122,7 @@ enum Event {
     Dial,
     Dialled(Result<(Link, UplinkReady), Down>),
     Acknowledged(UplinkAck),
+    Shared(Share),
     Down(Down),
 }
 
@@ -139,6 +140,7 @@ impl Phase {
             }),
             Self::Up(up) => match up.link.recv().await {
                 Ok(Incoming::Record(Record::UplinkAck(ack))) => Event::Acknowledged(ack),
+                Ok(Incoming::Record(Record::Share(share))) => Event::Shared(share),
                 Ok(Incoming::Record(Record::Refused(refused))) => {
                     Event::Down(Down::Refused { code: refused.code, text: refused.text })
                 }
@@ -292,16 +294,22 @@ impl Sender {
     }
 }
 
-/// The next record of the other node; its refusal is an error.
+/// The next answer of the other node; its refusal is an error.
 async fn answer(link: &Link) -> Result<Record, Down> {
-    let answer = tokio::time::timeout(GREETING_MAX, link.recv()).await;
-    match answer.map_err(|_| Down::Silent)?? {
-        Incoming::Record(Record::Refused(refused)) => {
-            Err(Down::Refused { code: refused.code, text: refused.text })
+    let answer = async {
+        loop {
+            return match link.recv().await? {
+                // It comes again.
+                Incoming::Record(Record::Share(_)) => continue,
+                Incoming::Record(Record::Refused(refused)) => {
+                    Err(Down::Refused { code: refused.code, text: refused.text })
+                }
+                Incoming::Record(record) => Ok(record),
+                _ => Err(Down::Unexpected("a body")),
+            };
         }
-        Incoming::Record(record) => Ok(record),
-        _ => Err(Down::Unexpected("a body")),
-    }
+    };
+    tokio::time::timeout(GREETING_MAX, answer).await.map_err(|_| Down::Silent)?
 }
 
 /// One life of an uplink.
@@ -401,6 +409,7 @@ impl Life<'_> {
                 Ok(()) => return,
                 Err(error) => error.into(),
             },
+            Event::Shared(share) => return self.outgoing.share(now, share),
             Event::Dialled(Err(down)) | Event::Down(down) => down,
         };
         if let Phase::Up(up) = &self.phase {
@@ -450,7 +459,7 @@ impl Life<'_> {
         if let Some(urgent) = &mut self.urgent {
             self.critical.acknowledge(ack.critical_next, |id| urgent.acknowledge(id))?;
         }
-        self.critical.batches(arrived, self.outgoing.waits_for_link());
+        self.critical.batches(arrived, self.outgoing.waits_for_link(clock::now()));
         Ok(())
     }
 
@@ -544,6 +553,7 @@ impl Life<'_> {
             (&counters.critical, self.critical.sent()),
             (&counters.definitions, codec.definitions),
             (&counters.evictions, codec.evictions),
+            (&counters.allowed, self.outgoing.allowed(clock::now()).unwrap_or(0)),
             (
                 &counters.held_bytes,
                 (self.outgoing.held_bytes() + self.critical.held_bytes()) as u64,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use tidegate_compress::{Compression, DecoderConfig, EncoderConfig, Message};
 use tidegate_message::Instant;
-use tidegate_wire::{CriticalPart, SensorBatch, UplinkOpen, mqtt::PacketId};
+use tidegate_wire::{CriticalPart, SensorBatch, Share, UplinkOpen, mqtt::PacketId};
 
 use super::{
     critical::Critical,
@@ -247,7 +247,7 @@ impl World {
         let told = self.outgoing.acknowledge(self.told.0, |id| acknowledged.push(id.get()));
         told.expect("it was sent");
         self.critical.acknowledge(self.told.1, |_| ()).expect("it was sent");
-        self.critical.batches(arrived, self.outgoing.waits_for_link());
+        self.critical.batches(arrived, self.outgoing.waits_for_link(self.now));
     }
 }
 
@@ -376,7 +376,7 @@ fn batches_that_wait_for_the_other_broker_hold_up_no_critical_message() {
         }
         // The receiver's broker takes alarms alone.
         let came = outgoing.arrived(sent).expect("they were sent");
-        critical.batches(came, outgoing.waits_for_link());
+        critical.batches(came, outgoing.waits_for_link(now));
         let alarm = Message { topic: b"alarm", attributes: b"\x01", payload: &[7; 200] };
         critical.take(alarm, None);
         while let Some(part) = critical.poll_part(now) {
@@ -387,7 +387,7 @@ fn batches_that_wait_for_the_other_broker_hold_up_no_critical_message() {
             critical.acknowledge(part.number + 1, |_| ()).expect("it was sent");
         }
     }
-    assert_eq!((alarms, outgoing.waits_for_link()), (10_000, false), "{sent} batches wait");
+    assert_eq!((alarms, outgoing.waits_for_link(now)), (10_000, false), "{sent} batches wait");
     // And then they come out whole.
     let mut next = 0;
     while let Some(fresh) = incoming.poll(7).expect("they are whole") {
@@ -436,6 +436,67 @@ fn batches_close_by_age_by_size_and_when_no_more_comes() {
         sent += 1;
     }
     assert!((3..=5).contains(&sent), "{sent}");
+}
+
+#[test]
+fn batches_use_no_more_than_their_share_for_as_long_as_it_holds() {
+    let mut outgoing = Outgoing::new(
+        OutgoingConfig {
+            window_bytes_max: 1 << 20,
+            flight_bytes_max: 1 << 20,
+            ..config(Compression::None, false)
+        },
+        1,
+    );
+    let mut incoming = Incoming::new(DecoderConfig::default());
+    let ready = incoming.open(&open()).expect("there is room");
+    outgoing.connected(Instant::EPOCH, &ready, 1).expect("it knows nothing");
+    let share = |bytes_per_second| Share {
+        bytes_per_second,
+        shift: Duration::ZERO,
+        valid_for: Duration::from_secs(5),
+    };
+    let mut random = StdRng::seed_from_u64(1);
+    let mut now = Instant::EPOCH;
+    // Bytes that go within `time`, with as much waiting as may and all of it arriving at once.
+    let mut run = |outgoing: &mut Outgoing, time: Duration| {
+        let (until, mut bytes) = (now + time, 0);
+        while now < until {
+            while !outgoing.is_full() {
+                let payload: [u8; 500] = std::array::from_fn(|_| random.random());
+                let message = Message { topic: b"a", attributes: b"\x01", payload: &payload };
+                outgoing.take(now, message, None).expect("it is short");
+            }
+            while let Some((record, body)) = outgoing.poll_batch(now) {
+                bytes += body.len();
+                incoming.batch(record, body).expect("it is the next");
+            }
+            let mut next = None;
+            while let Some(fresh) = incoming.poll(usize::MAX).expect("it is whole") {
+                next = Some(fresh.first + fresh.iter().count() as u64);
+            }
+            if let Some(next) = next {
+                outgoing.acknowledge(next, |_| ()).expect("it was sent");
+            }
+            let wakes = outgoing.poll_timeout().expect("more waits");
+            now = wakes.max(now + Duration::from_micros(100)).min(until);
+        }
+        bytes as f64
+    };
+    let free = run(&mut outgoing, Duration::from_secs(1));
+    outgoing.share(Instant::EPOCH + Duration::from_secs(1), share(100_000));
+    let limited = run(&mut outgoing, Duration::from_secs(4));
+    assert!((395e3..405e3).contains(&limited), "{limited} of 400,000");
+    assert!(free > 10.0 * limited, "{free} before");
+    // Renewed, and lower.
+    outgoing.share(Instant::EPOCH + Duration::from_secs(5), share(50_000));
+    assert_eq!(outgoing.allowed(Instant::EPOCH + Duration::from_secs(5)), Some(50_000));
+    let lower = run(&mut outgoing, Duration::from_secs(5));
+    assert!((245e3..255e3).contains(&lower), "{lower} of 250,000");
+    // Not renewed.
+    let again = run(&mut outgoing, Duration::from_secs(1));
+    assert!(again > free / 2.0, "{again}");
+    assert_eq!(outgoing.allowed(Instant::EPOCH + Duration::from_secs(10)), None);
 }
 
 #[test]

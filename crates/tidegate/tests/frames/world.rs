@@ -18,7 +18,7 @@ use tidegate::{
     pki::{self, InitRequest, Revocations},
 };
 use tidegate_client::{ApiError, Client, Credentials, Delivery, Event, Instant, SubscribeRequest};
-use tidegate_frame::{knob::FrameLimits, transfer::TransferConfig};
+use tidegate_frame::{coordinator::CoordinatorConfig, knob::FrameLimits, transfer::TransferConfig};
 use tidegate_log::LogConfig;
 use tidegate_wire::TransferHints;
 use tokio::task::JoinHandle;
@@ -80,7 +80,7 @@ impl World {
             stream_log: LogConfig { bytes_max: 64 << 20, segment_bytes: 8 << 20 }.into(),
             hosted: options("hosted"),
             hints: TransferHints::default(),
-            shared_medium: true,
+            medium: Some(CoordinatorConfig::default()),
             access: Access::default(),
             uplinks: Arc::default(),
         };

@@ -5,6 +5,7 @@
 mod demo;
 mod faults;
 mod mqtt;
+mod share;
 mod site;
 #[cfg(feature = "xdp")]
 mod xdp;

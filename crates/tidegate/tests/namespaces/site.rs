@@ -46,7 +46,8 @@ const SOURCE: &str = "scene:street?size=320x240&fps=10&people=3&seconds=3&seed=1
 /// The processes of one site; all end with it.
 pub(crate) struct Site {
     pub(crate) lab: Lab,
-    folder: TempDir,
+    pub(crate) folder: TempDir,
+    source: &'static str,
     node: Option<Child>,
     camera: Mutex<Option<Child>>,
 }
@@ -54,19 +55,28 @@ pub(crate) struct Site {
 impl Site {
     /// A running site, or why there can be none here.
     pub(crate) fn up() -> Option<Self> {
-        let lab = lab(SCENARIO)?;
+        Self::up_with(SCENARIO, SOURCE)
+    }
+
+    /// The same on another medium of the same addresses, with a camera of that source.
+    pub(crate) fn up_with(scenario: &str, source: &'static str) -> Option<Self> {
+        let lab = lab(scenario)?;
         let folder = tempfile::tempdir().expect("a folder");
-        let request = InitRequest { cameras: vec!["cam1".into()], ..InitRequest::default() };
+        let request = InitRequest {
+            nodes: ["edge", "pole"].map(str::to_owned).to_vec(),
+            cameras: vec!["cam1".into()],
+            ..InitRequest::default()
+        };
         pki::init(&folder.path().join("data/pki"), &request).expect("certificates");
         let config = format!(
-            "[node]\ndata_dir = {:?}\napi_listen = \"10.78.2.1:7080\"\n\
+            "[node]\nname = \"edge\"\ndata_dir = {:?}\napi_listen = \"10.78.2.1:7080\"\n\
              [link]\nlisten = \"10.78.1.1:7443\"\nedge = \"10.78.1.1:7443\"\nreconnect_backoff_max = \"1s\"\n\
              [log]\ncamera_bytes = \"128MiB\"\nstream_bytes = \"64MiB\"\n\
              [frames]\nframe_bytes_max = \"4MB\"\n",
             folder.path().join("data")
         );
         fs::write(folder.path().join("tidegate.toml"), config).expect("a configuration");
-        let mut site = Self { lab, folder, node: None, camera: Mutex::new(None) };
+        let mut site = Self { lab, folder, source, node: None, camera: Mutex::new(None) };
         site.start_node();
         site.start_camera();
         Some(site)
@@ -89,12 +99,30 @@ impl Site {
         self.lab.exec(node, command).expect("a process starts")
     }
 
+    /// Starts a node beside the camera that holds the certificate of `pole` and is configured by `more`.
+    pub(crate) fn start_pole(&self, more: &str) -> Pole {
+        let folder = self.folder.path().join("pole");
+        let (from, to) = (self.folder.path().join("data/pki"), folder.join("data/pki"));
+        fs::create_dir_all(&to).expect("a folder");
+        for name in ["ca.pem", "pole.pem", "pole.key"] {
+            fs::copy(from.join(name), to.join(name)).expect("a copy");
+        }
+        let config = folder.join("tidegate.toml");
+        let text = format!("[node]\nname = \"pole\"\ndata_dir = {:?}\n{more}", folder.join("data"));
+        fs::write(&config, text).expect("a configuration");
+        let log = File::create(self.folder.path().join("pole.log")).expect("a log");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.arg("--config").arg(config).arg("node");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        Pole { process: Some(self.lab.exec("cam1", command).expect("a process starts")) }
+    }
+
     pub(crate) fn start_node(&mut self) {
         self.node = Some(self.start("edge", &["node"]));
     }
 
     pub(crate) fn start_camera(&self) {
-        let camera = self.start("cam1", &["camera", "--name", "cam1", "--source", SOURCE]);
+        let camera = self.start("cam1", &["camera", "--name", "cam1", "--source", self.source]);
         *self.camera() = Some(camera);
     }
 
@@ -164,6 +192,17 @@ fn send(signal: &str, process: Option<&Child>) {
     assert!(told.expect("a `kill` program").success());
 }
 
+/// A node beside the camera; ends when dropped.
+pub(crate) struct Pole {
+    process: Option<Child>,
+}
+
+impl Drop for Pole {
+    fn drop(&mut self) {
+        kill(self.process.take());
+    }
+}
+
 /// A process that subscribes; ends when dropped.
 pub(crate) struct Subscriber {
     process: Option<Child>,
@@ -191,7 +230,7 @@ impl Drop for Subscriber {
 impl Drop for Site {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            for node in ["edge", "cam1", "app"] {
+            for node in ["edge", "cam1", "app", "pole"] {
                 let log = fs::read_to_string(self.folder.path().join(format!("{node}.log")));
                 eprintln!("--- {node}\n{}", log.unwrap_or_default());
             }
