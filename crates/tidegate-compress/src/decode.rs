@@ -7,7 +7,7 @@ use self::{
     schemas::take_against,
 };
 use crate::{
-    MESSAGE_BYTES_MAX, MESSAGES_MAX, PAYLOAD_BYTES_MAX, TOPIC_BYTES_MAX,
+    BODY_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGES_MAX, PAYLOAD_BYTES_MAX, TOPIC_BYTES_MAX,
     batch::{Header, Unpacker},
     encode::{KEPT_BYTES_MAX, OPAQUE, Special},
     form::Form,
@@ -28,13 +28,13 @@ pub struct DecoderConfig {
     pub topics_max: usize,
     /// Most bytes of state, as [`crate`] counts them; 256 MiB. A batch may go over it by its own messages.
     pub state_bytes_max: u64,
-    /// Most bytes of the body of a batch before compression; 17 MiB.
+    /// Most bytes of the body of a batch before compression; [`BODY_BYTES_MAX`].
     pub body_bytes_max: usize,
 }
 
 impl Default for DecoderConfig {
     fn default() -> Self {
-        Self { topics_max: 1 << 20, state_bytes_max: 256 << 20, body_bytes_max: 17 << 20 }
+        Self { topics_max: 1 << 20, state_bytes_max: 256 << 20, body_bytes_max: BODY_BYTES_MAX }
     }
 }
 

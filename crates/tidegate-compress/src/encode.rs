@@ -32,7 +32,7 @@ use self::{
     schemas::Known,
 };
 use crate::{
-    MESSAGE_BYTES_MAX, MESSAGES_MAX, PAYLOAD_BYTES_MAX, TOPIC_BYTES_MAX,
+    BODY_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGES_MAX, PAYLOAD_BYTES_MAX, TOPIC_BYTES_MAX,
     batch::{self, Compression, Header, Packer},
     layout::{Cut, Layout, Numeral},
     schema::Predictor,
@@ -116,6 +116,10 @@ pub struct Encoder {
     changes: Vec<(u16, u8, Numeral, Predictor)>,
     /// Numbers under which the decoder may have a topic that does not count here any more; the lowest last.
     vacant: Vec<u32>,
+    /// Most that those may count at the decoder.
+    vacant_bytes_max: u64,
+    /// Most that was counted here at the end of a batch of this epoch.
+    state_bytes_peak: u64,
     body: Body,
     packer: Packer,
     messages: u32,
@@ -156,6 +160,8 @@ impl Encoder {
             last_shape: OPAQUE,
             changes: Vec::new(),
             vacant: Vec::new(),
+            vacant_bytes_max: 0,
+            state_bytes_peak: 0,
             body: Body::default(),
             messages: 0,
             message_bytes: 0,
@@ -177,10 +183,8 @@ impl Encoder {
         while let Some((schema, field, numeral, predictor)) = self.changes.pop() {
             self.change_slot(schema, field, numeral, predictor);
         }
-        while let Some(number) = self.vacant.pop() {
-            if !self.topics.is_defined(number) {
-                self.put_head(number, Some(Special::Undefine));
-            }
+        if !self.vacant.is_empty() {
+            self.put_vacant(&message);
         }
         // Devices tend to take turns: the next message is often of the topic with the next number.
         let next = self.last_number.wrapping_add(1);
@@ -204,6 +208,25 @@ impl Encoder {
             self.evict_to(self.config.state_bytes_max);
         }
         Ok(())
+    }
+
+    /// Undefines what is vacant. As long as the decoder has room for all that it may hold, this fills half a batch at most, and goes on
+    /// in the next; after that only the message that comes is left room for.
+    fn put_vacant(&mut self, message: &Message<'_>) {
+        let has_room =
+            self.topics.state_bytes() + self.vacant_bytes_max <= self.config.state_bytes_max;
+        let end = BODY_BYTES_MAX - record_bytes_max(message);
+        let end = if has_room { end.min(self.config.body_bytes / 2) } else { end };
+        while self.body_bytes() <= end
+            && let Some(number) = self.vacant.pop()
+        {
+            if !self.topics.is_defined(number) {
+                self.put_head(number, Some(Special::Undefine));
+            }
+        }
+        if self.vacant.is_empty() {
+            self.vacant_bytes_max = 0;
+        }
     }
 
     fn check(&self, message: &Message<'_>) -> Result<u32, EncodeError> {
@@ -277,7 +300,9 @@ impl Encoder {
     }
 
     fn evict_to(&mut self, state_bytes: u64) {
-        while self.topics.state_bytes() > state_bytes {
+        // Beside a message that leaves no room for more, its length is what the decoder lets its state be over the limit: what is left
+        // goes with the next.
+        while self.topics.state_bytes() > state_bytes && self.body_bytes() < BODY_BYTES_MAX - 16 {
             let Some(number) = self.topics.evict(self.sequence) else { return };
             self.put_head(number, Some(Special::Undefine));
             self.counts.evictions += 1;
@@ -338,6 +363,7 @@ impl Encoder {
         out.reserve(batch::HEADER_BYTES_MAX + packed.len());
         header.put(out);
         out.extend_from_slice(packed);
+        self.state_bytes_peak = self.state_bytes_peak.max(self.topics.state_bytes());
         self.sequence += 1;
         self.clear_batch();
         Some(header)
@@ -369,6 +395,8 @@ impl Encoder {
             return Err(ResumeError::Sequence { asked: sequence, next: self.sequence });
         }
         self.topics.undefine_since(sequence);
+        // What was vacant and not yet said may be there beside what has come since.
+        self.vacant_bytes_max += self.state_bytes_peak;
         self.topics.undefined(&mut self.vacant);
         self.sequence = sequence;
         self.forget_schemas();
@@ -431,6 +459,14 @@ impl Encoder {
     pub fn counts(&self) -> Counts {
         self.counts
     }
+}
+
+/// Most bytes of the records that one message brings, those aside that undefine others.
+fn record_bytes_max(message: &Message<'_>) -> usize {
+    let name = message.topic.len() + message.attributes.len();
+    let payload = message.payload.len();
+    // One that is cut may bring a schema with all its slots, and have tokens that are longer than their fields.
+    if payload > KEPT_BYTES_MAX { name + payload + 64 } else { name + 2 * payload + KEPT_BYTES_MAX }
 }
 
 /// Why a message was not taken.

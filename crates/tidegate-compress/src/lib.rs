@@ -59,5 +59,8 @@ pub const MESSAGES_MAX: u32 = 65_536;
 /// Bytes of messages at which a batch takes no more; one message alone may have more.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
+/// Most bytes of the body of a batch before compression: of messages, and of what is said beside them.
+pub const BODY_BYTES_MAX: usize = 17 << 20;
+
 /// Into how many parts the numbers of topics fall, one of which can be reset alone.
 pub const SHARDS: usize = 256;

@@ -193,8 +193,9 @@ proptest! {
         topics_max in 3usize..6,
         columns: bool,
         compression in prop_oneof![Just(Compression::None), Just(Compression::ZstdStream(1))],
+        body_bytes in prop_oneof![Just(1), Just(64 << 10)],
     ) {
-        let config = EncoderConfig { columns, compression, topics_max, ..EncoderConfig::default() };
+        let config = EncoderConfig { columns, compression, topics_max, body_bytes, ..EncoderConfig::default() };
         let mut link = Link::new(config);
         let mut epoch = 7;
         let mut fates = fates.into_iter();
@@ -303,4 +304,63 @@ fn a_batch_that_begins_otherwise_after_a_loss_finds_room() {
     let batch = link.encode(0, 1).remove(0);
     link.decode(&batch).unwrap();
     assert_eq!(link.received, link.sent);
+}
+
+#[test]
+fn what_is_undefined_after_a_loss_fills_half_a_batch_at_most() {
+    let config = EncoderConfig { body_bytes: 1000, ..EncoderConfig::default() };
+    let mut link = Link::new(config);
+    link.sent = workload(Workload::City, 2000, 2000, Form::Natural);
+    link.encode(0, 100);
+    let again = link.resume();
+    let mut lens = Vec::new();
+    for at in again..link.sent.len() {
+        let (topic, attributes, payload) = &link.sent[at];
+        link.encoder.push(Message { topic, attributes, payload }).unwrap();
+        if link.encoder.is_due() || at + 1 == link.sent.len() {
+            let mut batch = Vec::new();
+            lens.push(link.encoder.finish(&mut batch).unwrap().body_bytes);
+            let mut decoded = Decoded::default();
+            link.decoder.decode(&batch, &mut decoded).unwrap();
+            link.received.extend(owned(&decoded));
+        }
+    }
+    assert_eq!(link.received, link.sent);
+    assert!(lens.iter().all(|len| *len < 1300), "{lens:?}");
+    assert_eq!(link.encoder.state_bytes(), link.decoder.state_bytes());
+}
+
+#[test]
+fn the_longest_message_after_a_loss_of_many_topics_finds_room_in_its_batch() {
+    const TOPICS: u32 = 600_000;
+    // As much as there may be of them, so that the decoder may have no room for others beside them.
+    let state_bytes_max = u64::from(TOPICS) * 80;
+    let config =
+        EncoderConfig { layout: Layout::Opaque, state_bytes_max, ..EncoderConfig::default() };
+    let mut encoder = Encoder::new(config, 7, 99);
+    let limits = DecoderConfig { state_bytes_max, ..DecoderConfig::default() };
+    let (mut decoder, mut decoded, mut batch) =
+        (Decoder::new(limits, 7), Decoded::default(), Vec::new());
+    let mut send = |encoder: &mut Encoder, topic: &[u8], payload: &[u8]| {
+        encoder.push(Message { topic, attributes: b"", payload }).unwrap();
+        batch.clear();
+        encoder.finish(&mut batch).unwrap();
+        decoder.decode(&batch, &mut decoded).unwrap();
+        assert_eq!(decoded.bytes().strip_prefix(topic), Some(payload));
+        (decoder.topics(), decoder.state_bytes())
+    };
+    send(&mut encoder, b"first", b"1");
+    for topic in 0..TOPICS {
+        let topic = topic.to_be_bytes();
+        let message = Message { topic: &topic, attributes: b"", payload: b"1" };
+        if encoder.push(message) == Err(EncodeError::Full) {
+            encoder.finish(&mut Vec::new()).unwrap();
+            encoder.push(message).unwrap();
+        }
+    }
+    encoder.resume(7, 1).unwrap();
+    let long = vec![1; PAYLOAD_BYTES_MAX];
+    send(&mut encoder, b"long", &long);
+    send(&mut encoder, b"long", &long);
+    assert_eq!(send(&mut encoder, b"first", b"2").0, 2);
 }
