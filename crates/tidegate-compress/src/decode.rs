@@ -251,6 +251,7 @@ impl Decoder {
                 });
             }
             schema.defined(payload, &scratch.lens);
+            schema.topics += 1;
         }
         let payload = out.since(start);
         let schema = self.schemas.get(usize::from(id as u16).wrapping_sub(1));
@@ -263,17 +264,23 @@ impl Decoder {
         let kept = Kept::new(topic, attributes, id as u16, form);
         self.state_bytes += kept.cost();
         out.end_message(&kept);
-        let place = &mut self.topics[number as usize];
-        self.state_bytes -= place.as_ref().map_or(0, Kept::cost);
-        *place = Some(kept);
+        if let Some(kept) = self.topics[number as usize].replace(kept) {
+            self.note_forgotten(&kept);
+        }
         Ok(())
     }
 
     fn undefine(&mut self, number: u32) {
-        if let Some(place) = self.topics.get_mut(number as usize)
-            && let Some(kept) = place.take()
-        {
-            self.state_bytes -= kept.cost();
+        if let Some(kept) = self.topics.get_mut(number as usize).and_then(Option::take) {
+            self.note_forgotten(&kept);
+        }
+    }
+
+    fn note_forgotten(&mut self, kept: &Kept) {
+        self.state_bytes -= kept.cost();
+        if kept.schema != OPAQUE {
+            let schema = self.schemas[usize::from(kept.schema) - 1].as_mut();
+            schema.expect("a schema stays while topics are cut by it").topics -= 1;
         }
     }
 

@@ -23,7 +23,7 @@
 //! The state of both sides is a function of the epoch and of the batches from its first on. A batch changes nothing of a topic that
 //! it does not name; so, if a batch is lost, what it and those after it named is defined again, and nothing else.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 pub(crate) use self::body::Special;
 use self::{
@@ -48,7 +48,7 @@ mod schemas;
 /// Longest payload that is kept to compare the topic's next one with; longer ones travel as they are.
 pub(crate) const KEPT_BYTES_MAX: usize = 4096;
 
-/// Most schemas of one epoch; payloads of further shapes are opaque.
+/// Most schemas at a time; while topics are cut by all of them, payloads of further shapes are opaque.
 pub(crate) const SCHEMAS_MAX: usize = 4096;
 
 /// The number that stands for "in one piece" among schemas.
@@ -110,6 +110,8 @@ pub struct Encoder {
     /// From number 1 on: [`OPAQUE`] has no schema.
     schemas: Vec<Known>,
     shapes: HashMap<(Cut, Box<[u8]>), u16>,
+    /// Schemas whose numbers may be used again, and some that have got topics since.
+    unused: VecDeque<u16>,
     /// The schema of the topic that was defined last, or [`OPAQUE`].
     last_shape: u16,
     /// Slots that are to be changed before the next message: schema, field, how.
@@ -157,6 +159,7 @@ impl Encoder {
             topics: Topics::new(seed),
             schemas: Vec::new(),
             shapes: HashMap::new(),
+            unused: VecDeque::new(),
             last_shape: OPAQUE,
             changes: Vec::new(),
             vacant: Vec::new(),
@@ -211,10 +214,11 @@ impl Encoder {
     }
 
     /// Undefines what is vacant. As long as the decoder has room for all that it may hold, this fills half a batch at most, and goes on
-    /// in the next; after that only the message that comes is left room for.
+    /// in the next; after that only the message that comes is left room for. So it is once schemas may change under their numbers: what
+    /// is vacant at the decoder may be cut by what they were.
     fn put_vacant(&mut self, message: &Message<'_>) {
-        let has_room =
-            self.topics.state_bytes() + self.vacant_bytes_max <= self.config.state_bytes_max;
+        let has_room = self.schemas.len() < SCHEMAS_MAX
+            && self.topics.state_bytes() + self.vacant_bytes_max <= self.config.state_bytes_max;
         let end = BODY_BYTES_MAX - record_bytes_max(message);
         let end = if has_room { end.min(self.config.body_bytes / 2) } else { end };
         while self.body_bytes() <= end
@@ -273,10 +277,13 @@ impl Encoder {
             if kept.payload().is_empty() && !message.payload.is_empty() {
                 return self.define_again(number, message, false);
             }
+            if self.topics.is_waiting(number) && !self.unused.is_empty() && self.vacant.is_empty() {
+                return self.define_again(number, message, false);
+            }
             return self.put_opaque(number, message.payload);
         }
-        if !self.schemas[usize::from(schema) - 1].is_announced {
-            self.announce(schema);
+        if !self.is_announced(schema) {
+            return self.define_again(number, message, false);
         }
         if self.numbers(number, message.payload) {
             self.counts.rows += 1;
@@ -303,10 +310,19 @@ impl Encoder {
         // Beside a message that leaves no room for more, its length is what the decoder lets its state be over the limit: what is left
         // goes with the next.
         while self.topics.state_bytes() > state_bytes && self.body_bytes() < BODY_BYTES_MAX - 16 {
-            let Some(number) = self.topics.evict(self.sequence) else { return };
-            self.put_head(number, Some(Special::Undefine));
-            self.counts.evictions += 1;
+            if !self.evict() {
+                return;
+            }
         }
+    }
+
+    /// Forgets a topic; returns whether there was one that this batch has not used.
+    fn evict(&mut self) -> bool {
+        let Some((number, schema)) = self.topics.evict(self.sequence) else { return false };
+        self.release(schema);
+        self.put_head(number, Some(Special::Undefine));
+        self.counts.evictions += 1;
+        true
     }
 
     #[inline]

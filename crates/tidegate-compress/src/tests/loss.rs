@@ -3,17 +3,17 @@
 use super::*;
 
 /// What a sender keeps until it is acknowledged, here for ever: messages, and in which batch each was.
-struct Link {
-    encoder: Encoder,
-    decoder: Decoder,
-    sent: Vec<Owned>,
+pub(super) struct Link {
+    pub(super) encoder: Encoder,
+    pub(super) decoder: Decoder,
+    pub(super) sent: Vec<Owned>,
     /// Where in `sent` each batch of the epoch begins.
     begins: Vec<usize>,
-    received: Vec<Owned>,
+    pub(super) received: Vec<Owned>,
 }
 
 impl Link {
-    fn new(config: EncoderConfig) -> Self {
+    pub(super) fn new(config: EncoderConfig) -> Self {
         Self {
             encoder: Encoder::new(config, 7, 99),
             decoder: Decoder::new(DecoderConfig::default(), 7),
@@ -24,7 +24,7 @@ impl Link {
     }
 
     /// Encodes what was sent from `at` on, `per_batch` a batch.
-    fn encode(&mut self, mut at: usize, per_batch: usize) -> Vec<Vec<u8>> {
+    pub(super) fn encode(&mut self, mut at: usize, per_batch: usize) -> Vec<Vec<u8>> {
         let mut batches = Vec::new();
         while at < self.sent.len() {
             let end = (at + per_batch).min(self.sent.len());
@@ -41,7 +41,7 @@ impl Link {
         batches
     }
 
-    fn decode(&mut self, batch: &[u8]) -> Result<(), DecodeError> {
+    pub(super) fn decode(&mut self, batch: &[u8]) -> Result<(), DecodeError> {
         let mut decoded = Decoded::default();
         self.decoder.decode(batch, &mut decoded)?;
         self.received.extend(owned(&decoded));
@@ -49,7 +49,7 @@ impl Link {
     }
 
     /// The sender goes back to where the receiver is; returns the first message that must be sent again.
-    fn resume(&mut self) -> usize {
+    pub(super) fn resume(&mut self) -> usize {
         let sequence = self.decoder.sequence();
         self.encoder.resume(self.decoder.epoch(), sequence).unwrap();
         let at = self.begins.get(sequence as usize).copied().unwrap_or(self.sent.len());
