@@ -7,7 +7,7 @@ use self::{
     schemas::take_against,
 };
 use crate::{
-    BODY_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGES_MAX, PAYLOAD_BYTES_MAX, TOPIC_BYTES_MAX,
+    BODY_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGES_MAX, PAYLOAD_BYTES_MAX, SHARDS, TOPIC_BYTES_MAX,
     batch::{Header, Unpacker},
     encode::{KEPT_BYTES_MAX, OPAQUE, Special},
     form::Form,
@@ -81,7 +81,8 @@ impl Decoder {
     /// # Errors
     ///
     /// [`DecodeError`]; `out` is then empty. Unless [`DecodeError::is_harmless`], the topics that the batch named are forgotten: the
-    /// encoder must go back to [`Decoder::sequence`] with [`crate::Encoder::resume`], or begin a new epoch.
+    /// encoder must go back to [`Decoder::sequence`] with [`crate::Encoder::resume`], or begin a new epoch. A damaged batch may have named
+    /// topics that the one that was sent does not: a later batch that names these is refused, with [`DecodeError::lost_shard`].
     pub fn decode(&mut self, mut batch: &[u8], out: &mut Decoded) -> Result<Header, DecodeError> {
         out.clear();
         let header = Header::take(&mut batch)?;
@@ -309,6 +310,14 @@ impl Decoder {
         }
     }
 
+    /// Forgets the topics whose numbers are `shard` modulo [`SHARDS`], and no others. The encoder must go back to [`Decoder::sequence`]
+    /// with [`crate::Encoder::resume`], and then do the same with [`crate::Encoder::reset_shard`]. Walks all topics of the shard.
+    pub fn reset_shard(&mut self, shard: u8) {
+        for index in (usize::from(shard)..self.topics.len()).step_by(SHARDS) {
+            self.undefine(index as u32);
+        }
+    }
+
     /// Forgets everything, for the encoder of `epoch`.
     pub fn restart(&mut self, epoch: u64) {
         *self = Self::new(self.config, epoch);
@@ -431,5 +440,15 @@ impl DecodeError {
                 | Self::Epoch { .. }
                 | Self::Sequence { .. }
         )
+    }
+
+    /// The shard of a topic that the encoder takes for known and the decoder has lost, say with a batch that was damaged; `None` of all
+    /// other errors. To go back is enough for what this batch named. If both ends reset the shard as well, no other batch is refused for
+    /// a topic of it: [`Decoder::reset_shard`], [`crate::Encoder::reset_shard`].
+    pub fn lost_shard(&self) -> Option<u8> {
+        match self {
+            Self::UnknownTopic { number } => Some((*number as usize % SHARDS) as u8),
+            _ => None,
+        }
     }
 }

@@ -420,7 +420,8 @@ impl Encoder {
     }
 
     /// Notes that the decoder has lost the topics whose numbers are `shard` modulo [`crate::SHARDS`]: they are defined again when they
-    /// come. The batch that is being filled must be empty.
+    /// come, and no others. The batch that is being filled must be empty, and no batch on its way to the decoder: call
+    /// [`Encoder::resume`] before. The decoder's part is [`crate::Decoder::reset_shard`].
     pub fn reset_shard(&mut self, shard: u8) {
         self.topics.undefine_shard(shard);
     }

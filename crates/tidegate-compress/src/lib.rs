@@ -21,7 +21,8 @@
 //!   messages says so.
 //! - No bytes make a decoder panic, or take more memory than its limits, those of one batch and some 40 MB for schemas.
 //! - State follows from the epoch and its batches alone, so two ends that have the same batches have the same state. An end that has
-//!   lost batches says which one it expects; what they changed is defined again, and nothing else.
+//!   lost batches says which one it expects; what they changed is defined again, and nothing else. One that has lost topics can
+//!   say of which shard, which is then defined again.
 
 pub mod comprex;
 

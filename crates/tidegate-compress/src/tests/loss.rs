@@ -134,6 +134,84 @@ fn a_shard_that_was_reset_is_defined_again_and_no_other() {
 }
 
 #[test]
+fn a_shard_that_both_ends_reset_is_defined_again_and_no_other() {
+    for config in every_config() {
+        let mut link = Link::new(config);
+        let messages = workload(Workload::City, 600, 6000, Form::Natural);
+        link.sent = messages[..3000].to_vec();
+        for batch in link.encode(0, 100) {
+            link.decode(&batch).unwrap();
+        }
+        let before = (link.encoder.counts().definitions, link.encoder.topics() as u64);
+        for shard in [3, 255] {
+            let mut kept = link.decoder.topics();
+            link.decoder.reset_shard(shard);
+            kept -= link.decoder.topics();
+            assert_eq!(kept, (usize::from(shard)..before.1 as usize).step_by(SHARDS).count());
+        }
+        assert_eq!(link.resume(), 3000);
+        link.encoder.reset_shard(3);
+        link.encoder.reset_shard(255);
+        link.sent = messages.clone();
+        for batch in link.encode(3000, 100) {
+            link.decode(&batch).unwrap();
+        }
+        assert!(link.received == messages);
+        let topics = link.encoder.topics() as u64;
+        let lost = |shard: u64| (shard..before.1).step_by(SHARDS).count() as u64;
+        let redefined = link.encoder.counts().definitions - before.0 - (topics - before.1);
+        assert_eq!(redefined, lost(3) + lost(255));
+        assert_eq!(link.encoder.state_bytes(), link.decoder.state_bytes());
+    }
+}
+
+#[test]
+fn topics_that_only_a_damaged_batch_named_are_defined_again_by_their_shard() {
+    const TOPICS: usize = 700;
+    let messages: Vec<Owned> = (0..3 * TOPICS)
+        .map(|n| {
+            let payload = format!("{},{}", n / TOPICS + 20, n * 31 % 97);
+            (format!("t/{}", n % TOPICS).into_bytes(), vec![], payload.into_bytes())
+        })
+        .collect();
+    let mut resets = 0;
+    for seed in 0..160 {
+        let mut link = Link::new(EncoderConfig::default());
+        link.sent = messages[..2 * TOPICS].to_vec();
+        for batch in link.encode(0, 100) {
+            link.decode(&batch).unwrap();
+        }
+        let before = link.encoder.counts().definitions;
+        let (mut at, mut is_damaged, mut redefined_max) = (2 * TOPICS, true, 0);
+        while at < messages.len() {
+            link.sent = messages[..(at + 50).min(messages.len())].to_vec();
+            let mut batch = link.encode(at, 50).remove(0);
+            if is_damaged {
+                let place = batch.len() - 1 - seed / 8;
+                batch[place] ^= 1 << (seed % 8);
+            }
+            let Err(error) = link.decode(&batch) else {
+                at = link.sent.len();
+                continue;
+            };
+            at = link.resume();
+            redefined_max += 50;
+            if let Some(shard) = error.lost_shard() {
+                link.decoder.reset_shard(shard);
+                link.encoder.reset_shard(shard);
+                redefined_max += TOPICS.div_ceil(SHARDS) as u64;
+                resets += usize::from(!is_damaged);
+            }
+            is_damaged = false;
+        }
+        assert!(link.received == messages, "seed {seed}");
+        let redefined = link.encoder.counts().definitions - before;
+        assert!(redefined <= redefined_max, "seed {seed}: {redefined}");
+    }
+    assert!(resets > 5, "{resets} batches named what was lost");
+}
+
+#[test]
 fn each_byte_of_a_batch_damaged_in_turn_loses_nothing() {
     for config in every_config() {
         let mut link = Link::new(config);

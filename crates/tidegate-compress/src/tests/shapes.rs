@@ -220,25 +220,45 @@ fn shapes_that_take_turns_come_back_over_a_link_that_breaks() {
                 link.sent.push(message(topic, shapes[topic as usize], numbers.below(1000)));
             }
             let at = link.received.len();
-            let batches = link.encode(at, 1 + numbers.below(4) as usize);
-            // What comes after the first that is lost is lost as well.
-            let arrive = if numbers.below(2) == 0 {
-                batches.len()
-            } else {
-                numbers.below(batches.len() as u32 + 1) as usize
-            };
-            for batch in &batches[..arrive] {
-                link.decode(batch)
-                    .unwrap_or_else(|error| panic!("seed {seed}, round {round}: {error}"));
+            let mut batches = link.encode(at, 1 + numbers.below(4) as usize);
+            if batches.is_empty() {
+                continue;
             }
-            if arrive < batches.len() || numbers.below(4) == 0 {
+            // What comes after the first that is lost or damaged is lost as well.
+            let len = batches.len();
+            let fails = numbers.below(2 * len as u32) as usize;
+            let is_damaged = fails < len && numbers.below(2) == 0;
+            if is_damaged {
+                let place = numbers.below(batches[fails].len() as u32) as usize;
+                batches[fails][place] ^= 1 << numbers.below(8);
+            }
+            let arriving = (fails + usize::from(is_damaged)).min(len);
+            let lost_shard = batches[..arriving].iter().find_map(|batch| {
+                let error = link.decode(batch).err()?;
+                let shard = error.lost_shard();
+                assert!(is_damaged || shard.is_some(), "seed {seed}, round {round}: {error}");
+                Some(shard)
+            });
+            if fails < len || lost_shard.is_some() || numbers.below(4) == 0 {
                 assert_eq!(link.resume(), link.received.len());
             }
+            if let Some(shard) = lost_shard.flatten() {
+                link.decoder.reset_shard(shard);
+                link.encoder.reset_shard(shard);
+            }
         }
+        // The end is not sent yet, or was lost.
         link.resume();
-        let at = link.received.len();
-        for batch in link.encode(at, 3) {
-            link.decode(&batch).unwrap();
+        while link.received.len() < link.sent.len() {
+            let at = link.received.len();
+            for batch in link.encode(at, 3) {
+                let Err(error) = link.decode(&batch) else { continue };
+                let shard = error.lost_shard().unwrap_or_else(|| panic!("seed {seed}: {error}"));
+                link.resume();
+                link.decoder.reset_shard(shard);
+                link.encoder.reset_shard(shard);
+                break;
+            }
         }
         assert!(link.received == link.sent, "seed {seed}");
     }
