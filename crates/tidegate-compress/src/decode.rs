@@ -7,7 +7,7 @@ use self::{
     schemas::take_against,
 };
 use crate::{
-    MESSAGE_BYTES_MAX, MESSAGES_MAX, PAYLOAD_BYTES_MAX, TOPIC_BYTES_MAX,
+    BODY_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGES_MAX, PAYLOAD_BYTES_MAX, SHARDS, TOPIC_BYTES_MAX,
     batch::{Header, Unpacker},
     encode::{KEPT_BYTES_MAX, OPAQUE, Special},
     form::Form,
@@ -28,13 +28,13 @@ pub struct DecoderConfig {
     pub topics_max: usize,
     /// Most bytes of state, as [`crate`] counts them; 256 MiB. A batch may go over it by its own messages.
     pub state_bytes_max: u64,
-    /// Most bytes of the body of a batch before compression; 17 MiB.
+    /// Most bytes of the body of a batch before compression; [`BODY_BYTES_MAX`].
     pub body_bytes_max: usize,
 }
 
 impl Default for DecoderConfig {
     fn default() -> Self {
-        Self { topics_max: 1 << 20, state_bytes_max: 256 << 20, body_bytes_max: 17 << 20 }
+        Self { topics_max: 1 << 20, state_bytes_max: 256 << 20, body_bytes_max: BODY_BYTES_MAX }
     }
 }
 
@@ -81,7 +81,8 @@ impl Decoder {
     /// # Errors
     ///
     /// [`DecodeError`]; `out` is then empty. Unless [`DecodeError::is_harmless`], the topics that the batch named are forgotten: the
-    /// encoder must go back to [`Decoder::sequence`] with [`crate::Encoder::resume`], or begin a new epoch.
+    /// encoder must go back to [`Decoder::sequence`] with [`crate::Encoder::resume`], or begin a new epoch. A damaged batch may have named
+    /// topics that the one that was sent does not: a later batch that names these is refused, with [`DecodeError::lost_shard`].
     pub fn decode(&mut self, mut batch: &[u8], out: &mut Decoded) -> Result<Header, DecodeError> {
         out.clear();
         let header = Header::take(&mut batch)?;
@@ -251,6 +252,7 @@ impl Decoder {
                 });
             }
             schema.defined(payload, &scratch.lens);
+            schema.topics += 1;
         }
         let payload = out.since(start);
         let schema = self.schemas.get(usize::from(id as u16).wrapping_sub(1));
@@ -263,17 +265,23 @@ impl Decoder {
         let kept = Kept::new(topic, attributes, id as u16, form);
         self.state_bytes += kept.cost();
         out.end_message(&kept);
-        let place = &mut self.topics[number as usize];
-        self.state_bytes -= place.as_ref().map_or(0, Kept::cost);
-        *place = Some(kept);
+        if let Some(kept) = self.topics[number as usize].replace(kept) {
+            self.note_forgotten(&kept);
+        }
         Ok(())
     }
 
     fn undefine(&mut self, number: u32) {
-        if let Some(place) = self.topics.get_mut(number as usize)
-            && let Some(kept) = place.take()
-        {
-            self.state_bytes -= kept.cost();
+        if let Some(kept) = self.topics.get_mut(number as usize).and_then(Option::take) {
+            self.note_forgotten(&kept);
+        }
+    }
+
+    fn note_forgotten(&mut self, kept: &Kept) {
+        self.state_bytes -= kept.cost();
+        if kept.schema != OPAQUE {
+            let schema = self.schemas[usize::from(kept.schema) - 1].as_mut();
+            schema.expect("a schema stays while topics are cut by it").topics -= 1;
         }
     }
 
@@ -299,6 +307,14 @@ impl Decoder {
         }
         while let Some(schema) = self.brought.pop() {
             self.schemas[schema] = None;
+        }
+    }
+
+    /// Forgets the topics whose numbers are `shard` modulo [`SHARDS`], and no others. The encoder must go back to [`Decoder::sequence`]
+    /// with [`crate::Encoder::resume`], and then do the same with [`crate::Encoder::reset_shard`]. Walks all topics of the shard.
+    pub fn reset_shard(&mut self, shard: u8) {
+        for index in (usize::from(shard)..self.topics.len()).step_by(SHARDS) {
+            self.undefine(index as u32);
         }
     }
 
@@ -424,5 +440,15 @@ impl DecodeError {
                 | Self::Epoch { .. }
                 | Self::Sequence { .. }
         )
+    }
+
+    /// The shard of a topic that the encoder takes for known and the decoder has lost, say with a batch that was damaged; `None` of all
+    /// other errors. To go back is enough for what this batch named. If both ends reset the shard as well, no other batch is refused for
+    /// a topic of it: [`Decoder::reset_shard`], [`crate::Encoder::reset_shard`].
+    pub fn lost_shard(&self) -> Option<u8> {
+        match self {
+            Self::UnknownTopic { number } => Some((*number as usize % SHARDS) as u8),
+            _ => None,
+        }
     }
 }

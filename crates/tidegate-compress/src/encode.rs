@@ -23,7 +23,7 @@
 //! The state of both sides is a function of the epoch and of the batches from its first on. A batch changes nothing of a topic that
 //! it does not name; so, if a batch is lost, what it and those after it named is defined again, and nothing else.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 pub(crate) use self::body::Special;
 use self::{
@@ -32,7 +32,7 @@ use self::{
     schemas::Known,
 };
 use crate::{
-    MESSAGE_BYTES_MAX, MESSAGES_MAX, PAYLOAD_BYTES_MAX, TOPIC_BYTES_MAX,
+    BODY_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGES_MAX, PAYLOAD_BYTES_MAX, TOPIC_BYTES_MAX,
     batch::{self, Compression, Header, Packer},
     layout::{Cut, Layout, Numeral},
     schema::Predictor,
@@ -48,7 +48,7 @@ mod schemas;
 /// Longest payload that is kept to compare the topic's next one with; longer ones travel as they are.
 pub(crate) const KEPT_BYTES_MAX: usize = 4096;
 
-/// Most schemas of one epoch; payloads of further shapes are opaque.
+/// Most schemas at a time; while topics are cut by all of them, payloads of further shapes are opaque.
 pub(crate) const SCHEMAS_MAX: usize = 4096;
 
 /// The number that stands for "in one piece" among schemas.
@@ -110,12 +110,18 @@ pub struct Encoder {
     /// From number 1 on: [`OPAQUE`] has no schema.
     schemas: Vec<Known>,
     shapes: HashMap<(Cut, Box<[u8]>), u16>,
+    /// Schemas whose numbers may be used again, and some that have got topics since.
+    unused: VecDeque<u16>,
     /// The schema of the topic that was defined last, or [`OPAQUE`].
     last_shape: u16,
     /// Slots that are to be changed before the next message: schema, field, how.
     changes: Vec<(u16, u8, Numeral, Predictor)>,
     /// Numbers under which the decoder may have a topic that does not count here any more; the lowest last.
     vacant: Vec<u32>,
+    /// Most that those may count at the decoder.
+    vacant_bytes_max: u64,
+    /// Most that was counted here at the end of a batch of this epoch.
+    state_bytes_peak: u64,
     body: Body,
     packer: Packer,
     messages: u32,
@@ -153,9 +159,12 @@ impl Encoder {
             topics: Topics::new(seed),
             schemas: Vec::new(),
             shapes: HashMap::new(),
+            unused: VecDeque::new(),
             last_shape: OPAQUE,
             changes: Vec::new(),
             vacant: Vec::new(),
+            vacant_bytes_max: 0,
+            state_bytes_peak: 0,
             body: Body::default(),
             messages: 0,
             message_bytes: 0,
@@ -177,10 +186,8 @@ impl Encoder {
         while let Some((schema, field, numeral, predictor)) = self.changes.pop() {
             self.change_slot(schema, field, numeral, predictor);
         }
-        while let Some(number) = self.vacant.pop() {
-            if !self.topics.is_defined(number) {
-                self.put_head(number, Some(Special::Undefine));
-            }
+        if !self.vacant.is_empty() {
+            self.put_vacant(&message);
         }
         // Devices tend to take turns: the next message is often of the topic with the next number.
         let next = self.last_number.wrapping_add(1);
@@ -204,6 +211,26 @@ impl Encoder {
             self.evict_to(self.config.state_bytes_max);
         }
         Ok(())
+    }
+
+    /// Undefines what is vacant. As long as the decoder has room for all that it may hold, this fills half a batch at most, and goes on
+    /// in the next; after that only the message that comes is left room for. So it is once schemas may change under their numbers: what
+    /// is vacant at the decoder may be cut by what they were.
+    fn put_vacant(&mut self, message: &Message<'_>) {
+        let has_room = self.schemas.len() < SCHEMAS_MAX
+            && self.topics.state_bytes() + self.vacant_bytes_max <= self.config.state_bytes_max;
+        let end = BODY_BYTES_MAX - record_bytes_max(message);
+        let end = if has_room { end.min(self.config.body_bytes / 2) } else { end };
+        while self.body_bytes() <= end
+            && let Some(number) = self.vacant.pop()
+        {
+            if !self.topics.is_defined(number) {
+                self.put_head(number, Some(Special::Undefine));
+            }
+        }
+        if self.vacant.is_empty() {
+            self.vacant_bytes_max = 0;
+        }
     }
 
     fn check(&self, message: &Message<'_>) -> Result<u32, EncodeError> {
@@ -250,10 +277,13 @@ impl Encoder {
             if kept.payload().is_empty() && !message.payload.is_empty() {
                 return self.define_again(number, message, false);
             }
+            if self.topics.is_waiting(number) && !self.unused.is_empty() && self.vacant.is_empty() {
+                return self.define_again(number, message, false);
+            }
             return self.put_opaque(number, message.payload);
         }
-        if !self.schemas[usize::from(schema) - 1].is_announced {
-            self.announce(schema);
+        if !self.is_announced(schema) {
+            return self.define_again(number, message, false);
         }
         if self.numbers(number, message.payload) {
             self.counts.rows += 1;
@@ -277,11 +307,22 @@ impl Encoder {
     }
 
     fn evict_to(&mut self, state_bytes: u64) {
-        while self.topics.state_bytes() > state_bytes {
-            let Some(number) = self.topics.evict(self.sequence) else { return };
-            self.put_head(number, Some(Special::Undefine));
-            self.counts.evictions += 1;
+        // Beside a message that leaves no room for more, its length is what the decoder lets its state be over the limit: what is left
+        // goes with the next.
+        while self.topics.state_bytes() > state_bytes && self.body_bytes() < BODY_BYTES_MAX - 16 {
+            if !self.evict() {
+                return;
+            }
         }
+    }
+
+    /// Forgets a topic; returns whether there was one that this batch has not used.
+    fn evict(&mut self) -> bool {
+        let Some((number, schema)) = self.topics.evict(self.sequence) else { return false };
+        self.release(schema);
+        self.put_head(number, Some(Special::Undefine));
+        self.counts.evictions += 1;
+        true
     }
 
     #[inline]
@@ -338,6 +379,7 @@ impl Encoder {
         out.reserve(batch::HEADER_BYTES_MAX + packed.len());
         header.put(out);
         out.extend_from_slice(packed);
+        self.state_bytes_peak = self.state_bytes_peak.max(self.topics.state_bytes());
         self.sequence += 1;
         self.clear_batch();
         Some(header)
@@ -369,6 +411,8 @@ impl Encoder {
             return Err(ResumeError::Sequence { asked: sequence, next: self.sequence });
         }
         self.topics.undefine_since(sequence);
+        // What was vacant and not yet said may be there beside what has come since.
+        self.vacant_bytes_max += self.state_bytes_peak;
         self.topics.undefined(&mut self.vacant);
         self.sequence = sequence;
         self.forget_schemas();
@@ -376,7 +420,8 @@ impl Encoder {
     }
 
     /// Notes that the decoder has lost the topics whose numbers are `shard` modulo [`crate::SHARDS`]: they are defined again when they
-    /// come. The batch that is being filled must be empty.
+    /// come, and no others. The batch that is being filled must be empty, and no batch on its way to the decoder: call
+    /// [`Encoder::resume`] before. The decoder's part is [`crate::Decoder::reset_shard`].
     pub fn reset_shard(&mut self, shard: u8) {
         self.topics.undefine_shard(shard);
     }
@@ -431,6 +476,14 @@ impl Encoder {
     pub fn counts(&self) -> Counts {
         self.counts
     }
+}
+
+/// Most bytes of the records that one message brings, those aside that undefine others.
+fn record_bytes_max(message: &Message<'_>) -> usize {
+    let name = message.topic.len() + message.attributes.len();
+    let payload = message.payload.len();
+    // One that is cut may bring a schema with all its slots, and have tokens that are longer than their fields.
+    if payload > KEPT_BYTES_MAX { name + payload + 64 } else { name + 2 * payload + KEPT_BYTES_MAX }
 }
 
 /// Why a message was not taken.

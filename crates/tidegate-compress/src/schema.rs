@@ -56,6 +56,8 @@ pub(crate) struct Schema {
     pub(crate) prototype: Vec<u8>,
     /// Lengths of the prototype's fields.
     pub(crate) prototype_lens: Vec<u8>,
+    /// Topics that are kept whose payloads are cut by it: as long as there is one, its number stands for no other schema.
+    pub(crate) topics: u32,
 }
 
 /// How many of the decimal slots that hold are told of, as seen in one row of many. Each end has its own; the other sees nothing of it.
@@ -186,6 +188,7 @@ impl Schema {
             slot_of: vec![NO_SLOT; fields].into(),
             prototype: Vec::new(),
             prototype_lens: Vec::new(),
+            topics: 0,
         }
     }
 

@@ -11,6 +11,7 @@ use crate::{
 mod golden;
 mod limits;
 mod loss;
+mod shapes;
 mod sizes;
 
 type Owned = (Vec<u8>, Vec<u8>, Vec<u8>);

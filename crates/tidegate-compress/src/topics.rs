@@ -28,6 +28,9 @@ const USED: u8 = 2;
 /// Of [`Kept::flags`]: the number has no topic.
 const FREE: u8 = 4;
 
+/// Of [`Kept::flags`]: its payload is kept in one piece only because no schema was free.
+const WAITING: u8 = 8;
+
 /// Places of the smallest index.
 const INDEX_MIN: usize = 64;
 
@@ -121,6 +124,17 @@ impl Topics {
         self.entries[number as usize].flags & DEFINED != 0
     }
 
+    /// Whether a topic's payload is kept in one piece only because no schema was free.
+    #[inline]
+    pub(crate) fn is_waiting(&self, number: u32) -> bool {
+        self.entries[number as usize].flags & WAITING != 0
+    }
+
+    /// Notes that no schema was free for what is kept of a topic, until that is exchanged.
+    pub(crate) fn set_waiting(&mut self, number: u32) {
+        self.entries[number as usize].flags |= WAITING;
+    }
+
     /// Gives a topic that has none a number.
     pub(crate) fn insert(&mut self, hash: u32, mut kept: Kept, batch: u64) -> u32 {
         if (self.entries.len() + 1) * 4 > self.index.len() * 3 {
@@ -163,9 +177,9 @@ impl Topics {
         self.state_bytes = self.state_bytes + self.entries[number as usize].cost() - before;
     }
 
-    /// Chooses a topic to forget and forgets it: one that `batch` has not used. Returns its number, which the next new topic gets, or
-    /// `None` if there is no such topic.
-    pub(crate) fn evict(&mut self, batch: u64) -> Option<u32> {
+    /// Chooses a topic to forget and forgets it: one that `batch` has not used. Returns its number, which the next new topic gets, and
+    /// its schema's, or `None` if there is no such topic.
+    pub(crate) fn evict(&mut self, batch: u64) -> Option<(u32, u16)> {
         // Twice around: once to take their second chance, once to find one without.
         for _ in 0..2 * self.entries.len() {
             let number = self.hand;
@@ -178,8 +192,9 @@ impl Topics {
                 entry.flags &= !USED;
                 continue;
             }
+            let schema = entry.schema;
             self.remove(number);
-            return Some(number);
+            return Some((number, schema));
         }
         None
     }
@@ -300,7 +315,7 @@ mod tests {
         topics.evict(2).expect("all have had their second chance");
         assert_eq!(find(&topics, "a"), None);
         topics.touch(numbers[1], 2);
-        assert_eq!(topics.evict(3), Some(numbers[2]), "b was used since");
+        assert_eq!(topics.evict(3), Some((numbers[2], 0)), "b was used since");
         assert_eq!(insert(&mut topics, "d", 3), numbers[2], "its number is used again");
         assert_eq!(topics.len(), 2);
     }
@@ -310,7 +325,7 @@ mod tests {
         let mut topics = Topics::new(1);
         insert(&mut topics, "a", 7);
         assert_eq!(topics.evict(7), None);
-        assert_eq!(topics.evict(8), Some(0));
+        assert_eq!(topics.evict(8), Some((0, 0)));
         assert_eq!(topics.state_bytes(), 0);
     }
 
@@ -336,7 +351,7 @@ mod tests {
             for (batch, (name, evicts)) in steps.into_iter().enumerate() {
                 let topic = format!("t/{name}");
                 if evicts {
-                    if let Some(number) = topics.evict(batch as u64) {
+                    if let Some((number, _)) = topics.evict(batch as u64) {
                         model.retain(|_, known| *known != number);
                     }
                 } else {

@@ -16,7 +16,7 @@ impl Decoder {
     pub(super) fn take_schema(&mut self, records: &mut &[u8]) -> Result<(), DecodeError> {
         let id = varint::take(records).ok_or(DecodeError::Truncated)?;
         let id = usize::try_from(id).unwrap_or(usize::MAX);
-        let schema = take_cut(records)?;
+        let mut schema = take_cut(records)?;
         if id == 0 || id > SCHEMAS_MAX {
             return Err(DecodeError::Limit { what: "schemas", found: id, max: SCHEMAS_MAX });
         }
@@ -24,11 +24,13 @@ impl Decoder {
             self.schemas.resize_with(id, || None);
         }
         let place = &mut self.schemas[id - 1];
-        // Topics that are kept have been cut by it.
-        if place.as_ref().is_some_and(|old| (&old.cut, &old.gaps) != (&schema.cut, &schema.gaps)) {
-            return Err(DecodeError::Record { what: "a schema that has become another" });
-        }
-        if place.is_none() {
+        if let Some(old) = place {
+            let is_other = (&old.cut, &old.gaps) != (&schema.cut, &schema.gaps);
+            if is_other && old.topics > 0 {
+                return Err(DecodeError::Record { what: "a schema that has become another" });
+            }
+            schema.topics = old.topics;
+        } else {
             self.brought.push(id - 1);
         }
         *place = Some(schema);

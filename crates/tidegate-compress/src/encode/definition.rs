@@ -1,7 +1,8 @@
 //! Definitions: a topic and a whole payload, written against what was defined before.
 
 use super::{
-    EncodeError, Encoder, KEPT_BYTES_MAX, Message, OPAQUE, Special, body::put_bytes, row::in_common,
+    EncodeError, Encoder, KEPT_BYTES_MAX, Message, OPAQUE, Special, body::put_bytes,
+    row::in_common, schemas::Shape,
 };
 use crate::{form::Form, kept::Kept, schema::Schema, varint};
 
@@ -9,44 +10,52 @@ impl Encoder {
     /// Defines a topic that has no number.
     pub(super) fn define(&mut self, hash: u32, message: &Message<'_>) -> Result<(), EncodeError> {
         while self.topics.len() >= self.config.topics_max {
-            let number = self.topics.evict(self.sequence).ok_or(EncodeError::Full)?;
-            self.put_head(number, Some(Special::Undefine));
-            self.counts.evictions += 1;
+            if !self.evict() {
+                return Err(EncodeError::Full);
+            }
         }
-        let (schema, lens_known) = self.shape(message);
-        let kept = self.kept(message, schema, lens_known);
+        let shape = self.shape(message);
+        let kept = self.kept(message, shape);
         let number = self.topics.insert(hash, kept, self.sequence);
-        self.put_definition(number, message, schema, Some(message.topic));
+        self.retain(shape.schema());
+        self.put_definition(number, message, shape, Some(message.topic));
         Ok(())
     }
 
-    fn kept(&mut self, message: &Message<'_>, schema: u16, lens_known: bool) -> Kept {
+    fn kept(&mut self, message: &Message<'_>, shape: Shape) -> Kept {
         let payload = kept_part(message.payload);
-        let form = if lens_known {
-            let schema = &self.schemas[usize::from(schema) - 1].schema;
+        let form = if let Shape::Cut(id) = shape {
+            let schema = &self.schemas[usize::from(id) - 1].schema;
             self.scratch.packing.form(schema, payload, &self.scratch.new_lens)
         } else {
             Form::text(payload, &[])
         };
-        Kept::new(message.topic, message.attributes, schema, form)
+        Kept::new(message.topic, message.attributes, shape.schema(), form)
     }
 
     /// Defines a topic that has a number, with its name if the decoder may not know that.
     pub(super) fn define_again(&mut self, number: u32, message: &Message<'_>, with_topic: bool) {
-        let (schema, lens_known) = self.shape(message);
-        let kept = self.kept(message, schema, lens_known);
+        // Until the record that follows, the decoder cuts the topic as it was: it holds its schema while another is found.
+        let before = self.topics.get(number).schema;
+        let shape = self.shape(message);
+        let kept = self.kept(message, shape);
         self.topics.replace(number, kept);
-        self.put_definition(number, message, schema, with_topic.then_some(message.topic));
+        self.retain(shape.schema());
+        self.release(before);
+        self.put_definition(number, message, shape, with_topic.then_some(message.topic));
     }
 
     pub(super) fn put_definition(
         &mut self,
         number: u32,
         message: &Message<'_>,
-        schema: u16,
+        shape: Shape,
         topic: Option<&[u8]>,
     ) {
         self.counts.definitions += 1;
+        if shape == Shape::Waiting {
+            self.topics.set_waiting(number);
+        }
         match topic {
             Some(topic) => {
                 self.put_head(number, Some(Special::Define));
@@ -60,7 +69,7 @@ impl Encoder {
             None => self.put_head(number, Some(Special::Redefine)),
         }
         put_bytes(&mut self.body.records, message.attributes);
-        self.put_payload(schema, message.payload);
+        self.put_payload(shape.schema(), message.payload);
     }
 
     /// `varint` schema; then, of an opaque payload, `varint` length and bytes. Of one that is cut: 0, `varint` length and bytes; or 1, a

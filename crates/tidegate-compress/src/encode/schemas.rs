@@ -16,52 +16,146 @@ pub(super) struct Known {
     pub(super) schema: Schema,
     /// Whether the decoder has it, as of the batches it has.
     pub(super) is_announced: bool,
+    /// Whether its number stood for another schema before, by which topics may be cut that are vacant at the decoder.
+    is_reused: bool,
+    /// Whether it waits among those whose number may be used again.
+    is_unused: bool,
     pub(super) probe: Probe,
     /// For each slot, fields that should have been numbers and were not, and how many of them lead to a wider format.
     pub(super) misses: Vec<(u32, u32)>,
 }
 
+impl Known {
+    fn new((cut, gaps): (Cut, Box<[u8]>), is_reused: bool) -> Self {
+        Self {
+            schema: Schema::new(cut, gaps),
+            is_announced: false,
+            is_reused,
+            is_unused: false,
+            probe: Probe::default(),
+            misses: Vec::new(),
+        }
+    }
+}
+
+/// What a payload is to be kept as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// Cut, by the schema of this number.
+    Cut(u16),
+    /// In one piece.
+    Opaque,
+    /// In one piece, until a schema is free.
+    Waiting,
+}
+
+impl Shape {
+    /// The number of its schema.
+    pub(super) fn schema(self) -> u16 {
+        match self {
+            Self::Cut(id) => id,
+            Self::Opaque | Self::Waiting => OPAQUE,
+        }
+    }
+}
+
 impl Encoder {
-    /// The schema of a message's payload, announced; the lengths of its fields are then in `scratch.new_lens` if it is cut.
-    pub(super) fn shape(&mut self, message: &Message<'_>) -> (u16, bool) {
+    /// The shape of a message's payload, its schema announced; the lengths of its fields are then in `scratch.new_lens` if it is cut.
+    pub(super) fn shape(&mut self, message: &Message<'_>) -> Shape {
         let payload = message.payload;
         if payload.len() > KEPT_BYTES_MAX {
-            return (OPAQUE, false);
+            return Shape::Opaque;
         }
-        let Some(cut) = self.layout_of(message.topic).cut(payload) else { return (OPAQUE, false) };
+        let Some(cut) = self.layout_of(message.topic).cut(payload) else { return Shape::Opaque };
         let scratch = &mut self.scratch;
         if !cut.split(payload, &mut scratch.new_lens, &mut scratch.gaps) {
-            return (OPAQUE, false);
+            return Shape::Opaque;
         }
         // Most payloads have the shape of the one that was defined before: its schema is found without a look at all.
         let last = &self.schemas.get(usize::from(self.last_shape).wrapping_sub(1));
         let is_last =
             last.is_some_and(|last| last.schema.cut == cut && *last.schema.gaps == *scratch.gaps);
         if is_last && self.schemas[usize::from(self.last_shape) - 1].is_announced {
-            return (self.last_shape, true);
+            return Shape::Cut(self.last_shape);
         }
         let key = (cut, scratch.gaps.as_slice().into());
         let id = match self.shapes.get(&key) {
             Some(&id) => id,
-            None if self.schemas.len() == SCHEMAS_MAX => return (OPAQUE, false),
-            None => {
-                let schema = Schema::new(key.0.clone(), key.1.clone());
-                self.schemas.push(Known {
-                    schema,
-                    is_announced: false,
-                    probe: Probe::default(),
-                    misses: Vec::new(),
-                });
-                let id = self.schemas.len() as u16;
-                self.shapes.insert(key, id);
-                id
-            }
+            None => match self.new_schema(key) {
+                Some(id) => id,
+                None => return Shape::Waiting,
+            },
         };
-        if !self.schemas[usize::from(id) - 1].is_announced {
-            self.announce(id);
+        if !self.is_announced(id) {
+            return Shape::Waiting;
         }
         self.last_shape = id;
-        (id, true)
+        Shape::Cut(id)
+    }
+
+    /// Gives a shape that has none a schema; `None` if all numbers are used. One by which no topic is cut here is used again: neither is
+    /// one at the decoder, which goes through the same states, once nothing is vacant there.
+    fn new_schema(&mut self, shape: (Cut, Box<[u8]>)) -> Option<u16> {
+        let id = if self.schemas.len() < SCHEMAS_MAX {
+            self.schemas.push(Known::new(shape.clone(), false));
+            self.schemas.len() as u16
+        } else if self.vacant.is_empty() {
+            let id = self.unused()?;
+            let place = &mut self.schemas[usize::from(id) - 1];
+            let old = std::mem::replace(place, Known::new(shape.clone(), true)).schema;
+            self.shapes.remove(&(old.cut, old.gaps));
+            id
+        } else {
+            return None;
+        };
+        self.shapes.insert(shape, id);
+        Some(id)
+    }
+
+    /// The schema that has been without topics for longest, by and large: one that was used meanwhile does not lose its place.
+    fn unused(&mut self) -> Option<u16> {
+        while let Some(id) = self.unused.pop_front() {
+            let known = &mut self.schemas[usize::from(id) - 1];
+            known.is_unused = false;
+            if known.schema.topics == 0 {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Notes that one topic more is cut by a schema.
+    pub(super) fn retain(&mut self, id: u16) {
+        if id != OPAQUE {
+            self.schemas[usize::from(id) - 1].schema.topics += 1;
+        }
+    }
+
+    /// Notes that one topic less is cut by a schema.
+    pub(super) fn release(&mut self, id: u16) {
+        if id == OPAQUE {
+            return;
+        }
+        let known = &mut self.schemas[usize::from(id) - 1];
+        known.schema.topics -= 1;
+        if known.schema.topics == 0 && !known.is_unused {
+            known.is_unused = true;
+            self.unused.push_back(id);
+        }
+    }
+
+    /// Sees to it that the decoder has a schema; returns whether it can have it.
+    #[inline]
+    pub(super) fn is_announced(&mut self, id: u16) -> bool {
+        let known = &self.schemas[usize::from(id) - 1];
+        if known.is_announced {
+            return true;
+        }
+        if known.is_reused && !self.vacant.is_empty() {
+            return false;
+        }
+        self.announce(id);
+        true
     }
 
     pub(super) fn layout_of(&self, topic: &[u8]) -> &Layout {
@@ -74,7 +168,7 @@ impl Encoder {
     }
 
     /// Tells the decoder of a schema, which begins anew on both sides.
-    pub(super) fn announce(&mut self, id: u16) {
+    fn announce(&mut self, id: u16) {
         self.put_special(Special::Schema);
         let known = &mut self.schemas[usize::from(id) - 1];
         known.is_announced = true;

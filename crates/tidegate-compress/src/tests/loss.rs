@@ -3,17 +3,17 @@
 use super::*;
 
 /// What a sender keeps until it is acknowledged, here for ever: messages, and in which batch each was.
-struct Link {
-    encoder: Encoder,
-    decoder: Decoder,
-    sent: Vec<Owned>,
+pub(super) struct Link {
+    pub(super) encoder: Encoder,
+    pub(super) decoder: Decoder,
+    pub(super) sent: Vec<Owned>,
     /// Where in `sent` each batch of the epoch begins.
     begins: Vec<usize>,
-    received: Vec<Owned>,
+    pub(super) received: Vec<Owned>,
 }
 
 impl Link {
-    fn new(config: EncoderConfig) -> Self {
+    pub(super) fn new(config: EncoderConfig) -> Self {
         Self {
             encoder: Encoder::new(config, 7, 99),
             decoder: Decoder::new(DecoderConfig::default(), 7),
@@ -24,7 +24,7 @@ impl Link {
     }
 
     /// Encodes what was sent from `at` on, `per_batch` a batch.
-    fn encode(&mut self, mut at: usize, per_batch: usize) -> Vec<Vec<u8>> {
+    pub(super) fn encode(&mut self, mut at: usize, per_batch: usize) -> Vec<Vec<u8>> {
         let mut batches = Vec::new();
         while at < self.sent.len() {
             let end = (at + per_batch).min(self.sent.len());
@@ -41,7 +41,7 @@ impl Link {
         batches
     }
 
-    fn decode(&mut self, batch: &[u8]) -> Result<(), DecodeError> {
+    pub(super) fn decode(&mut self, batch: &[u8]) -> Result<(), DecodeError> {
         let mut decoded = Decoded::default();
         self.decoder.decode(batch, &mut decoded)?;
         self.received.extend(owned(&decoded));
@@ -49,7 +49,7 @@ impl Link {
     }
 
     /// The sender goes back to where the receiver is; returns the first message that must be sent again.
-    fn resume(&mut self) -> usize {
+    pub(super) fn resume(&mut self) -> usize {
         let sequence = self.decoder.sequence();
         self.encoder.resume(self.decoder.epoch(), sequence).unwrap();
         let at = self.begins.get(sequence as usize).copied().unwrap_or(self.sent.len());
@@ -134,6 +134,84 @@ fn a_shard_that_was_reset_is_defined_again_and_no_other() {
 }
 
 #[test]
+fn a_shard_that_both_ends_reset_is_defined_again_and_no_other() {
+    for config in every_config() {
+        let mut link = Link::new(config);
+        let messages = workload(Workload::City, 600, 6000, Form::Natural);
+        link.sent = messages[..3000].to_vec();
+        for batch in link.encode(0, 100) {
+            link.decode(&batch).unwrap();
+        }
+        let before = (link.encoder.counts().definitions, link.encoder.topics() as u64);
+        for shard in [3, 255] {
+            let mut kept = link.decoder.topics();
+            link.decoder.reset_shard(shard);
+            kept -= link.decoder.topics();
+            assert_eq!(kept, (usize::from(shard)..before.1 as usize).step_by(SHARDS).count());
+        }
+        assert_eq!(link.resume(), 3000);
+        link.encoder.reset_shard(3);
+        link.encoder.reset_shard(255);
+        link.sent = messages.clone();
+        for batch in link.encode(3000, 100) {
+            link.decode(&batch).unwrap();
+        }
+        assert!(link.received == messages);
+        let topics = link.encoder.topics() as u64;
+        let lost = |shard: u64| (shard..before.1).step_by(SHARDS).count() as u64;
+        let redefined = link.encoder.counts().definitions - before.0 - (topics - before.1);
+        assert_eq!(redefined, lost(3) + lost(255));
+        assert_eq!(link.encoder.state_bytes(), link.decoder.state_bytes());
+    }
+}
+
+#[test]
+fn topics_that_only_a_damaged_batch_named_are_defined_again_by_their_shard() {
+    const TOPICS: usize = 700;
+    let messages: Vec<Owned> = (0..3 * TOPICS)
+        .map(|n| {
+            let payload = format!("{},{}", n / TOPICS + 20, n * 31 % 97);
+            (format!("t/{}", n % TOPICS).into_bytes(), vec![], payload.into_bytes())
+        })
+        .collect();
+    let mut resets = 0;
+    for seed in 0..160 {
+        let mut link = Link::new(EncoderConfig::default());
+        link.sent = messages[..2 * TOPICS].to_vec();
+        for batch in link.encode(0, 100) {
+            link.decode(&batch).unwrap();
+        }
+        let before = link.encoder.counts().definitions;
+        let (mut at, mut is_damaged, mut redefined_max) = (2 * TOPICS, true, 0);
+        while at < messages.len() {
+            link.sent = messages[..(at + 50).min(messages.len())].to_vec();
+            let mut batch = link.encode(at, 50).remove(0);
+            if is_damaged {
+                let place = batch.len() - 1 - seed / 8;
+                batch[place] ^= 1 << (seed % 8);
+            }
+            let Err(error) = link.decode(&batch) else {
+                at = link.sent.len();
+                continue;
+            };
+            at = link.resume();
+            redefined_max += 50;
+            if let Some(shard) = error.lost_shard() {
+                link.decoder.reset_shard(shard);
+                link.encoder.reset_shard(shard);
+                redefined_max += TOPICS.div_ceil(SHARDS) as u64;
+                resets += usize::from(!is_damaged);
+            }
+            is_damaged = false;
+        }
+        assert!(link.received == messages, "seed {seed}");
+        let redefined = link.encoder.counts().definitions - before;
+        assert!(redefined <= redefined_max, "seed {seed}: {redefined}");
+    }
+    assert!(resets > 5, "{resets} batches named what was lost");
+}
+
+#[test]
 fn each_byte_of_a_batch_damaged_in_turn_loses_nothing() {
     for config in every_config() {
         let mut link = Link::new(config);
@@ -193,8 +271,9 @@ proptest! {
         topics_max in 3usize..6,
         columns: bool,
         compression in prop_oneof![Just(Compression::None), Just(Compression::ZstdStream(1))],
+        body_bytes in prop_oneof![Just(1), Just(64 << 10)],
     ) {
-        let config = EncoderConfig { columns, compression, topics_max, ..EncoderConfig::default() };
+        let config = EncoderConfig { columns, compression, topics_max, body_bytes, ..EncoderConfig::default() };
         let mut link = Link::new(config);
         let mut epoch = 7;
         let mut fates = fates.into_iter();
@@ -303,4 +382,63 @@ fn a_batch_that_begins_otherwise_after_a_loss_finds_room() {
     let batch = link.encode(0, 1).remove(0);
     link.decode(&batch).unwrap();
     assert_eq!(link.received, link.sent);
+}
+
+#[test]
+fn what_is_undefined_after_a_loss_fills_half_a_batch_at_most() {
+    let config = EncoderConfig { body_bytes: 1000, ..EncoderConfig::default() };
+    let mut link = Link::new(config);
+    link.sent = workload(Workload::City, 2000, 2000, Form::Natural);
+    link.encode(0, 100);
+    let again = link.resume();
+    let mut lens = Vec::new();
+    for at in again..link.sent.len() {
+        let (topic, attributes, payload) = &link.sent[at];
+        link.encoder.push(Message { topic, attributes, payload }).unwrap();
+        if link.encoder.is_due() || at + 1 == link.sent.len() {
+            let mut batch = Vec::new();
+            lens.push(link.encoder.finish(&mut batch).unwrap().body_bytes);
+            let mut decoded = Decoded::default();
+            link.decoder.decode(&batch, &mut decoded).unwrap();
+            link.received.extend(owned(&decoded));
+        }
+    }
+    assert_eq!(link.received, link.sent);
+    assert!(lens.iter().all(|len| *len < 1300), "{lens:?}");
+    assert_eq!(link.encoder.state_bytes(), link.decoder.state_bytes());
+}
+
+#[test]
+fn the_longest_message_after_a_loss_of_many_topics_finds_room_in_its_batch() {
+    const TOPICS: u32 = 600_000;
+    // As much as there may be of them, so that the decoder may have no room for others beside them.
+    let state_bytes_max = u64::from(TOPICS) * 80;
+    let config =
+        EncoderConfig { layout: Layout::Opaque, state_bytes_max, ..EncoderConfig::default() };
+    let mut encoder = Encoder::new(config, 7, 99);
+    let limits = DecoderConfig { state_bytes_max, ..DecoderConfig::default() };
+    let (mut decoder, mut decoded, mut batch) =
+        (Decoder::new(limits, 7), Decoded::default(), Vec::new());
+    let mut send = |encoder: &mut Encoder, topic: &[u8], payload: &[u8]| {
+        encoder.push(Message { topic, attributes: b"", payload }).unwrap();
+        batch.clear();
+        encoder.finish(&mut batch).unwrap();
+        decoder.decode(&batch, &mut decoded).unwrap();
+        assert_eq!(decoded.bytes().strip_prefix(topic), Some(payload));
+        (decoder.topics(), decoder.state_bytes())
+    };
+    send(&mut encoder, b"first", b"1");
+    for topic in 0..TOPICS {
+        let topic = topic.to_be_bytes();
+        let message = Message { topic: &topic, attributes: b"", payload: b"1" };
+        if encoder.push(message) == Err(EncodeError::Full) {
+            encoder.finish(&mut Vec::new()).unwrap();
+            encoder.push(message).unwrap();
+        }
+    }
+    encoder.resume(7, 1).unwrap();
+    let long = vec![1; PAYLOAD_BYTES_MAX];
+    send(&mut encoder, b"long", &long);
+    send(&mut encoder, b"long", &long);
+    assert_eq!(send(&mut encoder, b"first", b"2").0, 2);
 }
