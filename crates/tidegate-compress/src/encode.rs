@@ -176,6 +176,11 @@ impl Encoder {
         }
     }
 
+    /// From now on holds at most that many bytes of state: what is more is forgotten with the next message.
+    pub fn limit_state(&mut self, bytes_max: u64) {
+        self.config.state_bytes_max = bytes_max;
+    }
+
     /// Adds a message to the batch that is being filled.
     ///
     /// # Errors

@@ -142,6 +142,7 @@ fn samples() -> Vec<Record> {
             resume: Some(Resume { epoch: 3, sequence: 77 }),
             next: Some(123_456),
             critical_next: None,
+            state_bytes_max: 256 << 20,
         }
         .into(),
         SensorBatch { first: 123_456, epoch: 3, sequence: 77 }.into(),

@@ -43,6 +43,8 @@ pub struct UplinkReady {
     pub next: Option<u64>,
     /// Number of the critical message that is to come next; none as above.
     pub critical_next: Option<u64>,
+    /// Most bytes of state that batches may refer to: what was asked for, or less.
+    pub state_bytes_max: u64,
 }
 
 /// Where batches go on.
@@ -88,7 +90,7 @@ pub struct UplinkAck {
 }
 
 fields!(UplinkOpen { name, life, topics_max, state_bytes_max, names_messages });
-fields!(UplinkReady { resume, next, critical_next });
+fields!(UplinkReady { resume, next, critical_next, state_bytes_max });
 fields!(Resume { epoch, sequence });
 fields!(SensorBatch { first, epoch, sequence });
 fields!(CriticalPart { number, more, bytes });

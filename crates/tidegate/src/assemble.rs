@@ -178,7 +178,7 @@ pub async fn node(
     let frames = &config.frames;
     let credentials = credentials(config, config.node.name.as_str())?;
     let access = access(config, credentials.revocations().clone())?;
-    let uplinks = Arc::<uplink::Receivers>::default();
+    let uplinks = Arc::new(uplink::Receivers::new(config.link.uplink_bytes_max.0));
     let upwards = Upwards { credentials: credentials.clone(), receivers: uplinks.clone() };
     let options = NodeOptions {
         api_listen: config.node.api_listen,

@@ -27,6 +27,7 @@
 //!   the sending node, and the rules of the receiving one decide.
 //! - Messages over 16 MiB are not carried.
 
+mod budget;
 pub mod configure;
 mod critical;
 mod incoming;

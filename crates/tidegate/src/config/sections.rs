@@ -180,6 +180,9 @@ config! {
         /// Part of that medium that batches of uplinks to this node may use together while cameras send, 0.001 to 0.2. Default
         /// 0.1.
         sensor_share: f64 = CoordinatorConfig::default().sensors,
+        /// Bytes that this node keeps of all uplinks that it serves: what their codecs know, and batches that wait for its broker.
+        /// Default `2GiB`.
+        uplink_bytes_max: ByteCount = ByteCount(2 << 30),
     }
 
     /// `[auth]`: who may do what, at every door of this node.
@@ -682,6 +685,7 @@ impl Config {
                 (1..=1000).contains(&self.auth.audit_files_max),
                 "from 1 to 1000",
             ),
+            ("link.uplink_bytes_max", self.link.uplink_bytes_max.0 >= 1 << 20, "at least 1MiB"),
             (
                 "link.sensor_share",
                 (0.001..=0.2).contains(&self.link.sensor_share),

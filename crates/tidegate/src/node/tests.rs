@@ -20,6 +20,7 @@ use crate::{
     carrier,
     health::Health,
     pki::PeerIdentity,
+    uplink::Receivers,
 };
 
 pub(super) const OWNER: Owner = Owner { node: NodeId([1; 32]), certified: true };
@@ -74,7 +75,7 @@ impl Rig {
             hints,
             shares,
             Access::default(),
-            Arc::default(),
+            Arc::new(Receivers::new(1 << 30)),
             tasks,
             stop,
         );

@@ -21,6 +21,8 @@ const CRITICAL_BYTES_MAX: usize = (16 << 20) + 2 * 65_535 + 4;
 #[derive(Debug)]
 pub(super) struct Incoming {
     limits: DecoderConfig,
+    /// Most bytes of state of this life.
+    state_bytes_max: u64,
     /// None before the first [`Incoming::open`].
     life: Option<u64>,
     names_messages: bool,
@@ -84,6 +86,7 @@ impl Incoming {
     pub(super) fn new(limits: DecoderConfig) -> Self {
         Self {
             limits,
+            state_bytes_max: 0,
             life: None,
             names_messages: false,
             decoder: Decoder::new(limits, 0),
@@ -99,26 +102,34 @@ impl Incoming {
         }
     }
 
-    /// A connection begins. What it is answered with.
+    /// Whether that life goes on with what is known of it.
+    pub(super) fn knows(&self, open: &UplinkOpen) -> bool {
+        self.life == Some(open.life)
+    }
+
+    /// A connection begins, of a life that is [known](Incoming::knows) or may have `state_bytes_max`. What it is answered with.
     ///
     /// # Errors
     /// [`IncomingError::Room`].
-    pub(super) fn open(&mut self, open: &UplinkOpen) -> Result<UplinkReady, IncomingError> {
-        for (what, asked, max) in [
-            ("topics", open.topics_max, self.limits.topics_max as u64),
-            ("bytes of state", open.state_bytes_max, self.limits.state_bytes_max),
-        ] {
-            if asked > max {
-                return Err(IncomingError::Room { what, asked, max });
-            }
+    pub(super) fn open(
+        &mut self,
+        open: &UplinkOpen,
+        state_bytes_max: u64,
+    ) -> Result<UplinkReady, IncomingError> {
+        let (asked, max) = (open.topics_max, self.limits.topics_max as u64);
+        if asked > max {
+            return Err(IncomingError::Room { what: "topics", asked, max });
         }
         self.ahead.clear();
         self.ahead_bytes = 0;
         self.part.clear();
         self.names_messages = open.names_messages;
-        if self.life != Some(open.life) {
+        if !self.knows(open) {
             self.life = Some(open.life);
-            self.decoder = Decoder::new(self.limits, 0);
+            self.state_bytes_max =
+                state_bytes_max.min(open.state_bytes_max).min(self.limits.state_bytes_max);
+            let limits = DecoderConfig { state_bytes_max: self.state_bytes_max, ..self.limits };
+            self.decoder = Decoder::new(limits, 0);
             self.is_begun = false;
             self.given = self.decoded.len();
             (self.next, self.critical_next) = (None, None);
@@ -128,6 +139,7 @@ impl Incoming {
             resume: self.is_begun.then_some(Resume { epoch, sequence }),
             next: self.next,
             critical_next: self.critical_next,
+            state_bytes_max: self.state_bytes_max,
         })
     }
 
@@ -169,6 +181,13 @@ impl Incoming {
         let is_full = self.ahead.len() >= AHEAD_MAX || self.ahead_bytes >= AHEAD_BYTES_MAX;
         let next = self.ahead.first_key_value();
         is_full && next.is_some_and(|(at, (record, _))| *at == self.expected(record.epoch))
+    }
+
+    /// Whether a batch waits that can be read, and the bytes of all that wait.
+    pub(super) fn waiting(&self) -> (bool, u64) {
+        let next = self.ahead.first_key_value();
+        let is_next = next.is_some_and(|(at, (record, _))| *at == self.expected(record.epoch));
+        (is_next || self.given < self.decoded.len(), self.ahead_bytes as u64)
     }
 
     /// The place of the next batch, if it is of that epoch.

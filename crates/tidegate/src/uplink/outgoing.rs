@@ -194,6 +194,8 @@ impl Outgoing {
             Some(at) if (first..=next).contains(&at) => at,
             Some(asked) => return Err(Untrue::Expected { asked, first, next }),
         };
+        let state_bytes_max = self.config.encoder.state_bytes_max.min(ready.state_bytes_max);
+        self.encoder.limit_state(state_bytes_max);
         let resumed = ready.resume.filter(|_| ready.next.is_some());
         let goes_on = resumed
             .is_some_and(|Resume { epoch, sequence }| self.encoder.resume(epoch, sequence).is_ok());

@@ -28,6 +28,7 @@ use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
+    budget::{Budget, Reservation},
     incoming::{Incoming, IncomingError},
     message::{Attributes, AttributesError, NAME_PROPERTY},
 };
@@ -53,11 +54,12 @@ const UNWRITTEN_BYTES_MAX: usize = 4 << 20;
 const PIECE_MAX: usize = 4 << 10;
 
 /// What receives uplinks in a node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Receivers {
     /// Of the broker that messages are published at; not there before it serves, and never where MQTT is not served.
     connector: OnceLock<Connector>,
     endpoints: Mutex<HashMap<Key, Entry>>,
+    budget: Arc<Budget>,
 }
 
 /// Node and name of an uplink.
@@ -73,6 +75,15 @@ struct Entry {
 }
 
 impl Receivers {
+    /// What they keep together has at most that many bytes.
+    pub fn new(bytes_max: u64) -> Self {
+        Self {
+            connector: OnceLock::new(),
+            endpoints: Mutex::default(),
+            budget: Budget::new(bytes_max),
+        }
+    }
+
     /// Uplinks are published at that broker from now on.
     pub fn serve_by(&self, connector: Connector) {
         // A second one would be of the same node.
@@ -92,13 +103,7 @@ impl Receivers {
             let of_node = endpoints.keys().filter(|(node, _)| *node == key.0).count();
             let is_crowded = of_node >= ENDPOINTS_OF_NODE_MAX;
             if is_crowded || endpoints.len() >= ENDPOINTS_MAX {
-                let idle = endpoints.iter().filter(|((node, _), entry)| {
-                    Arc::strong_count(&entry.endpoint) == 1 && (!is_crowded || *node == key.0)
-                });
-                let oldest = idle.min_by_key(|(_, entry)| entry.used);
-                let oldest = oldest.map(|(key, _)| key.clone())?;
-                tracing::info!(uplink = oldest.1, "state given up for want of room");
-                endpoints.remove(&oldest);
+                give_up_idle(&mut endpoints, |(node, _)| !is_crowded || *node == key.0)?;
             }
         }
         let entry = endpoints.entry(key.clone()).or_insert_with(|| Entry {
@@ -110,6 +115,18 @@ impl Receivers {
         entry.serving.cancel();
         entry.serving = CancellationToken::new();
         Some((entry.endpoint.clone(), entry.serving.clone()))
+    }
+
+    /// Room for the state of an uplink, and be it that of one that has no link.
+    fn reserve(&self, open: &UplinkOpen) -> Result<Reservation, Ended> {
+        loop {
+            if let Some(reservation) = self.budget.reserve(open.state_bytes_max) {
+                return Ok(reservation);
+            }
+            if give_up_idle(&mut self.endpoints(), |_| true).is_none() {
+                return Err(Ended::Budget { bytes_max: self.budget.bytes_max() });
+            }
+        }
     }
 
     /// Serves a link that has introduced itself as an uplink until it ends or `stop`.
@@ -152,7 +169,7 @@ impl Receivers {
                 tracing::info!(uplink = open.name, node = %identity, "a newer link of the uplink takes over");
                 Ok(())
             }
-            ended = endpoint.serve(connector, link, identity, &open) => ended,
+            ended = endpoint.serve(self, connector, link, identity, &open) => ended,
         };
         ended.map_err(|error| {
             let code = error.code();
@@ -160,6 +177,16 @@ impl Receivers {
             ApiError::new(code, text).caused_by(crate::error_chain(&error))
         })
     }
+}
+
+/// Forgets the uplink that has no link and was quiet for longest, of those that `may` be; none if there is none.
+fn give_up_idle(endpoints: &mut HashMap<Key, Entry>, may: impl Fn(&Key) -> bool) -> Option<()> {
+    let idle =
+        endpoints.iter().filter(|(key, entry)| Arc::strong_count(&entry.endpoint) == 1 && may(key));
+    let oldest = idle.min_by_key(|(_, entry)| entry.used).map(|(key, _)| key.clone())?;
+    tracing::info!(uplink = oldest.1, "state given up for want of room");
+    endpoints.remove(&oldest);
+    Some(())
 }
 
 /// Why an uplink's link ends.
@@ -181,13 +208,19 @@ enum Ended {
     Local(#[from] LocalError),
     #[error("this node has no room for a message now; it is to be sent again")]
     NoRoom,
+    #[error(
+        "the uplinks that this node serves take all {bytes_max} bytes that they may (link.uplink_bytes_max)"
+    )]
+    Budget { bytes_max: u64 },
 }
 
 impl Ended {
     fn code(&self) -> Code {
         match self {
             Self::Link(error) => error.code(),
-            Self::Incoming(IncomingError::Room { .. }) | Self::NoRoom => Code::LIMIT_REACHED,
+            Self::Incoming(IncomingError::Room { .. }) | Self::NoRoom | Self::Budget { .. } => {
+                Code::LIMIT_REACHED
+            }
             Self::Incoming(_)
             | Self::Misplaced(_)
             | Self::Attributes(_)
@@ -210,7 +243,8 @@ impl Ended {
             | Self::Topic
             | Self::TopicName(_)
             | Self::Local(_)
-            | Self::NoRoom => true,
+            | Self::NoRoom
+            | Self::Budget { .. } => true,
         }
     }
 }
@@ -224,6 +258,7 @@ struct Endpoint {
 #[derive(Debug)]
 struct State {
     incoming: Incoming,
+    reservation: Reservation,
     /// Batches that came over this link.
     batches: u64,
     batched: Publisher,
@@ -233,12 +268,13 @@ struct State {
 impl Endpoint {
     async fn serve(
         &mut self,
+        receivers: &Receivers,
         connector: &Connector,
         link: &Link,
         identity: &Identity,
         open: &UplinkOpen,
     ) -> Result<(), Ended> {
-        let ended = self.serve_state(connector, link, identity, open).await;
+        let ended = self.serve_state(receivers, connector, link, identity, open).await;
         if ended.as_ref().is_err_and(Ended::loses_all) {
             self.state = None;
         }
@@ -247,6 +283,7 @@ impl Endpoint {
 
     async fn serve_state(
         &mut self,
+        receivers: &Receivers,
         connector: &Connector,
         link: &Link,
         identity: &Identity,
@@ -256,12 +293,19 @@ impl Endpoint {
             Some(state) => state,
             none => none.insert(State {
                 incoming: Incoming::new(DecoderConfig::default()),
+                reservation: receivers.reserve(open)?,
                 batches: 0,
                 batched: Publisher::connect(connector, identity, &open.name, "batched").await?,
                 critical: Publisher::connect(connector, identity, &open.name, "critical").await?,
             }),
         };
-        let ready = state.incoming.open(open)?;
+        if !state.incoming.knows(open)
+            && let Some(other) = receivers.budget.reserve(open.state_bytes_max)
+            && other.bytes() > state.reservation.bytes()
+        {
+            state.reservation = other;
+        }
+        let ready = state.incoming.open(open, state.reservation.bytes())?;
         if ready.next.is_none() && ready.critical_next.is_none() {
             state.batched.begin(identity.name(), &open.name, open.life, "");
             state.critical.begin(identity.name(), &open.name, open.life, "!");
@@ -311,7 +355,10 @@ impl State {
         self.publish_batches()?;
         loop {
             // While the broker takes no batches they wait here, so that critical messages pass them.
-            let has_room = self.critical.has_room() && !self.incoming.is_full();
+            let (waits, waiting_bytes) = self.incoming.waiting();
+            self.reservation.wait(waiting_bytes);
+            let is_full = self.incoming.is_full() || waits && self.reservation.is_full();
+            let has_room = self.critical.has_room() && !is_full;
             tokio::select! {
                 biased;
                 turned = self.critical.local.turn(true) => {

@@ -146,7 +146,7 @@ impl World {
     }
 
     fn up(&mut self) {
-        let ready = self.incoming.open(&open()).expect("there is room");
+        let ready = self.incoming.open(&open(), u64::MAX).expect("there is room");
         let seed = self.random.random();
         self.outgoing.connected(self.now, &ready, seed).expect("it is true");
         self.critical.connected(ready.critical_next).expect("it is true");
@@ -321,7 +321,8 @@ fn a_link_that_breaks_costs_no_definitions_of_what_had_come() {
 #[test]
 fn what_a_peer_says_must_be_possible() {
     let mut outgoing = Outgoing::new(config(Compression::None, false), 1);
-    let ready = Incoming::new(DecoderConfig::default()).open(&open()).expect("there is room");
+    let ready =
+        Incoming::new(DecoderConfig::default()).open(&open(), u64::MAX).expect("there is room");
     outgoing.connected(Instant::EPOCH, &ready, 1).expect("it knows nothing");
     let message = Message { topic: b"a", attributes: b"\x01", payload: b"1" };
     outgoing.take(Instant::EPOCH, message, None).expect("it is short");
@@ -338,9 +339,9 @@ fn what_a_peer_says_must_be_possible() {
 
     let greedy = UplinkOpen { topics_max: 1 << 40, ..open() };
     let mut incoming = Incoming::new(DecoderConfig::default());
-    let error = incoming.open(&greedy).expect_err("there is no room");
+    let error = incoming.open(&greedy, u64::MAX).expect_err("there is no room");
     assert!(matches!(error, IncomingError::Room { what: "topics", .. }));
-    incoming.open(&open()).expect("there is room");
+    incoming.open(&open(), u64::MAX).expect("there is room");
     for sequence in 1..=64 {
         let record = SensorBatch { first: sequence, epoch: 1, sequence };
         incoming.batch(record, Bytes::new()).expect("they wait");
@@ -355,7 +356,7 @@ fn what_a_peer_says_must_be_possible() {
 fn batches_that_wait_for_the_other_broker_hold_up_no_critical_message() {
     let mut outgoing = Outgoing::new(config(Compression::None, false), 1);
     let mut incoming = Incoming::new(DecoderConfig::default());
-    let ready = incoming.open(&open()).expect("there is room");
+    let ready = incoming.open(&open(), u64::MAX).expect("there is room");
     let mut critical = Critical::new(Instant::EPOCH, 1 << 30);
     outgoing.connected(Instant::EPOCH, &ready, 1).expect("it knows nothing");
     critical.connected(None).expect("it knows nothing");
@@ -401,7 +402,8 @@ fn batches_that_wait_for_the_other_broker_hold_up_no_critical_message() {
 fn batches_close_by_age_by_size_and_when_no_more_comes() {
     let mut outgoing = Outgoing::new(config(Compression::None, false), 1);
     let at = |millis| Instant::EPOCH + Duration::from_millis(millis);
-    let ready = Incoming::new(DecoderConfig::default()).open(&open()).expect("there is room");
+    let ready =
+        Incoming::new(DecoderConfig::default()).open(&open(), u64::MAX).expect("there is room");
     outgoing.connected(at(0), &ready, 1).expect("it knows nothing");
     let message = Message { topic: b"a", attributes: b"\x01", payload: b"1" };
     let take = |outgoing: &mut Outgoing, millis| {
@@ -449,7 +451,7 @@ fn batches_use_no_more_than_their_share_for_as_long_as_it_holds() {
         1,
     );
     let mut incoming = Incoming::new(DecoderConfig::default());
-    let ready = incoming.open(&open()).expect("there is room");
+    let ready = incoming.open(&open(), u64::MAX).expect("there is room");
     outgoing.connected(Instant::EPOCH, &ready, 1).expect("it knows nothing");
     let share = |bytes_per_second| Share {
         bytes_per_second,
@@ -503,7 +505,7 @@ fn batches_use_no_more_than_their_share_for_as_long_as_it_holds() {
 fn a_batch_that_comes_again_ends_the_link_and_costs_nothing() {
     let mut outgoing = Outgoing::new(config(Compression::None, false), 1);
     let mut incoming = Incoming::new(DecoderConfig::default());
-    let ready = incoming.open(&open()).expect("there is room");
+    let ready = incoming.open(&open(), u64::MAX).expect("there is room");
     outgoing.connected(Instant::EPOCH, &ready, 1).expect("it knows nothing");
     let mut batches = Vec::new();
     for number in 0..3_u64 {
@@ -534,7 +536,7 @@ fn a_batch_that_comes_again_ends_the_link_and_costs_nothing() {
     let error = incoming.batch(old, body.clone()).expect_err("that epoch is over");
     assert!(matches!(error, IncomingError::Replayed { sequence: 0, expected: 0, .. }), "{error}");
     // The next link goes on where this one was.
-    let ready = incoming.open(&open()).expect("there is room");
+    let ready = incoming.open(&open(), u64::MAX).expect("there is room");
     assert_eq!((ready.next, ready.resume.map(|resume| resume.sequence)), (Some(2), Some(2)));
     let (record, body) = &batches[2];
     incoming.batch(*record, body.clone()).expect("it is the next");

@@ -16,6 +16,7 @@ use tidegate::{
     link::{LinkConfig, Transport},
     node::{Node, NodeOptions},
     pki::{self, InitRequest, Revocations},
+    uplink::Receivers,
 };
 use tidegate_client::{ApiError, Client, Credentials, Delivery, Event, Instant, SubscribeRequest};
 use tidegate_frame::{coordinator::CoordinatorConfig, knob::FrameLimits, transfer::TransferConfig};
@@ -82,7 +83,7 @@ impl World {
             hints: TransferHints::default(),
             medium: Some(CoordinatorConfig::default()),
             access: Access::default(),
-            uplinks: Arc::default(),
+            uplinks: Arc::new(Receivers::new(1 << 30)),
         };
         let node = Node::bind(options).await.expect("a node");
         (self.api, self.link) = (node.api_address(), node.link_address());

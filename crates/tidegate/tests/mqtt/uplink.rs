@@ -394,6 +394,57 @@ fn alarms_pass_batches_that_the_upper_broker_does_not_take() {
 }
 
 #[test]
+fn an_upper_node_keeps_no_more_than_it_may_and_carries_all_the_same() {
+    const TOPICS: u32 = 15_000;
+    let site = Site::new();
+    let uplink = site.uplink("");
+    let another = uplink.split_once("[uplink.plant]").expect("it is there").1;
+    let room = "[link]\nuplink_bytes_max = \"1MiB\"\n";
+    fs::write(site.core.path().join("conf.d/room.toml"), room).expect("a file");
+    let core = Program::start_in(site.core, LISTENER);
+    let edge = carrying(Program::start_in(site.edge, &uplink));
+    let line = edge.line_with("uplink up");
+    assert!(line.contains("plant"), "{line}");
+    let mut reader = subscriber(&core, "site/#");
+    let mut writer = publisher(&edge);
+    let mut came = HashMap::new();
+    for round in 0..2_u32 {
+        // Far more topics than a megabyte of state tells apart.
+        for number in 0..TOPICS {
+            let topic = format!("site/{number}/temperature/of/the/hall");
+            let payload = format!("{round},{number}");
+            let qos = QoS::AtLeastOnce;
+            let one =
+                Outgoing { topic: &topic, payload: payload.as_bytes(), qos, ..Outgoing::default() };
+            writer.publish(&one).expect("it is taken");
+        }
+        for _ in 0..TOPICS {
+            let one = next(&mut reader);
+            let text = String::from_utf8(one.payload).expect("text");
+            let (of_round, number) = text.split_once(',').expect("two numbers");
+            assert_eq!(one.topic, format!("site/{number}/temperature/of/the/hall"));
+            assert_eq!(of_round, round.to_string());
+            *came.entry(one.topic).or_insert(0) += 1;
+        }
+    }
+    assert!(came.len() == TOPICS as usize && came.values().all(|times| *times == 2));
+    let mut watcher = subscriber(&edge, "$SYS/broker/uplink/plant/state");
+    let evictions = loop {
+        let state: serde_json::Value =
+            serde_json::from_slice(&next(&mut watcher).payload).expect("JSON");
+        match state["evictions"].as_u64().expect("a number") {
+            0 => {}
+            evictions => break evictions,
+        }
+    };
+    assert!(evictions > u64::from(TOPICS), "{evictions}");
+    // There is nothing left for another one, which is told.
+    edge.reload(&format!("{uplink}[uplink.another]{another}"));
+    let line = edge.line_with("uplink down");
+    assert!(line.contains("link.uplink_bytes_max") && line.contains("another"), "{line}");
+}
+
+#[test]
 fn a_node_of_another_site_is_told_that_it_is_one() {
     let site = Site::new();
     let stranger = tempfile::tempdir().expect("a folder");
