@@ -19,7 +19,7 @@
 //! whose key another topic has is sent in full; `n` begins at 0, comparing every message; a change that was taken back before the
 //! comparison is found as well.
 //!
-//! Always true: every message comes out with its topic and its number within the topic; after [`ComprexEncoder::settle`] and its
+//! Always true: every message comes out with its topic and, where the topic is kept, its number within it; after [`ComprexEncoder::settle`] and its
 //! corrections each is the message that went in, but for those that are counted as lost.
 
 use std::collections::{HashMap, HashSet};
@@ -53,6 +53,9 @@ const FULL: u32 = u32::MAX;
 /// Stands in the place of a key where regions are told.
 const REGIONS: u32 = u32::MAX - 1;
 
+/// Stands in the place of a key where a message is in full whose topic neither end keeps.
+const UNKEPT: u32 = u32::MAX - 2;
+
 /// Longest topic and longest payload.
 pub const BYTES_MAX: usize = 4096;
 
@@ -65,7 +68,7 @@ pub struct ComprexConfig {
     pub max_store: u32,
     /// Bytes of a batch: 1,500 in the paper.
     pub batch_bytes: usize,
-    /// Most topics; those beyond it are sent in full.
+    /// Most topics; messages of those beyond it are sent in full, without a number.
     pub topics_max: usize,
 }
 
@@ -166,12 +169,13 @@ impl ComprexEncoder {
         let counts = &mut self.counts;
         let Some(entry) = self.topics.get_mut(topic) else {
             counts.full += 1;
-            if self.topics.len() < self.config.topics_max {
-                let key = key(topic);
-                let collides = key >= REGIONS || !self.keys.insert(key);
-                counts.collisions += u64::from(collides);
-                self.topics.insert(topic.into(), Entry::new(key, collides, payload));
+            if self.topics.len() >= self.config.topics_max {
+                return put_parts(&mut self.batch, UNKEPT, topic, 0, payload);
             }
+            let key = key(topic);
+            let collides = key >= UNKEPT || !self.keys.insert(key);
+            counts.collisions += u64::from(collides);
+            self.topics.insert(topic.into(), Entry::new(key, collides, payload));
             return put_full(&mut self.batch, topic, 0, payload);
         };
         let number = entry.number;
@@ -299,9 +303,9 @@ impl Entry {
             return;
         }
         if self.seen == 0 || self.last.len() != payload.len() {
+            // Where the length differs, every byte does: what keeps changing it is compared less, like noise.
             self.dynamic.clear();
-            self.dynamic.resize(payload.len(), false);
-            self.seen = 0;
+            self.dynamic.resize(payload.len(), self.seen > 0);
         } else {
             counts.comparisons += 1;
             for ((dynamic, last), byte) in self.dynamic.iter_mut().zip(&self.last).zip(payload) {
@@ -376,7 +380,11 @@ fn key(topic: &[u8]) -> u32 {
 }
 
 fn put_full(out: &mut Vec<u8>, topic: &[u8], number: u64, payload: &[u8]) {
-    out.extend_from_slice(&FULL.to_le_bytes());
+    put_parts(out, FULL, topic, number, payload);
+}
+
+fn put_parts(out: &mut Vec<u8>, mark: u32, topic: &[u8], number: u64, payload: &[u8]) {
+    out.extend_from_slice(&mark.to_le_bytes());
     varint::put(out, number);
     for part in [topic, payload] {
         varint::put(out, part.len() as u64);
@@ -388,7 +396,7 @@ fn put_full(out: &mut Vec<u8>, topic: &[u8], number: u64, payload: &[u8]) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComprexDecoderConfig {
     /// Most topics, each of at most [`BYTES_MAX`] bytes and a payload of as many; 2²⁰. An encoder may have no more
-    /// ([`ComprexConfig::topics_max`]), and those that it sends in full without a key count as well.
+    /// ([`ComprexConfig::topics_max`]), and those whose key another has count as well.
     pub topics_max: usize,
 }
 
@@ -502,7 +510,8 @@ impl ComprexDecoder {
         self.entries.len()
     }
 
-    /// Calls `with` for each message of a batch: its topic, its number within the topic, and its payload.
+    /// Calls `with` for each message of a batch: its topic, its number within the topic (0 for each of a topic that is not kept), and
+    /// its payload.
     ///
     /// # Errors
     ///
@@ -519,6 +528,10 @@ impl ComprexDecoder {
                     let (topic, number, payload) = take_full(bytes)?;
                     with(topic, number, payload);
                     self.note(topic, number, payload)?;
+                }
+                UNKEPT => {
+                    let (topic, number, payload) = take_full(bytes)?;
+                    with(topic, number, payload);
                 }
                 REGIONS => {
                     let key = take_key(bytes)?;

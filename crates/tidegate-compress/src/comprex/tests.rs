@@ -171,6 +171,47 @@ fn topics_beyond_the_limit_are_refused_by_name() {
 }
 
 #[test]
+fn topics_beyond_the_encoders_limit_come_out_and_cost_no_state() {
+    let config = ComprexConfig { topics_max: 2, ..ComprexConfig::default() };
+    let mut encoder = ComprexEncoder::new(config);
+    let mut decoder = ComprexDecoder::with_config(ComprexDecoderConfig { topics_max: 2 });
+    let (mut sent, mut came) = (Vec::new(), Vec::new());
+    for round in 0..20_u64 {
+        for topic in [b"a", b"b", b"c", b"d"] {
+            let payload = [1, 2, 3, round as u8];
+            encoder.push(topic, &payload).unwrap();
+            let number = if topic[0] <= b'b' { round } else { 0 };
+            sent.push((topic.to_vec(), number, payload.to_vec()));
+        }
+        let batch = encoder.finish();
+        let put = |topic: &[u8], number, payload: &[u8]| {
+            came.push((topic.to_vec(), number, payload.to_vec()));
+        };
+        decoder.decode(&batch, put).unwrap();
+    }
+    assert_eq!(came, sent);
+    assert_eq!(decoder.topics(), 2);
+    // Fifteen of each of the two that are kept, and more of none.
+    assert_eq!((encoder.counts().compressed, encoder.counts().full), (30, 50));
+}
+
+#[test]
+fn a_topic_whose_length_keeps_changing_is_compared_less_and_in_the_end_never() {
+    let messages: Vec<_> =
+        (0..4000_usize).map(|n| (b"text".to_vec(), vec![b'x'; 1 + (n % 2) * 3])).collect();
+    let comparisons = |count: usize| {
+        let (came, counts, _) = through(ComprexConfig::default(), &messages[..count]);
+        assert_eq!(came, by_topic(&messages[..count]));
+        (counts.comparisons, counts.compressed)
+    };
+    assert_eq!(comparisons(2000), (0, 0), "none is of the length of the one before");
+    // Once given up, it stays in full even where its length no longer changes.
+    let mut steady = messages.clone();
+    steady.extend((0..100).map(|_| (b"text".to_vec(), b"steady".to_vec())));
+    assert_eq!(through(ComprexConfig::default(), &steady).1.compressed, 0);
+}
+
+#[test]
 fn nothing_is_allocated_for_a_message_once_all_topics_are_learned() {
     let messages = workload(Workload::Grid, Form::Fixed, 4000);
     let mut encoder = ComprexEncoder::new(ComprexConfig::default());
