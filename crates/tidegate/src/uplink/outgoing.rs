@@ -215,11 +215,15 @@ impl Outgoing {
 
     /// From now on, and for as long as it says, batches use no more of the medium than that.
     pub(super) fn share(&mut self, now: Instant, share: Share) {
-        let paid_at = self.share.map_or(now, |before| before.paid_at);
+        let bytes_per_second = share.bytes_per_second as f64;
+        // What is not paid for yet is paid for at the new rate.
+        let owed = self.share.map_or(0.0, |before| {
+            before.paid_at.since(now).as_secs_f64() * before.bytes_per_second
+        });
         self.share = (share.bytes_per_second > 0).then(|| Allowance {
-            bytes_per_second: share.bytes_per_second as f64,
+            bytes_per_second,
             until: now + share.valid_for,
-            paid_at,
+            paid_at: now + Duration::from_secs_f64(owed / bytes_per_second),
         });
     }
 
@@ -284,6 +288,8 @@ impl Outgoing {
 
     /// The next batch, if one is due and there is room on the way.
     pub(super) fn poll_batch(&mut self, now: Instant) -> Option<(SensorBatch, Bytes)> {
+        // What goes without a limit owes nothing to the next.
+        self.share = self.share.filter(|share| now < share.until);
         if !self.has_room() || self.allowed_at().is_some_and(|at| now < at) {
             return None;
         }

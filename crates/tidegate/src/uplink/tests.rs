@@ -495,10 +495,21 @@ fn batches_use_no_more_than_their_share_for_as_long_as_it_holds() {
     assert_eq!(outgoing.allowed(Instant::EPOCH + Duration::from_secs(5)), Some(50_000));
     let lower = run(&mut outgoing, Duration::from_secs(5));
     assert!((245e3..255e3).contains(&lower), "{lower} of 250,000");
+    // As good as nothing for a moment: what went then holds up nothing once there is more again.
+    outgoing.share(Instant::EPOCH + Duration::from_secs(10), share(1));
+    run(&mut outgoing, Duration::from_millis(500));
+    outgoing.share(Instant::EPOCH + Duration::from_millis(10_500), share(50_000));
+    let more = run(&mut outgoing, Duration::from_secs(5));
+    assert!((240e3..255e3).contains(&more), "{more} of 250,000");
     // Not renewed.
+    run(&mut outgoing, Duration::from_millis(500));
     let again = run(&mut outgoing, Duration::from_secs(1));
     assert!(again > free / 2.0, "{again}");
-    assert_eq!(outgoing.allowed(Instant::EPOCH + Duration::from_secs(10)), None);
+    assert_eq!(outgoing.allowed(Instant::EPOCH + Duration::from_secs(16)), None);
+    // And renewed after all: what went meanwhile is not held against it.
+    outgoing.share(Instant::EPOCH + Duration::from_secs(17), share(50_000));
+    let renewed = run(&mut outgoing, Duration::from_secs(4));
+    assert!((195e3..205e3).contains(&renewed), "{renewed} of 200,000");
 }
 
 #[test]
