@@ -26,6 +26,7 @@ use tidegate_wire::mqtt::{Auth, Disconnect, Packet, ReasonCode, Version};
 pub use self::{
     authenticate::AuthAnswer,
     connect::{ConnectRequest, Refused},
+    publish::Publication,
     receive::CONTROL_BYTES_MAX,
     transmit::WRITE_BYTES_MAX,
 };
@@ -462,6 +463,7 @@ impl Broker {
 
     /// Ends a connection from this side: tells why where the version can, then closes once that has left.
     fn disconnect(&mut self, key: Key, reason: ReasonCode, text: Option<&str>) {
+        self.acknowledge_through(key);
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.is_closing {
             return;

@@ -82,6 +82,9 @@ pub struct SessionConfig {
     /// Whether a connection ends with the first message that is not accepted for want of room, in MQTT 5 as before it: those
     /// behind it are then not taken either, and whoever sends all of them again keeps their order. Default false.
     pub ends_at_refusal: bool,
+    /// Whether a PUBACK stands for all messages of QoS 1 before the one that it names as well, and its reason for the worst of
+    /// theirs. Only for parts of this process that ask for it, and with `ends_at_refusal`. Default false.
+    pub acknowledges_through: bool,
     /// Whether messages carry when this node received them, as the last user property, [`RECEIVED_PROPERTY`]; to clients of
     /// MQTT 5. Default false.
     pub stamps_received: bool,
@@ -192,6 +195,7 @@ impl Default for SessionConfig {
             inflight_bytes_max: None,
             is_local: false,
             ends_at_refusal: false,
+            acknowledges_through: false,
             stamps_received: false,
         }
     }

@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use tidegate_message::{Instant, Payload, Position};
-use tidegate_wire::mqtt::{PacketId, QoS, Version};
+use tidegate_wire::mqtt::{PacketId, QoS, ReasonCode, Version};
 
 use crate::{
     WRITE_BYTES_MAX,
@@ -82,6 +82,10 @@ pub(crate) struct Connection {
     pub(crate) inflight_bytes_max: u64,
     /// Whether messages to it carry when they were received.
     pub(crate) stamps_received: bool,
+    /// Whether one PUBACK stands for all before it.
+    pub(crate) acknowledges_through: bool,
+    /// The last message that is yet to be acknowledged so, and the worst that is to be said of those before it.
+    pub(crate) through: Option<(PacketId, ReasonCode)>,
 }
 
 /// An exchange that is to be sent.

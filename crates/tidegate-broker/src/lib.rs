@@ -43,7 +43,7 @@ mod waits;
 pub use admission::{Admission, Batch, Draft, Verdict};
 pub use broker::{
     AuthAnswer, Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Output, Peer, PeerOrigin,
-    Refused, SessionReport, Statistics, WRITE_BYTES_MAX,
+    Publication, Refused, SessionReport, Statistics, WRITE_BYTES_MAX,
 };
 pub use budget::{Budget, PartialCharge};
 pub use config::{BrokerConfig, Overflow, RECEIVED_PROPERTY, SessionConfig, TopicConfig};

@@ -9,6 +9,7 @@ mod auth;
 mod connect;
 mod errors;
 mod flow;
+mod hand_over;
 mod journal;
 mod ordering;
 mod overflow;

@@ -229,6 +229,8 @@ impl Broker {
             unacknowledged: 0,
             inflight_bytes_max: config.inflight_bytes_max.unwrap_or(limits.inflight_bytes_max),
             stamps_received: config.stamps_received && version == Version::V5,
+            acknowledges_through: config.acknowledges_through && config.ends_at_refusal,
+            through: None,
         };
         let key = self.connections.insert(connection);
         self.statistics.connects += 1;

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tidegate_message::{Action, Identity, IdentityKind, Instant, Payload, Target};
 use tidegate_wire::mqtt::{Ack, AckKind, Packet, PacketId, Publish, QoS, ReasonCode, Version};
 
-use super::{Broker, deliver::Outcome};
+use super::{Broker, ConnectionKey, deliver::Outcome};
 use crate::{
     admission::{Batch, Draft, HOPS_MAX, Verdict},
     budget::Charge,
@@ -32,6 +32,25 @@ impl Fault {
     pub(super) fn new(reason: ReasonCode, text: impl Into<String>) -> Self {
         Self { reason, text: text.into() }
     }
+}
+
+/// A message of a client of this process, without a packet around it ([`Broker::receive_publication`]).
+#[derive(Clone, Copy, Debug)]
+pub struct Publication<'a> {
+    /// Topic name.
+    pub topic: &'a str,
+    /// Payload.
+    pub payload: &'a [u8],
+    /// Properties that are forwarded unaltered, encoded as in PUBLISH without their length; valid.
+    pub forwarded: &'a [u8],
+    /// Quality of service; 2 is taken as 1.
+    pub qos: QoS,
+    /// Whether it is to be retained.
+    pub retain: bool,
+    /// Message Expiry Interval in seconds.
+    pub message_expiry: Option<u32>,
+    /// What it is acknowledged by, whatever its QoS; of those that are not acknowledged, no two have the same.
+    pub id: PacketId,
 }
 
 /// A message of a client and what it is owed for it.
@@ -175,6 +194,53 @@ impl Broker {
         self.pending.iter().any(same)
     }
 
+    /// A message that a client of this process hands over without a packet around it, as if it had come in a PUBLISH; false if
+    /// no more is taken of the connection. What was handed over is acknowledged at [`Broker::end_publications`], all by one
+    /// PUBACK, if its session [acknowledges through](crate::SessionConfig::acknowledges_through).
+    pub fn receive_publication(
+        &mut self,
+        now: Instant,
+        key: ConnectionKey,
+        publication: &Publication<'_>,
+    ) -> bool {
+        let Some(connection) = self.connections.get_mut(key) else { return false };
+        if connection.is_closing || connection.session.is_none() {
+            return false;
+        }
+        connection.last_heard = now;
+        if connection.drains {
+            // Nothing may be accepted before what was not, of whatever QoS: it is all handed over again.
+            self.statistics.received += 1;
+            self.statistics.refused += 1;
+            return true;
+        }
+        let Publication { topic, payload, forwarded, qos, retain, message_expiry, id } =
+            *publication;
+        let arrival = Arrival {
+            qos: qos.min(QoS::AtLeastOnce),
+            retain,
+            packet_id: Some(id),
+            payload: Body::Read(payload),
+            forwarded,
+            message_expiry,
+            charge: None,
+        };
+        let arrived = self.arrived(now, key, topic, None, arrival);
+        if let Err(fault) = &arrived {
+            if self.admission.is_some() {
+                // What was published before is answered before.
+                self.admit(now, key);
+            }
+            self.end_by(key, fault);
+        }
+        arrived.is_ok()
+    }
+
+    /// What was handed over since the last time is acknowledged, or will be as soon as that may be promised.
+    pub fn end_publications(&mut self, now: Instant, key: ConnectionKey) {
+        self.end_received(now, key);
+    }
+
     #[inline]
     fn arrived(
         &mut self,
@@ -277,6 +343,13 @@ impl Broker {
         let emitted = std::mem::take(&mut self.batch.emitted);
         let pending = std::mem::take(&mut self.pending);
         for (draft, owed) in drafts.iter().zip(pending) {
+            let connection = self.connections.get(key);
+            let is_over = connection.is_none_or(|connection| connection.drains || connection.is_closing);
+            if is_over && owed.qos > QoS::AtMostOnce {
+                // Nothing may be accepted before what was not (MQTT-4.6.0-5 of 3.1.1).
+                self.statistics.refused += 1;
+                continue;
+            }
             self.note_exchange(session, owed.qos, owed.packet_id);
             let outcome = match draft.verdict {
                 Verdict::Drop => Outcome::Matched,
@@ -392,8 +465,8 @@ impl Broker {
         };
         let Some(id) = packet_id else { return Ok(()) };
         match qos {
-            QoS::AtMostOnce => {}
-            QoS::AtLeastOnce => self.acknowledge(key, AckKind::Puback, id, reason),
+            // A message of QoS 0 has an identifier only where it is handed over without a packet.
+            QoS::AtMostOnce | QoS::AtLeastOnce => self.acknowledge(key, AckKind::Puback, id, reason),
             QoS::ExactlyOnce => {
                 let connection = self.connections.get(key).expect("it is being received from");
                 if let Some(session) = connection.session
@@ -447,6 +520,10 @@ impl Broker {
         reason: ReasonCode,
     ) -> Result<(), Fault> {
         let Some(id) = packet_id else { return Ok(()) };
+        if qos == QoS::AtMostOnce {
+            self.acknowledge(key, AckKind::Puback, id, reason);
+            return Ok(());
+        }
         let connection = self.connections.get(key).expect("it is being received from");
         let version = connection.version;
         // Before MQTT 5 an acknowledgement cannot say no. What is not allowed is acknowledged (MQTT-3.3.5-2 of 3.1.1); what

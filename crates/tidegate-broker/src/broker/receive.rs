@@ -40,20 +40,31 @@ impl Broker {
                         // What was published before is answered before.
                         self.admit(now, key);
                     }
-                    tracing::debug!(connection = key.slot, reason = %fault.reason, text = %fault.text, "connection ended");
-                    self.disconnect(key, fault.reason, Some(&fault.text));
+                    self.end_by(key, &fault);
                     taken = input.len();
                 }
             }
         }
+        self.end_received(now, key);
+        self.statistics.stream_bytes_received += taken as u64;
+        taken
+    }
+
+    /// Ends a connection for what came over it.
+    pub(super) fn end_by(&mut self, key: Key, fault: &Fault) {
+        tracing::debug!(connection = key.slot, reason = %fault.reason, text = %fault.text, "connection ended");
+        self.disconnect(key, fault.reason, Some(&fault.text));
+    }
+
+    /// What was read at once was taken.
+    pub(super) fn end_received(&mut self, now: Instant, key: Key) {
         if self.admission.is_some() {
             self.admit(now, key);
         }
+        self.acknowledge_through(key);
         if self.connections.get(key).is_some_and(|connection| connection.is_blocked) {
             self.charge_output(key);
         }
-        self.statistics.stream_bytes_received += taken as u64;
-        taken
     }
 
     /// Takes one packet or part of a large one; 0 if more input is needed.
@@ -316,7 +327,26 @@ impl Broker {
         packet_id: PacketId,
         reason: ReasonCode,
     ) {
+        if kind == AckKind::Puback
+            && let Some(connection) = self.connections.get_mut(key)
+            && connection.acknowledges_through
+        {
+            let worst = connection.through.map(|(_, worst)| worst).filter(|worst| worst.is_failure());
+            connection.through = Some((packet_id, worst.unwrap_or(reason)));
+            return;
+        }
         self.promise(key, |version, out| encode_ack(version, kind, packet_id, reason, out));
+    }
+
+    /// Acknowledges what is yet to be acknowledged by one PUBACK for all of it.
+    pub(super) fn acknowledge_through(&mut self, key: Key) {
+        let through = self.connections.get_mut(key).and_then(|connection| connection.through.take());
+        if let Some((id, reason)) = through {
+            self.depend_on_all();
+            self.promise(key, |version, out| {
+                encode_ack(version, AckKind::Puback, id, reason, out);
+            });
+        }
     }
 
     /// Appends one packet that overtakes all that has not begun.

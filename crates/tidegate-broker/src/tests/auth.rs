@@ -9,7 +9,7 @@ use super::*;
 /// Nobody publishes below `no/`, subscribes to `secret`, or receives from `hidden/` but "root"; below `members/` members
 /// publish.
 #[derive(Debug, Default)]
-struct Rules {
+pub(super) struct Rules {
     generation: AtomicU64,
 }
 

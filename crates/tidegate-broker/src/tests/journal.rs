@@ -39,6 +39,11 @@ impl Tape {
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
+    /// Whether records are durable only later.
+    pub(crate) fn waits(&self) -> bool {
+        self.state().is_gated
+    }
+
     fn state(&self) -> MutexGuard<'_, TapeState> {
         self.state.lock().unwrap()
     }

@@ -107,7 +107,7 @@ impl Admission for Operator {
     }
 }
 
-fn with_operator(test: impl Fn(&mut World)) {
+pub(super) fn with_operator(test: impl Fn(&mut World)) {
     each(|world| {
         for shard in &mut world.shards {
             shard.set_admission(Some(Box::new(Operator)));

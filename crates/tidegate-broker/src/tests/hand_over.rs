@@ -1,0 +1,164 @@
+//! Messages that a client of this process hands over without packets, and their one acknowledgement.
+
+use super::*;
+use crate::Publication;
+
+fn publication<'a>(number: u16, topic: &'a str, qos: QoS, payload: &'a str) -> Publication<'a> {
+    Publication {
+        topic,
+        payload: payload.as_bytes(),
+        forwarded: &[],
+        qos,
+        retain: false,
+        message_expiry: None,
+        id: id(number),
+    }
+}
+
+fn through() -> SessionConfig {
+    SessionConfig { ends_at_refusal: true, acknowledges_through: true, ..settings().session }
+}
+
+impl World {
+    /// How many of them were taken before the connection took no more.
+    fn hand_over(&mut self, at: At, publications: &[Publication<'_>]) -> usize {
+        let client = &self.clients[at.0];
+        let (shard, Some(key)) = (client.shard, client.key) else { return 0 };
+        let broker = &mut self.shards[shard];
+        let taken = publications
+            .iter()
+            .take_while(|publication| broker.receive_publication(self.now, key, publication))
+            .count();
+        broker.end_publications(self.now, key);
+        self.pump();
+        taken
+    }
+
+    /// What was acknowledged, in order.
+    fn pubacks(&mut self, at: At) -> Vec<(u16, ReasonCode)> {
+        let puback = |got| match got {
+            Other(Packet::Puback(ack)) => Some((ack.packet_id.get(), ack.reason)),
+            _ => None,
+        };
+        self.take(at).into_iter().filter_map(puback).collect()
+    }
+}
+
+#[test]
+fn what_is_handed_over_is_published_in_order_and_acknowledged_by_its_last() {
+    each(|world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "#", AtLeastOnce);
+        let p = world.join_with(v5("p"), through());
+        for first in [1, 4] {
+            let all = [
+                publication(first, "a", AtLeastOnce, "one"),
+                publication(first + 1, "b", AtMostOnce, "two"),
+                publication(first + 2, "a", ExactlyOnce, "three"),
+            ];
+            assert_eq!(world.hand_over(p, &all), 3);
+            let got: Vec<_> = world.messages(s).iter().map(|d| (d.text(), d.qos)).collect();
+            let expected =
+                [("one", AtLeastOnce), ("two", AtMostOnce), ("three", AtLeastOnce)];
+            assert_eq!(got, expected.map(|(text, qos)| (text.to_owned(), qos)));
+            assert_eq!(world.pubacks(p), [(first + 2, ReasonCode::SUCCESS)]);
+        }
+        // Of nothing there is nothing to say.
+        assert_eq!(world.hand_over(p, &[]), 0);
+        assert_eq!(world.pubacks(p), []);
+    });
+}
+
+#[test]
+fn what_nobody_wants_or_rules_forbid_is_said_of_all() {
+    let mut world = World::with_rules(settings(), 1, Arc::new(auth::Rules::default()));
+    let p = world.join_with(v5("p"), through());
+    let lonely = [publication(1, "a", AtLeastOnce, "x")];
+    world.hand_over(p, &lonely);
+    assert_eq!(world.pubacks(p), [(1, ReasonCode::NO_MATCHING_SUBSCRIBERS)]);
+    let all = [
+        publication(2, "a", AtLeastOnce, "x"),
+        publication(3, "no/way", AtLeastOnce, "x"),
+        publication(4, "a", AtLeastOnce, "x"),
+    ];
+    assert_eq!(world.hand_over(p, &all), 3);
+    assert_eq!(world.pubacks(p), [(4, ReasonCode::NOT_AUTHORIZED)]);
+    world.end();
+}
+
+#[test]
+fn what_there_is_no_room_for_ends_it_and_what_came_before_is_acknowledged() {
+    let config = BrokerConfig { payload_bytes_max: 100_000, ..settings() };
+    each_with(config, |world| {
+        let s = world.join(kept("s"));
+        world.subscribe(s, "t", AtLeastOnce);
+        world.cut(s);
+        let p = world.join_with(v5("p"), through());
+        let text = "x".repeat(30_000);
+        let all: Vec<_> = (1..20).map(|n| publication(n, "t", AtLeastOnce, &text)).collect();
+        assert!(world.hand_over(p, &all) < 4, "there is room for three");
+        assert_eq!(world.end_reason(p), Some(ReasonCode::QUOTA_EXCEEDED));
+        let acknowledged = world.pubacks(p);
+        let s = world.join(kept("s"));
+        let kept = world.texts(s).len();
+        assert!((2..4).contains(&kept));
+        // An answer that waits for the disk is lost with the connection.
+        let last = (kept as u16, ReasonCode::SUCCESS);
+        assert!(acknowledged.is_empty() || acknowledged == [last], "{acknowledged:?}");
+        let is_gated = world.tapes.first().is_some_and(|tape| tape.waits());
+        assert_eq!(acknowledged.is_empty(), is_gated);
+    });
+}
+
+#[test]
+fn a_topic_that_there_cannot_be_ends_it() {
+    each(|world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "#", AtLeastOnce);
+        let p = world.join_with(v5("p"), through());
+        let all = [
+            publication(1, "a", AtLeastOnce, "x"),
+            publication(2, "a/#", AtLeastOnce, "x"),
+            publication(3, "a", AtLeastOnce, "x"),
+        ];
+        assert_eq!(world.hand_over(p, &all), 1);
+        assert_eq!(world.end_reason(p), Some(ReasonCode::TOPIC_NAME_INVALID));
+        assert_eq!(world.texts(s), ["x"]);
+        assert_eq!(world.hand_over(p, &all), 0);
+    });
+}
+
+#[test]
+fn operators_see_what_is_handed_over_and_it_is_acknowledged_after_them() {
+    publish::with_operator(|world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "#", AtMostOnce);
+        let p = world.join_with(v5("p"), through());
+        let all: Vec<_> = (1..)
+            .zip(["a", "drop", "replace", "b"])
+            .map(|(number, text)| publication(number, "t", AtLeastOnce, text))
+            .collect();
+        assert_eq!(world.hand_over(p, &all), 4);
+        let got: Vec<_> =
+            world.messages(s).iter().map(|d| format!("{} {}", d.topic, d.text())).collect();
+        assert_eq!(got, ["t a", "elsewhere replaced", "t b"]);
+        assert_eq!(world.pubacks(p), [(4, ReasonCode::SUCCESS)]);
+    });
+}
+
+#[test]
+fn a_publisher_that_acknowledges_through_may_send_packets_too() {
+    each(|world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "t", AtLeastOnce);
+        let p = world.join_with(v5("p"), through());
+        let mut bytes = Vec::new();
+        for number in 1..=3 {
+            let publish = Publish { packet_id: Some(id(number)), ..message("t", AtLeastOnce, "x") };
+            bytes.extend(publish_bytes(publish, &[]));
+        }
+        world.raw(p, &bytes);
+        assert_eq!(world.messages(s).len(), 3);
+        assert_eq!(world.pubacks(p), [(3, ReasonCode::SUCCESS)]);
+    });
+}
