@@ -10,6 +10,7 @@
 //! ```
 
 pub mod bridge;
+pub mod bundle;
 pub mod certificate;
 mod configure;
 mod doors;

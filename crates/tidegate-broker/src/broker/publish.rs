@@ -34,11 +34,11 @@ impl Fault {
     }
 }
 
-/// A message of a client of this process, without a packet around it ([`Broker::receive_publication`]).
-#[derive(Clone, Copy, Debug)]
+/// A message of a client of this process, without a packet around it ([`Broker::receive_publications`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publication<'a> {
-    /// Topic name.
-    pub topic: &'a str,
+    /// Topic name. One that there cannot be ends the connection.
+    pub topic: &'a [u8],
     /// Payload.
     pub payload: &'a [u8],
     /// Properties that are forwarded unaltered, encoded as in PUBLISH without their length; valid.
@@ -194,13 +194,33 @@ impl Broker {
         self.pending.iter().any(same)
     }
 
-    /// A message that a client of this process hands over without a packet around it, as if it had come in a PUBLISH; false if
-    /// no more is taken of the connection. What was handed over is acknowledged at [`Broker::end_publications`], all by one
+    /// Messages that a client of this process hands over without packets around them, as if they had come in PUBLISH packets; how
+    /// many were taken, fewer only if the connection ends. They are acknowledged at [`Broker::end_publications`], all by one
     /// PUBACK, if its session [acknowledges through](crate::SessionConfig::acknowledges_through).
-    pub fn receive_publication(
+    pub fn receive_publications(
         &mut self,
         now: Instant,
         key: ConnectionKey,
+        publications: &[Publication<'_>],
+    ) -> usize {
+        const NEAR: usize = 16;
+        let mut taken = 0;
+        for some in publications.chunks(NEAR) {
+            self.fetch_routes::<NEAR>(some.iter().map(|publication| publication.topic));
+            for publication in some {
+                if !self.receive_publication(now, key, publication) {
+                    return taken;
+                }
+                taken += 1;
+            }
+        }
+        taken
+    }
+
+    fn receive_publication(
+        &mut self,
+        now: Instant,
+        key: Key,
         publication: &Publication<'_>,
     ) -> bool {
         let Some(connection) = self.connections.get_mut(key) else { return false };
@@ -214,6 +234,23 @@ impl Broker {
             self.statistics.refused += 1;
             return true;
         }
+        let arrived = self.arrived_bare(now, key, publication);
+        if let Err(fault) = &arrived {
+            if self.admission.is_some() {
+                // What was published before is answered before.
+                self.admit(now, key);
+            }
+            self.end_by(key, fault);
+        }
+        arrived.is_ok()
+    }
+
+    fn arrived_bare(
+        &mut self,
+        now: Instant,
+        key: Key,
+        publication: &Publication<'_>,
+    ) -> Result<(), Fault> {
         let Publication { topic, payload, forwarded, qos, retain, message_expiry, id } =
             *publication;
         let arrival = Arrival {
@@ -225,15 +262,13 @@ impl Broker {
             message_expiry,
             charge: None,
         };
-        let arrived = self.arrived(now, key, topic, None, arrival);
-        if let Err(fault) = &arrived {
-            if self.admission.is_some() {
-                // What was published before is answered before.
-                self.admit(now, key);
-            }
-            self.end_by(key, fault);
+        if let Some((route, true)) = self.decided(key, topic) {
+            let route = route.clone();
+            return self.arrived(now, key, &route.topic, Some(&route), arrival);
         }
-        arrived.is_ok()
+        let topic = std::str::from_utf8(topic)
+            .map_err(|error| Fault::new(ReasonCode::TOPIC_NAME_INVALID, error.to_string()))?;
+        self.arrived(now, key, topic, None, arrival)
     }
 
     /// What was handed over since the last time is acknowledged, or will be as soon as that may be promised.
@@ -344,7 +379,8 @@ impl Broker {
         let pending = std::mem::take(&mut self.pending);
         for (draft, owed) in drafts.iter().zip(pending) {
             let connection = self.connections.get(key);
-            let is_over = connection.is_none_or(|connection| connection.drains || connection.is_closing);
+            let is_over =
+                connection.is_none_or(|connection| connection.drains || connection.is_closing);
             if is_over && owed.qos > QoS::AtMostOnce {
                 // Nothing may be accepted before what was not (MQTT-4.6.0-5 of 3.1.1).
                 self.statistics.refused += 1;
@@ -466,7 +502,9 @@ impl Broker {
         let Some(id) = packet_id else { return Ok(()) };
         match qos {
             // A message of QoS 0 has an identifier only where it is handed over without a packet.
-            QoS::AtMostOnce | QoS::AtLeastOnce => self.acknowledge(key, AckKind::Puback, id, reason),
+            QoS::AtMostOnce | QoS::AtLeastOnce => {
+                self.acknowledge(key, AckKind::Puback, id, reason)
+            }
             QoS::ExactlyOnce => {
                 let connection = self.connections.get(key).expect("it is being received from");
                 if let Some(session) = connection.session
@@ -563,7 +601,7 @@ impl Broker {
     /// Where messages of `topic` go; none if the publisher may not send there.
     #[inline]
     fn allowed_route(&mut self, key: Key, topic: &str) -> Result<Option<Arc<Route>>, Fault> {
-        if let Some((route, allowed)) = self.decided(key, topic) {
+        if let Some((route, allowed)) = self.decided(key, topic.as_bytes()) {
             return Ok(allowed.then(|| route.clone()));
         }
         let generation = self.shared.generation();

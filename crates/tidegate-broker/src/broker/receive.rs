@@ -331,7 +331,8 @@ impl Broker {
             && let Some(connection) = self.connections.get_mut(key)
             && connection.acknowledges_through
         {
-            let worst = connection.through.map(|(_, worst)| worst).filter(|worst| worst.is_failure());
+            let worst =
+                connection.through.map(|(_, worst)| worst).filter(|worst| worst.is_failure());
             connection.through = Some((packet_id, worst.unwrap_or(reason)));
             return;
         }
@@ -340,7 +341,8 @@ impl Broker {
 
     /// Acknowledges what is yet to be acknowledged by one PUBACK for all of it.
     pub(super) fn acknowledge_through(&mut self, key: Key) {
-        let through = self.connections.get_mut(key).and_then(|connection| connection.through.take());
+        let through =
+            self.connections.get_mut(key).and_then(|connection| connection.through.take());
         if let Some((id, reason)) = through {
             self.depend_on_all();
             self.promise(key, |version, out| {

@@ -5,7 +5,7 @@ use crate::Publication;
 
 fn publication<'a>(number: u16, topic: &'a str, qos: QoS, payload: &'a str) -> Publication<'a> {
     Publication {
-        topic,
+        topic: topic.as_bytes(),
         payload: payload.as_bytes(),
         forwarded: &[],
         qos,
@@ -25,10 +25,7 @@ impl World {
         let client = &self.clients[at.0];
         let (shard, Some(key)) = (client.shard, client.key) else { return 0 };
         let broker = &mut self.shards[shard];
-        let taken = publications
-            .iter()
-            .take_while(|publication| broker.receive_publication(self.now, key, publication))
-            .count();
+        let taken = broker.receive_publications(self.now, key, publications);
         broker.end_publications(self.now, key);
         self.pump();
         taken
@@ -58,14 +55,33 @@ fn what_is_handed_over_is_published_in_order_and_acknowledged_by_its_last() {
             ];
             assert_eq!(world.hand_over(p, &all), 3);
             let got: Vec<_> = world.messages(s).iter().map(|d| (d.text(), d.qos)).collect();
-            let expected =
-                [("one", AtLeastOnce), ("two", AtMostOnce), ("three", AtLeastOnce)];
+            let expected = [("one", AtLeastOnce), ("two", AtMostOnce), ("three", AtLeastOnce)];
             assert_eq!(got, expected.map(|(text, qos)| (text.to_owned(), qos)));
             assert_eq!(world.pubacks(p), [(first + 2, ReasonCode::SUCCESS)]);
         }
         // Of nothing there is nothing to say.
         assert_eq!(world.hand_over(p, &[]), 0);
         assert_eq!(world.pubacks(p), []);
+    });
+}
+
+#[test]
+fn many_topics_at_once_all_find_their_subscribers() {
+    each(|world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "t/#", AtMostOnce);
+        let p = world.join_with(v5("p"), through());
+        let topics: Vec<String> = (0..100).map(|n| format!("t/{}", n % 40)).collect();
+        for round in 0..2 {
+            let all: Vec<_> = topics
+                .iter()
+                .zip(1..)
+                .map(|(topic, number)| publication(100 * round + number, topic, AtLeastOnce, topic))
+                .collect();
+            assert_eq!(world.hand_over(p, &all), 100);
+            assert_eq!(world.texts(s), topics);
+            assert_eq!(world.pubacks(p), [(100 * round + 100, ReasonCode::SUCCESS)]);
+        }
     });
 }
 
@@ -125,6 +141,10 @@ fn a_topic_that_there_cannot_be_ends_it() {
         assert_eq!(world.end_reason(p), Some(ReasonCode::TOPIC_NAME_INVALID));
         assert_eq!(world.texts(s), ["x"]);
         assert_eq!(world.hand_over(p, &all), 0);
+        let q = world.join_with(v5("q"), through());
+        let torn = Publication { topic: &[0xc3], ..publication(1, "a", AtLeastOnce, "x") };
+        assert_eq!(world.hand_over(q, &[torn]), 0);
+        assert_eq!(world.end_reason(q), Some(ReasonCode::TOPIC_NAME_INVALID));
     });
 }
 

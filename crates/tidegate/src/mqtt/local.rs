@@ -18,7 +18,10 @@ use tokio::{
     time::{self, Instant},
 };
 
-use super::server::Connector;
+use super::{
+    bundle::{Bundle, Bundles},
+    server::Connector,
+};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -51,6 +54,7 @@ pub struct LocalOptions {
 #[derive(Debug)]
 pub struct Local {
     socket: TcpStream,
+    bundles: Bundles,
     input: Vec<u8>,
     /// What of `input` was used up.
     read: usize,
@@ -103,11 +107,13 @@ impl Local {
         connector: &Connector,
         options: LocalOptions,
     ) -> Result<(Self, bool), LocalError> {
-        let LocalOptions { name, identity, session, .. } = options;
-        let socket = connector.open(&name, identity, session)?;
+        let LocalOptions { name, identity, session, client_id, .. } = options;
+        let (socket, bundles) =
+            connector.open_with_bundles(&name, identity, session, &client_id)?;
         socket.set_nonblocking(true)?;
         let mut local = Self {
             socket: TcpStream::from_std(socket)?,
+            bundles,
             input: Vec::new(),
             read: 0,
             packet_bytes_max: options.packet_bytes_max as usize,
@@ -119,7 +125,7 @@ impl Local {
             bridge: false,
             clean_start: options.session_expiry == 0,
             keep_alive: 0,
-            client_id: options.client_id,
+            client_id,
             will: None,
             username: None,
             password: None,
@@ -324,6 +330,12 @@ impl Local {
     /// [`LocalError::Encode`].
     pub fn send(&mut self, packet: &Packet<'_>) -> Result<(), LocalError> {
         Ok(packet.encode(Version::V5, &mut self.output)?)
+    }
+
+    /// Has the broker publish messages, without packets and whatever waits to be written. With a session that
+    /// [acknowledges through](SessionConfig::acknowledges_through), their last PUBACK is for all of them.
+    pub fn hand_over(&self, bundle: Bundle) {
+        self.bundles.put(bundle);
     }
 
     /// Queues a message to be written.

@@ -19,6 +19,7 @@ use tidegate_message::Identity;
 use tidegate_sys::sched;
 
 use super::{
+    bundle::{Bundles, LocalId},
     inbox::{Inbox, waker},
     journal::{self, JournalStartError},
     settings::{Authenticate, ListenerSettings, ServerSettings, SessionSettings},
@@ -248,7 +249,7 @@ impl Server {
 
     /// What makes such connections from other threads.
     pub fn connector(&self) -> Connector {
-        Connector { inboxes: self.inboxes.clone() }
+        Connector { shared: self.shared.clone(), inboxes: self.inboxes.clone() }
     }
 
     /// Exchanges the settings of listeners that there are already, by name, and the exceptions by topic, for clients that
@@ -339,6 +340,7 @@ impl Drop for Server {
 /// Makes connections to a server from inside the program.
 #[derive(Clone, Debug)]
 pub struct Connector {
+    shared: Arc<Shared>,
     inboxes: Arc<[Arc<Inbox<Note>>]>,
 }
 
@@ -353,6 +355,29 @@ impl Connector {
         name: &str,
         identity: Identity,
         session: SessionConfig,
+    ) -> io::Result<std::net::TcpStream> {
+        self.open_as(name, identity, session, LocalId::next())
+    }
+
+    /// The same, and where messages are left for it; it must come as `client_id`.
+    pub(super) fn open_with_bundles(
+        &self,
+        name: &str,
+        identity: Identity,
+        session: SessionConfig,
+        client_id: &str,
+    ) -> io::Result<(std::net::TcpStream, Bundles)> {
+        let id = LocalId::next();
+        let socket = self.open_as(name, identity, session, id)?;
+        Ok((socket, Bundles::new(id, client_id, &self.shared, &self.inboxes)))
+    }
+
+    fn open_as(
+        &self,
+        name: &str,
+        identity: Identity,
+        session: SessionConfig,
+        local: LocalId,
     ) -> io::Result<std::net::TcpStream> {
         let socket = || {
             let tcp = Some(socket2::Protocol::TCP);
@@ -388,8 +413,7 @@ impl Connector {
             },
             ..ListenerSettings::new(name, loopback.local_addr()?)
         };
-        let listener = Arc::new(Listener::new(settings));
-        listener.connections.store(1, Ordering::Relaxed);
+        let listener = Arc::new(Listener::local(settings, local));
         self.inboxes[0].put([Note::Accepted(mio::net::TcpStream::from_std(far), listener)]);
         Ok(near)
     }

@@ -14,7 +14,7 @@ mod open;
 mod opening;
 
 use std::{
-    collections::{BTreeMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     io,
     net::IpAddr,
     sync::{
@@ -38,6 +38,7 @@ use tidegate_message::{Identity, Instant, Proof, Refusal};
 use tidegate_wire::mqtt::Connect;
 
 use super::{
+    bundle::{Bundle, LocalId},
     inbox::Inbox,
     settings::{Authenticate, ListenerSettings, Scram},
     transport::Transport,
@@ -60,11 +61,19 @@ const FIRST: usize = 1;
 pub(super) struct Listener {
     settings: RwLock<Arc<ListenerSettings>>,
     pub(super) connections: AtomicUsize,
+    /// Of the one connection of a part of this program.
+    local: Option<LocalId>,
 }
 
 impl Listener {
     pub(super) fn new(settings: ListenerSettings) -> Self {
-        Self { settings: RwLock::new(Arc::new(settings)), connections: AtomicUsize::new(0) }
+        let settings = RwLock::new(Arc::new(settings));
+        Self { settings, connections: AtomicUsize::new(0), local: None }
+    }
+
+    /// For one connection of a part of this program, which is there already.
+    pub(super) fn local(settings: ListenerSettings, local: LocalId) -> Self {
+        Self { connections: AtomicUsize::new(1), local: Some(local), ..Self::new(settings) }
     }
 
     /// What holds for clients that come now.
@@ -98,6 +107,8 @@ pub(super) enum Note {
     Welcome(Box<Connection>, Box<ConnectRequest>),
     /// What the doors said of a connection that is opening here.
     Answered(ConnectionId, Result<Identity, Refusal>),
+    /// Messages of a part of this program that is connected here.
+    Bundle(LocalId, Bundle),
     /// What another shard has for sessions here.
     Peers(Vec<Peer>),
     /// More of the journal is durable, or nothing will be any more.
@@ -148,6 +159,8 @@ pub(super) struct Connection {
     left: Vec<u8>,
     /// Their part of the node's budget, if they are many.
     left_charge: Option<PartialCharge>,
+    /// What a part of this program handed over and was not published.
+    bundles: VecDeque<Bundle>,
     /// Whether the socket may have more to read.
     is_readable: bool,
     /// In the list of connections to be read.
@@ -222,6 +235,8 @@ pub(super) struct Shard {
     free: Vec<usize>,
     /// By the slot of the broker's key, the slot here.
     by_key: Vec<usize>,
+    /// Slots of connections from inside the program.
+    locals: HashMap<LocalId, usize>,
     /// Connections to be read though the kernel says nothing new of them.
     queued: VecDeque<usize>,
     /// When connections that are opening or closing are given up, soonest first for each cause.
@@ -251,6 +266,7 @@ impl Shard {
             uses: Vec::new(),
             free: Vec::new(),
             by_key: Vec::new(),
+            locals: HashMap::new(),
             queued: VecDeque::new(),
             openings: VecDeque::new(),
             closings: VecDeque::new(),
@@ -363,6 +379,13 @@ impl Shard {
                 let Stage::Waiting(connect) = stage else { unreachable!("looked at above") };
                 self.answered(now, id.slot, connect, answer, None);
             }
+            Note::Bundle(local, bundle) => {
+                // Whoever is not there any more hears of it by its socket.
+                let Some(&slot) = self.locals.get(&local) else { return };
+                let Some(connection) = self.slots[slot].as_deref_mut() else { return };
+                connection.bundles.push_back(bundle);
+                self.publish_bundles(now, slot);
+            }
             Note::Peers(batch) => self.broker.handle_peers(now, batch),
             Note::Durable => self.broker.durable(),
             Note::Fetched(wanted, answers) => self.broker.handle_fetched(now, wanted, answers),
@@ -430,6 +453,9 @@ impl Shard {
         let mut connection = self.slots[slot].take()?;
         if let Some(at) = connection.expires_at {
             self.expiring.remove(&(at, slot));
+        }
+        if let Some(local) = connection.listener.local {
+            self.locals.remove(&local);
         }
         if let Err(error) = self.parts.poll.registry().deregister(connection.transport.socket()) {
             tracing::debug!(%error, "a socket was not listened to");

@@ -1,7 +1,7 @@
 //! The receiving end: what comes over links is published here, as the node that sent it.
 //!
 //! ```text
-//!  link ─▶ Incoming ─▶ Publisher (a connection to this node's broker for batches, one for critical messages)
+//!  link ─▶ Incoming ─▶ Publisher (a connection to this node's broker for batches, one for critical messages) ─▶ bundles
 //!   ▲                        │ PUBACK
 //!   └────── UplinkAck ◀──────┘
 //! ```
@@ -16,13 +16,13 @@ use std::{
     time::Duration,
 };
 
-use tidegate_broker::SessionConfig;
+use tidegate_broker::{Publication, SessionConfig};
 use tidegate_client::ApiError;
 use tidegate_compress::{DecoderConfig, Message};
-use tidegate_message::{Code, TopicError, check_topic_name};
+use tidegate_message::Code;
 use tidegate_wire::{
     NodeId, Record, UplinkAck, UplinkOpen,
-    mqtt::{Ack, Packet, PacketId, PublishHead, QoS, ReasonCode, put_user_property},
+    mqtt::{Ack, Packet, PacketId, QoS, ReasonCode, put_user_property},
 };
 use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -36,6 +36,7 @@ use crate::{
     access::Identity,
     link::{self, Link},
     mqtt::{
+        bundle::Bundle,
         local::{Local, LocalError, LocalOptions},
         server::Connector,
     },
@@ -47,9 +48,10 @@ const OPEN_MAX: Duration = Duration::from_secs(5);
 const ENDPOINTS_MAX: usize = 256;
 /// Uplinks of one node: what it may claim of them.
 const ENDPOINTS_OF_NODE_MAX: usize = 16;
-/// Messages of QoS 1 that wait for the broker, and bytes that wait to be written to it: beyond either, no more are published.
-const UNDER_WAY_MAX: usize = 32 << 10;
-const UNWRITTEN_BYTES_MAX: usize = 4 << 20;
+/// Messages that the broker has not acknowledged, fewer than it has identifiers for, and their bytes: beyond either, no more are
+/// handed to it.
+const UNDER_WAY_MAX: u64 = 32 << 10;
+const UNDER_WAY_BYTES_MAX: usize = 4 << 20;
 /// Messages of a batch that are published before room is looked for again.
 const PIECE_MAX: usize = 4 << 10;
 
@@ -200,10 +202,8 @@ enum Ended {
     Misplaced(&'static str),
     #[error("a message cannot be published")]
     Attributes(#[from] AttributesError),
-    #[error("the topic of a message is not UTF-8")]
-    Topic,
     #[error("a message has a topic that there cannot be")]
-    TopicName(#[from] TopicError),
+    Topic,
     #[error("this node's broker is out of reach")]
     Local(#[from] LocalError),
     #[error("this node has no room for a message now; it is to be sent again")]
@@ -221,11 +221,9 @@ impl Ended {
             Self::Incoming(IncomingError::Room { .. }) | Self::NoRoom | Self::Budget { .. } => {
                 Code::LIMIT_REACHED
             }
-            Self::Incoming(_)
-            | Self::Misplaced(_)
-            | Self::Attributes(_)
-            | Self::Topic
-            | Self::TopicName(_) => Code::LINK_PROTOCOL,
+            Self::Incoming(_) | Self::Misplaced(_) | Self::Attributes(_) | Self::Topic => {
+                Code::LINK_PROTOCOL
+            }
             Self::Local(_) => Code::INTERNAL,
         }
     }
@@ -241,7 +239,6 @@ impl Ended {
             Self::Misplaced(_)
             | Self::Attributes(_)
             | Self::Topic
-            | Self::TopicName(_)
             | Self::Local(_)
             | Self::NoRoom
             | Self::Budget { .. } => true,
@@ -391,11 +388,9 @@ impl State {
                 self.incoming.critical(&part, |number, message| {
                     publisher.expect(number);
                     published = publisher.publish(message, names);
+                    publisher.hand_over();
                 })?;
-                published?;
-                publisher.local.flush()?;
-                publisher.written();
-                Ok(())
+                published
             }
             link::Incoming::Record(record) => Err(Ended::Misplaced(record.name())),
             _ => Err(Ended::Misplaced("a body")),
@@ -412,10 +407,8 @@ impl State {
             for message in fresh.iter() {
                 self.batched.publish(message, names)?;
             }
-            // Now, so that what has no room is waited for.
-            self.batched.local.flush()?;
+            self.batched.hand_over();
         }
-        self.batched.written();
         Ok(())
     }
 }
@@ -424,32 +417,43 @@ impl State {
 #[derive(Debug)]
 struct Publisher {
     local: Local,
-    /// Numbers of the messages of QoS 1 that the broker has not acknowledged, in order.
-    under_way: VecDeque<UnderWay>,
-    packet_id: u16,
+    /// What is handed over next.
+    bundle: Bundle,
+    /// What was handed over and is not acknowledged, in order.
+    under_way: VecDeque<Run>,
+    under_way_bytes: usize,
+    /// Messages that were ever put into a bundle, and those of them that were acknowledged.
+    handed: u64,
+    acknowledged: u64,
     /// Number of the message that is published next.
     next: u64,
     /// All messages with lower numbers were published, or can never be.
     published: u64,
     /// What names begin with.
     name: String,
-    forwarded: Vec<u8>,
     counts: PublishCounts,
 }
 
+/// Messages of consecutive numbers that were handed over together.
 #[derive(Clone, Copy, Debug)]
-struct UnderWay {
-    packet_id: PacketId,
-    number: u64,
-    is_done: bool,
+struct Run {
+    /// [`Publisher::handed`] behind its last.
+    handed: u64,
+    /// Number behind its last.
+    next: u64,
+    messages: u64,
+    bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct PublishCounts {
     published: u64,
-    /// Not let in by the rules, or no topic that there can be.
+    /// Times that something was not let in by the rules.
     refused: u64,
 }
+
+/// Packet identifiers that there are: those of messages handed over go round.
+const IDS: u64 = u16::MAX as u64;
 
 impl Publisher {
     async fn connect(
@@ -469,6 +473,7 @@ impl Publisher {
             // The lower node has said which topics there may be.
             session: SessionConfig {
                 ends_at_refusal: true,
+                acknowledges_through: true,
                 topic_levels_max: usize::from(u16::MAX),
                 ..SessionConfig::default()
             },
@@ -477,12 +482,14 @@ impl Publisher {
         let (local, _) = Local::connect(connector, options).await?;
         Ok(Self {
             local,
+            bundle: Bundle::default(),
             under_way: VecDeque::new(),
-            packet_id: 0,
+            under_way_bytes: 0,
+            handed: 0,
+            acknowledged: 0,
             next: 0,
             published: 0,
             name: String::new(),
-            forwarded: Vec::new(),
             counts: PublishCounts::default(),
         })
     }
@@ -492,11 +499,13 @@ impl Publisher {
         self.name = format!("{node}/{uplink}/{life:x}{mark}/");
         // What is still under way is of the life before; its numbers mean nothing now.
         self.under_way.clear();
+        self.under_way_bytes = 0;
         (self.next, self.published) = (0, 0);
     }
 
     fn has_room(&self) -> bool {
-        self.under_way.len() < UNDER_WAY_MAX && self.local.unwritten() < UNWRITTEN_BYTES_MAX
+        self.handed - self.acknowledged < UNDER_WAY_MAX
+            && self.under_way_bytes < UNDER_WAY_BYTES_MAX
     }
 
     /// The next message has that number.
@@ -508,60 +517,60 @@ impl Publisher {
     }
 
     fn publish(&mut self, message: Message<'_>, names: bool) -> Result<(), Ended> {
-        let topic = std::str::from_utf8(message.topic).map_err(|_| Ended::Topic)?;
-        check_topic_name(topic, usize::from(u16::MAX))?;
         let attributes = Attributes::of(message.attributes)?;
+        let is_unnamed = names && !attributes.is_named();
         let number = self.next;
         self.next += 1;
-        let mut forwarded = attributes.forwarded;
-        if names && !attributes.is_named() {
-            self.forwarded.clear();
-            self.forwarded.extend_from_slice(forwarded);
-            let name_len = self.name.len();
-            push_number(&mut self.name, number);
-            put_user_property(NAME_PROPERTY, &self.name, &mut self.forwarded)
-                .expect("names of nodes and uplinks are short texts");
-            self.name.truncate(name_len);
-            forwarded = &self.forwarded;
-        }
-        // QoS 2 was taken as 1 where it was read: twice is possible only across a loss of this node's state.
-        let qos = attributes.qos.min(QoS::AtLeastOnce);
-        let packet_id = (qos == QoS::AtLeastOnce).then(|| {
-            self.packet_id = self.packet_id.checked_add(1).unwrap_or(1);
-            PacketId::new(self.packet_id).expect("it is at least 1")
-        });
-        let head = PublishHead {
-            dup: false,
-            qos,
+        self.handed += 1;
+        let id = (self.handed - 1) % IDS + 1;
+        let publication = Publication {
+            topic: message.topic,
+            payload: message.payload,
+            forwarded: attributes.forwarded,
+            // QoS 2 was taken as 1 where it was read: twice is possible only across a loss of this node's state.
+            qos: attributes.qos.min(QoS::AtLeastOnce),
             retain: attributes.retain,
-            topic,
-            packet_id,
-            topic_alias: None,
             message_expiry: attributes.expiry,
-            subscription_ids: &[],
-            forwarded,
-            payload_bytes: message.payload.len(),
+            id: PacketId::new(id as u16).expect("it is at least 1"),
         };
-        self.local.publish(&head, message.payload);
+        let name = &mut self.name;
+        self.bundle.push(&publication, |forwarded| {
+            if is_unnamed {
+                let name_len = name.len();
+                push_number(name, number);
+                put_user_property(NAME_PROPERTY, name, forwarded)
+                    .expect("names of nodes and uplinks are short texts");
+                name.truncate(name_len);
+            }
+        });
         self.counts.published += 1;
-        if let Some(packet_id) = packet_id {
-            self.under_way.push_back(UnderWay { packet_id, number, is_done: false });
-        }
         Ok(())
     }
 
-    /// What was handed over without a need to be acknowledged counts as published.
-    fn written(&mut self) {
-        if self.under_way.is_empty() {
-            self.published = self.next;
+    /// Hands over what was published since [`Publisher::expect`].
+    fn hand_over(&mut self) {
+        if self.bundle.is_empty() {
+            return;
         }
+        let (messages, bytes) = (self.bundle.len() as u64, self.bundle.bytes());
+        self.under_way.push_back(Run { handed: self.handed, next: self.next, messages, bytes });
+        self.under_way_bytes += bytes;
+        let room = self.bundle.like();
+        self.local.hand_over(std::mem::replace(&mut self.bundle, room));
     }
 
     /// Takes the broker's answers.
     fn settle(&mut self) -> Result<(), Ended> {
         let taken = self.take_answers();
-        while self.under_way.pop_front_if(|one| one.is_done).is_some() {}
-        self.published = self.under_way.front().map_or(self.next, |one| one.number);
+        while let Some(run) = self.under_way.pop_front_if(|run| run.handed <= self.acknowledged) {
+            self.under_way_bytes -= run.bytes;
+            self.published = run.next;
+        }
+        if let Some(run) = self.under_way.front() {
+            // Answers may still be to what came before it.
+            let left = (run.handed - self.acknowledged).min(run.messages);
+            self.published = run.next - left;
+        }
         taken
     }
 
@@ -573,6 +582,9 @@ impl Publisher {
                 Err(LocalError::Disconnected(ReasonCode::QUOTA_EXCEEDED)) => {
                     return Err(Ended::NoRoom);
                 }
+                Err(LocalError::Disconnected(ReasonCode::TOPIC_NAME_INVALID)) => {
+                    return Err(Ended::Topic);
+                }
                 Err(error) => return Err(error.into()),
             };
             let Packet::Puback(Ack { packet_id, reason, .. }) = packet else { continue };
@@ -582,10 +594,12 @@ impl Publisher {
                     tracing::warn!(uplink = self.name, %reason, "message not published; others like it are counted only");
                 }
             }
-            // Nearly always the first.
-            if let Some(found) = self.under_way.iter_mut().find(|one| one.packet_id == packet_id) {
-                found.is_done = true;
+            // It stands for all before it; fewer are under way than there are identifiers.
+            let newly = (u64::from(packet_id.get()) + IDS - self.acknowledged % IDS) % IDS;
+            if newly > self.handed - self.acknowledged {
+                return Err(LocalError::Unexpected("a PUBACK for what it was not given").into());
             }
+            self.acknowledged += newly;
         }
     }
 }

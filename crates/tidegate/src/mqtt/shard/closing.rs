@@ -1,6 +1,6 @@
 //! Ends: after what the peer was told has left, after a time, or at once.
 
-use std::io;
+use std::{collections::VecDeque, io};
 
 use rustls::CertificateError;
 use tidegate_broker::ConnectionKey;
@@ -52,6 +52,7 @@ impl Shard {
         connection.rests_until = None;
         connection.left = Vec::new();
         connection.left_charge = None;
+        connection.bundles = VecDeque::new();
         connection.lease = None;
         connection.transport.end();
         self.closings.push_back((now + LINGER, id));

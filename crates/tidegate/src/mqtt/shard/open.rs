@@ -11,11 +11,13 @@ use tidegate_broker::{CONTROL_BYTES_MAX, ConnectionKey, SLICES_MAX, schedule::Li
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::ReasonCode;
 
-use super::{LEFT_BYTES, Shard, Stage};
-use crate::mqtt::transport::ReadOutcome;
+use super::{LEFT_BYTES, READ_BYTES, Shard, Stage};
+use crate::mqtt::{bundle, transport::ReadOutcome};
 
 /// Reads of one connection in one turn, before others have theirs.
 const READS_MAX: usize = 4;
+/// Messages of a bundle that the broker is given at once.
+const TOGETHER: usize = 16;
 /// Bytes of answers that wait for a client before it is read from no more.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Of a packet that is not whole, what each connection may keep beside the node's budget.
@@ -29,6 +31,7 @@ impl Shard {
             let Some(slot) = self.queued.pop_front() else { return };
             if let Some(connection) = self.slots[slot].as_deref_mut() {
                 connection.is_queued = false;
+                self.publish_bundles(now, slot);
                 self.read(now, slot);
             }
         }
@@ -104,6 +107,36 @@ impl Shard {
         }
         // The others first.
         self.queue(slot);
+    }
+
+    /// Publishes what a part of this program handed over, about as much as one read gives.
+    pub(super) fn publish_bundles(&mut self, now: Instant, slot: usize) {
+        let Some(connection) = self.slots[slot].as_deref_mut() else { return };
+        let Stage::Open(key) = connection.stage else { return };
+        if connection.is_paused || connection.rests_until.is_some() {
+            return;
+        }
+        let Some(bundle) = connection.bundles.front_mut() else { return };
+        let received = self.broker.received();
+        let (all, mut is_taken) = (bundle.bytes(), true);
+        while is_taken && !bundle.is_empty() && all - bundle.bytes() < READ_BYTES {
+            let mut some = [bundle::NONE; TOGETHER];
+            let count = bundle.next(&mut some);
+            is_taken = self.broker.receive_publications(now, key, &some[..count]) == count;
+        }
+        let bytes = all - bundle.bytes();
+        if !is_taken {
+            connection.bundles.clear();
+        } else if bundle.is_empty() {
+            connection.bundles.pop_front();
+        }
+        let goes_on = !connection.bundles.is_empty();
+        self.broker.end_publications(now, key);
+        self.rest(now, slot, self.broker.received() - received, bytes);
+        if goes_on {
+            // The others first.
+            self.queue(slot);
+        }
     }
 
     /// Lets a publisher that sends faster than its listener or its identity may wait for what it sent too early.

@@ -1,6 +1,7 @@
 //! From an accepted socket to a session: TLS, WebSocket, CONNECT, who it is, and which shard is its home.
 
 use std::{
+    collections::VecDeque,
     io::{self, IoSlice},
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -86,6 +87,7 @@ impl Shard {
             stage: Stage::Opening,
             left: Vec::new(),
             left_charge: None,
+            bundles: VecDeque::new(),
             is_readable: false,
             is_queued: false,
             is_paused: false,
@@ -318,6 +320,9 @@ impl Shard {
                 let connection = self.slots[slot].as_deref_mut().expect("it was just answered");
                 connection.stage = Stage::Open(key);
                 connection.is_readable = true;
+                if let Some(local) = connection.listener.local {
+                    self.locals.insert(local, slot);
+                }
                 if let Some(at) = connection.expires_at {
                     self.expiring.insert((at, slot), key);
                 }

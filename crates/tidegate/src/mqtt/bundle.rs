@@ -1,0 +1,182 @@
+//! Messages that a part of this program publishes, handed to its shard many at a time, without packets or a socket between.
+//!
+//! The connection is that of a [`Local`](super::local::Local): it opens the session, brings the acknowledgements, and tells why
+//! it ends. One PUBACK stands for all that was handed over before it.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use tidegate_broker::{Publication, Shared};
+use tidegate_wire::mqtt::{PacketId, QoS};
+
+use super::{inbox::Inbox, shard::Note};
+
+/// Room that is made for messages that may come.
+const ROOM_BYTES_MAX: usize = 1 << 20;
+
+/// Names a connection from inside the program, for as long as the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct LocalId(u64);
+
+impl LocalId {
+    pub(super) fn next() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Where bundles for one connection are left.
+#[derive(Debug)]
+pub(super) struct Bundles {
+    id: LocalId,
+    inbox: Arc<Inbox<Note>>,
+}
+
+impl Bundles {
+    pub(super) fn new(
+        id: LocalId,
+        client_id: &str,
+        shared: &Shared,
+        inboxes: &[Arc<Inbox<Note>>],
+    ) -> Self {
+        Self { id, inbox: inboxes[shared.shard_of(client_id)].clone() }
+    }
+
+    /// Has the shard publish them, after all that was left before. After CONNACK only.
+    pub(super) fn put(&self, bundle: Bundle) {
+        self.inbox.put([Note::Bundle(self.id, bundle)]);
+    }
+}
+
+/// In the place of a message.
+pub(super) const NONE: Publication<'static> = Publication {
+    topic: &[],
+    payload: &[],
+    forwarded: &[],
+    qos: QoS::AtMostOnce,
+    retain: false,
+    message_expiry: None,
+    id: PacketId::MIN,
+};
+
+/// Messages of one publisher, in order, in one piece of memory.
+#[derive(Debug, Default)]
+pub struct Bundle {
+    /// Of each message its topic, its properties and its payload.
+    bytes: Vec<u8>,
+    heads: Vec<Head>,
+    /// Messages that were taken out, and bytes of them.
+    taken: usize,
+    taken_bytes: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    topic_len: u16,
+    qos: QoS,
+    retain: bool,
+    forwarded_len: u32,
+    payload_len: u32,
+    expiry: Option<u32>,
+    id: PacketId,
+}
+
+impl Bundle {
+    /// One without messages that has room for as many as this one had, unless that is very much.
+    pub fn like(&self) -> Self {
+        let bytes = Vec::with_capacity(self.bytes.len().min(ROOM_BYTES_MAX));
+        Self { bytes, heads: Vec::with_capacity(self.heads.len()), ..Self::default() }
+    }
+
+    /// Puts a message behind the others. `name` appends properties to those that it has.
+    ///
+    /// # Panics
+    /// If topic, properties or payload are longer than MQTT lets them be.
+    pub fn push(&mut self, publication: &Publication<'_>, name: impl FnOnce(&mut Vec<u8>)) {
+        let Publication { topic, payload, forwarded, qos, retain, message_expiry, id } =
+            *publication;
+        self.bytes.extend_from_slice(topic);
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(forwarded);
+        name(&mut self.bytes);
+        let forwarded_len = self.bytes.len() - start;
+        self.bytes.extend_from_slice(payload);
+        self.heads.push(Head {
+            topic_len: topic.len().try_into().expect("topics have at most 65,535 bytes"),
+            qos,
+            retain,
+            forwarded_len: forwarded_len.try_into().expect("packets have at most 256 MiB"),
+            payload_len: payload.len().try_into().expect("packets have at most 256 MiB"),
+            expiry: message_expiry,
+            id,
+        });
+    }
+
+    /// Whether there is none in it.
+    pub fn is_empty(&self) -> bool {
+        self.taken == self.heads.len()
+    }
+
+    /// Messages in it.
+    pub fn len(&self) -> usize {
+        self.heads.len() - self.taken
+    }
+
+    /// Bytes of the messages in it.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len() - self.taken_bytes
+    }
+
+    /// The next messages, as many as fit into `out`; how many they are.
+    pub(super) fn next<'a>(&'a mut self, out: &mut [Publication<'a>]) -> usize {
+        let heads = &self.heads[self.taken..];
+        let count = heads.len().min(out.len());
+        for (head, out) in heads.iter().zip(out) {
+            let (forwarded_len, payload_len) =
+                (head.forwarded_len as usize, head.payload_len as usize);
+            let topic_len = usize::from(head.topic_len);
+            let start = self.taken_bytes;
+            self.taken_bytes += topic_len + forwarded_len + payload_len;
+            let (topic, rest) = self.bytes[start..self.taken_bytes].split_at(topic_len);
+            let (forwarded, payload) = rest.split_at(forwarded_len);
+            let Head { qos, retain, expiry: message_expiry, id, .. } = *head;
+            *out = Publication { topic, payload, forwarded, qos, retain, message_expiry, id };
+        }
+        self.taken += count;
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_in_comes_out() {
+        let mut bundle = Bundle::default();
+        assert!(bundle.is_empty() && bundle.next(&mut [NONE; 3]) == 0);
+        let publication = |number: u16| Publication {
+            topic: "größe".as_bytes(),
+            payload: b"payload",
+            forwarded: b"abc",
+            qos: QoS::AtLeastOnce,
+            retain: number == 2,
+            message_expiry: (number == 1).then_some(9),
+            id: PacketId::new(number).expect("not zero"),
+        };
+        bundle.push(&publication(1), |_| {});
+        bundle.push(&publication(2), |forwarded| forwarded.extend_from_slice(b"def"));
+        bundle.push(&publication(3), |_| {});
+        assert_eq!((bundle.len(), bundle.bytes()), (3, 3 * (7 + 3 + 7) + 3));
+        let mut found = [NONE; 2];
+        assert_eq!(bundle.next(&mut found), 2);
+        assert_eq!(found, [publication(1), Publication { forwarded: b"abcdef", ..publication(2) }]);
+        assert_eq!((bundle.len(), bundle.bytes()), (1, 7 + 3 + 7));
+        let mut found = [NONE; 2];
+        assert_eq!(bundle.next(&mut found), 1);
+        assert_eq!(found, [publication(3), NONE]);
+        assert!(bundle.is_empty() && bundle.bytes() == 0);
+    }
+}
