@@ -78,7 +78,6 @@ pub struct Broker {
     /// A packet without subscriber-specific parts, encoded once for many subscribers.
     scratch: Vec<u8>,
     /// What is forwarded of the message at hand with what is added to it.
-    stamp: Vec<u8>,
     /// Whether it was said that there are too many retained messages.
     told_unretained: bool,
     statistics: Statistics,
@@ -281,7 +280,6 @@ impl Broker {
             batch: Batch::default(),
             pending: Vec::new(),
             scratch: Vec::new(),
-            stamp: Vec::new(),
             told_unretained: false,
             statistics: Statistics::default(),
             sys: sys::Sys::new(now),

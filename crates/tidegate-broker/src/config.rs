@@ -85,13 +85,10 @@ pub struct SessionConfig {
     /// Whether a PUBACK stands for all messages of QoS 1 before the one that it names as well, and its reason for the worst of
     /// theirs. Only for parts of this process that ask for it, and with `ends_at_refusal`. Default false.
     pub acknowledges_through: bool,
-    /// Whether messages carry when this node received them, as the last user property, [`RECEIVED_PROPERTY`]; to clients of
-    /// MQTT 5. Default false.
-    pub stamps_received: bool,
+    /// Whether messages are handed out as they are held ([`Broker::take_deliveries`](crate::Broker::take_deliveries)) and not sent
+    /// in packets, so that no Maximum Packet Size holds for them; all else is as with packets. Default false.
+    pub hands_out: bool,
 }
-
-/// The user property of [`SessionConfig::stamps_received`]: nanoseconds since the Unix epoch, as a decimal number.
-pub const RECEIVED_PROPERTY: &str = "tidegate-received";
 
 /// Exceptions for topics.
 #[derive(Clone, Debug, PartialEq)]
@@ -196,7 +193,7 @@ impl Default for SessionConfig {
             is_local: false,
             ends_at_refusal: false,
             acknowledges_through: false,
-            stamps_received: false,
+            hands_out: false,
         }
     }
 }

@@ -80,8 +80,6 @@ pub(crate) struct Connection {
     pub(crate) unacknowledged: u16,
     /// Bytes of QoS 1 and 2 messages in flight, unless its path holds more.
     pub(crate) inflight_bytes_max: u64,
-    /// Whether messages to it carry when they were received.
-    pub(crate) stamps_received: bool,
     /// Whether one PUBACK stands for all before it.
     pub(crate) acknowledges_through: bool,
     /// The last message that is yet to be acknowledged so, and the worst that is to be said of those before it.

@@ -46,8 +46,8 @@ pub use broker::{
     Publication, Refused, SessionReport, Statistics, WRITE_BYTES_MAX,
 };
 pub use budget::{Budget, PartialCharge};
-pub use config::{BrokerConfig, Overflow, RECEIVED_PROPERTY, SessionConfig, TopicConfig};
+pub use config::{BrokerConfig, Overflow, SessionConfig, TopicConfig};
 pub use message::{Body, Incoming, Message};
-pub use outbox::SLICES_MAX;
+pub use outbox::{Delivery, SLICES_MAX};
 pub use session::{Dropped, SessionKey};
 pub use shared::Shared;

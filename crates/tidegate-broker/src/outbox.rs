@@ -9,6 +9,8 @@
 
 use std::{io::IoSlice, sync::Arc};
 
+use tidegate_wire::mqtt::{PacketId, QoS};
+
 use crate::message::Message;
 
 /// Buffers that are used again; a connection holds one only while something waits in it.
@@ -59,6 +61,32 @@ pub(crate) struct Outbox {
     sending: Option<Sending>,
     /// Bytes that ever left.
     written: u64,
+    /// Messages that go out as they are, and their bytes; none where all go in packets.
+    handed: Option<Vec<Delivery>>,
+    handed_bytes: usize,
+    /// Whether no more of them are taken for now.
+    is_held_up: bool,
+}
+
+/// A message as it is handed out to a part of this process.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// The message.
+    pub message: Arc<Message>,
+    /// The lower one of its quality of service and the subscription's.
+    pub qos: QoS,
+    /// What it is acknowledged by; none for QoS 0.
+    pub packet_id: Option<PacketId>,
+    /// Whether it may have been handed out before.
+    pub is_repeated: bool,
+}
+
+impl Delivery {
+    /// Bytes of its topic, properties and payload.
+    pub fn bytes(&self) -> usize {
+        let Message { topic, forwarded, payload, .. } = &*self.message;
+        topic.len() + forwarded.len() + payload.len()
+    }
 }
 
 /// A packet whose payload goes by reference.
@@ -71,15 +99,49 @@ struct Sending {
 }
 
 impl Outbox {
+    /// For messages in packets, or as they are.
+    pub(crate) fn new(hands_out: bool) -> Self {
+        Self { handed: hands_out.then(Vec::new), ..Self::default() }
+    }
+
+    /// Whether messages go out as they are.
+    #[inline]
+    pub(crate) fn hands_out(&self) -> bool {
+        self.handed.is_some()
+    }
+
+    /// Whether it takes no messages for now.
+    #[inline]
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.is_held_up
+    }
+
+    /// Takes no messages from now on, or takes them again.
+    pub(crate) fn hold_up(&mut self, is_held_up: bool) {
+        self.is_held_up = is_held_up;
+    }
+
+    /// Appends a message, where they go out as they are.
+    pub(crate) fn hand(&mut self, delivery: Delivery) {
+        self.handed_bytes += delivery.bytes();
+        self.handed.get_or_insert_default().push(delivery);
+    }
+
+    /// Moves what was appended so behind `out`.
+    pub(crate) fn take_handed(&mut self, out: &mut Vec<Delivery>) {
+        self.handed_bytes = 0;
+        self.handed.iter_mut().for_each(|handed| out.append(handed));
+    }
+
     /// Bytes of memory that it takes.
     pub(crate) fn capacity(&self) -> usize {
         let head = self.sending.as_ref().map_or(0, |sending| sending.head.capacity());
         self.control.capacity() + self.data.capacity() + head
     }
 
-    /// Bytes of small packets that wait.
+    /// Bytes of small packets that wait, and of messages that go out as they are.
     pub(crate) fn data_bytes(&self) -> usize {
-        self.data.len() - self.data_sent
+        self.data.len() - self.data_sent + self.handed_bytes
     }
 
     /// Bytes of answers that wait.
@@ -104,7 +166,7 @@ impl Outbox {
     /// Bytes that must leave before a packet that is appended now has left.
     pub(crate) fn ahead(&self) -> u64 {
         let sending = self.sending.as_ref().map_or(0, |sending| sending.bytes - sending.sent);
-        (self.data_bytes() + self.control_bytes() + sending) as u64
+        (self.data.len() - self.data_sent + self.control_bytes() + sending) as u64
     }
 
     /// Where answers are appended, whole packets only.
@@ -233,6 +295,7 @@ impl Outbox {
         self.sending.take_if(|sending| sending.sent == 0);
         self.data.truncate(self.boundary);
         self.advance_data(0, buffers);
+        self.take_handed(&mut Vec::new());
     }
 
     /// Gives its buffers back.
@@ -242,7 +305,7 @@ impl Outbox {
                 buffers.put(buffer);
             }
         }
-        *self = Self { written: self.written, ..Self::default() };
+        *self = Self { written: self.written, ..Self::new(self.hands_out()) };
     }
 }
 

@@ -13,6 +13,7 @@ pub mod bridge;
 pub mod bundle;
 pub mod certificate;
 mod configure;
+pub mod deliveries;
 mod doors;
 pub mod import;
 mod inbox;

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use tidegate_message::{Action, Instant, Target as Asked};
-use tidegate_wire::mqtt::{PublishHead, QoS, ReasonCode, Version, put_user_property};
+use tidegate_wire::mqtt::{PublishHead, QoS, ReasonCode, Version};
 
 use super::{Broker, Peer, RouteHandle, keep::done, mark_dirty, spill::fallback};
 use crate::{
     budget::Charge,
-    config::{Overflow, RECEIVED_PROPERTY},
+    config::Overflow,
     connection::Connection,
     journal::{RetainedAs, Sent, Waiting},
     message::{Body, Incoming, Message, seconds_left},
-    outbox::FIRST_BYTES,
+    outbox::{Delivery, FIRST_BYTES},
     queue::{Held, Ids, Queued},
     retained::Kept,
     routes::{Route, Target},
@@ -394,7 +394,9 @@ impl Broker {
             let connection = session.connection.and_then(|key| self.connections.get(key));
             let Some(connection) = connection else { return true };
             let copy_max = self.shared.config().copy_bytes_max;
-            session.is_kept() || !goes_at_once(connection, session, route, message, copy_max)
+            session.is_kept()
+                || connection.outbox.hands_out()
+                || !goes_at_once(connection, session, route, message, copy_max)
         })
     }
 
@@ -450,15 +452,19 @@ impl Broker {
             return;
         }
         let mut number = 0;
-        let kept = if qos > QoS::AtMostOnce && session.is_kept() {
+        let hands_out = connection.outbox.hands_out();
+        let is_kept = qos > QoS::AtMostOnce && session.is_kept();
+        if (is_kept || hands_out) && held.is_none() {
+            *held = message.hold(self.shared.budget());
             if held.is_none() {
-                *held = message.hold(self.shared.budget());
-            }
-            let Some(held) = held else {
                 session.dropped.budget_full += 1;
                 self.statistics.dropped.budget_full += 1;
                 return;
-            };
+            }
+        }
+        let kept = if let Some(held) = held
+            && is_kept
+        {
             let ids = Ids::of(target.ids(message.publisher));
             let overflow = overflow(session, qos, route);
             let mut queued =
@@ -477,24 +483,31 @@ impl Broker {
         let is_same = encoded.count > 1
             && qos == QoS::AtMostOnce
             && ids.is_empty()
-            && connection.aliases_out.max == 0
-            && !connection.stamps_received;
+            && connection.aliases_out.max == 0;
         let of = (version == Version::V5, retain);
-        if is_same
+        let mut packet_id = None;
+        if let Some(held) = held
+            && hands_out
+        {
+            if qos > QoS::AtMostOnce {
+                connection.unacknowledged += 1;
+                packet_id = Some(session.inflight.begin(qos, message.payload.len(), false, kept));
+            }
+            let message = held.clone();
+            connection.outbox.hand(Delivery { message, qos, packet_id, is_repeated: false });
+        } else if is_same
             && encoded.of == Some(of)
             && self.scratch.len() <= connection.packet_bytes_max as usize
         {
             connection.outbox.data(&mut self.buffers).extend_from_slice(&self.scratch);
         } else {
-            let stamped = stamped(connection, message, &mut self.stamp);
-            let outgoing = Outgoing { message, qos, retain, dup: false, ids, stamped };
-            let size = outgoing.packet_bytes(connection, now);
-            if size > connection.packet_bytes_max as usize {
+            let outgoing = Outgoing { message, qos, retain, dup: false, ids };
+            if !outgoing.fits(connection, now) {
                 session.dropped.too_large += 1; // MQTT-3.1.2-25
                 self.statistics.dropped.too_large += 1;
                 return;
             }
-            let packet_id = (qos > QoS::AtMostOnce).then(|| {
+            packet_id = (qos > QoS::AtMostOnce).then(|| {
                 connection.unacknowledged += 1;
                 session.inflight.begin(qos, message.payload.len(), false, kept)
             });
@@ -510,18 +523,20 @@ impl Broker {
                 append(&message.payload, &mut out);
                 *connection.outbox.data(&mut self.buffers) = out;
             }
+        }
+        if packet_id.is_some() {
             connection.time(now, qos, packet_id, message.payload.len());
-            if is_written {
-                let waiting = Waiting {
-                    session: session.number,
-                    again: 0,
-                    qos,
-                    retain,
-                    ids: ids.to_vec(),
-                    begun: packet_id.filter(|_| qos == QoS::ExactlyOnce),
-                };
-                Self::note_waiting(&mut self.keeper, number, waiting);
-            }
+        }
+        if is_written {
+            let waiting = Waiting {
+                session: session.number,
+                again: 0,
+                qos,
+                retain,
+                ids: ids.to_vec(),
+                begun: packet_id.filter(|_| qos == QoS::ExactlyOnce),
+            };
+            Self::note_waiting(&mut self.keeper, number, waiting);
         }
         self.statistics.sent += 1;
         self.statistics.packets_sent += 1;
@@ -688,6 +703,7 @@ fn goes_at_once(
     let room = if connection.is_blocked { FIRST_BYTES } else { OUTBOX_BYTES };
     bytes <= copy_bytes_max
         && !connection.is_closing
+        && !connection.outbox.is_held_up()
         && connection.outbox.data_bytes() + bytes <= room
         && session.queue.may_pass(message.topic)
         && connection.resend.is_empty()
@@ -719,39 +735,6 @@ pub(super) struct Outgoing<'a> {
     pub(super) retain: bool,
     pub(super) dup: bool,
     pub(super) ids: &'a [u32],
-    /// What is forwarded with [`RECEIVED_PROPERTY`] behind it, where that is wanted.
-    pub(super) stamped: Option<&'a [u8]>,
-}
-
-/// What is forwarded of a message, and when it was received, for connections that want to know; in `scratch`.
-#[inline]
-pub(super) fn stamped<'a>(
-    connection: &Connection,
-    message: &Incoming<'_>,
-    scratch: &'a mut Vec<u8>,
-) -> Option<&'a [u8]> {
-    if !connection.stamps_received {
-        return None;
-    }
-    scratch.clear();
-    scratch.extend_from_slice(message.forwarded);
-    let mut digits = [0; 20];
-    let received = decimal(message.received.as_nanos().max(0).cast_unsigned(), &mut digits);
-    put_user_property(RECEIVED_PROPERTY, received, scratch).expect("a number is a short text");
-    Some(scratch)
-}
-
-/// `number` in decimal digits.
-fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &str {
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            return std::str::from_utf8(&digits[at..]).expect("digits are ASCII");
-        }
-    }
 }
 
 impl Outgoing<'_> {
@@ -765,13 +748,19 @@ impl Outgoing<'_> {
             topic_alias: None,
             message_expiry: seconds_left(self.message.expires, now),
             subscription_ids: self.ids,
-            forwarded: self.stamped.unwrap_or(self.message.forwarded),
+            forwarded: self.message.forwarded,
             payload_bytes: self.message.payload.len(),
         }
     }
 
+    /// Whether the client takes it (MQTT-3.1.2-24).
+    pub(super) fn fits(&self, connection: &Connection, now: Instant) -> bool {
+        connection.outbox.hands_out()
+            || self.packet_bytes(connection, now) <= connection.packet_bytes_max as usize
+    }
+
     /// Length of the whole packet, without an alias.
-    pub(super) fn packet_bytes(&self, connection: &Connection, now: Instant) -> usize {
+    fn packet_bytes(&self, connection: &Connection, now: Instant) -> usize {
         let packet_id = (self.qos > QoS::AtMostOnce).then_some(std::num::NonZeroU16::MIN);
         PublishHead { packet_id, ..self.head(now) }.packet_bytes(connection.version)
     }

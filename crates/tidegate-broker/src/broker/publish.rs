@@ -503,7 +503,7 @@ impl Broker {
         match qos {
             // A message of QoS 0 has an identifier only where it is handed over without a packet.
             QoS::AtMostOnce | QoS::AtLeastOnce => {
-                self.acknowledge(key, AckKind::Puback, id, reason)
+                self.acknowledge(key, AckKind::Puback, id, reason);
             }
             QoS::ExactlyOnce => {
                 let connection = self.connections.get(key).expect("it is being received from");

@@ -7,7 +7,7 @@ use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode, encod
 
 use super::{
     Broker, ConnectionKey,
-    deliver::{Outgoing, append, is_large, may_begin, stamped},
+    deliver::{Outgoing, append, is_large, may_begin},
     keep::done,
     mark_dirty,
 };
@@ -17,7 +17,7 @@ use crate::{
     connection::{Connection, Query, Resend},
     inflight::Awaits,
     message::Body,
-    outbox::SLICES_MAX,
+    outbox::{Delivery, SLICES_MAX},
     queue::{Held, Ids, Queued},
     retained::Kept,
     schedule::{Backlog, Class, LinkState, Next, Policy, Waiting},
@@ -70,6 +70,15 @@ impl Broker {
         key: ConnectionKey,
         slices: &mut [IoSlice<'a>; SLICES_MAX],
     ) -> usize {
+        if !self.connections.get(key).is_some_and(|connection| connection.outbox.hands_out()) {
+            self.prepare_all(now, key);
+        }
+        let Some(connection) = self.connections.get(key) else { return 0 };
+        connection.outbox.slices(WRITE_BYTES_MAX, slices)
+    }
+
+    /// Moves messages into the output, up to [`WRITE_BYTES_MAX`] bytes.
+    fn prepare_all(&mut self, now: Instant, key: Key) {
         self.fetch(now, key);
         loop {
             self.fetch_retained(now, key);
@@ -79,8 +88,27 @@ impl Broker {
                 break;
             }
         }
-        let Some(connection) = self.connections.get(key) else { return 0 };
-        connection.outbox.slices(WRITE_BYTES_MAX, slices)
+    }
+
+    /// Puts the next messages for a client that is [handed](crate::SessionConfig::hands_out) them as they are behind `out`; those of
+    /// QoS 1 and 2 come again until their acknowledgement was received.
+    pub fn take_deliveries(&mut self, now: Instant, key: ConnectionKey, out: &mut Vec<Delivery>) {
+        if !self.connections.get(key).is_some_and(|connection| connection.outbox.hands_out()) {
+            return;
+        }
+        self.prepare_all(now, key);
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.outbox.take_handed(out);
+        }
+    }
+
+    /// The client takes no more deliveries for now, or takes them again; packets go on.
+    pub fn hold_up_deliveries(&mut self, key: ConnectionKey, is_held_up: bool) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.outbox.hold_up(is_held_up);
+        if !is_held_up {
+            mark_dirty(key, connection, &mut self.dirty);
+        }
     }
 
     /// `bytes` of what was handed out were written; `blocked` if the kernel takes no more for now.
@@ -145,6 +173,7 @@ impl Broker {
     fn prepare(&mut self, now: Instant, key: Key) -> Step {
         let Some(connection) = self.connections.get_mut(key) else { return Step::Enough };
         if connection.outbox.is_sending()
+            || connection.outbox.is_held_up()
             || connection.outbox.data_bytes() >= WRITE_BYTES_MAX
             || connection.is_closing
         {
@@ -215,7 +244,8 @@ impl Broker {
             Class::Small => session.queue.small(),
             Class::Large => session.queue.large(),
         };
-        let copied = first.is_some_and(|queued| queued.payload_bytes() <= copy_bytes_max);
+        let copied = connection.outbox.hands_out()
+            || first.is_some_and(|queued| queued.payload_bytes() <= copy_bytes_max);
         if !copied && connection.outbox.data_bytes() > 0 {
             return Step::Enough;
         }
@@ -239,9 +269,8 @@ impl Broker {
                 retain: queued.retain,
                 dup: queued.is_repeated && queued.qos > QoS::AtMostOnce,
                 ids: queued.ids.as_slice(),
-                stamped: stamped(connection, &incoming, &mut self.stamp),
             };
-            if outgoing.packet_bytes(connection, now) > connection.packet_bytes_max as usize {
+            if !outgoing.fits(connection, now) {
                 session.dropped.too_large += 1; // MQTT-3.1.2-25
                 self.statistics.dropped.too_large += 1;
                 done(&mut self.keeper, session, queued.number);
@@ -319,7 +348,8 @@ impl Broker {
                 self.statistics.packets_sent += 1;
             }
             (Some(queued), _) => {
-                let copied = queued.payload_bytes() <= copy_bytes_max;
+                let copied =
+                    connection.outbox.hands_out() || queued.payload_bytes() <= copy_bytes_max;
                 if !copied && connection.outbox.data_bytes() > 0 {
                     return Step::Enough;
                 }
@@ -330,9 +360,8 @@ impl Broker {
                     retain: queued.retain,
                     dup: is_repeated || queued.is_repeated,
                     ids: queued.ids.as_slice(),
-                    stamped: stamped(connection, &incoming, &mut self.stamp),
                 };
-                if outgoing.packet_bytes(connection, now) > connection.packet_bytes_max as usize {
+                if !outgoing.fits(connection, now) {
                     // This connection takes less than the one before (MQTT-3.1.2-25).
                     let awaits = entry.awaits;
                     let number = session.inflight.end(id, awaits).unwrap_or(0);
@@ -525,7 +554,7 @@ impl Broker {
     }
 }
 
-/// Puts a message into the output: copied, or by reference where nothing small waits.
+/// Puts a message into the output: as it is, copied, or by reference where nothing small waits.
 fn write_message(
     connection: &mut Connection,
     buffers: &mut crate::outbox::Buffers,
@@ -535,7 +564,11 @@ fn write_message(
     packet_id: Option<PacketId>,
     copied: bool,
 ) {
-    if copied {
+    if connection.outbox.hands_out() {
+        let message = queued.begun().clone();
+        let (qos, is_repeated) = (outgoing.qos, outgoing.dup);
+        connection.outbox.hand(Delivery { message, qos, packet_id, is_repeated });
+    } else if copied {
         let mut out = std::mem::take(connection.outbox.data(buffers));
         outgoing.encode_head(connection, now, packet_id, &mut out);
         append(&Body::Held(&queued.begun().payload), &mut out);

@@ -1,7 +1,7 @@
 //! Messages that a client of this process hands over without packets, and their one acknowledgement.
 
 use super::*;
-use crate::Publication;
+use crate::{Delivery, Overflow, Publication};
 
 fn publication<'a>(number: u16, topic: &'a str, qos: QoS, payload: &'a str) -> Publication<'a> {
     Publication {
@@ -180,5 +180,138 @@ fn a_publisher_that_acknowledges_through_may_send_packets_too() {
         world.raw(p, &bytes);
         assert_eq!(world.messages(s).len(), 3);
         assert_eq!(world.pubacks(p), [(3, ReasonCode::SUCCESS)]);
+    });
+}
+
+fn hands_out() -> SessionConfig {
+    SessionConfig { hands_out: true, ..settings().session }
+}
+
+impl World {
+    /// What is handed out to a client now.
+    fn deliveries(&mut self, at: At) -> Vec<Delivery> {
+        let client = &self.clients[at.0];
+        let Some(key) = client.key else { return Vec::new() };
+        let mut deliveries = Vec::new();
+        self.shards[client.shard].take_deliveries(self.now, key, &mut deliveries);
+        deliveries
+    }
+
+    fn hold_up(&mut self, at: At, is_held_up: bool) {
+        let client = &self.clients[at.0];
+        let key = client.key.expect("it is open");
+        self.shards[client.shard].hold_up_deliveries(key, is_held_up);
+        self.pump();
+    }
+}
+
+fn text(delivery: &Delivery) -> String {
+    String::from_utf8(delivery.message.payload.to_contiguous().to_vec()).expect("a text")
+}
+
+#[test]
+fn messages_are_handed_out_as_they_are_held_and_acknowledged_as_ever() {
+    each(|world| {
+        let config = SessionConfig { inflight_max: Some(2), ..hands_out() };
+        let s = world.join_with(v5("s"), config);
+        world.subscribe(s, "t", AtLeastOnce);
+        let p = world.join(v5("p"));
+        let first = world.now;
+        for (qos, text) in
+            [(AtMostOnce, "a"), (AtLeastOnce, "b"), (ExactlyOnce, "c"), (AtLeastOnce, "d")]
+        {
+            world.publish(p, message("t", qos, text));
+        }
+        world.advance(seconds(1));
+        let got = world.deliveries(s);
+        let told: Vec<_> = got.iter().map(|d| (text(d), d.qos, d.packet_id.is_some())).collect();
+        let expected =
+            [("a", AtMostOnce, false), ("b", AtLeastOnce, true), ("c", AtLeastOnce, true)];
+        assert_eq!(told, expected.map(|(text, qos, has_id)| (text.to_owned(), qos, has_id)));
+        assert!(got.iter().all(|d| d.message.received == first && !d.is_repeated));
+        assert!(world.deliveries(s).is_empty(), "two are in flight");
+        world.puback(s, got[1].packet_id.expect("of QoS 1"));
+        let got = world.deliveries(s);
+        assert_eq!(got.iter().map(text).collect::<Vec<_>>(), ["d"]);
+        assert_eq!(got[0].message.received, first);
+        // No packet has come but answers.
+        assert!(world.messages(s).is_empty());
+    });
+}
+
+#[test]
+fn what_was_handed_out_and_not_acknowledged_comes_again() {
+    each(|world| {
+        let s = world.join_with(kept("s"), hands_out());
+        world.subscribe(s, "t", AtLeastOnce);
+        let p = world.join(v5("p"));
+        for text in ["a", "b", "c"] {
+            world.publish(p, message("t", AtLeastOnce, text));
+        }
+        let got = world.deliveries(s);
+        world.puback(s, got[1].packet_id.expect("of QoS 1"));
+        // Handed out or not, it is of the connection.
+        world.publish(p, message("t", AtLeastOnce, "d"));
+        world.cut(s);
+        world.publish(p, message("t", AtLeastOnce, "e"));
+        let s = world.join_with(kept("s"), hands_out());
+        let mut got = world.deliveries(s);
+        for delivery in &got {
+            world.puback(s, delivery.packet_id.expect("of QoS 1"));
+        }
+        got.extend(world.deliveries(s));
+        let told: Vec<_> = got.iter().map(|d| (text(d), d.is_repeated)).collect();
+        let expected = [("a", true), ("c", true), ("d", true), ("e", false)];
+        assert_eq!(told, expected.map(|(text, is_repeated)| (text.to_owned(), is_repeated)));
+        // To a client that takes packets the same session sends packets.
+        world.cut(s);
+        world.publish(p, message("t", AtLeastOnce, "f"));
+        let s = world.join(kept("s"));
+        assert_eq!(world.texts(s).last().map(String::as_str), Some("f"));
+    });
+}
+
+#[test]
+fn what_is_held_up_waits_under_its_policy_and_goes_on_in_order() {
+    each(|world| {
+        let config = SessionConfig {
+            queue_messages_max: 3,
+            overflow_qos0: Overflow::DropOldest,
+            ..hands_out()
+        };
+        let s = world.join_with(v5("s"), config);
+        world.subscribe(s, "t", AtMostOnce);
+        let p = world.join(v5("p"));
+        world.publish(p, message("t", AtMostOnce, "0"));
+        world.hold_up(s, true);
+        for number in 1..=5 {
+            world.publish(p, message("t", AtMostOnce, &number.to_string()));
+        }
+        // What was in the output already, and no more.
+        assert_eq!(world.deliveries(s).iter().map(text).collect::<Vec<_>>(), ["0"]);
+        // Answers go on.
+        world.subscribe(s, "other", AtMostOnce);
+        assert!(world.deliveries(s).is_empty());
+        world.hold_up(s, false);
+        assert_eq!(world.deliveries(s).iter().map(text).collect::<Vec<_>>(), ["3", "4", "5"]);
+    });
+}
+
+#[test]
+fn no_packet_is_too_large_where_there_are_none() {
+    each(|world| {
+        let mut connect = v5("s");
+        connect.properties.maximum_packet_size = Some(200);
+        let s = world.join_with(connect, hands_out());
+        world.subscribe(s, "t", AtLeastOnce);
+        let p = world.join(v5("p"));
+        let sizes = [10, 1_000, 100_000];
+        for size in sizes {
+            world.publish(p, message("t", AtLeastOnce, &"x".repeat(size)));
+        }
+        let got = world.deliveries(s);
+        let rest = world.deliveries(s);
+        let found: Vec<_> = got.iter().chain(&rest).map(|d| d.message.payload.len()).collect();
+        assert_eq!(found, sizes);
     });
 }

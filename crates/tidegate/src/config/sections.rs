@@ -552,11 +552,11 @@ config! {
         password_file: Option<PathBuf> = None,
         /// Authorities of the destination's certificate, PEM. Default none: those of the system.
         ca: Option<PathBuf> = None,
-        /// Messages of a batch at most, 1 to 60000. Default none: 10000, of `parquet` 50000.
+        /// Messages of a batch at most, 1 to 60000. Default none: 10000, of `parquet` 50000, of `memory` 1000.
         batch_messages: Option<u32> = None,
-        /// Bytes of a batch, from which on it is handed over. Default none: `8MiB`, of `parquet` `32MiB`.
+        /// Bytes of a batch, from which on it is handed over. Default none: `8MiB`, of `parquet` `32MiB`, of `memory` `1MiB`.
         batch_bytes: Option<ByteCount> = None,
-        /// Longest time that a message waits for others. Default none: `1s`, of `parquet` `1min`.
+        /// Longest time that a message waits for others. Default none: `1s`, of `parquet` `1min`, of `memory` `100ms`.
         batch_age: Option<Duration> = None,
         /// Longest time that the destination has for one exchange of a batch. Default `1min`.
         timeout: Duration = Duration::from_secs(60),

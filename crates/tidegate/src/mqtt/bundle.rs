@@ -11,7 +11,7 @@ use std::sync::{
 use tidegate_broker::{Publication, Shared};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
-use super::{inbox::Inbox, shard::Note};
+use super::{deliveries::Way, inbox::Inbox, shard::Note};
 
 /// Room that is made for messages that may come.
 const ROOM_BYTES_MAX: usize = 1 << 20;
@@ -27,9 +27,17 @@ impl LocalId {
     }
 }
 
+/// What a connection from inside the program has beside its socket, as its shard sees it.
+#[derive(Debug)]
+pub(super) struct LocalEnd {
+    pub(super) id: LocalId,
+    /// Where its messages go, if its session is handed them as they are.
+    pub(super) way: Arc<Way>,
+}
+
 /// Where bundles for one connection are left.
 #[derive(Debug)]
-pub(super) struct Bundles {
+pub struct Bundles {
     id: LocalId,
     inbox: Arc<Inbox<Note>>,
 }
@@ -45,7 +53,7 @@ impl Bundles {
     }
 
     /// Has the shard publish them, after all that was left before. After CONNACK only.
-    pub(super) fn put(&self, bundle: Bundle) {
+    pub fn put(&self, bundle: Bundle) {
         self.inbox.put([Note::Bundle(self.id, bundle)]);
     }
 }

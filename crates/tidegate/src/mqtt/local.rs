@@ -20,7 +20,7 @@ use tokio::{
 
 use super::{
     bundle::{Bundle, Bundles},
-    server::Connector,
+    server::{Connector, LocalParts},
 };
 
 /// Bytes read at once.
@@ -108,8 +108,8 @@ impl Local {
         options: LocalOptions,
     ) -> Result<(Self, bool), LocalError> {
         let LocalOptions { name, identity, session, client_id, .. } = options;
-        let (socket, bundles) =
-            connector.open_with_bundles(&name, identity, session, &client_id)?;
+        let LocalParts { socket, bundles, .. } =
+            connector.open_local(&name, identity, session, &client_id)?;
         socket.set_nonblocking(true)?;
         let mut local = Self {
             socket: TcpStream::from_std(socket)?,

@@ -19,7 +19,8 @@ use tidegate_message::Identity;
 use tidegate_sys::sched;
 
 use super::{
-    bundle::{Bundles, LocalId},
+    bundle::{Bundles, LocalEnd, LocalId},
+    deliveries::{Deliveries, Way},
     inbox::{Inbox, waker},
     journal::{self, JournalStartError},
     settings::{Authenticate, ListenerSettings, ServerSettings, SessionSettings},
@@ -337,6 +338,17 @@ impl Drop for Server {
     }
 }
 
+/// A connection from inside the program.
+#[derive(Debug)]
+pub struct LocalParts {
+    /// For packets.
+    pub socket: std::net::TcpStream,
+    /// For what it publishes many at a time.
+    pub bundles: Bundles,
+    /// What it is sent, if its session is handed messages as they are.
+    pub deliveries: Deliveries,
+}
+
 /// Makes connections to a server from inside the program.
 #[derive(Clone, Debug)]
 pub struct Connector {
@@ -356,20 +368,28 @@ impl Connector {
         identity: Identity,
         session: SessionConfig,
     ) -> io::Result<std::net::TcpStream> {
-        self.open_as(name, identity, session, LocalId::next())
+        let local = LocalEnd { id: LocalId::next(), way: Arc::default() };
+        self.open_as(name, identity, session, local)
     }
 
-    /// The same, and where messages are left for it; it must come as `client_id`.
-    pub(super) fn open_with_bundles(
+    /// The same, with what goes beside its socket; it must come as `client_id`.
+    ///
+    /// # Errors
+    /// As [`Connector::open`].
+    pub fn open_local(
         &self,
         name: &str,
         identity: Identity,
         session: SessionConfig,
         client_id: &str,
-    ) -> io::Result<(std::net::TcpStream, Bundles)> {
-        let id = LocalId::next();
-        let socket = self.open_as(name, identity, session, id)?;
-        Ok((socket, Bundles::new(id, client_id, &self.shared, &self.inboxes)))
+    ) -> io::Result<LocalParts> {
+        let (id, way) = (LocalId::next(), Arc::<Way>::default());
+        let local = LocalEnd { id, way: way.clone() };
+        let socket = self.open_as(name, identity, session, local)?;
+        let (shared, inboxes) = (&self.shared, &self.inboxes);
+        let bundles = Bundles::new(id, client_id, shared, inboxes);
+        let deliveries = Deliveries::new(id, client_id, way, shared, inboxes);
+        Ok(LocalParts { socket, bundles, deliveries })
     }
 
     fn open_as(
@@ -377,7 +397,7 @@ impl Connector {
         name: &str,
         identity: Identity,
         session: SessionConfig,
-        local: LocalId,
+        local: LocalEnd,
     ) -> io::Result<std::net::TcpStream> {
         let socket = || {
             let tcp = Some(socket2::Protocol::TCP);

@@ -31,14 +31,14 @@ use mio::{
     net::{TcpListener, TcpStream},
 };
 use tidegate_broker::{
-    Broker, ConnectRequest, ConnectionKey, Output, PartialCharge, Peer, Shared,
+    Broker, ConnectRequest, ConnectionKey, Delivery, Output, PartialCharge, Peer, Shared,
     spill::{SpillError, Wanted},
 };
 use tidegate_message::{Identity, Instant, Proof, Refusal};
 use tidegate_wire::mqtt::Connect;
 
 use super::{
-    bundle::{Bundle, LocalId},
+    bundle::{Bundle, LocalEnd, LocalId},
     inbox::Inbox,
     settings::{Authenticate, ListenerSettings, Scram},
     transport::Transport,
@@ -62,7 +62,7 @@ pub(super) struct Listener {
     settings: RwLock<Arc<ListenerSettings>>,
     pub(super) connections: AtomicUsize,
     /// Of the one connection of a part of this program.
-    local: Option<LocalId>,
+    local: Option<LocalEnd>,
 }
 
 impl Listener {
@@ -72,7 +72,7 @@ impl Listener {
     }
 
     /// For one connection of a part of this program, which is there already.
-    pub(super) fn local(settings: ListenerSettings, local: LocalId) -> Self {
+    pub(super) fn local(settings: ListenerSettings, local: LocalEnd) -> Self {
         Self { connections: AtomicUsize::new(1), local: Some(local), ..Self::new(settings) }
     }
 
@@ -109,6 +109,8 @@ pub(super) enum Note {
     Answered(ConnectionId, Result<Identity, Refusal>),
     /// Messages of a part of this program that is connected here.
     Bundle(LocalId, Bundle),
+    /// A part of this program that is connected here takes messages again.
+    Room(LocalId),
     /// What another shard has for sessions here.
     Peers(Vec<Peer>),
     /// More of the journal is durable, or nothing will be any more.
@@ -249,6 +251,7 @@ pub(super) struct Shard {
     buffer: Vec<u8>,
     notes: Vec<Note>,
     peers: Vec<Peer>,
+    deliveries: Vec<Delivery>,
     /// Where the next accepted connection goes.
     turn: usize,
     stops: Option<Instant>,
@@ -275,6 +278,7 @@ impl Shard {
             buffer: vec![0; LEFT_BYTES + READ_BYTES],
             notes: Vec::new(),
             peers: Vec::new(),
+            deliveries: Vec::new(),
             turn: 0,
             stops: None,
             listeners_max: parts.listeners.len(),
@@ -386,6 +390,14 @@ impl Shard {
                 connection.bundles.push_back(bundle);
                 self.publish_bundles(now, slot);
             }
+            Note::Room(local) => {
+                let Some(&slot) = self.locals.get(&local) else { return };
+                if let Some(connection) = self.slots[slot].as_deref()
+                    && let Stage::Open(key) = connection.stage
+                {
+                    self.broker.hold_up_deliveries(key, false);
+                }
+            }
             Note::Peers(batch) => self.broker.handle_peers(now, batch),
             Note::Durable => self.broker.durable(),
             Note::Fetched(wanted, answers) => self.broker.handle_fetched(now, wanted, answers),
@@ -454,8 +466,8 @@ impl Shard {
         if let Some(at) = connection.expires_at {
             self.expiring.remove(&(at, slot));
         }
-        if let Some(local) = connection.listener.local {
-            self.locals.remove(&local);
+        if let Some(local) = &connection.listener.local {
+            self.locals.remove(&local.id);
         }
         if let Err(error) = self.parts.poll.registry().deregister(connection.transport.socket()) {
             tracing::debug!(%error, "a socket was not listened to");

@@ -138,7 +138,6 @@ fn sink(
         policy: Policy::None,
         inflight_max: Some(under_way_max),
         inflight_bytes_max: Some(batch_bytes.saturating_mul(2)),
-        stamps_received: true,
         // A dead letter says more than the message did that may have been as long as any.
         packet_bytes_max: usual.packet_bytes_max.saturating_add(LETTER_BYTES).min(PACKET_BYTES_MAX),
         ..usual.clone()
@@ -167,12 +166,14 @@ struct Kind {
 
 impl Kind {
     fn of(kind: SinkKind) -> Self {
-        let (batch_messages, batch_bytes, seconds) = match kind {
+        let (batch_messages, batch_bytes, millis) = match kind {
             // Few large files are what those who read them want.
-            SinkKind::Parquet => (50_000, 32 << 20, 60),
-            _ => (10_000, 8 << 20, 1),
+            SinkKind::Parquet => (50_000, 32 << 20, 60_000),
+            // A ring takes few as easily as many, and what waits is not kept twice for long.
+            SinkKind::Memory => (1_000, 1 << 20, 100),
+            _ => (10_000, 8 << 20, 1_000),
         };
-        Self { batch_messages, batch_bytes, batch_age: Duration::from_secs(seconds) }
+        Self { batch_messages, batch_bytes, batch_age: Duration::from_millis(millis) }
     }
 }
 

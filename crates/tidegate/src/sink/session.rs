@@ -1,10 +1,11 @@
-//! A sink's connection to this node's broker: packets in, events out.
+//! A sink's connection to this node's broker: packets and messages in, events out. Messages come as the broker holds them; all
+//! else, and their acknowledgements, are packets.
 
-use std::{collections::HashSet, io, num::NonZeroU16, sync::Arc, time::Duration};
+use std::{io, num::NonZeroU16, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use tidegate_broker::RECEIVED_PROPERTY;
-use tidegate_message::{Identity, IdentityKind, Instant};
+use tidegate_broker::{Delivery, SessionConfig};
+use tidegate_message::{Identity, IdentityKind, Payload};
 use tidegate_wire::mqtt::{
     AckKind, Connect, ConnectProperties, DecodeError, Disconnect, EncodeError, FixedHeader,
     ForwardedProperties, PACKET_BYTES_MAX, Packet, PacketId, Publish, PublishProperties, QoS,
@@ -20,12 +21,16 @@ use super::{
     SinkSettings,
     record::{ID_PROPERTY, Record},
 };
-use crate::{clock, mqtt::server::Connector};
+use crate::mqtt::{
+    deliveries::Deliveries,
+    server::{Connector, LocalParts},
+};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
-/// Topics that are kept to be shared by records.
-const TOPICS_MAX: usize = 10_000;
+/// Payloads up to this are copied, one behind the other into pieces of memory of [`PAYLOADS_BYTES`].
+const COPIED_BYTES_MAX: usize = 4 << 10;
+const PAYLOADS_BYTES: usize = 64 << 10;
 /// Longest wait for this node's broker to answer CONNECT.
 const GREETING: Duration = Duration::from_secs(10);
 const SUBSCRIBE_ID: PacketId = PacketId::MAX;
@@ -71,7 +76,9 @@ pub(super) struct Session {
     output: Vec<u8>,
     /// What of `output` was written.
     written: usize,
-    topics: HashSet<Arc<str>>,
+    deliveries: Deliveries,
+    /// Room for payloads.
+    payloads: BytesMut,
     filters: Vec<String>,
     /// Longest packet that the broker takes.
     packet_bytes_max: u32,
@@ -92,16 +99,17 @@ impl Session {
     ) -> Result<Self, SessionError> {
         let name = format!("sink {}", settings.name);
         let identity = Identity::new(IdentityKind::Internal, &name, &settings.client_id);
-        let opened = connector.open(&name, identity, settings.session.clone()).and_then(|socket| {
-            socket.set_nonblocking(true)?;
-            TcpStream::from_std(socket)
-        });
+        let config = SessionConfig { hands_out: true, ..settings.session.clone() };
+        let opened = connector.open_local(&name, identity, config, &settings.client_id);
+        let LocalParts { socket, deliveries, .. } = opened.map_err(SessionError::Io)?;
+        socket.set_nonblocking(true).map_err(SessionError::Io)?;
         let mut session = Self {
-            stream: opened.map_err(SessionError::Io)?,
+            stream: TcpStream::from_std(socket).map_err(SessionError::Io)?,
             input: BytesMut::new(),
             output: Vec::new(),
             written: 0,
-            topics: HashSet::new(),
+            deliveries,
+            payloads: BytesMut::new(),
             filters: settings.topics.clone(),
             packet_bytes_max: PACKET_BYTES_MAX,
             receive_maximum: u16::MAX,
@@ -177,7 +185,8 @@ impl Session {
         }
     }
 
-    /// Writes what waits and reads once, as soon as one of them goes; reads nothing unless it is told to.
+    /// Writes what waits and reads once, as soon as one of them goes, or returns once there are messages; reads nothing unless it
+    /// is told to.
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -188,7 +197,10 @@ impl Session {
             (false, true) => Interest::WRITABLE,
             (false, false) => return std::future::pending().await,
         };
-        let ready = self.stream.ready(interest).await.map_err(SessionError::Io)?;
+        let ready = tokio::select! {
+            ready = self.stream.ready(interest) => ready.map_err(SessionError::Io)?,
+            () = self.deliveries.come(), if reads => return Ok(()),
+        };
         if ready.is_writable() && !self.output.is_empty() {
             match self.stream.try_write(&self.output[self.written..]) {
                 Ok(count) => self.written += count,
@@ -222,70 +234,58 @@ impl Session {
     /// What is there of what was read.
     pub(super) fn next(&mut self) -> Result<Option<Event>, SessionError> {
         while let Some((first, body)) = self.packet()? {
-            match first >> 4 {
-                3 => {
-                    let record = self.record(first, &body);
-                    return record.map(|record| Some(Event::Message(record)));
+            match Packet::decode(Version::V5, first, &body).map_err(SessionError::Packet)? {
+                Packet::Puback(ack) => {
+                    return Ok(Some(Event::Acknowledged(ack.packet_id, ack.reason)));
                 }
-                _ => match Packet::decode(Version::V5, first, &body)
-                    .map_err(SessionError::Packet)?
-                {
-                    Packet::Puback(ack) => {
-                        return Ok(Some(Event::Acknowledged(ack.packet_id, ack.reason)));
+                Packet::Suback(suback) => {
+                    let failed = suback.reasons.iter().position(|reason| reason.is_failure());
+                    if let Some(place) = failed {
+                        let filter = self.filters.get(place).cloned().unwrap_or_default();
+                        let reason = suback.reasons[place];
+                        return Err(SessionError::Filter { filter, reason });
                     }
-                    Packet::Suback(suback) => {
-                        let failed = suback.reasons.iter().position(|reason| reason.is_failure());
-                        if let Some(place) = failed {
-                            let filter = self.filters.get(place).cloned().unwrap_or_default();
-                            let reason = suback.reasons[place];
-                            return Err(SessionError::Filter { filter, reason });
-                        }
-                    }
-                    Packet::Unsuback(_) => {}
-                    Packet::Disconnect(disconnect) => {
-                        return Err(SessionError::Disconnected(disconnect.reason));
-                    }
-                    _ => return Err(SessionError::Unexpected(first)),
-                },
+                }
+                Packet::Unsuback(_) => {}
+                Packet::Disconnect(disconnect) => {
+                    return Err(SessionError::Disconnected(disconnect.reason));
+                }
+                _ => return Err(SessionError::Unexpected(first)),
             }
         }
-        Ok(None)
+        let delivery = self.deliveries.poll();
+        Ok(delivery.map(|delivery| Event::Message(self.record(&delivery))))
     }
 
-    fn record(&mut self, first: u8, body: &Bytes) -> Result<Record, SessionError> {
-        let publish = Publish::decode(Version::V5, first, body).map_err(SessionError::Packet)?;
-        if publish.qos == QoS::ExactlyOnce {
-            return Err(SessionError::Unexpected(first));
+    fn record(&mut self, delivery: &Delivery) -> Record {
+        let Delivery { message, qos, packet_id, is_repeated } = delivery;
+        // What the broker holds was decoded where it came in.
+        let properties = PublishProperties::decode(&message.forwarded).ok();
+        let id = properties.and_then(|properties| {
+            let named = properties.user_properties().filter(|(name, _)| *name == ID_PROPERTY);
+            named.last().map(|(_, id)| Arc::from(id))
+        });
+        Record {
+            topic: message.topic.clone(),
+            payload: self.payload(&message.payload),
+            qos: *qos,
+            time: message.received,
+            id,
+            is_repeated: *is_repeated,
+            packet_id: *packet_id,
         }
-        let (mut id, mut received) = (None, None);
-        for (name, value) in publish.properties.user_properties() {
-            match name {
-                ID_PROPERTY => id = Some(value),
-                // The last one is this node's own, whatever a publisher said.
-                RECEIVED_PROPERTY => received = value.parse().ok(),
-                _ => {}
-            }
+    }
+
+    /// A payload of the sink's own, so that the broker's memory goes where it came from; a large one is shared with it.
+    fn payload(&mut self, payload: &Payload) -> Bytes {
+        if payload.len() > COPIED_BYTES_MAX {
+            return payload.to_contiguous();
         }
-        let topic = match self.topics.get(publish.topic) {
-            Some(topic) => topic.clone(),
-            None => {
-                if self.topics.len() == TOPICS_MAX {
-                    self.topics.clear();
-                }
-                let topic: Arc<str> = publish.topic.into();
-                self.topics.insert(topic.clone());
-                topic
-            }
-        };
-        Ok(Record {
-            topic,
-            payload: body.slice_ref(publish.payload),
-            qos: publish.qos,
-            time: received.map_or_else(clock::now, Instant::from_nanos),
-            id: id.map(Arc::from),
-            is_repeated: publish.dup,
-            packet_id: publish.packet_id,
-        })
+        if self.payloads.capacity() < payload.len() {
+            self.payloads = BytesMut::with_capacity(PAYLOADS_BYTES);
+        }
+        payload.segments().iter().for_each(|segment| self.payloads.extend_from_slice(segment));
+        self.payloads.split().freeze()
     }
 
     fn header(&self) -> Result<Option<FixedHeader>, SessionError> {

@@ -47,11 +47,7 @@ pub(crate) fn settings(topics: &str) -> SinkSettings {
         batch_messages: 100,
         batch_age: Duration::from_millis(20),
         backoff_max: Duration::from_millis(50),
-        session: SessionConfig {
-            inflight_max: Some(200),
-            stamps_received: true,
-            ..SessionConfig::default()
-        },
+        session: SessionConfig { inflight_max: Some(200), ..SessionConfig::default() },
         ..SinkSettings::default()
     }
 }

@@ -7,12 +7,14 @@ use std::{
 };
 
 use mio::net::TcpStream;
-use tidegate_broker::{CONTROL_BYTES_MAX, ConnectionKey, SLICES_MAX, schedule::LinkState};
+use tidegate_broker::{
+    Broker, CONTROL_BYTES_MAX, ConnectionKey, Delivery, SLICES_MAX, schedule::LinkState,
+};
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::ReasonCode;
 
 use super::{LEFT_BYTES, READ_BYTES, Shard, Stage};
-use crate::mqtt::{bundle, transport::ReadOutcome};
+use crate::mqtt::{bundle, deliveries::Way, transport::ReadOutcome};
 
 /// Reads of one connection in one turn, before others have theirs.
 const READS_MAX: usize = 4;
@@ -214,6 +216,9 @@ impl Shard {
         if !matches!(connection.stage, Stage::Open(open) if open == key) {
             return;
         }
+        if let Some(local) = &connection.listener.local {
+            hand_out(now, &mut self.broker, key, &local.way, &mut self.deliveries);
+        }
         for _ in 0..WRITES_MAX {
             if !connection.transport.is_clear() {
                 match connection.transport.flush() {
@@ -272,6 +277,27 @@ impl Shard {
             Err(error) => self.broke(now, slot, &error),
         }
     }
+}
+
+/// Hands a part of this program the messages that wait for it, if they go out as they are.
+fn hand_out(
+    now: Instant,
+    broker: &mut Broker,
+    key: ConnectionKey,
+    way: &Way,
+    deliveries: &mut Vec<Delivery>,
+) {
+    for _ in 0..WRITES_MAX {
+        broker.take_deliveries(now, key, deliveries);
+        if deliveries.is_empty() {
+            return;
+        }
+        if !way.put(deliveries) {
+            return broker.hold_up_deliveries(key, true);
+        }
+    }
+    // The others first.
+    broker.writable(key);
 }
 
 /// What the kernel knows of a connection.

@@ -320,8 +320,8 @@ impl Shard {
                 let connection = self.slots[slot].as_deref_mut().expect("it was just answered");
                 connection.stage = Stage::Open(key);
                 connection.is_readable = true;
-                if let Some(local) = connection.listener.local {
-                    self.locals.insert(local, slot);
+                if let Some(local) = &connection.listener.local {
+                    self.locals.insert(local.id, slot);
                 }
                 if let Some(at) = connection.expires_at {
                     self.expiring.insert((at, slot), key);

@@ -106,9 +106,9 @@ fn what_waits_has_room_on_disk_and_two_batches_may_be_under_way() {
     assert_eq!((x.session.overflow, x.session.inflight_max), (Overflow::Spill, Some(65_535)));
     assert_eq!(
         (x.session.inflight_bytes_max, y.session.inflight_max),
-        (Some(2 << 20), Some(20_000))
+        (Some(2 << 20), Some(2_000))
     );
-    assert!(x.session.stamps_received && x.client_id.starts_with("sink/x/"));
+    assert!(x.client_id.starts_with("sink/x/"));
     assert!(matches!(y.destination, DestinationSettings::Memory(_)));
 }
 

@@ -1,0 +1,180 @@
+//! Messages on their way from a shard to a part of this program, as they are held, without packets or a socket between.
+//!
+//! What was handed out and not used up is bounded ([`WAITING_BYTES_MAX`], and one turn of the shard beyond it): the rest waits in
+//! the broker, under the session's budget and overflow policy.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tidegate_broker::{Delivery, Shared};
+use tokio::sync::Notify;
+
+use super::{bundle::LocalId, inbox::Inbox, shard::Note};
+
+/// Bytes of messages that were handed out and not used up, beyond which no more are.
+const WAITING_BYTES_MAX: usize = 256 << 10;
+
+/// From the shard to where messages are used up.
+#[derive(Debug, Default)]
+pub(super) struct Way {
+    waiting: Mutex<Waiting>,
+    come: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    deliveries: VecDeque<Delivery>,
+    /// Of those and of what was taken and not used up.
+    bytes: usize,
+    /// The shard was told that there is no room, and is told when there is some.
+    is_full: bool,
+}
+
+impl Way {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands messages out; false if no more are to come until a [`Note::Room`] says so.
+    pub(super) fn put(&self, deliveries: &mut Vec<Delivery>) -> bool {
+        let bytes = deliveries.iter().map(Delivery::bytes).sum::<usize>();
+        let mut waiting = self.waiting();
+        let is_first = waiting.deliveries.is_empty();
+        waiting.bytes += bytes;
+        waiting.deliveries.extend(deliveries.drain(..));
+        waiting.is_full = waiting.bytes >= WAITING_BYTES_MAX;
+        let has_room = !waiting.is_full;
+        drop(waiting);
+        if is_first {
+            self.come.notify_one();
+        }
+        has_room
+    }
+}
+
+/// Where the messages of one session come out.
+#[derive(Debug)]
+pub struct Deliveries {
+    id: LocalId,
+    way: Arc<Way>,
+    inbox: Arc<Inbox<Note>>,
+    taken: VecDeque<Delivery>,
+    /// Of all that was taken last.
+    taken_bytes: usize,
+}
+
+impl Deliveries {
+    pub(super) fn new(
+        id: LocalId,
+        client_id: &str,
+        way: Arc<Way>,
+        shared: &Shared,
+        inboxes: &[Arc<Inbox<Note>>],
+    ) -> Self {
+        let inbox = inboxes[shared.shard_of(client_id)].clone();
+        Self { id, way, inbox, taken: VecDeque::new(), taken_bytes: 0 }
+    }
+
+    /// Waits until [`Deliveries::poll`] may have another one, after it had none.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn come(&self) {
+        self.way.come.notified().await;
+    }
+
+    /// The next message; none for now.
+    pub fn poll(&mut self) -> Option<Delivery> {
+        if self.taken.is_empty() {
+            self.take();
+        }
+        self.taken.pop_front()
+    }
+
+    /// Takes all that waits; what was taken before is used up.
+    fn take(&mut self) {
+        let mut waiting = self.way.waiting();
+        waiting.bytes -= self.taken_bytes;
+        self.taken_bytes = 0;
+        if !waiting.deliveries.is_empty() {
+            // The one's room for the other's.
+            std::mem::swap(&mut waiting.deliveries, &mut self.taken);
+            self.taken_bytes = waiting.bytes;
+        }
+        let has_room = waiting.is_full && waiting.bytes < WAITING_BYTES_MAX / 2;
+        if has_room {
+            waiting.is_full = false;
+        }
+        drop(waiting);
+        if has_room {
+            self.inbox.put([Note::Room(self.id)]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_broker::{Body, Budget, Incoming};
+    use tidegate_message::Instant;
+    use tidegate_wire::mqtt::QoS;
+
+    use super::*;
+    use crate::mqtt::inbox::waker;
+
+    fn delivery(payload: &[u8]) -> Delivery {
+        let incoming = Incoming {
+            topic: &"t".into(),
+            payload: Body::Read(payload),
+            forwarded: &[],
+            qos: QoS::AtMostOnce,
+            retain: false,
+            expires: None,
+            received: Instant::from_nanos(0),
+            publisher: None,
+        };
+        let message = incoming.hold(&Budget::new(1 << 30)).expect("there is room");
+        Delivery { message, qos: QoS::AtMostOnce, packet_id: None, is_repeated: false }
+    }
+
+    #[test]
+    fn what_is_not_used_up_is_bounded_and_the_shard_hears_of_room() {
+        let poll = mio::Poll::new().expect("a poll");
+        let inbox = Arc::new(Inbox::new(waker(&poll, mio::Token(0)).expect("a waker")));
+        let way = Arc::<Way>::default();
+        let mut deliveries = Deliveries {
+            id: LocalId::next(),
+            way: way.clone(),
+            inbox: inbox.clone(),
+            taken: VecDeque::new(),
+            taken_bytes: 0,
+        };
+        let rooms = || {
+            let mut notes = Vec::new();
+            inbox.take(&mut notes);
+            notes.iter().filter(|note| matches!(note, Note::Room(_))).count()
+        };
+        assert!(deliveries.poll().is_none());
+        for round in 0..3 {
+            let (mut put, mut number) = (0, 0_u32);
+            loop {
+                put += 1;
+                let payload = [&number.to_le_bytes()[..], &[0; 9_995]].concat();
+                number += 1;
+                if !way.put(&mut vec![delivery(&payload)]) {
+                    break;
+                }
+            }
+            assert_eq!(put, WAITING_BYTES_MAX.div_ceil(10_000), "round {round}");
+            for number in 0..put as u32 {
+                assert_eq!(rooms(), 0, "all but the last may still be in use");
+                let delivery = deliveries.poll().expect("it was put");
+                let payload = delivery.message.payload.to_contiguous();
+                assert_eq!(payload[..4], number.to_le_bytes());
+            }
+            assert!(deliveries.poll().is_none());
+            assert_eq!(rooms(), 1);
+        }
+    }
+}
