@@ -6,6 +6,7 @@
 mod access;
 mod bounds;
 mod camera;
+mod civil;
 mod code;
 mod instant;
 mod payload;
@@ -20,6 +21,7 @@ pub use bounds::{
     WhenInfeasible,
 };
 pub use camera::{CameraName, CameraNameError, FrameSize, FrameSizeError};
+pub use civil::CivilTime;
 pub use code::Code;
 pub use instant::Instant;
 pub use payload::Payload;

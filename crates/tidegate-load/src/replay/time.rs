@@ -3,6 +3,7 @@
 //! Always true: what is written exactly is read exactly, to the nanosecond.
 
 use clap::ValueEnum;
+use tidegate_message::CivilTime;
 
 /// How times are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -55,7 +56,7 @@ pub(crate) enum TimeFault {
 pub(crate) fn parse(text: &[u8], unit: TimeUnit) -> Result<i64, TimeFault> {
     let text = text.trim_ascii();
     let nanos = match unit {
-        TimeUnit::Iso => calendar(text).ok_or(TimeFault::Form)?,
+        TimeUnit::Iso => CivilTime::parse(text).ok_or(TimeFault::Form)?.nanos,
         _ => decimal(text, unit.nanos())?,
     };
     nanos.try_into().map_err(|_| TimeFault::Range)
@@ -64,7 +65,7 @@ pub(crate) fn parse(text: &[u8], unit: TimeUnit) -> Result<i64, TimeFault> {
 /// How a time is written: a date as it looks, a number by its size, which is that of a time since 1970. Small numbers are seconds.
 pub(crate) fn recognise(text: &[u8]) -> Option<TimeUnit> {
     let text = text.trim_ascii();
-    if calendar(text).is_some() {
+    if CivilTime::parse(text).is_some() {
         return Some(TimeUnit::Iso);
     }
     let whole = decimal(text, 1).ok()?.unsigned_abs();
@@ -131,94 +132,6 @@ fn digits<'a>(rest: &mut &'a [u8]) -> &'a [u8] {
     let (taken, after) = rest.split_at(count);
     *rest = after;
     taken
-}
-
-/// A date, or a date and a time of day with or without seconds and zone.
-fn calendar(text: &[u8]) -> Option<i128> {
-    let mut rest = text;
-    let year = number(&mut rest, 4)?;
-    expect(&mut rest, b'-')?;
-    let month = number(&mut rest, 2)?;
-    expect(&mut rest, b'-')?;
-    let day = number(&mut rest, 2)?;
-    if !(1..=12).contains(&month) || !(1..=days_of(year, month)).contains(&day) {
-        return None;
-    }
-    let midnight = i128::from(days_since_epoch(year, month, day)) * 86_400_000_000_000;
-    if rest.is_empty() {
-        return Some(midnight);
-    }
-    let [b'T' | b't' | b' ', after @ ..] = rest else { return None };
-    rest = after;
-    let hour = number(&mut rest, 2)?;
-    expect(&mut rest, b':')?;
-    let minute = number(&mut rest, 2)?;
-    // A leap second is the first of the next minute.
-    let second = if expect(&mut rest, b':').is_some() { number(&mut rest, 2)? } else { 0 };
-    if hour > 23 || minute > 59 || second > 60 {
-        return None;
-    }
-    let mut nanos = 0;
-    if let [b'.' | b',', after @ ..] = rest {
-        rest = after;
-        let part = digits(&mut rest);
-        if part.is_empty() {
-            return None;
-        }
-        let mut place = 100_000_000;
-        for digit in part.iter().take(9) {
-            nanos += i64::from(digit - b'0') * place;
-            place /= 10;
-        }
-    }
-    let seconds = hour * 3600 + minute * 60 + second - zone_seconds(rest)?;
-    Some(midnight + i128::from(seconds) * 1_000_000_000 + i128::from(nanos))
-}
-
-fn zone_seconds(mut rest: &[u8]) -> Option<i64> {
-    let sign = match rest {
-        [] | [b'Z' | b'z'] => return Some(0),
-        [b'+', ..] => 1,
-        [b'-', ..] => -1,
-        _ => return None,
-    };
-    rest = &rest[1..];
-    let hours = number(&mut rest, 2)?;
-    let _ = expect(&mut rest, b':'); // ISO 8601 has zones without it as well
-    let minutes = if rest.is_empty() { 0 } else { number(&mut rest, 2)? };
-    (rest.is_empty() && hours < 24 && minutes < 60).then_some(sign * (hours * 3600 + minutes * 60))
-}
-
-fn number(rest: &mut &[u8], count: usize) -> Option<i64> {
-    let (taken, after) = rest.split_at_checked(count)?;
-    *rest = after;
-    taken.iter().try_fold(0, |value, byte| {
-        byte.is_ascii_digit().then(|| value * 10 + i64::from(byte - b'0'))
-    })
-}
-
-fn expect(rest: &mut &[u8], byte: u8) -> Option<()> {
-    *rest = rest.strip_prefix(&[byte])?;
-    Some(())
-}
-
-fn days_of(year: i64, month: i64) -> i64 {
-    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    match month {
-        2 => 28 + i64::from(is_leap),
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
-}
-
-/// Days from 1970-01-01, counted in years that begin in March, so that leap days stand at their end.
-fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let month_from_march = (month + 9) % 12;
-    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
-    // 719,468 days lie between 0000-03-01 and 1970-01-01.
-    year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year
-        - 719_468
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_message::Instant;
+use tidegate_message::{CivilTime, Instant};
 
 use crate::config::units;
 
@@ -60,70 +60,13 @@ fn absolute(text: &str) -> Option<Instant> {
             .checked_add(nanos.parse().ok()?)
             .map(Instant::from_nanos);
     }
-    rfc3339(text)
+    civil(text)
 }
 
-/// RFC 3339, section 5.6, without leap seconds.
-fn rfc3339(text: &str) -> Option<Instant> {
-    let number = |range: std::ops::Range<usize>, max: i64| -> Option<i64> {
-        let part = text.get(range).filter(|part| part.bytes().all(|b| b.is_ascii_digit()))?;
-        part.parse().ok().filter(|&number| number <= max)
-    };
-    let mark = |at: usize, among: &str| text.get(at..=at).filter(|mark| among.contains(*mark));
-    let (year, month, day) = (number(0..4, 9999)?, number(5..7, 12)?, number(8..10, 31)?);
-    let (hour, minute, second) = (number(11..13, 23)?, number(14..16, 59)?, number(17..19, 59)?);
-    for (at, among) in [(4, "-"), (7, "-"), (10, "Tt "), (13, ":"), (16, ":")] {
-        mark(at, among)?;
-    }
-    if month == 0 || day == 0 || day > days_of(year, month) {
-        return None;
-    }
-    let mut rest = text.get(19..)?;
-    let mut nanos = 0;
-    if let Some(fraction) = rest.strip_prefix('.') {
-        let digits = fraction.bytes().take_while(u8::is_ascii_digit).count();
-        if digits == 0 || digits > 9 {
-            return None;
-        }
-        nanos = format!("{:0<9}", &fraction[..digits]).parse().ok()?;
-        rest = &fraction[digits..];
-    }
-    let offset_seconds = match rest {
-        "Z" | "z" => 0,
-        _ => {
-            let at = text.len() - rest.len();
-            let sign = if mark(at, "+-")? == "+" { 1 } else { -1 };
-            mark(at + 3, ":")?;
-            if rest.len() != 6 {
-                return None;
-            }
-            sign * (number(at + 1..at + 3, 23)? * 3600 + number(at + 4..at + 6, 59)? * 60)
-        }
-    };
-    let seconds = days_since_epoch(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
-    (seconds - offset_seconds)
-        .checked_mul(1_000_000_000)?
-        .checked_add(nanos)
-        .map(Instant::from_nanos)
-}
-
-fn days_of(year: i64, month: i64) -> i64 {
-    match month {
-        4 | 6 | 9 | 11 => 30,
-        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
-        2 => 28,
-        _ => 31,
-    }
-}
-
-/// Days from 1970-01-01; counted in years that begin in March, so that the leap day is the last.
-fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let month_from_march = (month + 9) % 12;
-    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
-    // 719468 days lie between 0000-03-01 and 1970-01-01.
-    year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year
-        - 719_468
+/// A date and a time of day with its zone: without one, people may mean another than a computer does.
+fn civil(text: &str) -> Option<Instant> {
+    let time = CivilTime::parse(text.as_bytes()).filter(|time| time.has_zone)?;
+    i64::try_from(time.nanos).ok().map(Instant::from_nanos)
 }
 
 /// A text that is no point in time.
