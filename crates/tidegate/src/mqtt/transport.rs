@@ -29,6 +29,8 @@ pub(super) struct Transport {
     staged_sent: usize,
     /// The last has been said.
     has_ended: bool,
+    /// Nothing more can be written to the socket. Said once: the kernel answers it with an event that the socket is writable.
+    is_shut: bool,
 }
 
 /// What a read gave.
@@ -57,7 +59,7 @@ impl Transport {
             }
         };
         let websocket = websocket.then(Box::default);
-        Ok(Self { socket, tls, websocket, staged: Vec::new(), staged_sent: 0, has_ended: false })
+        Ok(Self::on(socket, tls, websocket))
     }
 
     /// The client's end, with TLS if there is whom to trust and the name to look for.
@@ -73,14 +75,23 @@ impl Transport {
                 Some(Box::new(connection))
             }
         };
-        Ok(Self {
+        Ok(Self::on(socket, tls, None))
+    }
+
+    fn on(
+        socket: TcpStream,
+        tls: Option<Box<Connection>>,
+        websocket: Option<Box<WebSocket>>,
+    ) -> Self {
+        Self {
             socket,
             tls,
-            websocket: None,
+            websocket,
             staged: Vec::new(),
             staged_sent: 0,
             has_ended: false,
-        })
+            is_shut: false,
+        }
     }
 
     pub(super) fn socket(&mut self) -> &mut TcpStream {
@@ -246,7 +257,8 @@ impl Transport {
                 tls.send_close_notify();
             }
         }
-        if let Ok(true) = self.flush() {
+        if !self.is_shut && matches!(self.flush(), Ok(true)) {
+            self.is_shut = true;
             let _ = self.socket.shutdown(std::net::Shutdown::Write);
         }
     }
@@ -330,5 +342,42 @@ impl WebSocket {
             encode_close(CloseCode::NORMAL, None, out);
         }
         self.stage = WebSocketStage::Closed;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net, time::Duration};
+
+    use mio::{Events, Interest, Poll, Token};
+
+    use super::*;
+
+    #[test]
+    fn an_ended_transport_rests_until_the_peer_ends_too() {
+        let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let mut transport = Transport::new(TcpStream::from_std(socket), None, false).unwrap();
+        let mut poll = Poll::new().unwrap();
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        poll.registry().register(transport.socket(), Token(0), interest).unwrap();
+        transport.end();
+        let mut events = Events::with_capacity(8);
+        let mut turns = 0;
+        loop {
+            poll.poll(&mut events, Some(Duration::from_millis(200))).unwrap();
+            if events.is_empty() {
+                break;
+            }
+            // What a shard does with a connection that closes and can be written to.
+            transport.end();
+            turns += 1;
+            assert!(turns < 10, "each end calls for the next");
+        }
+        drop(peer);
+        poll.poll(&mut events, Some(Duration::from_secs(5))).unwrap();
+        assert!(!events.is_empty(), "the peer's end is seen");
     }
 }
