@@ -277,21 +277,25 @@ impl Secret {
     fn parse_argon2(text: &str) -> Result<Self, PasswordProblem> {
         let damaged = |_| PasswordProblem::Damaged;
         let phc = PasswordHash::new(text).map_err(damaged)?;
+        // Before `Params`, which multiplies the lanes before it looks at them and so can overflow.
+        for (name, value) in phc.params.iter() {
+            let (what, max) = match name.as_str() {
+                "m" => ("KiB of memory", ARGON2_KIB_MAX),
+                "t" => ("passes", ARGON2_PASSES_MAX),
+                "p" => ("lanes", ARGON2_LANES_MAX),
+                _ => continue,
+            };
+            let value = value.decimal().map_err(damaged)?;
+            if value > max {
+                return Err(PasswordProblem::TooCostly { what, value, max });
+            }
+        }
         let params = Params::try_from(&phc).map_err(damaged)?;
         let (Some(salt), Some(hash)) = (phc.salt, phc.hash) else {
             return Err(PasswordProblem::Damaged);
         };
         if phc.version != Some(Version::V0x13.into()) || hash.len() < 16 {
             return Err(PasswordProblem::Damaged);
-        }
-        for (what, value, max) in [
-            ("KiB of memory", params.m_cost(), ARGON2_KIB_MAX),
-            ("passes", params.t_cost(), ARGON2_PASSES_MAX),
-            ("lanes", params.p_cost(), ARGON2_LANES_MAX),
-        ] {
-            if value > max {
-                return Err(PasswordProblem::TooCostly { what, value, max });
-            }
         }
         let mut bytes = [0; 64];
         let salt = salt.decode_b64(&mut bytes).map_err(damaged)?;
@@ -587,6 +591,8 @@ mod tests {
             (format!("alice:{weak}"), "1000 iterations, and 4096 is the least"),
             (format!("alice:{}", ARGON2.replace("65536", "1048577")), "1048577 KiB of memory"),
             (format!("alice:{}", ARGON2.replace("t=2", "t=65")), "65 passes"),
+            // Eight times as many do not fit into 32 bits.
+            (format!("alice:{}", ARGON2.replace("p=1", "p=1199999994")), "1199999994 lanes"),
             (format!("alice:{}", ARGON2.replace("v=19", "v=16")), "damaged"),
             ("alice:$argon2id$hunter2".to_owned(), "damaged"),
             (format!("bob:{SALTED}"), "\"bob\" stands in an earlier line"),
