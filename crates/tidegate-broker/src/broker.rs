@@ -77,7 +77,6 @@ pub struct Broker {
     pending: Vec<publish::Pending>,
     /// A packet without subscriber-specific parts, encoded once for many subscribers.
     scratch: Vec<u8>,
-    /// What is forwarded of the message at hand with what is added to it.
     /// Whether it was said that there are too many retained messages.
     told_unretained: bool,
     statistics: Statistics,

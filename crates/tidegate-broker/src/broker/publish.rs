@@ -381,8 +381,8 @@ impl Broker {
             let connection = self.connections.get(key);
             let is_over =
                 connection.is_none_or(|connection| connection.drains || connection.is_closing);
-            if is_over && owed.qos > QoS::AtMostOnce {
-                // Nothing may be accepted before what was not (MQTT-4.6.0-5 of 3.1.1).
+            if is_over && owed.packet_id.is_some() {
+                // Nothing may be accepted before what was not (MQTT-4.6.0-5 of 3.1.1); what was handed over comes again.
                 self.statistics.refused += 1;
                 continue;
             }

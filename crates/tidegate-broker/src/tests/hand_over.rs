@@ -167,6 +167,29 @@ fn operators_see_what_is_handed_over_and_it_is_acknowledged_after_them() {
 }
 
 #[test]
+fn behind_what_operators_let_through_and_there_is_no_room_for_nothing_is_accepted() {
+    let config = BrokerConfig { payload_bytes_max: 100_000, ..settings() };
+    each_with(config, |world| {
+        publish::operate(world);
+        let s = world.join(kept("s"));
+        world.subscribe(s, "t", AtLeastOnce);
+        world.cut(s);
+        let live = world.join(v5("live"));
+        world.subscribe(live, "u", AtMostOnce);
+        let p = world.join_with(v5("p"), through());
+        let text = "x".repeat(30_000);
+        let before = [publication(1, "u", AtMostOnce, "before")];
+        let large = (2..20).map(|n| publication(n, "t", AtLeastOnce, &text));
+        let behind = [publication(20, "u", AtMostOnce, "behind")];
+        let all: Vec<_> = before.into_iter().chain(large).chain(behind).collect();
+        world.hand_over(p, &all);
+        assert_eq!(world.end_reason(p), Some(ReasonCode::QUOTA_EXCEEDED));
+        // All from the first that was refused comes again, of whatever QoS.
+        assert_eq!(world.texts(live), ["before"]);
+    });
+}
+
+#[test]
 fn a_publisher_that_acknowledges_through_may_send_packets_too() {
     each(|world| {
         let s = world.join(v5("s"));

@@ -109,11 +109,15 @@ impl Admission for Operator {
 
 pub(super) fn with_operator(test: impl Fn(&mut World)) {
     each(|world| {
-        for shard in &mut world.shards {
-            shard.set_admission(Some(Box::new(Operator)));
-        }
+        operate(world);
         test(world);
     });
+}
+
+pub(super) fn operate(world: &mut World) {
+    for shard in &mut world.shards {
+        shard.set_admission(Some(Box::new(Operator)));
+    }
 }
 
 #[test]
