@@ -35,14 +35,21 @@ fn a_killed_camera_comes_back_to_its_subscriber() {
 #[test]
 fn a_camera_of_another_authority_is_told_so_and_disturbs_nobody() {
     let Some(site) = Site::up() else { return };
-    site.app(async |app: App| {
-        let mut healthy = app.subscribe(|_| {}).await;
-        frame(&mut healthy).await;
-        let (status, said) = site.stranger();
-        assert_eq!(status, Some(exit_status(Code::IDENTITY_REFUSED).into()), "{said}");
-        assert!(said.contains("code: auth.identity.refused"), "{said}");
-        undisturbed(&mut healthy, 20).await;
-        assert_eq!(app.client.cameras().await.expect("the list").len(), 1);
+    std::thread::scope(|scope| {
+        site.app(async |app: App| {
+            let mut healthy = app.subscribe(|_| {}).await;
+            frame(&mut healthy).await;
+            // On a thread of its own: the application takes its frames meanwhile.
+            let stranger = scope.spawn(|| site.stranger());
+            while !stranger.is_finished() {
+                undisturbed(&mut healthy, 1).await;
+            }
+            let (status, said) = stranger.join().expect("its end is seen");
+            assert_eq!(status, Some(exit_status(Code::IDENTITY_REFUSED).into()), "{said}");
+            assert!(said.contains("code: auth.identity.refused"), "{said}");
+            undisturbed(&mut healthy, 20).await;
+            assert_eq!(app.client.cameras().await.expect("the list").len(), 1);
+        });
     });
 }
 
