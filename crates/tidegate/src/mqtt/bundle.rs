@@ -157,9 +157,92 @@ impl Bundle {
     }
 }
 
+/// Packet identifiers that there are: those of messages handed over go round.
+const IDS: u64 = u16::MAX as u64;
+
+/// How far what one connection handed over was acknowledged, where a PUBACK stands for all before it. Fewer messages may be open
+/// than there are identifiers.
+#[derive(Debug, Default)]
+pub struct Exchanges {
+    handed: u64,
+    acknowledged: u64,
+}
+
+/// A PUBACK of what was not handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a PUBACK of what was not handed over, {0}")]
+pub struct Stray(pub PacketId);
+
+impl Exchanges {
+    /// What the next message is acknowledged by.
+    pub fn begin(&mut self) -> PacketId {
+        let id = self.handed % IDS + 1;
+        self.handed += 1;
+        debug_assert!(self.open() < IDS, "an identifier is in use twice");
+        PacketId::new(id as u16).expect("at least 1")
+    }
+
+    /// Messages that were ever handed over.
+    pub fn handed(&self) -> u64 {
+        self.handed
+    }
+
+    /// Those of them that were acknowledged: the first ones.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
+    /// Messages that are not acknowledged.
+    pub fn open(&self) -> u64 {
+        self.handed - self.acknowledged
+    }
+
+    /// A PUBACK came.
+    ///
+    /// # Errors
+    /// [`Stray`].
+    pub fn end(&mut self, id: PacketId) -> Result<(), Stray> {
+        let newly = (u64::from(id.get()) + IDS - self.acknowledged % IDS) % IDS;
+        if newly > self.open() {
+            return Err(Stray(id));
+        }
+        self.acknowledged += newly;
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_acknowledgement_stands_for_all_before_it() {
+        let mut exchanges = Exchanges::default();
+        let id = |number: u16| PacketId::new(number).expect("not zero");
+        assert_eq!(exchanges.end(id(1)), Err(Stray(id(1))));
+        let mut last = id(1);
+        // More than once around.
+        for round in 1..=7_u64 {
+            for _ in 0..20_000 {
+                last = exchanges.begin();
+            }
+            assert_eq!((exchanges.handed(), exchanges.open()), (round * 20_000, 20_000));
+            let middle = (u64::from(last.get()) + IDS - 5_000 - 1) % IDS + 1;
+            exchanges.end(id(middle as u16)).expect("it was handed over");
+            assert_eq!(exchanges.open(), 5_000);
+            exchanges.end(last).expect("it was handed over");
+            // Again says nothing new.
+            exchanges.end(last).expect("it was handed over");
+            assert_eq!((exchanges.acknowledged(), exchanges.open()), (round * 20_000, 0));
+        }
+        let next = id(last.get() % u16::MAX + 1);
+        assert_eq!(exchanges.end(next), Err(Stray(next)));
+        for _ in 1..IDS {
+            last = exchanges.begin();
+        }
+        exchanges.end(last).expect("it was handed over");
+        assert_eq!(exchanges.open(), 0);
+    }
 
     #[test]
     fn what_was_put_in_comes_out() {

@@ -37,6 +37,7 @@ use tidegate_broker::{
 use tidegate_message::{Identity, Instant, Proof, Refusal};
 use tidegate_wire::mqtt::Connect;
 
+use self::open::TOGETHER;
 use super::{
     bundle::{Bundle, LocalEnd, LocalId},
     inbox::Inbox,
@@ -387,8 +388,14 @@ impl Shard {
                 // Whoever is not there any more hears of it by its socket.
                 let Some(&slot) = self.locals.get(&local) else { return };
                 let Some(connection) = self.slots[slot].as_deref_mut() else { return };
+                // Few messages do not wait behind many of others.
+                let goes_at_once = connection.bundles.is_empty() && bundle.len() <= TOGETHER;
                 connection.bundles.push_back(bundle);
-                self.publish_bundles(now, slot);
+                if goes_at_once {
+                    self.publish_bundles(now, slot);
+                } else {
+                    self.queue(slot);
+                }
             }
             Note::Room(local) => {
                 let Some(&slot) = self.locals.get(&local) else { return };

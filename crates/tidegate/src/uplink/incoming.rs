@@ -190,6 +190,11 @@ impl Incoming {
         (is_next || self.given < self.decoded.len(), self.ahead_bytes as u64)
     }
 
+    /// Batches that wait to be read.
+    pub(super) fn batches(&self) -> usize {
+        self.ahead.len()
+    }
+
     /// The place of the next batch, if it is of that epoch.
     fn expected(&self, epoch: u64) -> u64 {
         let goes_on = self.is_begun && epoch == self.decoder.epoch();

@@ -22,9 +22,12 @@ use tidegate_compress::{DecoderConfig, Message};
 use tidegate_message::Code;
 use tidegate_wire::{
     NodeId, Record, UplinkAck, UplinkOpen,
-    mqtt::{Ack, Packet, PacketId, QoS, ReasonCode, put_user_property},
+    mqtt::{Ack, Packet, QoS, ReasonCode, put_user_property},
 };
-use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio::{
+    sync::{Mutex as AsyncMutex, watch},
+    task,
+};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
@@ -36,7 +39,7 @@ use crate::{
     access::Identity,
     link::{self, Link},
     mqtt::{
-        bundle::Bundle,
+        bundle::{Bundle, Exchanges},
         local::{Local, LocalError, LocalOptions},
         server::Connector,
     },
@@ -52,8 +55,10 @@ const ENDPOINTS_OF_NODE_MAX: usize = 16;
 /// handed to it.
 const UNDER_WAY_MAX: u64 = 32 << 10;
 const UNDER_WAY_BYTES_MAX: usize = 4 << 20;
-/// Messages of a batch that are published before room is looked for again.
-const PIECE_MAX: usize = 4 << 10;
+/// Messages of a batch that are published before it is seen whether a critical one has come.
+const PIECE_MAX: usize = 512;
+/// Batches that wait for their turn beside the one at hand; more are taken from the link only while the broker takes none.
+const WAITING_MAX: usize = 4;
 
 /// What receives uplinks in a node.
 #[derive(Debug)]
@@ -348,13 +353,14 @@ impl State {
     }
 
     async fn run(&mut self, link: &Link, acks: &watch::Sender<UplinkAck>) -> Result<(), Ended> {
-        // What the last link left.
-        self.publish_batches()?;
         loop {
-            // While the broker takes no batches they wait here, so that critical messages pass them.
+            // Until the broker takes them, and between their pieces, batches wait here, so that critical messages pass them.
             let (waits, waiting_bytes) = self.incoming.waiting();
             self.reservation.wait(waiting_bytes);
-            let is_full = self.incoming.is_full() || waits && self.reservation.is_full();
+            let goes_on = waits && self.batched.has_room();
+            let is_full = self.incoming.is_full()
+                || waits && self.reservation.is_full()
+                || goes_on && self.incoming.batches() > WAITING_MAX;
             let has_room = self.critical.has_room() && !is_full;
             tokio::select! {
                 biased;
@@ -365,9 +371,17 @@ impl State {
                 turned = self.batched.local.turn(true) => {
                     turned?;
                     self.batched.settle()?;
-                    self.publish_batches()?;
                 }
-                incoming = link.recv(), if has_room => self.receive(incoming?)?,
+                incoming = link.recv(), if has_room => match incoming {
+                    Ok(incoming) => self.receive(incoming)?,
+                    Err(down) => {
+                        while self.publish_piece()? {}
+                        return Err(down.into());
+                    }
+                },
+                () = task::yield_now(), if goes_on => {
+                    self.publish_piece()?;
+                }
             }
             let published = self.published();
             acks.send_if_modified(|last| std::mem::replace(last, published) != published);
@@ -379,7 +393,7 @@ impl State {
             link::Incoming::Bulk { record: Record::SensorBatch(record), body } => {
                 self.incoming.batch(record, body)?;
                 self.batches += 1;
-                self.publish_batches()
+                Ok(())
             }
             link::Incoming::Record(Record::CriticalPart(part)) => {
                 let names = self.incoming.names_messages();
@@ -397,19 +411,19 @@ impl State {
         }
     }
 
-    /// Publishes of the batches that came what there is room for.
-    fn publish_batches(&mut self) -> Result<(), Ended> {
-        let names = self.incoming.names_messages();
-        while self.batched.has_room()
-            && let Some(fresh) = self.incoming.poll(PIECE_MAX)?
-        {
-            self.batched.expect(fresh.first);
-            for message in fresh.iter() {
-                self.batched.publish(message, names)?;
-            }
-            self.batched.hand_over();
+    /// Publishes some messages of the batches that came; false if there are none, or no room for them.
+    fn publish_piece(&mut self) -> Result<bool, Ended> {
+        if !self.batched.has_room() {
+            return Ok(false);
         }
-        Ok(())
+        let names = self.incoming.names_messages();
+        let Some(fresh) = self.incoming.poll(PIECE_MAX)? else { return Ok(false) };
+        self.batched.expect(fresh.first);
+        for message in fresh.iter() {
+            self.batched.publish(message, names)?;
+        }
+        self.batched.hand_over();
+        Ok(true)
     }
 }
 
@@ -422,9 +436,7 @@ struct Publisher {
     /// What was handed over and is not acknowledged, in order.
     under_way: VecDeque<Run>,
     under_way_bytes: usize,
-    /// Messages that were ever put into a bundle, and those of them that were acknowledged.
-    handed: u64,
-    acknowledged: u64,
+    exchanges: Exchanges,
     /// Number of the message that is published next.
     next: u64,
     /// All messages with lower numbers were published, or can never be.
@@ -437,7 +449,7 @@ struct Publisher {
 /// Messages of consecutive numbers that were handed over together.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    /// [`Publisher::handed`] behind its last.
+    /// Messages handed over up to its last.
     handed: u64,
     /// Number behind its last.
     next: u64,
@@ -451,9 +463,6 @@ struct PublishCounts {
     /// Times that something was not let in by the rules.
     refused: u64,
 }
-
-/// Packet identifiers that there are: those of messages handed over go round.
-const IDS: u64 = u16::MAX as u64;
 
 impl Publisher {
     async fn connect(
@@ -485,8 +494,7 @@ impl Publisher {
             bundle: Bundle::default(),
             under_way: VecDeque::new(),
             under_way_bytes: 0,
-            handed: 0,
-            acknowledged: 0,
+            exchanges: Exchanges::default(),
             next: 0,
             published: 0,
             name: String::new(),
@@ -504,8 +512,7 @@ impl Publisher {
     }
 
     fn has_room(&self) -> bool {
-        self.handed - self.acknowledged < UNDER_WAY_MAX
-            && self.under_way_bytes < UNDER_WAY_BYTES_MAX
+        self.exchanges.open() < UNDER_WAY_MAX && self.under_way_bytes < UNDER_WAY_BYTES_MAX
     }
 
     /// The next message has that number.
@@ -521,8 +528,6 @@ impl Publisher {
         let is_unnamed = names && !attributes.is_named();
         let number = self.next;
         self.next += 1;
-        self.handed += 1;
-        let id = (self.handed - 1) % IDS + 1;
         let publication = Publication {
             topic: message.topic,
             payload: message.payload,
@@ -531,7 +536,7 @@ impl Publisher {
             qos: attributes.qos.min(QoS::AtLeastOnce),
             retain: attributes.retain,
             message_expiry: attributes.expiry,
-            id: PacketId::new(id as u16).expect("it is at least 1"),
+            id: self.exchanges.begin(),
         };
         let name = &mut self.name;
         self.bundle.push(&publication, |forwarded| {
@@ -553,7 +558,12 @@ impl Publisher {
             return;
         }
         let (messages, bytes) = (self.bundle.len() as u64, self.bundle.bytes());
-        self.under_way.push_back(Run { handed: self.handed, next: self.next, messages, bytes });
+        self.under_way.push_back(Run {
+            handed: self.exchanges.handed(),
+            next: self.next,
+            messages,
+            bytes,
+        });
         self.under_way_bytes += bytes;
         let room = self.bundle.like();
         self.local.hand_over(std::mem::replace(&mut self.bundle, room));
@@ -562,13 +572,14 @@ impl Publisher {
     /// Takes the broker's answers.
     fn settle(&mut self) -> Result<(), Ended> {
         let taken = self.take_answers();
-        while let Some(run) = self.under_way.pop_front_if(|run| run.handed <= self.acknowledged) {
+        let acknowledged = self.exchanges.acknowledged();
+        while let Some(run) = self.under_way.pop_front_if(|run| run.handed <= acknowledged) {
             self.under_way_bytes -= run.bytes;
             self.published = run.next;
         }
         if let Some(run) = self.under_way.front() {
             // Answers may still be to what came before it.
-            let left = (run.handed - self.acknowledged).min(run.messages);
+            let left = (run.handed - acknowledged).min(run.messages);
             self.published = run.next - left;
         }
         taken
@@ -594,12 +605,9 @@ impl Publisher {
                     tracing::warn!(uplink = self.name, %reason, "message not published; others like it are counted only");
                 }
             }
-            // It stands for all before it; fewer are under way than there are identifiers.
-            let newly = (u64::from(packet_id.get()) + IDS - self.acknowledged % IDS) % IDS;
-            if newly > self.handed - self.acknowledged {
-                return Err(LocalError::Unexpected("a PUBACK for what it was not given").into());
-            }
-            self.acknowledged += newly;
+            self.exchanges
+                .end(packet_id)
+                .map_err(|_| LocalError::Unexpected("a PUBACK for what it was not given"))?;
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::mqtt::{bundle, deliveries::Way, transport::ReadOutcome};
 /// Reads of one connection in one turn, before others have theirs.
 const READS_MAX: usize = 4;
 /// Messages of a bundle that the broker is given at once.
-const TOGETHER: usize = 16;
+pub(super) const TOGETHER: usize = 16;
 /// Bytes of answers that wait for a client before it is read from no more.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Of a packet that is not whole, what each connection may keep beside the node's budget.
