@@ -211,12 +211,16 @@ fn put_fields(codes: &[u8], values: &[i64], texts: &[u8], separator: u8, out: &m
             out.len = len;
             out.copy(texts, at, end);
             (at, len) = (end, out.len);
+            out.bytes[len] = separator;
         } else {
             let value = *values.next().expect("there is one for each such code");
-            let room = out.bytes[len..].first_chunk_mut().expect("there is room for all fields");
-            len = len.wrapping_add(form::format_of(code).print(value, room));
+            let room: &mut [u8; TEXT_MAX] =
+                out.bytes[len..].first_chunk_mut().expect("there is room for all fields");
+            let printed = form::format_of(code).print(value, room);
+            // No number fills its room.
+            room[printed % TEXT_MAX] = separator;
+            len = len.wrapping_add(printed);
         }
-        out.bytes[len] = separator;
         len = len.wrapping_add(1);
     }
     // None after the last.
