@@ -30,6 +30,16 @@ impl Format {
         }
     }
 
+    /// The value of `text[begin..end]`: as [`Format::parse`], and faster where more than a word of `text` follows.
+    #[inline(always)]
+    pub(crate) fn parse_at(self, text: &[u8], begin: usize, end: usize) -> Option<i64> {
+        if end - begin <= WORD {
+            self.parse_word(word(text, begin), end - begin)
+        } else {
+            self.parse_long(&text[begin..end])
+        }
+    }
+
     /// The value of the lowest `len` bytes of `text`, at most [`WORD`]. What is above them is of no meaning.
     ///
     /// All digits at once and without a branch: of the numbers of one field, how many digits each has is hard to foresee.

@@ -3,7 +3,7 @@
 use super::{Encoder, body::put_bytes};
 use crate::{
     form::{self, LENS_MAX, NUMBER, NUMBER_BYTES, Packing},
-    layout::{Cut, Numeral},
+    layout::{self, Cut, Numeral},
     number::{Format, WORD, word},
     schema::{self, NO_SLOT, Predictor, SLOTS_MAX, Schema, Starts},
     varint,
@@ -136,13 +136,12 @@ impl Encoder {
             if place.new_len != place.old_len {
                 scratch.changed.push((slot.field, place.new_len));
             }
-            // Most fields are short decimals that hold, or do not: for these nothing else need be asked.
+            // Most fields are decimals that hold, or do not: for these nothing else need be asked.
+            let (before, after) = (usize::from(place.old), usize::from(place.new));
             if let (Predictor::Hold, Numeral::Decimal(format)) = (slot.predictor, slot.numeral)
-                && place.old_len.max(place.new_len) <= WORD as u8
-                && let Some(value) =
-                    format.parse_word(word(new, usize::from(place.new)), usize::from(place.new_len))
+                && let Some(value) = format.parse_at(new, after, after + usize::from(place.new_len))
                 && let Some(before) =
-                    format.parse_word(word(old, usize::from(place.old)), usize::from(place.old_len))
+                    format.parse_at(old, before, before + usize::from(place.old_len))
             {
                 let delta = varint::zigzag(value.wrapping_sub(before));
                 if delta == 0 {
@@ -353,12 +352,7 @@ fn find_values(
             return false;
         }
         let first = word(new, begin);
-        let mut len = field_len(first, separators);
-        if len == WORD {
-            len = field_len_on(new, begin, separators);
-        }
-        // What stands above a payload's end may look like a separator.
-        len = len.min(new.len() - begin);
+        let len = layout::field_len(new, begin, first, separators);
         if code < NUMBER {
             if len != usize::from(code) || in_common(&texts[..len], &new[begin..][..len]) != len {
                 return false;
@@ -378,30 +372,6 @@ fn find_values(
         begin += len + 1;
     }
     begin == new.len() + 1
-}
-
-/// How many of a word's lowest bytes stand before the first separator; all of them if there is none.
-#[inline]
-fn field_len(word: u64, separators: u64) -> usize {
-    const ONES: u64 = u64::from_le_bytes([1; WORD]);
-    let differs = word ^ separators;
-    // The lowest bit that is set is right: a borrow that would make a false one comes from below.
-    let ends = differs.wrapping_sub(ONES) & !differs & ONES << 7;
-    (ends.trailing_zeros() / 8) as usize
-}
-
-/// The same of a payload from `begin` on, of which the first word has none.
-#[inline]
-fn field_len_on(payload: &[u8], begin: usize, separators: u64) -> usize {
-    let mut at = begin + WORD;
-    while at < payload.len() {
-        let len = field_len(word(payload, at), separators);
-        at += len;
-        if len < WORD {
-            break;
-        }
-    }
-    at - begin
 }
 
 /// Compares two payloads, skeleton and all: finds the slots that differ and those that are not expected to stay.
