@@ -7,7 +7,7 @@
 //!  first five messages   all bytes are dynamic; what never differs becomes static, the rest at most 16 regions
 //!  then                  4-byte key of the topic, 16-bit mask of regions that differ from the last message, those regions
 //!  every nth message     is compared in its static regions: if they hold, n grows by one, up to `max_n`;
-//!                        if not, the stored messages go out in full by the critical queue, and learning begins anew
+//!                        if not, the stored messages go out in full by the critical queue, and what differed is dynamic
 //! ```
 //!
 //! Between two comparisons a change of a static byte goes unseen and the decoder puts the old byte in its place. The encoder stores
@@ -17,7 +17,9 @@
 //!
 //! What the paper leaves open is decided here so: regions with the smallest gaps between them are joined until there are 16; a topic
 //! whose key another topic has is sent in full; `n` begins at 0, comparing every message; a change that was taken back before the
-//! comparison is found as well.
+//! comparison is found as well; after a static byte has changed, what was known to be dynamic stays so, and the message that goes out in
+//! full is all that learning takes. To begin anew with five, as the paper can be read as well, sends most messages of decimals in full for
+//! ever: each new digit undoes what was learned of the others.
 //!
 //! Always true: every message comes out with its topic and, where the topic is kept, its number within it; after [`ComprexEncoder::settle`] and its
 //! corrections each is the message that went in, but for those that are counted as lost.
@@ -115,8 +117,10 @@ struct Entry {
     /// Messages of this topic before the next.
     number: u64,
     last: Vec<u8>,
-    /// Which bytes have differed since learning began.
+    /// Which bytes have differed, until all have or the length changes.
     dynamic: Vec<bool>,
+    /// Whether `dynamic` was learned before, of messages of this length: then one message more is enough.
+    is_known: bool,
     /// Messages that were compared since learning began.
     seen: u32,
     regions: Vec<(u16, u16)>,
@@ -264,6 +268,7 @@ impl Entry {
             number: 1,
             last: payload.to_vec(),
             dynamic: vec![false; payload.len()],
+            is_known: false,
             seen: 1,
             regions: Vec::new(),
             is_learned: false,
@@ -302,24 +307,24 @@ impl Entry {
             self.wait -= 1;
             return;
         }
-        if self.seen == 0 || self.last.len() != payload.len() {
+        if self.seen == 0 && !self.is_known || self.last.len() != payload.len() {
             // Where the length differs, every byte does: what keeps changing it is compared less, like noise.
             self.dynamic.clear();
             self.dynamic.resize(payload.len(), self.seen > 0);
+            self.is_known = false;
         } else {
             counts.comparisons += 1;
-            for ((dynamic, last), byte) in self.dynamic.iter_mut().zip(&self.last).zip(payload) {
-                *dynamic |= last != byte;
-            }
+            note_changes(&mut self.dynamic, &self.last, payload);
         }
         self.last.clear();
         self.last.extend_from_slice(payload);
         self.seen += 1;
-        if self.seen < LEARNED_AFTER {
+        if self.seen < LEARNED_AFTER && !self.is_known {
             return;
         }
         self.seen = 0;
         if self.dynamic.iter().all(|dynamic| *dynamic) {
+            self.is_known = false;
             self.wait = self.retry;
             self.retry = if self.retry >= RETRY_LAST { 0 } else { self.retry * 2 };
             return;
@@ -336,7 +341,7 @@ impl Entry {
         }
     }
 
-    /// Sends again what may be wrong, up to the message `number`; learning begins anew.
+    /// Sends again what may be wrong, up to the message `number`; what differs in it is dynamic from now on.
     fn flush(
         &mut self,
         topic: &[u8],
@@ -348,10 +353,18 @@ impl Entry {
         counts.corrected += stored;
         for (index, payload) in self.stored.chunks_exact(self.last.len().max(1)).enumerate() {
             put_full(critical, topic, number - stored + index as u64, payload);
+            note_changes(&mut self.dynamic, &self.last, payload);
         }
         self.stored.clear();
         self.is_learned = false;
-        (self.seen, self.passed, self.wait) = (0, 0, 0);
+        (self.is_known, self.seen, self.passed, self.wait) = (true, 0, 0, 0);
+    }
+}
+
+/// Notes which bytes differ.
+fn note_changes(dynamic: &mut [bool], last: &[u8], payload: &[u8]) {
+    for ((dynamic, last), byte) in dynamic.iter_mut().zip(last).zip(payload) {
+        *dynamic |= last != byte;
     }
 }
 
@@ -385,11 +398,11 @@ fn put_full(out: &mut Vec<u8>, topic: &[u8], number: u64, payload: &[u8]) {
 
 fn put_parts(out: &mut Vec<u8>, mark: u32, topic: &[u8], number: u64, payload: &[u8]) {
     out.extend_from_slice(&mark.to_le_bytes());
-    varint::put(out, number);
-    for part in [topic, payload] {
-        varint::put(out, part.len() as u64);
-        out.extend_from_slice(part);
+    for value in [number, topic.len() as u64, payload.len() as u64] {
+        varint::put(out, value);
     }
+    out.extend_from_slice(topic);
+    out.extend_from_slice(payload);
 }
 
 /// What a decoder holds at most.
@@ -415,81 +428,103 @@ pub struct ComprexDecoder {
     table: Table,
     /// The entry after that of the last message, which is often that of the next: devices tend to take turns.
     next: usize,
+    /// A message that is being put together.
+    message: Vec<u8>,
 }
 
-/// A topic and its last message, in one block of memory: topic, payload, and room for a word.
+/// A topic and its last message, in one piece of memory.
 #[derive(Debug)]
 struct Known {
     key: u32,
     topic_len: u16,
-    last_len: u16,
     /// Whether there are regions, and how many.
     is_learned: bool,
     count: u8,
     number: u64,
-    block: Vec<u8>,
+    /// Topic and payload, and room for a word.
+    whole: Vec<u8>,
+    /// Where each region begins in the payload, and how long it is.
     regions: [(u16, u16); REGIONS_MAX],
 }
 
 impl Known {
-    fn new(key: u32, topic: &[u8]) -> Self {
+    fn new(key: u32, topic: &[u8], len: usize) -> Self {
+        let mut whole = Vec::with_capacity(len + WORD);
+        whole.extend_from_slice(topic);
         Self {
             key,
             topic_len: topic.len() as u16,
-            last_len: 0,
             is_learned: false,
             count: 0,
             number: 0,
-            block: topic.to_vec(),
+            whole,
             regions: [(0, 0); REGIONS_MAX],
         }
     }
 
     #[inline]
     fn topic(&self) -> &[u8] {
-        &self.block[..usize::from(self.topic_len)]
-    }
-
-    #[inline]
-    fn last(&self) -> &[u8] {
-        &self.block[usize::from(self.topic_len)..][..usize::from(self.last_len)]
+        &self.whole[..usize::from(self.topic_len)]
     }
 
     /// Takes a message in full; no regions are known from then on.
-    fn set(&mut self, number: u64, payload: &[u8]) {
-        self.block.truncate(usize::from(self.topic_len));
-        self.block.extend_from_slice(payload);
-        self.block.extend_from_slice(&[0; WORD]);
-        (self.number, self.last_len, self.is_learned) = (number, payload.len() as u16, false);
+    fn set(&mut self, number: u64, whole: &[u8]) {
+        self.whole.clear();
+        // No room for more: what topics that take turns need then lies close together.
+        self.whole.reserve_exact(whole.len() + WORD);
+        self.whole.extend_from_slice(whole);
+        self.whole.extend_from_slice(&[0; WORD]);
+        (self.number, self.is_learned) = (number, false);
     }
 
-    /// Takes the regions that `mask` names from the front of `bytes`.
+    /// Appends the next message to `log`: the last one, but for the regions that `mask` names, which are at the front of `bytes`.
+    ///
+    /// The last is copied before it is patched, and both are: a copy of memory that was just written in pieces waits for each of them.
     #[inline]
-    fn take(&mut self, mut mask: u16, bytes: &mut &[u8]) -> Result<(), ComprexError> {
-        let last = &mut self.block[usize::from(self.topic_len)..];
+    fn take(
+        &mut self,
+        mut mask: u16,
+        bytes: &mut &[u8],
+        log: &mut Vec<u8>,
+    ) -> Result<(), ComprexError> {
         if u32::from(mask) >> self.count != 0 {
             return Err(ComprexError::Regions);
         }
+        let begin = log.len();
+        log.extend_from_slice(&self.whole);
+        let topic_len = usize::from(self.topic_len);
+        let (new, last) = (&mut log[begin + topic_len..], &mut self.whole[topic_len..]);
         while mask != 0 {
-            let (begin, end) = self.regions[mask.trailing_zeros() as usize];
+            let (begin, len) = self.regions[mask.trailing_zeros() as usize];
             mask &= mask - 1;
-            let (begin, len) = (usize::from(begin), usize::from(end - begin));
-            match (bytes.first_chunk::<WORD>(), last[begin..].first_chunk_mut::<WORD>()) {
-                (Some(from), Some(to)) if len <= WORD => {
-                    // What stands after the region stays.
-                    let told = LOWEST[len];
-                    let word = u64::from_le_bytes(*to) & !told | u64::from_le_bytes(*from) & told;
-                    *to = word.to_le_bytes();
-                    *bytes = &bytes[len..];
-                }
-                _ => {
-                    let (region, rest) =
-                        bytes.split_at_checked(len).ok_or(ComprexError::Truncated)?;
-                    last[begin..begin + len].copy_from_slice(region);
-                    *bytes = rest;
+            let (begin, len) = (usize::from(begin), usize::from(len));
+            let (new, last) = (&mut new[begin..], &mut last[begin..]);
+            if len <= WORD
+                && let Some(from) = bytes.first_chunk()
+                && let Some(to) = new.first_chunk_mut()
+                && let Some(last) = last.first_chunk_mut()
+            {
+                // What stands after the region stays.
+                let told = LOWEST[len];
+                let word = u64::from_le_bytes(*last) & !told | u64::from_le_bytes(*from) & told;
+                (*to, *last) = (word.to_le_bytes(), word.to_le_bytes());
+                *bytes = &bytes[len..];
+                continue;
+            }
+            let (region, rest) = bytes.split_at_checked(len).ok_or(ComprexError::Truncated)?;
+            *bytes = rest;
+            for to in [&mut new[..len], &mut last[..len]] {
+                match (region.first_chunk::<WORD>(), region.last_chunk::<WORD>()) {
+                    // Its two ends, which may overlap.
+                    (Some(first), Some(end)) if len <= 2 * WORD => {
+                        to[..WORD].copy_from_slice(first);
+                        to[len - WORD..].copy_from_slice(end);
+                    }
+                    _ => to.copy_from_slice(region),
                 }
             }
         }
+        log.truncate(log.len() - WORD);
         Ok(())
     }
 }
@@ -518,20 +553,54 @@ impl ComprexDecoder {
     /// [`ComprexError`]: the messages before the damage were given out; the decoder must begin anew with its encoder.
     pub fn decode(
         &mut self,
-        mut batch: &[u8],
+        batch: &[u8],
         mut with: impl FnMut(&[u8], u64, &[u8]),
+    ) -> Result<(), ComprexError> {
+        let mut message = std::mem::take(&mut self.message);
+        let result = self.each(batch, &mut message, |message, topic_len, number| {
+            let (topic, payload) = message.split_at(topic_len);
+            with(topic, number, payload);
+            message.clear();
+        });
+        self.message = message;
+        result
+    }
+
+    /// Appends the messages of a batch to `log`, each its topic and then its payload, and calls `with` once each is there: with the
+    /// length of its topic, its number as [`ComprexDecoder::decode`] tells it, and where it ends in `log`.
+    ///
+    /// A message is copied once, and changed where it then stands.
+    ///
+    /// # Errors
+    ///
+    /// [`ComprexError`]: the messages before the damage are in `log`, and nothing else; the decoder must begin anew with its encoder.
+    pub fn decode_into(
+        &mut self,
+        batch: &[u8],
+        log: &mut Vec<u8>,
+        mut with: impl FnMut(usize, u64, usize),
+    ) -> Result<(), ComprexError> {
+        self.each(batch, log, |log, topic_len, number| with(topic_len, number, log.len()))
+    }
+
+    /// The same, with `log` for `with` to change.
+    #[inline]
+    fn each(
+        &mut self,
+        mut batch: &[u8],
+        log: &mut Vec<u8>,
+        mut with: impl FnMut(&mut Vec<u8>, usize, u64),
     ) -> Result<(), ComprexError> {
         let bytes = &mut batch;
         while !bytes.is_empty() {
             match take_key(bytes)? {
-                FULL => {
-                    let (topic, number, payload) = take_full(bytes)?;
-                    with(topic, number, payload);
-                    self.note(topic, number, payload)?;
-                }
-                UNKEPT => {
-                    let (topic, number, payload) = take_full(bytes)?;
-                    with(topic, number, payload);
+                mark @ (FULL | UNKEPT) => {
+                    let full = Full::take(bytes)?;
+                    log.extend_from_slice(full.whole);
+                    with(log, full.topic_len, full.number);
+                    if mark == FULL {
+                        self.note(&full)?;
+                    }
                 }
                 REGIONS => {
                     let key = take_key(bytes)?;
@@ -547,9 +616,14 @@ impl ComprexDecoder {
                     }
                     let (mask, rest) = bytes.split_first_chunk().ok_or(ComprexError::Truncated)?;
                     *bytes = rest;
-                    known.take(u16::from_le_bytes(*mask), bytes)?;
-                    known.number = known.number.checked_add(1).ok_or(ComprexError::Number)?;
-                    with(known.topic(), known.number, known.last());
+                    let number = known.number.checked_add(1).ok_or(ComprexError::Number)?;
+                    let begin = log.len();
+                    if let Err(error) = known.take(u16::from_le_bytes(*mask), bytes, log) {
+                        log.truncate(begin);
+                        return Err(error);
+                    }
+                    known.number = number;
+                    with(log, usize::from(known.topic_len), number);
                 }
             }
         }
@@ -580,13 +654,15 @@ impl ComprexDecoder {
             if take_key(&mut critical)? != FULL {
                 return Err(ComprexError::Regions);
             }
-            let (topic, number, payload) = take_full(&mut critical)?;
-            with(topic, number, payload);
+            let full = Full::take(&mut critical)?;
+            let (topic, payload) = full.parts();
+            with(topic, full.number, payload);
         }
         Ok(())
     }
 
-    fn note(&mut self, topic: &[u8], number: u64, payload: &[u8]) -> Result<(), ComprexError> {
+    fn note(&mut self, full: &Full<'_>) -> Result<(), ComprexError> {
+        let (topic, _) = full.parts();
         let mut index = self.next;
         if self.entries.get(index).is_none_or(|known| known.topic() != topic) {
             let key = key(topic);
@@ -597,7 +673,7 @@ impl ComprexDecoder {
                 }
                 None => {
                     self.table.insert(key, self.entries.len());
-                    self.entries.push(Known::new(key, topic));
+                    self.entries.push(Known::new(key, topic, full.whole.len()));
                     self.entries.len() - 1
                 }
             };
@@ -605,7 +681,7 @@ impl ComprexDecoder {
         let known = &mut self.entries[index];
         // Of two topics with one key the first has it; the encoder sends the other in full.
         if known.topic() == topic {
-            known.set(number, payload);
+            known.set(full.number, full.whole);
             self.next = index + 1;
         }
         Ok(())
@@ -618,26 +694,39 @@ fn take_key(bytes: &mut &[u8]) -> Result<u32, ComprexError> {
     Ok(u32::from_le_bytes(*key))
 }
 
-fn take_full<'a>(bytes: &mut &'a [u8]) -> Result<(&'a [u8], u64, &'a [u8]), ComprexError> {
-    let number = varint::take(bytes).ok_or(ComprexError::Truncated)?;
-    let mut part = || {
-        let len = varint::take(bytes).ok_or(ComprexError::Truncated)?;
-        let len = usize::try_from(len)
-            .ok()
-            .filter(|len| *len <= BYTES_MAX)
-            .ok_or(ComprexError::Length)?;
-        let (part, rest) = bytes.split_at_checked(len).ok_or(ComprexError::Truncated)?;
+/// A message in full, as it stands in a batch.
+struct Full<'a> {
+    number: u64,
+    topic_len: usize,
+    /// Topic and payload.
+    whole: &'a [u8],
+}
+
+impl<'a> Full<'a> {
+    fn take(bytes: &mut &'a [u8]) -> Result<Self, ComprexError> {
+        let number = varint::take(bytes).ok_or(ComprexError::Truncated)?;
+        let mut len = || {
+            let len = varint::take(bytes).ok_or(ComprexError::Truncated)?;
+            let len = usize::try_from(len).ok().filter(|len| *len <= BYTES_MAX);
+            len.ok_or(ComprexError::Length)
+        };
+        let (topic_len, payload_len) = (len()?, len()?);
+        let (whole, rest) =
+            bytes.split_at_checked(topic_len + payload_len).ok_or(ComprexError::Truncated)?;
         *bytes = rest;
-        Ok(part)
-    };
-    Ok((part()?, number, part()?))
+        Ok(Self { number, topic_len, whole })
+    }
+
+    fn parts(&self) -> (&'a [u8], &'a [u8]) {
+        self.whole.split_at(self.topic_len)
+    }
 }
 
 fn take_regions(bytes: &mut &[u8], count: usize, known: &mut Known) -> Result<(), ComprexError> {
     if count > REGIONS_MAX {
         return Err(ComprexError::Regions);
     }
-    let len = u64::from(known.last_len);
+    let len = (known.whole.len() - usize::from(known.topic_len) - WORD) as u64;
     // None hold until all are taken.
     known.is_learned = false;
     let mut at = 0;
@@ -647,7 +736,7 @@ fn take_regions(bytes: &mut &[u8], count: usize, known: &mut Known) -> Result<()
         if begin < at || end <= begin || end > len {
             return Err(ComprexError::Regions);
         }
-        *place = (begin as u16, end as u16);
+        *place = (begin as u16, (end - begin) as u16);
         at = end;
     }
     (known.is_learned, known.count) = (true, count as u8);

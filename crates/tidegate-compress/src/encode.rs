@@ -33,7 +33,7 @@ use self::{
 };
 use crate::{
     BODY_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGES_MAX, PAYLOAD_BYTES_MAX, TOPIC_BYTES_MAX,
-    batch::{self, Compression, Header, Packer},
+    batch::{self, Checksum, Compression, Header, Packer},
     layout::{Cut, Layout, Numeral},
     schema::Predictor,
     topics::Topics,
@@ -126,7 +126,7 @@ pub struct Encoder {
     packer: Packer,
     messages: u32,
     message_bytes: u32,
-    checksum: u32,
+    checksum: Checksum,
     /// The number after which the next record counts.
     last_number: u32,
     /// The topic that this batch defined last.
@@ -168,7 +168,7 @@ impl Encoder {
             body: Body::default(),
             messages: 0,
             message_bytes: 0,
-            checksum: 0,
+            checksum: Checksum::default(),
             last_number: u32::MAX,
             last_topic: Vec::new(),
             counts: Counts::default(),
@@ -205,11 +205,11 @@ impl Encoder {
                 None => self.define(hash, &message)?,
             }
         }
-        self.checksum = crc32c::crc32c_append(self.checksum, message.topic);
+        self.checksum.add(message.topic);
         if !message.attributes.is_empty() {
-            self.checksum = crc32c::crc32c_append(self.checksum, message.attributes);
+            self.checksum.add(message.attributes);
         }
-        self.checksum = crc32c::crc32c_append(self.checksum, message.payload);
+        self.checksum.add(message.payload);
         self.messages += 1;
         self.message_bytes += bytes;
         if self.topics.state_bytes() > self.config.state_bytes_max {
@@ -377,7 +377,7 @@ impl Encoder {
             messages: self.messages,
             message_bytes: self.message_bytes,
             body_bytes: body.len() as u32,
-            checksum: crc32c::crc32c_append(self.checksum, packed),
+            checksum: self.checksum.with(packed),
             is_columns: self.config.columns,
             packing,
         };
@@ -392,7 +392,8 @@ impl Encoder {
 
     fn clear_batch(&mut self) {
         self.body.clear();
-        (self.messages, self.message_bytes, self.checksum) = (0, 0, 0);
+        self.checksum.clear();
+        (self.messages, self.message_bytes) = (0, 0);
         self.last_number = u32::MAX;
         self.last_topic.clear();
     }

@@ -3,7 +3,7 @@
 //! Nothing is understood beyond that. The bytes between fields, a JSON message's names and braces among them, are the *skeleton*:
 //! they are compared byte for byte, so a payload of any shape comes back as it was.
 
-use crate::number::{Format, TEXT_MAX};
+use crate::number::{Format, TEXT_MAX, WORD, word};
 
 /// Most fields of a payload that is cut; one with more is carried as it stands.
 pub const FIELDS_MAX: usize = 255;
@@ -110,7 +110,10 @@ fn found(payload: &[u8]) -> Layout {
         Some(b'{' | b'[') => return Layout::Json,
         Some(_) => {}
     }
-    if payload.iter().any(|byte| byte.is_ascii_control() && !byte.is_ascii_whitespace()) {
+    // All of them, though the first would do: many are then looked at at once.
+    let is_odd =
+        |byte: u8| (byte < b' ') & !matches!(byte, b'\t' | b'\n' | 0x0c | b'\r') | (byte == 0x7f);
+    if payload.iter().fold(false, |odd, byte| odd | is_odd(*byte)) {
         return Layout::Opaque;
     }
     if has(b'=') && has(b' ') {
@@ -140,16 +143,20 @@ impl Cut {
         gaps.clear();
         match self {
             Self::Csv(separator) => {
-                gaps.push(0);
-                for field in payload.split(|byte| byte == separator) {
-                    let Ok(len) = u8::try_from(field.len()) else { return false };
+                let separators = u64::from_le_bytes([*separator; WORD]);
+                let mut begin = 0;
+                while begin <= payload.len() {
+                    let len = field_len(payload, begin, word(payload, begin), separators);
+                    begin += len + 1;
+                    let Ok(len) = u8::try_from(len) else { return false };
                     lens.push(len);
-                    gaps.push(1);
                     if lens.len() > FIELDS_MAX {
                         return false;
                     }
                 }
-                *gaps.last_mut().expect("a gap was put before the first field") = 0;
+                gaps.push(0);
+                gaps.resize(lens.len(), 1);
+                gaps.push(0);
                 true
             }
             Self::Runs(runs) => {
@@ -184,7 +191,10 @@ impl Cut {
     #[inline]
     pub(crate) fn end(&self, payload: &[u8], start: usize, at: usize, field: usize) -> usize {
         match self {
-            Self::Csv(separator) => at + run(&payload[at..], |byte| byte != *separator),
+            Self::Csv(separator) => {
+                let separators = u64::from_le_bytes([*separator; WORD]);
+                at + field_len(payload, at, word(payload, at), separators)
+            }
             Self::Runs(runs) => at + run(&payload[at..], |byte| !runs.separates(byte)),
             Self::Binary(fields) => start + usize::from(fields[field].width),
         }
@@ -197,6 +207,35 @@ impl Cut {
             Self::Csv(_) | Self::Runs(_) => None,
         }
     }
+}
+
+/// How long the field of a CSV payload is that begins at `begin`, of which `first` is the [`word`] there.
+#[inline]
+pub(crate) fn field_len(payload: &[u8], begin: usize, first: u64, separators: u64) -> usize {
+    let mut len = bytes_before(first, separators);
+    if len == WORD {
+        let mut at = begin + WORD;
+        while at < payload.len() {
+            let more = bytes_before(word(payload, at), separators);
+            at += more;
+            if more < WORD {
+                break;
+            }
+        }
+        len = at - begin;
+    }
+    // What stands above the payload's end may look like a separator.
+    len.min(payload.len() - begin)
+}
+
+/// How many of a word's lowest bytes stand before the first that is as those of `others`; all of them if there is none.
+#[inline]
+fn bytes_before(word: u64, others: u64) -> usize {
+    const ONES: u64 = u64::from_le_bytes([1; WORD]);
+    let differs = word ^ others;
+    // The lowest bit that is set is right: a borrow that would make a false one comes from below.
+    let found = differs.wrapping_sub(ONES) & !differs & ONES << 7;
+    (found.trailing_zeros() / 8) as usize
 }
 
 #[inline]

@@ -30,43 +30,55 @@ impl Format {
         }
     }
 
+    /// The value of `text[begin..end]`: as [`Format::parse`], and faster where more than a word of `text` follows.
+    #[inline(always)]
+    pub(crate) fn parse_at(self, text: &[u8], begin: usize, end: usize) -> Option<i64> {
+        if end - begin <= WORD {
+            self.parse_word(word(text, begin), end - begin)
+        } else {
+            self.parse_long(&text[begin..end])
+        }
+    }
+
     /// The value of the lowest `len` bytes of `text`, at most [`WORD`]. What is above them is of no meaning.
     ///
     /// All digits at once and without a branch: of the numbers of one field, how many digits each has is hard to foresee.
-    #[inline]
+    #[inline(always)] // In a row of numbers, what is the same for all is then found once.
     pub(crate) fn parse_word(self, text: u64, len: usize) -> Option<i64> {
         let negative = u64::from((text as u8 == b'-') & (len > 0));
-        let len = (len as u64).wrapping_sub(negative);
-        let used = LOWEST[len as usize % LOWEST.len()];
-        let text = text.wrapping_shr(8 * negative as u32) & used;
-        // The lowest bit that is found is that of the first point, or of the end: a borrow that would make a false one comes from below.
-        let differs = text ^ POINTS;
-        let found = (differs.wrapping_sub(ONES) & !differs | !used) & HIGHS;
+        let unsigned = (len as u64).wrapping_sub(negative);
+        // The value of each digit; zeros above the text, so that digits that it lacks there are zeros as well.
+        let used = LOWEST[unsigned as usize % LOWEST.len()];
+        let values = (text.wrapping_shr(8 * negative as u32) ^ ZEROS) & used;
+        // The lowest bit that is found is that of the first point: a borrow that would make a false one comes from below.
+        let differs = values ^ (POINTS ^ ZEROS);
+        let found = differs.wrapping_sub(ONES) & !differs & HIGHS;
         let before = ((found & found.wrapping_neg()) >> 7).wrapping_sub(1);
-        let whole = u64::from(found.trailing_zeros() / 8);
-        let has_point = u64::from(whole < len);
-        let given = len.wrapping_sub(whole).wrapping_sub(has_point);
+        let has_point = u64::from(found != 0);
+        let whole = u64::from(found.trailing_zeros() / 8).min(unsigned);
+        let given = unsigned.wrapping_sub(whole).wrapping_sub(has_point);
         // What stands after the point moves up into its place.
-        let joined = text & before | text >> 8 & !before;
-        let digits = joined ^ ZEROS & LOWEST[whole.wrapping_add(given) as usize % LOWEST.len()];
-        let are_digits = (digits.wrapping_add(ONES * 0x76) | digits) & HIGHS == 0;
+        let digits = values & before | values >> 8 & !before;
         let decimals = u64::from(self.decimals);
         if whole.wrapping_add(decimals) > WORD as u64 {
-            let signed = text << (8 * negative) | (negative * u64::from(b'-'));
-            return self.parse_long(&signed.to_le_bytes()[..(len + negative) as usize]);
+            return self.parse_long(&text.to_le_bytes()[..len]);
         }
-        let last = text.wrapping_shr((len as u32).wrapping_sub(1).wrapping_mul(8)) as u8;
         let fits = if self.trimmed {
-            (given <= decimals) & ((has_point == 0) | ((given > 0) & (last != b'0')))
+            let last = values.wrapping_shr((unsigned as u32).wrapping_sub(1).wrapping_mul(8));
+            (given <= decimals) & ((has_point == 0) | ((given > 0) & (last != 0)))
         } else {
             (given == decimals) & (has_point == u64::from(decimals > 0))
         };
-        let is_canonical = fits & are_digits & (whole > 0) & ((whole == 1) | (digits as u8 != 0));
+        let are_digits = (digits.wrapping_add(ONES * 0x76) | digits) & HIGHS == 0;
         // As many zeros before them that there are eight; those after them are there already.
         let eight =
             digits.wrapping_shl(64u32.wrapping_sub(8 * (whole.wrapping_add(decimals)) as u32));
         let value = value_of(eight) as i64;
-        let is_canonical = is_canonical & ((negative == 0) | (value != 0));
+        let is_canonical = fits
+            & are_digits
+            & (whole > 0)
+            & ((whole == 1) | (digits as u8 != 0))
+            & ((negative == 0) | (value != 0));
         is_canonical.then_some((value ^ -(negative as i64)).wrapping_add(negative as i64))
     }
 
@@ -180,21 +192,23 @@ impl Format {
     fn print_short(self, magnitude: u64, negative: bool, out: &mut [u8; TEXT_MAX]) -> usize {
         let decimals = u32::from(self.decimals);
         let digits = eight_digits(magnitude);
+        // The digit before the point is written even if it is a zero: this bit keeps it from being counted as one of those that are not.
+        let counted = digits | 0x80 << (8 * 7u32.wrapping_sub(decimals) % 64);
         // Bytes before the first digit, and zeros after the last.
-        let lead = (digits.trailing_zeros() / 8).min(7 - decimals);
-        let zeros = if self.trimmed { (digits.leading_zeros() / 8).min(decimals) } else { 0 };
-        let part = decimals - zeros;
+        let lead = counted.trailing_zeros() / 8;
+        let zeros = counted.leading_zeros() / 8 * u32::from(self.trimmed);
+        let part = decimals.wrapping_sub(zeros);
         let text = digits | ZEROS;
         let sign = usize::from(negative);
-        let point = sign + (8 - decimals - lead) as usize;
+        let point = sign.wrapping_add(8u32.wrapping_sub(decimals).wrapping_sub(lead) as usize);
         // The lengths are below 16; that this is said spares their comparison with the end.
         let mut put =
             |at: usize, word: u64| out[at % 16..][..8].copy_from_slice(&word.to_le_bytes());
         put(0, u64::from(b'-'));
-        put(sign, text >> (8 * lead));
+        put(sign, text.wrapping_shr(8 * lead));
         put(point, u64::from(b'.'));
-        put(point + 1, text >> (8 * (7 - decimals)) >> 8);
-        point + (part + u32::from(part > 0)) as usize
+        put(point.wrapping_add(1), text.wrapping_shr(8 * 7u32.wrapping_sub(decimals)) >> 8);
+        point.wrapping_add(part.wrapping_add(u32::from(part > 0)) as usize)
     }
 
     /// The format in which both texts are numbers, if there is one: fixed decimals where both have as many, trimmed ones where

@@ -1,6 +1,6 @@
 //! Which predictor would have cost least, found by looking at a few messages of a schema.
 //!
-//! Every [`PERIOD`]th message is compared with the one before it and with its topic's last: what would each predictor have cost? The
+//! One message of every [`PERIOD`] is compared with the one before it and with its topic's last: what would each predictor have cost? The
 //! decoder is told of a change by a record, so it needs to know nothing of this.
 
 use crate::{
@@ -8,8 +8,11 @@ use crate::{
     varint,
 };
 
-/// Messages from one look to the next.
+/// Messages from one look to the next, as long as it is not settled which predictors are best …
 const PERIOD: u32 = 32;
+
+/// … and at most, where the same ones have been best for long.
+const PERIOD_MAX: u32 = 8 * PERIOD;
 
 /// Looks after which a verdict is given.
 const LOOKS: u32 = 8;
@@ -18,10 +21,18 @@ const LOOKS: u32 = 8;
 const MARGIN: u32 = 1;
 
 /// What was seen of a schema's slots.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Probe {
     messages: u32,
+    /// Messages from one look to the next, a power of two.
+    period: u32,
     slots: Vec<Seen>,
+}
+
+impl Default for Probe {
+    fn default() -> Self {
+        Self { messages: 0, period: PERIOD, slots: Vec::new() }
+    }
 }
 
 /// What was seen of a slot.
@@ -39,13 +50,14 @@ struct Seen {
 impl Probe {
     pub(crate) fn add_slot(&mut self, number: usize) {
         self.slots.insert(number, Seen::default());
+        self.period = PERIOD;
     }
 
     /// Whether the next message is none to look at; then it is counted.
     #[inline]
     pub(crate) fn passes(&mut self) -> bool {
         let next = self.messages.wrapping_add(1);
-        let passes = next % PERIOD > 1;
+        let passes = next & (self.period - 1) > 1;
         if passes {
             self.messages = next;
         }
@@ -64,7 +76,7 @@ impl Probe {
         changed: &[(u8, u8)],
     ) -> Option<(u8, Predictor)> {
         self.messages = self.messages.wrapping_add(1);
-        match self.messages % PERIOD {
+        match self.messages & (self.period - 1) {
             0 => self.remember(schema, old, lens, new, changed),
             1 => return self.compare(schema, old, lens, new, changed),
             _ => {}
@@ -102,6 +114,7 @@ impl Probe {
         changed: &[(u8, u8)],
     ) -> Option<(u8, Predictor)> {
         let mut better = None;
+        let mut is_settled = false;
         each_slot(schema, old, lens, new, changed, |number, old, new| {
             let slot = &schema.slots[number];
             let seen = &mut self.slots[number];
@@ -131,8 +144,14 @@ impl Probe {
                 // What was is worth less than what is.
                 seen.costs = seen.costs.map(|cost| cost / 2);
                 seen.looks /= 2;
+                is_settled = true;
             }
         });
+        if better.is_some() {
+            self.period = PERIOD;
+        } else if is_settled {
+            self.period = (2 * self.period).min(PERIOD_MAX);
+        }
         better
     }
 }
@@ -175,5 +194,46 @@ fn each_slot(
         }
         old_at += old_len;
         new_at += new_len;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{layout::Cut, layout::Numeral, number::Format};
+
+    /// Shows a probe messages of one field, by what `value` has it be; returns at which of them it wanted another predictor.
+    fn shown(
+        probe: &mut Probe,
+        schema: &Schema,
+        messages: u32,
+        value: impl Fn(u32) -> u32,
+    ) -> Option<(u32, Predictor)> {
+        // Topics take turns, ten of them: the last value of each was ten messages ago.
+        (10..messages).find_map(|n| {
+            let (old, new) = (value(n - 10).to_string(), value(n).to_string());
+            let lens = [old.len() as u8];
+            let changed = [(0, new.len() as u8)];
+            let better = probe.look(schema, old.as_bytes(), &lens, new.as_bytes(), &changed);
+            better.map(|(_, predictor)| (n, predictor))
+        })
+    }
+
+    #[test]
+    fn what_is_settled_is_looked_at_less_and_changes_all_the_same() {
+        let mut schema = Schema::new(Cut::Csv(b','), vec![0, 0].into());
+        let numeral = Numeral::Decimal(Format { decimals: 0, trimmed: false });
+        schema.set_slot(0, numeral, Predictor::Hold);
+        let mut probe = Probe::default();
+        probe.add_slot(0);
+        let noise = |n: u32| crate::topics::hash(1, &n.to_le_bytes()) as u32 >> 16;
+        assert_eq!(shown(&mut probe, &schema, 100_000, noise), None);
+        assert_eq!(probe.period, PERIOD_MAX);
+        // From now on all topics have one value.
+        let (at, better) = shown(&mut probe, &schema, 100_000, |n| noise(n / 10))
+            .expect("the stream's value is better");
+        assert_eq!(better, Predictor::Stream);
+        assert!(at < 40 * PERIOD_MAX, "{at}");
+        assert_eq!(probe.period, PERIOD);
     }
 }

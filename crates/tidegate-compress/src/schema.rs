@@ -45,6 +45,8 @@ pub(crate) struct Schema {
     pub(crate) watched_mask: u64,
     /// Slots of decimal numbers.
     pub(crate) ranks: u8,
+    /// The slots of decimal numbers, in their order.
+    slots_by_rank: Vec<u8>,
     /// With which code each field is packed that is a number, 0 for the others.
     codes: Box<[u8]>,
     /// The bits of decimal slots that hold.
@@ -182,6 +184,7 @@ impl Schema {
             watched: Vec::new(),
             watched_mask: 0,
             ranks: 0,
+            slots_by_rank: Vec::new(),
             codes: vec![0; fields].into(),
             held_mask: 0,
             density: Density::default(),
@@ -208,11 +211,18 @@ impl Schema {
         &self.slot_of
     }
 
+    /// The numbers of the slots of decimal numbers, in the order of their ranks.
+    #[inline]
+    pub(crate) fn slots_by_rank(&self) -> &[u8] {
+        &self.slots_by_rank
+    }
+
     /// Whether a payload that was packed with `codes` has its numbers where slots are for them now, and in their formats.
     #[inline]
     pub(crate) fn fits(&self, codes: &[u8]) -> bool {
-        let fits = |(&code, &own): (&u8, &u8)| code == own || (own == 0 && code < NUMBER);
-        codes.iter().zip(&self.codes).all(fits)
+        let fits = |(&code, &own): (&u8, &u8)| (code == own) | ((own == 0) & (code < NUMBER));
+        // All of them, though the first that does not fit would do: many are then compared at once.
+        codes.iter().zip(&self.codes).fold(true, |all, codes| all & fits(codes))
     }
 
     /// Whether payloads are better packed than kept as text: where most numbers change each time.
@@ -248,6 +258,7 @@ impl Schema {
         }
         self.watched.clear();
         (self.watched_mask, self.held_mask) = (0, 0);
+        self.slots_by_rank.clear();
         let mut rank = 0;
         for (number, slot) in self.slots.iter_mut().enumerate() {
             slot.rank = NO_SLOT;
@@ -256,6 +267,7 @@ impl Schema {
                 self.codes[usize::from(slot.field)] = form::code(format);
                 slot.rank = rank;
                 rank += 1;
+                self.slots_by_rank.push(number as u8);
             }
             self.slot_of[usize::from(slot.field)] = number as u8;
             if slot.predictor != Predictor::Hold {

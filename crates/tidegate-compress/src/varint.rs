@@ -1,7 +1,7 @@
 //! Integers in as few bytes as they need: seven bits a byte, the lowest first (LEB128), signs folded into the lowest bit.
 
 /// Most bytes of one integer.
-const BYTES_MAX: u32 = 10;
+pub(crate) const BYTES_MAX: usize = 10;
 
 /// Appends `value`.
 #[inline]
@@ -13,8 +13,30 @@ pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Takes an integer from the front of `bytes`; `None` if they end within it or it does not fit 64 bits.
+/// Writes `value` at `at`, and nothing if it is zero; returns where it ends. What stands in the byte after it has no meaning then.
 #[inline]
+pub(crate) fn put_at(out: &mut [u8], at: usize, value: u64) -> usize {
+    if value >= 1 << 14 {
+        return put_long_at(out, at, value);
+    }
+    // Which of the three lengths it is, is hard to foresee, so that nothing depends on it.
+    let has_second = u16::from(value >= 0x80);
+    let both = (value & 0x7f | (value >> 7) << 8) as u16 | has_second << 7;
+    out[at..at + 2].copy_from_slice(&both.to_le_bytes());
+    at + usize::from(value > 0) + usize::from(has_second)
+}
+
+fn put_long_at(out: &mut [u8], mut at: usize, mut value: u64) -> usize {
+    while value >= 0x80 {
+        out[at] = value as u8 | 0x80;
+        (value, at) = (value >> 7, at + 1);
+    }
+    out[at] = value as u8;
+    at + 1
+}
+
+/// Takes an integer from the front of `bytes`; `None` if they end within it or it does not fit 64 bits.
+#[inline(always)] // Else its result goes by way of memory.
 pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
     let (&first, rest) = bytes.split_first()?;
     *bytes = rest;
@@ -29,12 +51,13 @@ pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
     take_more(bytes, u64::from(first & 0x7f))
 }
 
+#[cold]
 fn take_more(bytes: &mut &[u8], mut value: u64) -> Option<u64> {
-    for index in 1..BYTES_MAX {
+    for index in 1..BYTES_MAX as u32 {
         let (&byte, rest) = bytes.split_first()?;
         *bytes = rest;
         // The tenth byte holds the 64th bit and nothing else.
-        if index == BYTES_MAX - 1 && byte > 1 {
+        if index == BYTES_MAX as u32 - 1 && byte > 1 {
             return None;
         }
         value |= u64::from(byte & 0x7f) << (7 * index);
@@ -79,6 +102,10 @@ mod tests {
             let mut rest = out.as_slice();
             assert_eq!(take(&mut rest), Some(value));
             assert!(rest.is_empty());
+            let mut line = [0xff; 3 + BYTES_MAX];
+            let end = put_at(&mut line, 3, value);
+            let written: &[u8] = if value == 0 { &[] } else { &out };
+            assert_eq!(&line[3..end], written, "{value}");
         }
     }
 

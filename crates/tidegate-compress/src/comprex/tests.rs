@@ -130,6 +130,88 @@ fn a_topic_without_static_bytes_is_compared_less_and_in_the_end_never() {
 }
 
 #[test]
+fn what_once_changed_stays_dynamic() {
+    // Each new digit shows a static byte to be none, and none of the others to be static.
+    let messages: Vec<_> =
+        (0..3000_u32).map(|n| (b"count".to_vec(), format!("count={n:06}").into_bytes())).collect();
+    let config = ComprexConfig { max_n: 0, ..ComprexConfig::default() };
+    let (came, counts, _) = through(config, &messages);
+    assert_eq!(came, by_topic(&messages));
+    // Five that teach, and one for each digit but the last.
+    assert_eq!((counts.full, counts.corrected), (8, 0), "{counts:?}");
+}
+
+#[test]
+fn a_topic_whose_length_has_changed_is_learned_from_the_beginning() {
+    let text = |n: u8, len: usize| (b"text".to_vec(), [vec![b'x'; len], vec![n]].concat());
+    let mut messages: Vec<_> = (0..20).map(|n| text(n, 5)).collect();
+    messages.extend((0..20).map(|n| text(n, 6)));
+    let (came, counts, _) = through(ComprexConfig::default(), &messages);
+    assert_eq!(came, by_topic(&messages));
+    assert_eq!((counts.full, counts.compressed), (10, 30), "{counts:?}");
+}
+
+#[test]
+fn a_log_gets_what_is_given_out() {
+    for kind in Workload::ALL {
+        let messages = workload(kind, Form::Fixed, 3000);
+        let mut encoder = ComprexEncoder::new(ComprexConfig::default());
+        let mut batches: Vec<_> = messages
+            .iter()
+            .filter_map(|(topic, payload)| encoder.push(topic, payload).unwrap())
+            .collect();
+        batches.push(encoder.finish());
+        let (mut one, mut other) = (ComprexDecoder::new(), ComprexDecoder::new());
+        let (mut expected, mut told, mut log) = (Vec::new(), Vec::new(), b"before".to_vec());
+        let mut ends = Vec::new();
+        for batch in &batches {
+            one.decode(batch, |topic, number, payload| {
+                expected.push((topic.to_vec(), number, payload.to_vec()));
+            })
+            .unwrap();
+            other
+                .decode_into(batch, &mut log, |topic_len, number, end| {
+                    told.push((topic_len, number));
+                    ends.push(end);
+                })
+                .unwrap();
+        }
+        let mut begin = b"before".len();
+        let came = told.into_iter().zip(ends).map(|((topic_len, number), end)| {
+            let (topic, payload) = log[begin..end].split_at(topic_len);
+            begin = end;
+            (topic.to_vec(), number, payload.to_vec())
+        });
+        assert!(came.eq(expected), "{kind}");
+    }
+}
+
+#[test]
+fn what_ends_early_leaves_a_log_with_whole_messages() {
+    let messages: Vec<_> = (0..7_u8)
+        .map(|n| (b"a".to_vec(), [&[n, 9, n, n][..], &[n; 12], &[9], &[n; 30], &[9]].concat()))
+        .collect();
+    let mut encoder = ComprexEncoder::new(ComprexConfig::default());
+    for (topic, payload) in &messages {
+        encoder.push(topic, payload).unwrap();
+    }
+    let batch = encoder.finish();
+    for len in 0..=batch.len() {
+        let (mut log, mut end_of_last, mut count) = (Vec::new(), 0, 0);
+        let result = ComprexDecoder::new().decode_into(&batch[..len], &mut log, |_, _, end| {
+            (end_of_last, count) = (end, count + 1);
+        });
+        assert_eq!(log.len(), end_of_last, "{len}");
+        let expected: Vec<u8> = messages[..count]
+            .iter()
+            .flat_map(|(topic, payload)| [topic.as_slice(), payload].concat())
+            .collect();
+        assert_eq!(log, expected, "{len}");
+        assert!(result.is_ok() || len < batch.len());
+    }
+}
+
+#[test]
 fn two_topics_with_one_key_are_told_apart() {
     let (one, other) = collision();
     assert_eq!(key(&one), key(&other));
@@ -248,6 +330,7 @@ proptest! {
         let mut decoder = ComprexDecoder::new();
         for batch in batches {
             let _ = decoder.decode(&batch, |_, _, _| {});
+            let _ = decoder.decode_into(&batch, &mut Vec::new(), |_, _, _| {});
             let _ = decoder.correct(&batch, |_, _, _| {});
         }
     }

@@ -9,7 +9,7 @@ use crate::{
     form::{self, Form, LENS_MAX, NUMBER, NUMBER_BYTES, Packing},
     kept::{BLOCK_STEP, Kept},
     layout::{Cut, FIELD_BYTES_MAX, Numeral},
-    number::{TEXT_MAX, WORD, word},
+    number::TEXT_MAX,
     schema::{self, Predictor, SLOTS_MAX, Schema, Slot, Starts, Token, take_token},
     varint,
 };
@@ -211,12 +211,16 @@ fn put_fields(codes: &[u8], values: &[i64], texts: &[u8], separator: u8, out: &m
             out.len = len;
             out.copy(texts, at, end);
             (at, len) = (end, out.len);
+            out.bytes[len] = separator;
         } else {
             let value = *values.next().expect("there is one for each such code");
-            let room = out.bytes[len..].first_chunk_mut().expect("there is room for all fields");
-            len = len.wrapping_add(form::format_of(code).print(value, room));
+            let room: &mut [u8; TEXT_MAX] =
+                out.bytes[len..].first_chunk_mut().expect("there is room for all fields");
+            let printed = form::format_of(code).print(value, room);
+            // No number fills its room.
+            room[printed % TEXT_MAX] = separator;
+            len = len.wrapping_add(printed);
         }
-        out.bytes[len] = separator;
         len = len.wrapping_add(1);
     }
     // None after the last.
@@ -275,18 +279,17 @@ fn fields(
         out.copy(old, copied, begin);
         copied = end;
         let at = out.len;
-        // Most fields are short decimals that hold, or do not: for these nothing else need be asked.
+        // Most fields are decimals that hold, or do not: for these nothing else need be asked.
         if slot.predictor == Predictor::Hold
-            && usize::from(*len) <= WORD
             && let Numeral::Decimal(format) = slot.numeral
-            && let Some(value) = format.parse_word(word(old, begin), usize::from(*len))
+            && let Some(value) = format.parse_at(old, begin, end)
         {
             let token = match &mut body.columns {
                 None => take_token(&mut records, Some(value)),
                 Some(columns) => columns.get_mut(number).and_then(|it| take_token(it, Some(value))),
             };
             match token {
-                Some(Token::Value(value)) => out.print(slot.numeral, value),
+                Some(Token::Value(value)) => out.print(Numeral::Decimal(format), value),
                 Some(Token::Text(text)) => out.copy(text, 0, text.len()),
                 None => return Err(DecodeError::Record { what: "a token" }),
             }
@@ -365,19 +368,13 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     /// Appends `from[begin..end]`.
-    #[inline]
+    #[inline(always)] // Most parts are short, and the call would be half of what they cost.
     fn copy(&mut self, from: &[u8], begin: usize, end: usize) {
-        let (mut at, mut to) = (begin, self.len);
+        let to = self.len;
         self.len += end - begin;
-        loop {
-            match (from[at..].first_chunk::<STEP>(), self.bytes[to..].first_chunk_mut::<STEP>()) {
-                (Some(from), Some(to)) => *to = *from,
-                _ => return self.bytes[to..to + end - at].copy_from_slice(&from[at..end]),
-            }
-            (at, to) = (at + STEP, to + STEP);
-            if at >= end {
-                return;
-            }
+        match (from[begin..].first_chunk::<STEP>(), self.bytes[to..].first_chunk_mut::<STEP>()) {
+            (Some(from), Some(to)) if end - begin <= STEP => *to = *from,
+            _ => copy_on(&from[begin..], &mut self.bytes[to..], end - begin),
         }
     }
 
@@ -386,5 +383,18 @@ impl Writer<'_> {
     fn print(&mut self, numeral: Numeral, value: i64) {
         let to = self.bytes[self.len..].first_chunk_mut::<TEXT_MAX>();
         self.len += numeral.print(value, to.expect("there is room for all slots"));
+    }
+}
+
+/// Copies `len` bytes, in steps as long as there is room for them.
+#[inline(never)]
+fn copy_on(from: &[u8], to: &mut [u8], len: usize) {
+    let mut at = 0;
+    while at < len {
+        match (from[at..].first_chunk::<STEP>(), to[at..].first_chunk_mut::<STEP>()) {
+            (Some(from), Some(to)) => *to = *from,
+            _ => return to[at..len].copy_from_slice(&from[at..len]),
+        }
+        at += STEP;
     }
 }

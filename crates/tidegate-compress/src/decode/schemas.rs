@@ -121,28 +121,30 @@ pub(super) fn take_against(
         records.split_at_checked(lens.len().div_ceil(8)).ok_or(DecodeError::Truncated)?;
     *records = rest;
     payload.clear();
-    let mut at = 0;
-    for (field, (&len, &gap)) in lens.iter().zip(&schema.gaps).enumerate() {
-        let (begin, end) = (at + usize::from(gap), at + usize::from(gap) + usize::from(len));
-        payload.extend_from_slice(&schema.prototype[at..begin]);
-        let old = &schema.prototype[begin..end];
-        if mask[field / 8] >> (field % 8) & 1 == 1 {
-            let lengths = take_byte(records)?;
-            let prefix = usize::from(lengths >> 4);
-            let mut len = lengths & 15;
-            if len == 15 {
-                len = take_byte(records)?;
-            }
-            let (text, rest) =
-                records.split_at_checked(usize::from(len)).ok_or(DecodeError::Truncated)?;
-            *records = rest;
-            payload.extend_from_slice(old.get(..prefix).ok_or(wrong)?);
-            payload.extend_from_slice(text);
-        } else {
-            payload.extend_from_slice(old);
+    // What stands before `at` was looked at, what stands before `copied` is in the payload, or what has taken its place.
+    let (mut at, mut copied) = (0, 0);
+    for (field, (&old_len, &gap)) in lens.iter().zip(&schema.gaps).enumerate() {
+        let begin = at + usize::from(gap);
+        at = begin + usize::from(old_len);
+        if mask[field / 8] >> (field % 8) & 1 == 0 {
+            continue;
         }
-        at = end;
+        let lengths = take_byte(records)?;
+        let prefix = usize::from(lengths >> 4);
+        let mut len = lengths & 15;
+        if len == 15 {
+            len = take_byte(records)?;
+        }
+        let (text, rest) =
+            records.split_at_checked(usize::from(len)).ok_or(DecodeError::Truncated)?;
+        *records = rest;
+        if prefix > usize::from(old_len) {
+            return Err(wrong);
+        }
+        payload.extend_from_slice(&schema.prototype[copied..begin + prefix]);
+        payload.extend_from_slice(text);
+        copied = at;
     }
-    payload.extend_from_slice(&schema.prototype[at..]);
+    payload.extend_from_slice(&schema.prototype[copied..]);
     Ok(())
 }

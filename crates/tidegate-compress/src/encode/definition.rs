@@ -108,14 +108,16 @@ fn put_against(out: &mut Vec<u8>, schema: &Schema, payload: &[u8], lens: &[u8]) 
         schema.prototype_lens.iter().zip(lens).zip(&schema.gaps).enumerate()
     {
         let (old_len, len, gap) = (usize::from(old_len), usize::from(len), usize::from(gap));
-        if schema.prototype[old_at..old_at + gap] != payload[at..at + gap] {
+        let skeleton = &payload[at..at + gap];
+        if in_common(&schema.prototype[old_at..old_at + gap], skeleton) < gap {
             return false;
         }
         (old_at, at) = (old_at + gap, at + gap);
         let (old, new) = (&schema.prototype[old_at..old_at + old_len], &payload[at..at + len]);
-        if old != new {
+        let prefix = in_common(old, new);
+        if prefix < old_len.max(len) {
             out[mask + field / 8] |= 1 << (field % 8);
-            let prefix = in_common(old, new).min(15);
+            let prefix = prefix.min(15);
             let rest = &new[prefix..];
             let short = rest.len().min(15);
             out.push((prefix << 4 | short) as u8);

@@ -3,8 +3,8 @@
 use super::{Encoder, body::put_bytes};
 use crate::{
     form::{self, LENS_MAX, NUMBER, NUMBER_BYTES, Packing},
-    layout::{Cut, Numeral},
-    number::{Format, LOWEST, WORD, word},
+    layout::{self, Cut, Numeral},
+    number::{Format, WORD, word},
     schema::{self, NO_SLOT, Predictor, SLOTS_MAX, Schema, Starts},
     varint,
 };
@@ -18,24 +18,17 @@ pub(super) struct Scratch {
     /// The last payload as text, if it is not kept so.
     pub(super) old: Vec<u8>,
     pub(super) packing: Packing,
-    stops: Stops,
     values: Values,
+    /// What they differ by from what they were, or are expected to be.
+    deltas: Values,
+    /// Mask and tokens of a row of numbers.
+    line: Line,
     starts: Starts,
     places: Places,
     changed: Vec<(u8, u8)>,
     tokens: Vec<u8>,
     /// Slots of the tokens, and where each ends.
     ends: Vec<(u8, u32)>,
-}
-
-/// Where fields end: of as many as are kept, and those that are found together with the first that is too many.
-#[derive(Debug)]
-struct Stops([u16; LENS_MAX + 1 + WORD]);
-
-impl Default for Stops {
-    fn default() -> Self {
-        Self([0; LENS_MAX + 1 + WORD])
-    }
 }
 
 /// The numbers of a payload.
@@ -45,6 +38,22 @@ struct Values([i64; LENS_MAX]);
 impl Default for Values {
     fn default() -> Self {
         Self([0; LENS_MAX])
+    }
+}
+
+/// Bytes of tokens of numbers, as many as a payload may have, and what is written beyond the last.
+const LINE_BYTES: usize = LENS_MAX * varint::BYTES_MAX + 2;
+
+/// Bytes of a mask.
+const MASK_BYTES: usize = 8;
+
+/// Room for a mask and the tokens after it: so that one copy appends both.
+#[derive(Debug)]
+struct Line([u8; MASK_BYTES + LINE_BYTES]);
+
+impl Default for Line {
+    fn default() -> Self {
+        Self([0; MASK_BYTES + LINE_BYTES])
     }
 }
 
@@ -127,13 +136,12 @@ impl Encoder {
             if place.new_len != place.old_len {
                 scratch.changed.push((slot.field, place.new_len));
             }
-            // Most fields are short decimals that hold, or do not: for these nothing else need be asked.
+            // Most fields are decimals that hold, or do not: for these nothing else need be asked.
+            let (before, after) = (usize::from(place.old), usize::from(place.new));
             if let (Predictor::Hold, Numeral::Decimal(format)) = (slot.predictor, slot.numeral)
-                && place.old_len.max(place.new_len) <= WORD as u8
-                && let Some(value) =
-                    format.parse_word(word(new, usize::from(place.new)), usize::from(place.new_len))
+                && let Some(value) = format.parse_at(new, after, after + usize::from(place.new_len))
                 && let Some(before) =
-                    format.parse_word(word(old, usize::from(place.old)), usize::from(place.old_len))
+                    format.parse_at(old, before, before + usize::from(place.old_len))
             {
                 let delta = varint::zigzag(value.wrapping_sub(before));
                 if delta == 0 {
@@ -235,8 +243,7 @@ impl Encoder {
         };
         if !schema.fits(codes)
             || !schema.watched.iter().all(is_number)
-            || !find_stops(new, separator, schema.fields(), &mut scratch.stops)
-            || !find_values(codes, texts, new, &scratch.stops, values)
+            || !find_values(codes, texts, separator, new, values)
         {
             return false;
         }
@@ -244,13 +251,11 @@ impl Encoder {
             let (old, lens) = (&mut scratch.old, &mut scratch.lens);
             form::unpack_parts(separator, codes, numbers, texts, old, lens);
             scratch.changed.clear();
-            let mut begin = 0;
-            for (field, (&len, &stop)) in scratch.lens.iter().zip(&scratch.stops.0).enumerate() {
-                let new_len = (usize::from(stop) - begin) as u8;
-                if new_len != len {
-                    scratch.changed.push((field as u8, new_len));
+            let new_lens = new.split(|byte| *byte == separator).map(<[u8]>::len);
+            for (field, (&len, new_len)) in scratch.lens.iter().zip(new_lens).enumerate() {
+                if new_len != usize::from(len) {
+                    scratch.changed.push((field as u8, new_len as u8));
                 }
-                begin = usize::from(stop) + 1;
             }
             let (lens, changed) = (&scratch.lens, &scratch.changed);
             if let Some((slot, predictor)) =
@@ -260,27 +265,39 @@ impl Encoder {
                 self.changes.push((id, slot.field, slot.numeral, predictor));
             }
         }
-        scratch.tokens.clear();
-        scratch.ends.clear();
-        let mut mask = 0;
-        for (number, slot) in schema.slots.iter_mut().enumerate() {
-            let Some(value) = values.get(usize::from(slot.rank)) else { continue };
-            let place = &mut numbers[NUMBER_BYTES * usize::from(slot.rank)..][..NUMBER_BYTES];
-            let before =
-                i64::from_le_bytes((&*place).try_into().expect("a number has eight bytes"));
-            place.copy_from_slice(&value.to_le_bytes());
+        // What each number differs by from the last; where it is not expected to stay, from what it is expected to be.
+        let values = &values[..usize::from(schema.ranks)];
+        let deltas = &mut scratch.deltas.0;
+        for ((delta, &value), number) in
+            deltas.iter_mut().zip(values).zip(numbers.chunks_exact_mut(NUMBER_BYTES))
+        {
+            let number: &mut [u8; NUMBER_BYTES] =
+                number.try_into().expect("a number has eight bytes");
+            *delta = value.wrapping_sub(i64::from_le_bytes(*number));
+            *number = value.to_le_bytes();
+        }
+        let mut watched = schema.watched_mask;
+        while watched != 0 {
+            let slot = &mut schema.slots[watched.trailing_zeros() as usize];
+            watched &= watched - 1;
+            let rank = usize::from(slot.rank);
+            let before = values[rank].wrapping_sub(deltas[rank]);
             let predicted =
                 slot.predict_number(before).expect("what is watched was found to be a number");
-            let delta = varint::zigzag(value.wrapping_sub(predicted));
-            if delta != 0 {
-                mask |= 1 << number;
-                varint::put(&mut scratch.tokens, delta);
-                if self.config.columns {
-                    scratch.ends.push((number as u8, scratch.tokens.len() as u32));
-                }
-            }
-            if slot.predictor != Predictor::Hold {
-                slot.note_number(before, *value, delta != 0);
+            deltas[rank] = values[rank].wrapping_sub(predicted);
+            slot.note_number(before, values[rank], deltas[rank] != 0);
+        }
+        let line = &mut scratch.line.0;
+        let mut end = MASK_BYTES;
+        scratch.ends.clear();
+        let mut mask = 0;
+        for (&delta, &slot) in deltas.iter().zip(schema.slots_by_rank()) {
+            let token = varint::zigzag(delta);
+            mask |= u64::from(token != 0) << slot;
+            // Nothing is written for zero.
+            end = varint::put_at(line, end, token);
+            if self.config.columns && token != 0 {
+                scratch.ends.push((slot, (end - MASK_BYTES) as u32));
             }
         }
         schema.note_mask(mask);
@@ -288,8 +305,15 @@ impl Encoder {
         let (bytes, len) = schema.mask_bytes(mask);
         self.topics.recount(number, cost);
         self.put_head(number, None);
-        let scratch = &self.scratch;
-        self.body.put_row(&bytes[..len], &scratch.tokens, &scratch.ends, self.config.columns);
+        if self.config.columns {
+            let tokens = &self.scratch.line.0[MASK_BYTES..end];
+            self.body.put_row(&bytes[..len], tokens, &self.scratch.ends, true);
+        } else {
+            let line = &mut self.scratch.line.0;
+            let begin = MASK_BYTES - len;
+            line[begin..MASK_BYTES].copy_from_slice(&bytes[..len]);
+            self.body.records.extend_from_slice(&line[begin..end]);
+        }
         true
     }
 
@@ -311,52 +335,24 @@ impl Encoder {
     }
 }
 
-/// Finds where each field of `payload` ends; returns whether there are as many as are told.
-#[inline]
-fn find_stops(payload: &[u8], separator: u8, fields: usize, stops: &mut Stops) -> bool {
-    const LOW: u64 = u64::from_le_bytes([0x7f; WORD]);
-    let separators = u64::from_le_bytes([separator; WORD]);
-    let stops = &mut stops.0;
-    let (mut found, mut at) = (0, 0);
-    while at < payload.len() {
-        let differs = word(payload, at) ^ separators;
-        // The highest bit of each byte that is a separator.
-        let mut ends = !((differs & LOW).wrapping_add(LOW) | differs | LOW);
-        if payload.len() - at < WORD {
-            ends &= LOWEST[payload.len() - at];
-        }
-        // Most words hold at most two; for these nothing need be foreseen.
-        for _ in 0..2 {
-            stops[found] = (at as u16).wrapping_add((ends.trailing_zeros() / 8) as u16);
-            found += usize::from(ends != 0);
-            ends &= ends.wrapping_sub(1);
-        }
-        while ends != 0 {
-            stops[found] = (at as u16).wrapping_add((ends.trailing_zeros() / 8) as u16);
-            found += 1;
-            ends &= ends - 1;
-        }
-        if found >= fields {
-            return false;
-        }
-        at += WORD;
-    }
-    stops[found] = payload.len() as u16;
-    found + 1 == fields
-}
-
 /// Finds the values of the numbers of `new`; returns whether all else is as in the last payload.
 #[inline]
 fn find_values(
     codes: &[u8],
     mut texts: &[u8],
+    separator: u8,
     new: &[u8],
-    stops: &Stops,
     values: &mut [i64; LENS_MAX],
 ) -> bool {
+    let separators = u64::from_le_bytes([separator; WORD]);
     let (mut begin, mut rank) = (0, 0);
-    for (&code, &stop) in codes.iter().zip(&stops.0) {
-        let len = usize::from(stop).wrapping_sub(begin);
+    for &code in codes {
+        // One separator stands before each field but the first.
+        if begin > new.len() {
+            return false;
+        }
+        let first = word(new, begin);
+        let len = layout::field_len(new, begin, first, separators);
         if code < NUMBER {
             if len != usize::from(code) || in_common(&texts[..len], &new[begin..][..len]) != len {
                 return false;
@@ -365,7 +361,7 @@ fn find_values(
         } else {
             let format = form::format_of(code);
             let value = if len <= WORD {
-                format.parse_word(word(new, begin), len)
+                format.parse_word(first, len)
             } else {
                 format.parse(&new[begin..][..len])
             };
@@ -373,9 +369,9 @@ fn find_values(
             values[rank] = value;
             rank += 1;
         }
-        begin = usize::from(stop) + 1;
+        begin += len + 1;
     }
-    true
+    begin == new.len() + 1
 }
 
 /// Compares two payloads, skeleton and all: finds the slots that differ and those that are not expected to stay.
