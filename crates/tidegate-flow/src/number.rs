@@ -64,7 +64,7 @@ fn has_digits(text: &[u8], number: i64) -> bool {
 }
 
 /// The number that `text` begins with and its bytes, if it is a plain decimal of at most 15 digits.
-#[inline]
+#[inline(always)]
 pub(crate) fn prefix(text: &[u8]) -> Option<(f64, usize)> {
     let negative = text.first() == Some(&b'-');
     let start = usize::from(negative);
@@ -201,7 +201,7 @@ impl Work for Words<'_> {
 }
 
 /// The digits of `text` from `start` on, put behind those of `mantissa`, and how many they are. Wraps where there are too many.
-#[inline]
+#[inline(always)]
 fn digits(text: &[u8], start: usize, mut mantissa: u64) -> (u64, usize) {
     let mut count = 0;
     for byte in text.get(start..).unwrap_or_default() {
