@@ -2,10 +2,16 @@
 //!
 //! Always true: a missing number is NaN, and no number that was read is; a text is valid UTF-8.
 
+use std::ops::Range;
+
 use crate::{bad::Bad, message::Message};
 
 /// Messages that are taken together. A row's number is a byte, so that no access to a column needs a check of its bounds.
 pub(crate) const BATCH_MAX: usize = 256;
+
+/// Messages that are read in one go. While one tile is read, the state of the one before it is on its way from memory.
+pub(crate) const TILE: usize = 64;
+const _: () = assert!(BATCH_MAX.is_multiple_of(TILE));
 
 /// One number of each message.
 pub(crate) type Numbers = [f64; BATCH_MAX];
@@ -74,6 +80,16 @@ impl Batch {
             bad: [None; BATCH_MAX],
             any_bad: false,
         }
+    }
+
+    /// Forgets the messages of before.
+    pub(crate) fn begin(&mut self) {
+        self.scratch.clear();
+        if self.any_bad {
+            self.bad.fill(None);
+            self.any_bad = false;
+        }
+        self.alive = Rows::none();
     }
 
     /// Says what is wrong with a message.
@@ -158,6 +174,12 @@ impl Rows {
 
     /// The first `count` rows.
     pub(crate) fn fill_all(&mut self, count: usize) {
+        self.count = 0;
+        self.extend_all(0..count.min(BATCH_MAX));
+    }
+
+    /// Adds some more rows.
+    pub(crate) fn extend_all(&mut self, rows: Range<usize>) {
         const ALL: [u8; BATCH_MAX] = {
             let mut rows = [0; BATCH_MAX];
             let mut row = 0;
@@ -167,8 +189,9 @@ impl Rows {
             }
             rows
         };
-        self.rows = ALL;
-        self.count = count.min(BATCH_MAX);
+        let end = self.count + rows.len();
+        self.rows[self.count..end].copy_from_slice(&ALL[rows]);
+        self.count = end;
     }
 
     /// The first `count` rows that `keep` says yes to.
@@ -179,11 +202,24 @@ impl Rows {
         }
     }
 
+    /// Adds those of some more rows that `keep` says yes to.
+    pub(crate) fn extend(&mut self, rows: Range<usize>, mut keep: impl FnMut(u8) -> bool) {
+        for row in rows {
+            self.put(row as u8, keep(row as u8));
+        }
+    }
+
     /// Keeps the rows that `keep` says yes to.
     #[inline]
-    pub(crate) fn retain(&mut self, mut keep: impl FnMut(u8) -> bool) {
-        let count = std::mem::take(&mut self.count);
-        for index in 0..count {
+    pub(crate) fn retain(&mut self, keep: impl FnMut(u8) -> bool) {
+        self.retain_from(0, keep);
+    }
+
+    /// Keeps the rows that `keep` says yes to, and the first `start` as they are.
+    #[inline]
+    pub(crate) fn retain_from(&mut self, start: usize, mut keep: impl FnMut(u8) -> bool) {
+        let count = std::mem::replace(&mut self.count, start);
+        for index in start..count {
             let row = self.rows[index];
             self.put(row, keep(row));
         }
@@ -206,13 +242,29 @@ impl Rows {
         self.count
     }
 
+    /// The row behind the last one. What works on each row by itself may as well work on all before it: what is written to a row that
+    /// is not among these is not read, and loops over all are loops for vectors.
+    pub(crate) fn end(&self) -> usize {
+        self.as_slice().last().map_or(0, |row| usize::from(*row) + 1)
+    }
+
+    /// Whether no row is left out before the last one.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.end() == self.count
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
     #[inline]
     pub(crate) fn iter(&self) -> std::iter::Copied<std::slice::Iter<'_, u8>> {
-        self.rows[..self.count].iter().copied()
+        self.as_slice().iter().copied()
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.rows[..self.count]
     }
 }
 
@@ -226,7 +278,16 @@ mod tests {
         rows.fill(256, |row| row % 2 == 1);
         rows.retain(|row| row > 250);
         assert_eq!(rows.iter().collect::<Vec<_>>(), [251, 253, 255]);
+        assert!(!rows.is_whole());
         rows.retain(|_| false);
-        assert!(rows.is_empty());
+        assert!(rows.is_empty() && rows.is_whole());
+        rows.extend_all(0..3);
+        rows.extend(3..6, |row| row != 4);
+        assert_eq!((rows.as_slice(), rows.end()), (&[0, 1, 2, 3, 5][..], 6));
+        rows.retain_from(3, |row| row == 3);
+        assert_eq!(rows.as_slice(), [0, 1, 2, 3]);
+        assert!(rows.is_whole());
+        rows.fill_all(256);
+        assert_eq!((rows.len(), rows.end()), (256, 256));
     }
 }

@@ -8,11 +8,14 @@
 //! Always true: messages are handled as if one after the other, however they are cut into batches, as long as no key is evicted;
 //! under eviction the keys of one batch are not evicted for each other.
 
+use std::ops::Range;
+
 use tidegate_message::{Instant, topic_matches};
+use tidegate_sys::memory;
 
 use crate::{
     bad::{Bad, Reason},
-    batch::{BATCH_MAX, Batch, Column, Place, Rows, Text},
+    batch::{BATCH_MAX, Batch, Column, Place, Rows, TILE, Text},
     hash,
     kernel::{Context, Ending, Kernel},
     keys::{Keys, Probes},
@@ -309,11 +312,12 @@ impl Flow {
     ) {
         hashes.clear();
         for messages in messages.chunks(BATCH_MAX) {
+            self.batch.begin();
             if let Key::Field(_) = self.key {
-                self.parser.run(float_seconds(now), messages, &mut self.batch);
-            } else {
-                self.batch.scratch.clear();
-                self.batch.bad.fill(None);
+                for (tile, messages) in messages.chunks(TILE).enumerate() {
+                    let first = tile * TILE;
+                    self.parser.run(float_seconds(now), messages, first, &mut self.batch);
+                }
             }
             let missing = match self.key {
                 Key::Field(Column::Number(index)) => Some(index),
@@ -327,8 +331,8 @@ impl Flow {
                 bad[row].is_none_or(|bad| bad.reason.can_be_mended())
                     && missing.is_none_or(|index| !numbers[index][row].is_nan())
             });
-            self.check_keys(messages);
-            self.probe(messages);
+            self.check_keys(messages, 0);
+            self.probe(messages, 0);
             let first = hashes.len();
             hashes.resize(first + messages.len(), None);
             for row in self.batch.alive.iter() {
@@ -358,31 +362,14 @@ impl Flow {
         let first = output.begin(messages.len(), made);
         let emitted = output.emission_count();
         self.stats.messages += messages.len() as u64;
-        self.parser.run(float_seconds(now), messages, &mut self.batch);
+        self.read(now, messages);
         let mends = self.bad == BadPolicy::LastGood;
-        self.check_clocks(float_seconds(now), messages.len());
-        if self.batch.any_bad {
-            let bad = &self.batch.bad;
-            self.batch.alive.fill(messages.len(), |row| {
-                bad[usize::from(row)].is_none_or(|bad| mends && bad.reason.can_be_mended())
-            });
-        } else {
-            self.batch.alive.fill_all(messages.len());
-        }
-        if self.keys.is_some() {
-            self.check_keys(messages);
-        }
         if mends {
-            self.probe(messages);
             self.resolve(now, messages);
             self.mend();
         }
         if self.batch.any_bad {
             self.bury(now, messages, first, output);
-        }
-        // Long before the state is needed, so that what is slow about it goes on beside the filters.
-        if self.stateful_from < self.steps.len() && !mends {
-            self.probe(messages);
         }
         for index in 0..self.steps.len() {
             if self.batch.alive.is_empty() {
@@ -419,12 +406,47 @@ impl Flow {
         output.sort_from(emitted);
     }
 
+    /// Reads messages, and asks for the state of those that can be read or mended.
+    ///
+    /// Tile after tile, each step of one long enough before the next: what memory is asked for comes while another tile is read.
+    fn read(&mut self, now: Instant, messages: &[Message<'_>]) {
+        let now = float_seconds(now);
+        let mends = self.bad == BadPolicy::LastGood;
+        expect(messages.iter().take(TILE));
+        self.batch.begin();
+        let mut located = 0;
+        for (tile, tile_messages) in messages.chunks(TILE).enumerate() {
+            let first = tile * TILE;
+            let rows = first..first + tile_messages.len();
+            expect(messages.iter().skip(first + TILE).take(TILE));
+            self.parser.run(now, tile_messages, first, &mut self.batch);
+            self.check_clocks(now, rows.clone());
+            let batch = &mut *self.batch;
+            let begin = batch.alive.len();
+            if batch.any_bad {
+                let bad = &batch.bad;
+                batch.alive.extend(rows, |row| {
+                    bad[usize::from(row)].is_none_or(|bad| mends && bad.reason.can_be_mended())
+                });
+            } else {
+                batch.alive.extend_all(rows);
+            }
+            if self.keys.is_some() {
+                self.check_keys(messages, begin);
+                self.probe(messages, begin);
+                self.locate(located, begin);
+                located = begin;
+            }
+        }
+        self.locate(located, self.batch.alive.len());
+    }
+
     /// A time from the future would end windows that have not begun, and silence its key until it has come.
-    fn check_clocks(&mut self, now: f64, count: usize) {
+    fn check_clocks(&mut self, now: f64, rows: Range<usize>) {
         let batch = &mut *self.batch;
         let latest = now + self.ahead_max;
         for (column, field) in &self.clocks {
-            for row in 0..count {
+            for row in rows.clone() {
                 if batch.numbers[*column][row] > latest {
                     batch.numbers[*column][row] = f64::NAN;
                     if batch.bad[row].is_none() {
@@ -435,13 +457,13 @@ impl Flow {
         }
     }
 
-    /// Takes out messages without a key, or with one that is too long.
-    fn check_keys(&mut self, messages: &[Message<'_>]) {
+    /// Takes out messages without a key, or with one that is too long, from the rows that are alive without the first `begin`.
+    fn check_keys(&mut self, messages: &[Message<'_>], begin: usize) {
         let batch = &mut *self.batch;
         let mut alive = std::mem::replace(&mut batch.alive, Rows::none());
         match &self.key {
             Key::None => {}
-            Key::Topic => alive.retain(|row| {
+            Key::Topic => alive.retain_from(begin, |row| {
                 let row = usize::from(row);
                 let fits = messages[row].topic.len() <= self.key_bytes_max;
                 if !fits {
@@ -449,7 +471,7 @@ impl Flow {
                 }
                 fits
             }),
-            Key::Levels(levels, column) => alive.retain(|row| {
+            Key::Levels(levels, column) => alive.retain_from(begin, |row| {
                 let row = usize::from(row);
                 let text = join_levels(messages[row].topic, levels, &mut batch.scratch);
                 let text = text.filter(|text| text.bytes as usize <= self.key_bytes_max);
@@ -464,7 +486,7 @@ impl Flow {
             Key::Field(column) => {
                 let field = self.parser.fields.iter().position(|field| field.column == *column);
                 let field = field.map(|field| field as u16);
-                alive.retain(|row| {
+                alive.retain_from(begin, |row| {
                     let row = usize::from(row);
                     let reason = match *column {
                         Column::Number(index) if batch.numbers[index][row].is_nan() => {
@@ -494,23 +516,17 @@ impl Flow {
         batch.alive = alive;
     }
 
-    /// Hashes the keys of the rows that are alive, and asks for their slots.
-    fn probe(&mut self, messages: &[Message<'_>]) {
-        let keys = self.keys.as_ref();
+    /// Hashes the keys of the rows that are alive, without the first `begin`.
+    fn probe(&mut self, messages: &[Message<'_>], begin: usize) {
         let seed = self.hash_seed;
         let (batch, probes) = (&*self.batch, &mut *self.probes);
+        let rows = &batch.alive.as_slice()[begin..];
         match self.key {
             Key::Field(Column::Number(index)) => {
-                let numbers = &batch.numbers[index];
-                for row in batch.alive.iter() {
-                    let row = usize::from(row);
-                    // Both zeros are one key.
-                    let bits = (numbers[row] + 0.0).to_bits();
-                    probes.identities[row] = bits;
-                    probes.hashes[row] = hash::word(seed, bits);
-                    if let Some(keys) = keys {
-                        keys.expect(probes.hashes[row]);
-                    }
+                if let (Some(first), Some(last)) = (rows.first(), rows.last()) {
+                    // Those between that are not alive as well, so that it is one loop for vectors.
+                    let rows = usize::from(*first)..usize::from(*last) + 1;
+                    probes.hash_numbers(seed, &batch.numbers[index], rows);
                 }
             }
             Key::None => {
@@ -518,20 +534,26 @@ impl Flow {
                 probes.hashes = [hash::word(seed, 0); BATCH_MAX];
             }
             Key::Topic | Key::Levels(..) | Key::Field(_) => {
-                for row in batch.alive.iter() {
-                    let text = key_text(&self.key, batch, messages, row);
-                    let row = usize::from(row);
+                for row in rows {
+                    let text = key_text(&self.key, batch, messages, *row);
+                    let row = usize::from(*row);
                     probes.hashes[row] = hash::text(seed, text);
                     probes.identities[row] = probes.hashes[row];
-                    if let Some(keys) = keys {
-                        keys.expect(probes.hashes[row]);
-                    }
                 }
             }
         }
     }
 
-    /// Finds or makes the state of the rows that are alive.
+    /// Asks for the slots of the rows that are alive, without the first `end`, and for the state of those from `begin` to `end`, whose
+    /// slots were asked for.
+    fn locate(&mut self, begin: usize, end: usize) {
+        let Some(keys) = &self.keys else { return };
+        let batch = &mut *self.batch;
+        let (rows, next) = batch.alive.as_slice().split_at(end);
+        keys.locate(&rows[begin..], next, &self.probes, &mut batch.states);
+    }
+
+    /// Finds or makes the state of the rows that are alive, which was asked for.
     fn resolve(&mut self, now: Instant, messages: &[Message<'_>]) {
         let Some(keys) = &mut self.keys else { return };
         let batch = &mut *self.batch;
@@ -593,6 +615,13 @@ impl Flow {
             };
             bury(&self.dead_letter, &source, bad, first + row, output, &mut self.stats);
         }
+    }
+}
+
+/// Asks for payloads that are read soon: for the first line of each, behind which a processor finds the others itself.
+fn expect<'a>(messages: impl Iterator<Item = &'a Message<'a>>) {
+    for message in messages {
+        memory::prefetch_many(message.payload, 0);
     }
 }
 

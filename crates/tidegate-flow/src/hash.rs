@@ -47,19 +47,19 @@ fn mixed(seed: u64, bytes: &[u8], absorb: impl Fn(u64, u64) -> u64) -> u64 {
 }
 
 /// The hash of the 8 bytes of `word`, little-endian.
-#[inline]
+#[inline(always)]
 pub(crate) fn word(seed: u64, word: u64) -> u64 {
     finish(absorb(seed ^ 8_u64.wrapping_mul(GOLDEN), word))
 }
 
-#[inline]
+#[inline(always)]
 fn absorb(state: u64, word: u64) -> u64 {
     let mixed = (state ^ word).wrapping_mul(MULTIPLIER);
     mixed ^ (mixed >> 32)
 }
 
 /// A bijection in which each bit of what comes out hangs on each that went in.
-#[inline]
+#[inline(always)]
 pub(crate) fn finish(mut state: u64) -> u64 {
     state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

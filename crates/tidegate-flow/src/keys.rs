@@ -1,26 +1,31 @@
 //! State by key: one open-addressing table, and one block of words for each key.
 //!
 //! ```text
-//!  key ──hash──▶ slots: tag │ block              words: block 0 │ block 1 │ …
-//!           (linear probing, half empty)               ▲
-//!                                                       └ identity │ meta │ key bytes │ state of every kernel
+//!  key ──hash──▶ slots, in lines of 16: tag │ block     words: block 0 │ block 1 │ …
+//!            (a full one goes on in the next; half empty)      ▲
+//!                                                              └ identity │ meta │ key bytes │ state of every kernel
 //! ```
 //!
 //! With a million keys the slots and blocks lie far outside the caches, and a message that waits for its own two misses in turn takes
 //! longer than all its arithmetic. So a batch is resolved in passes: slots are asked for as soon as their hash is known, long before
-//! they are looked at, blocks as soon as their number is. Slots are half empty: sparser ones spare searches whose end no processor
-//! can guess, and cost more misses than that is worth. Both vectors are allocated whole at the start, as zeros that the kernel
-//! backs with (large) pages when they are first written, so that nothing is ever moved or hashed anew.
+//! they are looked at, blocks as soon as their number is. A line of slots is one miss, and is looked at in one go: where in it a key
+//! stands, no processor can guess. Half empty, one in a thousand keys stands in another line than its own. Both vectors are allocated
+//! whole at the start, as zeros that the kernel backs with (large) pages when they are first written, so that nothing is ever moved or
+//! hashed anew.
 //!
-//! Always true: an occupied block has exactly one slot, no slot names a free block; a block that a row of the batch at hand resolved
-//! to is not given to another key; keys are told apart by all their bytes, not by their hash.
+//! Always true: an occupied block has exactly one slot, no slot names a free block; a group of slots is full if a key went by it; a
+//! block that a row of the batch at hand resolved to is not given to another key; keys are told apart by all their bytes, not by their
+//! hash.
 
 use std::ops::{Deref, DerefMut, Range};
 
-use tidegate_sys::memory;
+use tidegate_sys::{
+    memory,
+    vector::{Work, wide},
+};
 
 use crate::{
-    batch::{BATCH_MAX, Rows},
+    batch::{BATCH_MAX, Numbers, Rows},
     hash,
 };
 
@@ -40,6 +45,13 @@ const LINE_BYTES: usize = 64;
 /// Words of a cache line.
 const LINE: usize = LINE_BYTES / size_of::<u64>();
 
+/// Slots of a cache line, which are looked at in one go.
+const GROUP: usize = LINE_BYTES / size_of::<u32>();
+/// With fewer, more than one in a hundred keys would have the tag of another in its group.
+const TAG_BITS_MIN: u32 = 10;
+/// How many rows before its turn a line is brought near that is on its way already.
+const AHEAD: usize = 8;
+
 const META_OCCUPIED: u64 = 1 << 15;
 /// Touched since the hand came by.
 const META_REFERENCED: u64 = 1 << 14;
@@ -52,7 +64,7 @@ const _: () = assert!(KEYS_MIN as usize >= 2 * BATCH_MAX);
 pub(crate) struct Keys {
     /// Number of the block, from 1, and above it some bits of the hash.
     slots: Words<u32>,
-    /// The upper bits of a hash are its home slot.
+    /// The upper bits of a hash are the group of slots that is its home.
     shift: u32,
     /// Bits of a slot that are the block's number; the others are the tag's.
     number_mask: u32,
@@ -129,6 +141,13 @@ impl Probes {
     pub(crate) const fn new() -> Self {
         Self { hashes: [0; BATCH_MAX], identities: [0; BATCH_MAX] }
     }
+
+    /// Of keys that are numbers.
+    pub(crate) fn hash_numbers(&mut self, seed: u64, numbers: &Numbers, rows: Range<usize>) {
+        let (hashes, identities) =
+            (&mut self.hashes[rows.clone()], &mut self.identities[rows.clone()]);
+        wide(HashNumbers { seed, numbers: &numbers[rows], hashes, identities });
+    }
 }
 
 impl Keys {
@@ -166,7 +185,7 @@ impl Keys {
         let word_count = stride * capacity as usize;
         Self {
             slots: Words::aligned(vec![0; slot_count + LINE_BYTES / size_of::<u32>()], slot_count),
-            shift: 64 - slot_count.trailing_zeros(),
+            shift: 64 - (slot_count / GROUP).trailing_zeros(),
             number_mask: (capacity + 1).next_power_of_two() - 1,
             words: Words::aligned(vec![0; word_count + LINE], word_count),
             stride,
@@ -207,8 +226,8 @@ impl Keys {
         &mut self.words
     }
 
-    /// Finds the state of each row's key, or makes it, and writes to `states` where it begins. `text` has the bytes of a row's key
-    /// where keys are text. `now` is in seconds.
+    /// Finds the state of each row's key, or makes it, and writes to `states`, where its block was written by [`Keys::locate`], where
+    /// it begins. `text` has the bytes of a row's key where keys are text. `now` is in seconds.
     pub(crate) fn resolve<'a>(
         &mut self,
         now: u32,
@@ -245,62 +264,70 @@ impl Keys {
         text: &F,
         states: &mut [u32; BATCH_MAX],
     ) -> Rows {
-        let (slots, shift, number_mask) = (&self.slots[..], self.shift, self.number_mask);
-        let last = slots.len() - 1;
-        let words = &self.words[..];
         let header = if TEXT { TEXT_HEADER } else { NUMBER_HEADER };
-        // Where the block of the first slot with the hash's tag begins; block 0 where there is none, which is no worse to read.
-        let stride = self.stride;
-        for row in rows.iter() {
-            let hash = probes.hashes[usize::from(row)];
-            let mut at = (hash >> shift) as usize & last;
-            let slot = loop {
-                let slot = slots[at];
-                if slot == 0 || (slot ^ hash as u32) & !number_mask == 0 {
-                    break slot;
-                }
-                at = (at + 1) & last;
-            };
-            let block = slot & number_mask;
-            let base = block.saturating_sub(1) as usize * stride;
-            states[usize::from(row)] = base as u32;
-            memory::prefetch(words, base);
-            if TEXT {
-                // The line behind, where the state begins.
-                memory::prefetch(words, base + TEXT_HEADER);
-            }
-        }
         let meta = self.meta(now);
         let expire = self.expire_seconds.unwrap_or(u32::MAX);
+        let (words, long) = (&mut self.words[..], &self.long[..]);
         let mut missed = Rows::none();
-        for row in rows.iter() {
-            let index = usize::from(row);
+        let rows = rows.as_slice();
+        for (place, row) in rows.iter().enumerate() {
+            if let Some(next) = rows.get(place + AHEAD) {
+                let base = states[usize::from(*next)] as usize;
+                memory::prefetch(words, base);
+                if TEXT {
+                    memory::prefetch(words, base + TEXT_HEADER);
+                }
+            }
+            let index = usize::from(*row);
             let base = states[index] as usize;
-            let [identity, old] = self.words[base..base + 2] else { continue };
+            let Some(&[identity, old]) = words.get(base..base + 2) else {
+                missed.push(*row);
+                continue;
+            };
             let age = now.saturating_sub((old >> 32) as u32);
-            let is_it = identity == probes.identities[index]
-                && old & META_OCCUPIED != 0
-                && age <= expire
-                && (!TEXT || self.is_key(base, text(row)));
-            if is_it {
-                self.words[base + 1] = meta | (old & META_LENGTH);
+            let is_it = (identity == probes.identities[index])
+                & (old & META_OCCUPIED != 0)
+                & (age <= expire);
+            if is_it && (!TEXT || is_key(words, long, base, text(*row))) {
+                words[base + 1] = meta | (old & META_LENGTH);
                 states[index] = (base + header) as u32;
             } else {
-                missed.push(row);
+                missed.push(*row);
             }
         }
         missed
     }
 
-    /// Asks for the slot of a key that is to be resolved soon.
-    #[inline]
-    pub(crate) fn expect(&self, hash: u64) {
-        memory::prefetch(&self.slots, self.home(hash));
+    /// Asks for the slots of keys that are `next` to be located, and for the blocks of those in `rows`, which are to be resolved soon.
+    /// By turns, so that memory is asked for one after the other.
+    ///
+    /// Writes to `blocks` where they begin: that of a slot with the hash's tag, and block 0 where there is none, which is no worse to
+    /// read. Whether it is the key's is not known before [`Keys::resolve`], and keys that stand in another group are looked for there.
+    pub(crate) fn locate(
+        &self,
+        rows: &[u8],
+        next: &[u8],
+        probes: &Probes,
+        blocks: &mut [u32; BATCH_MAX],
+    ) {
+        wide(Locate { keys: self, rows, next, probes, blocks });
     }
 
+    /// The group of slots that a key's is in as long as there is room.
     #[inline]
     fn home(&self, hash: u64) -> usize {
         (hash >> self.shift) as usize
+    }
+
+    #[inline]
+    fn group(&self, group: usize) -> &[u32] {
+        &self.slots[group * GROUP..(group + 1) * GROUP]
+    }
+
+    /// The group behind.
+    #[inline]
+    fn after(&self, group: usize) -> usize {
+        (group + 1) & (self.slots.len() / GROUP - 1)
     }
 
     /// The block, from 0, in a slot that is taken.
@@ -324,37 +351,26 @@ impl Keys {
     #[inline]
     fn holds<'a>(&self, block: u32, identity: u64, key: impl FnOnce() -> &'a [u8]) -> bool {
         let base = self.base(block);
-        self.words[base] == identity && (!self.is_text() || self.is_key(base, key()))
-    }
-
-    #[inline]
-    fn is_key(&self, base: usize, key: &[u8]) -> bool {
-        if self.words[base + 1] & META_LENGTH != key.len() as u64 {
-            return false;
-        }
-        if key.len() > INLINE_BYTES {
-            return *self.long[self.words[base + NUMBER_HEADER] as usize] == *key;
-        }
-        let stored = &self.words[base + NUMBER_HEADER..base + TEXT_HEADER];
-        let (whole, rest) = key.as_chunks::<8>();
-        let same = whole.iter().zip(stored).all(|(a, b)| u64::from_le_bytes(*a) == *b);
-        same && (rest.is_empty() || stored[whole.len()] == last_word(rest))
+        self.words[base] == identity
+            && (!self.is_text() || is_key(&self.words, &self.long, base, key()))
     }
 
     /// The key's block, its tag shared by others or not.
     fn find(&self, hash: u64, identity: u64, key: &[u8]) -> Option<u32> {
-        let mut at = self.home(hash);
+        let mut group = self.home(hash);
         loop {
-            let slot = self.slots[at];
-            if slot == 0 {
+            let slots = self.group(group);
+            for slot in slots.iter().filter(|slot| **slot != 0) {
+                let block = self.block(*slot);
+                let is_tag = (slot ^ hash as u32) & !self.number_mask == 0;
+                if is_tag && self.holds(block, identity, || key) {
+                    return Some(block);
+                }
+            }
+            if slots.contains(&0) {
                 return None;
             }
-            let block = self.block(slot);
-            let is_tag = (slot ^ hash as u32) & !self.number_mask == 0;
-            if is_tag && self.holds(block, identity, || key) {
-                return Some(block);
-            }
-            at = (at + 1) & (self.slots.len() - 1);
+            group = self.after(group);
         }
     }
 
@@ -399,11 +415,14 @@ impl Keys {
         }
         let state = base + self.header;
         self.words[state..state + self.initial.len()].copy_from_slice(&self.initial);
-        let mut at = self.home(hash);
-        while self.slots[at] != 0 {
-            at = (at + 1) & (self.slots.len() - 1);
-        }
-        self.slots[at] = hash as u32 & !self.number_mask | (block + 1);
+        let mut group = self.home(hash);
+        let free = loop {
+            if let Some(place) = self.group(group).iter().position(|slot| *slot == 0) {
+                break group * GROUP + place;
+            }
+            group = self.after(group);
+        };
+        self.slots[free] = hash as u32 & !self.number_mask | (block + 1);
         self.live += 1;
         state as u32
     }
@@ -461,9 +480,11 @@ impl Keys {
             return;
         }
         for _ in 0..count.min(self.used) {
-            let block = self.sweep % self.used;
+            let block = if self.sweep < self.used { self.sweep } else { 0 };
             self.sweep = block + 1;
             let at = self.base(block) + 1;
+            // What the next call looks at.
+            memory::prefetch_many(&self.words, at + count as usize * self.stride);
             let meta = self.words[at];
             if meta & META_OCCUPIED == 0 {
                 continue;
@@ -485,22 +506,20 @@ impl Keys {
 
     fn remove(&mut self, block: u32) {
         let base = self.base(block);
-        let mask = self.slots.len() - 1;
-        let mut hole = self.home(self.hash_of(block));
-        while self.block(self.slots[hole]) != block {
-            hole = (hole + 1) & mask;
-        }
-        // Those behind move up, as long as that brings them no further than their home.
-        let mut next = (hole + 1) & mask;
-        while self.slots[next] != 0 {
-            let home = self.home(self.hash_of(self.block(self.slots[next])));
-            if next.wrapping_sub(home) & mask >= next.wrapping_sub(hole) & mask {
-                self.slots[hole] = self.slots[next];
-                hole = next;
+        let mut group = self.home(self.hash_of(block));
+        let mut hole = loop {
+            let is_it = |slot: &u32| *slot != 0 && self.block(*slot) == block;
+            if let Some(place) = self.group(group).iter().position(is_it) {
+                break group * GROUP + place;
             }
-            next = (next + 1) & mask;
-        }
+            group = self.after(group);
+        };
         self.slots[hole] = 0;
+        // A key that found no room there moves up, and leaves a hole where others may have found none.
+        while let Some(next) = self.gone_by(hole) {
+            self.slots[hole] = std::mem::take(&mut self.slots[next]);
+            hole = next;
+        }
         if self.words[base + 1] & META_LENGTH > INLINE_BYTES as u64 {
             let place = self.words[base + NUMBER_HEADER] as u32;
             self.long[place as usize] = Box::default();
@@ -510,6 +529,34 @@ impl Keys {
         self.words[base + 1] = 0;
         self.free = block + 1;
         self.live -= 1;
+    }
+
+    /// A slot behind the group of `hole` whose key would stand in that group, had there been room.
+    fn gone_by(&self, hole: usize) -> Option<usize> {
+        let mask = self.slots.len() / GROUP - 1;
+        let group = hole / GROUP;
+        // Nobody goes by a group that has room beside the hole.
+        if self.group(group).iter().filter(|slot| **slot == 0).count() > 1 {
+            return None;
+        }
+        let mut next = self.after(group);
+        loop {
+            let went_by = |slot: &u32| {
+                if *slot == 0 {
+                    return false;
+                }
+                let home = self.home(self.hash_of(self.block(*slot)));
+                next.wrapping_sub(home) & mask >= next.wrapping_sub(group) & mask
+            };
+            let slots = self.group(next);
+            if let Some(place) = slots.iter().position(went_by) {
+                return Some(next * GROUP + place);
+            }
+            if slots.contains(&0) {
+                return None;
+            }
+            next = self.after(next);
+        }
     }
 
     /// Blocks that were ever used: those that keys may be in.
@@ -586,6 +633,96 @@ impl Keys {
             *meta = 0;
         }
         (self.used, self.free, self.live, self.hand, self.sweep) = (0, 0, 0, 0, 0);
+    }
+}
+
+/// Whether the block that begins at `base` is that of a key of text.
+#[inline]
+fn is_key(words: &[u64], long: &[Box<[u8]>], base: usize, key: &[u8]) -> bool {
+    let Some([_, meta, stored @ ..]) = words.get(base..base + TEXT_HEADER) else { return false };
+    if meta & META_LENGTH != key.len() as u64 {
+        return false;
+    }
+    if key.len() > INLINE_BYTES {
+        return *long[stored[0] as usize] == *key;
+    }
+    let (whole, rest) = key.as_chunks::<8>();
+    let same = whole.iter().zip(stored).all(|(a, b)| u64::from_le_bytes(*a) == *b);
+    same && (rest.is_empty() || stored[whole.len()] == last_word(rest))
+}
+
+/// [`Probes::hash_numbers`] at work.
+struct HashNumbers<'a> {
+    seed: u64,
+    numbers: &'a [f64],
+    hashes: &'a mut [u64],
+    identities: &'a mut [u64],
+}
+
+impl Work for HashNumbers<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let to = self.hashes.iter_mut().zip(self.identities);
+        for (number, (hash, identity)) in self.numbers.iter().zip(to) {
+            // Both zeros are one key.
+            *identity = (number + 0.0).to_bits();
+            *hash = hash::word(self.seed, *identity);
+        }
+    }
+}
+
+/// [`Keys::locate`] at work.
+struct Locate<'a> {
+    keys: &'a Keys,
+    rows: &'a [u8],
+    next: &'a [u8],
+    probes: &'a Probes,
+    blocks: &'a mut [u32; BATCH_MAX],
+}
+
+impl Work for Locate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { keys, rows, next, probes, blocks } = self;
+        let (slots, words) = (&keys.slots[..], &keys.words[..]);
+        let (groups, _) = slots.as_chunks::<GROUP>();
+        let (number_mask, stride) = (keys.number_mask, keys.stride as u32);
+        let is_text = keys.is_text();
+        // So many blocks that a tag has few bits, and several keys of a group the same.
+        let is_coarse = number_mask.leading_zeros() < TAG_BITS_MIN;
+        let home = |row: u8| keys.home(probes.hashes[usize::from(row)]);
+        for (index, row) in rows.iter().enumerate() {
+            if let Some(next) = next.get(index) {
+                memory::prefetch_many(slots, home(*next) * GROUP);
+            }
+            let hash = probes.hashes[usize::from(*row)];
+            let group = groups.get(keys.home(hash)).unwrap_or(&[0; GROUP]);
+            let is_it = |slot: u32| (slot ^ hash as u32) & !number_mask == 0;
+            // All slots of a group, without a branch: where in it the key is, no processor can guess. Should several have the tag, they
+            // make a number that is no block or a wrong one, which is seen when the key is resolved.
+            let mut slot =
+                group.iter().fold(0, |slot, one| slot | if is_it(*one) { *one } else { 0 });
+            if is_coarse {
+                for one in group.iter().filter(|one| **one != 0 && is_it(**one)) {
+                    slot = *one;
+                    memory::prefetch_many(words, keys.base(keys.block(slot)));
+                }
+            }
+            let base = (slot & number_mask).saturating_sub(1).wrapping_mul(stride);
+            blocks[usize::from(*row)] = base;
+            memory::prefetch_many(words, base as usize);
+            if is_text {
+                // The line behind, where the state begins.
+                memory::prefetch_many(words, base as usize + TEXT_HEADER);
+            }
+        }
+        for next in next.iter().skip(rows.len()) {
+            memory::prefetch_many(slots, home(*next) * GROUP);
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 //! Up to 15 digits fit a float's 53 bits, and so does the power of ten that they are divided by, so that one division rounds
 //! once and right. What is longer or has an exponent goes to the standard library, which is exact as well and slower.
 
+use tidegate_sys::vector::{Work, wide};
+
 /// Powers of ten that a float holds exactly, as far as [`DIGITS_MAX`] needs them.
 const TENS: [f64; DIGITS_MAX + 1] =
     [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
@@ -62,7 +64,7 @@ fn has_digits(text: &[u8], number: i64) -> bool {
 }
 
 /// The number that `text` begins with and its bytes, if it is a plain decimal of at most 15 digits.
-#[inline]
+#[inline(always)]
 pub(crate) fn prefix(text: &[u8]) -> Option<(f64, usize)> {
     let negative = text.first() == Some(&b'-');
     let start = usize::from(negative);
@@ -139,8 +141,67 @@ pub(crate) fn word(bytes: [u8; 8], length: usize) -> Option<Decimal> {
     Some(Decimal { digits, divisor: TENS[fraction as usize & 7] })
 }
 
+/// Reads the first `length` of 8 bytes of each of `words`, little-endian, as [`word`] does, into `out`: all of them, if they are plain
+/// decimals without a sign whose point stands where that of the first does. False if one is not; `out` holds nothing then.
+///
+/// A column's numbers are mostly written alike. What is done to one is then done to each, without a question, in a loop for vectors.
+pub(crate) fn words(words: &[u64], length: usize, out: &mut [f64]) -> bool {
+    wide(Words { words, length, out })
+}
+
+struct Words<'a> {
+    words: &'a [u64],
+    length: usize,
+    out: &'a mut [f64],
+}
+
+impl Work for Words<'_> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run(self) -> bool {
+        let Self { words, length, out } = self;
+        const ONES: u64 = 0x0101_0101_0101_0101;
+        let Some(first) = words.first() else { return true };
+        let unused = 8 * (8 - length as u32);
+        // Blanks where the text is shorter than a word; all of it by how it differs from zeros, which makes digits of digits.
+        let filling = ((0x20 * ONES) & !(u64::MAX << unused)) ^ (0x30 * ONES);
+        let places = first << unused;
+        let place = places.to_le_bytes().iter().position(|byte| *byte == b'.');
+        let (point, point_mask, before, behind, fraction) = match place.map(|place| place as u32) {
+            None => (0, 0, 0, u64::MAX, 0),
+            // No digit behind it: there may be none at all.
+            Some(7) => return false,
+            Some(place) => {
+                let at = 8 * place;
+                let point = u64::from(b'.' ^ b'0') << at;
+                (point, 0xff << at, !(u64::MAX << at), u64::MAX << at << 8, 7 - place)
+            }
+        };
+        let divisor = TENS[fraction as usize & 7];
+        let mut wrong = 0;
+        for (word, out) in words.iter().zip(out) {
+            let text = (word << unused) ^ filling;
+            let others = text ^ (0x10 * ONES);
+            // The bits below the first that no blank has: blanks, and of the character behind them bits that are 0, unless it is no digit
+            // and keeps others. The last character stays: it must be a digit.
+            let blanks = (others.wrapping_sub(1) & !others) & (u64::MAX >> 8);
+            let text = (text & !blanks) ^ point;
+            wrong |= text & point_mask;
+            // What stands before the point moves up, over it.
+            let digits = ((text & before) << 8) | (text & behind);
+            wrong |= (digits.wrapping_add(0x76 * ONES) | digits) & (0x80 * ONES);
+            let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8) & 0x00ff_00ff_00ff_00ff;
+            let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
+            let value = (fours & 0xffff).wrapping_mul(10_000).wrapping_add(fours >> 32);
+            *out = f64::from(value as i32) / divisor;
+        }
+        wrong == 0
+    }
+}
+
 /// The digits of `text` from `start` on, put behind those of `mantissa`, and how many they are. Wraps where there are too many.
-#[inline]
+#[inline(always)]
 fn digits(text: &[u8], start: usize, mut mantissa: u64) -> (u64, usize) {
     let mut count = 0;
     for byte in text.get(start..).unwrap_or_default() {
@@ -301,11 +362,38 @@ mod tests {
                 let found = parse(&bytes[..length]).map(f64::to_bits);
                 prop_assert_eq!(Ok(value.to_bits()), found);
             }
+            let mut one = [0.0];
+            if words(&[u64::from_le_bytes(bytes)], length, &mut one) {
+                let found = parse(&bytes[..length]).map(f64::to_bits);
+                prop_assert_eq!(Ok(one[0].to_bits()), found);
+            }
             // And none is passed over that is plain.
             let plain = bytes[..length].trim_ascii_start();
             if prefix(plain).is_some_and(|(value, end)| end == plain.len() && value != 0.0) && !bytes[..length].starts_with(b"\t") {
                 prop_assert!(word(bytes, length).is_some(), "{:?}", &bytes[..length]);
             }
+        }
+
+        #[test]
+        fn words_are_read_together_if_each_is_read_alone(texts in proptest::collection::vec("[ ]{0,3}[0-9]{1,3}[.][0-9]{2}|[ 0-9.x-]{3,6}|[ -~]{0,8}", 1..4), length in 1..=8_usize) {
+            let of = |text: &String| format!("{text:>length$}        ").as_bytes()[..8].try_into().unwrap();
+            let all: Vec<[u8; 8]> = texts.iter().map(of).collect();
+            let mut out = [0.0; 4];
+            if words(&all.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect::<Vec<_>>(), length, &mut out) {
+                for (bytes, value) in all.iter().zip(out) {
+                    let alone = word(*bytes, length).map(|decimal| f64::from(decimal.digits) / decimal.divisor);
+                    prop_assert_eq!(alone.map(f64::to_bits), Some(value.to_bits()), "{:?}", bytes);
+                }
+            }
+        }
+
+        #[test]
+        fn numbers_that_are_written_alike_are_read_together(values in proptest::collection::vec(0..100_000_u32, 1..70), places in 0..4_usize) {
+            let values: Vec<f64> = values.iter().map(|value| f64::from(*value) / 10_f64.powi(places as i32)).collect();
+            let of = |value: &f64| u64::from_le_bytes(format!("{value:7.places$}\n").as_bytes().try_into().unwrap());
+            let mut out = vec![0.0; values.len()];
+            prop_assert!(words(&values.iter().map(of).collect::<Vec<_>>(), 7, &mut out));
+            prop_assert_eq!(out, values);
         }
 
         #[test]

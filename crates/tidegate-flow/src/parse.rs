@@ -111,32 +111,37 @@ impl Parser {
         Self { names: Names::of(&fields), fields, form, message_bytes_max }
     }
 
-    /// Reads `messages` into the columns of `batch`, and says what is wrong with those that cannot be read.
-    /// `now` is in seconds.
-    pub(crate) fn run(&mut self, now: f64, messages: &[Message<'_>], batch: &mut Batch) {
-        batch.scratch.clear();
-        if batch.any_bad {
-            batch.bad.fill(None);
-            batch.any_bad = false;
-        }
+    /// Reads a tile of messages, the first of which is row `first`, into the columns of `batch`, and says what is wrong with those
+    /// that cannot be read. `now` is in seconds.
+    pub(crate) fn run(
+        &mut self,
+        now: f64,
+        messages: &[Message<'_>],
+        first: usize,
+        batch: &mut Batch,
+    ) {
+        let rows = first..first + messages.len();
         if let Form::Fixed(fixed) = &self.form {
             // Column after column: each of its loops does one thing.
-            for (row, message) in messages.iter().enumerate() {
-                if message.payload.len() > self.message_bytes_max {
-                    batch.spoil(row, Bad { reason: Reason::TooLong, field: None });
+            let longest = messages.iter().map(|message| message.payload.len()).max();
+            if longest.is_some_and(|longest| longest > self.message_bytes_max) {
+                for (row, message) in rows.clone().zip(messages) {
+                    if message.payload.len() > self.message_bytes_max {
+                        batch.spoil(row, Bad { reason: Reason::TooLong, field: None });
+                    }
                 }
             }
-            fixed.run(&self.fields, messages, batch);
+            fixed.run(&self.fields, messages, first, batch);
             return;
         }
         for field in &self.fields {
             match field.column {
-                Column::Number(index) => batch.numbers[index][..messages.len()].fill(f64::NAN),
-                Column::Text(index) => batch.texts[index][..messages.len()].fill(Text::default()),
+                Column::Number(index) => batch.numbers[index][rows.clone()].fill(f64::NAN),
+                Column::Text(index) => batch.texts[index][rows.clone()].fill(Text::default()),
                 Column::Topic => {}
             }
         }
-        for (row, message) in messages.iter().enumerate() {
+        for (row, message) in rows.zip(messages) {
             if message.payload.len() > self.message_bytes_max {
                 batch.spoil(row, Bad { reason: Reason::TooLong, field: None });
                 continue;

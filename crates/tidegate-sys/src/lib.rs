@@ -17,3 +17,4 @@ pub mod secret;
 mod sigbus;
 pub mod terminal;
 pub mod tun;
+pub mod vector;

@@ -17,9 +17,11 @@ pub fn prefer_large_pages<T>(words: &[T]) {
     }
 }
 
-/// Asks for the cache line that holds `words[index]`, and does not wait for it. Nothing happens where there is no such word.
+/// Asks for the cache line that holds `words[index]` to be brought as near as it goes, and does not wait for it. Nothing happens where
+/// there is no such word.
 ///
-/// A hint, and a fast one: a load that misses holds up all that comes behind it sooner or later, this does not.
+/// A hint, and a fast one: a load that misses holds up all that comes behind it sooner or later, this does not. For lines that are
+/// needed a few loads later: what is asked for while a dozen or two are under way is dropped by some processors; see [`prefetch_many`].
 #[inline]
 pub fn prefetch<T>(words: &[T], index: usize) {
     if let Some(word) = words.get(index) {
@@ -28,6 +30,22 @@ pub fn prefetch<T>(words: &[T], index: usize) {
         unsafe {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(word).cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        std::hint::black_box(word);
+    }
+}
+
+/// As [`prefetch`], for a hundred lines in a row that are needed much later: they come into the second cache, which waits for more
+/// of them at a time than the first, and does not lose what it holds to them. [`prefetch`] brings them near when their turn comes.
+#[inline]
+pub fn prefetch_many<T>(words: &[T], index: usize) {
+    if let Some(word) = words.get(index) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch reads nothing that the program sees, whatever the address; this one is that of a borrowed word.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(word).cast());
         }
         #[cfg(not(target_arch = "x86_64"))]
         std::hint::black_box(word);
@@ -43,6 +61,8 @@ mod tests {
         for index in [0, 2, 3, usize::MAX] {
             prefetch(&[1, 2, 3], index);
             prefetch::<u8>(&[], index);
+            prefetch_many(&[1, 2, 3], index);
+            prefetch_many::<u8>(&[], index);
         }
     }
 

@@ -19,6 +19,13 @@ pub(crate) struct Notify {
 impl Notify {
     pub(super) fn run(&self, context: &mut Context<'_, '_>) {
         let batch = &*context.batch;
+        if let Some(when) = self.when {
+            // Most of the time nobody need be told, which is seen of many rows at a time.
+            let values = &batch.numbers[when][..batch.alive.end()];
+            if !values.iter().fold(false, |any, value| any | is_set(*value)) {
+                return;
+            }
+        }
         let now_millis = context.now.as_nanos().div_euclid(1_000_000);
         for row in batch.alive.iter() {
             let index = usize::from(row);

@@ -15,11 +15,18 @@ pub(crate) struct Range {
 impl Range {
     pub(super) fn run(&self, context: &mut Context<'_, '_>) {
         let values = &context.batch.numbers[self.input];
-        let before = context.batch.alive.len();
-        context.batch.alive.retain(|row| {
-            let value = values[usize::from(row)];
-            (value >= self.min && value <= self.max) || (self.keep_missing && value.is_nan())
-        });
+        let alive = &mut context.batch.alive;
+        let is_kept = |value: f64| {
+            ((value >= self.min) & (value <= self.max)) | (self.keep_missing & value.is_nan())
+        };
+        // Most of the time nothing is out of range, which is seen of many values at a time.
+        if alive.is_whole()
+            && values[..alive.len()].iter().fold(true, |all, value| all & is_kept(*value))
+        {
+            return;
+        }
+        let before = alive.len();
+        alive.retain(|row| is_kept(values[usize::from(row)]));
         context.stats.filtered += (before - context.batch.alive.len()) as u64;
     }
 }
@@ -123,7 +130,7 @@ impl Keep {
 /// Whether a number says yes: it is there and not 0.
 #[inline]
 pub(super) fn is_set(value: f64) -> bool {
-    value != 0.0 && !value.is_nan()
+    (value != 0.0) & !value.is_nan()
 }
 
 #[cfg(test)]

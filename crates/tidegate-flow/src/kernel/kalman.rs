@@ -7,6 +7,7 @@
 //! The estimate is written as a weighted mean, so that it lies between the old one and the measurement and cannot overflow.
 
 use super::{Context, float, state};
+use crate::batch::between;
 
 /// Estimates a value from measurements.
 #[derive(Debug)]
@@ -27,12 +28,11 @@ impl Kalman {
     }
 
     pub(super) fn run(&self, context: &mut Context<'_, '_>) {
-        let alive = context.batch.alive.clone();
-        let states = context.batch.states;
-        let (input, into) = context.batch.between(self.input, self.into);
-        for row in alive.iter() {
+        let batch = &mut *context.batch;
+        let (input, into) = between(&mut batch.numbers, self.input, self.into);
+        for row in batch.alive.iter() {
             let row = usize::from(row);
-            let [estimate, variance] = state::<2>(context.words, states[row], self.at);
+            let [estimate, variance] = state::<2>(context.words, batch.states[row], self.at);
             let (z, x) = (input[row], float(*estimate));
             if z.is_nan() {
                 into[row] = x;

@@ -27,37 +27,40 @@ impl Threshold {
     }
 
     pub(super) fn run(&self, context: &mut Context<'_, '_>) {
-        let alive = context.batch.alive.clone();
+        let end = context.batch.alive.end();
         let (input, into) = context.batch.between(self.input, self.into);
-        for row in alive.iter() {
-            into[usize::from(row)] = input[usize::from(row)];
-        }
+        into[..end].copy_from_slice(&input[..end]);
         // Relative to the reference, so that both limits are constants.
         if let Some(reference) = self.reference {
             let (reference, into) = context.batch.between(reference, self.into);
-            for row in alive.iter() {
-                into[usize::from(row)] -= reference[usize::from(row)];
+            for (into, reference) in into[..end].iter_mut().zip(reference) {
+                *into -= reference;
             }
         }
-        let has_state = self.has_state();
+        if !self.has_state() {
+            for value in &mut context.batch.numbers[self.into][..end] {
+                let fires = f64::from(u8::from(self.is_on(*value, false)));
+                *value = if value.is_nan() { *value } else { fires };
+            }
+            return;
+        }
+        self.run_with_state(context);
+    }
+
+    /// On values that are relative already.
+    fn run_with_state(&self, context: &mut Context<'_, '_>) {
         let batch = &mut *context.batch;
         let into = &mut batch.numbers[self.into];
-        for row in alive.iter() {
+        for row in batch.alive.iter() {
             let row = usize::from(row);
             let value = into[row];
             if value.is_nan() {
                 continue;
             }
-            let mut was_on = false;
-            let is_on = if has_state {
-                let [on] = state::<1>(context.words, batch.states[row], self.at);
-                was_on = *on != 0;
-                let is_on = self.is_on(value, was_on);
-                *on = u64::from(is_on);
-                is_on
-            } else {
-                self.is_on(value, false)
-            };
+            let [on] = state::<1>(context.words, batch.states[row], self.at);
+            let was_on = *on != 0;
+            let is_on = self.is_on(value, was_on);
+            *on = u64::from(is_on);
             let fires = match self.fires {
                 Fires::Every => is_on,
                 Fires::Rise => is_on && !was_on,
@@ -72,6 +75,6 @@ impl Threshold {
     fn is_on(&self, value: f64, was_on: bool) -> bool {
         let slack = if was_on { self.hysteresis } else { 0.0 };
         self.above.is_some_and(|above| value > above - slack)
-            || self.below.is_some_and(|below| value < below + slack)
+            | self.below.is_some_and(|below| value < below + slack)
     }
 }

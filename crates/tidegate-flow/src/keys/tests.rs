@@ -35,6 +35,8 @@ impl Table {
             };
         }
         let mut states = [0; BATCH_MAX];
+        self.keys.locate(&[], rows.as_slice(), &self.probes, &mut states);
+        self.keys.locate(rows.as_slice(), &[], &self.probes, &mut states);
         self.keys.resolve(now, &rows, &self.probes, |row| &batch[usize::from(row)], &mut states);
         let mut seen = Vec::new();
         for state in &states[..batch.len()] {
@@ -124,4 +126,23 @@ proptest! {
         prop_assert!(table.keys.live() <= KEYS_MIN);
         prop_assert_eq!(table.keys.entries(0..table.keys.used()).count(), occupied);
     }
+}
+
+#[test]
+fn keys_that_went_by_a_full_group_are_found_when_others_are_gone() {
+    let mut table = Table::new(false, KEYS_MIN, Some(10));
+    let last = table.keys.slots.len() / GROUP - 1;
+    // Of the last group and the first, so many that they fill the second and third as well.
+    let crowd: Vec<Vec<u8>> = (0_u64..)
+        .filter(|key| [0, last].contains(&table.keys.home(hash::word(7, *key))))
+        .take(60)
+        .map(|key| key.to_le_bytes().to_vec())
+        .collect();
+    let kept: Vec<_> = crowd.iter().step_by(2).cloned().collect();
+    table.count(0, &crowd);
+    table.count(8, &kept);
+    table.keys.expire(15, KEYS_MIN);
+    assert_eq!(table.keys.live(), 30);
+    assert!(table.count(15, &kept).iter().all(|state| *state == (INITIAL, 2)));
+    assert!(table.count(15, &crowd[1..2]).iter().all(|state| *state == (INITIAL, 0)));
 }

@@ -3,7 +3,7 @@
 use super::{Field, fail, integer_of, number_in, number_of};
 use crate::{
     bad::Reason,
-    batch::{BATCH_MAX, Batch, Column, Place as TextPlace, Rows, Text},
+    batch::{Batch, Column, Place as TextPlace, Rows, TILE, Text},
     message::Message,
     number::{self, INTEGER_MAX},
     spec::{Encoding, FieldKind, FieldSpec},
@@ -22,10 +22,6 @@ struct Span {
     encoding: Encoding,
 }
 
-/// Messages whose fields are read one after the other: so few that the last field finds what the first brought into the cache.
-const TILE: usize = 64;
-const _: () = assert!(BATCH_MAX.is_multiple_of(TILE));
-
 impl Fixed {
     pub(super) fn new(specs: &[FieldSpec]) -> Self {
         let span = |spec: &FieldSpec| {
@@ -36,19 +32,23 @@ impl Fixed {
         Self { places: specs.iter().map(span).collect() }
     }
 
-    pub(super) fn run(&self, fields: &[Field], messages: &[Message<'_>], batch: &mut Batch) {
-        for (tile, messages) in messages.chunks(TILE).enumerate() {
-            let first = tile * TILE;
-            for (index, (field, span)) in fields.iter().zip(&self.places).enumerate() {
-                match field.column {
-                    Column::Number(column) => {
-                        numbers(field, index, *span, first, messages, batch, column);
-                    }
-                    Column::Text(column) => {
-                        texts(field, index, *span, first, messages, batch, column);
-                    }
-                    Column::Topic => {}
+    /// Field after field of a tile: so few messages that the last field finds what the first brought into the cache.
+    pub(super) fn run(
+        &self,
+        fields: &[Field],
+        messages: &[Message<'_>],
+        first: usize,
+        batch: &mut Batch,
+    ) {
+        for (index, (field, span)) in fields.iter().zip(&self.places).enumerate() {
+            match field.column {
+                Column::Number(column) => {
+                    numbers(field, index, *span, first, messages, batch, column);
                 }
+                Column::Text(column) => {
+                    texts(field, index, *span, first, messages, batch, column);
+                }
+                Column::Topic => {}
             }
         }
     }
@@ -116,12 +116,20 @@ fn ascii(field: &Field, span: Span, messages: &[Message<'_>], out: &mut [f64], o
         odd.fill_all(messages.len());
         return;
     }
-    let (mut digits, mut divisors) = ([0; TILE], [1.0; TILE]);
-    for (row, (message, place)) in
-        messages.iter().zip(digits.iter_mut().zip(&mut divisors)).enumerate()
-    {
+    let mut words = [0; TILE];
+    for (message, word) in messages.iter().zip(&mut words) {
         let bytes = message.payload.get(span.at..).and_then(<[u8]>::first_chunk::<8>);
-        match bytes.and_then(|bytes| number::word(*bytes, span.bytes)) {
+        // What is too short is no number.
+        *word = bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    }
+    if number::words(&words[..messages.len()], span.bytes, out) {
+        return;
+    }
+    let (mut digits, mut divisors) = ([0; TILE], [1.0; TILE]);
+    for (row, (word, place)) in
+        words[..messages.len()].iter().zip(digits.iter_mut().zip(&mut divisors)).enumerate()
+    {
+        match number::word(word.to_le_bytes(), span.bytes) {
             Some(decimal) => (*place.0, *place.1) = (decimal.digits, decimal.divisor),
             None => odd.push(row as u8),
         }
