@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  messages: made up by tidegate-load, or RIoTBench's sample rows ──▶ codec, cold: encoders and decoders in memory, one thread
-//!  datagrams over loopback ──▶ udp: what receives them, by itself and in front of a broker
+//!  datagrams over loopback ──▶ udp: what receives them, by itself and in front of a broker; oil: a flow, and its alarms
 //!  edge ── datagrams over loopback ──▶ host, a thread each ──▶ ways, co_running: the paper's comparison
 //!  devices over MQTT ──▶ two nodes of the program ──▶ chain, urgent, endure: CPU above, alarms, nothing lost
 //! ```
@@ -21,6 +21,7 @@ pub mod memory;
 pub mod messages;
 pub mod mosquitto;
 pub mod node;
+pub mod oil;
 pub mod peers;
 pub mod udp;
 pub mod urgent;

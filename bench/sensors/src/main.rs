@@ -7,7 +7,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use bench_harness::{Figure, Report, Target};
-use bench_sensors::{Plan, chain, co_running, codec, cold, endure, memory, udp, urgent, ways};
+use bench_sensors::{Plan, chain, co_running, codec, cold, endure, memory, oil, udp, urgent, ways};
 use clap::{Parser, ValueEnum};
 
 /// Measures how sensor messages are received, encoded and carried, and exits 0 only if no figure is short.
@@ -41,6 +41,8 @@ enum Group {
     Memory,
     /// Datagrams per second of the receiving thread.
     Udp,
+    /// The oil-anomaly flow in memory, and its alarms from datagrams.
+    Oil,
     /// Messages per second from an edge to a host in the paper's six ways, and when subscribers know; takes some
     /// twelve minutes even when short, and root or sockets of 4 MiB.
     Ways,
@@ -77,6 +79,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Group::Cold => cold::cold(&plan, &mut report),
             Group::Memory => memory::memory(&plan, &mut report),
             Group::Udp => udp::udp(&plan, &mut report),
+            Group::Oil => oil::oil(&plan, &mut report),
             Group::Ways => ways::ways(&plan, &mut report),
             Group::CoRunning => co_running::co_running(&plan, &mut report),
             Group::Chain => chain::chain(&plan, &mut report),

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  a thread: send, 40 datagrams a call ─▶ loopback ─▶ Receiver alone, or a listener of a node ─▶ its broker, nobody subscribed
+//!                                                                                            └▶ the oil flow
 //! ```
 //!
 //! Rates are datagrams per second of processor time of the receiving thread. On loopback the protocol's own work is charged to the
@@ -11,7 +12,7 @@ use std::{
     fs,
     net::UdpSocket,
     os::fd::AsFd as _,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -22,15 +23,16 @@ use std::{
 
 use anyhow::Context as _;
 use bench_harness::{Figure, Report, Target};
+use tempfile::TempDir;
 use tidegate::{access::Access, auth, config::Config, health::Health, mqtt::Service};
 use tidegate_sys::{
     clock,
     datagram::{Method, Receiver, ReceiverOptions, set_receive_buffer, set_segment},
 };
 
-use crate::Plan;
+use crate::{Plan, oil};
 
-/// Payloads, up to what fills a frame of Ethernet.
+/// Sizes of payloads, up to what fills a frame of Ethernet.
 const SIZES: [u16; 5] = [64, 123, 256, 512, 1472];
 /// The size that the targets are for: an oil message with its topic.
 const SIZE: u16 = 123;
@@ -38,6 +40,8 @@ const SIZE: u16 = 123;
 const SEGMENTS: usize = 40;
 const TARGET: f64 = 1e6;
 const BUFFER_BYTES: usize = 8 << 20;
+/// Calls after which the sender begins anew with readings for the oil flow.
+const BURSTS: usize = 10_000;
 
 /// One run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,6 +52,8 @@ struct Run {
     lost: f64,
     /// Of all processor time of the machine that was used, that of soft interrupts.
     softirq: f64,
+    /// Processor time of the broker's thread for each, in ns; 0 where there is none.
+    shard: f64,
 }
 
 /// Datagrams per second of processor time, by method and size.
@@ -74,11 +80,20 @@ pub fn udp(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         }
     }
     for size in SIZES {
-        let runs = (0..plan.runs).map(|_| listener(size, time));
+        let bursts = vec![vec![b'7'; usize::from(size) * SEGMENTS]];
+        let runs = (0..plan.runs).map(|_| listener("", size, &bursts, time));
         let runs = runs.collect::<anyhow::Result<Vec<_>>>()?;
         let figure = figure(format!("UDP, {size} B, into the broker"), &runs);
         report.figure(if size == SIZE { figure.target(Target::AtLeast(TARGET)) } else { figure });
     }
+    let readings = oil::readings(oil::SENSORS_OF_LOAD, BURSTS * SEGMENTS);
+    let bursts: Vec<_> =
+        readings.chunks(SEGMENTS * oil::MESSAGE_BYTES).map(<[u8]>::to_vec).collect();
+    let size = oil::MESSAGE_BYTES as u16;
+    let runs = (0..plan.runs).map(|_| listener(oil::FLOW, size, &bursts, time));
+    let runs = runs.collect::<anyhow::Result<Vec<_>>>()?;
+    let figure = figure(format!("UDP, {size} B, into the oil flow"), &runs);
+    report.figure(figure.target(Target::AtLeast(TARGET)));
     Ok(())
 }
 
@@ -87,11 +102,15 @@ fn figure(name: String, runs: &[Run]) -> Figure {
         let values: Vec<f64> = runs.iter().map(part).collect();
         bench_harness::median(&values)
     };
-    let note = format!(
+    let mut note = format!(
         "lost {:.1} %, soft interrupts {:.0} % of processor time",
         100.0 * median(|run| run.lost),
         100.0 * median(|run| run.softirq),
     );
+    let shard = median(|run| run.shard);
+    if shard > 0.0 {
+        note += &format!("; the broker's thread {shard:.0} ns each");
+    }
     Figure::new(name, "datagrams/s of CPU")
         .ours(runs.iter().map(|run| run.per_cpu_second))
         .note(note)
@@ -102,11 +121,12 @@ fn alone(method: Method, size: u16, time: Duration) -> anyhow::Result<Run> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     set_receive_buffer(socket.as_fd(), BUFFER_BYTES)?;
     let address = socket.local_addr()?;
-    let options = ReceiverOptions { method, bytes_max: 2000, joins: false };
+    let options = ReceiverOptions { method, bytes_max: 2000, joins: false, names_sources: false };
     let mut receiver = Receiver::new(socket, options)?;
     let mut received = 0_u64;
     let mut cpu = 0;
-    let (sent, softirq) = while_sending(address, size, time, |is_over| {
+    let bursts = [vec![b'7'; usize::from(size) * SEGMENTS]];
+    let (sent, softirq) = while_sending(address, size, &bursts, time, |is_over| {
         let begin = clock::thread_cpu_nanos();
         loop {
             let count = receiver.receive(Duration::from_millis(50), |_| true)?;
@@ -121,22 +141,13 @@ fn alone(method: Method, size: u16, time: Duration) -> anyhow::Result<Run> {
     run(sent, received, cpu, softirq)
 }
 
-/// A listener of a node, with its broker.
-fn listener(size: u16, time: Duration) -> anyhow::Result<Run> {
-    let folder = std::env::temp_dir().join(format!("bench-sensors-udp-{}", std::process::id()));
-    let text = format!(
-        "[node]\ndata_dir = {folder:?}\n[mqtt]\nshards = 1\ndurability = \"memory\"\n[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n\
-         [ingest.bench]\nlisten = \"127.0.0.1:0\"\nmessage_bytes_max = \"2000B\"\nreceive_joined = false\n\
-         receive_buffer_bytes = \"{BUFFER_BYTES}B\"\n"
-    );
-    let config = Config::parse(Path::new("bench.toml"), &text)?;
-    let doors = Arc::new(auth::open(&config)?);
-    let access = Access { doors, ..Access::default() };
-    let service = Service::start(&config, access, &Health::default())?;
-    let ingest = service.ingest("bench").context("it is configured")?;
-    let task = task("in-bench")?;
-    let begin = cpu_nanos(&task)?;
-    let (sent, softirq) = while_sending(ingest.address(), size, time, |is_over| {
+/// A listener of a node, with its broker and perhaps a flow.
+fn listener(flow: &str, size: u16, bursts: &[Vec<u8>], time: Duration) -> anyhow::Result<Run> {
+    let node = InProcess::start(flow)?;
+    let ingest = node.service.ingest("bench").context("it is configured")?;
+    let (receiving, broker) = (task("in-bench")?, task("mqtt-0")?);
+    let begin = (cpu_nanos(&receiving)?, cpu_nanos(&broker)?);
+    let (sent, softirq) = while_sending(ingest.address(), size, bursts, time, |is_over| {
         let mut before = 0;
         loop {
             thread::sleep(Duration::from_millis(200));
@@ -147,14 +158,39 @@ fn listener(size: u16, time: Duration) -> anyhow::Result<Run> {
             before = published;
         }
     })?;
-    let cpu = cpu_nanos(&task)? - begin;
+    let cpu = cpu_nanos(&receiving)? - begin.0;
+    let shard = cpu_nanos(&broker)? - begin.1;
     let published = ingest.report().published;
-    drop(service);
-    fs::remove_dir_all(&folder).or_else(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => Ok(()),
-        _ => Err(error),
-    })?;
-    run(sent, published, cpu, softirq)
+    let run = run(sent, published, cpu, softirq)?;
+    Ok(Run { shard: shard as f64 / published as f64, ..run })
+}
+
+/// A broker of one shard in this process, with a listener for datagrams called `bench`.
+pub(crate) struct InProcess {
+    pub(crate) service: Service,
+    /// Goes when the service has ended.
+    _folder: TempDir,
+}
+
+impl InProcess {
+    /// `flow` is the text of a file of flows, or nothing.
+    pub(crate) fn start(flow: &str) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir().context("making a folder for a node")?;
+        fs::write(folder.path().join("flows.toml"), flow).context("writing a flow")?;
+        let more = if flow.is_empty() { "" } else { "[flow.bench]\nfile = \"flows.toml\"\n" };
+        let data = folder.path().join("data");
+        let text = format!(
+            "[node]\ndata_dir = {data:?}\n[mqtt]\nshards = 1\ndurability = \"memory\"\nallow_anonymous = true\n\
+             [mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n\
+             [ingest.bench]\nlisten = \"127.0.0.1:0\"\ntopic = \"vehicle/oil\"\nmessage_bytes_max = \"2000B\"\n\
+             receive_joined = false\nreceive_buffer_bytes = \"{BUFFER_BYTES}B\"\n{more}"
+        );
+        let config = Config::parse(&folder.path().join("bench.toml"), &text)?;
+        let doors = Arc::new(auth::open(&config)?);
+        let access = Access { doors, ..Access::default() };
+        let service = Service::start(&config, access, &Health::default())?;
+        Ok(Self { service, _folder: folder })
+    }
 }
 
 fn run(sent: u64, received: u64, cpu_nanos: i64, softirq: f64) -> anyhow::Result<Run> {
@@ -163,13 +199,15 @@ fn run(sent: u64, received: u64, cpu_nanos: i64, softirq: f64) -> anyhow::Result
         per_cpu_second: received as f64 * 1e9 / cpu_nanos as f64,
         lost: 1.0 - received as f64 / sent as f64,
         softirq,
+        shard: 0.0,
     })
 }
 
-/// Sends for that long while `receive` runs, which is told when it is over. Returns what was sent, and the share of soft interrupts.
+/// Sends `bursts`, each as datagrams of `size` bytes, over and over for that long while `receive` runs, which is told when it is over. Returns what was sent, and the share of soft interrupts.
 fn while_sending(
     address: std::net::SocketAddr,
     size: u16,
+    bursts: &[Vec<u8>],
     time: Duration,
     receive: impl FnOnce(&dyn Fn() -> bool) -> anyhow::Result<()>,
 ) -> anyhow::Result<(u64, f64)> {
@@ -180,12 +218,12 @@ fn while_sending(
     let sent = Arc::new(AtomicU64::new(0));
     let sending = {
         let (is_over, sent) = (is_over.clone(), sent.clone());
-        let bytes = vec![b'7'; usize::from(size) * SEGMENTS];
+        let bursts = bursts.to_vec();
         thread::spawn(move || -> std::io::Result<()> {
             let begin = std::time::Instant::now();
-            while begin.elapsed() < time {
-                sender.send(&bytes)?;
-                sent.fetch_add(SEGMENTS as u64, Ordering::Relaxed);
+            for burst in bursts.iter().cycle().take_while(|_| begin.elapsed() < time) {
+                sender.send(burst)?;
+                sent.fetch_add((burst.len() / usize::from(size)) as u64, Ordering::Relaxed);
             }
             is_over.store(true, Ordering::Release);
             Ok(())
@@ -214,12 +252,17 @@ fn processor_times() -> anyhow::Result<(f64, f64)> {
 }
 
 /// The folder in /proc of this process's thread of that name.
-fn task(name: &str) -> anyhow::Result<std::path::PathBuf> {
-    for entry in fs::read_dir("/proc/self/task")? {
-        let path = entry?.path();
-        if fs::read_to_string(path.join("comm"))?.trim_end() == name {
-            return Ok(path);
+fn task(name: &str) -> anyhow::Result<PathBuf> {
+    // A thread that was begun names itself.
+    for _ in 0..100 {
+        for entry in fs::read_dir("/proc/self/task")? {
+            let path = entry?.path();
+            // It may have ended meanwhile.
+            if fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim_end() == name) {
+                return Ok(path);
+            }
         }
+        thread::sleep(Duration::from_millis(10));
     }
     anyhow::bail!("there is no thread called {name}")
 }

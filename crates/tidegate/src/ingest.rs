@@ -1,9 +1,9 @@
 //! Ways in beside MQTT: datagrams, HTTP, CoAP and WebSocket, whose messages become messages like all others.
 //!
 //! ```text
-//!  UDP ───────────▶ a thread: topic by a template ── QoS 0 ─┐
-//!  CoAP ──▶ state machine ─┐                                ├─▶ loopback ─▶ shard of the broker ─▶ flows, sessions, journal
-//!  HTTP ──▶ lines, JSON ───┼─▶ Publisher ── QoS 1 ──────────┘
+//!  UDP ───────────▶ a thread: topic by a template ─▶ HandOver ── QoS 0, bundles ─┐
+//!  CoAP ──▶ state machine ─┐                                                    ├─▶ shard of the broker ─▶ flows, sessions, journal
+//!  HTTP ──▶ lines, JSON ───┼─▶ Publisher ── QoS 1, loopback ────────────────────┘
 //!  WebSocket ──▶ objects ──┘       ▲
 //!                                  └── PUBACK ◀── then the sender is answered
 //! ```
@@ -17,6 +17,7 @@
 mod coap;
 mod counters;
 mod door;
+mod hand_over;
 mod http;
 mod inlet;
 mod line;

@@ -56,7 +56,10 @@ pub(super) fn serve(
     // Large datagrams are few: a ring of buffers for them would be mostly empty memory.
     let bytes_max = if trial.way == Way::Ours { 65_000 } else { 2000 };
     let method = Method::Auto;
-    let mut receiver = Receiver::new(socket, ReceiverOptions { method, bytes_max, joins: false })?;
+    let mut receiver = Receiver::new(
+        socket,
+        ReceiverOptions { method, bytes_max, joins: false, names_sources: false },
+    )?;
     shared.is_ready.store(true, Release);
     let mut unpacker = Unpacker::new(trial.way);
     let mut received = Received { end: trial.warm, ..Received::default() };

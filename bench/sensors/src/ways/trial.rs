@@ -163,7 +163,12 @@ pub fn run(trial: &Trial, feed: &mut Feed) -> anyhow::Result<Outcome> {
     let processors = sched::processors()?;
     let (first, last) = (processors[0], processors[processors.len() - 1]);
     let shared = Shared { buffer_bytes, ..Shared::default() };
-    let options = ReceiverOptions { method: Method::Batch, bytes_max: 2000, joins: false };
+    let options = ReceiverOptions {
+        method: Method::Batch,
+        bytes_max: 2000,
+        joins: false,
+        names_sources: false,
+    };
     let mut subscriber = Receiver::new(subscriber, options)?;
     thread::scope(|scope| {
         let shared = &shared;

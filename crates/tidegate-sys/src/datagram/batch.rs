@@ -94,7 +94,7 @@ impl Batch {
             let is_cut = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
             let Some(source) = address(name) else { continue };
             // What the kernel gave must all be given on: it is nowhere else any more.
-            let _ = sink.give(source, payload, segment_bytes(control), is_cut);
+            let _ = sink.give(Some(source), payload, segment_bytes(control), is_cut);
         }
         Ok(())
     }

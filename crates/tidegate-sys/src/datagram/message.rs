@@ -25,7 +25,7 @@ impl<T: FnMut(Datagram<'_>) -> bool> Sink<'_, T> {
     /// Gives out what one buffer holds: one datagram, or several of `segment` bytes each but the last. Whether more is wanted.
     pub(super) fn give(
         &mut self,
-        source: SocketAddr,
+        source: Option<SocketAddr>,
         bytes: &[u8],
         segment: Option<usize>,
         is_cut: bool,
@@ -42,7 +42,7 @@ impl<T: FnMut(Datagram<'_>) -> bool> Sink<'_, T> {
     }
 
     #[inline]
-    fn give_one(&mut self, source: SocketAddr, bytes: &[u8], is_cut: bool) -> bool {
+    fn give_one(&mut self, source: Option<SocketAddr>, bytes: &[u8], is_cut: bool) -> bool {
         *self.count += 1;
         let is_cut = is_cut || bytes.len() > self.bytes_max;
         (self.take)(Datagram { source, bytes: &bytes[..bytes.len().min(self.bytes_max)], is_cut })

@@ -23,14 +23,19 @@ fn pair(options: ReceiverOptions) -> Option<(Receiver, UdpSocket)> {
 }
 
 fn options(method: Method, joins: bool) -> ReceiverOptions {
-    ReceiverOptions { method, bytes_max: 2000, joins }
+    ReceiverOptions { method, bytes_max: 2000, joins, names_sources: true }
 }
 
-/// Every method, joining or not where it can.
+/// Every method, joining or not where it can, and telling who sent what or not.
 fn all() -> Vec<ReceiverOptions> {
-    let methods = [Method::Uring, Method::Batch, Method::Plain];
-    let both = methods.iter().flat_map(|method| [false, true].map(|joins| options(*method, joins)));
-    both.collect()
+    let mut all = Vec::new();
+    for method in [Method::Uring, Method::Batch, Method::Plain] {
+        for joins in [false, true] {
+            let named = options(method, joins);
+            all.extend([named, ReceiverOptions { names_sources: false, ..named }]);
+        }
+    }
+    all
 }
 
 /// Receives until `count` have come, as what each holds and whether it was cut.
@@ -64,12 +69,37 @@ fn what_was_sent_comes_whole_and_in_order() {
 
 #[test]
 fn the_source_is_who_sent_it() {
-    for options in all() {
+    for options in all().into_iter().filter(|options| options.names_sources) {
         let Some((mut receiver, sender)) = pair(options) else { continue };
         sender.send(b"x").unwrap();
         let mut source = None;
         receiver.receive(WAIT, |datagram| source.replace(datagram.source).is_none()).unwrap();
-        assert_eq!(source, Some(sender.local_addr().unwrap()), "{options:?}");
+        assert_eq!(source, Some(Some(sender.local_addr().unwrap())), "{options:?}");
+    }
+}
+
+#[test]
+fn who_sent_it_may_be_asked_later() {
+    for options in all() {
+        let Some((mut receiver, sender)) = pair(options) else { continue };
+        sender.send(b"before").unwrap();
+        assert_eq!(receive(&mut receiver, 1), [(b"before".to_vec(), false)]);
+        sender.send(b"between").unwrap();
+        let mut receiver = receiver.naming_sources();
+        sender.send(b"after").unwrap();
+        let mut sources = Vec::new();
+        let mut last = Vec::new();
+        while last != b"after" {
+            receiver
+                .receive(WAIT, |datagram| {
+                    sources.push(datagram.source);
+                    last = datagram.bytes.to_vec();
+                    true
+                })
+                .unwrap();
+        }
+        let source = Some(sender.local_addr().unwrap());
+        assert!(sources.iter().all(|it| *it == source), "{options:?}: {sources:?}");
     }
 }
 
@@ -178,7 +208,8 @@ fn methods_are_known_by_their_words() {
 fn sizes_that_no_datagram_has_are_refused() {
     for bytes_max in [0, DATAGRAM_BYTES_MAX + 1] {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let options = ReceiverOptions { method: Method::Plain, bytes_max, joins: false };
+        let options =
+            ReceiverOptions { method: Method::Plain, bytes_max, joins: false, names_sources: true };
         let error = Receiver::new(socket, options).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }

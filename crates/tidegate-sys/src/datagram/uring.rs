@@ -22,6 +22,11 @@ const BUFFERS: u16 = 1024;
 const BUFFERS_JOINED: u16 = 256;
 /// What stands in a buffer before name, control message and payload (`struct io_uring_recvmsg_out`).
 const HEADER_BYTES: usize = 16;
+/// So many datagrams at once say that many more come: then it is waited for several, so that waking is paid once for them.
+const MANY: usize = 16;
+/// What is waited for then, and for how long at most; the system's timers may take as long again.
+const TOGETHER: usize = 64;
+const TOGETHER_WAIT: Duration = Duration::from_micros(50);
 /// The group of our buffers; the ring has no other.
 const GROUP: u16 = 0;
 const RECEIVE: u64 = 1;
@@ -30,12 +35,15 @@ const CANCEL: u64 = 2;
 /// A ring, its request and its buffers.
 pub(super) struct Uring {
     ring: ManuallyDrop<IoUring>,
-    /// Says how much of a buffer is for name and control message; the kernel copies it when the request is made.
-    header: Box<libc::msghdr>,
+    /// Says how much of a buffer is for name and control message; the kernel copies it when the request is made. None where a
+    /// buffer holds the payload alone.
+    header: Option<Box<libc::msghdr>>,
     socket: types::Fd,
     pool: ManuallyDrop<Pool>,
     /// Whether the request is with the kernel.
     is_armed: bool,
+    /// Whether many came at once the last time.
+    are_many: bool,
 }
 
 /// Buffers, and the ring of those that the kernel may use.
@@ -56,7 +64,12 @@ impl std::fmt::Debug for Uring {
 }
 
 impl Uring {
-    pub(super) fn new(socket: &UdpSocket, payload_bytes: usize, joins: bool) -> io::Result<Self> {
+    pub(super) fn new(
+        socket: &UdpSocket,
+        payload_bytes: usize,
+        joins: bool,
+        has_heads: bool,
+    ) -> io::Result<Self> {
         let count = if joins { BUFFERS_JOINED } else { BUFFERS };
         // One thread makes requests and takes completions: the kernel then works when it is entered, and interrupts nobody.
         let ring = IoUring::builder()
@@ -64,8 +77,9 @@ impl Uring {
             .setup_defer_taskrun()
             .setup_cqsize(2 * u32::from(BUFFERS))
             .build(8)?;
-        let buffer_bytes =
-            (HEADER_BYTES + NAME_BYTES + CONTROL_BYTES + payload_bytes).next_multiple_of(64);
+        // Of a payload alone, one more byte shows what was longer.
+        let head_bytes = if has_heads { HEADER_BYTES + NAME_BYTES + CONTROL_BYTES } else { 1 };
+        let buffer_bytes = (head_bytes + payload_bytes).next_multiple_of(64);
         let pool = Pool {
             entries: MmapMut::map_anon(usize::from(count) * size_of::<types::BufRingEntry>())?,
             buffers: MmapMut::map_anon(usize::from(count) * buffer_bytes)?,
@@ -73,10 +87,13 @@ impl Uring {
             count,
             tail: 0,
         };
-        // SAFETY: msghdr is plain data for which all zeros is a value.
-        let mut header: Box<libc::msghdr> = Box::new(unsafe { zeroed() });
-        header.msg_namelen = NAME_BYTES as libc::socklen_t;
-        header.msg_controllen = if joins { CONTROL_BYTES as _ } else { 0 };
+        let header = has_heads.then(|| {
+            // SAFETY: msghdr is plain data for which all zeros is a value.
+            let mut header: Box<libc::msghdr> = Box::new(unsafe { zeroed() });
+            header.msg_namelen = NAME_BYTES as libc::socklen_t;
+            header.msg_controllen = if joins { CONTROL_BYTES as _ } else { 0 };
+            header
+        });
         // SAFETY: `entries` is page-aligned memory of `count` entries; it is unmapped only after the ring has ended its
         // request and is closed, or never.
         unsafe {
@@ -89,6 +106,7 @@ impl Uring {
             socket: types::Fd(socket.as_raw_fd()),
             pool: ManuallyDrop::new(pool),
             is_armed: false,
+            are_many: false,
         };
         for buffer in 0..count {
             uring.pool.provide(buffer);
@@ -115,6 +133,10 @@ impl Uring {
         Ok(uring)
     }
 
+    pub(super) fn names_sources(&self) -> bool {
+        self.header.is_some()
+    }
+
     pub(super) fn receive<T: FnMut(Datagram<'_>) -> bool>(
         &mut self,
         wait: Duration,
@@ -128,6 +150,7 @@ impl Uring {
         }
         let Self { ring, header, pool, is_armed, .. } = self;
         let mut failed = None;
+        let before = *sink.count;
         for entry in ring.completion() {
             if entry.user_data() != RECEIVE {
                 continue;
@@ -143,22 +166,34 @@ impl Uring {
                 }
                 continue;
             };
-            let Some(buffer) = cqueue::buffer_select(entry.flags()) else { continue };
-            let goes_on = give(pool.held(buffer, bytes), header, &mut sink);
-            pool.provide(buffer);
+            let goes_on = match cqueue::buffer_select(entry.flags()) {
+                Some(buffer) => {
+                    let goes_on = give(pool.held(buffer, bytes), header.as_deref(), &mut sink);
+                    pool.provide(buffer);
+                    goes_on
+                }
+                // An empty datagram may come without a buffer where that would hold the payload alone.
+                None if header.is_none() && bytes == 0 => sink.give(None, &[], None, false),
+                None => continue,
+            };
             if !goes_on {
                 break;
             }
         }
         pool.publish();
+        self.are_many = *sink.count - before >= MANY;
         failed.map_or(Ok(()), Err)
     }
 
     /// Makes the request; it is with the kernel when that is entered next.
     fn arm(&mut self) -> io::Result<()> {
-        let header: *const libc::msghdr = &raw const *self.header;
-        let request = opcode::RecvMsgMulti::new(self.socket, header, GROUP);
-        let request = request.build().user_data(RECEIVE);
+        let request = match &self.header {
+            Some(header) => {
+                opcode::RecvMsgMulti::new(self.socket, &raw const **header, GROUP).build()
+            }
+            None => opcode::RecvMulti::new(self.socket, GROUP).build(),
+        };
+        let request = request.user_data(RECEIVE);
         // SAFETY: `header` lives on the heap as long as the ring; the socket is open as long, for `Receiver` closes it after
         // this; the buffers that the kernel writes to are those provided.
         let pushed = unsafe { self.ring.submission().push(&request) };
@@ -167,11 +202,18 @@ impl Uring {
         Ok(())
     }
 
-    /// Waits for a completion; false if there was none, or a signal came.
+    /// Waits for a completion, or for several first where many came before; false if there was none, or a signal came.
     fn enter(&mut self, wait: Duration) -> io::Result<bool> {
+        if std::mem::take(&mut self.are_many) && self.wait(TOGETHER, wait.min(TOGETHER_WAIT))? {
+            return Ok(true);
+        }
+        self.wait(1, wait)
+    }
+
+    fn wait(&mut self, count: usize, wait: Duration) -> io::Result<bool> {
         let wait = types::Timespec::from(wait);
         let arguments = types::SubmitArgs::new().timespec(&wait);
-        match self.ring.submitter().submit_with_args(1, &arguments) {
+        match self.ring.submitter().submit_with_args(count, &arguments) {
             Ok(_) => Ok(true),
             Err(error) => match error.raw_os_error() {
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => {
@@ -220,13 +262,14 @@ impl Drop for Uring {
 #[inline]
 fn give<T: FnMut(Datagram<'_>) -> bool>(
     held: &[u8],
-    header: &libc::msghdr,
+    header: Option<&libc::msghdr>,
     sink: &mut Sink<'_, T>,
 ) -> bool {
+    let Some(header) = header else { return sink.give(None, held, None, false) };
     let Ok(message) = types::RecvMsgOut::parse(held, header) else { return true };
     let Some(source) = address(message.name_data()) else { return true };
     let segment = segment_bytes(message.control_data());
-    sink.give(source, message.payload_data(), segment, message.is_payload_truncated())
+    sink.give(Some(source), message.payload_data(), segment, message.is_payload_truncated())
 }
 
 impl Pool {

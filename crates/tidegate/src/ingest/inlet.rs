@@ -266,25 +266,6 @@ fn encode(
     out.extend_from_slice(&message.payload);
 }
 
-/// Appends a PUBLISH of QoS 0.
-#[inline]
-pub(super) fn encode_unanswered(out: &mut Vec<u8>, topic: &str, payload: &[u8], retain: bool) {
-    let head = PublishHead {
-        dup: false,
-        qos: QoS::AtMostOnce,
-        retain,
-        topic,
-        packet_id: None,
-        topic_alias: None,
-        message_expiry: None,
-        subscription_ids: &[],
-        forwarded: &[],
-        payload_bytes: payload.len(),
-    };
-    head.encode(Version::V5, out);
-    out.extend_from_slice(payload);
-}
-
 #[cfg(test)]
 mod tests {
     use tidegate_wire::mqtt::{Ack, Connack};

@@ -179,6 +179,11 @@ impl IngestSettings {
         check_topic_name(topic, levels_max)
     }
 
+    /// Whether a topic is made of who sent a datagram.
+    pub(super) fn names_sources(&self) -> bool {
+        self.kind == Kind::Udp && self.format == Format::Payload && self.topic.names_source()
+    }
+
     /// Whether another one of this name can take its place without its socket being made anew.
     pub(super) fn keeps_socket_of(&self, old: &Self) -> bool {
         let fixed = |it: &Self| {

@@ -145,15 +145,16 @@ impl Template {
         self.parts.contains(&Part::Field)
     }
 
-    /// Appends the topic of what `source` sent.
-    pub(super) fn of_source(&self, source: SocketAddr, out: &mut String) {
+    /// Appends the topic of what `source` sent; it must be told if the topic [names it](Self::names_source).
+    pub(super) fn of_source(&self, source: Option<SocketAddr>, out: &mut String) {
         for part in &self.parts {
             // A text takes what is written to it.
-            let _ = match part {
-                Part::Text(text) => out.write_str(text),
-                Part::Ip => write!(out, "{}", source.ip().to_canonical()),
-                Part::Port => write!(out, "{}", source.port()),
-                Part::Measurement | Part::Tags | Part::Tag(_) | Part::Field => Ok(()),
+            let _ = match (part, source) {
+                (Part::Text(text), _) => out.write_str(text),
+                (Part::Ip, Some(source)) => write!(out, "{}", source.ip().to_canonical()),
+                (Part::Port, Some(source)) => write!(out, "{}", source.port()),
+                (Part::Ip | Part::Port, None)
+                | (Part::Measurement | Part::Tags | Part::Tag(_) | Part::Field, _) => Ok(()),
             };
         }
     }
@@ -252,7 +253,7 @@ mod tests {
         ] {
             let mut out = String::new();
             let template = Template::parse("u/{ip}-{port}", Place::Datagram).unwrap();
-            template.of_source(source.parse().unwrap(), &mut out);
+            template.of_source(Some(source.parse().unwrap()), &mut out);
             assert_eq!(out, expected);
         }
     }

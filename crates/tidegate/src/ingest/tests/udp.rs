@@ -17,6 +17,7 @@ fn has(method: &str) -> bool {
         method: method.parse().unwrap(),
         bytes_max: 1500,
         joins: false,
+        names_sources: true,
     };
     match tidegate_sys::datagram::Receiver::new(socket, options) {
         Ok(_) => true,
@@ -133,4 +134,53 @@ fn what_an_identity_may_not_publish_goes_nowhere() {
         sender.send(format!("{topic}\nx").as_bytes()).unwrap();
     }
     assert_eq!(next(&mut all), pair("plant/7", "x"));
+}
+
+#[test]
+fn a_topic_may_come_to_name_who_sent_a_datagram() {
+    let world = World::new(&listener("topic = \"all\""));
+    let mut all = world.subscriber("#");
+    sender(&world).send(b"before").unwrap();
+    assert_eq!(next(&mut all), pair("all", "before"));
+    world.reload(&listener("topic = \"from/{ip}\""));
+    // Those that come while it still waits by the old settings have the old topic, and no other.
+    let sender = sender(&world);
+    loop {
+        sender.send(b"after").unwrap();
+        let (topic, _) = next(&mut all);
+        if topic == "from/127.0.0.1" {
+            break;
+        }
+        assert_eq!(topic, "all");
+    }
+}
+
+#[test]
+fn what_the_broker_does_not_take_is_waited_for_and_lost_no_more() {
+    let blocks = "[mqtt]\nqueue_bytes_max = \"64KiB\"\noverflow_qos0 = \"block-publisher\"\n";
+    let world = World::new(&format!("{blocks}{}", listener("topic = \"all\"")));
+    let mut all = world.subscriber("all");
+    let sender = sender(&world);
+    let mut payload = vec![b' '; 1400];
+    let mut sent = 0_u64;
+    // Until the subscriber's socket, its queue and what may be under way are full, and the listener waits.
+    loop {
+        payload[..8].copy_from_slice(&sent.to_be_bytes());
+        sender.send(&payload).unwrap();
+        sent += 1;
+        let began = std::time::Instant::now();
+        while world.report().received < sent && began.elapsed() < Duration::from_secs(1) {
+            std::thread::yield_now();
+        }
+        if world.report().received < sent {
+            break;
+        }
+        assert!(sent < 100_000, "the listener never waited");
+    }
+    for number in 0..sent {
+        let payload = message(&mut all).payload;
+        assert_eq!(payload[..8], number.to_be_bytes());
+    }
+    let report = world.report_when(|report| report.received == sent);
+    assert_eq!((report.published, report.refused, report.dropped), (sent, 0, 0));
 }
