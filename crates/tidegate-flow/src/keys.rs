@@ -628,9 +628,12 @@ impl Keys {
         self.slots.fill(0);
         self.long.clear();
         self.long_free.clear();
-        // A slot that is empty reads the first block, which must not be believed.
-        if let Some(meta) = self.words.get_mut(1) {
-            *meta = 0;
+        // A slot that is empty reads the first block, and slots with the same tag may read any: none must be believed.
+        for block in 0..self.used.max(1) {
+            let base = self.base(block);
+            if let Some(meta) = self.words.get_mut(base + 1) {
+                *meta = 0;
+            }
         }
         (self.used, self.free, self.live, self.hand, self.sweep) = (0, 0, 0, 0, 0);
     }
@@ -712,7 +715,9 @@ impl Work for Locate<'_> {
                     memory::prefetch_many(words, keys.base(keys.block(slot)));
                 }
             }
-            let base = (slot & number_mask).saturating_sub(1).wrapping_mul(stride);
+            let number = slot & number_mask;
+            let number = if number <= keys.used { number } else { 0 };
+            let base = number.saturating_sub(1).wrapping_mul(stride);
             blocks[usize::from(*row)] = base;
             memory::prefetch_many(words, base as usize);
             if is_text {

@@ -44,6 +44,8 @@ pub(super) struct Uring {
     is_armed: bool,
     /// Whether many came at once the last time.
     are_many: bool,
+    /// What came while the ring was made.
+    first: Option<cqueue::Entry>,
 }
 
 /// Buffers, and the ring of those that the kernel may use.
@@ -107,6 +109,7 @@ impl Uring {
             pool: ManuallyDrop::new(pool),
             is_armed: false,
             are_many: false,
+            first: None,
         };
         for buffer in 0..count {
             uring.pool.provide(buffer);
@@ -115,20 +118,10 @@ impl Uring {
         // Whether this kernel knows the request is seen now rather than later.
         uring.arm()?;
         uring.ring.submit()?;
-        let refused = uring.ring.completion().next().map(|entry| (entry.result(), entry.flags()));
-        if let Some((result, _)) = refused
-            && result == -libc::EINVAL
-        {
+        uring.first = uring.ring.completion().next();
+        if uring.first.as_ref().is_some_and(|entry| entry.result() == -libc::EINVAL) {
             uring.is_armed = false;
             return Err(io::ErrorKind::Unsupported.into());
-        }
-        if let Some((result, flags)) = refused {
-            // A datagram that was there already; it is lost no more than one that comes before its listener.
-            uring.is_armed = cqueue::more(flags);
-            if let Some(buffer) = cqueue::buffer_select(flags).filter(|_| result >= 0) {
-                uring.pool.provide(buffer);
-                uring.pool.publish();
-            }
         }
         Ok(uring)
     }
@@ -145,13 +138,14 @@ impl Uring {
         if !self.is_armed {
             self.arm()?;
         }
-        if self.ring.completion().is_empty() && !self.enter(wait)? {
+        let is_empty = self.first.is_none() && self.ring.completion().is_empty();
+        if is_empty && !self.enter(wait)? {
             return Ok(());
         }
-        let Self { ring, header, pool, is_armed, .. } = self;
+        let Self { ring, header, pool, is_armed, first, .. } = self;
         let mut failed = None;
         let before = *sink.count;
-        for entry in ring.completion() {
+        for entry in first.take().into_iter().chain(ring.completion()) {
             if entry.user_data() != RECEIVE {
                 continue;
             }
@@ -224,30 +218,44 @@ impl Uring {
         }
     }
 
-    /// Ends the request; whether it has ended, so that the kernel writes to no buffer any more.
-    fn disarm(&mut self) -> bool {
+    /// Ends the request and gives out what came before that.
+    pub(super) fn end<T: FnMut(Datagram<'_>) -> bool>(mut self, mut sink: Sink<'_, T>) {
+        self.disarm(|header, pool, entry| {
+            if let (Some(buffer), Ok(bytes)) =
+                (cqueue::buffer_select(entry.flags()), usize::try_from(entry.result()))
+            {
+                give(pool.held(buffer, bytes), header, &mut sink);
+            }
+        });
+    }
+
+    /// Ends the request, and shows what has come; the kernel writes to no buffer any more if it is not armed then.
+    fn disarm(&mut self, mut show: impl FnMut(Option<&libc::msghdr>, &Pool, &cqueue::Entry)) {
         let cancel = opcode::AsyncCancel::new(RECEIVE).build().user_data(CANCEL);
         // SAFETY: the request refers to no memory.
-        if unsafe { self.ring.submission().push(&cancel) }.is_err() {
-            return false;
+        if self.is_armed && unsafe { self.ring.submission().push(&cancel) }.is_err() {
+            return;
         }
         for _ in 0..16 {
-            if self.enter(Duration::from_millis(100)).is_err() {
-                return false;
-            }
-            while let Some(entry) = self.ring.completion().next() {
-                if entry.user_data() == RECEIVE && !cqueue::more(entry.flags()) {
-                    return true;
+            while let Some(entry) = self.first.take().or_else(|| self.ring.completion().next()) {
+                if entry.user_data() == RECEIVE {
+                    show(self.header.as_deref(), &self.pool, &entry);
+                    self.is_armed &= cqueue::more(entry.flags());
                 }
             }
+            if !self.is_armed || self.wait(1, Duration::from_millis(100)).is_err() {
+                return;
+            }
         }
-        false
     }
 }
 
 impl Drop for Uring {
     fn drop(&mut self) {
-        let has_ended = !self.is_armed || self.disarm();
+        if self.is_armed {
+            self.disarm(|_, _, _| {});
+        }
+        let has_ended = !self.is_armed;
         // SAFETY: nothing is used any more after this.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
         if has_ended {

@@ -1,16 +1,18 @@
 //! What a thread hands to this node's broker and waits for: messages of QoS 0 in bundles, one acknowledgement for many.
 //!
-//! Always true: what the broker has not taken is bounded, [`BUNDLES_MAX`] of about [`BUNDLE_BYTES`]; whoever has more waits for it.
+//! Always true: what the broker has not taken is bounded, [`BUNDLES_MAX`] of at most [`BUNDLE_MESSAGES`] messages and about
+//! [`BUNDLE_BYTES`] (one message may be longer): whoever has more waits for it. Each message is counted once, as published when the
+//! broker has taken it or as lost with a connection.
 
 use std::{
     collections::VecDeque,
     io::{self, Read as _, Write as _},
     net::TcpStream,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tidegate_broker::{Publication, SessionConfig};
-use tidegate_wire::mqtt::{FixedHeader, Packet, QoS, Version};
+use tidegate_wire::mqtt::{FixedHeader, Packet, PacketId, QoS, Version};
 
 use super::{
     Context, IngestSettings,
@@ -21,17 +23,18 @@ use crate::mqtt::{
     server::LocalParts,
 };
 
-/// Bytes of messages after which they are handed over, however many more there may be.
+/// Bytes and messages after which a bundle is closed.
 const BUNDLE_BYTES: usize = 64 << 10;
-/// Messages after which they are, so that all that are under way have identifiers.
 const BUNDLE_MESSAGES: usize = 2 << 10;
 /// Bundles that the broker has not taken.
 const BUNDLES_MAX: usize = 16;
-const _: () = assert!((BUNDLES_MAX + 1) * BUNDLE_MESSAGES < u16::MAX as usize);
+const _: () = assert!(BUNDLES_MAX * BUNDLE_MESSAGES < u16::MAX as usize);
 /// Longest wait for the broker to let the listener in.
 const CONNECT: Duration = Duration::from_secs(5);
 /// Longest wait for it to take something, before the thread looks around.
 const WAIT: Duration = Duration::from_millis(100);
+/// Longest wait for it to take what there is when a listener stops.
+const GRACE: Duration = Duration::from_secs(1);
 /// Longest packet of the broker's: an acknowledgement, or why it ends.
 const PACKET_BYTES_MAX: usize = 64 << 10;
 
@@ -39,14 +42,43 @@ const PACKET_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug, Default)]
 pub(super) struct HandOver {
     connection: Option<Connection>,
-    bundle: Bundle,
+    /// What grows, and what was closed before, in order.
+    growing: Parcel,
+    closed: VecDeque<Parcel>,
+    waiting_bytes: usize,
     exchanges: Exchanges,
-    /// Of each bundle that is not acknowledged, the messages up to its end.
-    under_way: VecDeque<u64>,
+    /// What was handed over and is not acknowledged, in order.
+    under_way: VecDeque<UnderWay>,
+    outcome: Outcome,
+}
+
+/// What became of messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Outcome {
+    /// Those that the broker has taken, and the bytes of their payloads.
+    pub(super) published: u64,
+    pub(super) published_bytes: u64,
+    /// Those that it may not have: its connection ended.
+    pub(super) lost: u64,
+}
+
+#[derive(Debug, Default)]
+struct Parcel {
+    bundle: Bundle,
+    payload_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct UnderWay {
+    /// Messages that were ever handed over, up to its last.
+    end: u64,
+    messages: u64,
+    payload_bytes: u64,
 }
 
 #[derive(Debug)]
 struct Connection {
+    /// Does not block, but for [`Connection::wait`].
     socket: TcpStream,
     bundles: Bundles,
     input: Vec<u8>,
@@ -63,55 +95,161 @@ impl HandOver {
             qos: QoS::AtMostOnce,
             retain,
             message_expiry: None,
-            id: self.exchanges.begin(),
+            // It gets one when it is handed over.
+            id: PacketId::MIN,
         };
-        self.bundle.push(&publication, |_| {});
+        let Parcel { bundle, payload_bytes } = &mut self.growing;
+        bundle.push(&publication, |_| {});
+        *payload_bytes += payload.len() as u64;
+        self.waiting_bytes += topic.len() + payload.len();
+        if bundle.bytes() >= BUNDLE_BYTES || bundle.len() >= BUNDLE_MESSAGES {
+            self.close();
+        }
+    }
+
+    /// Bytes that wait to be handed over.
+    #[inline]
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
     }
 
     /// Whether it is time to hand over what there is.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
-        self.bundle.bytes() >= BUNDLE_BYTES || self.bundle.len() >= BUNDLE_MESSAGES
+        !self.closed.is_empty()
     }
 
     /// Whether there is nothing to hand over.
     pub(super) fn is_empty(&self) -> bool {
-        self.bundle.is_empty()
+        self.waiting_bytes == 0
     }
 
-    /// Hands over what there is; false if the broker has taken nothing for a while, and it is to be tried again.
+    fn close(&mut self) {
+        let bundle = self.growing.bundle.like();
+        let parcel = std::mem::replace(&mut self.growing, Parcel { bundle, payload_bytes: 0 });
+        self.closed.push_back(parcel);
+    }
+
+    /// Hands over what there is; false if the broker has taken nothing for a while, and it is to be tried again. A connection that
+    /// has ended is made anew.
     ///
     /// # Errors
-    /// The system's, or what the broker says: the connection is gone, and so are these messages and those that it had not taken.
+    /// There is no connection, and what there was to hand over is lost.
     pub(super) fn flush(
         &mut self,
         context: &Context,
         settings: &IngestSettings,
     ) -> io::Result<bool> {
-        let flushed = self.try_flush(context, settings);
-        if flushed.is_err() {
-            *self = Self::default();
+        if !self.growing.bundle.is_empty() {
+            self.close();
         }
-        flushed
-    }
-
-    fn try_flush(&mut self, context: &Context, settings: &IngestSettings) -> io::Result<bool> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            none => none.insert(Connection::open(context, settings)?),
-        };
-        if self.under_way.len() >= BUNDLES_MAX {
-            connection.read(&mut self.exchanges)?;
-            let taken = self.exchanges.acknowledged();
-            while self.under_way.pop_front_if(|end| *end <= taken).is_some() {}
-            if self.under_way.len() >= BUNDLES_MAX {
-                return Ok(false);
+        // One that ends at once, and again, is none.
+        for _ in 0..2 {
+            if self.connection.is_none() {
+                match Connection::open(context, settings) {
+                    Ok(connection) => self.connection = Some(connection),
+                    Err(error) => {
+                        self.give_up();
+                        return Err(error);
+                    }
+                }
+            }
+            match self.try_flush() {
+                Ok(is_flushed) => return Ok(is_flushed),
+                Err(error) => {
+                    tracing::warn!(ingest = %settings.name, %error, "the connection to the broker broke");
+                    self.end();
+                }
             }
         }
-        self.under_way.push_back(self.exchanges.handed());
-        let room = self.bundle.like();
-        connection.bundles.put(std::mem::replace(&mut self.bundle, room));
+        self.give_up();
+        Err(io::ErrorKind::ConnectionReset.into())
+    }
+
+    fn try_flush(&mut self) -> io::Result<bool> {
+        self.read(false)?;
+        while let Some(mut parcel) = self.closed.pop_front() {
+            if self.under_way.len() >= BUNDLES_MAX {
+                let read = self.read(true);
+                if read.is_err() || self.under_way.len() >= BUNDLES_MAX {
+                    self.closed.push_front(parcel);
+                    return read.map(|()| false);
+                }
+            }
+            parcel.bundle.number(&mut self.exchanges);
+            let (messages, payload_bytes) = (parcel.bundle.len() as u64, parcel.payload_bytes);
+            self.waiting_bytes -= parcel.bundle.bytes();
+            self.under_way.push_back(UnderWay {
+                end: self.exchanges.handed(),
+                messages,
+                payload_bytes,
+            });
+            let connection = self.connection.as_ref().expect("it is flushed to");
+            connection.bundles.put(parcel.bundle);
+        }
         Ok(true)
+    }
+
+    /// Takes the acknowledgements that have come, if `waits` after some time for the first.
+    fn read(&mut self, waits: bool) -> io::Result<()> {
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        if waits {
+            connection.wait()?;
+        }
+        let read = connection.read(&mut self.exchanges);
+        let taken = self.exchanges.acknowledged();
+        while let Some(all) = self.under_way.pop_front_if(|all| all.end <= taken) {
+            self.outcome.published += all.messages;
+            self.outcome.published_bytes += all.payload_bytes;
+        }
+        read
+    }
+
+    /// Looks what the broker has taken, and whether the connection still is.
+    pub(super) fn settle(&mut self) {
+        if !self.under_way.is_empty() && self.read(false).is_err() {
+            self.end();
+        }
+    }
+
+    /// Hands over what there is and waits until the broker has taken it, for some time; then all else is lost.
+    pub(super) fn finish(&mut self) {
+        let until = Instant::now() + GRACE;
+        if !self.growing.bundle.is_empty() {
+            self.close();
+        }
+        while self.connection.is_some()
+            && (!self.is_empty() || !self.under_way.is_empty())
+            && Instant::now() < until
+        {
+            if self.try_flush().and_then(|_| self.read(true)).is_err() {
+                break;
+            }
+        }
+        self.end();
+        self.give_up();
+    }
+
+    /// What became of messages since it was asked last.
+    pub(super) fn take_outcome(&mut self) -> Outcome {
+        std::mem::take(&mut self.outcome)
+    }
+
+    /// The connection has ended.
+    fn end(&mut self) {
+        let open = self.exchanges.open();
+        let under_way: u64 = self.under_way.drain(..).map(|all| all.messages).sum();
+        self.outcome.published += under_way - open;
+        self.outcome.lost += open;
+        self.exchanges = Exchanges::default();
+        self.connection = None;
+    }
+
+    /// What could not be handed over is lost.
+    fn give_up(&mut self) {
+        self.outcome.lost +=
+            self.closed.drain(..).map(|parcel| parcel.bundle.len() as u64).sum::<u64>();
+        self.waiting_bytes = 0;
     }
 }
 
@@ -138,22 +276,37 @@ impl Connection {
             }
         }
         socket.set_read_timeout(Some(WAIT))?;
+        socket.set_nonblocking(true)?;
         Ok(Self { socket, bundles, input: Vec::new() })
     }
 
-    /// Waits for acknowledgements, for some time, and notes those that came.
+    /// Waits for something to read, for some time.
+    fn wait(&mut self) -> io::Result<()> {
+        self.socket.set_nonblocking(false)?;
+        let came = self.socket.peek(&mut [0]);
+        self.socket.set_nonblocking(true)?;
+        came.map(|_| ()).or_else(none_yet)
+    }
+
+    /// Notes the acknowledgements that have come.
     fn read(&mut self, exchanges: &mut Exchanges) -> io::Result<()> {
         let mut buffer = [0; 4096];
-        match self.socket.read(&mut buffer) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => self.input.extend_from_slice(&buffer[..count]),
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock
-                | io::ErrorKind::TimedOut
-                | io::ErrorKind::Interrupted => return Ok(()),
-                _ => return Err(error),
-            },
+        loop {
+            match self.socket.read(&mut buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    self.input.extend_from_slice(&buffer[..count]);
+                    self.take(exchanges)?;
+                    if count < buffer.len() {
+                        return Ok(());
+                    }
+                }
+                Err(error) => return none_yet(error),
+            }
         }
+    }
+
+    fn take(&mut self, exchanges: &mut Exchanges) -> io::Result<()> {
         let mut taken = 0;
         while let Some(header) =
             FixedHeader::decode(&self.input[taken..], PACKET_BYTES_MAX).map_err(io::Error::other)?
@@ -172,5 +325,13 @@ impl Connection {
         }
         self.input.drain(..taken);
         Ok(())
+    }
+}
+
+/// Whether nothing is wrong but that there is nothing.
+fn none_yet(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => Ok(()),
+        _ => Err(error),
     }
 }

@@ -22,8 +22,12 @@ use tidegate_wire::line_protocol::{Batch, Precision};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Context, Format, IngestError, IngestSettings, Live, Parts, counters::add, hand_over::HandOver,
-    line, line::Unmapped, spawn,
+    Context, Format, IngestError, IngestSettings, Live, Parts,
+    counters::add,
+    hand_over::{HandOver, Outcome},
+    line,
+    line::Unmapped,
+    spawn,
 };
 use crate::clock;
 
@@ -31,6 +35,8 @@ use crate::clock;
 const WAIT: Duration = Duration::from_millis(100);
 /// How often the kernel is asked what it dropped.
 const LOOK: Duration = Duration::from_millis(100);
+/// Topics and payloads that the lines of one datagram may make.
+const LINES_BYTES_MAX: usize = 512 << 10;
 /// Senders whose topic is remembered.
 const SOURCES: usize = 1024;
 /// Pause after a failure.
@@ -95,8 +101,6 @@ struct Udp {
 struct Tally {
     received: u64,
     received_bytes: u64,
-    published: u64,
-    published_bytes: u64,
     invalid: u64,
     too_large: u64,
     limited: u64,
@@ -122,7 +126,8 @@ impl Udp {
             beat();
             let newest = self.context.live();
             if newest.settings.names_sources() && !receiver.names_sources() {
-                receiver = receiver.naming_sources();
+                let now = clock::now();
+                receiver = receiver.naming_sources(|datagram| self.take(now, &live, &datagram));
             }
             self.exchange(&mut live, newest);
             let names_sources = receiver.names_sources();
@@ -154,6 +159,7 @@ impl Udp {
             if !self.out.is_empty() {
                 self.write(&live.settings, stop, &beat);
             }
+            self.out.settle();
             self.count();
             if now.since(looked) >= LOOK {
                 looked = now;
@@ -163,6 +169,8 @@ impl Udp {
                 }
             }
         }
+        self.out.finish();
+        self.count();
     }
 
     /// Goes by the newest settings.
@@ -215,7 +223,7 @@ impl Udp {
             self.sources[at] = Some((source, self.topic.as_str().into()));
         }
         let (_, topic) = self.sources[at].as_ref().expect("it is there, or was set above");
-        put(&mut self.out, &mut self.batch, topic, datagram.bytes, settings.retain);
+        self.out.push(topic, datagram.bytes, settings.retain);
     }
 
     #[inline]
@@ -236,18 +244,24 @@ impl Udp {
                 }
             }
         }
-        put(&mut self.out, &mut self.batch, &self.known, payload, settings.retain);
+        self.out.push(&self.known, payload, settings.retain);
     }
 
     fn take_lines(&mut self, settings: &IngestSettings, bytes: &[u8]) {
         let Self { topic, out, batch, .. } = self;
+        let waiting = out.waiting_bytes();
         for line in Batch::new(bytes, Precision::Nanoseconds) {
             let Ok(line) = line else {
                 batch.invalid += 1;
                 continue;
             };
             let taken = line::messages(&line, settings, topic, |topic, payload| {
-                put(out, batch, topic, payload, settings.retain);
+                // Long tags in the topic of each field make much of little.
+                if out.waiting_bytes() - waiting < LINES_BYTES_MAX {
+                    out.push(topic, payload, settings.retain);
+                } else {
+                    batch.too_large += 1;
+                }
             });
             match taken {
                 Ok(()) => {}
@@ -267,26 +281,25 @@ impl Udp {
                 Ok(false) => {}
                 Err(error) => {
                     tracing::warn!(ingest = %settings.name, %error, "no connection to the broker");
-                    std::thread::sleep(RETRY);
-                    break;
+                    return std::thread::sleep(RETRY);
                 }
             }
         }
-        add(&self.context.counters.refused, self.batch.published);
-        (self.batch.published, self.batch.published_bytes) = (0, 0);
     }
 
     fn count(&mut self) {
         let batch = std::mem::take(&mut self.batch);
-        if batch.received == 0 {
+        let outcome = self.out.take_outcome();
+        if batch.received == 0 && outcome == Outcome::default() {
             return;
         }
         let counters = &self.context.counters;
         for (counter, count) in [
             (&counters.received, batch.received),
             (&counters.received_bytes, batch.received_bytes),
-            (&counters.published, batch.published),
-            (&counters.published_bytes, batch.published_bytes),
+            (&counters.published, outcome.published),
+            (&counters.published_bytes, outcome.published_bytes),
+            (&counters.refused, outcome.lost),
             (&counters.invalid, batch.invalid),
             (&counters.too_large, batch.too_large),
             (&counters.limited, batch.limited),
@@ -294,13 +307,6 @@ impl Udp {
             add(counter, count);
         }
     }
-}
-
-#[inline]
-fn put(out: &mut HandOver, batch: &mut Tally, topic: &str, payload: &[u8], retain: bool) {
-    out.push(topic, payload, retain);
-    batch.published += 1;
-    batch.published_bytes += payload.len() as u64;
 }
 
 /// Where the topic of a sender is remembered; 0 is for the one topic of all senders.

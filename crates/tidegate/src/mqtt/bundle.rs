@@ -15,6 +15,7 @@ use super::{deliveries::Way, inbox::Inbox, shard::Note};
 
 /// Room that is made for messages that may come.
 const ROOM_BYTES_MAX: usize = 1 << 20;
+const ROOM_HEADS_MAX: usize = 8 << 10;
 
 /// Names a connection from inside the program, for as long as the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,7 +96,8 @@ impl Bundle {
     /// One without messages that has room for as many as this one had, unless that is very much.
     pub fn like(&self) -> Self {
         let bytes = Vec::with_capacity(self.bytes.len().min(ROOM_BYTES_MAX));
-        Self { bytes, heads: Vec::with_capacity(self.heads.len()), ..Self::default() }
+        let heads = Vec::with_capacity(self.heads.len().min(ROOM_HEADS_MAX));
+        Self { bytes, heads, ..Self::default() }
     }
 
     /// Puts a message behind the others. `name` appends properties to those that it has.
@@ -120,6 +122,11 @@ impl Bundle {
             expiry: message_expiry,
             id,
         });
+    }
+
+    /// Its messages are acknowledged by the next identifiers of `exchanges`.
+    pub fn number(&mut self, exchanges: &mut Exchanges) {
+        self.heads[self.taken..].iter_mut().for_each(|head| head.id = exchanges.begin());
     }
 
     /// Whether there is none in it.

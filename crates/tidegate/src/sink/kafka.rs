@@ -422,7 +422,7 @@ mod tests {
         let sizes = [300 << 10, 200 << 10, 100 << 10, 900 << 10, 1];
         let found = pieces(&places, |place| sizes[*place]);
         assert_eq!(found, [0..2, 2..3, 3..4, 4..5]);
-        assert_eq!(pieces(&[], |_| 1), []);
+        assert!(pieces(&[], |_| 1).is_empty());
     }
 
     #[test]

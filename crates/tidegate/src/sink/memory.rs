@@ -57,7 +57,7 @@ impl Ring {
 
     /// What it holds, the oldest first; it holds nothing then.
     pub fn take(&self) -> Vec<Record> {
-        let mut held = self.held();
+        let mut held = std::mem::take(&mut *self.held());
         std::iter::from_fn(|| held.pop()).collect()
     }
 
@@ -110,7 +110,7 @@ impl Destination for Ring {
     async fn deliver(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Trouble> {
         let mut held = self.held();
         for record in batch.records() {
-            if held.heads.len() == self.capacity {
+            while held.heads.len() >= self.capacity.max(1) {
                 held.forget_oldest();
             }
             held.push(record);

@@ -57,6 +57,8 @@ const UNDER_WAY_MAX: u64 = 32 << 10;
 const UNDER_WAY_BYTES_MAX: usize = 4 << 20;
 /// Messages of a batch that are published before it is seen whether a critical one has come.
 const PIECE_MAX: usize = 512;
+/// Records that are taken from the link in a row while a piece could be published.
+const IN_A_ROW_MAX: u32 = 64;
 /// Batches that wait for their turn beside the one at hand; more are taken from the link only while the broker takes none.
 const WAITING_MAX: usize = 4;
 
@@ -353,6 +355,7 @@ impl State {
     }
 
     async fn run(&mut self, link: &Link, acks: &watch::Sender<UplinkAck>) -> Result<(), Ended> {
+        let mut in_a_row = 0;
         loop {
             // Until the broker takes them, and between their pieces, batches wait here, so that critical messages pass them.
             let (waits, waiting_bytes) = self.incoming.waiting();
@@ -360,7 +363,7 @@ impl State {
             let goes_on = waits && self.batched.has_room();
             let is_full = self.incoming.is_full()
                 || waits && self.reservation.is_full()
-                || goes_on && self.incoming.batches() > WAITING_MAX;
+                || goes_on && (self.incoming.batches() > WAITING_MAX || in_a_row >= IN_A_ROW_MAX);
             let has_room = self.critical.has_room() && !is_full;
             tokio::select! {
                 biased;
@@ -373,13 +376,17 @@ impl State {
                     self.batched.settle()?;
                 }
                 incoming = link.recv(), if has_room => match incoming {
-                    Ok(incoming) => self.receive(incoming)?,
+                    Ok(incoming) => {
+                        in_a_row += 1;
+                        self.receive(incoming)?;
+                    }
                     Err(down) => {
                         while self.publish_piece()? {}
                         return Err(down.into());
                     }
                 },
                 () = task::yield_now(), if goes_on => {
+                    in_a_row = 0;
                     self.publish_piece()?;
                 }
             }

@@ -118,19 +118,25 @@ impl Shard {
         if connection.is_paused || connection.rests_until.is_some() {
             return;
         }
-        let Some(bundle) = connection.bundles.front_mut() else { return };
+        if connection.bundles.is_empty() {
+            return;
+        }
         let received = self.broker.received();
-        let (all, mut is_taken) = (bundle.bytes(), true);
-        while is_taken && !bundle.is_empty() && all - bundle.bytes() < READ_BYTES {
+        let mut bytes = 0;
+        while let Some(bundle) = connection.bundles.front_mut()
+            && bytes < READ_BYTES
+        {
+            let before = bundle.bytes();
             let mut some = [bundle::NONE; TOGETHER];
             let count = bundle.next(&mut some);
-            is_taken = self.broker.receive_publications(now, key, &some[..count]) == count;
-        }
-        let bytes = all - bundle.bytes();
-        if !is_taken {
-            connection.bundles.clear();
-        } else if bundle.is_empty() {
-            connection.bundles.pop_front();
+            let taken = self.broker.receive_publications(now, key, &some[..count]);
+            bytes += before - bundle.bytes();
+            if bundle.is_empty() {
+                connection.bundles.pop_front();
+            }
+            if taken < count {
+                connection.bundles.clear();
+            }
         }
         let goes_on = !connection.bundles.is_empty();
         self.broker.end_publications(now, key);
