@@ -1,0 +1,65 @@
+//! Payloads that are kept packed, while what their schema knows of them changes.
+
+use super::*;
+
+/// A payload in which the first numbers are those of `seed`, of two digits, and each of the others is `rest`.
+fn line(fields: usize, changing: usize, seed: u32, rest: impl Fn(usize) -> String) -> Vec<u8> {
+    let changes = |field: usize| {
+        let mixed = (seed * 31 + field as u32 + 1).wrapping_mul(2_654_435_761) >> 16;
+        (10 + mixed % 90).to_string()
+    };
+    let text = |field| if field < changing { changes(field) } else { rest(field) };
+    (0..fields).map(text).collect::<Vec<_>>().join(",").into_bytes()
+}
+
+#[test]
+fn slots_that_are_new_leave_packed_payloads_as_they_are() {
+    for columns in [false, true] {
+        let mut pair = Pair::new(EncoderConfig { columns, ..EncoderConfig::default() });
+        let message = |topic: &str, seed, rest: &str| -> Owned {
+            let payload = line(20, 2, seed, |_| rest.to_owned());
+            (topic.as_bytes().to_vec(), vec![], payload)
+        };
+        // The schema is dense after so many, and the topic is packed with two numbers.
+        pair.send(&(0..300).map(|n| message("a", n, "5")).collect::<Vec<_>>(), 10);
+        // Now all fields are numbers.
+        pair.send(&[message("b", 1, "6"), message("b", 2, "7")], 1);
+        pair.send(&(300..310).map(|n| message("a", n, "5")).collect::<Vec<_>>(), 1);
+    }
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        4 => "[0-9]{1,2}",
+        1 => "-?[0-9]{1,12}(\\.[0-9]{1,4})?",
+        1 => "[a-z]{0,2}",
+        1 => "[\u{80}-\u{ff}]{1,3}",
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// Constants that begin to change once payloads are packed, and numbers that change their length.
+    #[test]
+    fn fields_that_begin_to_change_come_back(
+        fields in 20usize..42,
+        changing in 1usize..20,
+        later in proptest::collection::vec((0u32..400, 0usize..3, proptest::collection::vec((0usize..42, text()), 0..12)), 0..60),
+        per_batch in 1usize..40,
+        columns: bool,
+    ) {
+        let mut others = vec![vec!["5".to_owned(); fields]; 3];
+        let mut messages: Vec<Owned> = (0..300)
+            .map(|n| (b"t/0".to_vec(), vec![], line(fields, changing, n, |_| "5".to_owned())))
+            .collect();
+        for (seed, topic, texts) in later {
+            for (field, text) in texts {
+                others[topic][field % fields] = text;
+            }
+            let payload = line(fields, changing, seed, |field| others[topic][field].clone());
+            messages.push((format!("t/{topic}").into_bytes(), vec![], payload));
+        }
+        Pair::new(EncoderConfig { columns, ..EncoderConfig::default() }).send(&messages, per_batch);
+    }
+}
