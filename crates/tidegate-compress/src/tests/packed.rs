@@ -1,6 +1,11 @@
 //! Payloads that are kept packed, while what their schema knows of them changes.
 
 use super::*;
+use crate::{
+    batch::{Header, Packing},
+    encode::KEPT_BYTES_MAX,
+    varint,
+};
 
 /// A payload in which the first numbers are those of `seed`, of two digits, and each of the others is `rest`.
 fn line(fields: usize, changing: usize, seed: u32, rest: impl Fn(usize) -> String) -> Vec<u8> {
@@ -26,6 +31,54 @@ fn slots_that_are_new_leave_packed_payloads_as_they_are() {
         pair.send(&[message("b", 1, "6"), message("b", 2, "7")], 1);
         pair.send(&(300..310).map(|n| message("a", n, "5")).collect::<Vec<_>>(), 1);
     }
+}
+
+/// A batch with a row that no encoder makes, and no messages.
+fn forged(sequence: u64, body: &[u8]) -> Vec<u8> {
+    let header = Header {
+        epoch: 7,
+        sequence,
+        messages: 0,
+        message_bytes: 0,
+        body_bytes: body.len() as u32,
+        checksum: crc32c::crc32c(body),
+        is_columns: false,
+        packing: Packing::Plain,
+    };
+    let mut batch = Vec::new();
+    header.put(&mut batch);
+    batch.extend_from_slice(body);
+    batch
+}
+
+#[test]
+fn numbers_that_make_a_payload_too_long_cost_their_topic_and_no_more() {
+    let payload = |n: u64| -> Vec<u8> {
+        let number = |k: u64| (1_000_000 + n * 7919 + k).to_string();
+        let fields = (0..20).map(|k| format!("{},{}", number(k), "x".repeat(195)));
+        fields.collect::<Vec<_>>().join(",").into_bytes()
+    };
+    assert_eq!(payload(0).len(), KEPT_BYTES_MAX - 17);
+    let mut pair = Pair::new(EncoderConfig::default());
+    pair.send(&(0..300).map(|n| (b"t".to_vec(), vec![], payload(n))).collect::<Vec<_>>(), 10);
+    pair.send(&texts("other", &["1,2", "1,3"]), 2);
+    let others = (64 + 2 + "other".len() + "1,3".len()) as u64;
+    // All twenty slots are told, and all numbers have ten digits more.
+    let mut body = vec![0, 0xff, 0xff, 0x1f];
+    for _ in 0..20 {
+        varint::put(&mut body, varint::zigzag(100_000_000_000_000_000));
+    }
+    let sequence = pair.decoder.sequence();
+    let error = pair.decoder.decode(&forged(sequence, &body), &mut pair.decoded).unwrap_err();
+    let expected = DecodeError::Record { what: "a payload that is too long to be kept" };
+    assert_eq!(error, expected);
+    assert_eq!((pair.decoder.topics(), pair.decoder.state_bytes()), (1, others));
+    // The encoder goes back there, and what comes next is taken.
+    pair.encoder.resume(7, sequence).unwrap();
+    let shard = 0;
+    pair.decoder.reset_shard(shard);
+    pair.encoder.reset_shard(shard);
+    pair.send(&[(b"t".to_vec(), vec![], payload(300))], 1);
 }
 
 fn text() -> impl Strategy<Value = String> {
