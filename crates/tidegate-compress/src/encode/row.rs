@@ -229,7 +229,7 @@ impl Encoder {
         let known = &mut self.schemas[usize::from(id) - 1];
         let schema = &mut known.schema;
         let Cut::Csv(separator) = schema.cut else { return false };
-        if !kept.is_packed() || !schema.is_dense() {
+        if !kept.is_packed() || !schema.is_dense() || !kept.is_worth(new.len()) {
             return false;
         }
         let scratch = &mut self.scratch;

@@ -81,6 +81,30 @@ fn numbers_that_make_a_payload_too_long_cost_their_topic_and_no_more() {
     pair.send(&[(b"t".to_vec(), vec![], payload(300))], 1);
 }
 
+#[test]
+fn payloads_of_short_numbers_take_no_more_memory_than_is_counted() {
+    let mut pair = Pair::new(EncoderConfig::default());
+    let mut round = 0;
+    // The numbers have one digit, then nine, so that they are packed, and then one again.
+    for (base, step) in [(0, 1), (100_000_000, 7919), (0, 1), (0, 1)] {
+        for _ in 0..10 {
+            round += 1;
+            let messages: Vec<Owned> = (0..100)
+                .map(|topic: usize| {
+                    let number = |k| base + (round * 3 + topic * 7 + k) % 10 * step;
+                    let numbers: Vec<_> = (0..40).map(|k| number(k).to_string()).collect();
+                    (format!("t/{topic}").into_bytes(), vec![], numbers.join(",").into_bytes())
+                })
+                .collect();
+            pair.send(&messages, 10);
+        }
+        let counted = pair.decoder.state_bytes() as usize;
+        for bytes in [pair.encoder.memory_bytes(), pair.decoder.memory_bytes()] {
+            assert!(bytes <= counted * 9 / 8, "{bytes} bytes, {counted} counted, from {base}");
+        }
+    }
+}
+
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => "[0-9]{1,2}",
