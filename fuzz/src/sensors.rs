@@ -129,7 +129,7 @@ pub fn comprex(data: &[u8]) {
     let mut parts = Parts(data);
     let Some(choice) = parts.byte() else { return };
     let max = u32::from(choice & 15);
-    let config = ComprexConfig { max_n: max, max_store: max, batch_bytes: 200, topics_max: 6 };
+    let config = ComprexConfig { max_n: max, max_store: max, batch_bytes: 200, topics_max: 6, forgets: choice & 16 != 0 };
     let (mut encoder, mut decoder) = (ComprexEncoder::new(config), ComprexDecoder::new());
     let mut sent: [Vec<&[u8]>; 4] = Default::default();
     let mut came: [Vec<Vec<u8>>; 4] = Default::default();

@@ -13,7 +13,8 @@
 //!
 //! State is counted alike on both sides: for each topic 64 bytes and those of its name, its attributes, its last payload and one for
 //! each field of it if there are at most 40. In memory a payload of which most numbers change each time is kept as these numbers, if they
-//! are not much longer than its text, and counts as that would. The encoder decides which topic is forgotten when there are more than either side takes, and says so.
+//! are not much longer than its text, and counts as that would. The encoder decides which topic is forgotten when there are more than
+//! either side takes, and says so.
 //!
 //! # Always true
 //!

@@ -142,6 +142,42 @@ fn what_once_changed_stays_dynamic() {
 }
 
 #[test]
+fn one_odd_message_does_not_spoil_its_topic() {
+    let steady = |n: usize| {
+        (b"t".to_vec(), format!("{}{:02}{}", "a".repeat(40), n * 7 % 100, "b".repeat(58)).into())
+    };
+    for max in [0, 10, 30] {
+        let config = ComprexConfig { max_n: max, max_store: max, ..ComprexConfig::default() };
+        let mut messages: Vec<_> = (0..200).map(steady).collect();
+        messages.push((b"t".to_vec(), ["X".repeat(99).as_bytes(), b"b"].concat()));
+        messages.extend((0..4000).map(steady));
+        let (came, counts, with_odd) = through(config, &messages);
+        assert_eq!(came, by_topic(&messages));
+        // Key, mask and the two digits; nothing more is in full or sent again.
+        messages.extend((0..1000).map(steady));
+        let (came, after, wire) = through(config, &messages);
+        assert_eq!(came, by_topic(&messages));
+        assert_eq!((wire - with_odd, after.full), (8 * 1000, counts.full), "n {max}");
+    }
+}
+
+#[test]
+fn a_topic_is_learned_from_the_beginning_after_a_change_if_so_configured() {
+    let messages: Vec<_> =
+        (0..3000_u32).map(|n| (b"count".to_vec(), format!("count={n:06}").into_bytes())).collect();
+    let config = ComprexConfig { max_n: 0, forgets: true, ..ComprexConfig::default() };
+    let (came, counts, _) = through(config, &messages);
+    assert_eq!(came, by_topic(&messages));
+    // Five that teach, and for each new tens digit the message that shows it and four more.
+    assert_eq!(counts.full, 5 * 300, "{counts:?}");
+    for kind in Workload::ALL {
+        let messages = workload(kind, Form::Fixed, 5000);
+        let config = ComprexConfig { forgets: true, ..ComprexConfig::default() };
+        assert!(through(config, &messages).0 == by_topic(&messages), "{kind}");
+    }
+}
+
+#[test]
 fn a_topic_whose_length_has_changed_is_learned_from_the_beginning() {
     let text = |n: u8, len: usize| (b"text".to_vec(), [vec![b'x'; len], vec![n]].concat());
     let mut messages: Vec<_> = (0..20).map(|n| text(n, 5)).collect();
