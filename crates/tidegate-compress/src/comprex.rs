@@ -275,6 +275,10 @@ impl ComprexEncoder {
     }
 
     /// What is to go out by the critical queue; empty if nothing is.
+    ///
+    /// It corrects messages that were pushed before, some of which may be in the batch that is being filled, and must not overtake them:
+    /// hand it to [`ComprexDecoder::correct`]'s side only with or after the batches of all messages that were pushed before this call, the
+    /// one that [`ComprexEncoder::finish`] gives included.
     pub fn take_critical(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.critical)
     }
@@ -701,6 +705,9 @@ impl ComprexDecoder {
     }
 
     /// Calls `with` for each message of a correction: it takes the place of the one with its number.
+    ///
+    /// A correction is to be taken only after the batches that hold its messages (see [`ComprexEncoder::take_critical`]). Nothing is kept of
+    /// the numbers that were given out, so one that comes before is given out as well, and the wrong message after it.
     ///
     /// # Errors
     ///
