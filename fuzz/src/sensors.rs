@@ -121,16 +121,24 @@ pub fn sensor_messages(data: &[u8]) {
 
 /// The paper's scheme: any bytes are a batch or an error, and what is encoded comes back once corrections are in.
 pub fn comprex(data: &[u8]) {
-    let mut decoder = ComprexDecoder::new();
-    let _ = decoder.decode(data, |_, _, _| {});
-    let _ = decoder.decode(data, |_, _, _| {});
+    let (mut decoder, mut into) = (ComprexDecoder::new(), ComprexDecoder::new());
+    for _ in 0..2 {
+        let (mut came, mut log, mut log_end) = (Vec::new(), Vec::new(), 0);
+        let result = decoder.decode(data, |topic, _, payload| {
+            came.extend_from_slice(topic);
+            came.extend_from_slice(payload);
+        });
+        assert_eq!(into.decode_into(data, &mut log, |_, _, end| log_end = end), result);
+        assert_eq!((log_end, &log), (log.len(), &came));
+    }
     let _ = decoder.correct(data, |_, _, _| {});
 
     let mut parts = Parts(data);
     let Some(choice) = parts.byte() else { return };
     let max = u32::from(choice & 15);
-    let config = ComprexConfig { max_n: max, max_store: max, batch_bytes: 200, topics_max: 6 };
+    let config = ComprexConfig { max_n: max, max_store: max, batch_bytes: 200, topics_max: 6, forgets: choice & 16 != 0 };
     let (mut encoder, mut decoder) = (ComprexEncoder::new(config), ComprexDecoder::new());
+    let mut into = ComprexDecoder::new();
     let mut sent: [Vec<&[u8]>; 4] = Default::default();
     let mut came: [Vec<Vec<u8>>; 4] = Default::default();
     let mut put = |topic: &[u8], number: u64, payload: &[u8]| {
@@ -147,6 +155,7 @@ pub fn comprex(data: &[u8]) {
         let batch = encoder.push(&[head & 3], payload).expect("it is short");
         for batch in batch.into_iter().chain([encoder.finish()]) {
             decoder.decode(&batch, &mut put).expect("what was encoded decodes");
+            into.decode_into(&batch, &mut Vec::new(), |_, _, _| {}).expect("what was encoded decodes");
         }
         decoder.correct(&encoder.take_critical(), &mut put).expect("what was encoded decodes");
     }

@@ -17,9 +17,13 @@
 //!
 //! What the paper leaves open is decided here so: regions with the smallest gaps between them are joined until there are 16; a topic
 //! whose key another topic has is sent in full; `n` begins at 0, comparing every message; a change that was taken back before the
-//! comparison is found as well; after a static byte has changed, what was known to be dynamic stays so, and the message that goes out in
-//! full is all that learning takes. To begin anew with five, as the paper can be read as well, sends most messages of decimals in full for
-//! ever: each new digit undoes what was learned of the others.
+//! comparison is found as well.
+//!
+//! One thing departs from the paper, where a change "resets the metadata for the given topic" and the process starts over: here what was
+//! known to be dynamic stays so after a static byte has changed, and the message that goes out in full is all that learning takes. To begin
+//! anew with five sends most messages of decimals in full for ever: each new digit undoes what was learned of the others.
+//! [`ComprexConfig::forgets`] does as the paper says. What stays is forgotten where it costs much: bytes that were the same in many comparisons
+//! become static again if regions then are shorter by a quarter of the message, so that one odd message does not spoil its topic.
 //!
 //! Always true: every message comes out with its topic and, where the topic is kept, its number within it; after [`ComprexEncoder::settle`] and its
 //! corrections each is the message that went in, but for those that are counted as lost.
@@ -49,6 +53,12 @@ const RETRY_FIRST: u32 = 5;
 /// … until so many would pass: then never.
 const RETRY_LAST: u32 = 5 << 6;
 
+/// Comparisons after which dynamic bytes that were the same in all of them may become static …
+const STEADY_AFTER: u32 = 64;
+
+/// … if at least so many bytes are saved of a message of which something differs in each region, and a quarter of it.
+const SAVED_BYTES_MIN: usize = 8;
+
 /// Stands in the place of a key where a message is in full.
 const FULL: u32 = u32::MAX;
 
@@ -72,11 +82,14 @@ pub struct ComprexConfig {
     pub batch_bytes: usize,
     /// Most topics; messages of those beyond it are sent in full, without a number.
     pub topics_max: usize,
+    /// Whether a topic of which a static byte has changed is learned from the beginning, as in the paper; false. What changed before is
+    /// known otherwise, which is better for decimals.
+    pub forgets: bool,
 }
 
 impl Default for ComprexConfig {
     fn default() -> Self {
-        Self { max_n: 10, max_store: 10, batch_bytes: 1500, topics_max: 1 << 20 }
+        Self { max_n: 10, max_store: 10, batch_bytes: 1500, topics_max: 1 << 20, forgets: false }
     }
 }
 
@@ -124,6 +137,10 @@ struct Entry {
     /// Messages that were compared since learning began.
     seen: u32,
     regions: Vec<(u16, u16)>,
+    /// A message that was compared, which bytes of others that were compared since differ from it, and how many these are with it.
+    base: Vec<u8>,
+    unsteady: Vec<bool>,
+    looks: u32,
     /// Whether the decoder knows the regions.
     is_learned: bool,
     /// Messages to let pass before the next comparison, and how many passed.
@@ -186,17 +203,18 @@ impl ComprexEncoder {
         entry.number += 1;
         if entry.collides || !entry.is_learned || entry.last.len() != payload.len() {
             if entry.is_learned {
-                entry.flush(topic, number, &mut self.critical, counts);
+                entry.flush(topic, number, &self.config, &mut self.critical, counts);
             }
             counts.full += 1;
             put_full(&mut self.batch, topic, number, payload);
             entry.learn(payload, &mut self.batch, counts);
             return;
         }
+        let mut is_spread = false;
         if entry.passed >= entry.n {
             counts.comparisons += 1;
             if !entry.holds(payload) || !entry.all_stored_hold() {
-                entry.flush(topic, number, &mut self.critical, counts);
+                entry.flush(topic, number, &self.config, &mut self.critical, counts);
                 counts.full += 1;
                 put_full(&mut self.batch, topic, number, payload);
                 entry.learn(payload, &mut self.batch, counts);
@@ -205,6 +223,7 @@ impl ComprexEncoder {
             entry.stored.clear();
             entry.passed = 0;
             entry.n = (entry.n + 1).min(self.config.max_n);
+            is_spread = !self.config.forgets && entry.is_spread(payload);
         } else {
             entry.passed += 1;
             entry.stored.extend_from_slice(payload);
@@ -228,6 +247,11 @@ impl ComprexEncoder {
             }
         }
         batch[at..at + 2].copy_from_slice(&mask.to_le_bytes());
+        if is_spread {
+            // All that was sent has been compared: both ends have the same static bytes.
+            entry.dynamic.clone_from(&entry.unsteady);
+            entry.put_regions(batch);
+        }
     }
 
     /// Compares what is stored of all topics, as if the next message of each had come: nothing wrong is left but what is lost.
@@ -238,7 +262,8 @@ impl ComprexEncoder {
                 if entry.all_stored_hold() {
                     entry.stored.clear();
                 } else {
-                    entry.flush(topic, entry.number, &mut self.critical, &mut self.counts);
+                    let number = entry.number;
+                    entry.flush(topic, number, &self.config, &mut self.critical, &mut self.counts);
                 }
             }
         }
@@ -250,6 +275,10 @@ impl ComprexEncoder {
     }
 
     /// What is to go out by the critical queue; empty if nothing is.
+    ///
+    /// It corrects messages that were pushed before, some of which may be in the batch that is being filled, and must not overtake them:
+    /// hand it to [`ComprexDecoder::correct`]'s side only with or after the batches of all messages that were pushed before this call, the
+    /// one that [`ComprexEncoder::finish`] gives included.
     pub fn take_critical(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.critical)
     }
@@ -271,6 +300,9 @@ impl Entry {
             is_known: false,
             seen: 1,
             regions: Vec::new(),
+            base: Vec::new(),
+            unsteady: Vec::new(),
+            looks: 0,
             is_learned: false,
             n: 0,
             passed: 0,
@@ -296,6 +328,32 @@ impl Entry {
     fn all_stored_hold(&self) -> bool {
         // What is empty has no static byte, and is not stored.
         self.stored.chunks_exact(self.last.len().max(1)).all(|stored| self.holds(stored))
+    }
+
+    /// Notes a message that was compared; returns whether regions are much shorter without bytes that have been the same for long.
+    fn is_spread(&mut self, payload: &[u8]) -> bool {
+        if self.looks == 0 {
+            self.base.clear();
+            self.base.extend_from_slice(payload);
+            self.unsteady.clear();
+            self.unsteady.resize(payload.len(), false);
+        }
+        // Not with the message before: what changes once in a hundred messages would seldom be seen.
+        note_changes(&mut self.unsteady, &self.base, payload);
+        self.looks += 1;
+        if self.looks < STEADY_AFTER {
+            return false;
+        }
+        self.looks = 0;
+        let bytes = |regions: &mut dyn Iterator<Item = &(u16, u16)>| -> usize {
+            regions.map(|(begin, end)| usize::from(end - begin)).sum()
+        };
+        let is_used = |(begin, end): &&(u16, u16)| {
+            self.unsteady[usize::from(*begin)..usize::from(*end)].contains(&true)
+        };
+        let saved = bytes(&mut self.regions.iter().filter(is_used))
+            .saturating_sub(bytes(&mut regions(&self.unsteady).iter()));
+        saved >= SAVED_BYTES_MIN.max(payload.len() / 4)
     }
 
     /// Compares a message that is sent in full, and tells the regions once they are learned.
@@ -329,9 +387,14 @@ impl Entry {
             self.retry = if self.retry >= RETRY_LAST { 0 } else { self.retry * 2 };
             return;
         }
-        self.regions = regions(&self.dynamic);
         self.is_learned = true;
-        (self.n, self.passed, self.retry) = (0, 0, RETRY_FIRST);
+        (self.n, self.passed, self.retry, self.looks) = (0, 0, RETRY_FIRST, 0);
+        self.put_regions(batch);
+    }
+
+    /// Tells the decoder of regions in which all that is dynamic lies.
+    fn put_regions(&mut self, batch: &mut Vec<u8>) {
+        self.regions = regions(&self.dynamic);
         batch.extend_from_slice(&REGIONS.to_le_bytes());
         batch.extend_from_slice(&self.key.to_le_bytes());
         batch.push(self.regions.len() as u8);
@@ -341,11 +404,12 @@ impl Entry {
         }
     }
 
-    /// Sends again what may be wrong, up to the message `number`; what differs in it is dynamic from now on.
+    /// Sends again what may be wrong, up to the message `number`; what differs in it is dynamic from now on, unless all is learned anew.
     fn flush(
         &mut self,
         topic: &[u8],
         number: u64,
+        config: &ComprexConfig,
         critical: &mut Vec<u8>,
         counts: &mut ComprexCounts,
     ) {
@@ -357,7 +421,7 @@ impl Entry {
         }
         self.stored.clear();
         self.is_learned = false;
-        (self.is_known, self.seen, self.passed, self.wait) = (true, 0, 0, 0);
+        (self.is_known, self.seen, self.passed, self.wait) = (!config.forgets, 0, 0, 0);
     }
 }
 
@@ -641,6 +705,9 @@ impl ComprexDecoder {
     }
 
     /// Calls `with` for each message of a correction: it takes the place of the one with its number.
+    ///
+    /// A correction is to be taken only after the batches that hold its messages (see [`ComprexEncoder::take_critical`]). Nothing is kept of
+    /// the numbers that were given out, so one that comes before is given out as well, and the wrong message after it.
     ///
     /// # Errors
     ///

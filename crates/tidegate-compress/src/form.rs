@@ -23,6 +23,16 @@ pub(crate) const NUMBER: u8 = u8::MAX - 2 * DIGITS_MAX as u8 - 1;
 /// Bytes of a number.
 pub(crate) const NUMBER_BYTES: usize = size_of::<i64>();
 
+/// Most that codes and data may take beyond the payload as text: what its lengths might take, so that a packed topic needs no more memory
+/// than is counted for one that is not.
+const BEYOND_TEXT_BYTES_MAX: usize = LENS_MAX;
+
+/// Whether a payload is short enough when it is packed.
+#[inline]
+pub(crate) fn is_worth(codes: usize, data: usize, text_len: usize) -> bool {
+    codes + data <= text_len + BEYOND_TEXT_BYTES_MAX
+}
+
 /// A payload as it is kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Form<'a> {
@@ -52,7 +62,7 @@ pub(crate) struct Packing {
 
 impl Packing {
     /// The form of a payload that `schema` cuts into fields of the lengths `lens`: packed, if it is CSV in which most numbers change each
-    /// time and each decimal slot holds one.
+    /// time, each decimal slot holds one, and the numbers are not much longer than their texts.
     pub(crate) fn form<'a>(
         &'a mut self,
         schema: &Schema,
@@ -82,6 +92,9 @@ impl Packing {
             }
         }
         self.data.extend_from_slice(&self.texts);
+        if !is_worth(self.codes.len(), self.data.len(), payload.len()) {
+            return Form::text(payload, lens);
+        }
         Form { lens: &self.codes, data: &self.data, text_len: payload.len(), is_packed: true }
     }
 }
@@ -147,7 +160,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::schema::Predictor;
+    use crate::schema::{NO_SLOT, Predictor};
 
     proptest! {
         #[test]
@@ -170,7 +183,11 @@ mod tests {
             }
             let mut packing = Packing::default();
             let form = packing.form(&schema, payload.as_bytes(), &lens);
-            prop_assert_eq!(form.is_packed, lens.len() <= LENS_MAX && schema.ranks > 0);
+            let texts = lens.iter().zip(schema.slots_of()).filter(|(_, slot)| **slot == NO_SLOT);
+            let texts: usize = texts.map(|(len, _)| usize::from(*len)).sum();
+            let packed = lens.len() + NUMBER_BYTES * usize::from(schema.ranks) + texts;
+            let is_worth = schema.ranks > 0 && packed <= payload.len() + 40;
+            prop_assert_eq!(form.is_packed, lens.len() <= LENS_MAX && is_worth);
             prop_assert_eq!(form.text_len, payload.len());
             if form.is_packed {
                 let (mut text, mut found) = (Vec::new(), Vec::new());

@@ -4,7 +4,7 @@
 //!  | topic | attributes | lengths of fields or codes | last payload, as text or packed | room |
 //! ```
 
-use crate::form::{Form, LENS_MAX};
+use crate::form::{self, Form, LENS_MAX};
 
 /// What a kept topic counts beyond its bytes, on both sides and on every machine, so that both come to the same sum.
 pub(crate) const OVERHEAD_BYTES: u64 = 64;
@@ -110,6 +110,12 @@ impl Kept {
     #[inline]
     pub(crate) fn is_packed(&self) -> bool {
         self.lens_len & PACKED != 0
+    }
+
+    /// Whether a next payload of `text_len` bytes that is packed where this one is takes no more memory than it may.
+    #[inline]
+    pub(crate) fn is_worth(&self, text_len: usize) -> bool {
+        form::is_worth(usize::from(self.lens_len & !PACKED), usize::from(self.data_len), text_len)
     }
 
     /// Lengths or codes, and the payload with some room after it, to be changed where they stand.

@@ -12,8 +12,9 @@
 //! # State and its limits
 //!
 //! State is counted alike on both sides: for each topic 64 bytes and those of its name, its attributes, its last payload and one for
-//! each field of it if there are at most 40. In memory a payload of which most numbers change each time is kept as these numbers, which
-//! counts as its text would. The encoder decides which topic is forgotten when there are more than either side takes, and says so.
+//! each field of it if there are at most 40. In memory a payload of which most numbers change each time is kept as these numbers, if they
+//! are not much longer than its text, and counts as that would. The encoder decides which topic is forgotten when there are more than
+//! either side takes, and says so.
 //!
 //! # Always true
 //!

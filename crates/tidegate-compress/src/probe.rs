@@ -11,7 +11,7 @@ use crate::{
 /// Messages from one look to the next, as long as it is not settled which predictors are best …
 const PERIOD: u32 = 32;
 
-/// … and at most, where the same ones have been best for long.
+/// … and at most: it doubles each time that the same ones have been best for long in all slots.
 const PERIOD_MAX: u32 = 8 * PERIOD;
 
 /// Looks after which a verdict is given.
@@ -26,12 +26,14 @@ pub(crate) struct Probe {
     messages: u32,
     /// Messages from one look to the next, a power of two.
     period: u32,
+    /// Whether what was seen of slots was so in the message before.
+    is_fresh: bool,
     slots: Vec<Seen>,
 }
 
 impl Default for Probe {
     fn default() -> Self {
-        Self { messages: 0, period: PERIOD, slots: Vec::new() }
+        Self { messages: 0, period: PERIOD, is_fresh: false, slots: Vec::new() }
     }
 }
 
@@ -45,12 +47,25 @@ struct Seen {
     /// Bytes that each of [`Predictor::ALL`] would have cost.
     costs: [u32; 3],
     looks: u32,
+    /// Whether its predictor has been the best for long, since the period was doubled.
+    is_settled: bool,
 }
 
 impl Probe {
     pub(crate) fn add_slot(&mut self, number: usize) {
         self.slots.insert(number, Seen::default());
+        self.begin_anew();
+    }
+
+    /// Notes that a slot has another format or predictor.
+    pub(crate) fn change_slot(&mut self, number: usize) {
+        self.slots[number] = Seen::default();
+        self.begin_anew();
+    }
+
+    fn begin_anew(&mut self) {
         self.period = PERIOD;
+        self.is_fresh = false;
     }
 
     /// Whether the next message is none to look at; then it is counted.
@@ -77,8 +92,13 @@ impl Probe {
     ) -> Option<(u8, Predictor)> {
         self.messages = self.messages.wrapping_add(1);
         match self.messages & (self.period - 1) {
-            0 => self.remember(schema, old, lens, new, changed),
-            1 => return self.compare(schema, old, lens, new, changed),
+            0 => {
+                self.remember(schema, old, lens, new, changed);
+                self.is_fresh = true;
+            }
+            1 if std::mem::take(&mut self.is_fresh) => {
+                return self.compare(schema, old, lens, new, changed);
+            }
             _ => {}
         }
         None
@@ -114,7 +134,6 @@ impl Probe {
         changed: &[(u8, u8)],
     ) -> Option<(u8, Predictor)> {
         let mut better = None;
-        let mut is_settled = false;
         each_slot(schema, old, lens, new, changed, |number, old, new| {
             let slot = &schema.slots[number];
             let seen = &mut self.slots[number];
@@ -139,18 +158,19 @@ impl Probe {
                 .expect("there are three");
             if seen.costs[usize::from(best.code())] + seen.looks / 4 * MARGIN < current {
                 better = Some((number as u8, best));
-                (seen.costs, seen.looks) = ([0; 3], 0);
+                (seen.costs, seen.looks, seen.is_settled) = ([0; 3], 0, false);
             } else if seen.looks >= 8 * LOOKS {
                 // What was is worth less than what is.
                 seen.costs = seen.costs.map(|cost| cost / 2);
                 seen.looks /= 2;
-                is_settled = true;
+                seen.is_settled = true;
             }
         });
         if better.is_some() {
             self.period = PERIOD;
-        } else if is_settled {
+        } else if self.slots.iter().all(|seen| seen.is_settled) {
             self.period = (2 * self.period).min(PERIOD_MAX);
+            self.slots.iter_mut().for_each(|seen| seen.is_settled = false);
         }
         better
     }
@@ -235,5 +255,67 @@ mod tests {
         assert_eq!(better, Predictor::Stream);
         assert!(at < 40 * PERIOD_MAX, "{at}");
         assert_eq!(probe.period, PERIOD);
+    }
+
+    /// A schema with numbers in its first fields, and a probe for it.
+    fn numbers(fields: u8, slots: u8) -> (Schema, Probe) {
+        let mut gaps = vec![1; usize::from(fields) + 1];
+        (gaps[0], gaps[usize::from(fields)]) = (0, 0);
+        let mut schema = Schema::new(Cut::Csv(b','), gaps.into());
+        let mut probe = Probe::default();
+        for field in 0..slots {
+            add(&mut schema, &mut probe, field);
+        }
+        (schema, probe)
+    }
+
+    fn add(schema: &mut Schema, probe: &mut Probe, field: u8) {
+        let numeral = Numeral::Decimal(Format { decimals: 0, trimmed: false });
+        schema.set_slot(field, numeral, Predictor::Hold);
+        probe.add_slot(usize::from(field));
+    }
+
+    /// Shows messages of two fields of noise, to which no predictor but the first is the right one.
+    fn show_noise(probe: &mut Probe, schema: &Schema, messages: std::ops::Range<u32>) {
+        let noise = |n: u32, k: u32| {
+            10_000 + (crate::topics::hash(k.into(), &n.to_le_bytes()) as u32 >> 16) % 90_000
+        };
+        let line = |n: u32| format!("{},{}", noise(n, 1), noise(n, 2));
+        for n in messages {
+            let (old, new) = (line(n), line(n + 10));
+            let better = probe.look(schema, old.as_bytes(), &[5, 5], new.as_bytes(), &[]);
+            assert_eq!(better, None, "{n}");
+        }
+    }
+
+    #[test]
+    fn looks_become_few_only_once_all_slots_are_settled() {
+        let (mut schema, mut probe) = numbers(2, 1);
+        // Verdicts on the first slot are old when the second comes.
+        show_noise(&mut probe, &schema, 0..PERIOD * 8 * LOOKS - PERIOD);
+        add(&mut schema, &mut probe, 1);
+        show_noise(&mut probe, &schema, 0..PERIOD * 8 * LOOKS / 2);
+        assert_eq!(probe.period, PERIOD, "one of two");
+        show_noise(&mut probe, &schema, 0..PERIOD * 8 * LOOKS);
+        assert_eq!(probe.period, 2 * PERIOD, "both");
+        show_noise(&mut probe, &schema, 0..100_000);
+        assert_eq!(probe.period, PERIOD_MAX);
+        probe.change_slot(1);
+        assert_eq!(probe.period, PERIOD, "one is another");
+    }
+
+    #[test]
+    fn what_was_not_seen_in_the_message_before_is_not_compared() {
+        let (mut schema, mut probe) = numbers(2, 1);
+        show_noise(&mut probe, &schema, 0..100_000);
+        while probe.messages % PERIOD_MAX != PERIOD {
+            show_noise(&mut probe, &schema, 0..1);
+        }
+        // The last that was remembered is as many messages ago.
+        add(&mut schema, &mut probe, 1);
+        show_noise(&mut probe, &schema, 0..PERIOD - 1);
+        assert_eq!(probe.slots[1].looks, 0);
+        show_noise(&mut probe, &schema, 0..2);
+        assert_eq!(probe.slots[1].looks, 1);
     }
 }

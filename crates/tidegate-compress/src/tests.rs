@@ -11,6 +11,7 @@ use crate::{
 mod golden;
 mod limits;
 mod loss;
+mod packed;
 mod shapes;
 mod sizes;
 

@@ -142,6 +142,42 @@ fn what_once_changed_stays_dynamic() {
 }
 
 #[test]
+fn one_odd_message_does_not_spoil_its_topic() {
+    let steady = |n: usize| {
+        (b"t".to_vec(), format!("{}{:02}{}", "a".repeat(40), n * 7 % 100, "b".repeat(58)).into())
+    };
+    for max in [0, 10, 30] {
+        let config = ComprexConfig { max_n: max, max_store: max, ..ComprexConfig::default() };
+        let mut messages: Vec<_> = (0..200).map(steady).collect();
+        messages.push((b"t".to_vec(), ["X".repeat(99).as_bytes(), b"b"].concat()));
+        messages.extend((0..4000).map(steady));
+        let (came, counts, with_odd) = through(config, &messages);
+        assert_eq!(came, by_topic(&messages));
+        // Key, mask and the two digits; nothing more is in full or sent again.
+        messages.extend((0..1000).map(steady));
+        let (came, after, wire) = through(config, &messages);
+        assert_eq!(came, by_topic(&messages));
+        assert_eq!((wire - with_odd, after.full), (8 * 1000, counts.full), "n {max}");
+    }
+}
+
+#[test]
+fn a_topic_is_learned_from_the_beginning_after_a_change_if_so_configured() {
+    let messages: Vec<_> =
+        (0..3000_u32).map(|n| (b"count".to_vec(), format!("count={n:06}").into_bytes())).collect();
+    let config = ComprexConfig { max_n: 0, forgets: true, ..ComprexConfig::default() };
+    let (came, counts, _) = through(config, &messages);
+    assert_eq!(came, by_topic(&messages));
+    // Five that teach, and for each new tens digit the message that shows it and four more.
+    assert_eq!(counts.full, 5 * 300, "{counts:?}");
+    for kind in Workload::ALL {
+        let messages = workload(kind, Form::Fixed, 5000);
+        let config = ComprexConfig { forgets: true, ..ComprexConfig::default() };
+        assert!(through(config, &messages).0 == by_topic(&messages), "{kind}");
+    }
+}
+
+#[test]
 fn a_topic_whose_length_has_changed_is_learned_from_the_beginning() {
     let text = |n: u8, len: usize| (b"text".to_vec(), [vec![b'x'; len], vec![n]].concat());
     let mut messages: Vec<_> = (0..20).map(|n| text(n, 5)).collect();
@@ -152,37 +188,37 @@ fn a_topic_whose_length_has_changed_is_learned_from_the_beginning() {
 }
 
 #[test]
-fn a_log_gets_what_is_given_out() {
+fn a_log_gets_what_was_pushed() {
     for kind in Workload::ALL {
         let messages = workload(kind, Form::Fixed, 3000);
-        let mut encoder = ComprexEncoder::new(ComprexConfig::default());
+        // Each is compared, so that nothing is left to corrections.
+        let config = ComprexConfig { max_n: 0, ..ComprexConfig::default() };
+        let mut encoder = ComprexEncoder::new(config);
         let mut batches: Vec<_> = messages
             .iter()
             .filter_map(|(topic, payload)| encoder.push(topic, payload).unwrap())
             .collect();
         batches.push(encoder.finish());
-        let (mut one, mut other) = (ComprexDecoder::new(), ComprexDecoder::new());
-        let (mut expected, mut told, mut log) = (Vec::new(), Vec::new(), b"before".to_vec());
-        let mut ends = Vec::new();
+        assert!(encoder.take_critical().is_empty());
+        let mut decoder = ComprexDecoder::new();
+        let (mut log, mut spans) = (b"before".to_vec(), Vec::new());
         for batch in &batches {
-            one.decode(batch, |topic, number, payload| {
-                expected.push((topic.to_vec(), number, payload.to_vec()));
-            })
-            .unwrap();
-            other
-                .decode_into(batch, &mut log, |topic_len, number, end| {
-                    told.push((topic_len, number));
-                    ends.push(end);
-                })
-                .unwrap();
+            let put = |topic_len, number, end| spans.push((topic_len, number, end));
+            decoder.decode_into(batch, &mut log, put).unwrap();
         }
-        let mut begin = b"before".len();
-        let came = told.into_iter().zip(ends).map(|((topic_len, number), end)| {
-            let (topic, payload) = log[begin..end].split_at(topic_len);
+        assert_eq!(&log[..6], b"before");
+        let mut numbers: HashMap<&[u8], u64> = HashMap::new();
+        let mut begin = 6;
+        assert_eq!(spans.len(), messages.len());
+        for ((topic, payload), (topic_len, number, end)) in messages.iter().zip(spans) {
+            assert_eq!(&log[begin..begin + topic_len], topic, "{kind}");
+            assert_eq!(&log[begin + topic_len..end], payload, "{kind}");
+            let expected = numbers.entry(topic).or_default();
+            assert_eq!(number, *expected, "{kind}");
+            *expected += 1;
             begin = end;
-            (topic.to_vec(), number, payload.to_vec())
-        });
-        assert!(came.eq(expected), "{kind}");
+        }
+        assert_eq!(begin, log.len());
     }
 }
 
@@ -324,14 +360,214 @@ fn regions_are_joined_until_a_mask_has_a_bit_for_each() {
     }
 }
 
+/// A record as a peer may make it.
+#[derive(Clone, Debug)]
+enum Record {
+    Full { is_kept: bool, topic: usize, number: u64, payload: Vec<u8> },
+    Regions { topic: usize, count: u8, bounds: Vec<u64> },
+    Next { topic: usize, mask: u16, seed: u8 },
+}
+
+/// No two have one key. The last is never sent in full.
+const TOPICS: [&[u8]; 4] = [b"a", b"", b"topic/of/some/length", b"d"];
+
+fn record() -> impl Strategy<Value = Record> {
+    let number = prop_oneof![8 => 0..200u64, 1 => Just(u64::MAX)];
+    let payload = proptest::collection::vec(any::<u8>(), 0..60);
+    let full = (prop::bool::weighted(0.8), 0..3usize, number, payload).prop_map(
+        |(is_kept, topic, number, payload)| Record::Full { is_kept, topic, number, payload },
+    );
+    // In order, most of them within the payload; and any.
+    let some = proptest::collection::btree_set(0..40u64, 0..36).prop_map(Vec::from_iter);
+    let any_bounds = proptest::collection::vec(prop_oneof![0..70u64, any::<u64>()], 0..8);
+    let regions = (0..3usize, prop_oneof![9 => some, 1 => any_bounds], 0..20u8).prop_map(
+        |(topic, mut bounds, odd)| {
+            bounds.truncate(bounds.len() / 2 * 2);
+            let count = (bounds.len() / 2) as u8 + u8::from(odd == 19);
+            if odd < 4 {
+                bounds = bounds.chunks(2).rev().flatten().copied().collect();
+            }
+            Record::Regions { topic, count, bounds }
+        },
+    );
+    let topic = prop_oneof![20 => 0..3usize, 1 => Just(3)];
+    let mask = prop_oneof![4 => 0..8u16, 2 => 0..256u16, 1 => any::<u16>()];
+    let next = (topic, mask, any::<u8>()).prop_map(|(topic, mask, seed)| Record::Next {
+        topic,
+        mask,
+        seed,
+    });
+    prop_oneof![3 => full, 3 => regions, 6 => next]
+}
+
+/// What a decoder should make of records, in as few words as it can be said.
+#[derive(Clone, Default)]
+struct Model {
+    known: HashMap<usize, Last>,
+    came: Vec<(Vec<u8>, u64, Vec<u8>)>,
+    batch: Vec<u8>,
+}
+
+#[derive(Clone)]
+struct Last {
+    number: u64,
+    payload: Vec<u8>,
+    regions: Option<Vec<(usize, usize)>>,
+}
+
+impl Model {
+    /// Adds a record to the batch, and what it brings to what came; `None` if it makes no sense.
+    fn put(&mut self, record: &Record, topics_max: usize) -> Option<()> {
+        match record.clone() {
+            Record::Full { is_kept, topic, number, payload } => {
+                let mark = if is_kept { FULL } else { UNKEPT };
+                put_parts(&mut self.batch, mark, TOPICS[topic], number, &payload);
+                self.came.push((TOPICS[topic].to_vec(), number, payload.clone()));
+                if !is_kept {
+                    return Some(());
+                }
+                if !self.known.contains_key(&topic) && self.known.len() == topics_max {
+                    return None;
+                }
+                self.known.insert(topic, Last { number, payload, regions: None });
+            }
+            Record::Regions { topic, count, bounds } => {
+                self.batch.extend_from_slice(&REGIONS.to_le_bytes());
+                self.batch.extend_from_slice(&key(TOPICS[topic]).to_le_bytes());
+                self.batch.push(count);
+                bounds.iter().for_each(|bound| varint::put(&mut self.batch, *bound));
+                let last = self.known.get_mut(&topic)?;
+                last.regions = None;
+                let rises = bounds.chunks(2).all(|pair| pair[0] < pair[1])
+                    && bounds.is_sorted()
+                    && bounds.iter().all(|bound| *bound <= last.payload.len() as u64);
+                if !rises || usize::from(count) != bounds.len() / 2 || count > 16 {
+                    return None;
+                }
+                let pairs = bounds.chunks(2).map(|pair| (pair[0] as usize, pair[1] as usize));
+                last.regions = Some(pairs.collect());
+            }
+            Record::Next { topic, mask, seed } => {
+                self.batch.extend_from_slice(&key(TOPICS[topic]).to_le_bytes());
+                self.batch.extend_from_slice(&mask.to_le_bytes());
+                let last = self.known.get_mut(&topic)?;
+                let regions = last.regions.as_ref()?;
+                if u32::from(mask) >> regions.len() != 0 {
+                    return None;
+                }
+                last.number = last.number.checked_add(1)?;
+                for (index, &(begin, end)) in regions.iter().enumerate() {
+                    if mask >> index & 1 == 1 {
+                        for byte in &mut last.payload[begin..end] {
+                            *byte = byte.wrapping_add(seed);
+                        }
+                        self.batch.extend_from_slice(&last.payload[begin..end]);
+                    }
+                }
+                self.came.push((TOPICS[topic].to_vec(), last.number, last.payload.clone()));
+            }
+        }
+        Some(())
+    }
+}
+
+type Came = Vec<(Vec<u8>, u64, Vec<u8>)>;
+
+/// What both ways of a decoder make of batches, and whether they were taken; they must agree.
+fn decoded(batches: &[Vec<u8>], topics_max: usize) -> (Came, bool) {
+    let config = ComprexDecoderConfig { topics_max };
+    let (mut one, mut other) =
+        (ComprexDecoder::with_config(config), ComprexDecoder::with_config(config));
+    let (mut came, mut logged, mut log) = (Vec::new(), Vec::new(), Vec::new());
+    for batch in batches {
+        let result = one.decode(batch, |topic, number, payload| {
+            came.push((topic.to_vec(), number, payload.to_vec()));
+        });
+        log.clear();
+        let mut spans = Vec::new();
+        let into = other.decode_into(batch, &mut log, |topic_len, number, end| {
+            spans.push((topic_len, number, end));
+        });
+        assert_eq!(result, into);
+        let mut begin = 0;
+        for (topic_len, number, end) in spans {
+            let (topic, payload) = log[begin..end].split_at(topic_len);
+            logged.push((topic.to_vec(), number, payload.to_vec()));
+            begin = end;
+        }
+        assert_eq!(begin, log.len(), "a log ends with a message");
+        assert!(one.topics() <= topics_max);
+        if result.is_err() {
+            assert_eq!(came, logged);
+            return (came, false);
+        }
+    }
+    assert_eq!(came, logged);
+    (came, true)
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn records_of_a_peer_are_taken_as_a_model_does(
+        records in proptest::collection::vec(record(), 0..40),
+        per_batch in 1usize..8,
+        topics_max in 2usize..4,
+        mut left_out in 0..40,
+        cut: prop::sample::Index,
+    ) {
+        let mut model = Model::default();
+        let (mut batches, mut is_taken) = (Vec::new(), true);
+        'all: for records in records.chunks(per_batch) {
+            for record in records {
+                let before = model.clone();
+                if model.put(record, topics_max).is_some() {
+                    continue;
+                }
+                // Most of what makes no sense is left out, so that there is something before the first that is not.
+                if left_out > 0 {
+                    left_out -= 1;
+                    model = before;
+                } else {
+                    is_taken = false;
+                    batches.push(std::mem::take(&mut model.batch));
+                    break 'all;
+                }
+            }
+            batches.push(std::mem::take(&mut model.batch));
+        }
+        prop_assert_eq!(decoded(&batches, topics_max), (model.came.clone(), is_taken));
+        // Of what ends early, whole messages come out and no others.
+        if let Some(last) = batches.last_mut() {
+            last.truncate(cut.index(last.len() + 1));
+            let (came, _) = decoded(&batches, topics_max);
+            prop_assert_eq!(came.as_slice(), &model.came[..came.len()]);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_correction_or_an_error(
+        fulls in proptest::collection::vec((0..3usize, any::<u64>(), proptest::collection::vec(any::<u8>(), 0..40)), 0..5),
+        rest in proptest::collection::vec(any::<u8>(), 0..40),
+    ) {
+        let (mut critical, mut came, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+        for (topic, number, payload) in fulls {
+            put_full(&mut critical, TOPICS[topic], number, &payload);
+            expected.push((TOPICS[topic].to_vec(), number, payload));
+        }
+        let whole = critical.len();
+        let mut put = |topic: &[u8], number, payload: &[u8]| {
+            came.push((topic.to_vec(), number, payload.to_vec()));
+        };
+        ComprexDecoder::new().correct(&critical, &mut put).unwrap();
+        critical.extend_from_slice(&rest);
+        let _ = ComprexDecoder::new().correct(&critical[whole..], |_, _, _| {});
+        prop_assert_eq!(came, expected);
+    }
+
     #[test]
     fn any_bytes_are_a_batch_or_an_error(batches in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..80), 1..6)) {
-        let mut decoder = ComprexDecoder::new();
-        for batch in batches {
-            let _ = decoder.decode(&batch, |_, _, _| {});
-            let _ = decoder.decode_into(&batch, &mut Vec::new(), |_, _, _| {});
-            let _ = decoder.correct(&batch, |_, _, _| {});
-        }
+        decoded(&batches, 3);
     }
 }

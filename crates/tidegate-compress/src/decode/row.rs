@@ -67,7 +67,6 @@ impl Decoder {
             if numbers(kept, schema, body, scratch, &mut writer)? {
                 let len = writer.len;
                 out.advance(len);
-                is_short(out.end() - start)?;
             } else if kept.is_packed() || kept.form().lens.is_empty() || schema.is_dense() {
                 cut_again(kept, schema, scratch)?;
                 let old = (scratch.old.as_slice(), scratch.old.len());
@@ -148,6 +147,15 @@ fn numbers(
     if !tell(schema, mask, &mut records, values)? {
         return Ok(false);
     }
+    let begin = out.len;
+    put_fields(codes, &values[..numbers], &data[NUMBER_BYTES * numbers..], separator, out);
+    // Before it counts: a topic that is forgotten takes back what it counted.
+    is_short(out.len - begin)?;
+    if !kept.is_worth(out.len - begin) {
+        out.len = begin;
+        return Ok(false);
+    }
+    let (_, data) = kept.parts_mut();
     let mut watched = schema.watched_mask;
     while watched != 0 {
         let number = watched.trailing_zeros() as usize;
@@ -160,8 +168,6 @@ fn numbers(
     for (value, bytes) in values[..numbers].iter().zip(data.chunks_exact_mut(NUMBER_BYTES)) {
         bytes.copy_from_slice(&value.to_le_bytes());
     }
-    let begin = out.len;
-    put_fields(codes, &values[..numbers], &data[NUMBER_BYTES * numbers..], separator, out);
     kept.set_text_len(out.len - begin);
     schema.note_mask(mask);
     body.records = records;

@@ -229,20 +229,23 @@ impl Encoder {
         let known = &mut self.schemas[usize::from(id) - 1];
         let schema = &mut known.schema;
         let Cut::Csv(separator) = schema.cut else { return false };
-        if !kept.is_packed() || !schema.is_dense() {
+        if !kept.is_packed() || !schema.is_dense() || !kept.is_worth(new.len()) {
             return false;
         }
         let scratch = &mut self.scratch;
         let cost = kept.cost();
         let (codes, data) = kept.parts_mut();
+        // What was packed before a slot was added has fewer numbers.
+        if !schema.fits(codes) {
+            return false;
+        }
         let (numbers, texts) = data.split_at_mut(NUMBER_BYTES * usize::from(schema.ranks));
         let values = &mut scratch.values.0;
         let is_number = |field: &u8| {
             let slot = &schema.slots[usize::from(schema.slot_of(usize::from(*field)))];
             slot.rank != NO_SLOT && slot.predict_number(0).is_some()
         };
-        if !schema.fits(codes)
-            || !schema.watched.iter().all(is_number)
+        if !schema.watched.iter().all(is_number)
             || !find_values(codes, texts, separator, new, values)
         {
             return false;

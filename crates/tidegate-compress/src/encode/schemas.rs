@@ -238,8 +238,9 @@ impl Encoder {
     ) {
         let known = &mut self.schemas[usize::from(id) - 1];
         known.schema.set_slot(field, numeral, predictor);
+        let number = known.schema.slot_of(usize::from(field));
+        known.probe.change_slot(usize::from(number));
         if known.is_announced {
-            let number = known.schema.slot_of(usize::from(field));
             self.put_slot(id, number);
         }
     }
