@@ -155,6 +155,30 @@ fn more_than_all_buffers_hold_comes_through() {
 }
 
 #[test]
+fn while_any_wait_none_is_never_the_answer() {
+    for options in all() {
+        let Some((mut receiver, sender)) = pair(options) else { continue };
+        set_receive_buffer(receiver.socket().as_fd(), 16 << 20).unwrap();
+        // More than all buffers hold, and taken a part at a time.
+        const SENT: usize = 3000;
+        for number in 0..SENT as u32 {
+            sender.send(&number.to_be_bytes()).unwrap();
+        }
+        let mut got = Vec::new();
+        while got.len() < SENT {
+            let mut left = 256;
+            let count = receiver.receive(WAIT, |datagram| {
+                got.push(u32::from_be_bytes(datagram.bytes.try_into().unwrap()));
+                left -= 1;
+                left > 0
+            });
+            assert_ne!(count.unwrap(), 0, "{options:?}: {} of {SENT}", got.len());
+        }
+        assert_eq!(got, (0..SENT as u32).collect::<Vec<_>>(), "{options:?}");
+    }
+}
+
+#[test]
 fn what_finds_no_room_is_counted() {
     let Some((mut receiver, sender)) = pair(options(Method::Batch, false)) else { return };
     set_receive_buffer(receiver.socket().as_fd(), 4096).unwrap();

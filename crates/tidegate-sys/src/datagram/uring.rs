@@ -135,16 +135,29 @@ impl Uring {
         wait: Duration,
         mut sink: Sink<'_, T>,
     ) -> io::Result<()> {
-        if !self.is_armed {
-            self.arm()?;
+        let before = *sink.count;
+        loop {
+            if !self.is_armed {
+                self.arm()?;
+            }
+            let is_empty = self.first.is_none() && self.ring.completion().is_empty();
+            if is_empty && !self.enter(wait)? {
+                return Ok(());
+            }
+            self.take(&mut sink)?;
+            let count = *sink.count - before;
+            self.are_many = count >= MANY;
+            // That a request has ended, for want of a free buffer, says nothing of what waits in the socket.
+            if count > 0 {
+                return Ok(());
+            }
         }
-        let is_empty = self.first.is_none() && self.ring.completion().is_empty();
-        if is_empty && !self.enter(wait)? {
-            return Ok(());
-        }
+    }
+
+    /// Gives out what has come.
+    fn take<T: FnMut(Datagram<'_>) -> bool>(&mut self, sink: &mut Sink<'_, T>) -> io::Result<()> {
         let Self { ring, header, pool, is_armed, first, .. } = self;
         let mut failed = None;
-        let before = *sink.count;
         for entry in first.take().into_iter().chain(ring.completion()) {
             if entry.user_data() != RECEIVE {
                 continue;
@@ -162,7 +175,7 @@ impl Uring {
             };
             let goes_on = match cqueue::buffer_select(entry.flags()) {
                 Some(buffer) => {
-                    let goes_on = give(pool.held(buffer, bytes), header.as_deref(), &mut sink);
+                    let goes_on = give(pool.held(buffer, bytes), header.as_deref(), sink);
                     pool.provide(buffer);
                     goes_on
                 }
@@ -175,7 +188,6 @@ impl Uring {
             }
         }
         pool.publish();
-        self.are_many = *sink.count - before >= MANY;
         failed.map_or(Ok(()), Err)
     }
 

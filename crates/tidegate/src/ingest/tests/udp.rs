@@ -199,14 +199,12 @@ fn send_numbers(world: &World, count: u64) {
 
 #[test]
 fn what_was_received_arrives_before_the_node_stops() {
-    for _ in 0..5 {
-        let world = World::new(&listener("topic = \"all\""));
-        let mut all = world.subscriber("all");
-        send_numbers(&world, 500);
-        drop(world);
-        for number in 0..500 {
-            assert_eq!(next(&mut all), pair("all", &number.to_string()));
-        }
+    let world = World::new(&listener("topic = \"all\""));
+    let mut all = world.subscriber("all");
+    send_numbers(&world, 500);
+    drop(world);
+    for number in 0..500 {
+        assert_eq!(next(&mut all), pair("all", &number.to_string()));
     }
 }
 
