@@ -41,6 +41,7 @@ use crate::{
     session::{Dropped, Session, SessionKey},
     shared::Shared,
     slab::{Key, Slab},
+    spares::Spares,
     spill::Spilling,
     timers::{Timer, Timers},
 };
@@ -58,6 +59,7 @@ pub struct Broker {
     givers: Givers,
     connections: Slab<Connection>,
     buffers: Buffers,
+    spares: Spares,
     dirty: VecDeque<Key>,
     outputs: VecDeque<Output>,
     /// By shard, what goes there.
@@ -266,6 +268,7 @@ impl Broker {
             givers: Givers::default(),
             connections: Slab::default(),
             buffers: Buffers::default(),
+            spares: Spares::default(),
             dirty: VecDeque::new(),
             outputs: VecDeque::new(),
             peers: (0..shared.shards()).map(|_| Vec::new()).collect(),

@@ -110,6 +110,14 @@ impl Charge {
         self.state.used.fetch_sub(beyond, Ordering::AcqRel);
     }
 
+    /// Gives back all that it holds.
+    pub(crate) fn give_back(&mut self) {
+        self.state.used.fetch_sub(std::mem::take(&mut self.bytes), Ordering::AcqRel);
+        if std::mem::take(&mut self.is_of_message) {
+            self.state.messages.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// How many bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -151,10 +159,7 @@ impl PartialCharge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.state.used.fetch_sub(self.bytes, Ordering::AcqRel);
-        if self.is_of_message {
-            self.state.messages.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.give_back();
     }
 }
 

@@ -129,13 +129,12 @@ impl Inflight {
         self.entries.iter().position(|entry| entry.id == id && entry.awaits == awaits)
     }
 
-    /// Ends an exchange that awaited this, and gives its number in the journal, 0 if it has none; nothing if there is no such
-    /// exchange.
-    pub(crate) fn end(&mut self, id: PacketId, awaits: Awaits) -> Option<u64> {
+    /// Ends an exchange that awaited this, and gives the message that was kept for it; nothing if there is no such exchange.
+    pub(crate) fn end(&mut self, id: PacketId, awaits: Awaits) -> Option<Option<Box<Queued>>> {
         let at = self.position(id, awaits)?;
         let entry = self.entries.remove(at).expect("found");
         self.forget(&entry);
-        Some(entry.kept.map_or(0, |queued| queued.number))
+        Some(entry.kept)
     }
 
     fn forget(&mut self, entry: &Entry) {

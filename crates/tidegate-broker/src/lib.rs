@@ -34,6 +34,7 @@ mod segments;
 mod session;
 mod shared;
 mod slab;
+mod spares;
 pub mod spill;
 #[cfg(test)]
 mod tests;

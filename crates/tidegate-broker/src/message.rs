@@ -108,10 +108,15 @@ impl Incoming<'_> {
             Body::Read(bytes) => Payload::from(Bytes::copy_from_slice(bytes)),
             Body::Held(payload) => payload.clone(),
         };
-        Arc::new(Message {
+        Arc::new(self.with(payload, Bytes::copy_from_slice(self.forwarded), charge))
+    }
+
+    /// The message as it is held, with that memory and under that charge.
+    pub(crate) fn with(&self, payload: Payload, forwarded: Bytes, charge: Charge) -> Message {
+        Message {
             topic: self.topic.clone(),
             payload,
-            forwarded: Bytes::copy_from_slice(self.forwarded),
+            forwarded,
             qos: self.qos,
             retain: self.retain,
             expires: self.expires,
@@ -119,7 +124,7 @@ impl Incoming<'_> {
             publisher: self.publisher,
             spilled: OnceLock::new(),
             charge: charge.of_message(),
-        })
+        }
     }
 }
 
@@ -148,6 +153,12 @@ impl Message {
     /// Bytes that it takes from the budget.
     pub fn charged(&self) -> u64 {
         self.charge.bytes()
+    }
+
+    /// It is no message any more: the budget has what it took, and whatever else waits for it on disk is let go.
+    pub(crate) fn give_back(&mut self) {
+        self.charge.give_back();
+        self.spilled = OnceLock::new();
     }
 
     /// Whether it has lost its worth.

@@ -10,7 +10,7 @@
 //! A flow takes messages in batches and works in columns: each operator is one loop over the rows that are still looked at, so that
 //! which operator it is, is asked once for 256 messages, and the misses of all their keys are under way while others are read. A message
 //! of 64 bytes costs about 7 ns to read, 2 ns for each operator with state, less for others, and 6 ns for its key; among a million
-//! keys 4 ns more (`examples/oil.rs`).
+//! keys 4 ns more (`bench/sensors`, group `oil`).
 //!
 //! Always true: nothing here reads a clock or does I/O, and after warm-up nothing is allocated for a message; state has a bound that
 //! is known when the flow is compiled; no payload, model or snapshot reaches a panic.

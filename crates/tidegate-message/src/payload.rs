@@ -61,6 +61,14 @@ impl Payload {
             Segments::Many(many) => many.concat().into(),
         }
     }
+
+    /// As [`Payload::to_contiguous`], and of one segment without a further reference to it.
+    pub fn into_contiguous(self) -> Bytes {
+        match self.segments {
+            Segments::One(one) => one,
+            Segments::Many(many) => many.concat().into(),
+        }
+    }
 }
 
 impl From<Bytes> for Payload {

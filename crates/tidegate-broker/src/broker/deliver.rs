@@ -283,7 +283,7 @@ impl Broker {
     }
 
     pub(super) fn hold(&mut self, message: &Incoming<'_>) -> Option<Arc<Message>> {
-        self.charge(message.charge_bytes()).map(|charge| message.hold_charged(charge))
+        self.charge(message.charge_bytes()).map(|charge| self.spares.hold(message, charge))
     }
 
     fn has_room(&self, message: &Incoming<'_>) -> bool {
@@ -455,7 +455,8 @@ impl Broker {
         let hands_out = connection.outbox.hands_out();
         let is_kept = qos > QoS::AtMostOnce && session.is_kept();
         if (is_kept || hands_out) && held.is_none() {
-            *held = message.hold(self.shared.budget());
+            let charge = self.shared.budget().charge(message.charge_bytes());
+            *held = charge.map(|charge| self.spares.hold(message, charge));
             if held.is_none() {
                 session.dropped.budget_full += 1;
                 self.statistics.dropped.budget_full += 1;

@@ -9,7 +9,7 @@ use tidegate_wire::mqtt::{
 use super::{Broker, ConnectionKey, mark_dirty, publish::Fault};
 use crate::{
     budget::PartialCharge, connection::Receiving, inflight::Awaits, journal::Record,
-    message::charge_bytes, slab::Key,
+    message::charge_bytes, queue::Held, slab::Key,
 };
 
 /// A PUBLISH longer than this is received into segments instead of being waited for.
@@ -221,12 +221,29 @@ impl Broker {
         }
     }
 
+    /// The client that is [handed](crate::SessionConfig::hands_out) deliveries as they are needs these no more, as if a PUBACK had
+    /// come for each.
+    pub fn acknowledge_deliveries(&mut self, now: Instant, key: ConnectionKey, ids: &[PacketId]) {
+        for id in ids {
+            let connection = self.connections.get_mut(key);
+            let Some(connection) = connection.filter(|c| !c.is_closing && c.session.is_some())
+            else {
+                return;
+            };
+            connection.last_heard = now;
+            let ack = Ack::new(*id, ReasonCode::SUCCESS);
+            if let Err(fault) = self.ended(now, key, &ack, Awaits::Puback) {
+                return self.end_by(key, &fault);
+            }
+        }
+    }
+
     /// PUBACK and PUBCOMP: the exchange has ended.
     fn ended(&mut self, now: Instant, key: Key, ack: &Ack, awaits: Awaits) -> Result<(), Fault> {
         let connection = self.connections.get_mut(key).expect("it is being received from");
         let session = connection.session.expect("checked before");
         let session = self.sessions.get_mut(session).expect("a connection's session is there");
-        let Some(number) = session.inflight.end(ack.packet_id, awaits) else {
+        let Some(kept) = session.inflight.end(ack.packet_id, awaits) else {
             // Nothing is to be done about it; the specification names no answer to either.
             tracing::debug!(client = %session.client_id, id = ack.packet_id, "acknowledges what is not in flight");
             return Ok(());
@@ -238,8 +255,11 @@ impl Broker {
                 let (session, id) = (session.number, ack.packet_id);
                 keeper.append(&Record::Completed { session, id });
             } else {
-                keeper.done(session.number, number);
+                keeper.done(session.number, kept.as_ref().map_or(0, |queued| queued.number));
             }
+        }
+        if let Some(Held::Memory(message)) = kept.map(|queued| queued.message) {
+            self.spares.put(message);
         }
         if !connection.resend.iter().any(|resend| resend.id == ack.packet_id) {
             connection.unacknowledged = connection.unacknowledged.saturating_sub(1);

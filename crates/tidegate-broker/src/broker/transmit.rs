@@ -364,7 +364,8 @@ impl Broker {
                 if !outgoing.fits(connection, now) {
                     // This connection takes less than the one before (MQTT-3.1.2-25).
                     let awaits = entry.awaits;
-                    let number = session.inflight.end(id, awaits).unwrap_or(0);
+                    let kept = session.inflight.end(id, awaits).flatten();
+                    let number = kept.map_or(0, |queued| queued.number);
                     done(&mut self.keeper, session, number);
                     session.dropped.too_large += 1;
                     self.statistics.dropped.too_large += 1;

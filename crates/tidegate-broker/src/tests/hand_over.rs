@@ -338,3 +338,78 @@ fn no_packet_is_too_large_where_there_are_none() {
         assert_eq!(found, sizes);
     });
 }
+
+#[test]
+fn many_are_acknowledged_at_once_and_what_is_not_in_flight_is_passed_over() {
+    each(|world| {
+        let config = SessionConfig { inflight_max: Some(3), ..hands_out() };
+        let s = world.join_with(kept("s"), config.clone());
+        world.subscribe(s, "t", AtLeastOnce);
+        let p = world.join(v5("p"));
+        for number in 0..8 {
+            world.publish(p, message("t", AtLeastOnce, &number.to_string()));
+        }
+        let settle = |world: &mut World, at: At, ids: &[PacketId]| {
+            let client = &world.clients[at.0];
+            let key = client.key.expect("it is open");
+            world.shards[client.shard].acknowledge_deliveries(world.now, key, ids);
+            world.pump();
+        };
+        let got = world.deliveries(s);
+        assert_eq!(got.iter().map(text).collect::<Vec<_>>(), ["0", "1", "2"]);
+        let ids: Vec<_> = got.iter().filter_map(|delivery| delivery.packet_id).collect();
+        // The last first, one that was never given, and one twice.
+        settle(world, s, &[ids[2], id(60_000), ids[0], ids[0]]);
+        let got = world.deliveries(s);
+        assert_eq!(got.iter().map(text).collect::<Vec<_>>(), ["3", "4"]);
+        world.cut(s);
+        let s = world.join_with(kept("s"), config);
+        let mut told = Vec::new();
+        loop {
+            let got = world.deliveries(s);
+            if got.is_empty() {
+                break;
+            }
+            let ids: Vec<_> = got.iter().filter_map(|delivery| delivery.packet_id).collect();
+            settle(world, s, &ids);
+            told.extend(got.iter().map(text));
+        }
+        assert_eq!(told, ["1", "3", "4", "5", "6", "7"]);
+        // Of a connection that is gone nothing is expected.
+        let client = &world.clients[s.0];
+        let (shard, key) = (client.shard, client.key.expect("it is open"));
+        world.cut(s);
+        world.shards[shard].acknowledge_deliveries(world.now, key, &[id(1)]);
+    });
+}
+
+#[test]
+fn the_memory_of_what_was_acknowledged_serves_the_next() {
+    let mut world = World::new(settings(), 1);
+    let s = world.join_with(kept("s"), hands_out());
+    world.subscribe(s, "t", AtLeastOnce);
+    let p = world.join(v5("p"));
+    let mut held = Vec::new();
+    let mut places = Vec::new();
+    for round in 0..3 {
+        for number in 0..4 {
+            world.publish(p, message("t", AtLeastOnce, &format!("{round} {number}")));
+        }
+        let mut got = world.deliveries(s);
+        let expected: Vec<_> = (0..4).map(|number| format!("{round} {number}")).collect();
+        assert_eq!(got.iter().map(text).collect::<Vec<_>>(), expected);
+        places.push(got.iter().map(|d| Arc::as_ptr(&d.message)).collect::<Vec<_>>());
+        let ids: Vec<_> = got.iter().filter_map(|delivery| delivery.packet_id).collect();
+        // Whoever still holds one has it as it was.
+        held.extend(got.pop());
+        drop(got);
+        ids.iter().for_each(|id| world.puback(s, *id));
+        assert_eq!(world.shared.budget().messages(), held.len() as u64);
+    }
+    let still: Vec<_> = held.iter().map(text).collect();
+    assert_eq!(still, ["0 3", "1 3", "2 3"]);
+    let again = places[1].iter().filter(|place| places[0].contains(place)).count();
+    assert_eq!(again, 3);
+    drop(held);
+    assert_eq!((world.shared.budget().messages(), world.shared.budget().used()), (0, 0));
+}

@@ -5,7 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 use proptest::prelude::*;
 use tidegate_load::sensors::{Form, Generator, Workload};
 
-use super::*;
+use super::{
+    encode::{put_full, put_parts, regions},
+    *,
+};
+use crate::varint;
 
 /// The messages of each topic, in order.
 type Topics = BTreeMap<Vec<u8>, Vec<Vec<u8>>>;

@@ -125,7 +125,10 @@ impl HandOver {
     }
 
     fn close(&mut self) {
-        let bundle = self.growing.bundle.like();
+        let growing = &self.growing.bundle;
+        let connection = self.connection.as_ref();
+        let bundle = connection
+            .map_or_else(|| growing.like(), |connection| connection.bundles.empty(growing));
         let parcel = std::mem::replace(&mut self.growing, Parcel { bundle, payload_bytes: 0 });
         self.closed.push_back(parcel);
     }
@@ -222,12 +225,18 @@ impl HandOver {
             && (!self.is_empty() || !self.under_way.is_empty())
             && Instant::now() < until
         {
-            if self.try_flush().and_then(|_| self.read(true)).is_err() {
+            if self.go_on().is_err() {
                 break;
             }
         }
         self.end();
         self.give_up();
+    }
+
+    /// Hands over what the broker takes, and waits for some time for an answer that is owed.
+    fn go_on(&mut self) -> io::Result<()> {
+        self.try_flush()?;
+        if self.under_way.is_empty() { Ok(()) } else { self.read(true) }
     }
 
     /// What became of messages since it was asked last.

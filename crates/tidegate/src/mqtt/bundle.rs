@@ -4,7 +4,7 @@
 //! it ends. One PUBACK stands for all that was handed over before it.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -16,6 +16,8 @@ use super::{deliveries::Way, inbox::Inbox, shard::Note};
 /// Room that is made for messages that may come.
 const ROOM_BYTES_MAX: usize = 1 << 20;
 const ROOM_HEADS_MAX: usize = 8 << 10;
+/// Published bundles of one connection that are kept.
+const EMPTIES_MAX: usize = 4;
 
 /// Names a connection from inside the program, for as long as the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +36,27 @@ pub(super) struct LocalEnd {
     pub(super) id: LocalId,
     /// Where its messages go, if its session is handed them as they are.
     pub(super) way: Arc<Way>,
+    /// Where its bundles go back once they were published.
+    pub(super) empties: Arc<Empties>,
+}
+
+/// Bundles that were published, on their way back to be filled again: memory that was written once is there.
+#[derive(Debug, Default)]
+pub(super) struct Empties(Mutex<Vec<Bundle>>);
+
+impl Empties {
+    fn bundles(&self) -> MutexGuard<'_, Vec<Bundle>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One that was published.
+    pub(super) fn put(&self, mut bundle: Bundle) {
+        bundle.clear();
+        let mut bundles = self.bundles();
+        if bundles.len() < EMPTIES_MAX {
+            bundles.push(bundle);
+        }
+    }
 }
 
 /// Where bundles for one connection are left.
@@ -41,16 +64,23 @@ pub(super) struct LocalEnd {
 pub struct Bundles {
     id: LocalId,
     inbox: Arc<Inbox<Note>>,
+    empties: Arc<Empties>,
 }
 
 impl Bundles {
     pub(super) fn new(
         id: LocalId,
         client_id: &str,
+        empties: Arc<Empties>,
         shared: &Shared,
         inboxes: &[Arc<Inbox<Note>>],
     ) -> Self {
-        Self { id, inbox: inboxes[shared.shard_of(client_id)].clone() }
+        Self { id, inbox: inboxes[shared.shard_of(client_id)].clone(), empties }
+    }
+
+    /// One without messages: one that was published, or another with about as much room as `like` has taken.
+    pub fn empty(&self, like: &Bundle) -> Bundle {
+        self.empties.bundles().pop().unwrap_or_else(|| like.like())
     }
 
     /// Has the shard publish them, after all that was left before. After CONNACK only.
@@ -98,6 +128,15 @@ impl Bundle {
         let bytes = Vec::with_capacity(self.bytes.len().min(ROOM_BYTES_MAX));
         let heads = Vec::with_capacity(self.heads.len().min(ROOM_HEADS_MAX));
         Self { bytes, heads, ..Self::default() }
+    }
+
+    /// Takes out all messages, and keeps the room, unless that is very much.
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(ROOM_BYTES_MAX);
+        self.heads.clear();
+        self.heads.shrink_to(ROOM_HEADS_MAX);
+        (self.taken, self.taken_bytes) = (0, 0);
     }
 
     /// Puts a message behind the others. `name` appends properties to those that it has.
@@ -249,6 +288,28 @@ mod tests {
         }
         exchanges.end(last).expect("it was handed over");
         assert_eq!(exchanges.open(), 0);
+    }
+
+    #[test]
+    fn what_was_published_comes_back_without_its_messages() {
+        let empties = Empties::default();
+        for number in 0..EMPTIES_MAX + 3 {
+            let mut bundle = Bundle::default();
+            let payload = vec![1; if number == 0 { 2 * ROOM_BYTES_MAX } else { 100 }];
+            bundle.push(&Publication { payload: &payload, ..NONE }, |_| {});
+            bundle.push(&Publication { topic: b"t", ..NONE }, |_| {});
+            assert_eq!(bundle.next(&mut [NONE; 1]), 1);
+            empties.put(bundle);
+        }
+        let mut bundles = empties.bundles();
+        assert_eq!(bundles.len(), EMPTIES_MAX);
+        for bundle in &mut *bundles {
+            assert_eq!((bundle.len(), bundle.bytes()), (0, 0));
+            assert!((100..=ROOM_BYTES_MAX).contains(&bundle.bytes.capacity()));
+            bundle.push(&Publication { topic: b"u", ..NONE }, |_| {});
+            let mut found = [NONE; 2];
+            assert_eq!((bundle.next(&mut found), found[0].topic), (1, &b"u"[..]));
+        }
     }
 
     #[test]

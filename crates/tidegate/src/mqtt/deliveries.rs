@@ -9,6 +9,7 @@ use std::{
 };
 
 use tidegate_broker::{Delivery, Shared};
+use tidegate_wire::mqtt::PacketId;
 use tokio::sync::Notify;
 
 use super::{bundle::LocalId, inbox::Inbox, shard::Note};
@@ -63,6 +64,8 @@ pub struct Deliveries {
     taken: VecDeque<Delivery>,
     /// Of all that was taken last.
     taken_bytes: usize,
+    /// What [`Deliveries::acknowledge`] was told and the shard was not.
+    settled: Vec<PacketId>,
 }
 
 impl Deliveries {
@@ -74,7 +77,8 @@ impl Deliveries {
         inboxes: &[Arc<Inbox<Note>>],
     ) -> Self {
         let inbox = inboxes[shared.shard_of(client_id)].clone();
-        Self { id, way, inbox, taken: VecDeque::new(), taken_bytes: 0 }
+        let (taken, settled) = (VecDeque::new(), Vec::new());
+        Self { id, way, inbox, taken, taken_bytes: 0, settled }
     }
 
     /// Waits until [`Deliveries::poll`] may have another one, after it had none.
@@ -112,6 +116,25 @@ impl Deliveries {
             self.inbox.put([Note::Room(self.id)]);
         }
     }
+
+    /// Notes that a message of QoS 1 is needed no more; [`Deliveries::settle`] tells the broker.
+    pub fn acknowledge(&mut self, id: PacketId) {
+        self.settled.push(id);
+    }
+
+    /// Tells the broker what was noted since the last time.
+    pub fn settle(&mut self) {
+        if !self.settled.is_empty() {
+            let room = Vec::with_capacity(self.settled.len());
+            let settled = std::mem::replace(&mut self.settled, room);
+            self.inbox.put([Note::Settled(self.id, settled)]);
+        }
+    }
+
+    /// What was noted and the broker was not told, for whoever tells it otherwise.
+    pub fn unsettled(&mut self) -> Vec<PacketId> {
+        std::mem::take(&mut self.settled)
+    }
 }
 
 #[cfg(test)]
@@ -138,43 +161,74 @@ mod tests {
         Delivery { message, qos: QoS::AtMostOnce, packet_id: None, is_repeated: false }
     }
 
-    #[test]
-    fn what_is_not_used_up_is_bounded_and_the_shard_hears_of_room() {
+    fn pair() -> (Arc<Way>, Deliveries) {
         let poll = mio::Poll::new().expect("a poll");
         let inbox = Arc::new(Inbox::new(waker(&poll, mio::Token(0)).expect("a waker")));
         let way = Arc::<Way>::default();
-        let mut deliveries = Deliveries {
+        let deliveries = Deliveries {
             id: LocalId::next(),
             way: way.clone(),
-            inbox: inbox.clone(),
+            inbox,
             taken: VecDeque::new(),
             taken_bytes: 0,
+            settled: Vec::new(),
         };
-        let rooms = || {
-            let mut notes = Vec::new();
-            inbox.take(&mut notes);
-            notes.iter().filter(|note| matches!(note, Note::Room(_))).count()
+        (way, deliveries)
+    }
+
+    fn notes(deliveries: &Deliveries) -> Vec<Note> {
+        let mut notes = Vec::new();
+        deliveries.inbox.take(&mut notes);
+        notes
+    }
+
+    fn put(way: &Way, payload: &[u8]) -> bool {
+        way.put(&mut vec![delivery(payload)])
+    }
+
+    #[test]
+    fn what_is_not_used_up_is_bounded_and_the_shard_hears_of_room() {
+        let (way, mut deliveries) = pair();
+        let rooms = |deliveries: &Deliveries| {
+            notes(deliveries).iter().filter(|note| matches!(note, Note::Room(_))).count()
         };
         assert!(deliveries.poll().is_none());
         for round in 0..3 {
-            let (mut put, mut number) = (0, 0_u32);
+            let (mut count, mut number) = (0, 0_u32);
             loop {
-                put += 1;
+                count += 1;
                 let payload = [&number.to_le_bytes()[..], &[0; 9_995]].concat();
                 number += 1;
-                if !way.put(&mut vec![delivery(&payload)]) {
+                if !put(&way, &payload) {
                     break;
                 }
             }
-            assert_eq!(put, WAITING_BYTES_MAX.div_ceil(10_000), "round {round}");
-            for number in 0..put as u32 {
-                assert_eq!(rooms(), 0, "all but the last may still be in use");
+            assert_eq!(count, WAITING_BYTES_MAX.div_ceil(10_000), "round {round}");
+            for number in 0..count as u32 {
+                assert_eq!(rooms(&deliveries), 0, "all but the last may still be in use");
                 let delivery = deliveries.poll().expect("it was put");
                 let payload = delivery.message.payload.to_contiguous();
                 assert_eq!(payload[..4], number.to_le_bytes());
             }
             assert!(deliveries.poll().is_none());
-            assert_eq!(rooms(), 1);
+            assert_eq!(rooms(&deliveries), 1);
         }
+    }
+
+    #[test]
+    fn acknowledgements_are_told_together() {
+        let (_way, mut deliveries) = pair();
+        deliveries.settle();
+        assert!(notes(&deliveries).is_empty());
+        let id = |number: u16| PacketId::new(number).expect("not zero");
+        [3, 1].into_iter().for_each(|number| deliveries.acknowledge(id(number)));
+        deliveries.settle();
+        deliveries.settle();
+        let told = notes(&deliveries);
+        assert!(matches!(&told[..], [Note::Settled(_, ids)] if *ids == [id(3), id(1)]));
+        deliveries.acknowledge(id(2));
+        assert_eq!(deliveries.unsettled(), [id(2)]);
+        deliveries.settle();
+        assert!(notes(&deliveries).is_empty());
     }
 }

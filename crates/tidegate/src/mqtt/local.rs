@@ -338,6 +338,11 @@ impl Local {
         self.bundles.put(bundle);
     }
 
+    /// A bundle to put messages into, with room for about as many as `like` has had.
+    pub fn empty(&self, like: &Bundle) -> Bundle {
+        self.bundles.empty(like)
+    }
+
     /// Queues a message to be written.
     pub fn publish(&mut self, head: &PublishHead<'_>, payload: &[u8]) {
         debug_assert_eq!(head.payload_bytes, payload.len());

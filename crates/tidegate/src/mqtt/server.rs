@@ -19,7 +19,7 @@ use tidegate_message::Identity;
 use tidegate_sys::sched;
 
 use super::{
-    bundle::{Bundles, LocalEnd, LocalId},
+    bundle::{Bundles, Empties, LocalEnd, LocalId},
     deliveries::{Deliveries, Way},
     inbox::{Inbox, waker},
     journal::{self, JournalStartError},
@@ -368,7 +368,7 @@ impl Connector {
         identity: Identity,
         session: SessionConfig,
     ) -> io::Result<std::net::TcpStream> {
-        let local = LocalEnd { id: LocalId::next(), way: Arc::default() };
+        let local = LocalEnd { id: LocalId::next(), way: Arc::default(), empties: Arc::default() };
         self.open_as(name, identity, session, local)
     }
 
@@ -384,10 +384,11 @@ impl Connector {
         client_id: &str,
     ) -> io::Result<LocalParts> {
         let (id, way) = (LocalId::next(), Arc::<Way>::default());
-        let local = LocalEnd { id, way: way.clone() };
+        let empties = Arc::<Empties>::default();
+        let local = LocalEnd { id, way: way.clone(), empties: empties.clone() };
         let socket = self.open_as(name, identity, session, local)?;
         let (shared, inboxes) = (&self.shared, &self.inboxes);
-        let bundles = Bundles::new(id, client_id, shared, inboxes);
+        let bundles = Bundles::new(id, client_id, empties, shared, inboxes);
         let deliveries = Deliveries::new(id, client_id, way, shared, inboxes);
         Ok(LocalParts { socket, bundles, deliveries })
     }

@@ -35,7 +35,7 @@ use tidegate_broker::{
     spill::{SpillError, Wanted},
 };
 use tidegate_message::{Identity, Instant, Proof, Refusal};
-use tidegate_wire::mqtt::Connect;
+use tidegate_wire::mqtt::{Connect, PacketId};
 
 use self::open::TOGETHER;
 use super::{
@@ -112,6 +112,8 @@ pub(super) enum Note {
     Bundle(LocalId, Bundle),
     /// A part of this program that is connected here takes messages again.
     Room(LocalId),
+    /// A part of this program that is connected here needs these messages no more.
+    Settled(LocalId, Vec<PacketId>),
     /// What another shard has for sessions here.
     Peers(Vec<Peer>),
     /// More of the journal is durable, or nothing will be any more.
@@ -398,11 +400,13 @@ impl Shard {
                 }
             }
             Note::Room(local) => {
-                let Some(&slot) = self.locals.get(&local) else { return };
-                if let Some(connection) = self.slots[slot].as_deref()
-                    && let Stage::Open(key) = connection.stage
-                {
+                if let Some(key) = self.local(local) {
                     self.broker.hold_up_deliveries(key, false);
+                }
+            }
+            Note::Settled(local, ids) => {
+                if let Some(key) = self.local(local) {
+                    self.broker.acknowledge_deliveries(now, key, &ids);
                 }
             }
             Note::Peers(batch) => self.broker.handle_peers(now, batch),
@@ -435,6 +439,15 @@ impl Shard {
             return None;
         }
         self.slots[id.slot].as_deref_mut()
+    }
+
+    /// The open connection of a part of this program, if it is still there.
+    fn local(&self, local: LocalId) -> Option<ConnectionKey> {
+        let slot = *self.locals.get(&local)?;
+        match self.slots[slot].as_deref()?.stage {
+            Stage::Open(key) => Some(key),
+            _ => None,
+        }
     }
 
     fn id(&self, slot: usize) -> ConnectionId {

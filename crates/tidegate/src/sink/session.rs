@@ -1,5 +1,5 @@
-//! A sink's connection to this node's broker: packets and messages in, events out. Messages come as the broker holds them; all
-//! else, and their acknowledgements, are packets.
+//! A sink's connection to this node's broker: packets and messages in, events out. Messages come as the broker holds them, and are
+//! acknowledged many at a time; all else are packets.
 
 use std::{io, num::NonZeroU16, sync::Arc, time::Duration};
 
@@ -33,6 +33,8 @@ const COPIED_BYTES_MAX: usize = 4 << 10;
 const PAYLOADS_BYTES: usize = 64 << 10;
 /// Longest wait for this node's broker to answer CONNECT.
 const GREETING: Duration = Duration::from_secs(10);
+/// A user property (MQTT 5, 3.3.2.3.7) called [`ID_PROPERTY`], up to the length of its value.
+const NAMED: &[u8] = b"\x26\x00\x0btidegate-id";
 const SUBSCRIBE_ID: PacketId = PacketId::MAX;
 const UNSUBSCRIBE_ID: PacketId = NonZeroU16::new(u16::MAX - 1).expect("not zero");
 
@@ -191,6 +193,7 @@ impl Session {
     /// # Cancel safety
     /// Nothing is lost.
     pub(super) async fn turn(&mut self, reads: bool) -> Result<(), SessionError> {
+        self.deliveries.settle();
         let interest = match (reads, !self.output.is_empty()) {
             (true, true) => Interest::READABLE | Interest::WRITABLE,
             (true, false) => Interest::READABLE,
@@ -254,38 +257,7 @@ impl Session {
             }
         }
         let delivery = self.deliveries.poll();
-        Ok(delivery.map(|delivery| Event::Message(self.record(&delivery))))
-    }
-
-    fn record(&mut self, delivery: &Delivery) -> Record {
-        let Delivery { message, qos, packet_id, is_repeated } = delivery;
-        // What the broker holds was decoded where it came in.
-        let properties = PublishProperties::decode(&message.forwarded).ok();
-        let id = properties.and_then(|properties| {
-            let named = properties.user_properties().filter(|(name, _)| *name == ID_PROPERTY);
-            named.last().map(|(_, id)| Arc::from(id))
-        });
-        Record {
-            topic: message.topic.clone(),
-            payload: self.payload(&message.payload),
-            qos: *qos,
-            time: message.received,
-            id,
-            is_repeated: *is_repeated,
-            packet_id: *packet_id,
-        }
-    }
-
-    /// A payload of the sink's own, so that the broker's memory goes where it came from; a large one is shared with it.
-    fn payload(&mut self, payload: &Payload) -> Bytes {
-        if payload.len() > COPIED_BYTES_MAX {
-            return payload.to_contiguous();
-        }
-        if self.payloads.capacity() < payload.len() {
-            self.payloads = BytesMut::with_capacity(PAYLOADS_BYTES);
-        }
-        payload.segments().iter().for_each(|segment| self.payloads.extend_from_slice(segment));
-        self.payloads.split().freeze()
+        Ok(delivery.map(|delivery| Event::Message(record(&delivery, &mut self.payloads))))
     }
 
     fn header(&self) -> Result<Option<FixedHeader>, SessionError> {
@@ -311,9 +283,9 @@ impl Session {
         packet.encode(Version::V5, &mut self.output).map_err(SessionError::Encode)
     }
 
-    /// The broker may forget this message.
+    /// The broker may forget this message; it hears of it at the next [`Session::turn`].
     pub(super) fn acknowledge(&mut self, id: PacketId) {
-        encode_ack(Version::V5, AckKind::Puback, id, ReasonCode::SUCCESS, &mut self.output);
+        self.deliveries.acknowledge(id);
     }
 
     /// Publishes with QoS 1 what has an identifier, else with QoS 0 and retained. False if it is longer than what the broker takes:
@@ -355,7 +327,52 @@ impl Session {
 
     /// Leaves, and has the will say that the sink is not there.
     pub(super) fn farewell(&mut self) -> Result<(), SessionError> {
+        // In one stream with what ends it, behind which nothing is heard.
+        for id in self.deliveries.unsettled() {
+            encode_ack(Version::V5, AckKind::Puback, id, ReasonCode::SUCCESS, &mut self.output);
+        }
         let reason = ReasonCode::DISCONNECT_WITH_WILL;
         self.send(&Packet::Disconnect(Disconnect { reason, ..Disconnect::default() }))
     }
+}
+
+fn record(delivery: &Delivery, payloads: &mut BytesMut) -> Record {
+    let Delivery { message, qos, packet_id, is_repeated } = delivery;
+    Record {
+        topic: message.topic.clone(),
+        payload: payload(&message.payload, payloads),
+        qos: *qos,
+        time: message.received,
+        id: name(&message.forwarded).map(Arc::from),
+        is_repeated: *is_repeated,
+        packet_id: *packet_id,
+    }
+}
+
+/// The name of a message among its properties.
+fn name(forwarded: &[u8]) -> Option<&str> {
+    // What the broker holds was decoded where it came in. An uplink names most messages, and they have no other property.
+    if let Some((bytes, text)) = forwarded.strip_prefix(NAMED).and_then(<[u8]>::split_first_chunk)
+        && text.len() == usize::from(u16::from_be_bytes(*bytes))
+    {
+        return std::str::from_utf8(text).ok();
+    }
+    if forwarded.is_empty() {
+        return None;
+    }
+    let properties = PublishProperties::decode(forwarded).ok()?;
+    let named = properties.user_properties().filter(|(name, _)| *name == ID_PROPERTY);
+    named.last().map(|(_, id)| id)
+}
+
+/// A payload of the sink's own, so that the broker's memory goes where it came from; a large one is shared with it.
+fn payload(payload: &Payload, room: &mut BytesMut) -> Bytes {
+    if payload.len() > COPIED_BYTES_MAX {
+        return payload.to_contiguous();
+    }
+    if room.capacity() < payload.len() {
+        *room = BytesMut::with_capacity(PAYLOADS_BYTES);
+    }
+    payload.segments().iter().for_each(|segment| room.extend_from_slice(segment));
+    room.split().freeze()
 }

@@ -26,7 +26,7 @@ use tidegate_wire::{
 };
 use tokio::{
     sync::{Mutex as AsyncMutex, watch},
-    task,
+    task, time,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
@@ -57,6 +57,8 @@ const UNDER_WAY_MAX: u64 = 32 << 10;
 const UNDER_WAY_BYTES_MAX: usize = 4 << 20;
 /// Messages of a batch that are published before it is seen whether a critical one has come.
 const PIECE_MAX: usize = 512;
+/// From one word of what was published to the next: each costs a packet on both nodes, and what is published is published in pieces.
+const ACK_PAUSE: Duration = Duration::from_millis(2);
 /// Records that are taken from the link in a row while a piece could be published.
 const IN_A_ROW_MAX: u32 = 64;
 /// Batches that wait for their turn beside the one at hand; more are taken from the link only while the broker takes none.
@@ -342,6 +344,7 @@ async fn acknowledge(link: Link, mut acks: watch::Receiver<UplinkAck>) {
         if link.send(ack).await.is_err() {
             return;
         }
+        time::sleep(ACK_PAUSE).await;
     }
 }
 
@@ -572,7 +575,7 @@ impl Publisher {
             bytes,
         });
         self.under_way_bytes += bytes;
-        let room = self.bundle.like();
+        let room = self.local.empty(&self.bundle);
         self.local.hand_over(std::mem::replace(&mut self.bundle, room));
     }
 

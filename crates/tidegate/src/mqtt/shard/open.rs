@@ -131,8 +131,11 @@ impl Shard {
             let count = bundle.next(&mut some);
             let taken = self.broker.receive_publications(now, key, &some[..count]);
             bytes += before - bundle.bytes();
-            if bundle.is_empty() {
-                connection.bundles.pop_front();
+            if bundle.is_empty()
+                && let Some(published) = connection.bundles.pop_front()
+                && let Some(local) = &connection.listener.local
+            {
+                local.empties.put(published);
             }
             if taken < count {
                 connection.bundles.clear();

@@ -1,0 +1,136 @@
+//! Messages that nobody holds any more, whose memory the next ones are held in.
+//!
+//! Where messages go out as they are, hundreds are held at a time and let go together: a general allocator then cuts and joins the
+//! same pieces over and over, at a fifth of all that a message costs.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tidegate_message::Payload;
+
+use crate::{
+    budget::Charge,
+    message::{Body, Incoming, Message},
+};
+
+/// Messages that are kept, and bytes that one of them may have been charged with: together what a shard has beside the node's
+/// budget for them.
+const KEPT_MAX: usize = 1024;
+const KEPT_BYTES_MAX: u64 = 1 << 10;
+
+#[derive(Debug, Default)]
+pub(crate) struct Spares {
+    /// Each of them is held here alone.
+    messages: Vec<Arc<Message>>,
+}
+
+impl Spares {
+    /// A message that whoever gives it does not need. If it is large, or others hold it, it is let go as any other.
+    pub(crate) fn put(&mut self, mut message: Arc<Message>) {
+        if self.messages.len() < KEPT_MAX
+            && message.charged() <= KEPT_BYTES_MAX
+            && let Some(alone) = Arc::get_mut(&mut message)
+        {
+            alone.give_back();
+            self.messages.push(message);
+        }
+    }
+
+    /// Holds a message under a charge taken before.
+    pub(crate) fn hold(&mut self, incoming: &Incoming<'_>, charge: Charge) -> Arc<Message> {
+        let Body::Read(read) = incoming.payload else { return incoming.hold_charged(charge) };
+        let Some(mut spare) = self.messages.pop() else { return incoming.hold_charged(charge) };
+        let Some(alone) = Arc::get_mut(&mut spare) else { return incoming.hold_charged(charge) };
+        let payload = refilled(std::mem::take(&mut alone.payload).into_contiguous(), read);
+        let forwarded = refilled(std::mem::take(&mut alone.forwarded), incoming.forwarded);
+        *alone = incoming.with(Payload::from(payload), forwarded, charge);
+        spare
+    }
+}
+
+/// `new`, in the memory of `old` if nobody else has that.
+fn refilled(old: Bytes, new: &[u8]) -> Bytes {
+    match old.try_into_mut() {
+        Ok(mut own) if own.capacity() >= new.len() => {
+            own.clear();
+            own.extend_from_slice(new);
+            own.freeze()
+        }
+        _ => Bytes::copy_from_slice(new),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_message::Instant;
+    use tidegate_wire::mqtt::QoS;
+
+    use super::*;
+    use crate::budget::Budget;
+
+    fn incoming<'a>(topic: &'a Arc<str>, payload: &'a [u8], forwarded: &'a [u8]) -> Incoming<'a> {
+        Incoming {
+            topic,
+            payload: Body::Read(payload),
+            forwarded,
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            expires: Some(Instant::from_nanos(9)),
+            received: Instant::from_nanos(7),
+            publisher: None,
+        }
+    }
+
+    #[test]
+    fn what_is_held_in_a_spare_is_as_new_and_the_budget_has_what_it_gave() {
+        let budget = Budget::new(1 << 20);
+        let mut spares = Spares::default();
+        let hold = |spares: &mut Spares, incoming: Incoming<'_>| {
+            let charge = budget.charge(incoming.charge_bytes()).expect("there is room");
+            spares.hold(&incoming, charge)
+        };
+        let (one, other) = (Arc::from("one"), Arc::from("other"));
+        // Longer, shorter and empty ones follow each other.
+        let bodies = [(40, 9), (60, 0), (3, 20), (0, 0), (700, 5), (1, 1)];
+        let mut places = Vec::new();
+        for (payload, forwarded) in bodies {
+            for topic in [&one, &other] {
+                let (payload, forwarded) = (vec![payload as u8; payload], vec![3; forwarded]);
+                let incoming = incoming(topic, &payload, &forwarded);
+                let held = hold(&mut spares, incoming);
+                assert_eq!(budget.used(), incoming.charge_bytes());
+                assert_eq!(budget.messages(), 1);
+                assert_eq!(held.topic, *topic);
+                assert_eq!(held.payload.to_contiguous(), payload);
+                assert_eq!(held.forwarded, forwarded);
+                assert_eq!((held.expires, held.received), (incoming.expires, incoming.received));
+                places.push(Arc::as_ptr(&held));
+                spares.put(held);
+                assert_eq!((budget.used(), budget.messages()), (0, 0));
+            }
+        }
+        assert!(places.iter().all(|place| *place == places[0]), "it is always the same memory");
+    }
+
+    #[test]
+    fn what_others_hold_or_is_large_is_not_kept() {
+        let budget = Budget::new(1 << 20);
+        let mut spares = Spares::default();
+        let topic = Arc::from("t");
+        let large = vec![0; KEPT_BYTES_MAX as usize];
+        let held = incoming(&topic, b"x", b"").hold(&budget).expect("there is room");
+        let shared = held.clone();
+        spares.put(held);
+        spares.put(incoming(&topic, &large, b"").hold(&budget).expect("there is room"));
+        assert!(spares.messages.is_empty());
+        assert_eq!(
+            (shared.payload.to_contiguous(), budget.messages()),
+            (Bytes::from_static(b"x"), 1)
+        );
+        for _ in 0..KEPT_MAX {
+            let all: Vec<_> = (0..2).map(|_| incoming(&topic, b"", b"").hold(&budget)).collect();
+            all.into_iter().flatten().for_each(|held| spares.put(held));
+        }
+        assert_eq!(spares.messages.len(), KEPT_MAX);
+    }
+}
