@@ -3,7 +3,10 @@
 use std::{fs, path::Path};
 
 use anyhow::Context as _;
-use tidegate_compress::Message;
+use tidegate_compress::{
+    Decoded, Message,
+    comprex::{ComprexDecoder, ComprexError},
+};
 use tidegate_load::sensors::{Form, Generator, Workload};
 
 /// Messages one after the other, each its topic and its payload.
@@ -56,6 +59,35 @@ impl Messages {
         let topic_end = self.bytes.len() as u32;
         self.bytes.extend_from_slice(payload);
         self.ends.push((topic_end, self.bytes.len() as u32));
+    }
+
+    /// Appends what a decoder gives, in one piece: messages without attributes.
+    pub fn append(&mut self, decoded: &Decoded) {
+        let mut start = self.bytes.len();
+        self.bytes.extend_from_slice(decoded.bytes());
+        self.ends.extend(decoded.iter().map(|message| {
+            debug_assert!(message.attributes.is_empty());
+            let topic_end = start + message.topic.len();
+            start = topic_end + message.payload.len();
+            (topic_end as u32, start as u32)
+        }));
+    }
+
+    /// Appends what comprex's decoder puts together, right where it is to stay.
+    ///
+    /// # Errors
+    /// The decoder's; what came before the damage is there.
+    pub fn append_decoded(
+        &mut self,
+        decoder: &mut ComprexDecoder,
+        batch: &[u8],
+    ) -> Result<(), ComprexError> {
+        let Self { bytes, ends } = self;
+        let mut start = bytes.len();
+        decoder.decode_into(batch, bytes, |topic_len, _, end| {
+            ends.push(((start + topic_len) as u32, end as u32));
+            start = end;
+        })
     }
 
     /// Forgets all, and keeps the room.

@@ -124,13 +124,11 @@ impl Unpacker {
                 return Some(Taken::Part);
             }
             Form::Comprex(decoder) => {
-                decoder.decode(batch, |topic, _, payload| log.push(topic, payload)).ok()?;
+                log.append_decoded(decoder, batch).ok()?;
             }
             Form::Rows(decoder, decoded) => {
                 decoder.decode(batch, decoded).ok()?;
-                for message in decoded.iter() {
-                    log.push(message.topic, message.payload);
-                }
+                log.append(decoded);
             }
         }
         Some(Taken::Messages { first: header.first, count: header.count })
