@@ -86,7 +86,8 @@ pub struct SessionConfig {
     /// theirs. Only for parts of this process that ask for it, and with `ends_at_refusal`. Default false.
     pub acknowledges_through: bool,
     /// Whether messages are handed out as they are held ([`Broker::take_deliveries`](crate::Broker::take_deliveries)) and not sent
-    /// in packets, so that no Maximum Packet Size holds for them; all else is as with packets. Default false.
+    /// in packets, so that no Maximum Packet Size holds for them, and may be acknowledged many at a time
+    /// ([`Broker::acknowledge_deliveries`](crate::Broker::acknowledge_deliveries)); all else is as with packets. Default false.
     pub hands_out: bool,
 }
 

@@ -13,10 +13,12 @@ use crate::{
     message::{Body, Incoming, Message},
 };
 
-/// Messages that are kept, and bytes that one of them may have been charged with: together what a shard has beside the node's
-/// budget for them.
+/// Messages that are kept, and bytes that one of them may have been charged with: together, and with [`SLACK_BYTES`], what a shard has
+/// beside the node's budget for them.
 const KEPT_MAX: usize = 1024;
 const KEPT_BYTES_MAX: u64 = 1 << 10;
+/// Bytes of a payload's memory, and of its properties', that may be left over: what is held is charged by its length.
+const SLACK_BYTES: usize = 64;
 
 #[derive(Debug, Default)]
 pub(crate) struct Spares {
@@ -48,10 +50,10 @@ impl Spares {
     }
 }
 
-/// `new`, in the memory of `old` if nobody else has that.
+/// `new`, in the memory of `old` if nobody else has that, and if it is of about that size.
 fn refilled(old: Bytes, new: &[u8]) -> Bytes {
     match old.try_into_mut() {
-        Ok(mut own) if own.capacity() >= new.len() => {
+        Ok(mut own) if (new.len()..=new.len() + SLACK_BYTES).contains(&own.capacity()) => {
             own.clear();
             own.extend_from_slice(new);
             own.freeze()
@@ -110,6 +112,30 @@ mod tests {
             }
         }
         assert!(places.iter().all(|place| *place == places[0]), "it is always the same memory");
+    }
+
+    #[test]
+    fn little_is_not_held_in_much_memory() {
+        let budget = Budget::new(1 << 20);
+        let mut spares = Spares::default();
+        let topic = Arc::from("t");
+        for bytes in [800, 1, 60, 790, 30] {
+            let body = vec![7; bytes];
+            let incoming = incoming(&topic, &body, &body);
+            let charge = budget.charge(incoming.charge_bytes()).expect("there is room");
+            let mut held = spares.hold(&incoming, charge);
+            let own = Arc::get_mut(&mut held).expect("nobody else has it");
+            for part in [own.payload.to_contiguous(), own.forwarded.clone()] {
+                assert_eq!(part, body);
+            }
+            let payload = std::mem::take(&mut own.payload).into_contiguous();
+            for part in [payload, std::mem::take(&mut own.forwarded)] {
+                let capacity = part.try_into_mut().expect("nobody else has it").capacity();
+                assert!(capacity <= bytes + SLACK_BYTES, "{capacity} B for {bytes}");
+            }
+            let again = incoming.hold(&budget).expect("there is room");
+            spares.put(again);
+        }
     }
 
     #[test]

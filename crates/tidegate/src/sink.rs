@@ -4,7 +4,7 @@
 //!            ┌───────────────────── one thread ──────────────────────┐
 //!  broker ─▶ │ session ─▶ batch that grows ─▶ batch under way ─▶ destination: files, database, log, HTTP
 //!  (queue,   │    ▲                                  │
-//!   spill)   │    └── PUBACK, dead letters ◀── taken ┴ refused
+//!   spill)   │    └── settled, dead letters ◀─ taken ┴ refused
 //!            └────────────────────────────────────────────────────────┘
 //! ```
 //!

@@ -18,6 +18,8 @@ const ROOM_BYTES_MAX: usize = 1 << 20;
 const ROOM_HEADS_MAX: usize = 8 << 10;
 /// Published bundles of one connection that are kept.
 const EMPTIES_MAX: usize = 4;
+/// And their bytes, each: about what a piece of a batch takes.
+const EMPTY_BYTES_MAX: usize = 256 << 10;
 
 /// Names a connection from inside the program, for as long as the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,6 +53,10 @@ impl Empties {
 
     /// One that was published.
     pub(super) fn put(&self, mut bundle: Bundle) {
+        let heads_bytes = bundle.heads.capacity() * size_of::<Head>();
+        if bundle.bytes.capacity() + heads_bytes > EMPTY_BYTES_MAX {
+            return;
+        }
         bundle.clear();
         let mut bundles = self.bundles();
         if bundles.len() < EMPTIES_MAX {
@@ -81,6 +87,11 @@ impl Bundles {
     /// One without messages: one that was published, or another with about as much room as `like` has taken.
     pub fn empty(&self, like: &Bundle) -> Bundle {
         self.empties.bundles().pop().unwrap_or_else(|| like.like())
+    }
+
+    /// Lets go of those that were published.
+    pub fn forget_empties(&self) {
+        self.empties.bundles().clear();
     }
 
     /// Has the shard publish them, after all that was left before. After CONNACK only.
@@ -130,12 +141,10 @@ impl Bundle {
         Self { bytes, heads, ..Self::default() }
     }
 
-    /// Takes out all messages, and keeps the room, unless that is very much.
+    /// Takes out all messages, and keeps the room.
     fn clear(&mut self) {
         self.bytes.clear();
-        self.bytes.shrink_to(ROOM_BYTES_MAX);
         self.heads.clear();
-        self.heads.shrink_to(ROOM_HEADS_MAX);
         (self.taken, self.taken_bytes) = (0, 0);
     }
 
@@ -295,7 +304,7 @@ mod tests {
         let empties = Empties::default();
         for number in 0..EMPTIES_MAX + 3 {
             let mut bundle = Bundle::default();
-            let payload = vec![1; if number == 0 { 2 * ROOM_BYTES_MAX } else { 100 }];
+            let payload = vec![1; if number == 0 { EMPTY_BYTES_MAX } else { 100 }];
             bundle.push(&Publication { payload: &payload, ..NONE }, |_| {});
             bundle.push(&Publication { topic: b"t", ..NONE }, |_| {});
             assert_eq!(bundle.next(&mut [NONE; 1]), 1);
@@ -305,7 +314,7 @@ mod tests {
         assert_eq!(bundles.len(), EMPTIES_MAX);
         for bundle in &mut *bundles {
             assert_eq!((bundle.len(), bundle.bytes()), (0, 0));
-            assert!((100..=ROOM_BYTES_MAX).contains(&bundle.bytes.capacity()));
+            assert!((100..EMPTY_BYTES_MAX).contains(&bundle.bytes.capacity()));
             bundle.push(&Publication { topic: b"u", ..NONE }, |_| {});
             let mut found = [NONE; 2];
             assert_eq!((bundle.next(&mut found), found[0].topic), (1, &b"u"[..]));

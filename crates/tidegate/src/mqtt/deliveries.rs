@@ -22,6 +22,8 @@ const WAITING_BYTES_MAX: usize = 256 << 10;
 pub(super) struct Way {
     waiting: Mutex<Waiting>,
     come: Notify,
+    /// Identifiers of messages of QoS 1 that are needed no more, for the shard to take.
+    settled: Mutex<Vec<PacketId>>,
 }
 
 #[derive(Debug, Default)]
@@ -36,6 +38,15 @@ struct Waiting {
 impl Way {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn settled(&self) -> MutexGuard<'_, Vec<PacketId>> {
+        self.settled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves what is needed no more into `ids`, which is empty.
+    pub(super) fn take_settled(&self, ids: &mut Vec<PacketId>) {
+        std::mem::swap(&mut *self.settled(), ids);
     }
 
     /// Hands messages out; false if no more are to come until a [`Note::Room`] says so.
@@ -64,7 +75,7 @@ pub struct Deliveries {
     taken: VecDeque<Delivery>,
     /// Of all that was taken last.
     taken_bytes: usize,
-    /// What [`Deliveries::acknowledge`] was told and the shard was not.
+    /// What [`Deliveries::acknowledge`] was told since [`Deliveries::settle`].
     settled: Vec<PacketId>,
 }
 
@@ -122,18 +133,18 @@ impl Deliveries {
         self.settled.push(id);
     }
 
-    /// Tells the broker what was noted since the last time.
+    /// Tells the broker what was noted since the last time: before anything that is written to the connection's socket after this.
     pub fn settle(&mut self) {
-        if !self.settled.is_empty() {
-            let room = Vec::with_capacity(self.settled.len());
-            let settled = std::mem::replace(&mut self.settled, room);
-            self.inbox.put([Note::Settled(self.id, settled)]);
+        if self.settled.is_empty() {
+            return;
         }
-    }
-
-    /// What was noted and the broker was not told, for whoever tells it otherwise.
-    pub fn unsettled(&mut self) -> Vec<PacketId> {
-        std::mem::take(&mut self.settled)
+        let mut settled = self.way.settled();
+        let is_first = settled.is_empty();
+        settled.append(&mut self.settled);
+        drop(settled);
+        if is_first {
+            self.inbox.put([Note::Settled(self.id)]);
+        }
     }
 }
 
@@ -217,18 +228,25 @@ mod tests {
 
     #[test]
     fn acknowledgements_are_told_together() {
-        let (_way, mut deliveries) = pair();
+        let (way, mut deliveries) = pair();
         deliveries.settle();
         assert!(notes(&deliveries).is_empty());
         let id = |number: u16| PacketId::new(number).expect("not zero");
         [3, 1].into_iter().for_each(|number| deliveries.acknowledge(id(number)));
         deliveries.settle();
         deliveries.settle();
-        let told = notes(&deliveries);
-        assert!(matches!(&told[..], [Note::Settled(_, ids)] if *ids == [id(3), id(1)]));
+        // The shard need not be woken again before it has looked.
         deliveries.acknowledge(id(2));
-        assert_eq!(deliveries.unsettled(), [id(2)]);
         deliveries.settle();
-        assert!(notes(&deliveries).is_empty());
+        assert!(matches!(&notes(&deliveries)[..], [Note::Settled(_)]));
+        let mut ids = Vec::new();
+        way.take_settled(&mut ids);
+        assert_eq!(ids, [id(3), id(1), id(2)]);
+        ids.clear();
+        way.take_settled(&mut ids);
+        assert!(ids.is_empty());
+        deliveries.acknowledge(id(4));
+        deliveries.settle();
+        assert_eq!(notes(&deliveries).len(), 1);
     }
 }

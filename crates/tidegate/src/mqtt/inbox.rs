@@ -10,8 +10,8 @@ use std::{
 
 use mio::Waker;
 
-/// Notes for one shard, and what wakes it. Notes are bounded by what causes them: connections, and what was read from them
-/// in one turn of another shard's loop.
+/// Notes for one shard, and what wakes it. Notes are bounded by what causes them: connections, what was read from them in one turn of
+/// another shard's loop, and the bundles that a part of the program may have under way.
 #[derive(Debug)]
 pub(super) struct Inbox<N> {
     notes: Mutex<Vec<N>>,

@@ -343,6 +343,11 @@ impl Local {
         self.bundles.empty(like)
     }
 
+    /// Lets go of memory that is kept for bundles to come.
+    pub fn forget_empties(&self) {
+        self.bundles.forget_empties();
+    }
+
     /// Queues a message to be written.
     pub fn publish(&mut self, head: &PublishHead<'_>, payload: &[u8]) {
         debug_assert_eq!(head.payload_bytes, payload.len());

@@ -112,8 +112,8 @@ pub(super) enum Note {
     Bundle(LocalId, Bundle),
     /// A part of this program that is connected here takes messages again.
     Room(LocalId),
-    /// A part of this program that is connected here needs these messages no more.
-    Settled(LocalId, Vec<PacketId>),
+    /// A part of this program that is connected here needs some messages no more.
+    Settled(LocalId),
     /// What another shard has for sessions here.
     Peers(Vec<Peer>),
     /// More of the journal is durable, or nothing will be any more.
@@ -255,6 +255,7 @@ pub(super) struct Shard {
     notes: Vec<Note>,
     peers: Vec<Peer>,
     deliveries: Vec<Delivery>,
+    settled: Vec<PacketId>,
     /// Where the next accepted connection goes.
     turn: usize,
     stops: Option<Instant>,
@@ -282,6 +283,7 @@ impl Shard {
             notes: Vec::new(),
             peers: Vec::new(),
             deliveries: Vec::new(),
+            settled: Vec::new(),
             turn: 0,
             stops: None,
             listeners_max: parts.listeners.len(),
@@ -404,9 +406,9 @@ impl Shard {
                     self.broker.hold_up_deliveries(key, false);
                 }
             }
-            Note::Settled(local, ids) => {
-                if let Some(key) = self.local(local) {
-                    self.broker.acknowledge_deliveries(now, key, &ids);
+            Note::Settled(local) => {
+                if let Some(&slot) = self.locals.get(&local) {
+                    self.settle(now, slot);
                 }
             }
             Note::Peers(batch) => self.broker.handle_peers(now, batch),

@@ -7,9 +7,9 @@ use bytes::{Bytes, BytesMut};
 use tidegate_broker::{Delivery, SessionConfig};
 use tidegate_message::{Identity, IdentityKind, Payload};
 use tidegate_wire::mqtt::{
-    AckKind, Connect, ConnectProperties, DecodeError, Disconnect, EncodeError, FixedHeader,
+    Connect, ConnectProperties, DecodeError, Disconnect, EncodeError, FixedHeader,
     ForwardedProperties, PACKET_BYTES_MAX, Packet, PacketId, Publish, PublishProperties, QoS,
-    ReasonCode, RetainHandling, Subscribe, SubscribeFilter, Unsubscribe, Version, Will, encode_ack,
+    ReasonCode, RetainHandling, Subscribe, SubscribeFilter, Unsubscribe, Version, Will,
 };
 use tokio::{
     io::Interest,
@@ -187,8 +187,8 @@ impl Session {
         }
     }
 
-    /// Writes what waits and reads once, as soon as one of them goes, or returns once there are messages; reads nothing unless it
-    /// is told to.
+    /// Tells the broker what was [acknowledged](Session::acknowledge), writes what waits and reads once, as soon as one of them goes, or
+    /// returns once there are messages; reads nothing unless it is told to.
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -327,10 +327,8 @@ impl Session {
 
     /// Leaves, and has the will say that the sink is not there.
     pub(super) fn farewell(&mut self) -> Result<(), SessionError> {
-        // In one stream with what ends it, behind which nothing is heard.
-        for id in self.deliveries.unsettled() {
-            encode_ack(Version::V5, AckKind::Puback, id, ReasonCode::SUCCESS, &mut self.output);
-        }
+        // Nothing is heard behind what ends it.
+        self.deliveries.settle();
         let reason = ReasonCode::DISCONNECT_WITH_WILL;
         self.send(&Packet::Disconnect(Disconnect { reason, ..Disconnect::default() }))
     }

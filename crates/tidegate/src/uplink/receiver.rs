@@ -47,6 +47,8 @@ use crate::{
 
 /// Longest wait for an uplink to say which one it is.
 const OPEN_MAX: Duration = Duration::from_secs(5);
+/// Longest wait for the last word of what was published to be taken, at a stop.
+const LAST_WORD_MAX: Duration = Duration::from_millis(200);
 /// Uplinks whose state is kept; of those without a link the one that was quiet for longest goes first.
 const ENDPOINTS_MAX: usize = 256;
 /// Uplinks of one node: what it may claim of them.
@@ -174,14 +176,22 @@ impl Receivers {
             return Err(refuse(Code::LIMIT_REACHED, text));
         };
         let mut endpoint = endpoint.lock().await;
+        let mut is_stopped = false;
         let ended = tokio::select! {
-            () = stop.cancelled() => Ok(()),
+            () = stop.cancelled() => {
+                is_stopped = true;
+                Ok(())
+            }
             () = over.cancelled() => {
                 tracing::info!(uplink = open.name, node = %identity, "a newer link of the uplink takes over");
                 Ok(())
             }
             ended = endpoint.serve(self, connector, link, identity, &open) => ended,
         };
+        if is_stopped && let Some(state) = &endpoint.state {
+            // What was published need not come again.
+            let _ = time::timeout(LAST_WORD_MAX, link.send(state.published())).await;
+        }
         ended.map_err(|error| {
             let code = error.code();
             let text = format!("uplink {} of {identity} ends", open.name);
@@ -329,6 +339,9 @@ impl Endpoint {
             // What was published until then need not come again; a link that is down is told nothing.
             let _ = link.send(state.published()).await;
         }
+        // An uplink without a link keeps its state and no more.
+        state.batched.local.forget_empties();
+        state.critical.local.forget_empties();
         let (topics, state_bytes) = state.incoming.state();
         let counts = (state.batched.counts, state.critical.counts);
         tracing::info!(uplink = open.name, node = %identity, topics, state_bytes, ?counts, "uplink no longer served");

@@ -73,6 +73,11 @@ impl Shard {
                 Err(error) => return self.broke(now, slot, &error),
             };
             let received = self.broker.received();
+            if connection.listener.local.is_some() {
+                // What was read may end the connection, and was written after that.
+                self.settle(now, slot);
+            }
+            let Some(connection) = self.slots[slot].as_deref_mut() else { return };
             match &connection.stage {
                 Stage::Open(key) => {
                     let key = *key;
@@ -109,6 +114,18 @@ impl Shard {
         }
         // The others first.
         self.queue(slot);
+    }
+
+    /// Takes what a part of this program needs no more.
+    pub(super) fn settle(&mut self, now: Instant, slot: usize) {
+        let Some(connection) = self.slots[slot].as_deref() else { return };
+        let (Stage::Open(key), Some(local)) = (&connection.stage, &connection.listener.local)
+        else {
+            return;
+        };
+        local.way.take_settled(&mut self.settled);
+        self.broker.acknowledge_deliveries(now, *key, &self.settled);
+        self.settled.clear();
     }
 
     /// Publishes what a part of this program handed over, about as much as one read gives.
