@@ -33,12 +33,12 @@ struct Options {
 /// What can be measured on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Group {
+    /// Memory of ten million topics; before the others, whose memory it would be given.
+    Memory,
     /// Ratio and speed of the codec beside general compressors.
     Codec,
     /// Decoding from cold beside Snappy, and the paper's interval between comparisons.
     Cold,
-    /// Memory of ten million topics.
-    Memory,
     /// Datagrams per second of the receiving thread.
     Udp,
     /// The oil-anomaly flow in memory, and its alarms from datagrams.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A probe says when it was sent (`CLOCK_MONOTONIC`), and the alarm that a flow makes of it says so again. The load is 70 % of what one
-//! processor of the edge node carries one by one, its flow included; the same in all runs. The probe and the subscribers stand for
+//! processor of the edge node carries one by one, its flow included, and at most [`RATE_MAX`], which this bench can send beside it; the
+//! same in all runs. The probe and the subscribers stand for
 //! clients elsewhere: where the system lets them they run in real time, so that what waits for a processor is the nodes alone.
 
 use std::{

@@ -84,6 +84,8 @@ pub(crate) struct Connection {
     pub(crate) acknowledges_through: bool,
     /// The last message that is yet to be acknowledged so, and the worst that is to be said of those before it.
     pub(crate) through: Option<(PacketId, ReasonCode)>,
+    /// The topic of the first of these that is not allowed.
+    pub(crate) denied: Option<Box<str>>,
 }
 
 /// An exchange that is to be sent.

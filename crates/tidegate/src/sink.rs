@@ -40,6 +40,7 @@ pub mod influx;
 pub mod kafka;
 pub mod kind;
 pub mod memory;
+pub mod mqtt;
 #[cfg(feature = "sink-parquet")]
 pub mod parquet;
 #[cfg(feature = "sink-postgres")]

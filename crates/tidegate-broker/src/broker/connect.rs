@@ -231,6 +231,7 @@ impl Broker {
             inflight_bytes_max: config.inflight_bytes_max.unwrap_or(limits.inflight_bytes_max),
             acknowledges_through: config.acknowledges_through && config.ends_at_refusal,
             through: None,
+            denied: None,
         };
         let key = self.connections.insert(connection);
         self.statistics.connects += 1;

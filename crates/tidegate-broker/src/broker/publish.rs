@@ -21,6 +21,9 @@ use crate::{
 const UNKEPT: &str =
     "the server cannot write down what must not be lost: its disk is full or failed";
 
+/// Bytes of a topic that an acknowledgement names.
+const DENIED_BYTES_MAX: usize = 1000;
+
 /// Why a connection must end.
 #[derive(Debug)]
 pub(super) struct Fault {
@@ -316,6 +319,7 @@ impl Broker {
         };
         let Some(route) = route else {
             self.statistics.refused += 1;
+            self.note_denied(key, topic);
             return self.refuse(key, arrival.qos, arrival.packet_id, ReasonCode::NOT_AUTHORIZED);
         };
         let seconds = |seconds: u32| now + Duration::from_secs(u64::from(seconds));
@@ -596,6 +600,17 @@ impl Broker {
     fn ends_at_refusal(&self, connection: &crate::connection::Connection) -> bool {
         let session = connection.session.and_then(|session| self.sessions.get(session));
         session.is_some_and(|session| session.config.ends_at_refusal)
+    }
+
+    /// Where one PUBACK stands for many messages, it says which of them is not allowed.
+    #[cold]
+    fn note_denied(&mut self, key: Key, topic: &str) {
+        if let Some(connection) = self.connections.get_mut(key)
+            && connection.acknowledges_through
+        {
+            let told = &topic[..topic.floor_char_boundary(DENIED_BYTES_MAX)];
+            connection.denied.get_or_insert_with(|| told.into());
+        }
     }
 
     /// Where messages of `topic` go; none if the publisher may not send there.

@@ -361,12 +361,17 @@ impl Broker {
 
     /// Acknowledges what is yet to be acknowledged by one PUBACK for all of it.
     pub(super) fn acknowledge_through(&mut self, key: Key) {
-        let through =
-            self.connections.get_mut(key).and_then(|connection| connection.through.take());
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let (through, denied) = (connection.through.take(), connection.denied.take());
         if let Some((id, reason)) = through {
             self.depend_on_all();
-            self.promise(key, |version, out| {
-                encode_ack(version, AckKind::Puback, id, reason, out);
+            self.promise(key, |version, out| match denied {
+                Some(topic) if version == Version::V5 => {
+                    let reason_string = Some(topic.into());
+                    let ack = Ack { reason_string, ..Ack::new(id, reason) };
+                    Packet::Puback(ack).encode(version, out).expect("a topic is a short text");
+                }
+                _ => encode_ack(version, AckKind::Puback, id, reason, out),
             });
         }
     }

@@ -98,7 +98,14 @@ fn what_nobody_wants_or_rules_forbid_is_said_of_all() {
         publication(4, "a", AtLeastOnce, "x"),
     ];
     assert_eq!(world.hand_over(p, &all), 3);
-    assert_eq!(world.pubacks(p), [(4, ReasonCode::NOT_AUTHORIZED)]);
+    let told = world.take(p).into_iter().find_map(|got| match got {
+        Other(Packet::Puback(ack)) => Some((ack.packet_id.get(), ack.reason, ack.reason_string)),
+        _ => None,
+    });
+    assert_eq!(told, Some((4, ReasonCode::NOT_AUTHORIZED, Some("no/way".to_owned()))));
+    // The next one says nothing of those before.
+    assert_eq!(world.hand_over(p, &all[..1]), 1);
+    assert_eq!(world.pubacks(p), [(2, ReasonCode::NO_MATCHING_SUBSCRIBERS)]);
     world.end();
 }
 

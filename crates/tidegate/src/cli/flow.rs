@@ -201,6 +201,11 @@ fn unread(path: &Path, error: io::Error) -> ApiError {
     ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
 }
 
+/// How often windows of time are looked at, by the time that messages make.
+const TICK: Duration = Duration::from_secs(1);
+/// Behind the last message so much time goes by: longer than windows last.
+const END: Duration = Duration::from_secs(366 * 86_400);
+
 /// Feeds each line of `input` to the flows that want its topic; what was counted, for people.
 fn feed(args: &RunArgs, mut input: impl BufRead, out: &mut impl Write) -> Result<String, ApiError> {
     if let Some(topic) = &args.topic {
@@ -216,6 +221,7 @@ fn feed(args: &RunArgs, mut input: impl BufRead, out: &mut impl Write) -> Result
     let mut output = Output::new();
     let (mut line, mut number, mut unwanted) = (Vec::new(), 0_u64, 0_u64);
     let mut now = clock::now();
+    let mut ticks_at = now + TICK;
     while read_line(&mut input, &args.input, number + 1, &mut line)? {
         number += 1;
         let wrong = |what: &str| {
@@ -247,13 +253,27 @@ fn feed(args: &RunArgs, mut input: impl BufRead, out: &mut impl Write) -> Result
         }
         unwanted += u64::from(!is_wanted);
         now = now + args.every;
+        if now >= ticks_at {
+            ticks_at = now + TICK;
+            for flow in flows.iter_mut().filter(|flow| flow.ticks()) {
+                flow.tick(now, u32::MAX, &mut output);
+                out.write_all(emissions(flow, b"", &output, args).as_bytes()).map_err(unprinted)?;
+            }
+        }
+    }
+    let before: Vec<Stats> = flows.iter().map(Flow::stats).collect();
+    // What windows have that time has not ended is said as well; keys that expire by that are not counted.
+    for flow in flows.iter_mut().filter(|flow| flow.ticks()) {
+        flow.tick(now + END, u32::MAX, &mut output);
+        out.write_all(emissions(flow, b"", &output, args).as_bytes()).map_err(unprinted)?;
     }
     let mut summary = format!("{number} messages\n");
     if unwanted > 0 {
         summary.push_str(&format!("{unwanted} of them are on topics that no flow wants\n"));
     }
-    for flow in &flows {
-        summary.push_str(&counted(flow.name(), &flow.stats()));
+    for (flow, before) in flows.iter().zip(before) {
+        let emitted = flow.stats().emitted;
+        summary.push_str(&counted(flow.name(), &Stats { emitted, ..before }));
     }
     Ok(summary)
 }
@@ -315,10 +335,7 @@ fn lines(
     args: &RunArgs,
 ) -> String {
     let name = flow.name();
-    let shown = |payload: &[u8]| match args.hex {
-        true => payload.iter().map(|byte| format!("{byte:02x}")).collect(),
-        false => plain(&String::from_utf8_lossy(payload)),
-    };
+    let shown = |payload: &[u8]| shown(payload, args);
     let mut lines = String::new();
     for verdict in output.verdicts().filter(|_| !args.quiet) {
         let line = match verdict {
@@ -333,18 +350,32 @@ fn lines(
         let field = field.map(|field| format!("{field:?}: ")).unwrap_or_default();
         lines.push_str(&format!("{name}: bad line {number}: {field}{}\n", bad.reason));
     }
+    lines + &emissions(flow, payload, output, args)
+}
+
+/// What came of a message, or of time, that is published.
+fn emissions(flow: &Flow, payload: &[u8], output: &Output, args: &RunArgs) -> String {
+    let name = flow.name();
+    let mut lines = String::new();
     for emission in output.emissions() {
         let line = match emission.payload {
             EmittedPayload::Made(payload) => {
-                format!("{name}: emit {} {}\n", plain(emission.topic), shown(payload))
+                format!("{name}: emit {} {}\n", plain(emission.topic), shown(payload, args))
             }
             EmittedPayload::Original(_) => {
-                format!("{name}: dead {} {}\n", plain(emission.topic), shown(payload))
+                format!("{name}: dead {} {}\n", plain(emission.topic), shown(payload, args))
             }
         };
         lines.push_str(&line);
     }
     lines
+}
+
+fn shown(payload: &[u8], args: &RunArgs) -> String {
+    match args.hex {
+        true => payload.iter().map(|byte| format!("{byte:02x}")).collect(),
+        false => plain(&String::from_utf8_lossy(payload)),
+    }
 }
 
 fn counted(name: &str, stats: &Stats) -> String {
@@ -460,9 +491,13 @@ payload = "{field:id} {field:x}"
     }
 
     fn fed(line: &str, input: &str) -> Result<(String, String), ApiError> {
+        fed_to(FLOW, line, input)
+    }
+
+    fn fed_to(flow: &str, line: &str, input: &str) -> Result<(String, String), ApiError> {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("t.toml");
-        fs::write(&path, FLOW).expect("a file");
+        fs::write(&path, flow).expect("a file");
         let FlowCommand::Run(args) = parsed(&line.replace("FILE", &path.display().to_string()))
         else {
             panic!("{line}")
@@ -499,6 +534,46 @@ t: drop t/1 a,200
         let line = "tidegate flow run FILE --input - --topic t/1 --hex --quiet";
         let (out, _) = fed(line, "612c3630\n").expect("it runs");
         assert_eq!(out, "t: emit alarm/1 612036 30\n".replace("612036 30", "61203630"));
+    }
+
+    #[test]
+    fn windows_of_time_end_as_time_goes_by_and_with_the_input() {
+        const WINDOWED: &str = r#"
+[flow.w]
+topics = ["w/#"]
+parse = { format = "csv", fields = ["x"] }
+
+[[flow.w.step]]
+kernel = "count"
+into = "n"
+window = { tumbling = "1min" }
+
+[[flow.w.step]]
+kernel = "keep"
+present = ["n"]
+
+[[flow.w.step]]
+kernel = "notify"
+topic = "out/{topic}"
+payload = "{field:n}"
+"#;
+        let line = "tidegate flow run FILE --input - --topic-column --quiet --every 20s";
+        let input = "w/a,1\n".repeat(7) + &"w/b,1\n".repeat(12);
+        let (out, summary) = fed_to(WINDOWED, line, &input).expect("it runs");
+        let counts = |topic: &str| -> Vec<u32> {
+            let start = format!("w: emit out/{topic} ");
+            let lines = out.lines().filter_map(|line| line.strip_prefix(&*start));
+            lines.map(|count| count.parse().expect("a number")).collect()
+        };
+        // Minutes begin where they do: what matters is that all that was counted is said, most of it as time goes by.
+        for (topic, messages) in [("w/a", 7), ("w/b", 12)] {
+            let counts = counts(topic);
+            assert_eq!(counts.iter().sum::<u32>(), messages, "{topic}: {counts:?}");
+            assert!(counts.len() >= messages as usize / 3, "{topic}: {counts:?}");
+        }
+        // The first device was silent long before the end.
+        assert!(out.rfind("w/a") < out.rfind("w/b"));
+        assert!(summary.contains("2 keys"), "{summary}");
     }
 
     #[test]

@@ -190,8 +190,7 @@ pub(super) fn read(folder: &Path, name: &str) -> Option<Vec<Vec<u8>>> {
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => {
-            tracing::warn!(flow = name, path = %path.display(), %error,
-                "its state cannot be read, and begins anew");
+            set_aside(folder, name, &error);
             return None;
         }
     }
@@ -225,7 +224,7 @@ fn parse(bytes: &[u8]) -> Option<Vec<&[u8]>> {
 }
 
 /// Gives a file that cannot be used another name, so that it is neither read nor written over.
-pub(super) fn set_aside(folder: &Path, name: &str, error: &SnapshotError) {
+pub(super) fn set_aside(folder: &Path, name: &str, error: &dyn std::error::Error) {
     let from = path(folder, name);
     let mut number = 0;
     let to = loop {

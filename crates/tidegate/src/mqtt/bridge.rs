@@ -62,6 +62,7 @@ mod relay;
 mod runtime;
 mod topics;
 
+pub(crate) use path::{Direction, Stamps};
 pub use path::{PROPERTY, STAMPS_MAX};
 
 /// What a bridge is made of.

@@ -303,24 +303,29 @@ pub(super) fn bridges(
     server: &ServerSettings,
     access: &Access,
 ) -> Result<Vec<BridgeSettings>, ApiError> {
-    // Sinks of MQTT are bridges that only publish.
-    let sinks = crate::sink::configure::bridges(config)?;
-    if config.mqtt_bridges.is_empty() && sinks.is_empty() {
+    if config.mqtt_bridges.is_empty() {
         return Ok(Vec::new());
     }
-    // Two nodes may have one name, as those that keep the default do.
+    let node = numbered_node(config)?;
+    let policies = policies(&config.mqtt)?;
+    let sections = config.mqtt_bridges.iter();
+    sections
+        .map(|(name, section)| bridge(name, section, &node, server, access, &policies))
+        .collect()
+}
+
+/// The name of the node among those that a message passed: two nodes may have one name, as those that keep the default do.
+///
+/// # Errors
+/// [`Code::STORAGE_FAILED`].
+pub(crate) fn numbered_node(config: &Config) -> Result<String, ApiError> {
     let number =
         auth::kept_random(&config.node.data_dir.join("state"), "node.id").map_err(|error| {
             let text = "node.data_dir cannot keep the number of the node";
             ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
         })?;
     let number: String = number[..6].iter().map(|byte| format!("{byte:02x}")).collect();
-    let node = format!("{}-{number}", config.node.name.as_str());
-    let sections = config.mqtt_bridges.iter().chain(&sinks);
-    let policies = policies(&config.mqtt)?;
-    sections
-        .map(|(name, section)| bridge(name, section, &node, server, access, &policies))
-        .collect()
+    Ok(format!("{}-{number}", config.node.name.as_str()))
 }
 
 fn bridge(

@@ -3,7 +3,6 @@
 mod destinations;
 
 use std::{
-    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
     time::Duration,
@@ -17,7 +16,7 @@ use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 use super::{SinkError, SinkKind, SinkSettings};
 use crate::{
     auth,
-    config::{Config, MqttBridgeSection, SinkSection},
+    config::{Config, SinkSection},
 };
 
 /// What waits for a sink at most, where nothing else is said.
@@ -34,8 +33,9 @@ pub(crate) fn sinks(config: &Config, usual: &SessionConfig) -> Result<Vec<SinkSe
         return Ok(Vec::new());
     }
     let kept = Kept::of(config)?;
-    let sections = config.sinks.iter().filter(|(_, section)| section.kind != SinkKind::Mqtt);
-    sections
+    config
+        .sinks
+        .iter()
         .map(|(name, section)| {
             let invalid = |error: SinkError| invalid(name, &error);
             let mut settings = sink(name, section, config, usual).map_err(invalid)?;
@@ -48,55 +48,6 @@ pub(crate) fn sinks(config: &Config, usual: &SessionConfig) -> Result<Vec<SinkSe
             Ok(settings)
         })
         .collect()
-}
-
-/// The bridges that sinks of MQTT are, by their names as bridges.
-///
-/// # Errors
-/// [`Code::CONFIG_INVALID`], naming the key.
-pub(crate) fn bridges(config: &Config) -> Result<BTreeMap<String, MqttBridgeSection>, ApiError> {
-    let sections = config.sinks.iter().filter(|(_, section)| section.kind == SinkKind::Mqtt);
-    sections
-        .map(|(name, section)| {
-            let bridge = bridge(section).map_err(|error| invalid(name, &error))?;
-            Ok((format!("sink.{name}"), bridge))
-        })
-        .collect()
-}
-
-fn bridge(section: &SinkSection) -> Result<MqttBridgeSection, SinkError> {
-    check_keys(section)?;
-    let wrong = |problem: String| SinkError::Destination { problem, source: None };
-    if section.topics.is_empty() {
-        return Err(SinkError::NoTopics);
-    }
-    let url = section.url.as_deref().unwrap_or_default();
-    let (tls, remote) = match url.split_once("://") {
-        Some(("mqtt", remote)) => (false, remote),
-        Some(("mqtts", remote)) => (true, remote),
-        _ => (false, ""),
-    };
-    let is_remote = remote.rsplit_once(':').is_some_and(|(host, port)| {
-        !host.is_empty() && !host.contains('@') && port.parse::<u16>().is_ok_and(|port| port > 0)
-    });
-    if !is_remote {
-        let form = "mqtt://HOST:PORT, or mqtts://HOST:PORT with TLS";
-        return Err(wrong(format!("url is {url:?}; it must be {form}")));
-    }
-    Ok(MqttBridgeSection {
-        remote: remote.to_owned(),
-        tls,
-        ca: section.ca.clone(),
-        username: section.username.clone(),
-        password_file: section.password_file.clone(),
-        topics_out: section.topics.clone(),
-        qos: 1,
-        reconnect_backoff_max: section.backoff_max,
-        queue_bytes_max: section.queue_bytes_max,
-        overflow: Some(section.overflow.unwrap_or(Overflow::Spill)),
-        overflow_qos0: section.overflow_qos0,
-        ..MqttBridgeSection::default()
-    })
 }
 
 fn invalid(name: &str, error: &SinkError) -> ApiError {
@@ -152,7 +103,7 @@ fn sink(
         timeout: section.timeout,
         sys_interval: config.mqtt.sys_interval,
         session,
-        destination: destinations::of(name, section, under_way_max)?,
+        destination: destinations::of(name, section, config, under_way_max)?,
         ..SinkSettings::default()
     })
 }
@@ -181,20 +132,14 @@ impl Kind {
 struct Keys;
 
 impl Keys {
-    fn of(section: &SinkSection) -> [(&'static str, bool, &'static [SinkKind]); 19] {
+    fn of(section: &SinkSection) -> [(&'static str, bool, &'static [SinkKind]); 14] {
         use SinkKind::{Influx, Kafka, Memory, Mqtt, Parquet, Postgres};
         let away = &[Parquet, Postgres, Influx, Kafka, Mqtt];
-        let batched = &[Memory, Parquet, Postgres, Influx, Kafka];
         [
             ("url", section.url.is_some(), away),
             ("username", section.username.is_some(), away),
             ("password_file", section.password_file.is_some(), away),
             ("ca", section.ca.is_some(), away),
-            ("dead_letter", section.dead_letter.is_some(), batched),
-            ("batch_messages", section.batch_messages.is_some(), batched),
-            ("batch_bytes", section.batch_bytes.is_some(), batched),
-            ("batch_age", section.batch_age.is_some(), batched),
-            ("queue_messages_max", section.queue_messages_max.is_some(), batched),
             ("memory_messages", section.memory_messages.is_some(), &[Memory]),
             ("compression", section.compression.is_some(), &[Parquet, Kafka]),
             ("partition", section.partition.is_some(), &[Parquet]),

@@ -106,17 +106,7 @@ impl HttpClient {
     async fn connect(&self, to: (bool, String, u16)) -> Result<Kept, HttpError> {
         let (is_tls, host, port) = &to;
         let failed = |source| HttpError::Connect { host: host.clone(), port: *port, source };
-        let socket = TcpStream::connect((&**host, *port)).await.map_err(failed)?;
-        socket.set_nodelay(true).map_err(failed)?;
-        let stream: Box<dyn Stream> = if *is_tls {
-            let name = ServerName::try_from(host.clone())
-                .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
-            Box::new(
-                TlsConnector::from(self.tls.clone()).connect(name, socket).await.map_err(failed)?,
-            )
-        } else {
-            Box::new(socket)
-        };
+        let stream = dial(host, *port, is_tls.then_some(&self.tls)).await.map_err(failed)?;
         let broken = |source| HttpError::Exchange { host: host.clone(), source };
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         let driver = tokio::spawn(async move {
@@ -128,8 +118,25 @@ impl HttpClient {
     }
 }
 
-/// What HTTP is spoken over.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+/// A connection by TCP, and by TLS where there is a configuration of it.
+///
+/// # Errors
+/// The system's, or TLS's.
+pub(super) async fn dial(
+    host: &str,
+    port: u16,
+    tls: Option<&Arc<ClientConfig>>,
+) -> io::Result<Box<dyn Stream>> {
+    let socket = TcpStream::connect((host, port)).await?;
+    socket.set_nodelay(true)?;
+    let Some(tls) = tls else { return Ok(Box::new(socket)) };
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    Ok(Box::new(TlsConnector::from(tls.clone()).connect(name, socket).await?))
+}
+
+/// What destinations are spoken to over.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// Whether by TLS, and host and port.

@@ -11,8 +11,8 @@
 //!
 //! Nothing is stored twice, as far as the log can be read back: after a start, after every exchange whose end is not known, and when
 //! the broker says that a message comes again, the tail of its partition is read, as many records back as this sink can have had under
-//! way. What is there already is not produced again. Records are known by key, value, and the time in nanoseconds at which this node
-//! received them, which outlives the process with the message. Other producers of the topic do not harm that, unless they write as
+//! way. What is there already is not produced again. Records are known by key, value, and `tidegate-id`, or without one by the time in
+//! nanoseconds at which this node received them, which outlives the process with the message. Other producers of the topic do not harm that, unless they write as
 //! many records meanwhile. A request that Kafka carries out only after the tail was read makes a record twice all the same; then
 //! `tidegate-id` in its header tells.
 
@@ -372,18 +372,22 @@ fn kafka_record(record: &Record) -> KafkaRecord {
 }
 
 fn mark(record: &Record) -> Mark {
-    digest(record.topic.as_bytes(), &record.payload, record.time.as_nanos().to_string().as_bytes())
+    let received = record.time.as_nanos().to_string();
+    // What an uplink sends again comes at another time.
+    let which = record.id.as_deref().unwrap_or(&received);
+    digest(record.topic.as_bytes(), &record.payload, which.as_bytes())
 }
 
 fn mark_of(record: &KafkaRecord) -> Mark {
     let part = |part: &Option<Vec<u8>>| part.clone().unwrap_or_default();
-    let received = record.headers.get(RECEIVED_HEADER).map_or(&b""[..], Vec::as_slice);
-    digest(&part(&record.key), &part(&record.value), received)
+    let header = |name: &str| record.headers.get(name).map(Vec::as_slice);
+    let which = header(ID_PROPERTY).or_else(|| header(RECEIVED_HEADER)).unwrap_or_default();
+    digest(&part(&record.key), &part(&record.value), which)
 }
 
-fn digest(key: &[u8], value: &[u8], received: &[u8]) -> Mark {
+fn digest(key: &[u8], value: &[u8], which: &[u8]) -> Mark {
     let mut digest = Sha256::new();
-    for part in [key, value, received] {
+    for part in [key, value, which] {
         digest.update((part.len() as u64).to_le_bytes());
         digest.update(part);
     }
@@ -431,6 +435,10 @@ mod tests {
             |payload: &str, nanos| Record::new("a", payload.to_owned(), Instant::from_nanos(nanos));
         assert_eq!(mark(&record("x", 7)), mark_of(&kafka_record(&record("x", 7))));
         assert_ne!(mark(&record("x", 7)), mark(&record("x", 8)));
+        // One that an uplink named is the same whenever it comes.
+        let named = |id: &str, nanos| Record { id: Some(id.into()), ..record("x", nanos) };
+        assert_eq!(mark(&named("n/up/1/5", 7)), mark_of(&kafka_record(&named("n/up/1/5", 8))));
+        assert_ne!(mark(&named("n/up/1/5", 7)), mark(&named("n/up/1/6", 7)));
         let mut tail = HashMap::from([(mark(&record("x", 7)), 2)]);
         let found: Vec<bool> =
             ["x", "y", "x", "x"].map(|text| takes(&mut tail, mark(&record(text, 7)))).into();

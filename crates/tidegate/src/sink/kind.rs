@@ -16,7 +16,7 @@ pub enum SinkKind {
     Influx,
     /// A topic of Kafka.
     Kafka,
-    /// Another MQTT broker, which is a bridge.
+    /// Another MQTT broker.
     Mqtt,
 }
 
@@ -65,6 +65,8 @@ pub enum DestinationSettings {
     /// A topic of Kafka.
     #[cfg(feature = "sink-kafka")]
     Kafka(super::kafka::KafkaSettings),
+    /// Another MQTT broker.
+    Mqtt(super::mqtt::MqttSettings),
 }
 
 impl DestinationSettings {
@@ -82,6 +84,7 @@ impl DestinationSettings {
             Self::Influx(settings) => Box::new(super::influx::Influx::new(settings.clone())),
             #[cfg(feature = "sink-kafka")]
             Self::Kafka(settings) => Box::new(super::kafka::Kafka::new(settings.clone())),
+            Self::Mqtt(settings) => Box::new(super::mqtt::Mqtt::new(settings.clone())),
         })
     }
 
@@ -96,6 +99,7 @@ impl DestinationSettings {
             Self::Influx(_) => SinkKind::Influx,
             #[cfg(feature = "sink-kafka")]
             Self::Kafka(_) => SinkKind::Kafka,
+            Self::Mqtt(_) => SinkKind::Mqtt,
         }
     }
 }

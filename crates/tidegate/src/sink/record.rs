@@ -28,6 +28,11 @@ pub struct Record {
     pub id: Option<Arc<str>>,
     /// Whether it may have been handed over before.
     pub is_repeated: bool,
+    /// Properties that are forwarded unaltered, encoded as in PUBLISH without their length; empty where the destination has no use
+    /// for them.
+    pub forwarded: Bytes,
+    /// When it loses its worth, if ever.
+    pub expires: Option<Instant>,
     /// Of its exchange; none for QoS 0.
     pub(super) packet_id: Option<PacketId>,
 }
@@ -37,7 +42,17 @@ impl Record {
     pub fn new(topic: &str, payload: impl Into<Bytes>, time: Instant) -> Self {
         let (topic, payload) = (topic.into(), payload.into());
         let (qos, is_repeated) = (QoS::AtMostOnce, false);
-        Self { topic, payload, qos, time, id: None, is_repeated, packet_id: None }
+        Self {
+            topic,
+            payload,
+            qos,
+            time,
+            id: None,
+            is_repeated,
+            forwarded: Bytes::new(),
+            expires: None,
+            packet_id: None,
+        }
     }
 
     /// Bytes that it counts with.

@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::{
-    SinkSettings,
+    SinkKind, SinkSettings,
     record::{ID_PROPERTY, Record},
 };
 use crate::mqtt::{
@@ -81,6 +81,8 @@ pub(super) struct Session {
     deliveries: Deliveries,
     /// Room for payloads.
     payloads: BytesMut,
+    /// Whether the destination passes properties on.
+    keeps_properties: bool,
     filters: Vec<String>,
     /// Longest packet that the broker takes.
     packet_bytes_max: u32,
@@ -112,6 +114,7 @@ impl Session {
             written: 0,
             deliveries,
             payloads: BytesMut::new(),
+            keeps_properties: settings.destination.kind() == SinkKind::Mqtt,
             filters: settings.topics.clone(),
             packet_bytes_max: PACKET_BYTES_MAX,
             receive_maximum: u16::MAX,
@@ -257,7 +260,8 @@ impl Session {
             }
         }
         let delivery = self.deliveries.poll();
-        Ok(delivery.map(|delivery| Event::Message(record(&delivery, &mut self.payloads))))
+        let keeps = self.keeps_properties;
+        Ok(delivery.map(|delivery| Event::Message(record(&delivery, keeps, &mut self.payloads))))
     }
 
     fn header(&self) -> Result<Option<FixedHeader>, SessionError> {
@@ -334,7 +338,7 @@ impl Session {
     }
 }
 
-fn record(delivery: &Delivery, payloads: &mut BytesMut) -> Record {
+fn record(delivery: &Delivery, keeps_properties: bool, payloads: &mut BytesMut) -> Record {
     let Delivery { message, qos, packet_id, is_repeated } = delivery;
     Record {
         topic: message.topic.clone(),
@@ -343,6 +347,12 @@ fn record(delivery: &Delivery, payloads: &mut BytesMut) -> Record {
         time: message.received,
         id: name(&message.forwarded).map(Arc::from),
         is_repeated: *is_repeated,
+        forwarded: if keeps_properties {
+            Bytes::copy_from_slice(&message.forwarded)
+        } else {
+            Bytes::new()
+        },
+        expires: message.expires,
         packet_id: *packet_id,
     }
 }

@@ -621,11 +621,14 @@ impl Publisher {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let Packet::Puback(Ack { packet_id, reason, .. }) = packet else { continue };
+            let Packet::Puback(Ack { packet_id, reason, reason_string: topic, .. }) = packet else {
+                continue;
+            };
             if reason.is_failure() {
                 self.counts.refused += 1;
                 if self.counts.refused == 1 {
-                    tracing::warn!(uplink = self.name, %reason, "message not published; others like it are counted only");
+                    let topic = topic.unwrap_or_default();
+                    tracing::warn!(uplink = self.name, %reason, topic, "message not published; others like it are counted only");
                 }
             }
             self.exchanges

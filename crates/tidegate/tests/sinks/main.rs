@@ -2,6 +2,7 @@
 
 #[cfg(feature = "sink-kafka")]
 mod kafka;
+mod mqtt;
 #[cfg(any(feature = "sink-kafka", feature = "sink-parquet", feature = "sink-postgres"))]
 mod peer;
 #[cfg(feature = "sink-postgres")]

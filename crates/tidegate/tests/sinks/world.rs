@@ -1,7 +1,7 @@
 //! A broker, clients, and what a sink is made of.
 
 use std::{
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddr},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -17,21 +17,30 @@ use tidegate::{
 };
 use tidegate_broker::{BrokerConfig, SessionConfig};
 use tidegate_load::client::{Client, Message, Options, Outgoing};
-use tidegate_message::AllowAll;
+use tidegate_message::{AllowAll, Authorize};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
 /// Longest wait for what must come.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn server(broker: BrokerConfig) -> Server {
-    let listen = (Ipv4Addr::LOCALHOST, 0).into();
-    let listener = ListenerSettings { anonymous: true, ..ListenerSettings::new("main", listen) };
+    server_on((Ipv4Addr::LOCALHOST, 0).into(), broker, Arc::new(AllowAll))
+}
+
+pub(crate) fn server_on(
+    listen: SocketAddr,
+    broker: BrokerConfig,
+    authorize: Arc<dyn Authorize>,
+) -> Server {
+    let mut listener =
+        ListenerSettings { anonymous: true, ..ListenerSettings::new("main", listen) };
+    Arc::make_mut(&mut listener.sessions.usual).packet_bytes_max = broker.session.packet_bytes_max;
     let settings = ServerSettings {
         broker,
         listeners: vec![listener],
         shards: 2,
         doors: Arc::new(OpenDoors),
-        authorize: Arc::new(AllowAll),
+        authorize,
         operators: None,
         journal: None,
         spill: None,

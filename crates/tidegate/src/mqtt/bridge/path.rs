@@ -19,7 +19,7 @@ pub const STAMPS_MAX: usize = 32;
 
 /// Which way a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(crate) enum Direction {
     /// From this node to the remote broker.
     Out,
     /// From the remote broker to this node.
@@ -28,7 +28,7 @@ pub(super) enum Direction {
 
 /// What this node adds to the list.
 #[derive(Clone, Debug)]
-pub(super) struct Stamps {
+pub(crate) struct Stamps {
     fetched: String,
     left: String,
     fetched_property: Vec<u8>,
@@ -37,7 +37,7 @@ pub(super) struct Stamps {
 
 impl Stamps {
     /// Those of the node called `node`, at most 1,000 bytes.
-    pub(super) fn new(node: &str) -> Self {
+    pub(crate) fn new(node: &str) -> Self {
         let encode = |value: &str| {
             let mut out = Vec::new();
             let user_properties = vec![(PROPERTY, value)];
@@ -52,7 +52,7 @@ impl Stamps {
     }
 
     /// The property that a message gets, as it is encoded.
-    pub(super) fn property(&self, direction: Direction) -> &[u8] {
+    pub(crate) fn property(&self, direction: Direction) -> &[u8] {
         match direction {
             Direction::Out => &self.left_property,
             Direction::In => &self.fetched_property,
@@ -60,7 +60,7 @@ impl Stamps {
     }
 
     /// Whether a message with these user properties may go that way.
-    pub(super) fn passes<'a>(
+    pub(crate) fn passes<'a>(
         &self,
         direction: Direction,
         properties: impl Iterator<Item = (&'a str, &'a str)>,

@@ -5,7 +5,7 @@ use std::fs;
 use tidegate_message::Secret;
 
 use crate::{
-    config::SinkSection,
+    config::{Config, SinkSection},
     sink::{DestinationSettings, SinkError, SinkKind, memory::Ring},
 };
 
@@ -19,6 +19,7 @@ const MEMORY_MESSAGES: u32 = 10_000;
 pub(super) fn of(
     name: &str,
     section: &SinkSection,
+    config: &Config,
     under_way_max: u16,
 ) -> Result<DestinationSettings, SinkError> {
     #[cfg(not(feature = "sink-kafka"))]
@@ -41,7 +42,7 @@ pub(super) fn of(
         SinkKind::Kafka => kafka(name, section, under_way_max),
         #[cfg(not(feature = "sink-kafka"))]
         SinkKind::Kafka => left_out(section.kind, "sink-kafka"),
-        SinkKind::Mqtt => Err(wrong("a sink of MQTT is a bridge")),
+        SinkKind::Mqtt => mqtt(name, section, config),
     }
 }
 
@@ -229,6 +230,48 @@ fn influx(name: &str, section: &SinkSection) -> Result<DestinationSettings, Sink
     };
     let tls = tls(name, section, is_tls)?;
     Ok(DestinationSettings::Influx(InfluxSettings { url, authorization, encoding, tls }))
+}
+
+fn mqtt(
+    name: &str,
+    section: &SinkSection,
+    config: &Config,
+) -> Result<DestinationSettings, SinkError> {
+    use crate::sink::mqtt::MqttSettings;
+
+    let form = "mqtt://HOST:PORT, or mqtts://HOST:PORT with TLS";
+    let text = url(section, form)?;
+    let wrong_url = || wrong(format!("url is {text:?}; it must be {form}"));
+    let (scheme, remote) = text.split_once("://").ok_or_else(wrong_url)?;
+    let is_tls = match scheme {
+        "mqtt" => false,
+        "mqtts" => true,
+        _ => return Err(wrong_url()),
+    };
+    let (host, port) = remote.rsplit_once(':').ok_or_else(wrong_url)?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let port = port.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(wrong_url)?;
+    if host.is_empty() || host.contains(['@', '/']) {
+        return Err(wrong_url());
+    }
+    let password = password(section)?;
+    if password.is_some() && section.username.is_none() {
+        return Err(wrong("password_file needs a username beside it"));
+    }
+    let tls = tls(name, section, is_tls)?;
+    let node = crate::mqtt::numbered_node(config).map_err(|error| SinkError::Destination {
+        problem: "the node has no number".to_owned(),
+        source: Some(error.into()),
+    })?;
+    Ok(DestinationSettings::Mqtt(MqttSettings {
+        host: host.to_owned(),
+        port,
+        tls: is_tls.then_some(tls),
+        client_id: format!("{node}.sink.{name}"),
+        username: section.username.clone(),
+        password,
+        node,
+    }))
 }
 
 #[cfg(feature = "sink-kafka")]

@@ -128,21 +128,24 @@ fn a_dead_letter_has_room_beside_the_longest_message() {
 }
 
 #[test]
-fn a_sink_of_mqtt_is_a_bridge() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let text = "[sink.x]\nkind = \"mqtt\"\ntopics = \"a/#\"\nurl = \"mqtts://there:8883\"\nusername = \"u\"";
-    let config_here = config(folder.path(), text);
-    assert_eq!(sinks(&config_here, &SessionConfig::default()).expect("no sink").len(), 0);
-    let found = bridges(&config_here).expect("nothing is wrong");
-    let bridge = &found["sink.x"];
-    assert_eq!((&*bridge.remote, bridge.tls, &*bridge.topics_out), ("there:8883", true, "a/#"));
+fn a_sink_of_mqtt_names_a_broker() {
+    let of = |text: &str| sinks_of(&format!("[sink.x]\nkind = \"mqtt\"\ntopics = \"a/#\"\n{text}"));
+    let found = of("url = \"mqtt://[::1]:8883\"\nusername = \"u\"\ndead_letter = \"d\"");
+    let found = found.expect("nothing is wrong");
+    assert_eq!(found[0].dead_letter.as_deref(), Some("d"));
+    let DestinationSettings::Mqtt(settings) = &found[0].destination else { panic!("{found:?}") };
+    assert_eq!((&*settings.host, settings.port), ("::1", 8883));
+    assert_eq!((settings.username.as_deref(), settings.tls.is_some()), (Some("u"), false));
+    assert!(settings.client_id.ends_with(".sink.x"), "{}", settings.client_id);
     for (text, expected) in [
+        ("", "mqtt://HOST:PORT"),
         ("url = \"there:8883\"", "mqtt://HOST:PORT"),
         ("url = \"mqtt://u:p@there:1883\"", "mqtt://HOST:PORT"),
-        ("url = \"mqtt://there:1883\"\ndead_letter = \"d\"", "dead_letter means nothing for mqtt"),
+        ("url = \"mqtt://there:0\"", "mqtt://HOST:PORT"),
+        ("url = \"mqtt://there:1883\"\nca = \"DIR/ca\"", "ca means nothing without TLS"),
+        ("url = \"mqtt://there:1883\"\ntable = \"t\"", "table means nothing for mqtt"),
     ] {
-        let text = format!("[sink.x]\nkind = \"mqtt\"\ntopics = \"a/#\"\n{text}");
-        let error = bridges(&config(folder.path(), &text)).expect_err(&text);
+        let error = of(text).expect_err(text);
         let chain = crate::error_chain(&error);
         assert!(chain.contains("sink.x") && chain.contains(expected), "{text}: {chain}");
     }

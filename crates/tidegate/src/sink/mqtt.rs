@@ -1,0 +1,516 @@
+//! Another MQTT broker.
+//!
+//! ```text
+//!  batch ─▶ PUBLISH, QoS 1, as many as the broker takes at a time ─▶ broker
+//!    ▲                                                                 │
+//!    └── taken, or refused for good ◀──────────── PUBACK ◀─────────────┘
+//! ```
+//!
+//! # What is promised
+//!
+//! A message is taken when the broker has acknowledged it: at least once, and as durable as it is there. The sink keeps no session at
+//! the broker: after a break the batch comes again, in its order. A message is refused for good when PUBACK says so, when it is longer
+//! than the broker takes, or when the broker ends the connection for it: messages then go one by one until a batch was taken, so that it
+//! is known which it was. A broker that says no reason, as in MQTT 3.1.1, has to close [`CLOSES_MAX`] connections in a row on which that
+//! message alone was under way. A broker that has no room for now (reason 0x97) is asked again later.
+//!
+//! Properties of a message and what is left of its expiry go with it, to brokers of MQTT 5. As a bridge does, the sink adds this node to
+//! the nodes that a message passed, and does not send one back to where it came from ([`crate::mqtt::bridge`]): such a message counts
+//! as taken.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    io::{self, ErrorKind},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::BytesMut;
+use rustls::ClientConfig;
+use tidegate_message::Secret;
+use tidegate_wire::mqtt::{
+    Connect, ConnectProperties, FixedHeader, PACKET_BYTES_MAX, Packet, PacketId, PublishHead,
+    PublishProperties, QoS, ReasonCode, Version,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
+
+use super::{
+    Batch, Destination, Record, Refusal, Trouble,
+    http::{self, Stream},
+};
+use crate::{
+    clock,
+    mqtt::bridge::{Direction, Stamps},
+};
+
+/// Messages that are under way at a time, if the broker takes as many.
+const WINDOW: usize = 1024;
+/// Bytes that are written before it is looked whether an answer has come.
+const WRITE_BYTES: usize = 64 << 10;
+/// Longest wait for the connection and for CONNACK.
+const GREETING: Duration = Duration::from_secs(10);
+/// Connections that a broker has to close without a word, all while the same message was under way by itself, to have refused it.
+const CLOSES_MAX: u32 = 3;
+
+/// Which broker, and who comes.
+#[derive(Clone, Debug)]
+pub struct MqttSettings {
+    /// The broker's host.
+    pub host: String,
+    /// And port.
+    pub port: u16,
+    /// Whom to trust, where TLS is spoken.
+    pub tls: Option<Arc<ClientConfig>>,
+    /// The sink's name at the broker.
+    pub client_id: String,
+    /// User name there.
+    pub username: Option<String>,
+    /// Password there.
+    pub password: Option<Secret>,
+    /// The name of this node among those that a message passed.
+    pub node: String,
+}
+
+/// Two are the same by what was configured, whatever files said that were read for it.
+impl PartialEq for MqttSettings {
+    fn eq(&self, other: &Self) -> bool {
+        let of = |settings: &Self| {
+            let Self { host, port, client_id, username, password, node, .. } = settings.clone();
+            (host, port, settings.tls.is_some(), client_id, username, password, node)
+        };
+        of(self) == of(other)
+    }
+}
+
+/// The destination.
+#[derive(Debug)]
+pub(super) struct Mqtt {
+    settings: MqttSettings,
+    stamps: Stamps,
+    connection: Option<Connection>,
+    /// A connection seems to end for the sake of a message: until a batch was taken they go one by one.
+    one_by_one: bool,
+    /// Tries of a batch that ended so, without a word.
+    closes: u32,
+}
+
+/// Why messages of a batch are still to be sent.
+#[derive(Debug)]
+enum Broken {
+    /// The connection is no more.
+    Ended(Trouble),
+    /// The broker closed it without a word.
+    Closed,
+    /// The broker said so.
+    Disconnected(ReasonCode),
+    /// The broker takes nothing for now.
+    NoRoom,
+}
+
+/// How far a batch is.
+struct Progress<'a> {
+    batch: &'a Batch,
+    /// Which messages are taken or refused.
+    is_settled: Vec<bool>,
+    refusals: Vec<Refusal>,
+    /// Packet identifiers and places, in the order in which they were sent.
+    under_way: VecDeque<(PacketId, usize)>,
+}
+
+impl Mqtt {
+    pub(super) fn new(settings: MqttSettings) -> Self {
+        Self {
+            stamps: Stamps::new(&settings.node),
+            settings,
+            connection: None,
+            one_by_one: false,
+            closes: 0,
+        }
+    }
+}
+
+#[async_trait]
+impl Destination for Mqtt {
+    async fn deliver(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Trouble> {
+        let mut progress = Progress {
+            batch,
+            is_settled: vec![false; batch.records().len()],
+            refusals: Vec::new(),
+            under_way: VecDeque::new(),
+        };
+        let mut closed_at = (0, 0);
+        loop {
+            let (mut connection, was_kept) = match self.connection.take() {
+                Some(connection) => (connection, true),
+                None => (Connection::connect(&self.settings).await?, false),
+            };
+            let window = if self.one_by_one { 1 } else { WINDOW };
+            let before = progress.settled();
+            let broken = match connection.carry(&self.stamps, &mut progress, window).await {
+                Ok(()) => {
+                    self.connection = Some(connection);
+                    (self.one_by_one, self.closes) = (false, 0);
+                    progress.refusals.sort_by_key(|refusal| refusal.place);
+                    return Ok(progress.refusals);
+                }
+                Err(broken) => broken,
+            };
+            let under_way = std::mem::take(&mut progress.under_way);
+            let has_moved = progress.settled() > before;
+            match broken {
+                Broken::Disconnected(reason) if is_for_message(reason) && under_way.len() == 1 => {
+                    let reason = format!("the broker ended the connection for it: {reason}");
+                    progress.settle(under_way[0].1, Some(reason));
+                    continue;
+                }
+                Broken::Disconnected(reason) if is_for_message(reason) && !self.one_by_one => {
+                    self.one_by_one = true;
+                    continue;
+                }
+                // It may have ended since the last batch.
+                _ if was_kept && !has_moved => continue,
+                Broken::Closed if self.one_by_one && under_way.len() == 1 => {
+                    let place = under_way[0].1;
+                    let before = if closed_at.0 == place { closed_at.1 } else { 0 };
+                    closed_at = (place, before + 1);
+                    if closed_at.1 == CLOSES_MAX {
+                        let text = "the broker closed each connection on which it was sent";
+                        progress.settle(place, Some(text.to_owned()));
+                    }
+                    continue;
+                }
+                Broken::Closed if !under_way.is_empty() => {
+                    self.closes += 1;
+                    // Once, it may have been for anything.
+                    self.one_by_one = self.closes > 1;
+                    return Err(of(Broken::Closed));
+                }
+                broken => return Err(of(broken)),
+            }
+        }
+    }
+}
+
+/// Whether a broker ends a connection so for the sake of one message.
+fn is_for_message(reason: ReasonCode) -> bool {
+    [
+        ReasonCode::MALFORMED_PACKET,
+        ReasonCode::TOPIC_NAME_INVALID,
+        ReasonCode::PACKET_TOO_LARGE,
+        ReasonCode::PAYLOAD_FORMAT_INVALID,
+    ]
+    .contains(&reason)
+}
+
+impl Progress<'_> {
+    fn settled(&self) -> usize {
+        self.is_settled.iter().filter(|is_settled| **is_settled).count()
+    }
+
+    fn settle(&mut self, place: usize, refused: Option<String>) {
+        self.is_settled[place] = true;
+        self.refusals.extend(refused.map(|reason| Refusal { place, reason }));
+        self.batch.step();
+    }
+
+    /// The first message from `place` on that is to be sent.
+    fn next(&self, place: usize) -> Option<usize> {
+        let left = self.is_settled.get(place..)?;
+        left.iter().position(|is_settled| !is_settled).map(|ahead| place + ahead)
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+struct NotOpen {
+    trouble: Trouble,
+    /// Whether it may be for the version that was spoken.
+    is_for_version: bool,
+}
+
+impl From<Trouble> for NotOpen {
+    fn from(trouble: Trouble) -> Self {
+        Self { trouble, is_for_version: false }
+    }
+}
+
+/// A connection that was accepted.
+struct Connection {
+    reader: ReadHalf<Box<dyn Stream>>,
+    writer: WriteHalf<Box<dyn Stream>>,
+    version: Version,
+    /// Messages that the broker takes at a time, and the longest packet.
+    receive_maximum: usize,
+    packet_bytes_max: usize,
+    input: BytesMut,
+    last_id: u16,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// Connects in MQTT 5, or in 3.1.1 if the broker seems not to know that.
+    async fn connect(settings: &MqttSettings) -> Result<Self, Trouble> {
+        match Self::open(settings, Version::V5).await {
+            Err(NotOpen { trouble, is_for_version: true }) => {
+                let second = Self::open(settings, Version::V4).await;
+                second.map_err(|error| if error.is_for_version { trouble } else { error.trouble })
+            }
+            first => first.map_err(|error| error.trouble),
+        }
+    }
+
+    async fn open(settings: &MqttSettings, version: Version) -> Result<Self, NotOpen> {
+        let opened = tokio::time::timeout(GREETING, Self::greet(settings, version)).await;
+        opened.unwrap_or_else(|_| {
+            let text = format!("the broker did not answer CONNECT within {GREETING:?}");
+            Err(Trouble::new(text).into())
+        })
+    }
+
+    async fn greet(settings: &MqttSettings, version: Version) -> Result<Self, NotOpen> {
+        let MqttSettings { host, port, tls, .. } = settings;
+        let stream = http::dial(host, *port, tls.as_ref()).await.map_err(|error| {
+            Trouble::of(format!("no connection to the broker at {host}:{port}"), error)
+        })?;
+        let (reader, writer) = tokio::io::split(stream);
+        let mut connection = Self {
+            reader,
+            writer,
+            version,
+            receive_maximum: usize::from(u16::MAX),
+            packet_bytes_max: PACKET_BYTES_MAX as usize,
+            input: BytesMut::new(),
+            last_id: 0,
+        };
+        let connect = Connect {
+            version,
+            bridge: false,
+            clean_start: true,
+            // Who is not heard of for long is found out by the next batch.
+            keep_alive: 0,
+            client_id: settings.client_id.clone(),
+            will: None,
+            username: settings.username.clone(),
+            password: settings.password.as_deref().map(<[u8]>::to_vec),
+            properties: ConnectProperties::default(),
+        };
+        let mut output = Vec::new();
+        Packet::Connect(Box::new(connect))
+            .encode(version, &mut output)
+            .map_err(|error| Trouble::of("CONNECT cannot be written", error))?;
+        let ended =
+            |broken| NotOpen { trouble: of(broken), is_for_version: version == Version::V5 };
+        connection.write(&output).await.map_err(ended)?;
+        loop {
+            if let Some((first, body)) = connection.packet().map_err(ended)? {
+                let decoded = Packet::decode(version, first, &body);
+                let connack = match decoded {
+                    Ok(Packet::Connack(connack)) => connack,
+                    Ok(_) => return Err(ended(Broken::Ended(Trouble::new(NO_CONNACK)))),
+                    Err(error) => {
+                        return Err(ended(Broken::Ended(Trouble::of(NO_CONNACK, error))));
+                    }
+                };
+                if connack.reason.is_failure() {
+                    let is_for_version = connack.reason == ReasonCode::UNSUPPORTED_PROTOCOL_VERSION;
+                    let text = format!("the broker refuses the connection: {}", connack.reason);
+                    return Err(NotOpen { trouble: Trouble::new(text), is_for_version });
+                }
+                let limits = &connack.properties;
+                if limits.maximum_qos == Some(QoS::AtMostOnce) {
+                    let text = "the broker takes no messages of QoS 1, and acknowledges none";
+                    return Err(Trouble::new(text).into());
+                }
+                if let Some(most) = limits.receive_maximum {
+                    connection.receive_maximum = usize::from(most.get());
+                }
+                if let Some(most) = limits.maximum_packet_size {
+                    connection.packet_bytes_max = most as usize;
+                }
+                return Ok(connection);
+            }
+            connection.read().await.map_err(ended)?;
+        }
+    }
+
+    /// Sends what is to be sent, and takes the answers, until nothing is left of either.
+    async fn carry(
+        &mut self,
+        stamps: &Stamps,
+        progress: &mut Progress<'_>,
+        window: usize,
+    ) -> Result<(), Broken> {
+        let window = window.min(self.receive_maximum);
+        let mut next = progress.next(0);
+        let mut output = Vec::new();
+        loop {
+            while let Some(place) = next
+                && progress.under_way.len() < window
+                && output.len() < WRITE_BYTES
+            {
+                self.put(stamps, progress, place, &mut output);
+                next = progress.next(place + 1);
+            }
+            if !output.is_empty() {
+                self.write(&output).await?;
+                output.clear();
+            }
+            let goes_on = next.is_some() && progress.under_way.len() < window;
+            if !goes_on && progress.under_way.is_empty() {
+                return Ok(());
+            }
+            self.take_answers(progress)?;
+            if goes_on {
+                // What has come, and no more.
+                tokio::select! {
+                    biased;
+                    read = self.read() => read?,
+                    () = std::future::ready(()) => {}
+                }
+            } else if !progress.under_way.is_empty() {
+                self.read().await?;
+            }
+            self.take_answers(progress)?;
+        }
+    }
+
+    /// Appends one message, unless it is refused or does not go there.
+    fn put(
+        &mut self,
+        stamps: &Stamps,
+        progress: &mut Progress<'_>,
+        place: usize,
+        output: &mut Vec<u8>,
+    ) {
+        let Record { topic, payload, forwarded, expires, .. } = &progress.batch.records()[place];
+        let properties = PublishProperties::decode(forwarded).ok();
+        let may_go = properties
+            .is_none_or(|properties| stamps.passes(Direction::Out, properties.user_properties()));
+        if !may_go {
+            return progress.settle(place, None);
+        }
+        let left = expires.map(|at| at.since(clock::now()));
+        if left == Some(Duration::ZERO) {
+            // Nobody there would be sent it.
+            return progress.settle(place, None);
+        }
+        let id = self.next_id();
+        let forwarded = [forwarded, stamps.property(Direction::Out)].concat();
+        let head = PublishHead {
+            dup: false,
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            topic,
+            packet_id: Some(id),
+            topic_alias: None,
+            message_expiry: left.map(|left| u32::try_from(left.as_secs() + 1).unwrap_or(u32::MAX)),
+            subscription_ids: &[],
+            forwarded: &forwarded,
+            payload_bytes: payload.len(),
+        };
+        let bytes = head.packet_bytes(self.version);
+        if bytes > self.packet_bytes_max {
+            let most = self.packet_bytes_max;
+            let reason = format!("a packet of {bytes} bytes; the broker takes {most} at most");
+            return progress.settle(place, Some(reason));
+        }
+        head.encode(self.version, output);
+        output.extend_from_slice(payload);
+        progress.under_way.push_back((id, place));
+    }
+
+    /// More than a window passes before an identifier comes again.
+    fn next_id(&mut self) -> PacketId {
+        self.last_id = self.last_id.checked_add(1).unwrap_or(1);
+        PacketId::new(self.last_id).expect("at least 1")
+    }
+
+    fn take_answers(&mut self, progress: &mut Progress<'_>) -> Result<(), Broken> {
+        while let Some((first, body)) = self.packet()? {
+            let packet = Packet::decode(self.version, first, &body);
+            let packet = packet.map_err(|error| {
+                Broken::Ended(Trouble::of("the broker sent what is no packet", error))
+            })?;
+            match packet {
+                Packet::Puback(ack) => {
+                    let at = progress.under_way.iter().position(|(id, _)| *id == ack.packet_id);
+                    let Some((_, place)) = at.and_then(|at| progress.under_way.remove(at)) else {
+                        let text = "the broker acknowledges what it was not sent";
+                        return Err(Broken::Ended(Trouble::new(text)));
+                    };
+                    if ack.reason == ReasonCode::QUOTA_EXCEEDED {
+                        return Err(Broken::NoRoom);
+                    }
+                    let said = ack.reason_string.map(|text| format!(" ({text})"));
+                    let refused = ack.reason.is_failure().then(|| {
+                        format!("the broker answers {}{}", ack.reason, said.unwrap_or_default())
+                    });
+                    progress.settle(place, refused);
+                }
+                Packet::Disconnect(packet) => return Err(Broken::Disconnected(packet.reason)),
+                // Nothing was subscribed to, and no other answer asked for.
+                _ => {
+                    let text = "the broker sent a packet that has no place here";
+                    return Err(Broken::Ended(Trouble::new(text)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn packet(&mut self) -> Result<Option<(u8, BytesMut)>, Broken> {
+        let header = FixedHeader::decode(&self.input, ANSWER_BYTES_MAX).map_err(|error| {
+            Broken::Ended(Trouble::of("the broker sent what is no packet", error))
+        })?;
+        let whole = header.filter(|header| self.input.len() >= header.packet_bytes());
+        Ok(whole.map(|header| {
+            let mut packet = self.input.split_to(header.packet_bytes());
+            (header.first, packet.split_off(header.header_bytes))
+        }))
+    }
+
+    /// # Cancel safety
+    /// Nothing is lost.
+    async fn read(&mut self) -> Result<(), Broken> {
+        match self.reader.read_buf(&mut self.input).await {
+            Ok(0) => Err(Broken::Closed),
+            Ok(_) => Ok(()),
+            Err(error) => Err(broke(error)),
+        }
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        self.writer.write_all(bytes).await.map_err(broke)?;
+        self.writer.flush().await.map_err(broke)
+    }
+}
+
+/// Longest packet that is an answer.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+const NO_CONNACK: &str = "the broker answers CONNECT with what is no CONNACK";
+
+fn broke(error: io::Error) -> Broken {
+    if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) {
+        return Broken::Closed;
+    }
+    Broken::Ended(Trouble::of("the connection to the broker broke", error))
+}
+
+/// What a batch that is tried again later is told for.
+fn of(broken: Broken) -> Trouble {
+    match broken {
+        Broken::Ended(trouble) => trouble,
+        Broken::Closed => Trouble::new("the broker closed the connection"),
+        Broken::Disconnected(reason) => {
+            Trouble::new(format!("the broker ended the connection: {reason}"))
+        }
+        Broken::NoRoom => Trouble::new("the broker has no room for a message now (0x97)"),
+    }
+}
