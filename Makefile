@@ -50,7 +50,7 @@ bench-durability: setup ## what durability costs and keeps: every figure, five r
 bench-durability-quick: setup ## the same figures on shorter runs, four to five minutes
 	scripts/bench-durability --quick $(ARGS)
 
-bench-sensors: setup ## the codec of sensor messages beside general compressors: every figure, five runs
+bench-sensors: setup ## sensor streams in ten groups, from the codec to cut links: every figure, five runs, hours; needs root for some
 	scripts/bench-sensors $(ARGS)
 
 bench-sensors-quick: setup ## the same figures on shorter runs

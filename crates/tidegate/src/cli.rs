@@ -56,7 +56,7 @@ pub use self::{
 };
 use crate::{assemble, config::Config};
 
-/// Carries camera frames from the edge within the latency and accuracy that an application names.
+/// Carries camera frames within bounds that an application names, and the messages of sensors by MQTT.
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, max_term_width = 100, after_help = EXIT_STATUSES)]
 pub struct Cli {
