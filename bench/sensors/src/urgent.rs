@@ -56,7 +56,7 @@ topic = "alarm/{level:1}"
 payload = "{field:sent}"
 
 [flow.city]
-topics = ["CITY/#"]
+topics = ["city/#"]
 key = { field = "source" }
 keys_max = 65_536
 [flow.city.parse]

@@ -21,6 +21,7 @@ mod report;
 mod verify;
 
 use std::{
+    num::NonZeroU64,
     sync::{
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{SyncSender, sync_channel},
@@ -84,6 +85,8 @@ pub struct SensorSpec {
     pub form: Form,
     /// Which device is next.
     pub arrival: Arrival,
+    /// Of so many messages of each workload one has an odd value, see [`Generator::with_odd`]. Default none.
+    pub odd: Option<NonZeroU64>,
     /// Quality of service, of the verifier's subscription as well.
     pub qos: QoS,
     /// Unacknowledged messages of a connection with QoS 1 and 2. Default 1000.
@@ -108,6 +111,7 @@ impl Default for SensorSpec {
             seed: 1,
             form: Form::default(),
             arrival: Arrival::default(),
+            odd: None,
             qos: QoS::AtMostOnce,
             inflight: 1000,
             connections: 1,
@@ -316,6 +320,7 @@ impl<'a, F: FnMut(&SensorProgress)> Devices<'a, F> {
             Generator::new(workload, spec.devices_of(workload), spec.seed)
                 .with_form(spec.form)
                 .with_arrival(spec.arrival)
+                .with_odd(spec.odd)
         };
         Ok(Self {
             spec,

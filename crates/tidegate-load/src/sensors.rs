@@ -1,6 +1,6 @@
 //! Messages of sensors as four published applications send them, made up: CITY, TAXI, GRID and FIT of RIoTBench.
 //!
-//! The `n`th message follows from workload, devices, seed, form and arrival alone. How often and how far fields change is modelled on
+//! The `n`th message follows from workload, devices, seed, form, arrival and odd values alone. How often and how far fields change is modelled on
 //! RIoTBench's sample rows (CITY, TAXI, FIT) and on half-hourly meters (GRID); TAXI is a meter that reports every 15 seconds, whether
 //! hired or idle. Topics, sizes and numbers of devices are those of Oliveira and Gavrilovska, "In-Network Compression for Accelerating
 //! IoT Analytics at Scale", table I.
@@ -12,7 +12,7 @@
 //! | GRID | 10,217,500 | 30 B | meter, time, consumption | 30 min |
 //! | FIT | 10,000 | 32 B | time, subject, 14 channels, label | 20 ms |
 
-use std::{fmt, io::Write as _, str::FromStr};
+use std::{fmt, io::Write as _, num::NonZeroU64, str::FromStr};
 
 use clap::ValueEnum;
 
@@ -60,6 +60,16 @@ impl Workload {
             Self::Taxi => "TAXI",
             Self::Grid => "GRID",
             Self::Fit => "FIT",
+        }
+    }
+
+    /// The first level of its topics.
+    pub fn level(self) -> &'static str {
+        match self {
+            Self::City => "city",
+            Self::Taxi => "taxi",
+            Self::Grid => "grid",
+            Self::Fit => "fit",
         }
     }
 
@@ -112,6 +122,16 @@ impl Workload {
             Self::Fit => CHANNELS + 1,
         }
     }
+
+    /// A column, and a value in it that the application's example flow notifies of.
+    fn odd(self) -> (usize, &'static str) {
+        match self {
+            Self::City => (8, "199"),   // the tree calls that air bad
+            Self::Taxi => (8, "99.99"), // far above any tariff
+            Self::Grid => (2, "30.500"),
+            Self::Fit => (6, "9.9999"), // the leads part
+        }
+    }
 }
 
 impl fmt::Display for Workload {
@@ -147,6 +167,7 @@ pub struct Generator {
     seed: u64,
     form: Form,
     arrival: Arrival,
+    odd: Option<NonZeroU64>,
     /// Coprime to `devices`: multiples of it come by each device once.
     stride: u64,
     messages: u64,
@@ -191,6 +212,7 @@ impl Generator {
             seed,
             form: Form::Natural,
             arrival: Arrival::Turns,
+            odd: None,
             stride,
             messages: 0,
             values: vec![0; devices as usize * workload.stride()],
@@ -208,6 +230,12 @@ impl Generator {
         Self { arrival, ..self }
     }
 
+    /// The same, but one message in `every` has a value that the application's example flow notifies of: few made-up devices ever would.
+    /// Other messages stay as they are. So that all devices have their turn, `every` shares no factor with their number.
+    pub fn with_odd(self, every: Option<NonZeroU64>) -> Self {
+        Self { odd: every, ..self }
+    }
+
     /// Appends the topic of a device, which is ASCII.
     pub fn topic(&self, device: u64, out: &mut Vec<u8>) {
         let number = device;
@@ -215,19 +243,19 @@ impl Generator {
             Workload::City => {
                 let (region, address, sensor) =
                     (number % 107, number / 107, number * 7919 % 10_000);
-                write!(out, "CITY/R{region:03}/ADDR{address:06}/TELEMETRY_{sensor:04}")
+                write!(out, "city/r{region:03}/addr{address:06}/telemetry_{sensor:04}")
             }
             Workload::Taxi => {
                 let (high, low) = (mix(number), mix(number ^ 0xabcdef));
-                write!(out, "TAXI/NYC/{high:016X}{low:016X}/TRIP_")
+                write!(out, "taxi/nyc/{high:016x}{low:016x}/trip_")
             }
             Workload::Grid => {
                 let (zone, station) = (number % 997, number / 997 % 9999);
-                write!(out, "GRID/Z{zone:03}/S{station:04}/METER{number:09}")
+                write!(out, "grid/z{zone:03}/s{station:04}/meter{number:09}")
             }
             Workload::Fit => {
                 let (site, vitals) = (number % 100, number * 31 % 10_000);
-                write!(out, "FIT/SITE{site:02}/SUBJ{number:05}/VITALS_{vitals:04}")
+                write!(out, "fit/site{site:02}/subj{number:05}/vitals_{vitals:04}")
             }
         };
         result.expect("memory takes all that is written");
@@ -253,16 +281,26 @@ impl Generator {
         };
         let time_ms = EPOCH_MS + round * period + within;
         self.topic(device, topic);
-        self.payload(device, time_ms, &mut random, payload);
+        let is_odd = self.odd.is_some_and(|every| message % every == every.get() - 1);
+        self.payload(device, time_ms, is_odd, &mut random, payload);
         (device, time_ms)
     }
 
-    fn payload(&mut self, device: u64, time_ms: u64, random: &mut Random, out: &mut Vec<u8>) {
+    fn payload(
+        &mut self,
+        device: u64,
+        time_ms: u64,
+        is_odd: bool,
+        random: &mut Random,
+        out: &mut Vec<u8>,
+    ) {
         let stride = self.workload.stride();
         let values = &mut self.values[device as usize * stride..][..stride];
         let begins = !std::mem::replace(&mut self.has_begun[device as usize], true);
         let start = out.len();
-        let mut line = Line { out, pads: self.form == Form::Fixed, is_first: true };
+        // The device remembers the value that it would have sent: only what is written differs.
+        let odd = is_odd.then(|| self.workload.odd());
+        let mut line = Line { out, pads: self.form == Form::Fixed, column: 0, odd };
         match self.workload {
             Workload::City => {
                 city(device, begins, values, random, time_ms / 1000 * 1000, &mut line);
@@ -427,19 +465,15 @@ fn fit(
 struct Line<'a> {
     out: &'a mut Vec<u8>,
     pads: bool,
-    is_first: bool,
+    /// The column that is next.
+    column: usize,
+    /// A column, and what is written there in place of its value.
+    odd: Option<(usize, &'static str)>,
 }
 
 impl Line<'_> {
-    fn separate(&mut self) {
-        if !std::mem::take(&mut self.is_first) {
-            self.out.push(b',');
-        }
-    }
-
     fn text(&mut self, text: fmt::Arguments<'_>) {
-        self.separate();
-        self.out.write_fmt(text).expect("memory takes all that is written");
+        self.padded(0, |out| out.write_fmt(text).expect("memory takes all that is written"));
     }
 
     fn integer(&mut self, value: u64, width: usize) {
@@ -476,9 +510,17 @@ impl Line<'_> {
     }
 
     fn padded(&mut self, width: usize, write: impl FnOnce(&mut Vec<u8>)) {
-        self.separate();
+        if self.column > 0 {
+            self.out.push(b',');
+        }
         let start = self.out.len();
-        write(self.out);
+        match self.odd {
+            Some((column, value)) if column == self.column => {
+                self.out.extend_from_slice(value.as_bytes());
+            }
+            _ => write(self.out),
+        }
+        self.column += 1;
         let len = self.out.len() - start;
         if self.pads && len < width {
             self.out.resize(start + width, b' ');
@@ -601,6 +643,8 @@ mod tests {
                 .map(|device| {
                     let mut topic = Vec::new();
                     generator.topic(device, &mut topic);
+                    assert!(topic.starts_with(workload.level().as_bytes()));
+                    assert!(topic.is_ascii() && topic == topic.to_ascii_lowercase());
                     topic
                 })
                 .collect();
@@ -614,6 +658,34 @@ mod tests {
         let devices: BTreeSet<_> =
             (0..1000).map(|_| generator.next(&mut Vec::new(), &mut Vec::new()).0).collect();
         assert!((880..=960).contains(&devices.len()), "{}", devices.len());
+    }
+
+    #[test]
+    fn one_message_in_many_is_odd_and_all_others_stay() {
+        for workload in Workload::ALL {
+            for form in [Form::Natural, Form::Fixed] {
+                let mut usual = Generator::new(workload, 50, 1).with_form(form);
+                let mut odd = usual.clone().with_odd(NonZeroU64::new(97));
+                let usual = messages(&mut usual, 1000);
+                for (number, ((topic, payload), (same, other))) in
+                    usual.iter().zip(messages(&mut odd, 1000)).enumerate()
+                {
+                    assert_eq!(*topic, same);
+                    if number % 97 != 96 {
+                        assert_eq!(*payload, other, "{workload}, {number}");
+                        continue;
+                    }
+                    if form == Form::Fixed {
+                        assert_eq!(payload.len(), other.len(), "{workload}, {number}");
+                    }
+                    let (column, value) = workload.odd();
+                    for (at, (one, other)) in payload.split(',').zip(other.split(',')).enumerate() {
+                        let expected = if at == column { value } else { one.trim() };
+                        assert_eq!(other.trim(), expected, "{workload}, {number}, column {at}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(super) struct Critical {
 #[derive(Debug)]
 struct Application {
     /// The first level of its topics.
-    level: String,
+    level: &'static str,
     flows: Vec<Flow>,
     output: Output,
     /// In us, from the time that a message was due to the time that its last notification lay in the subscriber's socket.
@@ -37,7 +37,8 @@ struct Application {
 }
 
 impl Critical {
-    /// The example flows of `workloads`; `subscriber` is connected to whom they notify. CITY's sensors are those of `feed`.
+    /// The example flows of `workloads`; `subscriber` is connected to whom they notify. CITY's sensors are those of `feed`,
+    /// more than the example's set has.
     ///
     /// # Errors
     /// An example cannot be read.
@@ -49,7 +50,7 @@ impl Critical {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/flows");
         let mut applications = Vec::new();
         for workload in workloads {
-            let level = workload.name().to_ascii_lowercase();
+            let level = workload.level();
             let file = FlowFile::read(&examples.join(format!("{level}.toml")), None)?;
             let mut flows = Vec::new();
             for (spec, mut models) in file.flows {
@@ -91,9 +92,8 @@ impl Critical {
             return application.run(now, messages, told, &mut tell, due);
         }
         for application in applications {
-            let is_its_own = |message: &Message<'_>| {
-                message.topic.split('/').next() == Some(application.level.as_str())
-            };
+            let is_its_own =
+                |message: &Message<'_>| message.topic.split('/').next() == Some(application.level);
             let places: Vec<usize> =
                 (0..messages.len()).filter(|place| is_its_own(&messages[*place])).collect();
             if !places.is_empty() {

@@ -1,15 +1,15 @@
 //! Messages of applications, made beforehand, which come round again and again with times that go on.
 //!
-//! Their layout is fixed (table I of the paper), as the profile `comprex` needs it, and topics are in small letters, as the example
-//! flows want them. One message in [`ODD_EVERY`] has a value that makes its flow notify: few made-up devices ever would.
+//! Their layout is fixed (table I of the paper), as the profile `comprex` needs it. One message in [`ODD_EVERY`] has a value that makes
+//! its flow notify: few made-up devices ever would.
 
-use std::ops::Range;
+use std::{num::NonZeroU64, ops::Range};
 
 use anyhow::Context as _;
 use tidegate_load::sensors::{Form, Generator, Workload};
 
-/// Between a message that notifies and the next, on average. It shares no factor with numbers of devices, so that all have their turn.
-const ODD_EVERY: u64 = 97;
+/// Messages of an application of which one notifies.
+const ODD_EVERY: Option<NonZeroU64> = NonZeroU64::new(97);
 /// Digits of a time in milliseconds.
 const TIME_DIGITS: usize = 13;
 
@@ -46,22 +46,20 @@ impl Feed {
     ) -> anyhow::Result<Self> {
         let mut generators: Vec<Generator> = workloads
             .iter()
-            .map(|workload| Generator::new(*workload, devices, seed).with_form(Form::Fixed))
+            .map(|workload| {
+                Generator::new(*workload, devices, seed).with_form(Form::Fixed).with_odd(ODD_EVERY)
+            })
             .collect();
         let mut feed = Self { topics: String::new(), payloads: Vec::new(), messages: Vec::new() };
         let mut random = seed | 1;
         let (mut topic, mut payload) = (Vec::new(), Vec::new());
-        for number in 0..workloads.len() as u64 * devices * rounds {
+        for _ in 0..workloads.len() as u64 * devices * rounds {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let which = (random >> 33) as usize % workloads.len();
             topic.clear();
             payload.clear();
             generators[which].next(&mut topic, &mut payload);
-            if number % ODD_EVERY == ODD_EVERY - 1 {
-                make_odd(workloads[which], &mut payload)?;
-            }
-            let name = std::str::from_utf8(&topic).context("topics are ASCII")?;
-            feed.topics.push_str(&name.to_ascii_lowercase());
+            feed.topics.push_str(std::str::from_utf8(&topic).context("topics are ASCII")?);
             feed.push(&payload, rounds * workloads[which].period_ms())?;
         }
         Ok(feed)
@@ -148,25 +146,6 @@ impl Feed {
     }
 }
 
-/// Gives a message a value that its application's flow notifies of.
-fn make_odd(workload: Workload, payload: &mut [u8]) -> anyhow::Result<()> {
-    let (column, value) = match workload {
-        Workload::City => (8, "199"),   // the tree calls that air bad
-        Workload::Taxi => (8, "99.99"), // far above any tariff
-        Workload::Grid => (2, "30.500"),
-        Workload::Fit => (6, "9.9999"), // the leads part
-    };
-    let starts = payload.iter().enumerate().filter(|(_, byte)| **byte == b',');
-    let starts: Vec<usize> = starts.map(|(at, _)| at + 1).collect();
-    let start = *starts.get(column - 1).context("a message has its columns")?;
-    let end = starts.get(column).map_or(payload.len(), |next| next - 1);
-    let field = &mut payload[start..end];
-    anyhow::ensure!(field.len() >= value.len(), "{workload}: column {column} is too narrow");
-    field.fill(b' ');
-    field[..value.len()].copy_from_slice(value.as_bytes());
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,16 +178,15 @@ mod tests {
             for number in 0..200 {
                 let (topic, payload) = feed.message(number);
                 assert_eq!(topic.len() + payload.len(), bytes, "{workload}, {number}");
-                assert_eq!(topic, topic.to_ascii_lowercase());
             }
             let odd = String::from_utf8(feed.message(96).1.to_vec()).unwrap();
             let value = match workload {
-                Workload::City => ",199",
-                Workload::Taxi => ",99.99",
-                Workload::Grid => ",30.500",
-                Workload::Fit => ",9.9999",
+                Workload::City => "199",
+                Workload::Taxi => "99.99",
+                Workload::Grid => "30.500",
+                Workload::Fit => "9.9999",
             };
-            assert!(odd.contains(value), "{odd}");
+            assert!(odd.split(',').any(|field| field.trim() == value), "{odd}");
         }
     }
 
@@ -216,9 +194,8 @@ mod tests {
     fn several_applications_are_mixed() {
         let feed = Feed::new(&Workload::ALL, 20, 10, 1).unwrap();
         for workload in Workload::ALL {
-            let level = workload.name().to_ascii_lowercase();
             let count = (0..feed.len() as u64)
-                .filter(|number| feed.message(*number).0.starts_with(&level))
+                .filter(|number| feed.message(*number).0.starts_with(workload.level()))
                 .count();
             assert!((100..300).contains(&count), "{workload}: {count} of {}", feed.len());
         }

@@ -1,6 +1,6 @@
 //! The flags of devices, for any program that flattens them.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{num::NonZeroU64, path::PathBuf, sync::Arc, time::Duration};
 
 use clap::Args;
 use tidegate_wire::mqtt::{QoS, Version};
@@ -44,6 +44,9 @@ pub struct SensorArgs {
     /// Which device sends next
     #[arg(long, value_enum, default_value_t)]
     pub arrival: Arrival,
+    /// Of so many messages of each application one has a value that its flow in examples/flows notifies of [default: none]
+    #[arg(long, value_name = "N")]
+    pub odd: Option<NonZeroU64>,
     /// Quality of service
     #[arg(long, value_name = "0|1|2", default_value = "0", value_parser = qos)]
     pub qos: QoS,
@@ -127,6 +130,7 @@ impl SensorArgs {
             seed: self.seed,
             form: self.form,
             arrival: self.arrival,
+            odd: self.odd,
             qos: self.qos,
             inflight: self.inflight,
             connections: self.connections,
@@ -159,10 +163,11 @@ mod tests {
         assert_eq!((usual.workloads.len(), usual.devices, usual.connections), (4, None, 1));
         assert_eq!(usual.devices_of(Workload::Grid), 10_217_500);
         assert!(usual.verify_at.is_none() && usual.check().is_ok());
-        let all = spec("--workload city,FIT --devices 50 --rate 1e5 --form fixed --arrival random --to ws://above").unwrap();
+        let all = spec("--workload city,FIT --devices 50 --rate 1e5 --form fixed --arrival random --odd 97 --to ws://above").unwrap();
         assert_eq!(all.workloads, [Workload::City, Workload::Fit]);
         assert_eq!((all.devices_of(Workload::Fit), all.rate), (50, Some(1e5)));
         assert_eq!((all.form, all.arrival), (Form::Fixed, Arrival::Random));
+        assert_eq!((usual.odd, all.odd), (None, NonZeroU64::new(97)));
         let (above, name) = all.verify_at.unwrap();
         assert_eq!((&*above.host, above.port, &*name), ("above", 8083, "ws://above"));
         assert_eq!(spec("--verify").unwrap().verify_at.unwrap().1, "127.0.0.1:1883");
@@ -180,6 +185,7 @@ mod tests {
             ("--seconds -1", "unexpected argument"),
             ("--seconds NaN", "a time is a number of seconds"),
             ("--devices many", "invalid digit"),
+            ("--odd 0", "zero"),
         ] {
             let error = spec(flags).expect_err(flags);
             assert!(error.contains(expected), "{flags}: {error}");

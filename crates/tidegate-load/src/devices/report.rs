@@ -1,6 +1,6 @@
 //! What devices sent and what of it arrived, as a table, as CSV and as JSON.
 
-use std::fmt;
+use std::{fmt, num::NonZeroU64};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -28,6 +28,8 @@ pub struct SensorReport {
     pub form: &'static str,
     /// Which device came next: turns or random.
     pub arrival: &'static str,
+    /// Of so many messages of each workload one had an odd value; none if no message had.
+    pub odd: Option<NonZeroU64>,
     /// Seed of the generators.
     pub seed: u64,
     /// Connections that devices were spread over.
@@ -136,6 +138,7 @@ impl SensorReport {
                 Arrival::Turns => "turns",
                 Arrival::Random => "random",
             },
+            odd: spec.odd,
             seed: spec.seed,
             connections: spec.connections,
             rate: spec.rate,
@@ -163,7 +166,7 @@ impl SensorReport {
     }
 
     /// The first line of [`SensorReport::csv`]: names of its columns.
-    pub const CSV_HEAD: &str = "target,verified_at,version,qos,form,arrival,seed,connections,rate,seconds,workload,devices,sent,\
+    pub const CSV_HEAD: &str = "target,verified_at,version,qos,form,arrival,odd,seed,connections,rate,seconds,workload,devices,sent,\
         sent_per_second,sent_bytes_per_second,received,lost,duplicated,out_of_order,altered,latency_p50_us,latency_p90_us,\
         latency_p99_us,latency_p999_us,latency_max_us,latency_mean_us,latest_us,acknowledged,refused,generator_cpu_seconds";
 
@@ -180,13 +183,14 @@ impl SensorReport {
                 )
             });
             lines += &format!(
-                "{},{},{},{},{},{},{},{},{},{:.6},{},{},{},{:.1},{:.1},{arrived},{},{},{},{:.6}\n",
+                "{},{},{},{},{},{},{},{},{},{},{:.6},{},{},{},{:.1},{:.1},{arrived},{},{},{},{:.6}\n",
                 self.target,
                 self.verified_at.as_deref().unwrap_or_default(),
                 self.version,
                 self.qos,
                 self.form,
                 self.arrival,
+                self.odd.map(|odd| odd.to_string()).unwrap_or_default(),
                 self.seed,
                 self.connections,
                 self.rate.map(|rate| rate.to_string()).unwrap_or_default(),

@@ -227,7 +227,7 @@ pub(super) fn subscribe(options: &Options, spec: &SensorSpec) -> Result<Client, 
     let client_id = format!("sensors-{}-v", std::process::id());
     let mut client = Client::connect(Options { client_id, ..options.clone() })?;
     let filter = |workload: &crate::sensors::Workload| SubscribeFilter {
-        filter: format!("{workload}/#"),
+        filter: format!("{}/#", workload.level()),
         maximum_qos: spec.qos,
         no_local: false,
         retain_as_published: false,

@@ -52,9 +52,10 @@ fn the_demo_of_sensors_finds_above_what_was_sent_below() {
     let said = String::from_utf8_lossy(&output.stdout);
     let failed = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}{failed}");
-    // Four applications, alarms, nothing else, the archive; and the link was cut in between.
+    // Four applications, what flows found, nothing else, the archive; and the link was cut in between.
     assert_eq!(said.lines().filter(|line| line.starts_with("met ")).count(), 7, "{said}");
     assert!(said.contains("  cut  ") && !said.contains("SHORT"), "{said}");
+    assert!(said.contains("found by city, city-region, taxi, grid, fit,"), "{said}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash as _, Hasher as _},
+    num::NonZeroU64,
     sync::atomic::Ordering::Relaxed,
     thread,
     time::{Duration, Instant},
@@ -18,8 +19,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Board, SensorDemoOptions, Stage, failed};
 
-/// Devices of each application: enough that topics are many, few enough that each sends often.
+/// Devices of each application: enough that topics are many, few enough that each sends often, and as many as the example of CITY knows.
 const DEVICES: u64 = 200;
+/// Messages of an application of which one has a value that its flow notifies of.
+const ODD_EVERY: Option<NonZeroU64> = NonZeroU64::new(97);
 
 /// The messages of a topic: how many, and a hash of all in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,7 +81,7 @@ fn send_one(
     let index = Workload::ALL.iter().position(|one| *one == workload).expect("it is one of them");
     let broken = |error| failed("the devices cannot publish", error);
     let mut client = Client::connect(at).map_err(broken)?;
-    let mut generator = Generator::new(workload, DEVICES, options.seed);
+    let mut generator = Generator::new(workload, DEVICES, options.seed).with_odd(ODD_EVERY);
     let mut topics = Topics::new();
     let (mut topic, mut payload) = (Vec::new(), Vec::new());
     let began = Instant::now();

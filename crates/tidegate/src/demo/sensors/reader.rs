@@ -1,5 +1,5 @@
-//! Who looks: a client at the core node that takes all that arrives, and one at the edge node that takes the alarms of its flows and
-//! reads what the uplink says.
+//! Who looks: a client at the core node that takes all that arrives, and one at the edge node that takes the messages of its
+//! flows and reads what the uplink says.
 
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
@@ -8,20 +8,21 @@ use tidegate_load::{
     client::{Client, ClientError, Options},
     sensors::Workload,
 };
+use tidegate_message::topic_matches;
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
 use super::{Board, Stage, devices::Topics, failed};
 
-/// What arrived, by application, alarms, and what is neither.
+/// What arrived: by application, what flows found, and what is neither.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Received {
     pub(super) topics: [Topics; 4],
-    pub(super) alarms: Topics,
+    pub(super) found: Topics,
     pub(super) others: Topics,
 }
 
-/// What topics of alarms begin with.
-const ALARM: &str = "alarm";
+/// Where flows publish what they find: alarms, and the air of CITY's regions.
+const FOUND: [&str; 2] = ["alarm/#", "city/+/airquality"];
 
 /// How often it is looked whether all is over.
 const LOOK: Duration = Duration::from_millis(200);
@@ -55,35 +56,38 @@ pub(super) fn read(stage: &Stage, board: &Board) -> Result<Received, ApiError> {
     let mut received = Received::default();
     while !board.is_over.load(Relaxed) {
         let Some(message) = client.receive(LOOK).map_err(broken)? else { continue };
-        let application = message.topic.split('/').next().unwrap_or_default();
-        let index = Workload::ALL.iter().position(|one| one.name() == application);
-        match index {
-            Some(index) => {
-                received.topics[index].entry(message.topic).or_default().add(&message.payload);
-                board.received[index].fetch_add(1, Relaxed);
-            }
-            None if application == ALARM => {
-                received.alarms.entry(message.topic).or_default().add(&message.payload);
-                board.alarms.fetch_add(1, Relaxed);
-            }
-            None => received.others.entry(message.topic).or_default().add(&message.payload),
+        if is_found(&message.topic) {
+            received.found.entry(message.topic).or_default().add(&message.payload);
+            board.found.fetch_add(1, Relaxed);
+            continue;
         }
+        let application = message.topic.split('/').next().unwrap_or_default();
+        let index = Workload::ALL.iter().position(|one| one.level() == application);
+        let topics = match index {
+            Some(index) => {
+                board.received[index].fetch_add(1, Relaxed);
+                &mut received.topics[index]
+            }
+            None => &mut received.others,
+        };
+        topics.entry(message.topic).or_default().add(&message.payload);
     }
     Ok(received)
 }
 
-/// Reads what the uplink says of itself until all is over; the alarms that were raised until then.
+/// Reads what the uplink says of itself until all is over; what flows have found until then.
 ///
 /// # Errors
 /// The edge node is not there.
 pub(super) fn watch(stage: &Stage, board: &Board) -> Result<Topics, ApiError> {
-    let filters = ["alarm/#", "$SYS/broker/uplink/+/state"];
+    let [alarms, regions] = FOUND;
+    let filters = [alarms, regions, "$SYS/broker/uplink/+/state"];
     let mut client = subscribed(stage.edge_options(), &filters)?;
-    let mut alarms = Topics::new();
+    let mut found = Topics::new();
     while !board.is_over.load(Relaxed) {
         let Some(message) = client.receive(LOOK).map_err(broken)? else { continue };
-        if message.topic.split('/').next() == Some(ALARM) {
-            alarms.entry(message.topic).or_default().add(&message.payload);
+        if is_found(&message.topic) {
+            found.entry(message.topic).or_default().add(&message.payload);
             board.raised.fetch_add(1, Relaxed);
             continue;
         }
@@ -96,5 +100,9 @@ pub(super) fn watch(stage: &Stage, board: &Board) -> Result<Topics, ApiError> {
         let is_up = said.get("up").and_then(serde_json::Value::as_bool).unwrap_or(false);
         board.is_up.store(is_up, Relaxed);
     }
-    Ok(alarms)
+    Ok(found)
+}
+
+fn is_found(topic: &str) -> bool {
+    FOUND.iter().any(|filter| topic_matches(filter, topic))
 }

@@ -20,6 +20,23 @@ use super::{
 };
 use crate::pki::{self, InitRequest};
 
+/// What decides at the edge: the examples, and what they name.
+const FLOWS: [(&str, &str); 4] = [
+    ("city", include_str!("../../../../../examples/flows/city.toml")),
+    ("taxi", include_str!("../../../../../examples/flows/taxi.toml")),
+    ("grid", include_str!("../../../../../examples/flows/grid.toml")),
+    ("fit", include_str!("../../../../../examples/flows/fit.toml")),
+];
+const MODELS: [(&str, &str); 5] = [
+    (
+        "city-airquality.json",
+        include_str!("../../../../../examples/flows/models/city-airquality.json"),
+    ),
+    ("city-sources.txt", include_str!("../../../../../examples/flows/models/city-sources.txt")),
+    ("taxi-fare.json", include_str!("../../../../../examples/flows/models/taxi-fare.json")),
+    ("taxi-payments.txt", include_str!("../../../../../examples/flows/models/taxi-payments.txt")),
+    ("fit-ecg.json", include_str!("../../../../../examples/flows/models/fit-ecg.json")),
+];
 /// For a node to listen.
 const START_MAX: Duration = Duration::from_secs(30);
 /// For a node to end, with its archive whole.
@@ -44,7 +61,16 @@ impl Stage {
                 .caused_by(crate::error_chain(&error))
         })?;
         let written = |error| storage("the configuration cannot be written", error);
-        fs::write(folder.join("flows.toml"), include_str!("flows.toml")).map_err(written)?;
+        let models = folder.join("flows/models");
+        fs::create_dir_all(&models).map_err(written)?;
+        for (name, text) in MODELS {
+            fs::write(models.join(name), text).map_err(written)?;
+        }
+        let mut flows = String::new();
+        for (name, text) in FLOWS {
+            fs::write(folder.join(format!("flows/{name}.toml")), text).map_err(written)?;
+            flows += &format!("[flow.{name}]\nfile = \"flows/{name}.toml\"\n\n");
+        }
         let (mqtt, link) = match lab {
             Some(_) => ([1883, 1883].map(loopback), "10.79.1.2:7443".parse().expect("an address")),
             None => ([free()?, free()?], free()?),
@@ -52,8 +78,7 @@ impl Stage {
         let archive = folder.join("archive");
         fs::create_dir(&archive).map_err(written)?;
         let edge = format!(
-            "[flow.demo]\nfile = \"flows.toml\"\n\n\
-             [uplink.core]\nto = \"{link}\"\ntopics = \"#\"\ncritical = \"alarm/#\"\nnames = false\n\
+            "{flows}[uplink.core]\nto = \"{link}\"\ntopics = \"#\"\ncritical = \"alarm/#\"\nnames = false\n\
              transport = \"quic\"\nreconnect_backoff_max = \"1s\"\n\n[link]\nlisten = \"127.0.0.1:{}\"\n",
             free()?.port(),
         );
@@ -124,7 +149,7 @@ impl Stage {
         last.join(" / ")
     }
 
-    /// Ends the nodes and looks whether the archive has each message that was sent and each alarm that was raised, and no other.
+    /// Ends the nodes and looks whether the archive has each message that was sent and each that flows found, and no other.
     pub(super) fn archive(
         &mut self,
         sent: &Sent,
