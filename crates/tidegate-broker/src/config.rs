@@ -83,7 +83,8 @@ pub struct SessionConfig {
     /// behind it are then not taken either, and whoever sends all of them again keeps their order. Default false.
     pub ends_at_refusal: bool,
     /// Whether a PUBACK stands for all messages of QoS 1 before the one that it names as well, and its reason for the worst of
-    /// theirs; where one was not allowed, its reason string, in MQTT 5, is the topic of the first. Only for parts of this process that ask for it, and with `ends_at_refusal`. Default false.
+    /// theirs; where one was not allowed, its reason string, in MQTT 5, is the topic of the first. Only for parts of this process
+    /// that ask for it, and with `ends_at_refusal`. Default false.
     pub acknowledges_through: bool,
     /// Whether messages are handed out as they are held ([`Broker::take_deliveries`](crate::Broker::take_deliveries)) and not sent
     /// in packets, so that no Maximum Packet Size holds for them, and may be acknowledged many at a time

@@ -168,7 +168,7 @@ impl Message {
 }
 
 /// Message Expiry Interval that is left, in whole seconds, rounded up (MQTT 5, 3.3.2.3.3).
-pub(crate) fn seconds_left(expires: Option<Instant>, now: Instant) -> Option<u32> {
+pub fn seconds_left(expires: Option<Instant>, now: Instant) -> Option<u32> {
     let left = expires?.since(now);
     let seconds = left.as_secs() + u64::from(left > Duration::from_secs(left.as_secs()));
     Some(u32::try_from(seconds).unwrap_or(u32::MAX))

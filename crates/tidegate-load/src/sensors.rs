@@ -1,8 +1,8 @@
 //! Messages of sensors as four published applications send them, made up: CITY, TAXI, GRID and FIT of RIoTBench.
 //!
-//! The `n`th message follows from workload, devices, seed, form, arrival and odd values alone. How often and how far fields change is modelled on
-//! RIoTBench's sample rows (CITY, TAXI, FIT) and on half-hourly meters (GRID); TAXI is a meter that reports every 15 seconds, whether
-//! hired or idle. Topics, sizes and numbers of devices are those of Oliveira and Gavrilovska, "In-Network Compression for Accelerating
+//! The `n`th message follows from workload, devices, seed, form, arrival and odd values alone. How often and how far fields change is
+//! modelled on RIoTBench's sample rows (CITY, TAXI, FIT) and on half-hourly meters (GRID); TAXI is a meter that reports every 15 seconds,
+//! whether hired or idle. Topics, sizes and numbers of devices are those of Oliveira and Gavrilovska, "In-Network Compression for Accelerating
 //! IoT Analytics at Scale", table I.
 //!
 //! | workload | devices | topic | payload (CSV) | one message each |

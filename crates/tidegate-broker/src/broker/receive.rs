@@ -194,13 +194,19 @@ impl Broker {
 
     fn received_packet(&mut self, now: Instant, key: Key, packet: Packet<'_>) -> Result<(), Fault> {
         match packet {
-            Packet::Puback(ack) => self.ended(now, key, &ack, Awaits::Puback),
+            Packet::Puback(ack) => {
+                self.ended(now, key, &ack, Awaits::Puback);
+                Ok(())
+            }
             Packet::Pubrec(ack) => self.accepted(now, key, &ack),
             Packet::Pubrel(ack) => {
                 self.released(key, &ack);
                 Ok(())
             }
-            Packet::Pubcomp(ack) => self.ended(now, key, &ack, Awaits::Pubcomp),
+            Packet::Pubcomp(ack) => {
+                self.ended(now, key, &ack, Awaits::Pubcomp);
+                Ok(())
+            }
             Packet::Subscribe(packet) => self.subscribe(now, key, packet),
             Packet::Unsubscribe(packet) => self.unsubscribe(key, packet),
             Packet::Pingreq => {
@@ -231,22 +237,19 @@ impl Broker {
                 return;
             };
             connection.last_heard = now;
-            let ack = Ack::new(*id, ReasonCode::SUCCESS);
-            if let Err(fault) = self.ended(now, key, &ack, Awaits::Puback) {
-                return self.end_by(key, &fault);
-            }
+            self.ended(now, key, &Ack::new(*id, ReasonCode::SUCCESS), Awaits::Puback);
         }
     }
 
     /// PUBACK and PUBCOMP: the exchange has ended.
-    fn ended(&mut self, now: Instant, key: Key, ack: &Ack, awaits: Awaits) -> Result<(), Fault> {
+    fn ended(&mut self, now: Instant, key: Key, ack: &Ack, awaits: Awaits) {
         let connection = self.connections.get_mut(key).expect("it is being received from");
         let session = connection.session.expect("checked before");
         let session = self.sessions.get_mut(session).expect("a connection's session is there");
         let Some(kept) = session.inflight.end(ack.packet_id, awaits) else {
             // Nothing is to be done about it; the specification names no answer to either.
             tracing::debug!(client = %session.client_id, id = ack.packet_id, "acknowledges what is not in flight");
-            return Ok(());
+            return;
         };
         if let Some(keeper) = &mut self.keeper
             && session.number > 0
@@ -284,7 +287,6 @@ impl Broker {
             self.wake_at(key, at.max(now));
         }
         self.end_drained(key);
-        Ok(())
     }
 
     /// Ends a connection of whose messages one was not accepted, once nothing waits for it or half of the memory is free.
@@ -303,7 +305,8 @@ impl Broker {
         let connection = self.connections.get_mut(key).expect("it is being received from");
         let session = connection.session.expect("checked before");
         if ack.reason.is_failure() {
-            return self.ended(now, key, ack, Awaits::Pubrec); // MQTT-4.4.0-2
+            self.ended(now, key, ack, Awaits::Pubrec); // MQTT-4.4.0-2
+            return Ok(());
         }
         let session = self.sessions.get_mut(session).expect("a connection's session is there");
         let found = session.inflight.release(ack.packet_id);

@@ -328,6 +328,14 @@ pub(crate) fn numbered_node(config: &Config) -> Result<String, ApiError> {
     Ok(format!("{}-{number}", config.node.name.as_str()))
 }
 
+/// A host, without the brackets of an IPv6 address, and a port from `HOST:PORT`.
+pub(crate) fn host_and_port(text: &str) -> Option<(&str, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let port = port.parse().ok().filter(|port| *port > 0)?;
+    (!host.is_empty()).then_some((host, port))
+}
+
 fn bridge(
     name: &str,
     section: &MqttBridgeSection,
@@ -340,13 +348,8 @@ fn bridge(
     let wrong = |key: &str, bound: &str| {
         ApiError::new(Code::CONFIG_INVALID, format!("{} must be {bound}", key_of(key)))
     };
-    let remote = section.remote.rsplit_once(':').and_then(|(host, port)| {
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let port: u16 = port.parse().ok()?;
-        (!host.is_empty() && port > 0).then(|| (host.to_owned(), port))
-    });
-    let (host, port) =
-        remote.ok_or_else(|| wrong("remote", "a host and a port, such as mqtt.example:8883"))?;
+    let (host, port) = host_and_port(&section.remote)
+        .ok_or_else(|| wrong("remote", "a host and a port, such as mqtt.example:8883"))?;
     // What was meant to protect the password must not be left out without a word.
     for (key, is_set) in [
         ("ca", section.ca.is_some()),
@@ -398,7 +401,7 @@ fn bridge(
         name: name.to_owned(),
         node: node.to_owned(),
         client_id,
-        host,
+        host: host.to_owned(),
         port,
         version: section.version,
         bridge_aware: section.bridge_aware,

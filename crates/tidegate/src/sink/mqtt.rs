@@ -29,6 +29,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::BytesMut;
 use rustls::ClientConfig;
+use tidegate_broker::message::seconds_left;
 use tidegate_message::Secret;
 use tidegate_wire::mqtt::{
     Connect, ConnectProperties, FixedHeader, PACKET_BYTES_MAX, Packet, PacketId, PublishHead,
@@ -396,8 +397,8 @@ impl Connection {
         if !may_go {
             return progress.settle(place, None);
         }
-        let left = expires.map(|at| at.since(clock::now()));
-        if left == Some(Duration::ZERO) {
+        let now = clock::now();
+        if expires.is_some_and(|at| at <= now) {
             // Nobody there would be sent it.
             return progress.settle(place, None);
         }
@@ -410,7 +411,7 @@ impl Connection {
             topic,
             packet_id: Some(id),
             topic_alias: None,
-            message_expiry: left.map(|left| u32::try_from(left.as_secs() + 1).unwrap_or(u32::MAX)),
+            message_expiry: seconds_left(*expires, now),
             subscription_ids: &[],
             forwarded: &forwarded,
             payload_bytes: payload.len(),

@@ -248,12 +248,9 @@ fn mqtt(
         "mqtts" => true,
         _ => return Err(wrong_url()),
     };
-    let (host, port) = remote.rsplit_once(':').ok_or_else(wrong_url)?;
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let port = port.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(wrong_url)?;
-    if host.is_empty() || host.contains(['@', '/']) {
-        return Err(wrong_url());
-    }
+    let (host, port) = crate::mqtt::host_and_port(remote)
+        .filter(|(host, _)| !host.contains(['@', '/']))
+        .ok_or_else(wrong_url)?;
     let password = password(section)?;
     if password.is_some() && section.username.is_none() {
         return Err(wrong("password_file needs a username beside it"));
