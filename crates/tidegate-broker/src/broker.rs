@@ -10,6 +10,7 @@ mod promise;
 mod publish;
 mod receive;
 mod restore;
+mod runs;
 mod spill;
 mod subscribe;
 mod sys;
@@ -28,6 +29,7 @@ pub use self::{
     connect::{ConnectRequest, Refused},
     publish::Publication,
     receive::CONTROL_BYTES_MAX,
+    runs::Acknowledged,
     transmit::WRITE_BYTES_MAX,
 };
 use crate::{
@@ -568,9 +570,8 @@ impl Broker {
     /// Where messages of `topic` go: as remembered, if nothing changed.
     fn route(&mut self, topic: &str) -> Arc<Route> {
         let generation = self.shared.generation();
-        let slot = slot(topic.as_bytes());
-        let known = self.routes[slot].as_ref().map(|known| &known.route);
-        let known = known.filter(|route| *route.topic == *topic);
+        let place = self.place(topic.as_bytes());
+        let known = place.and_then(|place| self.routes[place].as_ref()).map(|known| &known.route);
         if let Some(route) = known
             && route.generation == generation
         {
@@ -580,17 +581,31 @@ impl Broker {
         let shared = &self.shared;
         let route = shared.routes().route(&topic, shared.shards(), generation, &shared.topics());
         let route = Arc::new(route);
-        self.routes[slot] = Some(Remembered { route: route.clone(), decided: None });
+        let remembered = Some(Remembered { route: route.clone(), decided: None });
+        let first = slot(topic.as_bytes());
+        match place {
+            Some(place) => self.routes[place] = remembered,
+            // The one that was there before goes beside it.
+            None => self.routes[first ^ 1] = std::mem::replace(&mut self.routes[first], remembered),
+        }
         route
+    }
+
+    /// Where the route of a topic is remembered, if it is.
+    #[inline]
+    fn place(&self, topic: &[u8]) -> Option<usize> {
+        let first = slot(topic);
+        [first, first ^ 1].into_iter().find(|place| {
+            let known = self.routes[*place].as_ref();
+            known.is_some_and(|known| known.route.topic.as_bytes() == topic)
+        })
     }
 
     /// What was decided when `connection` published to `topic` before, if nobody else did since and nothing changed.
     fn decided(&self, connection: Key, topic: &[u8]) -> Option<(&Arc<Route>, bool)> {
-        let Remembered { route, decided } = self.routes[slot(topic)].as_ref()?;
+        let Remembered { route, decided } = self.routes[self.place(topic)?].as_ref()?;
         let (by, allowed) = (*decided)?;
-        let holds = by == connection
-            && route.topic.as_bytes() == topic
-            && route.generation == self.shared.generation();
+        let holds = by == connection && route.generation == self.shared.generation();
         holds.then_some((route, allowed))
     }
 
@@ -613,7 +628,8 @@ impl Broker {
 
     /// `connection` may publish where `route` leads, or not.
     fn note_decision(&mut self, connection: Key, route: &Arc<Route>, allowed: bool) {
-        let known = self.routes[slot(route.topic.as_bytes())].as_mut();
+        let place = self.place(route.topic.as_bytes());
+        let known = place.and_then(|place| self.routes[place].as_mut());
         if let Some(known) = known.filter(|known| Arc::ptr_eq(&known.route, route)) {
             known.decided = Some((connection, allowed));
         }
@@ -638,7 +654,7 @@ fn mark_dirty(key: Key, connection: &mut Connection, dirty: &mut VecDeque<Key>) 
     }
 }
 
-/// Where a topic's route is remembered. Topics that collide only cost a lookup each.
+/// Where a topic's route is remembered, or beside that: three topics that collide cost a lookup each.
 fn slot(topic: &[u8]) -> usize {
     const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut words = topic.chunks_exact(8);

@@ -8,7 +8,8 @@ use std::sync::{
 /// A hard bound on bytes, shared by all shards of a node.
 ///
 /// Always true: the sum of all live [`Charge`]s is at most the limit, or what a restart brought back if that is more. Beyond it goes
-/// only what the disk calls for: a place for each message there, and one message for each subscriber whose messages come back.
+/// only what the disk calls for: a place for each message there, and one message for each subscriber whose messages come back; and, for
+/// the time that somebody still has some of a bundle, what was in flight of it when a connection ended.
 #[derive(Clone, Debug)]
 pub struct Budget {
     state: Arc<State>,

@@ -7,7 +7,7 @@ use std::{
 
 use tidegate_wire::mqtt::{PacketId, QoS};
 
-use crate::queue::Queued;
+use crate::{broker::Publication, bundle::Run, queue::Queued};
 
 /// What a message in flight waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +19,28 @@ pub(crate) enum Awaits {
 
 #[derive(Debug)]
 pub(crate) struct Entry {
+    /// Of the first message, if it is a run.
     pub(crate) id: PacketId,
     pub(crate) awaits: Awaits,
     /// The message, where it must be sent again to the next connection.
     pub(crate) kept: Option<Box<Queued>>,
+    /// Messages under consecutive identifiers, instead of one: they are kept as one, and as long as a connection lasts.
+    run: Option<Box<Run>>,
     bytes: u64,
     is_large: bool,
+}
+
+impl Entry {
+    /// Messages that it stands for.
+    fn len(&self) -> usize {
+        self.run.as_ref().map_or(1, |run| run.len())
+    }
+
+    /// Bytes of messages that are kept for another try.
+    fn kept_bytes(&self) -> u64 {
+        let one = self.kept.as_ref().map_or(0, |queued| queued.message.charged());
+        one + self.run.as_ref().map_or(0, |run| run.charged())
+    }
 }
 
 /// The exchanges, in the order in which they began.
@@ -42,7 +58,7 @@ pub(crate) struct Inflight {
 impl Inflight {
     /// Exchanges that have not ended.
     pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.iter().map(Entry::len).sum()
     }
 
     /// Payload bytes that are on their way.
@@ -69,22 +85,54 @@ impl Inflight {
         kept: Option<Box<Queued>>,
     ) -> PacketId {
         let id = self.next_id();
-        let bytes = bytes as u64;
-        self.bytes += bytes;
-        self.kept_bytes += kept.as_ref().map_or(0, |queued| queued.message.charged());
-        self.large += usize::from(is_large);
         let awaits = if qos == QoS::AtLeastOnce { Awaits::Puback } else { Awaits::Pubrec };
-        self.entries.push_back(Entry { id, awaits, kept, bytes, is_large });
+        self.push(id, awaits, bytes as u64, is_large, kept);
         id
+    }
+
+    fn push(
+        &mut self,
+        id: PacketId,
+        awaits: Awaits,
+        bytes: u64,
+        is_large: bool,
+        kept: Option<Box<Queued>>,
+    ) {
+        let entry = Entry { id, awaits, kept, run: None, bytes, is_large };
+        self.bytes += bytes;
+        self.kept_bytes += entry.kept_bytes();
+        self.large += usize::from(is_large);
+        self.entries.push_back(entry);
+    }
+
+    /// Begins exchanges of QoS 1 for the first messages of a run, as many as there are consecutive identifiers for; gives those that
+    /// it did not begin.
+    pub(crate) fn begin_run(&mut self, run: &mut Run) -> Option<Run> {
+        let first = self.next_id();
+        let ahead = self.free_ahead.min(u16::MAX - first.get());
+        let more = ahead.min(u16::try_from(run.len() - 1).unwrap_or(u16::MAX));
+        self.last_id += more;
+        self.free_ahead -= more;
+        let rest = run.split_off(usize::from(more) + 1);
+        run.begin(first);
+        self.push_run(self.entries.len(), run.clone());
+        rest
+    }
+
+    fn push_run(&mut self, at: usize, run: Run) {
+        let bytes = run.payload_bytes();
+        self.bytes += bytes;
+        self.kept_bytes += run.charged();
+        let id = run.first_id().expect("it was begun");
+        let (awaits, run) = (Awaits::Puback, Some(Box::new(run)));
+        self.entries.insert(at, Entry { id, awaits, kept: None, run, bytes, is_large: false });
     }
 
     /// Goes on with an exchange of an earlier process: with its message, or accepted already.
     pub(crate) fn restore(&mut self, id: PacketId, kept: Option<Box<Queued>>) {
         let awaits = if kept.is_some() { Awaits::Pubrec } else { Awaits::Pubcomp };
         let bytes = kept.as_ref().map_or(0, |queued| queued.payload_bytes() as u64);
-        self.bytes += bytes;
-        self.kept_bytes += kept.as_ref().map_or(0, |queued| queued.message.charged());
-        self.entries.push_back(Entry { id, awaits, kept, bytes, is_large: false });
+        self.push(id, awaits, bytes, false, kept);
         self.free_ahead = 0;
     }
 
@@ -97,24 +145,25 @@ impl Inflight {
             }
         };
         let bytes = kept.payload_bytes() as u64;
-        self.bytes += bytes;
-        self.kept_bytes += kept.message.charged();
-        let (awaits, kept) = (Awaits::Puback, Some(kept));
-        self.entries.push_back(Entry { id, awaits, kept, bytes, is_large: false });
+        self.push(id, Awaits::Puback, bytes, false, Some(kept));
     }
 
     fn next_id(&mut self) -> PacketId {
         loop {
             while self.free_ahead == 0 {
                 // How far ahead the nearest identifier in use lies: those before it stay free until they are given.
-                let last = self.last_id;
-                let ahead = self
-                    .entries
-                    .iter()
-                    .map(|entry| entry.id.get().wrapping_sub(last).wrapping_sub(1));
-                self.free_ahead = ahead.min().unwrap_or(u16::MAX);
-                if self.free_ahead == 0 {
-                    self.last_id = last.wrapping_add(1);
+                let next = self.last_id.wrapping_add(1);
+                self.free_ahead = u16::MAX;
+                for entry in &self.entries {
+                    let len = entry.len() as u16;
+                    let passed = next.wrapping_sub(entry.id.get());
+                    if passed < len {
+                        // In use, with those of its run that follow it.
+                        self.free_ahead = 0;
+                        self.last_id = next.wrapping_add(len - passed - 1);
+                        break;
+                    }
+                    self.free_ahead = self.free_ahead.min(passed.wrapping_neg());
                 }
             }
             self.last_id = self.last_id.wrapping_add(1);
@@ -129,9 +178,51 @@ impl Inflight {
         self.entries.iter().position(|entry| entry.id == id && entry.awaits == awaits)
     }
 
+    /// Ends the exchanges from `first` on that are of one run, at most `most`; how many they are.
+    pub(crate) fn end_run(&mut self, first: PacketId, most: u16) -> u16 {
+        let passed = |entry: &Entry| first.get().wrapping_sub(entry.id.get());
+        let is_in = |entry: &Entry| entry.run.is_some() && usize::from(passed(entry)) < entry.len();
+        let Some(at) = self.entries.iter().position(is_in) else { return 0 };
+        let entry = self.entries.remove(at).expect("found");
+        self.forget(&entry);
+        let start = usize::from(passed(&entry));
+        let run = *entry.run.expect("looked at above");
+        let end = run.len().min(start + usize::from(most));
+        // What is left lies before and behind.
+        for part in [run.part(end..run.len()), run.part(0..start)] {
+            if !part.is_empty() {
+                self.push_run(at, part);
+            }
+        }
+        (end - start) as u16
+    }
+
+    /// Has the messages of runs kept one by one, as `keep` does it: a connection that comes is sent them so.
+    pub(crate) fn part_runs(&mut self, mut keep: impl FnMut(&Publication<'_>, &Run) -> Queued) {
+        if self.entries.iter().all(|entry| entry.run.is_none()) {
+            return;
+        }
+        for entry in std::mem::take(&mut self.entries) {
+            let Some(run) = &entry.run else {
+                self.entries.push_back(entry);
+                continue;
+            };
+            self.forget(&entry);
+            for (publication, id) in run.publications().zip(entry.id.get()..) {
+                let id = PacketId::new(id).expect("a run ends with the identifiers");
+                let kept = Some(Box::new(keep(&publication, run)));
+                self.push(id, Awaits::Puback, publication.payload.len() as u64, false, kept);
+            }
+        }
+    }
+
     /// Ends an exchange that awaited this, and gives the message that was kept for it; nothing if there is no such exchange.
     pub(crate) fn end(&mut self, id: PacketId, awaits: Awaits) -> Option<Option<Box<Queued>>> {
-        let at = self.position(id, awaits)?;
+        let Some(at) = self.position(id, awaits).filter(|at| self.entries[*at].run.is_none())
+        else {
+            let is_of_run = awaits == Awaits::Puback && self.end_run(id, 1) == 1;
+            return is_of_run.then_some(None);
+        };
         let entry = self.entries.remove(at).expect("found");
         self.forget(&entry);
         Some(entry.kept)
@@ -139,7 +230,7 @@ impl Inflight {
 
     fn forget(&mut self, entry: &Entry) {
         self.bytes -= entry.bytes;
-        self.kept_bytes -= entry.kept.as_ref().map_or(0, |queued| queued.message.charged());
+        self.kept_bytes -= entry.kept_bytes();
         self.large -= usize::from(entry.is_large);
     }
 

@@ -18,6 +18,7 @@
 pub mod admission;
 mod broker;
 pub mod budget;
+mod bundle;
 pub mod config;
 mod connection;
 mod givers;
@@ -43,12 +44,13 @@ mod waits;
 
 pub use admission::{Admission, Batch, Draft, Verdict};
 pub use broker::{
-    AuthAnswer, Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Output, Peer, PeerOrigin,
-    Publication, Refused, SessionReport, Statistics, WRITE_BYTES_MAX,
+    Acknowledged, AuthAnswer, Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Output,
+    Peer, PeerOrigin, Publication, Refused, SessionReport, Statistics, WRITE_BYTES_MAX,
 };
 pub use budget::{Budget, PartialCharge};
+pub use bundle::{Bundle, BundleReader, Empties, Run, RunMessage};
 pub use config::{BrokerConfig, Overflow, SessionConfig, TopicConfig};
 pub use message::{Body, Incoming, Message};
-pub use outbox::{Delivery, SLICES_MAX};
+pub use outbox::{Delivery, Handed, SLICES_MAX};
 pub use session::{Dropped, SessionKey};
 pub use shared::Shared;

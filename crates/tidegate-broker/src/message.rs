@@ -93,7 +93,7 @@ impl Body<'_> {
 impl Incoming<'_> {
     /// Bytes that holding it takes from the budget.
     pub fn charge_bytes(&self) -> u64 {
-        charge_bytes(self.topic, self.payload.len(), self.forwarded.len(), self.retain)
+        charge_bytes(self.topic.len(), self.payload.len(), self.forwarded.len(), self.retain)
     }
 
     /// Holds it; `None` if the budget has no room.
@@ -128,11 +128,11 @@ impl Incoming<'_> {
     }
 }
 
-/// Bytes that a message of that topic, with such a payload and properties, takes from the budget.
-pub fn charge_bytes(topic: &str, payload: usize, forwarded: usize, retain: bool) -> u64 {
-    let once = (topic.len() + payload + forwarded) as u64 + MESSAGE_OVERHEAD_BYTES;
+/// Bytes that a message takes from the budget whose topic, payload and properties have so many.
+pub fn charge_bytes(topic: usize, payload: usize, forwarded: usize, retain: bool) -> u64 {
+    let once = (topic + payload + forwarded) as u64 + MESSAGE_OVERHEAD_BYTES;
     // A retained one has its topic in the index of topics as well.
-    once + if retain { topic.len() as u64 + RETAINED_OVERHEAD_BYTES } else { 0 }
+    once + if retain { topic as u64 + RETAINED_OVERHEAD_BYTES } else { 0 }
 }
 
 impl Message {

@@ -11,7 +11,7 @@ use std::{io::IoSlice, sync::Arc};
 
 use tidegate_wire::mqtt::{PacketId, QoS};
 
-use crate::message::Message;
+use crate::{bundle::Run, message::Message};
 
 /// Buffers that are used again; a connection holds one only while something waits in it.
 #[derive(Debug, Default)]
@@ -62,10 +62,29 @@ pub(crate) struct Outbox {
     /// Bytes that ever left.
     written: u64,
     /// Messages that go out as they are, and their bytes; none where all go in packets.
-    handed: Option<Vec<Delivery>>,
+    handed: Option<Vec<Handed>>,
     handed_bytes: usize,
     /// Whether no more of them are taken for now.
     is_held_up: bool,
+}
+
+/// What is handed out to a part of this process.
+#[derive(Clone, Debug)]
+pub enum Handed {
+    /// A message.
+    One(Delivery),
+    /// Messages of one bundle, for the first time.
+    Run(Run),
+}
+
+impl Handed {
+    /// Bytes of topics, properties and payloads.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::One(delivery) => delivery.bytes(),
+            Self::Run(run) => run.bytes(),
+        }
+    }
 }
 
 /// A message as it is handed out to a part of this process.
@@ -121,14 +140,14 @@ impl Outbox {
         self.is_held_up = is_held_up;
     }
 
-    /// Appends a message, where they go out as they are.
-    pub(crate) fn hand(&mut self, delivery: Delivery) {
-        self.handed_bytes += delivery.bytes();
-        self.handed.get_or_insert_default().push(delivery);
+    /// Appends messages, where they go out as they are.
+    pub(crate) fn hand(&mut self, handed: Handed) {
+        self.handed_bytes += handed.bytes();
+        self.handed.get_or_insert_default().push(handed);
     }
 
     /// Moves what was appended so behind `out`.
-    pub(crate) fn take_handed(&mut self, out: &mut Vec<Delivery>) {
+    pub(crate) fn take_handed(&mut self, out: &mut Vec<Handed>) {
         self.handed_bytes = 0;
         self.handed.iter_mut().for_each(|handed| out.append(handed));
     }

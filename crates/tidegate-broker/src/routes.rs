@@ -58,6 +58,8 @@ pub(crate) struct Route {
     targets: Box<[Box<[Target]>]>,
     groups: Box<[Turns]>,
     is_written: bool,
+    /// Whether there is one subscriber and no more.
+    is_sole: bool,
     pub(crate) overflow: Option<Overflow>,
     pub(crate) large_bytes: Option<u32>,
 }
@@ -201,6 +203,7 @@ impl Routes {
         let is_written = plain.chain(members).any(|target| target.is_written);
         Route {
             is_written,
+            is_sole: groups.is_empty() && targets.iter().flatten().count() == 1,
             topic: topic.clone(),
             generation,
             targets: targets.into_iter().map(Vec::into_boxed_slice).collect(),
@@ -216,6 +219,12 @@ impl Route {
     #[inline]
     pub(crate) fn on(&self, shard: usize) -> &[Target] {
         &self.targets[shard]
+    }
+
+    /// The only subscriber there is, if it is on that shard and by no shared subscription.
+    #[inline]
+    pub(crate) fn sole(&self, shard: usize) -> Option<&Target> {
+        self.targets[shard].first().filter(|_| self.is_sole)
     }
 
     /// Whether some subscriber on that shard, shared subscriptions aside, is of a session that is written down.
@@ -302,6 +311,11 @@ impl Target {
     /// Whether rules are known not to let it have messages of the topic.
     pub(crate) fn is_denied(&self) -> bool {
         self.allowed.load(Ordering::Relaxed) == DENIED
+    }
+
+    /// Whether rules are known to let it have messages of the topic.
+    pub(crate) fn is_known_allowed(&self) -> bool {
+        self.allowed.load(Ordering::Relaxed) == ALLOWED
     }
 
     /// Whether rules let it have messages of the topic; `decide` is asked once for each route.

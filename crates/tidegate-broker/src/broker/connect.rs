@@ -7,7 +7,7 @@ use tidegate_wire::mqtt::{
     Connack, ConnackProperties, Connect, Disconnect, PACKET_BYTES_MAX, Packet, ReasonCode, Version,
 };
 
-use super::{Broker, ConnectionKey, Output, mark_dirty};
+use super::{Broker, ConnectionKey, Output, mark_dirty, runs};
 use crate::{
     admission::{Draft, Verdict},
     config::SessionConfig,
@@ -333,6 +333,7 @@ impl Broker {
             self.end_session(now, session_key);
             return;
         }
+        runs::part(session, self.shared.budget());
         session.inflight.keep_resendable();
         if let Some(expiry) = session.expiry {
             let at = now + expiry;

@@ -12,7 +12,7 @@ use crate::{
     connection::Connection,
     journal::{RetainedAs, Sent, Waiting},
     message::{Body, Incoming, Message, seconds_left},
-    outbox::{Delivery, FIRST_BYTES},
+    outbox::{Delivery, FIRST_BYTES, Handed},
     queue::{Held, Ids, Queued},
     retained::Kept,
     routes::{Route, Target},
@@ -52,7 +52,7 @@ enum Retained {
 }
 
 /// Small packets that wait in an output at most, while the kernel takes bytes.
-const OUTBOX_BYTES: usize = 64 << 10;
+pub(super) const OUTBOX_BYTES: usize = 64 << 10;
 /// Sessions that are asked to give memory back for one message.
 const RECLAIMS_MAX: usize = 8;
 
@@ -495,7 +495,8 @@ impl Broker {
                 packet_id = Some(session.inflight.begin(qos, message.payload.len(), false, kept));
             }
             let message = held.clone();
-            connection.outbox.hand(Delivery { message, qos, packet_id, is_repeated: false });
+            let delivery = Delivery { message, qos, packet_id, is_repeated: false };
+            connection.outbox.hand(Handed::One(delivery));
         } else if is_same
             && encoded.of == Some(of)
             && self.scratch.len() <= connection.packet_bytes_max as usize
@@ -719,14 +720,18 @@ pub(super) fn may_begin(
     bytes: usize,
     is_large: bool,
 ) -> bool {
-    let bytes_max = connection.inflight_bytes_max;
     let places = connection.receive_maximum;
     let inflight = &session.inflight;
-    let link = &connection.link;
-    let path = link.delivery_rate.saturating_mul(link.rtt.as_micros() as u64) / 500_000;
     connection.unacknowledged < places
         && (!is_large || inflight.large() < usize::from(places / 2).max(1))
-        && (inflight.bytes() == 0 || inflight.bytes() + bytes as u64 <= bytes_max.max(path))
+        && (inflight.bytes() == 0 || inflight.bytes() + bytes as u64 <= inflight_window(connection))
+}
+
+/// Bytes of QoS 1 and 2 messages that may be in flight: those of its own window, or what its path holds.
+pub(super) fn inflight_window(connection: &Connection) -> u64 {
+    let link = &connection.link;
+    let path = link.delivery_rate.saturating_mul(link.rtt.as_micros() as u64) / 500_000;
+    connection.inflight_bytes_max.max(path)
 }
 
 /// A message as one subscriber is sent it.

@@ -56,6 +56,24 @@ pub struct Publication<'a> {
     pub id: PacketId,
 }
 
+impl Publication<'_> {
+    /// In the place of one.
+    pub const NONE: Self = Self {
+        topic: &[],
+        payload: &[],
+        forwarded: &[],
+        qos: QoS::AtMostOnce,
+        retain: false,
+        message_expiry: None,
+        id: PacketId::MIN,
+    };
+
+    /// Bytes of its topic, properties and payload.
+    pub(crate) fn bytes(&self) -> usize {
+        self.topic.len() + self.forwarded.len() + self.payload.len()
+    }
+}
+
 /// A message of a client and what it is owed for it.
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -615,7 +633,11 @@ impl Broker {
 
     /// Where messages of `topic` go; none if the publisher may not send there.
     #[inline]
-    fn allowed_route(&mut self, key: Key, topic: &str) -> Result<Option<Arc<Route>>, Fault> {
+    pub(super) fn allowed_route(
+        &mut self,
+        key: Key,
+        topic: &str,
+    ) -> Result<Option<Arc<Route>>, Fault> {
         if let Some((route, allowed)) = self.decided(key, topic.as_bytes()) {
             return Ok(allowed.then(|| route.clone()));
         }

@@ -156,7 +156,7 @@ impl Broker {
         self.check_topic(key, &topic)?;
         let mut forwarded = Vec::new();
         publish.properties.forwarded(&mut forwarded);
-        let bytes = charge_bytes(&topic, payload_bytes, forwarded.len(), publish.retain);
+        let bytes = charge_bytes(topic.len(), payload_bytes, forwarded.len(), publish.retain);
         let charge = self.charge_partial(bytes);
         if charge.is_none() {
             forwarded = Vec::new(); // The message is read and forgotten.
@@ -227,22 +227,8 @@ impl Broker {
         }
     }
 
-    /// The client that is [handed](crate::SessionConfig::hands_out) deliveries as they are needs these no more, as if a PUBACK had
-    /// come for each.
-    pub fn acknowledge_deliveries(&mut self, now: Instant, key: ConnectionKey, ids: &[PacketId]) {
-        for id in ids {
-            let connection = self.connections.get_mut(key);
-            let Some(connection) = connection.filter(|c| !c.is_closing && c.session.is_some())
-            else {
-                return;
-            };
-            connection.last_heard = now;
-            self.ended(now, key, &Ack::new(*id, ReasonCode::SUCCESS), Awaits::Puback);
-        }
-    }
-
     /// PUBACK and PUBCOMP: the exchange has ended.
-    fn ended(&mut self, now: Instant, key: Key, ack: &Ack, awaits: Awaits) {
+    pub(super) fn ended(&mut self, now: Instant, key: Key, ack: &Ack, awaits: Awaits) {
         let connection = self.connections.get_mut(key).expect("it is being received from");
         let session = connection.session.expect("checked before");
         let session = self.sessions.get_mut(session).expect("a connection's session is there");

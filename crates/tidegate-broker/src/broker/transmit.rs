@@ -17,7 +17,7 @@ use crate::{
     connection::{Connection, Query, Resend},
     inflight::Awaits,
     message::Body,
-    outbox::{Delivery, SLICES_MAX},
+    outbox::{Delivery, Handed, SLICES_MAX},
     queue::{Held, Ids, Queued},
     retained::Kept,
     schedule::{Backlog, Class, LinkState, Next, Policy, Waiting},
@@ -92,7 +92,7 @@ impl Broker {
 
     /// Puts the next messages for a client that is [handed](crate::SessionConfig::hands_out) them as they are behind `out`; those of
     /// QoS 1 and 2 come again until their acknowledgement was received.
-    pub fn take_deliveries(&mut self, now: Instant, key: ConnectionKey, out: &mut Vec<Delivery>) {
+    pub fn take_deliveries(&mut self, now: Instant, key: ConnectionKey, out: &mut Vec<Handed>) {
         if !self.connections.get(key).is_some_and(|connection| connection.outbox.hands_out()) {
             return;
         }
@@ -568,7 +568,8 @@ fn write_message(
     if connection.outbox.hands_out() {
         let message = queued.begun().clone();
         let (qos, is_repeated) = (outgoing.qos, outgoing.dup);
-        connection.outbox.hand(Delivery { message, qos, packet_id, is_repeated });
+        let delivery = Delivery { message, qos, packet_id, is_repeated };
+        connection.outbox.hand(Handed::One(delivery));
     } else if copied {
         let mut out = std::mem::take(connection.outbox.data(buffers));
         outgoing.encode_head(connection, now, packet_id, &mut out);

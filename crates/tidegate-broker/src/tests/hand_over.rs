@@ -1,7 +1,9 @@
 //! Messages that a client of this process hands over without packets, and their one acknowledgement.
 
 use super::*;
-use crate::{Delivery, Overflow, Publication};
+use crate::{
+    Acknowledged, Bundle, BundleReader, Delivery, Empties, Handed, Overflow, Publication, Run,
+};
 
 fn publication<'a>(number: u16, topic: &'a str, qos: QoS, payload: &'a str) -> Publication<'a> {
     Publication {
@@ -219,12 +221,31 @@ fn hands_out() -> SessionConfig {
 
 impl World {
     /// What is handed out to a client now.
-    fn deliveries(&mut self, at: At) -> Vec<Delivery> {
+    fn handed(&mut self, at: At) -> Vec<Handed> {
         let client = &self.clients[at.0];
         let Some(key) = client.key else { return Vec::new() };
-        let mut deliveries = Vec::new();
-        self.shards[client.shard].take_deliveries(self.now, key, &mut deliveries);
-        deliveries
+        let mut handed = Vec::new();
+        self.shards[client.shard].take_deliveries(self.now, key, &mut handed);
+        handed
+    }
+
+    /// What is handed out to a client now, message by message.
+    fn deliveries(&mut self, at: At) -> Vec<Delivery> {
+        let one = |handed| match handed {
+            Handed::One(delivery) => delivery,
+            Handed::Run(run) => panic!("{} messages came as one", run.len()),
+        };
+        self.handed(at).into_iter().map(one).collect()
+    }
+
+    /// A client needs those no more.
+    fn settle(&mut self, at: At, ids: &[PacketId]) {
+        let mut acknowledged = Vec::new();
+        ids.iter().for_each(|id| Acknowledged::push(&mut acknowledged, *id));
+        let client = &self.clients[at.0];
+        let (shard, key) = (client.shard, client.key.expect("it is open"));
+        self.shards[shard].acknowledge_deliveries(self.now, key, &acknowledged);
+        self.pump();
     }
 
     fn hold_up(&mut self, at: At, is_held_up: bool) {
@@ -356,17 +377,11 @@ fn many_are_acknowledged_at_once_and_what_is_not_in_flight_is_passed_over() {
         for number in 0..8 {
             world.publish(p, message("t", AtLeastOnce, &number.to_string()));
         }
-        let settle = |world: &mut World, at: At, ids: &[PacketId]| {
-            let client = &world.clients[at.0];
-            let key = client.key.expect("it is open");
-            world.shards[client.shard].acknowledge_deliveries(world.now, key, ids);
-            world.pump();
-        };
         let got = world.deliveries(s);
         assert_eq!(got.iter().map(text).collect::<Vec<_>>(), ["0", "1", "2"]);
         let ids: Vec<_> = got.iter().filter_map(|delivery| delivery.packet_id).collect();
         // The last first, one that was never given, and one twice.
-        settle(world, s, &[ids[2], id(60_000), ids[0], ids[0]]);
+        world.settle(s, &[ids[2], id(60_000), ids[0], ids[0]]);
         let got = world.deliveries(s);
         assert_eq!(got.iter().map(text).collect::<Vec<_>>(), ["3", "4"]);
         world.cut(s);
@@ -378,7 +393,7 @@ fn many_are_acknowledged_at_once_and_what_is_not_in_flight_is_passed_over() {
                 break;
             }
             let ids: Vec<_> = got.iter().filter_map(|delivery| delivery.packet_id).collect();
-            settle(world, s, &ids);
+            world.settle(s, &ids);
             told.extend(got.iter().map(text));
         }
         assert_eq!(told, ["1", "3", "4", "5", "6", "7"]);
@@ -386,7 +401,8 @@ fn many_are_acknowledged_at_once_and_what_is_not_in_flight_is_passed_over() {
         let client = &world.clients[s.0];
         let (shard, key) = (client.shard, client.key.expect("it is open"));
         world.cut(s);
-        world.shards[shard].acknowledge_deliveries(world.now, key, &[id(1)]);
+        let first = Acknowledged { first: id(1), count: 3 };
+        world.shards[shard].acknowledge_deliveries(world.now, key, &[first]);
     });
 }
 
@@ -419,4 +435,308 @@ fn the_memory_of_what_was_acknowledged_serves_the_next() {
     assert_eq!(again, 3);
     drop(held);
     assert_eq!((world.shared.budget().messages(), world.shared.budget().used()), (0, 0));
+}
+
+impl World {
+    /// Hands messages over in one piece of memory, which comes back by the second; false if the connection took no more.
+    fn hand_over_bundle(
+        &mut self,
+        at: At,
+        publications: &[Publication<'_>],
+        empties: &Arc<Empties>,
+    ) -> bool {
+        let mut bundle = empties.take(&Bundle::default());
+        publications.iter().for_each(|publication| bundle.push(publication, |_| {}));
+        let mut bundle = BundleReader::new(bundle, empties.clone());
+        let client = &self.clients[at.0];
+        let (shard, Some(key)) = (client.shard, client.key) else { return false };
+        let broker = &mut self.shards[shard];
+        let taken = broker.receive_bundle(self.now, key, &mut bundle, usize::MAX);
+        broker.end_publications(self.now, key);
+        self.pump();
+        taken.is_some()
+    }
+}
+
+/// Texts and identifiers of what was handed out, and how many messages came together.
+fn told(handed: &[Handed]) -> (Vec<(String, Option<PacketId>)>, Vec<usize>) {
+    let (mut told, mut counts) = (Vec::new(), Vec::new());
+    for handed in handed {
+        match handed {
+            Handed::One(delivery) => {
+                told.push((text(delivery), delivery.packet_id));
+                counts.push(1);
+            }
+            Handed::Run(run) => {
+                counts.push(run.len());
+                let (memory, mut run): (_, Run) = (run.memory(), run.clone());
+                while let Some(message) = run.pop() {
+                    let payload = memory[message.payload].to_vec();
+                    let payload = String::from_utf8(payload).expect("a text");
+                    told.push((payload, message.packet_id));
+                }
+            }
+        }
+    }
+    (told, counts)
+}
+
+fn texts(handed: &[Handed]) -> Vec<String> {
+    told(handed).0.into_iter().map(|(text, _)| text).collect()
+}
+
+fn ids(handed: &[Handed]) -> Vec<PacketId> {
+    told(handed).0.into_iter().filter_map(|(_, id)| id).collect()
+}
+
+/// Messages from that number on, of topics that the broker has seen of this publisher: it is asked for routes first.
+fn numbered(texts: &[String], first: u16, qos: QoS) -> Vec<Publication<'_>> {
+    let topics = ["t/a", "t/b", "t/c"].into_iter().cycle();
+    let all = texts.iter().zip(topics).zip(first..);
+    all.map(|((text, topic), number)| publication(number, topic, qos, text)).collect()
+}
+
+fn some(count: usize) -> Vec<String> {
+    (0..count).map(|number| number.to_string()).collect()
+}
+
+/// A sink that is there, and a publisher whose topics are known.
+fn sink_and_publisher(world: &mut World, config: SessionConfig) -> (At, At) {
+    let s = world.join_with(kept("s"), config);
+    world.subscribe(s, "t/#", AtLeastOnce);
+    let p = world.join_with(v5("p"), through());
+    world.hand_over(p, &numbered(&some(3), 1, AtLeastOnce));
+    let got = world.handed(s);
+    world.settle(s, &ids(&got));
+    world.pubacks(p);
+    (s, p)
+}
+
+#[test]
+fn messages_of_a_bundle_go_to_one_client_as_one_and_are_acknowledged_in_any_order() {
+    let mut world = World::new(settings(), 1);
+    let (s, p) = sink_and_publisher(&mut world, hands_out());
+    let empties = Arc::default();
+    let texts = some(40);
+    for (qos, first) in [(AtLeastOnce, 10), (AtMostOnce, 60)] {
+        assert!(world.hand_over_bundle(p, &numbered(&texts, first, qos), &empties));
+        assert_eq!(world.pubacks(p), [(first + 39, ReasonCode::SUCCESS)]);
+        let got = world.handed(s);
+        let (told, counts) = told(&got);
+        assert_eq!(counts, [40], "they came as one");
+        assert_eq!(
+            told.iter().map(|(text, _)| text).collect::<Vec<_>>(),
+            texts.iter().collect::<Vec<_>>()
+        );
+        let report = world.shards[0].sessions(1).remove(0);
+        if qos == AtMostOnce {
+            assert!(told.iter().all(|(_, id)| id.is_none()));
+            continue;
+        }
+        assert_eq!(report.inflight, 40);
+        let ids = ids(&got);
+        // The middle, the last, one twice, then the rest, across what is gone.
+        world.settle(s, &ids[10..20]);
+        world.settle(s, &ids[39..]);
+        world.settle(s, &ids[15..16]);
+        assert_eq!(world.shards[0].sessions(1)[0].inflight, 29);
+        world.puback(s, ids[5]);
+        assert_eq!(world.shards[0].sessions(1)[0].inflight, 28);
+        world.settle(s, &ids);
+        let report = world.shards[0].sessions(1).remove(0);
+        assert_eq!((report.inflight, report.inflight_bytes), (0, 0));
+    }
+    assert_eq!(world.shared.budget().used(), 0, "nobody holds any of it");
+    let statistics = world.shards[0].statistics();
+    assert_eq!((statistics.received, statistics.sent), (83, 83));
+}
+
+#[test]
+fn what_came_as_one_and_was_not_acknowledged_comes_again_one_by_one() {
+    let mut world = World::new(settings(), 1);
+    let (s, p) = sink_and_publisher(&mut world, hands_out());
+    let empties = Arc::default();
+    let all = some(40);
+    assert!(world.hand_over_bundle(p, &numbered(&all, 10, AtLeastOnce), &empties));
+    let got = world.handed(s);
+    let before = ids(&got);
+    world.settle(s, &before[..10]);
+    world.settle(s, &before[20..30]);
+    drop(got);
+    world.cut(s);
+    let report = world.shards[0].sessions(1).remove(0);
+    assert_eq!(report.inflight, 20);
+    assert!(report.inflight_bytes > 0);
+    assert_eq!(world.shared.budget().used(), report.inflight_bytes, "the bundle is let go");
+    // What comes meanwhile waits behind it.
+    assert!(world.hand_over_bundle(p, &numbered(&["new".to_owned()], 60, AtLeastOnce), &empties));
+    let s = world.join_with(kept("s"), hands_out());
+    let mut found = Vec::new();
+    loop {
+        let got = world.deliveries(s);
+        if got.is_empty() {
+            break;
+        }
+        let ids: Vec<_> = got.iter().filter_map(|delivery| delivery.packet_id).collect();
+        world.settle(s, &ids);
+        found.extend(got.into_iter().map(|d| (text(&d), d.packet_id, d.is_repeated)));
+    }
+    let (new, again) = found.split_last().expect("something came");
+    let expected = (10..20).chain(30..40);
+    let expected = expected.map(|at| (all[at].clone(), Some(before[at]), true));
+    assert_eq!(again, expected.collect::<Vec<_>>());
+    assert_eq!((&*new.0, new.2), ("new", false));
+    assert_eq!(world.shared.budget().used(), 0);
+}
+
+#[test]
+fn a_run_ends_where_a_message_asks_for_more_and_order_is_kept() {
+    each(|world| {
+        let (s, p) = sink_and_publisher(world, hands_out());
+        let other = world.join(v5("other"));
+        world.subscribe(other, "u", AtLeastOnce);
+        let empties = Arc::default();
+        let texts_of = some(100);
+        let mut all = numbered(&texts_of, 10, AtLeastOnce);
+        all[30].retain = true;
+        all[50].message_expiry = Some(60);
+        // For two.
+        world.subscribe(other, "t/c", AtMostOnce);
+        let large = "x".repeat(20_000);
+        all[90].payload = large.as_bytes();
+        for publication in &mut all[70..80] {
+            publication.qos = AtMostOnce;
+        }
+        assert!(world.hand_over_bundle(p, &all, &empties));
+        let mut found: Vec<String> = Vec::new();
+        loop {
+            let got = world.handed(s);
+            if got.is_empty() {
+                break;
+            }
+            found.extend(texts(&got));
+            world.settle(s, &ids(&got));
+        }
+        // Small ones of other topics may overtake a large one.
+        for topic in 0..3 {
+            let is_of = |text: &String| {
+                text.parse::<usize>().map_or(topic == 0, |number| number % 3 == topic)
+            };
+            let of_topic = |at: &usize| at % 3 == topic;
+            let expected = (0..100).filter(of_topic);
+            let expected = expected.map(|at| if at == 90 { &large } else { &texts_of[at] });
+            let found = found.iter().filter(|text| is_of(text));
+            assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+        }
+        assert_eq!(world.pubacks(p), [(109, ReasonCode::SUCCESS)]);
+        let of_other = (0..100).filter(|at| at % 3 == 2).map(|at| texts_of[at].clone());
+        assert_eq!(world.texts(other), of_other.collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn no_more_go_as_one_than_may_be_in_flight_and_identifiers_go_round() {
+    let mut world = World::new(settings(), 1);
+    let config = SessionConfig { inflight_max: Some(100), ..hands_out() };
+    let (s, p) = sink_and_publisher(&mut world, config);
+    let empties = Arc::default();
+    let mut open: Vec<PacketId> = Vec::new();
+    let mut came = 0;
+    let mut as_one = 0;
+    for round in 0..2_000 {
+        let all = some(60);
+        assert!(world.hand_over_bundle(p, &numbered(&all, 10, AtLeastOnce), &empties));
+        loop {
+            let got = world.handed(s);
+            let (told, counts) = told(&got);
+            as_one += counts.iter().filter(|count| **count > 1).count();
+            for (text, id) in &told {
+                assert_eq!(*text, (came % 60).to_string());
+                came += 1;
+                let id = id.expect("of QoS 1");
+                assert!(!open.contains(&id), "{id} is in use, round {round}");
+                open.push(id);
+            }
+            assert!(open.len() <= 100);
+            if told.is_empty() {
+                break;
+            }
+            // Some stay open for long.
+            let stays = |id: &PacketId| id.get() % 97 == 1 && round % 50 != 0;
+            let (stay, done) = open.iter().partition::<Vec<_>, _>(|id| stays(id));
+            world.settle(s, &done);
+            open = stay;
+            if open.len() > 20 {
+                let done: Vec<_> = open.drain(..15).collect();
+                world.settle(s, &done);
+            }
+        }
+        world.take(p);
+    }
+    assert_eq!(came, 120_000);
+    assert!(as_one > 1_000, "{as_one} came as one");
+}
+
+#[test]
+fn little_of_a_bundle_does_not_hold_all_of_it() {
+    let mut world = World::new(settings(), 1);
+    let (s, p) = sink_and_publisher(&mut world, hands_out());
+    let empties = Arc::default();
+    let all = some(200);
+    let mut all = numbered(&all, 10, AtLeastOnce);
+    // Nobody wants the others.
+    all[2..].iter_mut().for_each(|publication| publication.topic = b"u");
+    assert!(world.hand_over_bundle(p, &all, &empties));
+    let got = world.deliveries(s);
+    let held: u64 = got.iter().map(|delivery| delivery.message.charged()).sum();
+    assert_eq!((got.len(), world.shared.budget().used()), (2, held));
+}
+
+#[test]
+fn where_the_budget_has_no_room_for_a_bundle_messages_go_one_by_one() {
+    let config = BrokerConfig { payload_bytes_max: 20_000, ..settings() };
+    let mut world = World::new(config, 1);
+    let (s, p) = sink_and_publisher(&mut world, hands_out());
+    let text = "x".repeat(900);
+    let all: Vec<_> = (10..30).map(|n| publication(n, "t/a", AtLeastOnce, &text)).collect();
+    let empties = Arc::default();
+    assert!(world.hand_over_bundle(p, &all[..15], &empties));
+    assert!(world.shared.budget().used() <= 20_000);
+    let mut count = 0;
+    loop {
+        let got = world.handed(s);
+        if got.is_empty() {
+            break;
+        }
+        count += texts(&got).len();
+        world.settle(s, &ids(&got));
+    }
+    assert_eq!(count, 15);
+}
+
+#[test]
+fn memory_of_bundles_comes_back_once_nobody_has_any_of_it() {
+    let mut world = World::new(settings(), 1);
+    let (s, p) = sink_and_publisher(&mut world, hands_out());
+    let empties: Arc<Empties> = Arc::default();
+    let all = some(40);
+    let mut places = Vec::new();
+    for first in [10, 60, 110] {
+        assert!(world.hand_over_bundle(p, &numbered(&all, first, AtLeastOnce), &empties));
+        let got = world.handed(s);
+        world.settle(s, &ids(&got));
+        let [Handed::Run(run)] = &got[..] else { panic!("{got:?}") };
+        // Whoever still has a piece of it, has it as it was.
+        let memory = run.memory();
+        let piece = memory.slice(memory.len() - 2..);
+        places.push(memory.as_ptr());
+        drop((memory, got));
+        assert_eq!(piece, "39");
+        assert!(world.shared.budget().used() > 0);
+        drop(piece);
+        assert_eq!(world.shared.budget().used(), 0);
+    }
+    assert!(places.iter().all(|place| *place == places[0]), "it is always the same memory");
+    empties.forget();
+    assert!(world.hand_over_bundle(p, &numbered(&all, 160, AtLeastOnce), &empties));
 }

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tidegate_broker::{Publication, SessionConfig};
+use tidegate_broker::{Bundle, Publication, SessionConfig};
 use tidegate_wire::mqtt::{FixedHeader, Packet, PacketId, QoS, Version};
 
 use super::{
@@ -19,7 +19,7 @@ use super::{
     inlet::{Inlet, InletError},
 };
 use crate::mqtt::{
-    bundle::{Bundle, Bundles, Exchanges},
+    bundle::{Bundles, Exchanges},
     server::LocalParts,
 };
 
@@ -179,7 +179,7 @@ impl HandOver {
                     return read.map(|()| false);
                 }
             }
-            parcel.bundle.number(&mut self.exchanges);
+            parcel.bundle.number(|| self.exchanges.begin());
             let (messages, payload_bytes) = (parcel.bundle.len() as u64, parcel.payload_bytes);
             self.waiting_bytes -= parcel.bundle.bytes();
             self.under_way.push_back(UnderWay {

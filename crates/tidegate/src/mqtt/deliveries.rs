@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tidegate_broker::{Delivery, Shared};
+use tidegate_broker::{Acknowledged, Handed, Shared};
 use tidegate_wire::mqtt::PacketId;
 use tokio::sync::Notify;
 
@@ -22,13 +22,13 @@ const WAITING_BYTES_MAX: usize = 256 << 10;
 pub(super) struct Way {
     waiting: Mutex<Waiting>,
     come: Notify,
-    /// Identifiers of messages of QoS 1 that are needed no more, for the shard to take.
-    settled: Mutex<Vec<PacketId>>,
+    /// Messages of QoS 1 that are needed no more, for the shard to take.
+    settled: Mutex<Vec<Acknowledged>>,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
-    deliveries: VecDeque<Delivery>,
+    handed: VecDeque<Handed>,
     /// Of those and of what was taken and not used up.
     bytes: usize,
     /// The shard was told that there is no room, and is told when there is some.
@@ -40,22 +40,22 @@ impl Way {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn settled(&self) -> MutexGuard<'_, Vec<PacketId>> {
+    fn settled(&self) -> MutexGuard<'_, Vec<Acknowledged>> {
         self.settled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves what is needed no more into `ids`, which is empty.
-    pub(super) fn take_settled(&self, ids: &mut Vec<PacketId>) {
-        std::mem::swap(&mut *self.settled(), ids);
+    /// Moves what is needed no more into `settled`, which is empty.
+    pub(super) fn take_settled(&self, settled: &mut Vec<Acknowledged>) {
+        std::mem::swap(&mut *self.settled(), settled);
     }
 
     /// Hands messages out; false if no more are to come until a [`Note::Room`] says so.
-    pub(super) fn put(&self, deliveries: &mut Vec<Delivery>) -> bool {
-        let bytes = deliveries.iter().map(Delivery::bytes).sum::<usize>();
+    pub(super) fn put(&self, handed: &mut Vec<Handed>) -> bool {
+        let bytes = handed.iter().map(Handed::bytes).sum::<usize>();
         let mut waiting = self.waiting();
-        let is_first = waiting.deliveries.is_empty();
+        let is_first = waiting.handed.is_empty();
         waiting.bytes += bytes;
-        waiting.deliveries.extend(deliveries.drain(..));
+        waiting.handed.extend(handed.drain(..));
         waiting.is_full = waiting.bytes >= WAITING_BYTES_MAX;
         let has_room = !waiting.is_full;
         drop(waiting);
@@ -72,11 +72,11 @@ pub struct Deliveries {
     id: LocalId,
     way: Arc<Way>,
     inbox: Arc<Inbox<Note>>,
-    taken: VecDeque<Delivery>,
+    taken: VecDeque<Handed>,
     /// Of all that was taken last.
     taken_bytes: usize,
     /// What [`Deliveries::acknowledge`] was told since [`Deliveries::settle`].
-    settled: Vec<PacketId>,
+    settled: Vec<Acknowledged>,
 }
 
 impl Deliveries {
@@ -100,8 +100,8 @@ impl Deliveries {
         self.way.come.notified().await;
     }
 
-    /// The next message; none for now.
-    pub fn poll(&mut self) -> Option<Delivery> {
+    /// The next message, or the next ones; none for now.
+    pub fn poll(&mut self) -> Option<Handed> {
         if self.taken.is_empty() {
             self.take();
         }
@@ -113,9 +113,9 @@ impl Deliveries {
         let mut waiting = self.way.waiting();
         waiting.bytes -= self.taken_bytes;
         self.taken_bytes = 0;
-        if !waiting.deliveries.is_empty() {
+        if !waiting.handed.is_empty() {
             // The one's room for the other's.
-            std::mem::swap(&mut waiting.deliveries, &mut self.taken);
+            std::mem::swap(&mut waiting.handed, &mut self.taken);
             self.taken_bytes = waiting.bytes;
         }
         let has_room = waiting.is_full && waiting.bytes < WAITING_BYTES_MAX / 2;
@@ -130,7 +130,7 @@ impl Deliveries {
 
     /// Notes that a message of QoS 1 is needed no more; [`Deliveries::settle`] tells the broker.
     pub fn acknowledge(&mut self, id: PacketId) {
-        self.settled.push(id);
+        Acknowledged::push(&mut self.settled, id);
     }
 
     /// Tells the broker what was noted since the last time: before anything that is written to the connection's socket after this.
@@ -150,14 +150,14 @@ impl Deliveries {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_broker::{Body, Budget, Incoming};
+    use tidegate_broker::{Body, Budget, Delivery, Incoming};
     use tidegate_message::Instant;
     use tidegate_wire::mqtt::QoS;
 
     use super::*;
     use crate::mqtt::inbox::waker;
 
-    fn delivery(payload: &[u8]) -> Delivery {
+    fn delivery(payload: &[u8]) -> Handed {
         let incoming = Incoming {
             topic: &"t".into(),
             payload: Body::Read(payload),
@@ -169,7 +169,8 @@ mod tests {
             publisher: None,
         };
         let message = incoming.hold(&Budget::new(1 << 30)).expect("there is room");
-        Delivery { message, qos: QoS::AtMostOnce, packet_id: None, is_repeated: false }
+        let (qos, packet_id, is_repeated) = (QoS::AtMostOnce, None, false);
+        Handed::One(Delivery { message, qos, packet_id, is_repeated })
     }
 
     fn pair() -> (Arc<Way>, Deliveries) {
@@ -217,7 +218,9 @@ mod tests {
             assert_eq!(count, WAITING_BYTES_MAX.div_ceil(10_000), "round {round}");
             for number in 0..count as u32 {
                 assert_eq!(rooms(&deliveries), 0, "all but the last may still be in use");
-                let delivery = deliveries.poll().expect("it was put");
+                let Some(Handed::One(delivery)) = deliveries.poll() else {
+                    panic!("message {number} was put");
+                };
                 let payload = delivery.message.payload.to_contiguous();
                 assert_eq!(payload[..4], number.to_le_bytes());
             }
@@ -239,12 +242,20 @@ mod tests {
         deliveries.acknowledge(id(2));
         deliveries.settle();
         assert!(matches!(&notes(&deliveries)[..], [Note::Settled(_)]));
-        let mut ids = Vec::new();
-        way.take_settled(&mut ids);
-        assert_eq!(ids, [id(3), id(1), id(2)]);
-        ids.clear();
-        way.take_settled(&mut ids);
-        assert!(ids.is_empty());
+        let mut settled = Vec::new();
+        way.take_settled(&mut settled);
+        let said = [(3, 1), (1, 1), (2, 1)];
+        assert_eq!(settled, said.map(|(first, count)| Acknowledged { first: id(first), count }));
+        settled.clear();
+        way.take_settled(&mut settled);
+        assert!(settled.is_empty());
+        // Those that follow each other are one.
+        [5, 6, 7, 9].into_iter().for_each(|number| deliveries.acknowledge(id(number)));
+        deliveries.settle();
+        way.take_settled(&mut settled);
+        let said = [(5, 3), (9, 1)];
+        assert_eq!(settled, said.map(|(first, count)| Acknowledged { first: id(first), count }));
+        assert_eq!(notes(&deliveries).len(), 1);
         deliveries.acknowledge(id(4));
         deliveries.settle();
         assert_eq!(notes(&deliveries).len(), 1);

@@ -5,7 +5,7 @@
 
 use std::{io, num::NonZeroU16, time::Duration};
 
-use tidegate_broker::SessionConfig;
+use tidegate_broker::{Bundle, SessionConfig};
 use tidegate_message::Identity;
 use tidegate_wire::mqtt::{
     AckKind, Connack, Connect, ConnectProperties, DecodeError, EncodeError, FixedHeader, Packet,
@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    bundle::{Bundle, Bundles},
+    bundle::Bundles,
     server::{Connector, LocalParts},
 };
 

@@ -19,7 +19,7 @@ use tidegate_message::Identity;
 use tidegate_sys::sched;
 
 use super::{
-    bundle::{Bundles, Empties, LocalEnd, LocalId},
+    bundle::{Bundles, LocalEnd, LocalId},
     deliveries::{Deliveries, Way},
     inbox::{Inbox, waker},
     journal::{self, JournalStartError},
@@ -384,7 +384,7 @@ impl Connector {
         client_id: &str,
     ) -> io::Result<LocalParts> {
         let (id, way) = (LocalId::next(), Arc::<Way>::default());
-        let empties = Arc::<Empties>::default();
+        let empties = Arc::<tidegate_broker::Empties>::default();
         let local = LocalEnd { id, way: way.clone(), empties: empties.clone() };
         let socket = self.open_as(name, identity, session, local)?;
         let (shared, inboxes) = (&self.shared, &self.inboxes);

@@ -31,15 +31,16 @@ use mio::{
     net::{TcpListener, TcpStream},
 };
 use tidegate_broker::{
-    Broker, ConnectRequest, ConnectionKey, Delivery, Output, PartialCharge, Peer, Shared,
+    Acknowledged, Broker, Bundle, BundleReader, ConnectRequest, ConnectionKey, Handed, Output,
+    PartialCharge, Peer, Shared,
     spill::{SpillError, Wanted},
 };
 use tidegate_message::{Identity, Instant, Proof, Refusal};
-use tidegate_wire::mqtt::{Connect, PacketId};
+use tidegate_wire::mqtt::Connect;
 
-use self::open::TOGETHER;
+use self::open::FEW;
 use super::{
-    bundle::{Bundle, LocalEnd, LocalId},
+    bundle::{LocalEnd, LocalId},
     inbox::Inbox,
     settings::{Authenticate, ListenerSettings, Scram},
     transport::Transport,
@@ -165,7 +166,7 @@ pub(super) struct Connection {
     /// Their part of the node's budget, if they are many.
     left_charge: Option<PartialCharge>,
     /// What a part of this program handed over and was not published.
-    bundles: VecDeque<Bundle>,
+    bundles: VecDeque<BundleReader>,
     /// Whether the socket may have more to read.
     is_readable: bool,
     /// In the list of connections to be read.
@@ -254,8 +255,8 @@ pub(super) struct Shard {
     buffer: Vec<u8>,
     notes: Vec<Note>,
     peers: Vec<Peer>,
-    deliveries: Vec<Delivery>,
-    settled: Vec<PacketId>,
+    handed: Vec<Handed>,
+    settled: Vec<Acknowledged>,
     /// Where the next accepted connection goes.
     turn: usize,
     stops: Option<Instant>,
@@ -282,7 +283,7 @@ impl Shard {
             buffer: vec![0; LEFT_BYTES + READ_BYTES],
             notes: Vec::new(),
             peers: Vec::new(),
-            deliveries: Vec::new(),
+            handed: Vec::new(),
             settled: Vec::new(),
             turn: 0,
             stops: None,
@@ -392,8 +393,10 @@ impl Shard {
                 // Whoever is not there any more hears of it by its socket.
                 let Some(&slot) = self.locals.get(&local) else { return };
                 let Some(connection) = self.slots[slot].as_deref_mut() else { return };
+                let Some(local) = &connection.listener.local else { return };
                 // Few messages do not wait behind many of others.
-                let goes_at_once = connection.bundles.is_empty() && bundle.len() <= TOGETHER;
+                let goes_at_once = connection.bundles.is_empty() && bundle.len() <= FEW;
+                let bundle = BundleReader::new(bundle, local.empties.clone());
                 connection.bundles.push_back(bundle);
                 if goes_at_once {
                     self.publish_bundles(now, slot);

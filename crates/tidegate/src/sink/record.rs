@@ -1,11 +1,9 @@
 //! Messages as a sink has them.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use bytestring::ByteString;
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{PacketId, QoS};
 
@@ -16,7 +14,7 @@ pub const ID_PROPERTY: &str = "tidegate-id";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Topic name.
-    pub topic: Arc<str>,
+    pub topic: ByteString,
     /// Payload.
     pub payload: Bytes,
     /// Quality of service that it was received with here, 1 where it was published with 2.
@@ -25,7 +23,7 @@ pub struct Record {
     pub time: Instant,
     /// By what it is known wherever it comes, if it has such a name: what comes twice has the same, but for what the uplink below
     /// sends anew in its next life.
-    pub id: Option<Arc<str>>,
+    pub id: Option<ByteString>,
     /// Whether it may have been handed over before.
     pub is_repeated: bool,
     /// Properties that are forwarded unaltered, encoded as in PUBLISH without their length; empty where the destination has no use

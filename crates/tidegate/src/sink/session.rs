@@ -1,11 +1,12 @@
 //! A sink's connection to this node's broker: packets and messages in, events out. Messages come as the broker holds them, and are
 //! acknowledged many at a time; all else are packets.
 
-use std::{io, num::NonZeroU16, sync::Arc, time::Duration};
+use std::{io, num::NonZeroU16, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use tidegate_broker::{Delivery, SessionConfig};
-use tidegate_message::{Identity, IdentityKind, Payload};
+use bytestring::ByteString;
+use tidegate_broker::{Delivery, Handed, Run, RunMessage, SessionConfig};
+use tidegate_message::{Identity, IdentityKind};
 use tidegate_wire::mqtt::{
     Connect, ConnectProperties, DecodeError, Disconnect, EncodeError, FixedHeader,
     ForwardedProperties, PACKET_BYTES_MAX, Packet, PacketId, Publish, PublishProperties, QoS,
@@ -28,9 +29,9 @@ use crate::mqtt::{
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
-/// Payloads up to this are copied, one behind the other into pieces of memory of [`PAYLOADS_BYTES`].
+/// Payloads up to this are copied, one behind the other into pieces of memory of [`ROOM_BYTES`].
 const COPIED_BYTES_MAX: usize = 4 << 10;
-const PAYLOADS_BYTES: usize = 64 << 10;
+const ROOM_BYTES: usize = 64 << 10;
 /// Longest wait for this node's broker to answer CONNECT.
 const GREETING: Duration = Duration::from_secs(10);
 /// A user property (MQTT 5, 3.3.2.3.7) called [`ID_PROPERTY`], up to the length of its value.
@@ -79,8 +80,10 @@ pub(super) struct Session {
     /// What of `output` was written.
     written: usize,
     deliveries: Deliveries,
-    /// Room for payloads.
-    payloads: BytesMut,
+    /// Messages that were handed out as one.
+    run: Option<Held>,
+    /// Room for what is copied of messages.
+    room: BytesMut,
     /// Whether the destination passes properties on.
     keeps_properties: bool,
     filters: Vec<String>,
@@ -113,7 +116,8 @@ impl Session {
             output: Vec::new(),
             written: 0,
             deliveries,
-            payloads: BytesMut::new(),
+            run: None,
+            room: BytesMut::new(),
             keeps_properties: settings.destination.kind() == SinkKind::Mqtt,
             filters: settings.topics.clone(),
             packet_bytes_max: PACKET_BYTES_MAX,
@@ -259,9 +263,22 @@ impl Session {
                 _ => return Err(SessionError::Unexpected(first)),
             }
         }
-        let delivery = self.deliveries.poll();
-        let keeps = self.keeps_properties;
-        Ok(delivery.map(|delivery| Event::Message(record(&delivery, keeps, &mut self.payloads))))
+        loop {
+            let mut run = self.run.as_mut();
+            let next = run.as_mut().and_then(|held| held.run.pop());
+            if let (Some(held), Some(message)) = (run, next) {
+                return Ok(Some(Event::Message(held.record(message, self.keeps_properties))));
+            }
+            self.run = None;
+            match self.deliveries.poll() {
+                Some(Handed::One(delivery)) => {
+                    let record = record(&delivery, self.keeps_properties, &mut self.room);
+                    return Ok(Some(Event::Message(record)));
+                }
+                Some(Handed::Run(run)) => self.run = Some(Held { memory: run.memory(), run }),
+                None => return Ok(None),
+            }
+        }
     }
 
     fn header(&self) -> Result<Option<FixedHeader>, SessionError> {
@@ -338,23 +355,68 @@ impl Session {
     }
 }
 
-fn record(delivery: &Delivery, keeps_properties: bool, payloads: &mut BytesMut) -> Record {
+/// Messages that were handed out as one, and the memory that they lie in.
+#[derive(Debug)]
+struct Held {
+    run: Run,
+    memory: Bytes,
+}
+
+impl Held {
+    fn record(&self, message: RunMessage, keeps_properties: bool) -> Record {
+        let RunMessage { topic, forwarded, payload, packet_id } = message;
+        let id = name(&self.memory[forwarded.clone()]);
+        Record {
+            topic: text(self.memory.slice(topic)),
+            payload: self.memory.slice(payload),
+            qos: self.run.qos(),
+            time: self.run.received(),
+            id: id.map(|id| text(self.memory.slice_ref(id.as_bytes()))),
+            is_repeated: false,
+            forwarded: if keeps_properties { self.memory.slice(forwarded) } else { Bytes::new() },
+            expires: None,
+            packet_id,
+        }
+    }
+}
+
+fn text(bytes: Bytes) -> ByteString {
+    ByteString::try_from(bytes).expect("it is the text of a topic or a name")
+}
+
+/// A message as a record of the sink's own, so that the broker's memory goes where it came from; of a large one the payload is shared.
+fn record(delivery: &Delivery, keeps_properties: bool, room: &mut BytesMut) -> Record {
     let Delivery { message, qos, packet_id, is_repeated } = delivery;
+    let payload = if message.payload.len() > COPIED_BYTES_MAX {
+        message.payload.to_contiguous()
+    } else {
+        copied(message.payload.segments().iter().map(|segment| &segment[..]), room)
+    };
     Record {
-        topic: message.topic.clone(),
-        payload: payload(&message.payload, payloads),
+        topic: text(copied([message.topic.as_bytes()], room)),
+        payload,
         qos: *qos,
         time: message.received,
-        id: name(&message.forwarded).map(Arc::from),
+        id: name(&message.forwarded).map(|id| text(copied([id.as_bytes()], room))),
         is_repeated: *is_repeated,
         forwarded: if keeps_properties {
-            Bytes::copy_from_slice(&message.forwarded)
+            copied([&message.forwarded[..]], room)
         } else {
             Bytes::new()
         },
         expires: message.expires,
         packet_id: *packet_id,
     }
+}
+
+/// A copy of `parts`, behind those before it.
+fn copied<'a>(parts: impl IntoIterator<Item = &'a [u8]> + Clone, room: &mut BytesMut) -> Bytes {
+    let bytes = parts.clone().into_iter().map(<[u8]>::len).sum();
+    if room.capacity() < bytes {
+        *room = BytesMut::with_capacity(ROOM_BYTES.max(bytes));
+    }
+    parts.into_iter().for_each(|part| room.extend_from_slice(part));
+    room.split().freeze()
 }
 
 /// The name of a message among its properties.
@@ -371,16 +433,4 @@ fn name(forwarded: &[u8]) -> Option<&str> {
     let properties = PublishProperties::decode(forwarded).ok()?;
     let named = properties.user_properties().filter(|(name, _)| *name == ID_PROPERTY);
     named.last().map(|(_, id)| id)
-}
-
-/// A payload of the sink's own, so that the broker's memory goes where it came from; a large one is shared with it.
-fn payload(payload: &Payload, room: &mut BytesMut) -> Bytes {
-    if payload.len() > COPIED_BYTES_MAX {
-        return payload.to_contiguous();
-    }
-    if room.capacity() < payload.len() {
-        *room = BytesMut::with_capacity(PAYLOADS_BYTES);
-    }
-    payload.segments().iter().for_each(|segment| room.extend_from_slice(segment));
-    room.split().freeze()
 }

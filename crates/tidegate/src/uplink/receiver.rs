@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_broker::{Publication, SessionConfig};
+use tidegate_broker::{Bundle, Publication, SessionConfig};
 use tidegate_client::ApiError;
 use tidegate_compress::{DecoderConfig, Message};
 use tidegate_message::Code;
@@ -39,7 +39,7 @@ use crate::{
     access::Identity,
     link::{self, Link},
     mqtt::{
-        bundle::{Bundle, Exchanges},
+        bundle::Exchanges,
         local::{Local, LocalError, LocalOptions},
         server::Connector,
     },

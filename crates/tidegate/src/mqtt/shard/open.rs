@@ -8,18 +8,18 @@ use std::{
 
 use mio::net::TcpStream;
 use tidegate_broker::{
-    Broker, CONTROL_BYTES_MAX, ConnectionKey, Delivery, SLICES_MAX, schedule::LinkState,
+    Broker, CONTROL_BYTES_MAX, ConnectionKey, Handed, SLICES_MAX, schedule::LinkState,
 };
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::ReasonCode;
 
 use super::{LEFT_BYTES, READ_BYTES, Shard, Stage};
-use crate::mqtt::{bundle, deliveries::Way, transport::ReadOutcome};
+use crate::mqtt::{deliveries::Way, transport::ReadOutcome};
 
 /// Reads of one connection in one turn, before others have theirs.
 const READS_MAX: usize = 4;
-/// Messages of a bundle that the broker is given at once.
-pub(super) const TOGETHER: usize = 16;
+/// Messages of a bundle that the broker is given as soon as they come.
+pub(super) const FEW: usize = 16;
 /// Bytes of answers that wait for a client before it is read from no more.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Of a packet that is not whole, what each connection may keep beside the node's budget.
@@ -143,20 +143,11 @@ impl Shard {
         while let Some(bundle) = connection.bundles.front_mut()
             && bytes < READ_BYTES
         {
-            let before = bundle.bytes();
-            let mut some = [bundle::NONE; TOGETHER];
-            let count = bundle.next(&mut some);
-            let taken = self.broker.receive_publications(now, key, &some[..count]);
-            bytes += before - bundle.bytes();
-            if bundle.is_empty()
-                && let Some(published) = connection.bundles.pop_front()
-                && let Some(local) = &connection.listener.local
-            {
-                local.empties.put(published);
+            match self.broker.receive_bundle(now, key, bundle, READ_BYTES - bytes) {
+                Some(taken) => bytes += taken,
+                None => connection.bundles.clear(),
             }
-            if taken < count {
-                connection.bundles.clear();
-            }
+            connection.bundles.pop_front_if(|bundle| bundle.is_empty());
         }
         let goes_on = !connection.bundles.is_empty();
         self.broker.end_publications(now, key);
@@ -243,7 +234,7 @@ impl Shard {
             return;
         }
         if let Some(local) = &connection.listener.local {
-            hand_out(now, &mut self.broker, key, &local.way, &mut self.deliveries);
+            hand_out(now, &mut self.broker, key, &local.way, &mut self.handed);
         }
         for _ in 0..WRITES_MAX {
             if !connection.transport.is_clear() {
@@ -311,14 +302,14 @@ fn hand_out(
     broker: &mut Broker,
     key: ConnectionKey,
     way: &Way,
-    deliveries: &mut Vec<Delivery>,
+    handed: &mut Vec<Handed>,
 ) {
     for _ in 0..WRITES_MAX {
-        broker.take_deliveries(now, key, deliveries);
-        if deliveries.is_empty() {
+        broker.take_deliveries(now, key, handed);
+        if handed.is_empty() {
             return;
         }
-        if !way.put(deliveries) {
+        if !way.put(handed) {
             return broker.hold_up_deliveries(key, true);
         }
     }

@@ -1,0 +1,291 @@
+//! Messages of one bundle that go to one client as one: held, handed out and acknowledged together.
+//!
+//! That is the road where nothing asks for more: their only subscriber is handed messages [as they are](crate::SessionConfig::hands_out)
+//! and has nothing that waits before them, nothing is written down, none of them is retained, expires or is large, and operators look
+//! at none. All else goes message by message, with the same outcome.
+//!
+//! Always true: a run that is not acknowledged when its connection ends comes again, message by message, under the same identifiers.
+
+use std::{array, sync::Arc};
+
+use tidegate_message::Instant;
+use tidegate_wire::mqtt::{Ack, AckKind, PacketId, QoS, ReasonCode};
+
+use super::{
+    Broker, ConnectionKey, Publication,
+    deliver::{OUTBOX_BYTES, inflight_window, is_large},
+    mark_dirty,
+};
+use crate::{
+    budget::Budget,
+    bundle::BundleReader,
+    inflight::Awaits,
+    message::{Body, Incoming},
+    outbox::Handed,
+    queue::{Held, Ids, Queued},
+    schedule::Class,
+    session::{Session, SessionKey},
+    slab::Key,
+};
+
+/// Messages whose routes are brought near together, and that are published one by one before it is tried again to publish some as one.
+const NEAR: usize = 16;
+/// A bundle is held whole as long as any of it is: of its bytes, a run has at least one in so many.
+const SHARE_MIN: usize = 8;
+
+/// Deliveries that are needed no more, by consecutive identifiers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// The first identifier.
+    pub first: PacketId,
+    /// Identifiers, with the first.
+    pub count: u16,
+}
+
+impl Acknowledged {
+    /// Puts an identifier behind the others: to the last of them, if it follows that.
+    pub fn push(all: &mut Vec<Self>, id: PacketId) {
+        match all.last_mut() {
+            Some(last) if last.first.checked_add(last.count) == Some(id) => last.count += 1,
+            _ => all.push(Self { first: id, count: 1 }),
+        }
+    }
+}
+
+/// Where a message goes that may be of a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Leads {
+    to: SessionKey,
+    qos: QoS,
+}
+
+/// What a subscriber may be handed now.
+struct Room {
+    messages: usize,
+    payload_bytes: u64,
+}
+
+impl Broker {
+    /// Publishes the next messages of a bundle that a client of this process handed over, about `bytes_max` bytes of them, as
+    /// [`Broker::receive_publications`] does; how many bytes they had, none if the connection ends.
+    pub fn receive_bundle(
+        &mut self,
+        now: Instant,
+        key: ConnectionKey,
+        bundle: &mut BundleReader,
+        bytes_max: usize,
+    ) -> Option<usize> {
+        let mut bytes = 0;
+        while !bundle.is_empty() && bytes < bytes_max {
+            if let Some(taken) = self.publish_run(now, key, bundle, bytes_max - bytes) {
+                bytes += taken;
+                continue;
+            }
+            let mut rest = bundle.rest();
+            let near: [_; NEAR] = array::from_fn(|_| rest.next().unwrap_or(Publication::NONE));
+            let near = &near[..bundle.len().min(NEAR)];
+            if self.receive_publications(now, key, near) < near.len() {
+                return None;
+            }
+            bytes += near.iter().map(Publication::bytes).sum::<usize>();
+            let count = near.len();
+            bundle.pass(count);
+        }
+        Some(bytes)
+    }
+
+    /// Publishes the next messages of a bundle as one, if they may be; how many bytes they had.
+    fn publish_run(
+        &mut self,
+        now: Instant,
+        key: Key,
+        bundle: &mut BundleReader,
+        bytes_max: usize,
+    ) -> Option<usize> {
+        let publisher = self.connections.get(key)?;
+        if publisher.drains
+            || publisher.is_closing
+            || !publisher.acknowledges_through
+            || !self.pending.is_empty()
+            || self.shared.some_full()
+        {
+            return None;
+        }
+        let own = self.session_key(publisher.session?);
+        let leads = self.leads(key, own, &bundle.rest().next()?)?;
+        let room = self.room(leads)?;
+        // No short rest is left.
+        let bytes_max = if bundle.bytes() / 2 <= bytes_max { usize::MAX } else { bytes_max };
+        let (mut count, mut bytes, mut payload_bytes) = (0, 0, 0);
+        let mut last_id = PacketId::MIN;
+        let mut rest = bundle.rest();
+        'run: while rest.len() > 0 && bytes < bytes_max {
+            self.fetch_routes::<NEAR>(rest.clone().take(NEAR).map(|publication| publication.topic));
+            for publication in rest.by_ref().take(NEAR) {
+                let more = payload_bytes + publication.payload.len() as u64;
+                let has_room = count < room.messages && more <= room.payload_bytes;
+                if !has_room || self.leads(key, own, &publication) != Some(leads) {
+                    break 'run;
+                }
+                count += 1;
+                bytes += publication.bytes();
+                payload_bytes = more;
+                last_id = publication.id;
+            }
+        }
+        if count == 0 || bytes * SHARE_MIN < bundle.whole_bytes() {
+            return None;
+        }
+        let budget = self.shared.budget();
+        let run = bundle.take_run(count, now, leads.qos, |bytes| budget.charge(bytes))?;
+
+        let session = self.sessions.get_mut(leads.to.key()).expect("it has room");
+        let at = session.connection.expect("it has room");
+        let connection = self.connections.get_mut(at).expect("it has room");
+        let mut rest = Some(run);
+        while let Some(mut run) = rest.take() {
+            if leads.qos > QoS::AtMostOnce {
+                rest = session.inflight.begin_run(&mut run);
+                connection.unacknowledged += run.len() as u16;
+            }
+            connection.outbox.hand(Handed::Run(run));
+        }
+        connection.schedule.started(now, Class::Small, payload_bytes);
+        mark_dirty(at, connection, &mut self.dirty);
+        let (messages, statistics) = (count as u64, &mut self.statistics);
+        statistics.received += messages;
+        statistics.received_bytes += payload_bytes;
+        statistics.sent += messages;
+        statistics.packets_sent += messages;
+        statistics.sent_bytes += payload_bytes;
+        if let Some(publisher) = self.connections.get_mut(key) {
+            publisher.last_heard = now;
+        }
+        self.acknowledge(key, AckKind::Puback, last_id, ReasonCode::SUCCESS);
+        Some(bytes)
+    }
+
+    /// To whom a message may go as one of a run.
+    #[inline]
+    fn leads(&mut self, key: Key, own: SessionKey, publication: &Publication<'_>) -> Option<Leads> {
+        if publication.retain || publication.message_expiry.is_some() {
+            return None;
+        }
+        if self.decided(key, publication.topic).is_none() {
+            // Of this publisher for the first time; what cannot be is told where it goes by itself.
+            let topic = std::str::from_utf8(publication.topic).ok()?;
+            self.allowed_route(key, topic).ok()?;
+        }
+        let (route, true) = self.decided(key, publication.topic)? else { return None };
+        let target = route.sole(self.shard)?;
+        let qos = publication.qos.min(QoS::AtLeastOnce).min(target.qos);
+        let is_written = self.keeper.is_some() && qos > QoS::AtMostOnce;
+        let is_allowed = self.shared.authorize().receives_all() || target.is_known_allowed();
+        if is_written || !is_allowed || target.session == own || !target.ids(Some(own)).is_empty() {
+            return None;
+        }
+        let session = self.sessions.get(target.session.key())?;
+        let leads = Leads { to: target.session, qos };
+        if publication.bytes() > self.shared.config().copy_bytes_max
+            || is_large(publication.payload.len(), route.large_bytes, session)
+        {
+            return None;
+        }
+        if self.admission.is_some() {
+            let topic = route.topic.clone();
+            if self.admission.as_mut().is_some_and(|admission| admission.concerns(&topic)) {
+                return None;
+            }
+        }
+        Some(leads)
+    }
+
+    /// What a subscriber may be handed now, if it may be handed runs.
+    fn room(&self, leads: Leads) -> Option<Room> {
+        let session = self.sessions.get(leads.to.key())?;
+        let connection = self.connections.get(session.connection?)?;
+        let outbox = &connection.outbox;
+        let is_open = outbox.hands_out()
+            && !outbox.is_held_up()
+            && outbox.data_bytes() < OUTBOX_BYTES
+            && !connection.is_closing
+            && !connection.is_blocked
+            && connection.resend.is_empty()
+            && session.queue.is_empty();
+        if !is_open {
+            return None;
+        }
+        if leads.qos == QoS::AtMostOnce {
+            return Some(Room { messages: usize::MAX, payload_bytes: u64::MAX });
+        }
+        let messages = connection.receive_maximum.saturating_sub(connection.unacknowledged);
+        let payload_bytes = inflight_window(connection).saturating_sub(session.inflight.bytes());
+        Some(Room { messages: messages.into(), payload_bytes })
+    }
+
+    /// The client that is [handed](crate::SessionConfig::hands_out) deliveries as they are needs these no more, as if a PUBACK had
+    /// come for each.
+    pub fn acknowledge_deliveries(
+        &mut self,
+        now: Instant,
+        key: ConnectionKey,
+        acknowledged: &[Acknowledged],
+    ) {
+        for Acknowledged { first, count } in acknowledged {
+            let (mut at, mut left) = (Some(*first), *count);
+            while let Some(id) = at.filter(|_| left > 0) {
+                let Some(ended) = self.acknowledge_delivery(now, key, id, left) else { return };
+                at = id.checked_add(ended);
+                left -= ended;
+            }
+        }
+    }
+
+    /// Ends the exchange of that identifier, and those of its run that follow it, at most `most`; how many they are, none if the
+    /// connection is over.
+    fn acknowledge_delivery(
+        &mut self,
+        now: Instant,
+        key: Key,
+        id: PacketId,
+        most: u16,
+    ) -> Option<u16> {
+        let connection = self.connections.get_mut(key).filter(|c| !c.is_closing)?;
+        let session = self.sessions.get_mut(connection.session?)?;
+        connection.last_heard = now;
+        let ended = session.inflight.end_run(id, most);
+        if ended == 0 {
+            self.ended(now, key, &Ack::new(id, ReasonCode::SUCCESS), Awaits::Puback);
+            return Some(1);
+        }
+        connection.unacknowledged = connection.unacknowledged.saturating_sub(ended);
+        if !session.queue.is_empty() {
+            mark_dirty(key, connection, &mut self.dirty);
+        }
+        self.end_drained(key);
+        Some(ended)
+    }
+}
+
+/// Keeps the messages of runs that are not acknowledged one by one.
+pub(super) fn part(session: &mut Session, budget: &Budget) {
+    let config = session.config.clone();
+    session.inflight.part_runs(|publication, run| {
+        let topic = std::str::from_utf8(publication.topic).expect("it was routed, as text");
+        let incoming = Incoming {
+            topic: &Arc::from(topic),
+            payload: Body::Read(publication.payload),
+            forwarded: publication.forwarded,
+            qos: publication.qos.min(QoS::AtLeastOnce),
+            retain: false,
+            expires: None,
+            received: run.received(),
+            publisher: None,
+        };
+        // What the bundle takes is given back once its last run is parted.
+        let charge = budget.charge_beyond(incoming.charge_bytes());
+        let held = Held::Memory(incoming.hold_charged(charge));
+        let (since, overflow) = (run.received(), config.overflow_of(run.qos()));
+        Queued::new(held, run.qos(), false, Ids::None, since, overflow)
+    });
+}
