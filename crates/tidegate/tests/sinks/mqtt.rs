@@ -17,7 +17,7 @@ use tidegate_wire::mqtt::{
 };
 
 use crate::world::{
-    client, publish, ready, receive, server, server_on, settings, subscriber, until,
+    client, port, publish, ready, receive, server, server_on, settings, subscriber, until,
 };
 
 fn to(port: u16) -> SinkSettings {
@@ -35,10 +35,6 @@ fn to(port: u16) -> SinkSettings {
         dead_letter: Some("dead".to_owned()),
         ..settings("a/# secret/#")
     }
-}
-
-fn port(server: &tidegate::mqtt::Server) -> u16 {
-    server.addresses()[0].1.port()
 }
 
 /// Nobody may publish below `secret/`.

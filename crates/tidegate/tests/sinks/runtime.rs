@@ -2,9 +2,11 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    fs,
+    path::Path,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -14,11 +16,13 @@ use tidegate::sink::{
     Batch, Destination, DestinationSettings, Record, Refusal, Sink, SinkError, SinkSettings,
     Trouble, memory,
 };
-use tidegate_broker::{BrokerConfig, SessionConfig};
+use tidegate_broker::{BrokerConfig, Overflow, SessionConfig, schedule::Policy};
 use tidegate_load::client::Outgoing;
 use tidegate_wire::mqtt::QoS;
 
-use crate::world::{client, publish, ready, receive, server, settings, subscriber, until};
+use crate::world::{
+    client, publish, ready, receive, server, server_that_spills, settings, subscriber, until,
+};
 
 /// What a destination does with the next batches; when it was told nothing more, it takes them.
 #[derive(Clone, Copy, Debug)]
@@ -59,14 +63,16 @@ struct Scripted {
     /// Of which payloads it takes none.
     refuses: fn(&[u8]) -> bool,
     largest: Arc<AtomicU64>,
+    /// Whether nobody is there, whatever the script says next.
+    is_down: Arc<AtomicBool>,
 }
 
 impl Scripted {
     fn new(script: &[Act], refuses: fn(&[u8]) -> bool) -> (Box<Self>, Seen) {
         let seen = Seen::default();
         let script = script.iter().copied().collect();
-        let largest = Arc::default();
-        (Box::new(Self { script, seen: seen.clone(), refuses, largest }), seen)
+        let (largest, is_down) = Default::default();
+        (Box::new(Self { script, seen: seen.clone(), refuses, largest, is_down }), seen)
     }
 }
 
@@ -74,6 +80,9 @@ impl Scripted {
 impl Destination for Scripted {
     async fn deliver(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Trouble> {
         self.largest.fetch_max(batch.records().len() as u64, Ordering::Relaxed);
+        if self.is_down.load(Ordering::Relaxed) {
+            return Err(Trouble::new("nobody is there"));
+        }
         let act = self.script.pop_front();
         match act {
             Some(Act::Fail) => return Err(Trouble::new("nobody is there")),
@@ -193,6 +202,76 @@ fn one_in_a_thousand_is_refused_and_the_others_arrive_as_they_would_have() {
     publish(&mut publisher, "a", b"end");
     until("the next one came", || sink.report().messages == 1);
     assert_eq!(seen.texts("a"), ["end"]);
+}
+
+/// Bytes of the files in a folder.
+fn bytes_in(folder: &Path) -> u64 {
+    let files = fs::read_dir(folder).unwrap().flatten();
+    // One may go while they are counted.
+    files.filter_map(|file| file.metadata().ok()).map(|metadata| metadata.len()).sum()
+}
+
+#[test]
+fn what_a_queue_has_no_room_for_waits_on_disk_and_comes_once_and_in_order() {
+    const COUNT: usize = 2_000;
+    const BYTES: usize = 20_000;
+    const TOPICS: usize = 3;
+    const QUEUE_BYTES: u64 = 1 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let spill = folder.path().join("spill");
+    // It counts often, so that nobody waits for that.
+    let often = BrokerConfig { sys_interval: Duration::from_millis(50), ..BrokerConfig::default() };
+    let server = server_that_spills(often, &spill);
+    let (destination, seen) = Scripted::new(&[], nothing);
+    let is_down = destination.is_down.clone();
+    is_down.store(true, Ordering::Relaxed);
+    let usual = settings("a/#");
+    let session = SessionConfig {
+        queue_bytes_max: QUEUE_BYTES,
+        overflow: Overflow::Spill,
+        policy: Policy::None,
+        inflight_max: Some(20),
+        ..usual.session.clone()
+    };
+    let small = SinkSettings { batch_messages: 10, session, ..usual };
+    let sink = Sink::start_with(small, destination, server.connector()).unwrap();
+    ready(&server, "test");
+    let mut publisher = client(&server, "publisher");
+    for number in 0..COUNT {
+        let payload = format!("{number:<BYTES$}");
+        publish(&mut publisher, &format!("a/{}", number % TOPICS), payload.as_bytes());
+    }
+    let held = || {
+        let sessions = server.shared().heaviest(10);
+        sessions.into_iter().find(|session| &*session.client_id == "sink/test")
+    };
+    until("all of it waits for the sink", || {
+        held().is_some_and(|session| session.queued + session.inflight == COUNT)
+    });
+    let waits = held().unwrap();
+    assert!(waits.spilled > COUNT * 9 / 10, "{waits:?}");
+    // The queue and twenty messages in flight, of forty megabytes.
+    assert!(waits.held_bytes() < QUEUE_BYTES + 21 * BYTES as u64 * 11 / 10, "{waits:?}");
+    assert!(server.shared().statistics().spilled >= waits.spilled as u64);
+    assert!(bytes_in(&spill) > (COUNT * BYTES) as u64 * 3 / 4, "{}", bytes_in(&spill));
+    assert_eq!(sink.report().messages, 0);
+    is_down.store(false, Ordering::Relaxed);
+    until("all was taken", || sink.report().messages == COUNT as u64);
+    for topic in 0..TOPICS {
+        let texts = seen.texts(&format!("a/{topic}"));
+        let got: Vec<usize> = texts.iter().map(|text| text.trim_end().parse().unwrap()).collect();
+        let expected: Vec<usize> = (0..COUNT).filter(|number| number % TOPICS == topic).collect();
+        assert_eq!(got, expected, "a/{topic}");
+    }
+    // Neither while it waited nor on its way back: the queue, as much again that was fetched, what is in flight, and a place in
+    // memory for each message on disk.
+    let peak = server.shared().budget().peak();
+    assert!(peak < 8 << 20, "{peak}");
+    until("the disk has its room back", || bytes_in(&spill) <= 16 << 20);
+    let report = sink.stop();
+    assert!(report.failures > 0);
+    assert_eq!((report.refused, report.dropped), (0, 0));
+    assert_eq!(server.shared().statistics().dropped.total(), 0);
 }
 
 #[test]

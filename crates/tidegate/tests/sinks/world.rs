@@ -2,6 +2,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
+    path::Path,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -12,6 +13,7 @@ use tidegate::{
     mqtt::{
         Server,
         settings::{ListenerSettings, OpenDoors, ServerSettings},
+        spill::SpillSettings,
     },
     sink::SinkSettings,
 };
@@ -32,10 +34,30 @@ pub(crate) fn server_on(
     broker: BrokerConfig,
     authorize: Arc<dyn Authorize>,
 ) -> Server {
+    start(server_settings(listen, broker, authorize))
+}
+
+/// A server whose messages wait in that folder where a queue has no room for them.
+pub(crate) fn server_that_spills(broker: BrokerConfig, folder: &Path) -> Server {
+    let settings = server_settings((Ipv4Addr::LOCALHOST, 0).into(), broker, Arc::new(AllowAll));
+    let spill = SpillSettings { folder: folder.to_owned(), bytes_max: 1 << 30 };
+    start(ServerSettings { spill: Some(spill), ..settings })
+}
+
+pub(crate) fn start(settings: ServerSettings) -> Server {
+    Server::start(settings, &Health::default()).unwrap()
+}
+
+/// One listener, where nobody is asked who it is, and nothing on disk.
+pub(crate) fn server_settings(
+    listen: SocketAddr,
+    broker: BrokerConfig,
+    authorize: Arc<dyn Authorize>,
+) -> ServerSettings {
     let mut listener =
         ListenerSettings { anonymous: true, ..ListenerSettings::new("main", listen) };
     Arc::make_mut(&mut listener.sessions.usual).packet_bytes_max = broker.session.packet_bytes_max;
-    let settings = ServerSettings {
+    ServerSettings {
         broker,
         listeners: vec![listener],
         shards: 2,
@@ -44,8 +66,7 @@ pub(crate) fn server_on(
         operators: None,
         journal: None,
         spill: None,
-    };
-    Server::start(settings, &Health::default()).unwrap()
+    }
 }
 
 pub(crate) fn settings(topics: &str) -> SinkSettings {
@@ -62,9 +83,16 @@ pub(crate) fn settings(topics: &str) -> SinkSettings {
 }
 
 pub(crate) fn client(server: &Server, client_id: &str) -> Client {
-    let address = server.addresses()[0].1;
+    client_at(port(server), client_id)
+}
+
+pub(crate) fn client_at(port: u16, client_id: &str) -> Client {
     let client_id = client_id.to_owned();
-    Client::connect(Options { port: address.port(), client_id, ..Options::default() }).unwrap()
+    Client::connect(Options { port, client_id, ..Options::default() }).unwrap()
+}
+
+pub(crate) fn port(server: &Server) -> u16 {
+    server.addresses()[0].1.port()
 }
 
 pub(crate) fn publish(client: &mut Client, topic: &str, payload: &[u8]) {
@@ -74,7 +102,11 @@ pub(crate) fn publish(client: &mut Client, topic: &str, payload: &[u8]) {
 }
 
 pub(crate) fn subscriber(server: &Server, filter: &str) -> Client {
-    let mut client = client(server, "subscriber");
+    subscriber_at(port(server), filter)
+}
+
+fn subscriber_at(port: u16, filter: &str) -> Client {
+    let mut client = client_at(port, "subscriber");
     let filter = SubscribeFilter {
         filter: filter.to_owned(),
         maximum_qos: QoS::AtLeastOnce,
@@ -100,6 +132,10 @@ pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
 
 /// Waits until the sink is subscribed: its state is told right behind that.
 pub(crate) fn ready(server: &Server, name: &str) {
-    let mut watcher = subscriber(server, &format!("$SYS/broker/sink/{name}/state"));
+    ready_at(port(server), name);
+}
+
+pub(crate) fn ready_at(port: u16, name: &str) {
+    let mut watcher = subscriber_at(port, &format!("$SYS/broker/sink/{name}/state"));
     while receive(&mut watcher).payload != b"1" {}
 }
