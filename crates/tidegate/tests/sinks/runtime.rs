@@ -204,6 +204,51 @@ fn one_in_a_thousand_is_refused_and_the_others_arrive_as_they_would_have() {
     assert_eq!(seen.texts("a"), ["end"]);
 }
 
+#[test]
+fn a_destination_that_was_away_for_long_and_refuses_one_in_a_thousand_has_all_others_in_order() {
+    const COUNT: u32 = 10_000;
+    const TOPICS: u32 = 7;
+    let server = server(BrokerConfig::default());
+    let refuses = |payload: &[u8]| payload.ends_with(b"000");
+    let (destination, seen) = Scripted::new(&[], refuses);
+    let is_down = destination.is_down.clone();
+    is_down.store(true, Ordering::Relaxed);
+    let lettered = SinkSettings { dead_letter: Some("dead".to_owned()), ..settings("a/#") };
+    let sink = Sink::start_with(lettered, destination, server.connector()).unwrap();
+    ready(&server, "test");
+    let mut letters = subscriber(&server, "dead");
+    let mut publisher = client(&server, "publisher");
+    for number in 1..=COUNT {
+        let topic = format!("a/{}", number % TOPICS);
+        publish(&mut publisher, &topic, number.to_string().as_bytes());
+    }
+    until("it was tried again and again", || sink.report().failures >= 10);
+    assert_eq!(sink.report().messages, 0);
+    is_down.store(false, Ordering::Relaxed);
+    for thousand in 1..=COUNT / 1000 {
+        let (number, letter) = (thousand * 1000, receive(&mut letters));
+        assert_eq!(letter.payload, number.to_string().as_bytes());
+        let told: HashMap<String, String> = letter.user_properties.into_iter().collect();
+        assert_eq!(told["tidegate-topic"], format!("a/{}", number % TOPICS));
+        assert_eq!(told["tidegate-reason"], "is odd");
+    }
+    until("all was settled", || {
+        let report = sink.report();
+        report.messages == 9_990 && report.dead_lettered == 10
+    });
+    for topic in 0..TOPICS {
+        let of_topic = (1..=COUNT).filter(|number| number % TOPICS == topic);
+        let taken = of_topic.filter(|number| number % 1000 != 0);
+        let expected: Vec<String> = taken.map(|number| number.to_string()).collect();
+        assert_eq!(seen.texts(&format!("a/{topic}")), expected, "a/{topic}");
+    }
+    // No letter but those.
+    publish(&mut publisher, "dead", b"end");
+    assert_eq!(receive(&mut letters).payload, b"end");
+    let report = sink.stop();
+    assert_eq!((report.refused, report.lost, report.dropped), (10, 0, 0));
+}
+
 /// Bytes of the files in a folder.
 fn bytes_in(folder: &Path) -> u64 {
     let files = fs::read_dir(folder).unwrap().flatten();
