@@ -10,4 +10,5 @@ mod postgres;
 mod runtime;
 #[cfg(feature = "sink-parquet")]
 mod s3;
+mod tls;
 mod world;
