@@ -30,6 +30,7 @@ use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 use crate::program::options_of;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+const SYS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A node with flows, whose state is in a folder.
 struct Node {
@@ -47,7 +48,8 @@ impl Node {
         let listener =
             ListenerSettings { anonymous: true, ..ListenerSettings::new("main", listen) };
         let settings = ServerSettings {
-            broker: BrokerConfig::default(),
+            // `$SYS` is said often, so that nobody waits for it.
+            broker: BrokerConfig { sys_interval: SYS_INTERVAL, ..BrokerConfig::default() },
             listeners: vec![listener],
             shards,
             doors: Arc::new(OpenDoors),
@@ -251,6 +253,131 @@ fn dead_letters_say_why_and_windows_end_by_the_clock() {
     publish(&mut client, "in/a", b"k,1");
     // Nothing more is published, and the window ends.
     assert_eq!(text(&mut subscriber), ("out/k".to_owned(), "1".to_owned()));
+}
+
+/// All that is counted of a flow under `$SYS/broker/flows/`: as many as are said, and none of the rest.
+fn counts(flow: &str, said: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    const NAMES: [&str; 15] = [
+        "messages",
+        "passed",
+        "replaced",
+        "dropped",
+        "filtered",
+        "emitted",
+        "unsent",
+        "bad",
+        "mended",
+        "late",
+        "unlearned",
+        "keys",
+        "evicted",
+        "expired",
+        "state/bytes",
+    ];
+    let name = |count: &str| format!("{flow}/{count}");
+    let mut counts: BTreeMap<_, _> = NAMES.iter().map(|count| (name(count), 0)).collect();
+    counts.extend(said.iter().map(|(count, number)| (name(count), *number)));
+    counts
+}
+
+/// Reads what is said under `$SYS/broker/flows/` until all that was told is what was expected.
+fn read_until(
+    watcher: &mut Client,
+    told: &mut BTreeMap<String, u64>,
+    expected: &BTreeMap<String, u64>,
+) {
+    let until = std::time::Instant::now() + PATIENCE;
+    while *told != *expected {
+        assert!(std::time::Instant::now() < until, "{told:?} instead of {expected:?}");
+        let (topic, text) = text(watcher);
+        let name = topic.strip_prefix("$SYS/broker/flows/").expect("nothing else was asked for");
+        // Of a flow that is gone nothing is retained.
+        if text.is_empty() {
+            told.remove(name);
+        } else {
+            told.insert(name.to_owned(), text.parse().expect("a number"));
+        }
+    }
+}
+
+const MENDING: &str = r#"
+[flow.mending]
+topics = ["mend/+"]
+bad = "last-good"
+parse = { format = "csv", fields = ["x"] }
+
+[[flow.mending.step]]
+kernel = "average"
+field = "x"
+
+[[flow.mending.step]]
+kernel = "replace"
+payload = "{field:x_average}"
+"#;
+
+#[test]
+fn what_becomes_of_messages_is_counted_under_sys_for_as_long_as_their_flow_runs() {
+    for shards in [1, 2] {
+        let count = "[[flow.counting.step]]\nkernel = \"count\"";
+        let filter = "[[flow.counting.step]]\nkernel = \"range-filter\"\nfield = \"x\"\nmax = 100";
+        let filtering = COUNTING.replace(count, &format!("{filter}\n\n{count}"));
+        assert_ne!(filtering, COUNTING);
+        let (_folder, file, state) = place(&format!("{filtering}{MENDING}"));
+        // The most that their state may take, which is known before they run.
+        let plan = Flows::new(shards, 7, 11).plan_file(&file, None).expect("nothing is wrong");
+        let state_bytes =
+            |flow: &str| ("state/bytes", plan.state_bytes(flow).expect("it is there"));
+        let (counting, mending) = (state_bytes("counting"), state_bytes("mending"));
+        assert!(counting.1 > 0 && mending.1 > 0);
+
+        let node = Node::start(shards, &file, &state);
+        let (mut watcher, mut told) = (node.subscriber(&["$SYS/broker/flows/#"]), BTreeMap::new());
+        let mut expected = counts("counting", &[counting]);
+        expected.extend(counts("mending", &[mending]));
+        read_until(&mut watcher, &mut told, &expected);
+
+        let mut client = node.client("from");
+        // Three are counted by two keys, one is beyond the filter, of two a field is missing or no number.
+        for payload in ["a,1", "a,2", "b,5", "c,1000", "d,no number", "e"] {
+            publish(&mut client, "in/1", payload.as_bytes());
+        }
+        // The second has no number, and takes the one before; so would the third, which has none before it.
+        for (topic, payload) in [("mend/1", "4"), ("mend/1", "none"), ("mend/2", "none")] {
+            publish(&mut client, topic, payload.as_bytes());
+        }
+        let said = [
+            counting,
+            ("messages", 6),
+            ("dropped", 6),
+            ("filtered", 1),
+            // Three notices and two dead letters.
+            ("emitted", 5),
+            ("bad", 2),
+            ("bad/missing", 1),
+            ("bad/not-a-number", 1),
+            ("keys", 2),
+        ];
+        let mut expected = counts("counting", &said);
+        let said = [
+            mending,
+            ("messages", 3),
+            ("passed", 1),
+            ("replaced", 2),
+            ("bad", 1),
+            ("bad/not-a-number", 1),
+            ("mended", 1),
+            ("keys", 2),
+        ];
+        let mended = counts("mending", &said);
+        expected.extend(mended.clone());
+        read_until(&mut watcher, &mut told, &expected);
+
+        // One goes, and with it what was said of it; the other counts on.
+        fs::write(&file, MENDING).expect("a file");
+        let plan = node.flows.plan_file(&file, None).expect("nothing is wrong");
+        assert_eq!(node.flows.commit(plan, Some(&state)), ["counting"]);
+        read_until(&mut watcher, &mut told, &mended);
+    }
 }
 
 /// The messages of an application, some of which its example notifies of.
