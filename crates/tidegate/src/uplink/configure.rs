@@ -170,7 +170,8 @@ mod tests {
         assert!(of("").expect("none is right").is_empty());
         let uplinks = of(
             "[uplink.plant]\nto = \"core.example:7443\"\ntopics = \"city/#, taxi/+\"\ncritical = \"alarm/#\"\n\
-             compression = \"zstd-stream:3\"\nbatch_age = \"50ms\"\nlayouts = \"raw/# = opaque\"\n",
+             compression = \"zstd-stream:3\"\nbatch_age = \"50ms\"\nlayouts = \"raw/# = opaque\"\n\
+             columns = true\n",
         )
         .expect("it is right");
         let [plant] = &uplinks[..] else { panic!("{uplinks:?}") };
@@ -178,6 +179,7 @@ mod tests {
         assert_eq!(plant.critical, ["alarm/#"]);
         assert_eq!(plant.encoder.layouts, [("raw/#".to_owned(), Layout::Opaque)]);
         assert_eq!(plant.encoder.compression, Compression::ZstdStream(3));
+        assert!(plant.encoder.columns);
         assert_eq!(plant.session.inflight_max, Some(u16::MAX));
         assert_eq!(plant.session.inflight_bytes_max, Some(16 << 20));
         assert_eq!(plant.session.overflow, Overflow::Spill);

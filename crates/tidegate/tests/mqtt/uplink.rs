@@ -120,68 +120,131 @@ fn name_of(message: &Message) -> &str {
 #[test]
 fn messages_come_out_as_they_went_in() {
     for transport in ["quic", "tcp"] {
-        let site = Site::new();
-        let uplink = site.uplink(&format!("transport = \"{transport}\""));
-        let core = Program::start_in(site.core, LISTENER);
-        let edge = carrying(Program::start_in(site.edge, &uplink));
-        let mut reader = subscriber(&core, "#");
-        let mut writer = publisher(&edge);
-        let properties = [("unit".to_owned(), "°C".to_owned())];
-        let binary: Vec<u8> = (0..=255).collect();
-        let large = vec![b'x'; 300_000];
-        let sent = [
-            message("site/1/t", b"21.5,ok"),
-            message("site/1/t", b"21.6,ok"),
-            message("site/binary", &binary),
-            message("site/empty", b""),
-            message("site/large", &large),
-            Outgoing { retain: true, ..message("site/kept", b"1") },
-            Outgoing { message_expiry: Some(600), ..message("site/expiring", b"2") },
-            Outgoing { user_properties: &properties, ..message("site/unit", b"3") },
-            Outgoing { qos: QoS::AtMostOnce, ..message("site/once", b"4") },
-            Outgoing { qos: QoS::ExactlyOnce, ..message("site/exact", b"5") },
-            message("elsewhere", b"not carried"),
-            message("site/alarm/1", b"hot"),
-            message("site/alarm/long", &large),
-        ];
-        for one in &sent {
-            writer.publish(one).expect("it is taken");
+        assert_the_same_comes_out(&format!("transport = \"{transport}\""));
+    }
+}
+
+#[test]
+fn messages_come_out_as_they_went_in_where_batches_are_in_columns() {
+    for compression in ["none", "zstd:1", "zstd-stream:3"] {
+        let keys = format!("columns = true\ncompression = \"{compression}\"");
+        assert_the_same_comes_out(&keys);
+        assert_rows_come_out(&keys);
+    }
+}
+
+/// What differs in all that a message may differ in.
+fn assert_the_same_comes_out(keys: &str) {
+    let site = Site::new();
+    let uplink = site.uplink(keys);
+    let core = Program::start_in(site.core, LISTENER);
+    let edge = carrying(Program::start_in(site.edge, &uplink));
+    let mut reader = subscriber(&core, "#");
+    let mut writer = publisher(&edge);
+    let properties = [("unit".to_owned(), "°C".to_owned())];
+    let binary: Vec<u8> = (0..=255).collect();
+    let large = vec![b'x'; 300_000];
+    let sent = [
+        message("site/1/t", b"21.5,ok"),
+        message("site/1/t", b"21.6,ok"),
+        message("site/binary", &binary),
+        message("site/empty", b""),
+        message("site/large", &large),
+        Outgoing { retain: true, ..message("site/kept", b"1") },
+        Outgoing { message_expiry: Some(600), ..message("site/expiring", b"2") },
+        Outgoing { user_properties: &properties, ..message("site/unit", b"3") },
+        Outgoing { qos: QoS::AtMostOnce, ..message("site/once", b"4") },
+        Outgoing { qos: QoS::ExactlyOnce, ..message("site/exact", b"5") },
+        message("elsewhere", b"not carried"),
+        message("site/alarm/1", b"hot"),
+        message("site/alarm/long", &large),
+    ];
+    for one in &sent {
+        writer.publish(one).expect("it is taken");
+    }
+    let mut came = HashMap::new();
+    for _ in 0..sent.len() - 1 {
+        let one = next(&mut reader);
+        if one.topic == "site/1/t" && one.payload == b"21.5,ok" {
+            continue;
         }
-        let mut came = HashMap::new();
-        for _ in 0..sent.len() - 1 {
-            let one = next(&mut reader);
-            if one.topic == "site/1/t" && one.payload == b"21.5,ok" {
-                continue;
-            }
-            assert!(came.insert(one.topic.clone(), one).is_none(), "{transport}");
-        }
-        assert_eq!(reader.receive(Duration::from_millis(200)).expect("a connection"), None);
-        for one in &sent[1..] {
-            let Some(found) = came.get(one.topic) else {
-                assert_eq!(one.topic, "elsewhere");
-                continue;
-            };
-            assert_eq!(found.payload, one.payload, "{}", one.topic);
-            assert_eq!(found.retain, one.retain, "{}", one.topic);
-            // QoS 2 is carried as 1.
-            assert_eq!(found.qos, one.qos.min(QoS::AtLeastOnce), "{}", one.topic);
-            assert_eq!(found.message_expiry.is_some(), one.message_expiry.is_some());
-            let others: Vec<_> =
-                found.user_properties.iter().filter(|(name, _)| name != NAME).collect();
-            assert!(others.iter().copied().eq(one.user_properties), "{}", one.topic);
-            assert!(name_of(found).starts_with("edge/plant/"), "{found:?}");
-        }
-        // Who comes later finds what is retained.
-        let mut late = publisher(&core);
-        let filter = SubscribeFilter {
-            filter: "site/kept".to_owned(),
-            maximum_qos: QoS::AtLeastOnce,
-            no_local: false,
-            retain_as_published: false,
-            retain_handling: RetainHandling::Send,
+        assert!(came.insert(one.topic.clone(), one).is_none(), "{keys}");
+    }
+    assert_eq!(reader.receive(Duration::from_millis(200)).expect("a connection"), None);
+    for one in &sent[1..] {
+        let Some(found) = came.get(one.topic) else {
+            assert_eq!(one.topic, "elsewhere");
+            continue;
         };
-        late.subscribe(&[filter]).expect("a subscription");
-        assert_eq!(next(&mut late).payload, b"1");
+        assert_eq!(found.payload, one.payload, "{}", one.topic);
+        assert_eq!(found.retain, one.retain, "{}", one.topic);
+        // QoS 2 is carried as 1.
+        assert_eq!(found.qos, one.qos.min(QoS::AtLeastOnce), "{}", one.topic);
+        assert_eq!(found.message_expiry.is_some(), one.message_expiry.is_some());
+        let others: Vec<_> =
+            found.user_properties.iter().filter(|(name, _)| name != NAME).collect();
+        assert!(others.iter().copied().eq(one.user_properties), "{}", one.topic);
+        assert!(name_of(found).starts_with("edge/plant/"), "{found:?}");
+    }
+    // Who comes later finds what is retained.
+    let mut late = publisher(&core);
+    let filter = SubscribeFilter {
+        filter: "site/kept".to_owned(),
+        maximum_qos: QoS::AtLeastOnce,
+        no_local: false,
+        retain_as_published: false,
+        retain_handling: RetainHandling::Send,
+    };
+    late.subscribe(&[filter]).expect("a subscription");
+    assert_eq!(next(&mut late).payload, b"1");
+}
+
+/// Rows of which many stand in one batch, so that there are columns: each as it went in, once, in order of its topic.
+fn assert_rows_come_out(keys: &str) {
+    const COUNT: u32 = 3_000;
+    // The last field is as long as the number says, so that columns are of another length than the rows.
+    let row = |number: u32| {
+        let (seconds, celsius) = (1_700_000_000 + number, 20 + number % 7);
+        let rest = "x".repeat(number as usize % 5);
+        format!("{seconds},{celsius}.{},{number},ok{rest}", number % 10)
+    };
+    let site = Site::new();
+    let uplink = site.uplink(keys);
+    let core = Program::start_in(site.core, LISTENER);
+    let edge = carrying(Program::start_in(site.edge, &uplink));
+    let mut reader = subscriber(&core, "site/#");
+    let mut writer = publisher(&edge);
+    for number in 0..COUNT {
+        writer
+            .publish(&message(&InTurn::topic(number), row(number).as_bytes()))
+            .expect("it is taken");
+    }
+    let mut came = InTurn::default();
+    for _ in 0..COUNT {
+        let one = next(&mut reader);
+        let text = String::from_utf8(one.payload).expect("text");
+        let number = text.split(',').nth(2).and_then(|n| n.parse().ok()).expect("a number");
+        assert_eq!(text, row(number), "{keys}");
+        came.take(&one.topic, number);
+    }
+    assert_eq!(reader.receive(Duration::from_millis(200)).expect("a connection"), None);
+}
+
+/// How many came of the numbers from 0 on that went out on ten topics in turn.
+#[derive(Default)]
+struct InTurn([u32; 10]);
+
+impl InTurn {
+    fn topic(number: u32) -> String {
+        format!("site/{}/n", number % 10)
+    }
+
+    /// The next one of its topic, none left out and none twice.
+    fn take(&mut self, topic: &str, number: u32) {
+        assert_eq!(topic, Self::topic(number));
+        let count = &mut self.0[number as usize % 10];
+        assert_eq!(number, *count * 10 + number % 10, "{topic}");
+        *count += 1;
     }
 }
 
