@@ -62,10 +62,11 @@ fn next(client: &mut Client) -> Message {
 }
 
 /// A number that the node tells of itself.
-fn told(program: &Program, topic: &str, enough: impl Fn(u64) -> bool) -> u64 {
+pub(crate) fn told(program: &Program, topic: &str, enough: impl Fn(u64) -> bool) -> u64 {
     let topic = format!("$SYS/broker/{topic}");
     let mut watcher = client(program, "watcher");
     subscribe(&mut watcher, &topic);
+    let until = Instant::now() + 2 * LONGEST;
     loop {
         let message = next(&mut watcher);
         let number = String::from_utf8_lossy(&message.payload).parse().expect("a number");
@@ -73,10 +74,11 @@ fn told(program: &Program, topic: &str, enough: impl Fn(u64) -> bool) -> u64 {
             watcher.disconnect().expect("it leaves");
             return number;
         }
+        assert!(Instant::now() < until, "{topic} is still {number}");
     }
 }
 
-fn bytes_on_disk(program: &Program) -> u64 {
+pub(crate) fn bytes_on_disk(program: &Program) -> u64 {
     let files = fs::read_dir(program.path("data/spill")).expect("a folder").flatten();
     files.map(|file| file.metadata().expect("it is there").len()).sum()
 }

@@ -14,7 +14,10 @@ use tidegate::pki::{self, InitRequest};
 use tidegate_load::client::{Client, Message, Options, Outgoing};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
-use crate::program::{LONGEST, Program, options_of};
+use crate::{
+    program::{LONGEST, Program, options_of},
+    spill::{bytes_on_disk, told},
+};
 
 const LISTENER: &str = "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n";
 const NAME: &str = "tidegate-id";
@@ -348,6 +351,75 @@ fn nothing_is_lost_when_the_lower_node_is_killed() {
         assert!(Instant::now() < until, "{} of {}", numbers(&load).len(), load.sent);
         load.read(&mut reader, Duration::from_millis(200));
     }
+}
+
+/// Bytes that nothing makes shorter, which begin with their number.
+fn noise(number: u32, bytes: usize) -> Vec<u8> {
+    let mut state = u64::from(number) + 1;
+    let mut noise = number.to_le_bytes().to_vec();
+    while noise.len() < bytes {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        noise.extend_from_slice(&(state ^ state >> 29).to_le_bytes());
+    }
+    noise.truncate(bytes);
+    noise
+}
+
+#[test]
+fn what_waits_for_an_upper_node_that_is_away_costs_disk_and_not_memory() {
+    const COUNT: u32 = 16_000;
+    const BYTES: usize = 8_000;
+    const PUBLISHED: u64 = COUNT as u64 * BYTES as u64;
+    // Of all messages held in memory, an eighth of what is published.
+    const BUDGET: u64 = 16 << 20;
+    let site = Site::new();
+    let uplink = format!(
+        "[mqtt]\ndurability = \"memory\"\npayload_bytes_max = \"16MiB\"\npacket_bytes_max = \"1MiB\"\n\
+         sys_interval = \"1s\"\n{}",
+        site.uplink("queue_bytes_max = \"4MiB\"\nwindow_bytes = \"1MiB\"\n")
+    );
+    let upper = format!(
+        "[mqtt]\ndurability = \"page\"\npayload_bytes_max = \"512MiB\"\nqueue_bytes_max = \"256MiB\"\n{LISTENER}"
+    );
+    // Whoever reads there has a session that lasts; then the node is away.
+    let core = Program::start_in(site.core, &upper);
+    drop(subscriber(&core, "site/#"));
+    let folder = core.kill();
+
+    let edge = carrying(Program::start_in(site.edge, &uplink));
+    let mut writer = publisher(&edge);
+    writer.publish(&message("elsewhere", &noise(0, BYTES))).expect("it is taken");
+    let before = edge.resident_bytes();
+    for number in 0..COUNT {
+        writer
+            .publish(&message(&InTurn::topic(number), &noise(number, BYTES)))
+            .expect("it is taken");
+    }
+    // The budget, what is kept for the next message, a place for each that is on disk, and what is not of messages.
+    let grown = edge.resident_bytes().saturating_sub(before);
+    assert!(grown < PUBLISHED / 2, "{grown} of {PUBLISHED}");
+    let most = told(&edge, "payload/bytes/maximum", |bytes| bytes > 1 << 20);
+    assert!(most <= BUDGET, "{most}");
+    told(&edge, "spill/messages", |count| count > u64::from(COUNT) * 3 / 4);
+    let on_disk = bytes_on_disk(&edge);
+    assert!(on_disk > PUBLISHED * 3 / 4, "{on_disk}");
+
+    let core = Program::start_in(folder, &upper);
+    let mut reader = subscriber(&core, "site/#");
+    let mut came = InTurn::default();
+    for _ in 0..COUNT {
+        let one = next(&mut reader);
+        let (start, _) = one.payload.split_first_chunk().expect("a number");
+        let number = u32::from_le_bytes(*start);
+        assert!(one.payload == noise(number, BYTES), "{number} is another one");
+        came.take(&one.topic, number);
+    }
+    assert_eq!(reader.receive(Duration::from_millis(200)).expect("a connection"), None);
+    // The lower node has let go of all of it, and lost none.
+    told(&edge, "spill/bytes", |bytes| bytes <= 16 << 20);
+    assert_eq!(told(&edge, "publish/messages/dropped", |_| true), 0);
+    let most = told(&edge, "payload/bytes/maximum", |_| true);
+    assert!(most <= BUDGET, "{most}");
 }
 
 #[test]
