@@ -88,6 +88,8 @@ pub struct SinkSettings {
     pub session: SessionConfig,
     /// Where messages go.
     pub destination: DestinationSettings,
+    /// A digest of those whom it trusts there, if a file names them: the file may hold others when it is read again.
+    pub trust: Option<[u8; 32]>,
 }
 
 impl Default for SinkSettings {
@@ -106,6 +108,7 @@ impl Default for SinkSettings {
             sys_interval: Duration::from_secs(10),
             session: SessionConfig::default(),
             destination: DestinationSettings::Memory(memory::Ring::new(1)),
+            trust: None,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use sha2::{Digest as _, Sha256};
 use tidegate_broker::{Overflow, SessionConfig, schedule::Policy};
 use tidegate_client::ApiError;
 use tidegate_message::Code;
@@ -104,8 +105,18 @@ fn sink(
         sys_interval: config.mqtt.sys_interval,
         session,
         destination: destinations::of(name, section, config, under_way_max)?,
+        trust: section.ca.as_deref().map(trust).transpose()?,
         ..SinkSettings::default()
     })
+}
+
+/// A digest of the file of authorities.
+fn trust(path: &Path) -> Result<[u8; 32], SinkError> {
+    let read = fs::read(path).map_err(|error| SinkError::Destination {
+        problem: format!("ca {} cannot be read", path.display()),
+        source: Some(error.into()),
+    })?;
+    Ok(Sha256::digest(read).into())
 }
 
 /// What suits a kind of destination.

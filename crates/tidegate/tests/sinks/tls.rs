@@ -326,9 +326,18 @@ fn a_broker_is_sent_messages_only_if_its_certificate_is_right_and_takes_them_onl
 /// A node with that sink, whose password is wrong until its destination has refused it; then its file is mended, and the node reads its
 /// configuration anew.
 fn mended(folder: &Path, shown: &Shown, sink: &str, is_refused: impl FnMut() -> bool) -> Service {
+    let (service, config) = started(folder, &shown.pem, "wrong\n", sink);
+    until("it was refused", is_refused);
+    fs::write(folder.join("word"), "word\n").unwrap();
+    assert_eq!(service.reload(config).unwrap().sinks, ["test"]);
+    service
+}
+
+/// A node with that sink and these files, to which messages were published; and its configuration.
+fn started(folder: &Path, pem: &str, word: &str, sink: &str) -> (Service, Config) {
     let [ca, password] = ["ca.pem", "word"].map(|name| folder.join(name));
-    fs::write(&ca, &shown.pem).unwrap();
-    fs::write(&password, "wrong\n").unwrap();
+    fs::write(&ca, pem).unwrap();
+    fs::write(&password, word).unwrap();
     let text = format!(
         "[node]\ndata_dir = {folder:?}\n[mqtt]\ndurability = \"memory\"\nshards = 2\n\
          [mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n[sink.test]\ntopics = \"a/#\"\nca = {ca:?}\n\
@@ -341,10 +350,22 @@ fn mended(folder: &Path, shown: &Shown, sink: &str, is_refused: impl FnMut() -> 
     let port = service.addresses()[0].1.port();
     ready_at(port, "test");
     publish_all(port);
-    until("it was refused", is_refused);
-    fs::write(&password, "word\n").unwrap();
+    (service, config)
+}
+
+#[test]
+fn authorities_that_are_read_anew_from_the_same_file_are_trusted() {
+    let shown = Shown::new();
+    let (port, told) = database(&shown, "Token word");
+    let folder = tempfile::tempdir().unwrap();
+    let sink = format!("kind = \"influx\"\nurl = \"https://localhost:{port}/write?db=x\"\n");
+    let (service, config) = started(folder.path(), &Shown::new().pem, "word\n", &sink);
+    assert_eq!(service.reload(config.clone()).unwrap().sinks, [""; 0], "nothing has changed");
+    fs::write(folder.path().join("ca.pem"), &shown.pem).unwrap();
     assert_eq!(service.reload(config).unwrap().sinks, ["test"]);
-    service
+    let expected: Vec<f64> = (0..COUNT).map(f64::from).collect();
+    until("all was taken", || told.lock().unwrap().values.len() >= expected.len());
+    assert_eq!(told.lock().unwrap().values, expected);
 }
 
 #[test]
