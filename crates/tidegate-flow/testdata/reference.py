@@ -289,7 +289,7 @@ class Bloom:
         return known == (self.keep == "known")
 
 
-# Cases: a description, messages, and what is published for each, or null.
+# Cases: a description, messages, and what is published for each, or null; where it is said, under which topics, and how many are bad.
 
 def text(value):
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
@@ -410,7 +410,7 @@ def kernels(random):
                                lambda: Threshold(fires=fires, **limits), rows()))
     cases += filters(random) + predictions(random)
     cases.append(above_average(random))
-    return cases
+    return cases + gathered(random)
 
 
 def above_average(random):
@@ -433,6 +433,75 @@ def above_average(random):
     ]
     return {"name": "above average", "spec": spec(steps, ["x_kalman", "mean", "over"]),
             "messages": messages, "expected": expected}
+
+
+def gathered(random):
+    """Keys by the topic: what devices send gathers under the levels that their topics have in common, and is published there."""
+    parents = ["plant/a", "plant/b", "hall/a", "plant/", "/a", "wärme/日本", "x" * 60 + "/a"]
+    # Without a level that keys need, or longer than a key may be.
+    odd = ["plant", "hall", "a" * 129 + "/a/d0"]
+
+    def rows():
+        now, values = EPOCH, {}
+        for _ in range(120):
+            now += random.choice([0, 1, 100_000_000, 700_000_000, 3 * SECOND])
+            topic = f"{random.choice(parents)}/d{random.randrange(3)}{random.choice(['', '', '/t', '/t/raw'])}"
+            if random.random() < 0.1:
+                topic = random.choice(odd)
+            values[topic] = values.get(topic, random.uniform(-50, 50)) + random.gauss(0, 3)
+            yield now, topic, None if random.random() < 0.1 else round(values[topic], random.choice([0, 1, 3]))
+
+    def of(key, topic):
+        """The text that state is kept under; none if the topic has none."""
+        if key == "none":
+            return ""
+        levels = topic.split("/")
+        if key != "topic" and max(key["levels"]) >= len(levels):
+            return None
+        found = topic if key == "topic" else "/".join(levels[level] for level in key["levels"])
+        return found if len(found.encode()) <= 128 else None
+
+    def case(name, key, step, make, value_of=lambda topic, x: x):
+        states, messages, expected, topics, bad = {}, [], [], [], 0
+        for now, topic, x in rows():
+            messages.append([now, topic, f"d,{text(x)}"])
+            found = of(key, topic)
+            if found is None:
+                bad += 1
+                expected.append(None)
+                topics.append(None)
+                continue
+            expected.append(states.setdefault(found, make()).step(value_of(topic, x), now))
+            topics.append("out" if key == "none" else f"out/{found}")
+        described = spec([{**step, "into": "y"}], ["y"], key=key)
+        place = {"none": "out", "topic": "out/{topic}"}
+        described["step"][-1]["topic"] = place[key] if isinstance(key, str) else "/".join(
+            ["out"] + [f"{{level:{level}}}" for level in key["levels"]])
+        by = key if isinstance(key, str) else "levels " + " ".join(map(str, key["levels"]))
+        return {"name": f"{name} by {by}", "spec": described, "messages": messages, "expected": expected,
+                "topics": topics, "bad": bad}
+
+    levels = lambda *numbers: {"levels": list(numbers)}
+    windows = [
+        ("average running", None, lambda: Running("average")),
+        ("average sliding 7", {"sliding": 7}, lambda: SlidingCount("average", 7)),
+        ("max tumbling 5 held", {"tumbling": 5, "hold": True}, lambda: TumblingCount("max", 5, True)),
+        ("average tumbling 10s", {"tumbling": "10s"}, lambda: TumblingTime("average", 10 * SECOND)),
+        ("min sliding 30s", {"sliding": "30s", "panes": 5}, lambda: SlidingTime("min", 30 * SECOND, 5)),
+    ]
+    cases = []
+    for name, window, make in windows:
+        step = {"kernel": name.split()[0], "field": "x", **({"window": window} if window else {})}
+        cases.append(case(name, levels(0, 1), step, make))
+    step = {"kernel": "average", "field": "x", "window": {"tumbling": "10s", "hold": True}}
+    for key in [levels(0), levels(1), levels(1, 2), levels(0, 2), levels(2, 0), levels(3), "topic", "none"]:
+        cases.append(case("average tumbling 10s held", key, step, lambda: TumblingTime("average", 10 * SECOND, True)))
+    # How many messages each parent had in a while, whatever is in them, and how many topics it has.
+    cases.append(case("count of messages", levels(0, 1), {"kernel": "count", "window": {"sliding": "30s", "panes": 5}},
+                      lambda: SlidingTime("count", 30 * SECOND, 5), lambda topic, x: 1.0))
+    cases.append(case("distinct-count of topics", levels(0), {"kernel": "distinct-count", "precision": 8},
+                      lambda: Distinct(8), lambda topic, x: topic))
+    return cases
 
 
 def filters(random):
@@ -464,7 +533,8 @@ def filters(random):
                 "ends_with": ["7"], "contains": ["ice-2"], "invert": invert}
         match = lambda k: (k == "k1" or k.startswith("device-1") or k.endswith("7") or "ice-2" in k) != invert
         names = seen[:100] + ["k1", "k", ""]
-        cases.append({"name": f"string-match {invert}", "spec": spec([step], ["k"], key="none"),
+        # The empty text is missing, which makes its message bad.
+        cases.append({"name": f"string-match {invert}", "spec": spec([step], ["k"], key="none"), "bad": 1,
                       "messages": [[EPOCH, "a", f"{name},1"] for name in names],
                       "expected": [[name] if name and match(name) else None for name in names]})
     table = {f"device-{i}": (f"street {i % 7}, \"{i}\"", i * 1.5) for i in range(0, 200, 2)}
