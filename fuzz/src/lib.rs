@@ -10,6 +10,7 @@ mod flow;
 mod kept;
 mod line_protocol;
 mod sensors;
+mod uplink;
 mod websocket;
 
 use std::path::Path;
@@ -34,6 +35,7 @@ pub use self::{
     kept::{detector_reply, invitation, journal_records, key_file, log_segments, node_config},
     line_protocol::line_protocol,
     sensors::{comprex, sensor_batch, sensor_messages},
+    uplink::{uplink_attributes, uplink_records},
     websocket::{websocket_frames, websocket_handshake},
 };
 

@@ -208,3 +208,13 @@ fn models_of_flows() {
 fn snapshots_of_flows() {
     replay("flow_snapshot", tidegate_fuzz::flow_snapshot);
 }
+
+#[test]
+fn attributes_of_uplinks() {
+    replay("uplink_attributes", tidegate_fuzz::uplink_attributes);
+}
+
+#[test]
+fn records_of_uplinks() {
+    replay("uplink_records", tidegate_fuzz::uplink_records);
+}

@@ -30,6 +30,8 @@
 mod budget;
 pub mod configure;
 mod critical;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod incoming;
 mod layouts;
 mod message;

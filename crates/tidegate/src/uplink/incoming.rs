@@ -12,10 +12,10 @@ use tidegate_wire::{CriticalPart, Resume, SensorBatch, UplinkOpen, UplinkReady};
 use super::{critical, outgoing::FLIGHT_BATCHES_MAX};
 
 /// Batches that may wait, for one that they have overtaken or for the broker, and their bytes: more than an uplink has under way.
-const AHEAD_MAX: usize = FLIGHT_BATCHES_MAX + 16;
-const AHEAD_BYTES_MAX: usize = 64 << 20;
+pub(super) const AHEAD_MAX: usize = FLIGHT_BATCHES_MAX + 16;
+pub(super) const AHEAD_BYTES_MAX: usize = 64 << 20;
 /// Longest critical message in one piece: the longest payload, topic and attributes.
-const CRITICAL_BYTES_MAX: usize = (16 << 20) + 2 * 65_535 + 4;
+pub(super) const CRITICAL_BYTES_MAX: usize = (16 << 20) + 2 * 65_535 + 4;
 
 /// The receiving half of an uplink.
 #[derive(Debug)]
@@ -193,6 +193,12 @@ impl Incoming {
     /// Batches that wait to be read.
     pub(super) fn batches(&self) -> usize {
         self.ahead.len()
+    }
+
+    /// Bytes of a critical message that has not come whole.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn part_bytes(&self) -> usize {
+        self.part.len()
     }
 
     /// The place of the next batch, if it is of that epoch.
