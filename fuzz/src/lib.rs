@@ -7,6 +7,7 @@ mod broker;
 mod coap;
 mod doors;
 mod flow;
+mod ingest;
 mod kept;
 mod line_protocol;
 mod sensors;
@@ -32,6 +33,7 @@ pub use self::{
     coap::{coap_message, coap_server},
     doors::{acl_file, certificate_name, password_file, revocation_list, roles_file, scram, token},
     flow::{flow_model, flow_parse, flow_snapshot},
+    ingest::{ingest_body, ingest_datagram},
     kept::{detector_reply, invitation, journal_records, key_file, log_segments, node_config},
     line_protocol::line_protocol,
     sensors::{comprex, sensor_batch, sensor_messages},

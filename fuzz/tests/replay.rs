@@ -218,3 +218,13 @@ fn attributes_of_uplinks() {
 fn records_of_uplinks() {
     replay("uplink_records", tidegate_fuzz::uplink_records);
 }
+
+#[test]
+fn datagrams_of_ingest() {
+    replay("ingest_datagram", tidegate_fuzz::ingest_datagram);
+}
+
+#[test]
+fn bodies_of_ingest() {
+    replay("ingest_body", tidegate_fuzz::ingest_body);
+}

@@ -17,6 +17,8 @@
 mod coap;
 mod counters;
 mod door;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod hand_over;
 mod http;
 mod inlet;

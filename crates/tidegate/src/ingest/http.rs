@@ -10,11 +10,11 @@
 //! Always true: 204 is said after the broker has taken all of it; a body is not read beyond the listener's bound, and all bodies
 //! together hold at most [`HELD_BYTES`].
 
-mod array;
+pub(super) mod array;
 mod body;
 mod lines;
 mod post;
-mod senml;
+pub(super) mod senml;
 
 use std::{
     convert::Infallible, io, net::SocketAddr, sync::Arc, thread::JoinHandle, time::Duration,
@@ -375,7 +375,7 @@ pub(super) fn parameter(query: Option<&str>, name: &str) -> Option<String> {
 }
 
 /// What percent signs stand for; none if that is no text.
-fn decode(text: &str) -> Option<String> {
+pub(super) fn decode(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {

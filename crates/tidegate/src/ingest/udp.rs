@@ -228,12 +228,10 @@ impl Udp {
 
     #[inline]
     fn take_named(&mut self, settings: &IngestSettings, bytes: &[u8]) {
-        let Some(end) = memchr::memchr(b'\n', bytes) else {
+        let Some((topic, payload)) = named(bytes) else {
             self.batch.invalid += 1;
             return;
         };
-        let (topic, payload) = (&bytes[..end], &bytes[end + 1..]);
-        let topic = topic.strip_suffix(b"\r").unwrap_or(topic);
         // Nothing is known at first, which is no topic.
         if topic.is_empty() || *topic != *self.known.as_bytes() {
             match str::from_utf8(topic) {
@@ -307,6 +305,14 @@ impl Udp {
             add(counter, count);
         }
     }
+}
+
+/// What a datagram gives as its topic, and its payload; none without the end of a line.
+#[inline]
+pub(super) fn named(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = memchr::memchr(b'\n', bytes)?;
+    let (topic, payload) = (&bytes[..end], &bytes[end + 1..]);
+    Some((topic.strip_suffix(b"\r").unwrap_or(topic), payload))
 }
 
 /// Where the topic of a sender is remembered; 0 is for the one topic of all senders.

@@ -1,0 +1,70 @@
+//! What fuzz targets reach of the ways in: what they make of bytes of a sender, without sockets and without a broker.
+
+use std::{net::SocketAddr, path::Path, sync::LazyLock};
+
+use tidegate_broker::SessionConfig;
+use tidegate_wire::line_protocol::Line;
+
+use super::{IngestSettings, Template, http, line, settings, udp};
+use crate::config::Config;
+
+/// Those of a listener for lines.
+static SETTINGS: LazyLock<IngestSettings> = LazyLock::new(|| {
+    let text = "[ingest.fuzz]\nlisten = \"127.0.0.1:0\"\nformat = \"line\"\n";
+    let config = Config::parse(Path::new("fuzz.toml"), text).expect("it is a configuration");
+    let all = settings::all(&config, &SessionConfig::default(), false);
+    all.expect("nothing is wrong").pop().expect("there is a listener")
+});
+
+/// Makes messages of lines, as a listener does.
+#[derive(Debug)]
+pub struct Mapper {
+    settings: IngestSettings,
+    topic: String,
+}
+
+impl Mapper {
+    /// By a template; a payload and a topic may have so many bytes, and a topic so many levels.
+    pub fn new(topic: Template, message_bytes_max: usize, topic_max: (usize, usize)) -> Self {
+        let settings = IngestSettings { topic, message_bytes_max, topic_max, ..SETTINGS.clone() };
+        Self { settings, topic: String::new() }
+    }
+
+    /// Gives `take` topic and payload of each message of a line; false if the line becomes none.
+    pub fn line(&mut self, line: &Line<'_>, take: impl FnMut(&str, &[u8])) -> bool {
+        line::messages(line, &self.settings, &mut self.topic, take).is_ok()
+    }
+}
+
+/// The topic of what `source` sent.
+pub fn topic_of_source(template: &Template, source: SocketAddr) -> String {
+    let mut topic = String::new();
+    template.of_source(Some(source), &mut topic);
+    topic
+}
+
+/// What a datagram gives as its topic, and its payload; none if it names no topic.
+pub fn named(datagram: &[u8]) -> Option<(&[u8], &[u8])> {
+    udp::named(datagram)
+}
+
+/// The elements of the JSON array that `text` is, as they are written; none if it is none, or has more than `max`.
+pub fn elements(text: &[u8], max: usize) -> Option<Vec<&[u8]>> {
+    http::array::elements(text, max).ok()
+}
+
+/// Name and JSON of each record of a SenML pack, resolved; `now` in seconds since 1970. None if it is no pack.
+pub fn resolve(pack: &[u8], now: f64) -> Option<Vec<(String, String)>> {
+    let records = http::senml::resolve(pack, now).ok()?;
+    Some(records.into_iter().map(|record| (record.name, record.json)).collect())
+}
+
+/// What a path with percent signs stands for; none if that is no text.
+pub fn decode(path: &str) -> Option<String> {
+    http::decode(path)
+}
+
+/// The value of a parameter of a query, decoded.
+pub fn parameter(query: &str, name: &str) -> Option<String> {
+    http::parameter(Some(query), name)
+}
