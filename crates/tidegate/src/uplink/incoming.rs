@@ -16,6 +16,8 @@ pub(super) const AHEAD_MAX: usize = FLIGHT_BATCHES_MAX + 16;
 pub(super) const AHEAD_BYTES_MAX: usize = 64 << 20;
 /// Longest critical message in one piece: the longest payload, topic and attributes.
 pub(super) const CRITICAL_BYTES_MAX: usize = (16 << 20) + 2 * 65_535 + 4;
+/// Of memory for parts of critical messages, what is kept between two of them.
+const PART_BYTES_KEPT: usize = 64 << 10;
 
 /// The receiving half of an uplink.
 #[derive(Debug)]
@@ -39,6 +41,8 @@ pub(super) struct Incoming {
     decoded_first: u64,
     given: usize,
     part: Vec<u8>,
+    /// The number of that message.
+    part_of: Option<u64>,
 }
 
 /// Messages that came for the first time.
@@ -73,6 +77,8 @@ pub(super) enum IncomingError {
         "batch {sequence} of epoch {epoch} came again: batch {expected} of epoch {current} is expected"
     )]
     Replayed { epoch: u64, sequence: u64, current: u64, expected: u64 },
+    #[error("behind message {number} there are no numbers left")]
+    Numbers { number: u64 },
     #[error("critical message {number} is none")]
     Critical { number: u64 },
     #[error("critical message {number} of over {CRITICAL_BYTES_MAX} bytes")]
@@ -99,6 +105,7 @@ impl Incoming {
             decoded_first: 0,
             given: 0,
             part: Vec::new(),
+            part_of: None,
         }
     }
 
@@ -123,6 +130,7 @@ impl Incoming {
         self.ahead.clear();
         self.ahead_bytes = 0;
         self.part.clear();
+        self.part_of = None;
         self.names_messages = open.names_messages;
         if !self.knows(open) {
             self.life = Some(open.life);
@@ -246,7 +254,10 @@ impl Incoming {
         self.decoded_first = first;
         let came = self.next.map_or(0, |next| next - first);
         self.given = usize::try_from(came).unwrap_or(usize::MAX).min(self.decoded.len());
-        let end = first + self.decoded.len() as u64;
+        let Some(end) = first.checked_add(self.decoded.len() as u64) else {
+            self.given = self.decoded.len();
+            return Err(IncomingError::Numbers { number: first });
+        };
         self.next = Some(self.next.unwrap_or(first).max(end));
         Ok(true)
     }
@@ -264,22 +275,31 @@ impl Incoming {
         if let Some(expected) = self.critical_next.filter(|expected| *expected < number) {
             return Err(IncomingError::Gap { expected, found: number });
         }
+        let Some(next) = number.checked_add(1) else {
+            return Err(IncomingError::Numbers { number });
+        };
+        if self.part_of.is_some_and(|of| of != number) {
+            return Err(IncomingError::Critical { number });
+        }
         if self.part.len() + part.bytes.len() > CRITICAL_BYTES_MAX {
             return Err(IncomingError::CriticalTooLong { number });
         }
         if part.more || !self.part.is_empty() {
             self.part.extend_from_slice(&part.bytes);
         }
+        self.part_of = part.more.then_some(number);
         if part.more {
             return Ok(());
         }
         let whole = if self.part.is_empty() { &part.bytes[..] } else { &self.part[..] };
         let message = critical::take(whole).ok_or(IncomingError::Critical { number })?;
         if self.critical_next.is_none_or(|next| next == number) {
-            self.critical_next = Some(number + 1);
+            self.critical_next = Some(next);
             publish(number, message);
         }
         self.part.clear();
+        // What a long one needed is not kept for ever.
+        self.part.shrink_to(PART_BYTES_KEPT);
         Ok(())
     }
 }

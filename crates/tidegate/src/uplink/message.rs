@@ -62,7 +62,12 @@ impl<'a> Attributes<'a> {
             rest = left;
         }
         if !rest.is_empty() {
-            PublishProperties::decode(rest).map_err(|_| AttributesError::Properties)?;
+            let properties = PublishProperties::decode(rest);
+            let properties = properties.map_err(|_| AttributesError::Properties)?;
+            // Subscribers are sent them as they are.
+            if !properties.all_forwarded {
+                return Err(AttributesError::Properties);
+            }
         }
         Ok(Self { qos, retain: flags & RETAIN != 0, expiry, forwarded: rest })
     }

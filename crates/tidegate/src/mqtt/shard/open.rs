@@ -69,7 +69,10 @@ impl Shard {
                     connection.is_readable = false;
                     return;
                 }
-                Ok(ReadOutcome::End) => return self.drop_connection(now, slot),
+                Ok(ReadOutcome::End) => {
+                    self.settle(now, slot);
+                    return self.drop_connection(now, slot);
+                }
                 Err(error) => return self.broke(now, slot, &error),
             };
             let received = self.broker.received();
