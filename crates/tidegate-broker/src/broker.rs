@@ -363,6 +363,12 @@ impl Broker {
         &self.sessions
     }
 
+    /// Whether the route of a topic is remembered.
+    #[cfg(test)]
+    pub(crate) fn remembers(&self, topic: &str) -> bool {
+        self.place(topic.as_bytes()).is_some()
+    }
+
     /// How many timers are set.
     #[cfg(test)]
     pub(crate) fn timers(&self) -> usize {
@@ -586,7 +592,11 @@ impl Broker {
         match place {
             Some(place) => self.routes[place] = remembered,
             // The one that was there before goes beside it.
-            None => self.routes[first ^ 1] = std::mem::replace(&mut self.routes[first], remembered),
+            None => {
+                if let Some(former) = std::mem::replace(&mut self.routes[first], remembered) {
+                    self.routes[first ^ 1] = Some(former);
+                }
+            }
         }
         route
     }

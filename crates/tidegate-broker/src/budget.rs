@@ -8,8 +8,8 @@ use std::sync::{
 /// A hard bound on bytes, shared by all shards of a node.
 ///
 /// Always true: the sum of all live [`Charge`]s is at most the limit, or what a restart brought back if that is more. Beyond it goes
-/// only what the disk calls for: a place for each message there, and one message for each subscriber whose messages come back; and, for
-/// the time that somebody still has some of a bundle, what was in flight of it when a connection ended.
+/// only what the disk calls for: a place for each message there, and one message for each subscriber whose messages come back; and what
+/// was in flight of bundles when a connection ended, until it is acknowledged.
 #[derive(Clone, Debug)]
 pub struct Budget {
     state: Arc<State>,
@@ -91,7 +91,7 @@ impl Budget {
         self.state.refused.load(Ordering::Relaxed)
     }
 
-    /// Messages held now, each once however many wait for it.
+    /// Messages held now, each once however many wait for it; those aside that are held in a bundle.
     pub fn messages(&self) -> u64 {
         self.state.messages.load(Ordering::Relaxed)
     }

@@ -24,9 +24,11 @@ const ROOM_BYTES_MAX: usize = 1 << 20;
 const ROOM_HEADS_MAX: usize = 8 << 10;
 /// Bundles of one publisher that nobody has any more and that are kept, and their bytes, together.
 const EMPTIES_MAX: usize = 64;
-const EMPTIES_BYTES_MAX: usize = 4 << 20;
+const EMPTIES_BYTES_MAX: usize = 1 << 20;
 /// And the bytes of each: about what a piece of an uplink's batch takes.
 const EMPTY_BYTES_MAX: usize = 256 << 10;
+/// Room that is not too much for however few messages.
+const FEW_BYTES: usize = 4 << 10;
 
 /// Messages of one publisher, in order, in one piece of memory.
 #[derive(Debug, Default)]
@@ -168,12 +170,12 @@ impl Empties {
     pub fn take(&self, like: &Bundle) -> Bundle {
         let mut kept = self.kept();
         kept.is_idle = false;
-        let Some(bundle) = kept.bundles.pop() else {
-            drop(kept);
-            return like.like();
-        };
-        kept.bytes -= bundle.capacity();
-        bundle
+        let bundle = kept.bundles.pop();
+        kept.bytes -= bundle.as_ref().map_or(0, Bundle::capacity);
+        drop(kept);
+        // What many messages needed is let go when few come.
+        let room = FEW_BYTES.max(4 * like.bytes());
+        bundle.filter(|bundle| bundle.bytes.capacity() <= room).unwrap_or_else(|| like.like())
     }
 
     /// Lets go of those that are kept, and keeps none until one is taken again.
@@ -267,9 +269,14 @@ impl BundleReader {
         heads.get(self.taken).map_or(0, |head| bytes.len() - head.start)
     }
 
-    /// Bytes of all messages of the bundle, taken or not.
-    pub(crate) fn whole_bytes(&self) -> usize {
-        self.sealed.bundle.bytes()
+    /// Bytes of memory that so many messages of so many bytes take in it.
+    pub(crate) fn memory(count: usize, bytes: usize) -> usize {
+        bytes + count * size_of::<Head>()
+    }
+
+    /// Bytes of memory that the whole bundle takes, and whether they are of the node's budget.
+    pub(crate) fn capacity(&self) -> (usize, bool) {
+        (self.sealed.bundle.capacity(), self.sealed.charge.get().is_some())
     }
 }
 
@@ -445,11 +452,16 @@ mod tests {
         drop(readers);
         assert_eq!(empties.kept().bundles.len(), EMPTIES_MAX);
         for _ in 0..EMPTIES_MAX {
-            let bundle = empties.take(&Bundle::default());
+            let bundle = empties.take(&bundle(b"few"));
             assert_eq!((bundle.len(), bundle.bytes()), (0, 0));
             assert!((100..EMPTY_BYTES_MAX).contains(&bundle.bytes.capacity()));
         }
         assert_eq!(empties.kept().bytes, 0);
+        // What is much too large for what comes is not taken.
+        drop(BundleReader::new(bundle(&[1; FEW_BYTES + 1]), empties.clone()));
+        assert!(empties.take(&bundle(b"few")).bytes.capacity() <= FEW_BYTES);
+        drop(BundleReader::new(bundle(&[1; FEW_BYTES + 1]), empties.clone()));
+        assert!(empties.take(&bundle(&[1; FEW_BYTES])).bytes.capacity() > FEW_BYTES);
         // Many that are not small are fewer.
         let large = || BundleReader::new(bundle(&vec![1; EMPTY_BYTES_MAX - 1000]), empties.clone());
         drop((0..EMPTIES_MAX).map(|_| large()).collect::<Vec<_>>());

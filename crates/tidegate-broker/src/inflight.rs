@@ -208,7 +208,7 @@ impl Inflight {
                 continue;
             };
             self.forget(&entry);
-            for (publication, id) in run.publications().zip(entry.id.get()..) {
+            for (publication, id) in run.publications().zip(entry.id.get()..=u16::MAX) {
                 let id = PacketId::new(id).expect("a run ends with the identifiers");
                 let kept = Some(Box::new(keep(&publication, run)));
                 self.push(id, Awaits::Puback, publication.payload.len() as u64, false, kept);

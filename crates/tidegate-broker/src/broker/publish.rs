@@ -58,7 +58,7 @@ pub struct Publication<'a> {
 
 impl Publication<'_> {
     /// In the place of one.
-    pub const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         topic: &[],
         payload: &[],
         forwarded: &[],
@@ -650,7 +650,10 @@ impl Broker {
         if let Some(at) = at {
             recent.swap(0, at);
             let first = &recent[0];
-            return Ok(first.allowed.then(|| first.route.clone()));
+            let (route, allowed) = (first.route.clone(), first.allowed);
+            // Another publisher may have been the last to be asked about.
+            self.note_decision(key, &route, allowed);
+            return Ok(allowed.then_some(route));
         }
         self.look_up(key, topic)
     }

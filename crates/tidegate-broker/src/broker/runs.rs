@@ -4,7 +4,8 @@
 //! and has nothing that waits before them, nothing is written down, none of them is retained, expires or is large, and operators look
 //! at none. All else goes message by message, with the same outcome.
 //!
-//! Always true: a run that is not acknowledged when its connection ends comes again, message by message, under the same identifiers.
+//! Always true: a run that is not acknowledged when its connection ends comes again to its session, message by message, under the same
+//! identifiers.
 
 use std::{array, sync::Arc};
 
@@ -30,7 +31,7 @@ use crate::{
 
 /// Messages whose routes are brought near together, and that are published one by one before it is tried again to publish some as one.
 const NEAR: usize = 16;
-/// A bundle is held whole as long as any of it is: of its bytes, a run has at least one in so many.
+/// A bundle is held whole as long as any of it is: of its memory, a run has at least one in so many bytes.
 const SHARE_MIN: usize = 8;
 
 /// Deliveries that are needed no more, by consecutive identifiers.
@@ -59,6 +60,9 @@ struct Leads {
     qos: QoS,
 }
 
+/// So many messages were looked at that are not published as one.
+struct InVain(usize);
+
 /// What a subscriber may be handed now.
 struct Room {
     messages: usize,
@@ -77,43 +81,41 @@ impl Broker {
     ) -> Option<usize> {
         let mut bytes = 0;
         while !bundle.is_empty() && bytes < bytes_max {
-            if let Some(taken) = self.publish_run(now, key, bundle, bytes_max - bytes) {
-                bytes += taken;
-                continue;
+            let mut alone = match self.publish_run(now, key, bundle, bytes_max - bytes) {
+                Ok(taken) => {
+                    bytes += taken;
+                    continue;
+                }
+                Err(InVain(count)) => count.max(1).div_ceil(NEAR),
+            };
+            while alone > 0 && !bundle.is_empty() {
+                let mut rest = bundle.rest();
+                let near: [_; NEAR] = array::from_fn(|_| rest.next().unwrap_or(Publication::NONE));
+                let near = &near[..bundle.len().min(NEAR)];
+                if self.receive_publications(now, key, near) < near.len() {
+                    return None;
+                }
+                bytes += near.iter().map(Publication::bytes).sum::<usize>();
+                let count = near.len();
+                bundle.pass(count);
+                alone -= 1;
             }
-            let mut rest = bundle.rest();
-            let near: [_; NEAR] = array::from_fn(|_| rest.next().unwrap_or(Publication::NONE));
-            let near = &near[..bundle.len().min(NEAR)];
-            if self.receive_publications(now, key, near) < near.len() {
-                return None;
-            }
-            bytes += near.iter().map(Publication::bytes).sum::<usize>();
-            let count = near.len();
-            bundle.pass(count);
         }
         Some(bytes)
     }
 
     /// Publishes the next messages of a bundle as one, if they may be; how many bytes they had.
+    ///
+    /// # Errors
+    /// They may not.
     fn publish_run(
         &mut self,
         now: Instant,
         key: Key,
         bundle: &mut BundleReader,
         bytes_max: usize,
-    ) -> Option<usize> {
-        let publisher = self.connections.get(key)?;
-        if publisher.drains
-            || publisher.is_closing
-            || !publisher.acknowledges_through
-            || !self.pending.is_empty()
-            || self.shared.some_full()
-        {
-            return None;
-        }
-        let own = self.session_key(publisher.session?);
-        let leads = self.leads(key, own, &bundle.rest().next()?)?;
-        let room = self.room(leads)?;
+    ) -> Result<usize, InVain> {
+        let (own, leads, room) = self.begin_run(key, bundle).ok_or(InVain(0))?;
         // No short rest is left.
         let bytes_max = if bundle.bytes() / 2 <= bytes_max { usize::MAX } else { bytes_max };
         let (mut count, mut bytes, mut payload_bytes) = (0, 0, 0);
@@ -133,11 +135,12 @@ impl Broker {
                 last_id = publication.id;
             }
         }
-        if count == 0 || bytes * SHARE_MIN < bundle.whole_bytes() {
-            return None;
+        if count == 0 || BundleReader::memory(count, bytes) * SHARE_MIN < bundle.capacity().0 {
+            return Err(InVain(count));
         }
         let budget = self.shared.budget();
-        let run = bundle.take_run(count, now, leads.qos, |bytes| budget.charge(bytes))?;
+        let run = bundle.take_run(count, now, leads.qos, |bytes| budget.charge(bytes));
+        let run = run.ok_or(InVain(count))?;
 
         let session = self.sessions.get_mut(leads.to.key()).expect("it has room");
         let at = session.connection.expect("it has room");
@@ -162,7 +165,27 @@ impl Broker {
             publisher.last_heard = now;
         }
         self.acknowledge(key, AckKind::Puback, last_id, ReasonCode::SUCCESS);
-        Some(bytes)
+        Ok(bytes)
+    }
+
+    /// Whose bundle it is, and where its next message leads to, if some may be published as one from there on.
+    fn begin_run(&mut self, key: Key, bundle: &BundleReader) -> Option<(SessionKey, Leads, Room)> {
+        let publisher = self.connections.get(key)?;
+        let budget = self.shared.budget();
+        let (capacity, is_charged) = bundle.capacity();
+        if publisher.drains
+            || publisher.is_closing
+            || !publisher.acknowledges_through
+            || !self.pending.is_empty()
+            || self.shared.some_full()
+            || !is_charged && budget.used().saturating_add(capacity as u64) > budget.limit()
+        {
+            return None;
+        }
+        let own = self.session_key(publisher.session?);
+        let leads = self.leads(key, own, &bundle.rest().next()?)?;
+        let room = self.room(leads)?;
+        Some((own, leads, room))
     }
 
     /// To whom a message may go as one of a run.
@@ -171,12 +194,17 @@ impl Broker {
         if publication.retain || publication.message_expiry.is_some() {
             return None;
         }
-        if self.decided(key, publication.topic).is_none() {
-            // Of this publisher for the first time; what cannot be is told where it goes by itself.
-            let topic = std::str::from_utf8(publication.topic).ok()?;
-            self.allowed_route(key, topic).ok()?;
-        }
-        let (route, true) = self.decided(key, publication.topic)? else { return None };
+        let looked_up;
+        let route = match self.decided(key, publication.topic) {
+            Some((route, true)) => route,
+            Some((_, false)) => return None,
+            None => {
+                // Of this publisher for the first time; what cannot be is told where it goes by itself.
+                let topic = std::str::from_utf8(publication.topic).ok()?;
+                looked_up = self.allowed_route(key, topic).ok()??;
+                &looked_up
+            }
+        };
         let target = route.sole(self.shard)?;
         let qos = publication.qos.min(QoS::AtLeastOnce).min(target.qos);
         let is_written = self.keeper.is_some() && qos > QoS::AtMostOnce;

@@ -740,3 +740,43 @@ fn memory_of_bundles_comes_back_once_nobody_has_any_of_it() {
     empties.forget();
     assert!(world.hand_over_bundle(p, &numbered(&all, 160, AtLeastOnce), &empties));
 }
+
+#[test]
+fn a_run_whose_identifiers_are_the_last_comes_again_too() {
+    let mut world = World::new(settings(), 1);
+    let config = SessionConfig { inflight_max: Some(1000), ..hands_out() };
+    let (s, p) = sink_and_publisher(&mut world, config);
+    let empties = Arc::default();
+    let all = some(50);
+    let last = loop {
+        assert!(world.hand_over_bundle(p, &numbered(&all, 10, AtLeastOnce), &empties));
+        world.take(p);
+        let got = world.handed(s);
+        let ids = ids(&got);
+        if ids.contains(&PacketId::MAX) {
+            break ids;
+        }
+        world.settle(s, &ids);
+    };
+    world.cut(s);
+    let s = world.join_with(kept("s"), hands_out());
+    let got = world.deliveries(s);
+    let again: Vec<_> = got.iter().filter_map(|delivery| delivery.packet_id).collect();
+    assert_eq!(again, last);
+    assert_eq!(got.iter().map(text).collect::<Vec<_>>(), all);
+}
+
+#[test]
+fn routes_of_topics_that_share_a_place_are_remembered_beside_each_other() {
+    let mut world = World::new(settings(), 1);
+    let s = world.join(v5("s"));
+    world.subscribe(s, "#", AtMostOnce);
+    let p = world.join(v5("p"));
+    let topics: Vec<String> = (0..4_000).map(|number| format!("t/{number}")).collect();
+    for topic in &topics {
+        world.publish(p, message(topic, AtMostOnce, "x"));
+    }
+    let remembered = topics.iter().filter(|topic| world.shards[0].remembers(topic)).count();
+    // 4,000 topics in 8,192 pairs of places: some 150 find both taken by others.
+    assert!(remembered > 3_700, "{remembered}");
+}

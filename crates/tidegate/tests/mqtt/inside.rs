@@ -17,7 +17,7 @@ use tidegate::{
         settings::{ListenerSettings, OpenDoors, ServerSettings},
     },
 };
-use tidegate_broker::{BrokerConfig, Delivery, SessionConfig};
+use tidegate_broker::{BrokerConfig, Delivery, Handed, SessionConfig};
 use tidegate_load::client::{Client, Options, Outgoing};
 use tidegate_message::{AllowAll, Identity, IdentityKind};
 use tidegate_wire::mqtt::{
@@ -149,8 +149,10 @@ impl Inside {
     fn next(&mut self) -> Delivery {
         let begin = Instant::now();
         loop {
-            if let Some(delivery) = self.deliveries.poll() {
-                return delivery;
+            match self.deliveries.poll() {
+                Some(Handed::One(delivery)) => return delivery,
+                Some(Handed::Run(run)) => panic!("{run:?} though each came in a packet"),
+                None => {}
             }
             assert!(begin.elapsed() < LONGEST, "no message comes");
             thread::yield_now();
