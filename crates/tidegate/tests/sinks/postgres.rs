@@ -1,6 +1,6 @@
 //! The sink to PostgreSQL, at a real one.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tidegate::sink::{
     Batch, Destination, DestinationSettings, Record, Sink, SinkSettings, postgres::PostgresSettings,
@@ -37,7 +37,7 @@ fn sink(url: &str, table: &str) -> Box<dyn Destination> {
 fn record(topic: &str, payload: &[u8], id: Option<&str>) -> Record {
     let time = Instant::from_nanos(1_769_903_999_000_001_000);
     let mut record = Record::new(topic, payload.to_vec(), time);
-    record.id = id.map(Arc::from);
+    record.id = id.map(Into::into);
     record
 }
 
