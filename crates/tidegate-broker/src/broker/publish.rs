@@ -24,6 +24,9 @@ const UNKEPT: &str =
 /// Bytes of a topic that an acknowledgement names.
 const DENIED_BYTES_MAX: usize = 1000;
 
+/// Messages whose routes are brought near together.
+pub(super) const NEAR: usize = 16;
+
 /// Why a connection must end.
 #[derive(Debug)]
 pub(super) struct Fault {
@@ -37,7 +40,7 @@ impl Fault {
     }
 }
 
-/// A message of a client of this process, without a packet around it ([`Broker::receive_publications`]).
+/// A message of a client of this process, without a packet around it ([`Broker::receive_bundle`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publication<'a> {
     /// Topic name. One that there cannot be ends the connection.
@@ -218,13 +221,12 @@ impl Broker {
     /// Messages that a client of this process hands over without packets around them, as if they had come in PUBLISH packets; how
     /// many were taken, fewer only if the connection ends. They are acknowledged at [`Broker::end_publications`], all by one
     /// PUBACK, if its session [acknowledges through](crate::SessionConfig::acknowledges_through).
-    pub fn receive_publications(
+    pub(crate) fn receive_publications(
         &mut self,
         now: Instant,
         key: ConnectionKey,
         publications: &[Publication<'_>],
     ) -> usize {
-        const NEAR: usize = 16;
         let mut taken = 0;
         for some in publications.chunks(NEAR) {
             self.fetch_routes::<NEAR>(some.iter().map(|publication| publication.topic));

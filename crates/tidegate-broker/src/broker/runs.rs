@@ -16,6 +16,7 @@ use super::{
     Broker, ConnectionKey, Publication,
     deliver::{OUTBOX_BYTES, inflight_window, is_large},
     mark_dirty,
+    publish::NEAR,
 };
 use crate::{
     budget::Budget,
@@ -29,8 +30,6 @@ use crate::{
     slab::Key,
 };
 
-/// Messages whose routes are brought near together, and that are published one by one before it is tried again to publish some as one.
-const NEAR: usize = 16;
 /// A bundle is held whole as long as any of it is: of its memory, a run has at least one in so many bytes.
 const SHARE_MIN: usize = 8;
 
@@ -70,8 +69,10 @@ struct Room {
 }
 
 impl Broker {
-    /// Publishes the next messages of a bundle that a client of this process handed over, about `bytes_max` bytes of them, as
-    /// [`Broker::receive_publications`] does; how many bytes they had, none if the connection ends.
+    /// Publishes the next messages of a bundle that a client of this process handed over, about `bytes_max` bytes of them, as if they
+    /// had come in PUBLISH packets; how many bytes they had, none if the connection ends. They are acknowledged at
+    /// [`Broker::end_publications`], all by one PUBACK, if its session
+    /// [acknowledges through](crate::SessionConfig::acknowledges_through).
     pub fn receive_bundle(
         &mut self,
         now: Instant,
