@@ -258,14 +258,14 @@ impl World {
         self.batch(record, NOTHING.slice(..(usize::from(amount) + 1) << 16));
     }
 
-    fn poll(&mut self, most: usize) {
+    fn poll(&mut self, about: usize) {
         let came = &mut self.came;
-        let polled = self.receiver.poll(most, |number, _| {
+        let polled = self.receiver.poll(about, |number, _| {
             assert!(came.is_none_or(|next| next == number), "{number} instead of {came:?}");
             *came = number.checked_add(1);
         });
         match polled {
-            Some(count) => assert!(count <= most),
+            Some(count) => assert!(count < 2 * about),
             None => self.open(),
         }
     }

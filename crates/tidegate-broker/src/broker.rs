@@ -621,12 +621,14 @@ impl Broker {
 
     /// Brings what is remembered of topics near: none of these waits for memory behind another, as they would one by one.
     fn fetch_routes<'t, const N: usize>(&self, topics: impl Iterator<Item = &'t [u8]>) {
-        let mut near = [None; N];
+        let mut places = [0; N];
         let mut count = 0;
-        for (near, topic) in near.iter_mut().zip(topics) {
-            *near = self.routes[slot(topic)].as_ref();
+        for (place, topic) in places.iter_mut().zip(topics) {
+            *place = slot(topic);
             count += 1;
         }
+        // Only once all places are known: what it takes to find one would stand between two loads.
+        let near = places.map(|place| self.routes[place].as_ref());
         let near = near[..count].iter().flatten();
         let mut sum =
             near.clone().fold(0, |sum: u64, known| sum.wrapping_add(known.route.generation));

@@ -107,10 +107,10 @@ impl Receiver {
         self.0.batch(record, body).is_ok()
     }
 
-    /// Gives `take` at most `most` messages of one batch, with their numbers. How many they were, 0 if the next batch has not come;
+    /// Gives `take` about `about` messages of one batch, fewer than twice as many, with their numbers. How many they were, 0 if the next batch has not come;
     /// none if the connection must end.
-    pub fn poll(&mut self, most: usize, mut take: impl FnMut(u64, Message<'_>)) -> Option<usize> {
-        let Some(fresh) = self.0.poll(most).ok()? else { return Some(0) };
+    pub fn poll(&mut self, about: usize, mut take: impl FnMut(u64, Message<'_>)) -> Option<usize> {
+        let Some(fresh) = self.0.poll(about).ok()? else { return Some(0) };
         let mut count = 0;
         for message in fresh.iter() {
             take(fresh.first.wrapping_add(count), message);

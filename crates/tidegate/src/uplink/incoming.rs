@@ -215,17 +215,21 @@ impl Incoming {
         if goes_on { self.decoder.sequence() } else { 0 }
     }
 
-    /// At most `most` messages that came for the first time, all of one batch; none if the next batch has not come.
+    /// About `about` messages that came for the first time, fewer than twice as many, all of one batch; none if the next batch has not
+    /// come.
     ///
     /// # Errors
     /// [`IncomingError::Decode`] and [`IncomingError::Gap`]: the connection must end.
-    pub(super) fn poll(&mut self, most: usize) -> Result<Option<Fresh<'_>>, IncomingError> {
+    pub(super) fn poll(&mut self, about: usize) -> Result<Option<Fresh<'_>>, IncomingError> {
         while self.given == self.decoded.len() {
             if !self.decode_next()? {
                 return Ok(None);
             }
         }
-        let range = self.given..self.decoded.len().min(self.given.saturating_add(most));
+        let left = self.decoded.len() - self.given;
+        // In pieces of one size: a short one at the end would cost as much as a long one.
+        let pieces = (left / about).max(1);
+        let range = self.given..self.given + left.div_ceil(pieces);
         self.given = range.end;
         let first = self.decoded_first + range.start as u64;
         Ok(Some(Fresh { first, decoded: &self.decoded, range }))

@@ -57,8 +57,8 @@ const ENDPOINTS_OF_NODE_MAX: usize = 16;
 /// handed to it.
 const UNDER_WAY_MAX: u64 = 32 << 10;
 const UNDER_WAY_BYTES_MAX: usize = 4 << 20;
-/// Messages of a batch that are published before it is seen whether a critical one has come.
-const PIECE_MAX: usize = 512;
+/// About as many messages of a batch are published before it is seen whether a critical one has come, and fewer than twice as many.
+const PIECE: usize = 512;
 /// From one word of what was published to the next: each costs a packet on both nodes, and what is published is published in pieces.
 const ACK_PAUSE: Duration = Duration::from_millis(2);
 /// Records that are taken from the link in a row while a piece could be published.
@@ -352,12 +352,13 @@ impl Endpoint {
 /// Sends the newest word of what was published.
 async fn acknowledge(link: Link, mut acks: watch::Receiver<UplinkAck>) {
     while acks.changed().await.is_ok() {
+        // What came and what is published of it soon after are one word.
+        time::sleep(ACK_PAUSE).await;
         let ack = *acks.borrow_and_update();
         // A link that is down is noticed where it is read.
         if link.send(ack).await.is_err() {
             return;
         }
-        time::sleep(ACK_PAUSE).await;
     }
 }
 
@@ -440,7 +441,7 @@ impl State {
             return Ok(false);
         }
         let names = self.incoming.names_messages();
-        let Some(fresh) = self.incoming.poll(PIECE_MAX)? else { return Ok(false) };
+        let Some(fresh) = self.incoming.poll(PIECE)? else { return Ok(false) };
         self.batched.expect(fresh.first);
         for message in fresh.iter() {
             self.batched.publish(message, names)?;
@@ -565,7 +566,7 @@ impl Publisher {
         self.bundle.push(&publication, |forwarded| {
             if is_unnamed {
                 let name_len = name.len();
-                push_number(name, number);
+                name.push_str(itoa::Buffer::new().format(number));
                 put_user_property(NAME_PROPERTY, name, forwarded)
                     .expect("names of nodes and uplinks are short texts");
                 name.truncate(name_len);
@@ -636,10 +637,4 @@ impl Publisher {
                 .map_err(|_| LocalError::Unexpected("a PUBACK for what it was not given"))?;
         }
     }
-}
-
-fn push_number(text: &mut String, number: u64) {
-    use std::fmt::Write as _;
-    // Writing to a text cannot fail.
-    let _ = write!(text, "{number}");
 }
