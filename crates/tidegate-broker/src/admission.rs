@@ -44,6 +44,10 @@ pub struct Batch {
     /// Published after the batch, in the node's name. Their hops must exceed those of the draft they came from; beyond
     /// [`HOPS_MAX`] they are dropped and counted.
     pub emitted: Vec<Draft>,
+    /// Dead letters, each with the index of the draft that it stands for. They are published in the node's name as well, those of
+    /// a draft before it is answered, and the draft is refused if one of them is, so that its publisher may send it again. For their
+    /// hops the same holds.
+    pub letters: Vec<(usize, Draft)>,
 }
 
 /// A message before it is routed.
@@ -73,6 +77,6 @@ pub enum Verdict {
     /// Routed as it is now, replaced or not; acknowledged.
     #[default]
     Pass,
-    /// Not routed; acknowledged all the same, since its publisher did its part.
+    /// Not routed; acknowledged all the same, since its publisher did its part, unless a dead letter of it is refused.
     Drop,
 }

@@ -36,7 +36,8 @@ pub struct Spec {
     /// Its name: that of its section.
     #[serde(skip)]
     pub name: String,
-    /// Topic filters; a message is this flow's if one of them matches its topic.
+    /// Topic filters; a message is this flow's if one of them matches its topic. What the flow published, and what came of that, is
+    /// for others alone.
     pub topics: Vec<String>,
     /// How a payload becomes fields.
     pub parse: ParseSpec,

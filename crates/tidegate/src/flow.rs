@@ -13,7 +13,8 @@
 //! shard there is one part, which nobody else wants: its lock is one instruction a read, and no key is hashed twice.
 //!
 //! Always true: a part is locked by one thread, for as long as one batch runs; a key belongs to one part as long as a set lasts, so
-//! that its messages are seen one after the other; what a flow decides hangs on the message as it came, not on other flows.
+//! that its messages are seen one after the other; what a flow decides hangs on the message as it came, not on other flows; a flow
+//! reads nothing that it published itself, nor what other flows made of that.
 
 mod engine;
 pub mod file;

@@ -397,11 +397,14 @@ impl Broker {
             admission.admit(now, &identity, &mut self.batch);
         }
         self.admission = Some(admission);
-        let publisher = session.map(|session| self.session_key(session));
-        let drafts = std::mem::take(&mut self.batch.drafts);
-        let emitted = std::mem::take(&mut self.batch.emitted);
+        let Batch { drafts, emitted, mut letters } = std::mem::take(&mut self.batch);
+        letters.retain(|(_, letter)| self.is_published(letter));
+        letters.sort_by_key(|(index, _)| *index);
+        let mut letters = letters.as_slice();
         let pending = std::mem::take(&mut self.pending);
-        for (draft, owed) in drafts.iter().zip(pending) {
+        for (index, (draft, mut owed)) in drafts.iter().zip(pending).enumerate() {
+            let (own, rest) = letters.split_at(letters.partition_point(|(of, _)| *of <= index));
+            letters = rest;
             let connection = self.connections.get(key);
             let is_over =
                 connection.is_none_or(|connection| connection.drains || connection.is_closing);
@@ -410,11 +413,7 @@ impl Broker {
                 self.statistics.refused += 1;
                 continue;
             }
-            self.note_exchange(session, owed.qos, owed.packet_id);
-            let outcome = match draft.verdict {
-                Verdict::Drop => Outcome::Matched,
-                Verdict::Pass => self.publish_draft(now, draft, publisher, owed.charge),
-            };
+            let outcome = self.publish_admitted(now, session, draft, own, &mut owed);
             if let Err(fault) = self.acknowledge_publish(key, owed.qos, owed.packet_id, outcome) {
                 self.disconnect(key, fault.reason, Some(&fault.text));
             }
@@ -422,7 +421,45 @@ impl Broker {
         self.publish_emitted(now, &emitted);
     }
 
-    /// Passes a will through the operators as what its owner publishes, then on; false if there was no room for it.
+    /// Publishes the dead letters that stand for a draft, then itself if it passes; refused with the first of them that is.
+    fn publish_admitted(
+        &mut self,
+        now: Instant,
+        session: Option<Key>,
+        draft: &Draft,
+        letters: &[(usize, Draft)],
+        owed: &mut Pending,
+    ) -> Outcome {
+        let passes = draft.verdict == Verdict::Pass;
+        // What is held for a draft that goes no further is room for its letters.
+        let charge = owed.charge.take().filter(|_| passes);
+        let publisher = session.filter(|_| passes).map(|session| self.session_key(session));
+        let (before, last) = match (draft.verdict, letters) {
+            (Verdict::Pass, _) => (letters, Some(draft)),
+            (Verdict::Drop, [before @ .., (_, last)]) => (before, Some(last)),
+            (Verdict::Drop, []) => (letters, None),
+        };
+        for (_, letter) in before {
+            let outcome = self.publish_draft(now, letter, None, None);
+            if outcome.is_refused() {
+                return outcome;
+            }
+        }
+        // An exchange of QoS 2 is noted with the last of them: before it all may come again.
+        self.note_exchange(session, owed.qos, owed.packet_id);
+        let outcome = match last {
+            Some(last) => self.publish_draft(now, last, publisher, charge),
+            None => Outcome::Matched,
+        };
+        if !letters.is_empty() {
+            // The answer promises all of them.
+            self.depend_on_all();
+        }
+        if passes || outcome.is_refused() { outcome } else { Outcome::Matched }
+    }
+
+    /// Passes a will through the operators as what its owner publishes, then on; false if there was no room for it, or for a dead
+    /// letter that stands for it.
     pub(super) fn admit_will(
         &mut self,
         now: Instant,
@@ -430,11 +467,17 @@ impl Broker {
         publisher: SessionKey,
         will: Draft,
     ) -> bool {
-        let mut batch = Batch { drafts: vec![will], emitted: Vec::new() };
+        let mut batch = Batch { drafts: vec![will], ..Batch::default() };
         if let Some(admission) = &mut self.admission {
             admission.admit(now, identity, &mut batch);
         }
         let mut is_taken = true;
+        for (_, letter) in &batch.letters {
+            if self.is_published(letter) && self.publish_draft(now, letter, None, None).is_refused()
+            {
+                is_taken = false;
+            }
+        }
         for draft in &batch.drafts {
             is_taken &= draft.verdict == Verdict::Drop
                 || !self.publish_draft(now, draft, Some(publisher), None).is_refused();
@@ -456,14 +499,19 @@ impl Broker {
 
     fn publish_emitted(&mut self, now: Instant, emitted: &[Draft]) {
         for draft in emitted {
-            if draft.hops == 0 || draft.hops > HOPS_MAX {
-                self.statistics.hops_exceeded += 1;
-            } else if draft.verdict == Verdict::Pass
-                && self.publish_draft(now, draft, None, None).is_refused()
-            {
+            if self.is_published(draft) && self.publish_draft(now, draft, None, None).is_refused() {
                 self.statistics.refused += 1; // Nobody could be told.
             }
         }
+    }
+
+    /// Whether what operators made goes on. What came from too many messages is counted.
+    fn is_published(&mut self, made: &Draft) -> bool {
+        if made.hops == 0 || made.hops > HOPS_MAX {
+            self.statistics.hops_exceeded += 1;
+            return false;
+        }
+        made.verdict == Verdict::Pass
     }
 
     fn publish_draft(

@@ -495,6 +495,57 @@ fn a_full_journal_refuses_what_is_to_be_kept_and_nothing_else() {
 }
 
 #[test]
+fn a_message_whose_dead_letter_cannot_be_kept_is_refused() {
+    for shards in [1, 3] {
+        let mut world = World::keeping(settings(), shards, false);
+        publish::operate(&mut world);
+        let s = world.join(kept("s"));
+        world.subscribe(s, "dead", ExactlyOnce);
+        let p = world.join(v5("p"));
+        for tape in &world.tapes {
+            tape.state().is_full = true;
+        }
+        for qos in [AtLeastOnce, ExactlyOnce] {
+            let id = world.publish(p, message("t", qos, "bury")).unwrap();
+            assert_eq!(world.accepted(p, id), ReasonCode::QUOTA_EXCEEDED);
+        }
+        assert_eq!(world.texts(s), [""; 0]);
+        for tape in &world.tapes {
+            tape.state().is_full = false;
+        }
+        world.advance(seconds(2));
+        for qos in [AtLeastOnce, ExactlyOnce] {
+            let id = world.publish(p, message("t", qos, "bury")).unwrap();
+            assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS);
+            assert_eq!(world.texts(s), ["bury"]);
+        }
+        check(&world);
+        world.end();
+    }
+}
+
+#[test]
+fn dead_letters_of_a_qos_2_message_are_published_once_whoever_restarts() {
+    each_keeping(|world| {
+        publish::operate(world);
+        let s = world.join(kept("s"));
+        world.subscribe(s, "dead", ExactlyOnce);
+        world.cut(s);
+        let p = world.mute(kept("p"));
+        let bury = Publish { packet_id: Some(id(5)), ..message("t", ExactlyOnce, "bury!") };
+        world.send(p, Packet::Publish(bury));
+        assert_eq!(world.accepted(p, id(5)), ReasonCode::SUCCESS);
+        world.restart(world.shards.len());
+        publish::operate(world);
+        let p = world.mute(kept("p"));
+        world.send(p, Packet::Publish(Publish { dup: true, ..bury }));
+        assert_eq!(world.accepted(p, id(5)), ReasonCode::SUCCESS);
+        let s = world.join(kept("s"));
+        assert_eq!(world.texts(s), ["bury!", "bury!"]);
+    });
+}
+
+#[test]
 fn a_disk_that_fails_ends_who_waits_for_it_and_the_node_goes_on() {
     let mut world = World::keeping(settings(), 1, true);
     let s = world.join(kept("s"));

@@ -3,7 +3,7 @@
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::*;
-use crate::{Admission, Batch, Draft, Verdict};
+use crate::{Admission, Batch, Draft, Overflow, Verdict};
 
 #[test]
 fn payloads_arrive_byte_for_byte_wherever_their_packets_are_cut() {
@@ -81,15 +81,22 @@ fn a_client_that_never_reads_can_go_on_publishing() {
     });
 }
 
-/// Drops "drop", replaces "replace", and emits a copy of "emit" to `copies`.
+/// Drops "drop", replaces "replace", emits a copy of "emit" to `copies`, and buries what begins with "bury": drops it, with a dead
+/// letter for each `!` behind it, and one more.
 #[derive(Debug)]
 struct Operator;
 
 impl Admission for Operator {
     fn admit(&mut self, _: Instant, identity: &Identity, batch: &mut Batch) {
         assert!(!identity.client.is_empty());
-        for draft in &mut batch.drafts {
+        for (index, draft) in batch.drafts.iter_mut().enumerate() {
             match &*draft.payload.to_contiguous() {
+                text if text.starts_with(b"bury") => {
+                    let count = 1 + text.iter().filter(|byte| **byte == b'!').count();
+                    let letter = Draft { topic: "dead".into(), hops: 1, ..draft.clone() };
+                    batch.letters.extend(std::iter::repeat_n((index, letter), count));
+                    draft.verdict = Verdict::Drop;
+                }
                 b"drop" => draft.verdict = Verdict::Drop,
                 b"replace" => {
                     draft.payload = b"replaced".to_vec().into();
@@ -194,6 +201,7 @@ fn a_will_passes_the_operators_as_what_its_owner_publishes() {
         ("drop", &[]),
         ("replace", &["elsewhere replaced"]),
         ("emit", &["w emit", "copies emit", "copies emit"]),
+        ("bury!", &["dead bury!", "dead bury!"]),
     ] {
         for delay in [0, 10] {
             with_operator(|world| {
@@ -209,4 +217,107 @@ fn a_will_passes_the_operators_as_what_its_owner_publishes() {
             });
         }
     }
+}
+
+#[test]
+fn dead_letters_come_in_the_place_of_their_message_and_before_its_answer() {
+    with_operator(|world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "#", AtMostOnce);
+        let p = world.join(v5("p"));
+        world.acknowledges(p, false);
+        let mut bytes = Vec::new();
+        for (number, text) in (1..).zip(["emit", "bury!", "b", "bury"]) {
+            let publish =
+                Publish { packet_id: Some(id(number)), ..message("t", AtLeastOnce, text) };
+            bytes.extend(publish_bytes(publish, &[]));
+        }
+        world.raw(p, &bytes);
+        let got: Vec<_> =
+            world.messages(s).iter().map(|d| format!("{} {}", d.topic, d.text())).collect();
+        let letters = ["t emit", "dead bury!", "dead bury!", "t b", "dead bury"];
+        assert_eq!(got[..5], letters);
+        assert_eq!(got[5..], ["copies emit"; 2]);
+        for number in 1..=4 {
+            assert_eq!(world.accepted(p, id(number)), ReasonCode::SUCCESS);
+        }
+    });
+}
+
+#[test]
+fn a_message_whose_dead_letter_finds_no_room_is_refused_and_may_come_again() {
+    for qos in [AtLeastOnce, ExactlyOnce] {
+        with_operator(|world| {
+            let limits = SessionConfig {
+                queue_messages_max: 5,
+                overflow: Overflow::Disconnect,
+                overflow_qos0: Overflow::Disconnect,
+                ..SessionConfig::default()
+            };
+            let s = world.join_with(kept("s"), limits.clone());
+            world.subscribe(s, "dead", ExactlyOnce);
+            world.cut(s);
+            let p = world.join(v5("p"));
+            let mut taken = Vec::new();
+            for number in 0..10 {
+                let text = format!("bury {number}");
+                let id = world.publish(p, message("t", qos, &text)).unwrap();
+                match world.accepted(p, id) {
+                    ReasonCode::SUCCESS => taken.push(text),
+                    reason => assert_eq!(reason, ReasonCode::QUOTA_EXCEEDED),
+                }
+            }
+            assert_eq!(taken.len(), 6);
+            let refused: u64 = world.shards.iter().map(|s| s.statistics().refused).sum();
+            assert_eq!(refused, 4);
+            // Others of the same batch are answered for themselves, in order.
+            world.acknowledges(p, false);
+            world.take(p);
+            let mut bytes = Vec::new();
+            for (number, text) in (101..).zip(["a", "bury", "b"]) {
+                let publish = Publish { packet_id: Some(id(number)), ..message("t", qos, text) };
+                bytes.extend(publish_bytes(publish, &[]));
+            }
+            world.raw(p, &bytes);
+            let answers: Vec<_> = world
+                .take(p)
+                .iter()
+                .map(|got| match got {
+                    Other(Packet::Puback(ack) | Packet::Pubrec(ack)) => {
+                        (ack.packet_id.get(), ack.reason.is_failure())
+                    }
+                    got => panic!("{got:?}"),
+                })
+                .collect();
+            assert_eq!(answers, [(101, false), (102, true), (103, false)]);
+            let s = world.join_with(kept("s"), limits);
+            assert_eq!(world.texts(s), taken);
+            let again = Publish { packet_id: Some(id(102)), ..message("t", qos, "bury") };
+            world.send(p, Packet::Publish(again));
+            assert_eq!(world.accepted(p, id(102)), ReasonCode::SUCCESS);
+            assert_eq!(world.texts(s), ["bury"]);
+        });
+    }
+}
+
+#[test]
+fn before_mqtt_5_a_connection_ends_with_a_message_whose_dead_letter_is_refused() {
+    with_operator(|world| {
+        let limits = SessionConfig {
+            queue_messages_max: 1,
+            overflow: Overflow::Disconnect,
+            ..SessionConfig::default()
+        };
+        let s = world.join_with(kept("s"), limits);
+        world.subscribe(s, "dead", AtLeastOnce);
+        world.cut(s);
+        let p = world.join(v4("p"));
+        for _ in 0..4 {
+            if world.is_open(p) {
+                world.publish(p, message("t", AtLeastOnce, "bury"));
+            }
+        }
+        assert!(!world.is_open(p));
+        assert!(world.take(p).iter().all(|got| matches!(got, Other(Packet::Puback(_)))));
+    });
 }

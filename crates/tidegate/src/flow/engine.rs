@@ -27,7 +27,7 @@ pub const FLOWS_MAX: usize = 64;
 const PARTS_MAX: usize = 64;
 /// Fewest keys of a part: the least that a flow keeps.
 const PART_KEYS_MIN: u32 = 1024;
-/// A line of a flow's log about messages that it cannot read, at most so often.
+/// A line of a flow's log about the same thing, at most so often.
 const TELLING_EVERY: Duration = Duration::from_secs(10);
 
 /// All flows of a node.
@@ -78,7 +78,16 @@ pub(super) struct Counters {
     pub(super) passed: AtomicU64,
     pub(super) replaced: AtomicU64,
     pub(super) dropped: AtomicU64,
-    /// When the next line about bad messages may be written, and how many there were since the last.
+    /// Messages of other flows that it would have read, had there been fewer.
+    pub(super) unseen: AtomicU64,
+    pub(super) bad_lines: Lines,
+    pub(super) unseen_lines: Lines,
+}
+
+/// Lines of the log about one thing.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    /// When the next may be written, and how much there was since the last.
     tell_at: AtomicI64,
     untold: AtomicU64,
 }
@@ -357,9 +366,9 @@ impl Running {
     }
 }
 
-impl Counters {
-    /// How many bad messages a line is to be written about now, if one is.
-    pub(super) fn bad(&self, now: Instant, count: u64) -> Option<u64> {
+impl Lines {
+    /// How many messages a line is to be written about now, if one is: those `count`, and those that none was written about.
+    pub(super) fn due(&self, now: Instant, count: u64) -> Option<u64> {
         let untold = self.untold.fetch_add(count, Ordering::Relaxed) + count;
         let at = self.tell_at.load(Ordering::Relaxed);
         let nanos = now.as_nanos();

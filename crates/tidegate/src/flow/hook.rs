@@ -3,6 +3,14 @@
 //! Of a message on a topic that no flow wants, a shard looks at one word that it remembers of the topic. A batch that flows want is
 //! gone through once for each flow, and within it once for each part that holds keys of it. The lists that this takes are kept from
 //! batch to batch; what is published is a message of its own, which owns its topic and payload.
+//!
+//! ```text
+//!  drafts ─▶ flows ─▶ published ─▶ other flows ─▶ published ─▶ … at most HOPS_MAX times, and until the descent's bounds are reached
+//! ```
+//!
+//! Always true: a flow reads nothing that it published itself, nor what came of that; what is beyond the bounds is published without
+//! being looked at, and counted; one batch is gone through with one set of flows, and where a flow of it was exchanged since, with
+//! the one of that name which took its state over.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -14,7 +22,7 @@ use tidegate_flow::{
 use tidegate_message::{Identity, Instant, Payload};
 use tidegate_wire::mqtt::{ForwardedProperties, QoS};
 
-use super::engine::{Flows, Running, Set};
+use super::engine::{FLOWS_MAX, Flows, Running, Set};
 
 /// Topics whose flows a shard remembers; a power of two.
 const TOPICS: usize = 1024;
@@ -22,6 +30,12 @@ const TOPICS: usize = 1024;
 const TICK: Duration = Duration::from_millis(200);
 /// Places of a part's table that are looked at in one tick: all of 65,536 keys within some seconds.
 const BLOCKS_A_TICK: u32 = 4096;
+/// Flows look at what flows published until so many messages, or so many bytes of payloads, have come of it in one batch or tick:
+/// several flows on `#` that notify multiply each message with each hop.
+const DESCENT_MESSAGES_MAX: usize = 16_384;
+const DESCENT_BYTES_MAX: usize = 16 << 20;
+/// Messages of flows that are looked at together; after them it is seen whether that is reached.
+const DESCENT_AT_ONCE: usize = 256;
 
 /// User properties of a dead letter.
 const FLOW_PROPERTY: &str = "tidegate-flow";
@@ -59,8 +73,37 @@ struct Work {
     /// Payloads in several pieces, in one.
     flat: Vec<Option<Bytes>>,
     messages: Vec<Message<'static>>,
-    /// What is published, and the draft that it descends from.
-    made: Vec<(usize, Draft)>,
+    /// Of the drafts of a batch.
+    origins: Vec<Origin>,
+    /// The bit of the flow at hand.
+    flow: u64,
+    made: Vec<Made>,
+}
+
+/// What a flow publishes.
+struct Made {
+    /// The place of the draft that it descends from.
+    from: usize,
+    /// The bit of the flow.
+    flow: u64,
+    is_letter: bool,
+    draft: Draft,
+}
+
+/// Where a message comes from.
+#[derive(Clone, Copy)]
+struct Origin {
+    /// A bit for each flow that it came of, directly or not: they do not read it.
+    flows: u64,
+    /// The draft of the batch that it is itself, or that it stands for as a dead letter, or a dead letter's dead letter.
+    stands_for: Option<usize>,
+}
+
+/// What flows published of messages that are equally far from the batch, in order, and where each comes from.
+#[derive(Default)]
+struct Level {
+    drafts: Vec<Draft>,
+    origins: Vec<Origin>,
 }
 
 impl fmt::Debug for Hook {
@@ -94,12 +137,7 @@ impl Hook {
         self.set = self.flows.current();
         self.generation = generation;
         self.topics.fill(None);
-        let routers = self.set.flows.iter().map(|running| {
-            (running.parts() > 1 && running.state == State::ByKey)
-                .then(|| router(&running.spec))
-                .flatten()
-        });
-        self.routers = routers.collect();
+        self.routers = self.set.flows.iter().map(|running| router(running)).collect();
     }
 
     /// A bit for each flow that wants messages of this topic.
@@ -124,14 +162,32 @@ impl Hook {
         bits
     }
 
-    /// Asks the flows about `drafts`; what they publish is added to `emitted`, in the order of what it descends from.
-    fn run(&mut self, now: Instant, drafts: &mut [Draft], emitted: &mut Vec<Draft>) {
+    /// Asks the flows about a batch, and about what they publish.
+    fn look_at(&mut self, now: Instant, batch: &mut Batch) {
+        let mut origins = std::mem::take(&mut self.work.origins);
+        origins.clear();
+        let own = |index| Origin { flows: 0, stands_for: Some(index) };
+        origins.extend((0..batch.drafts.len()).map(own));
+        let mut published = Level::default();
+        self.run(now, &mut batch.drafts, &origins, &mut published);
+        self.work.origins = origins;
+        self.descend(now, published, batch);
+    }
+
+    /// Asks the flows about `drafts`; what they publish is added to `published`, in the order of what it descends from.
+    fn run(
+        &mut self,
+        now: Instant,
+        drafts: &mut [Draft],
+        origins: &[Origin],
+        published: &mut Level,
+    ) {
         let mut wanted = std::mem::take(&mut self.work.wanted);
         wanted.clear();
         let mut all = 0;
-        for draft in drafts.iter() {
-            let passes = draft.verdict == Verdict::Pass && draft.hops <= HOPS_MAX;
-            let flows = if passes { self.wanted(&draft.topic) } else { 0 };
+        for (draft, origin) in drafts.iter().zip(origins) {
+            let passes = draft.verdict == Verdict::Pass;
+            let flows = if passes { self.wanted(&draft.topic) & !origin.flows } else { 0 };
             all |= flows;
             wanted.push(flows);
         }
@@ -139,6 +195,7 @@ impl Hook {
         work.wanted = wanted;
         if all != 0 {
             work.begin(drafts);
+            let set = self.set.clone();
             let mut rest = all;
             while rest != 0 {
                 let flow = rest.trailing_zeros() as usize;
@@ -148,7 +205,10 @@ impl Hook {
                 chosen.clear();
                 chosen.extend((0..drafts.len()).filter(wants));
                 work.chosen = chosen;
-                self.run_flow(now, flow, drafts, &mut work);
+                work.flow = 1 << flow;
+                let mut router = self.routers[flow].take();
+                self.run_flow(now, &set.flows[flow], router.as_mut(), drafts, &mut work);
+                self.routers[flow] = router;
             }
             for (index, draft) in drafts.iter_mut().enumerate() {
                 if work.dropped[index] {
@@ -157,44 +217,96 @@ impl Hook {
                     draft.payload = payload;
                 }
             }
-            work.made.sort_by_key(|(from, _)| *from);
-            emitted.extend(work.made.drain(..).map(|(_, draft)| draft));
+            work.made.sort_by_key(|made| made.from);
+            for Made { from, flow, is_letter, draft } in work.made.drain(..) {
+                let origin = origins[from];
+                published.drafts.push(draft);
+                published.origins.push(Origin {
+                    flows: origin.flows | flow,
+                    stands_for: origin.stands_for.filter(|_| is_letter),
+                });
+            }
         }
         self.work = work;
     }
 
-    /// What flows publish, flows may want.
-    fn descend(&mut self, now: Instant, mut first: usize, emitted: &mut Vec<Draft>) {
-        while first < emitted.len() {
-            let mut level = emitted.split_off(first);
-            self.run(now, &mut level, emitted);
-            let next = emitted.split_off(first);
-            first += level.len();
-            emitted.append(&mut level);
-            emitted.extend(next);
+    /// Adds to `batch` what flows published, and what other flows publish of that.
+    fn descend(&mut self, now: Instant, mut level: Level, batch: &mut Batch) {
+        let (mut messages, mut bytes) = (0, 0);
+        while !level.drafts.is_empty() {
+            let mut next = Level::default();
+            let drafts = level.drafts.chunks_mut(DESCENT_AT_ONCE);
+            for (drafts, origins) in drafts.zip(level.origins.chunks(DESCENT_AT_ONCE)) {
+                if messages >= DESCENT_MESSAGES_MAX
+                    || bytes >= DESCENT_BYTES_MAX
+                    || drafts[0].hops >= HOPS_MAX
+                {
+                    self.pass_over(now, drafts, origins);
+                    continue;
+                }
+                let first = next.drafts.len();
+                self.run(now, drafts, origins, &mut next);
+                messages += next.drafts.len() - first;
+                bytes += next.drafts[first..].iter().map(|made| made.payload.len()).sum::<usize>();
+            }
+            for (draft, origin) in level.drafts.into_iter().zip(level.origins) {
+                match origin.stands_for {
+                    Some(index) => batch.letters.push((index, draft)),
+                    None => batch.emitted.push(draft),
+                }
+            }
+            level = next;
         }
     }
 
-    fn run_flow(&mut self, now: Instant, flow: usize, drafts: &[Draft], work: &mut Work) {
-        let running = self.set.flows[flow].clone();
+    /// Counts messages that flows want and do not look at.
+    fn pass_over(&mut self, now: Instant, drafts: &[Draft], origins: &[Origin]) {
+        let mut counts = [0; FLOWS_MAX];
+        for (draft, origin) in drafts.iter().zip(origins) {
+            let mut rest = self.wanted(&draft.topic) & !origin.flows;
+            while rest != 0 {
+                counts[rest.trailing_zeros() as usize] += 1;
+                rest &= rest - 1;
+            }
+        }
+        for (running, count) in self.set.flows.iter().zip(counts).filter(|(_, count)| *count > 0) {
+            let counters = &running.counters;
+            counters.unseen.fetch_add(count, std::sync::atomic::Ordering::Relaxed);
+            if let Some(count) = counters.unseen_lines.due(now, count) {
+                tracing::warn!(flow = %running.name, count, "messages of other flows go on unread, since too many came of one batch, or of each other; since the last such line");
+            }
+        }
+    }
+
+    /// Runs the messages of `work.chosen` in one flow.
+    fn run_flow(
+        &self,
+        now: Instant,
+        running: &Arc<Running>,
+        router: Option<&mut Flow>,
+        drafts: &[Draft],
+        work: &mut Work,
+    ) {
         let parts = running.parts();
         if parts == 1 || running.state == State::None {
             work.group.clone_from(&work.chosen);
-            self.run_part(now, &running, self.shard % parts, drafts, work);
+            self.run_part(now, running, self.shard % parts, drafts, work);
             return;
         }
-        if let Some(router) = self.routers.get_mut(flow).and_then(Option::as_mut) {
+        work.parts.clear();
+        if let Some(router) = router {
             let mut hashes = std::mem::take(&mut work.hashes);
             let chosen = std::mem::take(&mut work.chosen);
             work.with_messages(drafts, &chosen, |messages, _| {
                 router.key_hashes(now, messages, &mut hashes);
             });
-            work.parts.clear();
             // What has no key is bad, and any part says so.
             work.parts.extend(
                 hashes.iter().map(|hash| hash.map_or(0, |hash| Running::part_of(hash, parts))),
             );
             (work.hashes, work.chosen) = (hashes, chosen);
+        } else {
+            work.parts.resize(work.chosen.len(), 0);
         }
         for part in 0..parts {
             work.group.clear();
@@ -202,14 +314,14 @@ impl Hook {
             let mine = chosen.iter().zip(of).filter(|(_, of)| **of == part);
             work.group.extend(mine.map(|(index, _)| *index));
             if !work.group.is_empty() {
-                self.run_part(now, &running, part, drafts, work);
+                self.run_part(now, running, part, drafts, work);
             }
         }
     }
 
     /// Runs the messages of `work.group` in one part of a flow.
     fn run_part(
-        &mut self,
+        &self,
         now: Instant,
         running: &Arc<Running>,
         part: usize,
@@ -227,17 +339,16 @@ impl Hook {
                 None => false,
             }
         });
-        if !ran {
-            // Another set is in its place, with its state.
-            self.refresh();
-            work.chosen.clone_from(&group);
-            if let Some(flow) = self.set.flows.iter().position(|next| next.name == running.name) {
-                self.run_flow(now, flow, drafts, work);
-            }
-            work.group = group;
-            return;
+        if ran {
+            self.take(now, running, drafts, &group, work);
+        } else if let Some(next) = self.flows.current().find(&running.name) {
+            // Another has its state. The bits of this batch go on meaning what they did: the hook's own set stays until the next.
+            let chosen = std::mem::replace(&mut work.chosen, group.clone());
+            let parts = std::mem::take(&mut work.parts);
+            let mut router = router(&next);
+            self.run_flow(now, &next, router.as_mut(), drafts, work);
+            (work.chosen, work.parts) = (chosen, parts);
         }
-        self.take(now, running, drafts, &group, work);
         work.group = group;
     }
 
@@ -278,11 +389,13 @@ impl Hook {
         };
         for emission in work.output.emissions() {
             let from = group[emission.from];
-            work.made.push((from, draft(running, &drafts[from], &emission, field)));
+            let is_letter = matches!(emission.payload, EmittedPayload::Original(_));
+            let draft = draft(running, &drafts[from], &emission, field);
+            work.made.push(Made { from, flow: work.flow, is_letter, draft });
         }
         let bad = work.output.bad().len() as u64;
         if let Some((first, why)) = work.output.bad().next()
-            && let Some(count) = running.counters.bad(now, bad)
+            && let Some(count) = running.counters.bad_lines.due(now, bad)
         {
             tracing::warn!(flow = %running.name, topic = %drafts[group[first]].topic, field = field(why).unwrap_or("-"),
                 reason = why.reason.word(), count, "messages that cannot be read, since the last such line");
@@ -298,10 +411,7 @@ impl Admission for Hook {
 
     fn admit(&mut self, now: Instant, _: &Identity, batch: &mut Batch) {
         self.refresh();
-        let Batch { drafts, emitted } = batch;
-        let first = emitted.len();
-        self.run(now, drafts, emitted);
-        self.descend(now, first, emitted);
+        self.look_at(now, batch);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -314,24 +424,25 @@ impl Admission for Hook {
         if self.shard != 0 || self.next_tick.is_some_and(|at| now < at) {
             return;
         }
-        let first = batch.emitted.len();
         self.refresh();
         self.next_tick = Some(now + TICK);
         let mut work = std::mem::take(&mut self.work);
-        let set = self.set.clone();
-        for running in set.flows.iter().filter(|running| running.state != State::None) {
+        let mut published = Level::default();
+        let flows = self.set.flows.iter().enumerate();
+        for (index, running) in flows.filter(|(_, running)| running.state != State::None) {
             for part in 0..running.parts() {
                 let mut part = running.part(part);
                 let Some(flow) = part.as_mut() else { continue };
                 flow.tick(now, BLOCKS_A_TICK, &mut work.output);
                 drop(part);
                 for emission in work.output.emissions() {
-                    batch.emitted.push(draft(running, &nobody(), &emission, |_| None));
+                    published.drafts.push(draft(running, &nobody(), &emission, |_| None));
+                    published.origins.push(Origin { flows: 1 << index, stands_for: None });
                 }
             }
         }
         self.work = work;
-        self.descend(now, first, &mut batch.emitted);
+        self.descend(now, published, batch);
     }
 
     fn report(&self) -> Vec<(String, u64)> {
@@ -347,6 +458,7 @@ impl Admission for Hook {
                 ("passed", load(&counters.passed)),
                 ("replaced", load(&counters.replaced)),
                 ("dropped", load(&counters.dropped)),
+                ("unseen", load(&counters.unseen)),
                 ("filtered", stats.filtered),
                 ("emitted", stats.emitted),
                 ("unsent", stats.unsent),
@@ -413,10 +525,13 @@ fn reused<'a>(mut messages: Vec<Message<'_>>) -> Vec<Message<'a>> {
     messages.into_iter().map(|_| unreachable!("it was cleared")).collect()
 }
 
-/// What knows the keys of a flow's messages: the flow without operators.
-fn router(spec: &Spec) -> Option<Flow> {
+/// What knows the keys of a flow's messages, where they are parted: the flow without operators.
+fn router(running: &Running) -> Option<Flow> {
+    if running.parts() == 1 || running.state != State::ByKey {
+        return None;
+    }
     let bad = tidegate_flow::BadPolicy::Skip;
-    let spec = Spec { steps: Vec::new(), bad, ..spec.clone() };
+    let spec = Spec { steps: Vec::new(), bad, ..running.spec.clone() };
     match Flow::compile(&spec, &Models::new()) {
         Ok(flow) => Some(flow),
         Err(error) => {
@@ -478,3 +593,6 @@ fn nobody() -> Draft {
         verdict: Verdict::Pass,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -227,6 +227,46 @@ fn flows_are_exchanged_while_messages_pass_and_keep_what_fits() {
     }
 }
 
+fn property(message: &tidegate_load::client::Message, name: &str) -> Option<String> {
+    let found = message.user_properties.iter().find(|(known, _)| known == name);
+    found.map(|(_, value)| value.to_string())
+}
+
+/// Dead letters lie where their own flow would read them.
+#[test]
+fn a_flow_on_all_topics_buries_a_bad_message_once() {
+    for (topics, dead, expected) in [
+        ("#", "dead/{flow}/{topic}", "dead/burying/plant/a"),
+        ("plant/#", "plant/dead/{topic}", "plant/dead/plant/a"),
+    ] {
+        let flow = format!(
+            r#"
+[flow.burying]
+topics = ["{topics}"]
+bad = "dead-letter"
+dead_letter_topic = "{dead}"
+parse = {{ format = "csv", fields = ["x"] }}
+"#
+        );
+        for shards in [1, 2] {
+            let (_folder, file, state) = place(&flow);
+            let node = Node::start(shards, &file, &state);
+            let mut subscriber = node.subscriber(&["#"]);
+            let mut client = node.client("from");
+            publish(&mut client, "plant/a", b"no number");
+            publish(&mut client, "plant/b", b"1");
+            let letter = next(&mut subscriber);
+            assert_eq!((&*letter.topic, &*letter.payload), (expected, &b"no number"[..]));
+            assert_eq!(property(&letter, "tidegate-flow").as_deref(), Some("burying"));
+            assert_eq!(property(&letter, "tidegate-reason").as_deref(), Some("not-a-number"));
+            assert_eq!(property(&letter, "tidegate-field").as_deref(), Some("x"));
+            // No other came of it.
+            assert_eq!(text(&mut subscriber), ("plant/b".to_owned(), "1".to_owned()));
+            assert_eq!(node.flows.stats()[0].2.messages, 2);
+        }
+    }
+}
+
 #[test]
 fn dead_letters_say_why_and_windows_end_by_the_clock() {
     let windowed = COUNTING
@@ -244,12 +284,8 @@ fn dead_letters_say_why_and_windows_end_by_the_clock() {
     publish(&mut client, "in/a", b"k,no number");
     let dead = next(&mut subscriber);
     assert_eq!((&*dead.topic, &*dead.payload), ("dead/counting/in/a", &b"k,no number"[..]));
-    let property = |name: &str| {
-        let found = dead.user_properties.iter().find(|(known, _)| known == name);
-        found.map(|(_, value)| value.to_string())
-    };
-    assert_eq!(property("tidegate-reason").as_deref(), Some("not-a-number"));
-    assert_eq!(property("tidegate-field").as_deref(), Some("x"));
+    assert_eq!(property(&dead, "tidegate-reason").as_deref(), Some("not-a-number"));
+    assert_eq!(property(&dead, "tidegate-field").as_deref(), Some("x"));
     publish(&mut client, "in/a", b"k,1");
     // Nothing more is published, and the window ends.
     assert_eq!(text(&mut subscriber), ("out/k".to_owned(), "1".to_owned()));
@@ -257,11 +293,12 @@ fn dead_letters_say_why_and_windows_end_by_the_clock() {
 
 /// All that is counted of a flow under `$SYS/broker/flows/`: as many as are said, and none of the rest.
 fn counts(flow: &str, said: &[(&str, u64)]) -> BTreeMap<String, u64> {
-    const NAMES: [&str; 15] = [
+    const NAMES: [&str; 16] = [
         "messages",
         "passed",
         "replaced",
         "dropped",
+        "unseen",
         "filtered",
         "emitted",
         "unsent",
