@@ -19,6 +19,10 @@ pub trait Destination: Send + fmt::Debug {
     /// # Cancel safety
     /// When it is dropped on its way, it is not known whether the batch was taken; the next call begins anew.
     async fn deliver(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Trouble>;
+
+    /// The session that messages come from broke off and begins anew: those that it does not know to be taken come again,
+    /// [marked](super::Record::is_repeated) and in other batches. Told between two batches; to most it is all one.
+    fn begin_anew(&mut self) {}
 }
 
 /// A message that is not taken, however often it is tried.

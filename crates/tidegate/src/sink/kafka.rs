@@ -9,22 +9,24 @@
 //! A batch is taken when all in-sync replicas have it (`acks=all`). The key of a record is the MQTT topic, so that the messages of
 //! one topic stay in one partition and in their order.
 //!
-//! Nothing is stored twice, as far as the log can be read back: after a start, after every exchange whose end is not known, and when
-//! the broker says that a message comes again, the tail of its partition is read, as many records back as this sink can have had under
-//! way. What is there already is not produced again. Records are known by key, value, and `tidegate-id`, or without one by the time in
-//! nanoseconds at which this node received them, which outlives the process with the message. Other producers of the topic do not harm that, unless they write as
-//! many records meanwhile. A request that Kafka carries out only after the tail was read makes a record twice all the same; then
-//! `tidegate-id` in its header tells.
+//! Nothing is stored twice, as far as the log can be read back. A batch whose end is not known is looked for behind the offset at
+//! which the batch before it ended, and only what is not there is produced again: messages that are alike in two batches are two
+//! messages. Records are known by key, value, and `tidegate-id`, or without one by the time in nanoseconds at which this node received
+//! them, which outlives the process with the message.
+//!
+//! After a start, and after the session that messages come from broke off, it is not known what of the last batches was acknowledged.
+//! Then the tail of each partition is read before anything is produced there, as many records back as this sink can have had under
+//! way. Messages that come again are looked for in it, as are those with a `tidegate-id`, which an uplink may send again; all others were
+//! never handed over before. Other producers of the topic do not harm that, unless they write as many records meanwhile. Of messages
+//! without `tidegate-id` that are alike to the nanosecond, one that was acknowledged may then be taken for one that comes again.
+//!
+//! A request that Kafka carries out only after the log was read back makes a record twice all the same; then `tidegate-id` in its
+//! header tells.
 
 mod hash;
+mod ledger;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    fmt,
-    ops::Range,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt, ops::Range, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use rskafka::{
@@ -39,10 +41,12 @@ use rskafka::{
     topic::Topic,
 };
 use rustls::ClientConfig;
-use sha2::{Digest as _, Sha256};
 use tidegate_message::Secret;
 
-use self::hash::partition_of;
+use self::{
+    hash::partition_of,
+    ledger::{Ledger, Mark, Tail, digest},
+};
 use super::{Batch, Destination, Record, Refusal, Trouble, record::ID_PROPERTY};
 
 /// The header that says when this node received a message: nanoseconds since the Unix epoch, in decimal.
@@ -53,8 +57,10 @@ const PRODUCE_BYTES: usize = 512 << 10;
 const FETCH_BYTES: i32 = 8 << 20;
 /// How long a broker may wait for what is read back, in milliseconds.
 const FETCH_MILLIS: i32 = 1000;
-/// How often in a row a broker has to find nothing before it is believed.
+/// How often in a row a broker has to find nothing before a try fails for it.
 const FETCHES_EMPTY_MAX: u32 = 3;
+/// Tries in a row that fail for it before it is believed.
+const TRIES_EMPTY_MAX: u32 = 3;
 /// How long Kafka may take to make a topic.
 const CREATE_MILLIS: i32 = 10_000;
 /// How often it is looked whether it has, and after which pause each time.
@@ -117,14 +123,17 @@ impl Compression {
     }
 }
 
-/// By what a record is known.
-type Mark = [u8; 16];
-
 /// The destination.
 #[derive(Debug)]
 pub(super) struct Kafka {
     settings: KafkaSettings,
     cluster: Option<Cluster>,
+    /// What is known of the partitions that were looked at, by number.
+    ledgers: BTreeMap<i32, Ledger>,
+    /// Whether a try has begun and not taken its batch: some of it may be there.
+    is_open: bool,
+    /// Tries in a row that failed because Kafka showed no records.
+    tries_empty: u32,
 }
 
 /// A connection, and what is known of the topic.
@@ -132,13 +141,7 @@ struct Cluster {
     /// Kept for the connections that it has.
     _client: Client,
     /// All of the topic, by number.
-    partitions: Vec<Partition>,
-}
-
-struct Partition {
-    client: PartitionClient,
-    /// The last records, how often each is there; none until they were read back.
-    tail: Option<HashMap<Mark, u32>>,
+    partitions: Vec<PartitionClient>,
 }
 
 impl fmt::Debug for Cluster {
@@ -149,7 +152,8 @@ impl fmt::Debug for Cluster {
 
 impl Kafka {
     pub(super) fn new(settings: KafkaSettings) -> Self {
-        Self { settings, cluster: None }
+        let (cluster, ledgers) = (None, BTreeMap::new());
+        Self { settings, cluster, ledgers, is_open: false, tries_empty: 0 }
     }
 
     async fn connect(&self) -> Result<Cluster, Trouble> {
@@ -177,7 +181,7 @@ impl Kafka {
             }
             let handling = UnknownTopicHandling::Error;
             let client = client.partition_client(&settings.topic, number, handling).await;
-            partitions.push(Partition { client: client.map_err(failed)?, tail: None });
+            partitions.push(client.map_err(failed)?);
         }
         Ok(Cluster { _client: client, partitions })
     }
@@ -216,62 +220,88 @@ impl Kafka {
     }
 
     async fn deliver_to(
-        &self,
-        cluster: &mut Cluster,
+        &mut self,
+        cluster: &Cluster,
         batch: &Batch,
     ) -> Result<Vec<Refusal>, Trouble> {
+        let records = batch.records();
         let count = i32::try_from(cluster.partitions.len()).unwrap_or(i32::MAX);
         let mut by_partition: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
-        for (place, record) in batch.records().iter().enumerate() {
+        for (place, record) in records.iter().enumerate() {
             let number = partition_of(record.topic.as_bytes(), count);
             by_partition.entry(number).or_default().push(place);
         }
+        let is_retry = std::mem::replace(&mut self.is_open, true);
+        self.ledgers.values_mut().for_each(Ledger::begin);
         let mut refusals = Vec::new();
-        for (number, places) in by_partition {
-            let partition = &mut cluster.partitions[number as usize];
-            // What comes again may be there since the tail was read.
-            if places.iter().any(|place| batch.records()[*place].is_repeated) {
-                partition.tail = None;
+        for (number, mut missing) in by_partition {
+            let client = &cluster.partitions[number as usize];
+            let mut since = self.look(client, is_retry, batch).await?;
+            let ledger = self.ledgers.get_mut(&number).expect("it was just looked at");
+            missing.retain(|place| !ledger.has(&records[*place], &mut since));
+            let (refused, end) = self.produce(client, batch, &missing).await?;
+            refusals.extend(refused);
+            if let Some(end) = end {
+                let ledger = self.ledgers.get_mut(&number).expect("it was just looked at");
+                ledger.reach(end);
             }
-            let tail = match &mut partition.tail {
-                Some(tail) => tail,
-                none @ None => none.insert(self.read_back(&partition.client, batch).await?),
-            };
-            let mut missing = places;
-            missing.retain(|place| !takes(tail, mark(&batch.records()[*place])));
-            refusals.extend(self.produce(&partition.client, batch, &missing).await?);
         }
+        // Not before: when one partition fails, what others took of the batch comes again.
+        self.ledgers.values_mut().for_each(Ledger::commit);
+        (self.is_open, self.tries_empty) = (false, 0);
         refusals.sort_by_key(|refusal: &Refusal| refusal.place);
         Ok(refusals)
     }
 
-    /// As many records back as can have been under way, before that of `batch` is produced which is not there.
-    async fn read_back(
-        &self,
+    /// What lies in a partition behind the batches that were taken: what earlier tries wrote of this one. At the first look that is
+    /// nothing, and what may be met again is noted.
+    async fn look(
+        &mut self,
         client: &PartitionClient,
+        is_retry: bool,
         batch: &Batch,
-    ) -> Result<HashMap<Mark, u32>, Trouble> {
-        let failed = |error: Error| Trouble::of("Kafka's topic cannot be read back", error);
-        let end = client.get_offset(OffsetAt::Latest).await.map_err(failed)?;
-        let begin = client.get_offset(OffsetAt::Earliest).await.map_err(failed)?;
-        let mut offset = end.saturating_sub(self.settings.under_way_max.into()).max(begin);
-        let (mut tail, mut empty) = (HashMap::new(), 0);
+    ) -> Result<Tail, Trouble> {
+        let number = client.partition();
+        let next = self.ledgers.get(&number).map(Ledger::next);
+        if next.is_some() && !is_retry {
+            return Ok(Tail::new());
+        }
+        let end = client.get_offset(OffsetAt::Latest).await.map_err(unread)?;
+        let under_way_max = i64::from(self.settings.under_way_max);
+        let start = next.unwrap_or_else(|| end.saturating_sub(under_way_max));
+        let found = self.read_back(client, start..end, batch).await?;
+        if let Some(ledger) = self.ledgers.get_mut(&number) {
+            ledger.reach(end);
+            return Ok(found);
+        }
+        self.ledgers.insert(number, Ledger::new(end, found));
+        Ok(Tail::new())
+    }
+
+    /// The records at those offsets, as far as they are still kept.
+    async fn read_back(
+        &mut self,
+        client: &PartitionClient,
+        offsets: Range<i64>,
+        batch: &Batch,
+    ) -> Result<Tail, Trouble> {
+        let begin = client.get_offset(OffsetAt::Earliest).await.map_err(unread)?;
+        let (mut offset, end) = (offsets.start.max(begin), offsets.end);
+        let (mut tail, mut empty) = (Tail::new(), 0);
         while offset < end {
             let fetched = client.fetch_records(offset, 1..FETCH_BYTES, FETCH_MILLIS).await;
-            let (records, _) = fetched.map_err(failed)?;
+            let (records, _) = fetched.map_err(unread)?;
             batch.step();
             let Some(last) = records.last().map(|record| record.offset) else {
-                // The broker may have been slow, and what is not read back is stored twice. But the last offsets may also belong to
-                // nothing, such as the marks of transactions, and then no answer will ever hold a record.
                 empty += 1;
                 if empty == FETCHES_EMPTY_MAX {
-                    tracing::debug!(topic = %self.settings.topic, offset, end, "Kafka shows no records there");
+                    self.note_empty(client.partition(), offset..end)?;
                     break;
                 }
                 continue;
             };
             empty = 0;
-            for found in records.iter().filter(|found| found.offset >= offset) {
+            for found in records.iter().filter(|found| (offset..end).contains(&found.offset)) {
                 *tail.entry(mark_of(&found.record)).or_default() += 1;
             }
             offset = offset.max(last + 1);
@@ -279,15 +309,32 @@ impl Kafka {
         Ok(tail)
     }
 
-    /// Produces those messages; what Kafka refuses of them.
+    /// Kafka shows no records where there should be some. It may have been slow, and what is not read back is stored twice: the try
+    /// fails. But these offsets may also belong to nothing, such as the marks of transactions, and then no answer will ever hold
+    /// a record: after some tries it is believed.
+    fn note_empty(&mut self, partition: i32, offsets: Range<i64>) -> Result<(), Trouble> {
+        let topic = &self.settings.topic;
+        let Range { start, end } = offsets;
+        if self.tries_empty < TRIES_EMPTY_MAX {
+            self.tries_empty += 1;
+            return Err(Trouble::new(format!(
+                "Kafka shows no records from {start} to {end} in partition {partition} of {topic:?}"
+            )));
+        }
+        tracing::warn!(%topic, partition, start, end,
+            "Kafka shows no records there, however often it is asked; what it hides may be stored twice");
+        Ok(())
+    }
+
+    /// Produces those messages; what Kafka refuses of them, and the offset behind the last one that it took, if any.
     async fn produce(
         &self,
         client: &PartitionClient,
         batch: &Batch,
         places: &[usize],
-    ) -> Result<Vec<Refusal>, Trouble> {
+    ) -> Result<(Vec<Refusal>, Option<i64>), Trouble> {
         let records = batch.records();
-        let mut refusals = Vec::new();
+        let (mut refusals, mut end) = (Vec::new(), None);
         // The last is the next one, so that records keep their order.
         let mut parts = pieces(places, |place| records[*place].weight() as usize + 100);
         parts.reverse();
@@ -297,36 +344,45 @@ impl Kafka {
             let answered = client.produce(produced, self.settings.compression.codec()).await;
             batch.step();
             match answered {
-                Ok(_) => {}
+                Ok(offsets) => end = offsets.last().map(|last| last + 1).or(end),
                 Err(error) if is_records(&error) => {
-                    let Range { start, end } = part;
                     if part.len() == 1 {
                         let reason = error.to_string();
-                        refusals.push(Refusal { place: places[start], reason });
+                        refusals.push(Refusal { place: places[part.start], reason });
                     } else {
-                        let middle = start + (end - start) / 2;
-                        parts.extend([middle..end, start..middle]);
+                        let middle = part.start + part.len() / 2;
+                        parts.extend([middle..part.end, part.start..middle]);
                     }
                 }
                 Err(error) => return Err(Trouble::of("Kafka did not take a batch", error)),
             }
         }
-        Ok(refusals)
+        Ok((refusals, end))
     }
 }
 
 #[async_trait]
 impl Destination for Kafka {
     async fn deliver(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Trouble> {
-        // Taken out while it is used: after a try whose end is not known, all is read back.
-        let mut cluster = match self.cluster.take() {
+        // Taken out while it is used: after a try whose end is not known, its connections are gone.
+        let cluster = match self.cluster.take() {
             Some(cluster) => cluster,
             None => self.connect().await?,
         };
-        let refusals = self.deliver_to(&mut cluster, batch).await?;
+        let refusals = self.deliver_to(&cluster, batch).await?;
         self.cluster = Some(cluster);
         Ok(refusals)
     }
+
+    fn begin_anew(&mut self) {
+        // What comes again may be of batches that were taken, and comes in others.
+        self.ledgers.clear();
+        self.is_open = false;
+    }
+}
+
+fn unread(error: Error) -> Trouble {
+    Trouble::of("Kafka's topic cannot be read back", error)
 }
 
 /// Pieces of at most [`PRODUCE_BYTES`], or of one message that is larger.
@@ -346,16 +402,6 @@ fn pieces(places: &[usize], bytes: impl Fn(&usize) -> usize) -> Vec<Range<usize>
     pieces
 }
 
-/// Whether that was there; it is one less then.
-fn takes(tail: &mut HashMap<Mark, u32>, mark: Mark) -> bool {
-    let Some(count) = tail.get_mut(&mark) else { return false };
-    *count -= 1;
-    if *count == 0 {
-        tail.remove(&mark);
-    }
-    true
-}
-
 fn kafka_record(record: &Record) -> KafkaRecord {
     let received = record.time.as_nanos().to_string().into_bytes();
     let mut headers = BTreeMap::from([(RECEIVED_HEADER.to_owned(), received)]);
@@ -371,27 +417,12 @@ fn kafka_record(record: &Record) -> KafkaRecord {
     }
 }
 
-fn mark(record: &Record) -> Mark {
-    let received = record.time.as_nanos().to_string();
-    // What an uplink sends again comes at another time.
-    let which = record.id.as_deref().unwrap_or(&received);
-    digest(record.topic.as_bytes(), &record.payload, which.as_bytes())
-}
-
+/// The [mark](ledger::mark) of the message that became this record.
 fn mark_of(record: &KafkaRecord) -> Mark {
     let part = |part: &Option<Vec<u8>>| part.clone().unwrap_or_default();
     let header = |name: &str| record.headers.get(name).map(Vec::as_slice);
     let which = header(ID_PROPERTY).or_else(|| header(RECEIVED_HEADER)).unwrap_or_default();
     digest(&part(&record.key), &part(&record.value), which)
-}
-
-fn digest(key: &[u8], value: &[u8], which: &[u8]) -> Mark {
-    let mut digest = Sha256::new();
-    for part in [key, value, which] {
-        digest.update((part.len() as u64).to_le_bytes());
-        digest.update(part);
-    }
-    digest.finalize()[..16].try_into().expect("a digest is longer than a mark")
 }
 
 fn protocol(error: &Error) -> Option<ProtocolError> {
@@ -418,7 +449,7 @@ fn is_records(error: &Error) -> bool {
 mod tests {
     use tidegate_message::Instant;
 
-    use super::*;
+    use super::{ledger::mark, *};
 
     #[test]
     fn pieces_are_as_large_as_they_may_be() {
@@ -430,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_known_by_what_it_is_as_often_as_it_is_there() {
+    fn a_record_is_known_by_what_it_is() {
         let record =
             |payload: &str, nanos| Record::new("a", payload.to_owned(), Instant::from_nanos(nanos));
         assert_eq!(mark(&record("x", 7)), mark_of(&kafka_record(&record("x", 7))));
@@ -439,9 +470,5 @@ mod tests {
         let named = |id: &str, nanos| Record { id: Some(id.into()), ..record("x", nanos) };
         assert_eq!(mark(&named("n/up/1/5", 7)), mark_of(&kafka_record(&named("n/up/1/5", 8))));
         assert_ne!(mark(&named("n/up/1/5", 7)), mark(&named("n/up/1/6", 7)));
-        let mut tail = HashMap::from([(mark(&record("x", 7)), 2)]);
-        let found: Vec<bool> =
-            ["x", "y", "x", "x"].map(|text| takes(&mut tail, mark(&record(text, 7)))).into();
-        assert_eq!(found, [true, false, true, false]);
     }
 }

@@ -157,6 +157,9 @@ impl Runtime {
                 other => other,
             };
             let Ended::Broken(error) = ended else { break };
+            if let Work::Idle(destination) = &mut self.work {
+                destination.begin_anew();
+            }
             let error = crate::error_chain(&error);
             tracing::warn!(sink = %self.settings.name, %error, "the sink's session broke off");
             if began.elapsed() > Duration::from_secs(10) {

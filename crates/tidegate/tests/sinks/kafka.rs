@@ -1,6 +1,6 @@
 //! The sink to Kafka, at a real one.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, future::poll_fn, task::Poll, time::Duration};
 
 use rskafka::client::{
     ClientBuilder,
@@ -113,19 +113,37 @@ fn records_have_keys_and_headers_and_none_is_there_twice() {
         assert_eq!(of_sensor[1].2["tidegate-id"], "edge/1/7");
         assert_eq!(of_sensor[1].2["tidegate-received"], "1769903999000000003");
 
-        // Another one, as after kill -9 behind a batch of which a part was written: only the rest is.
+        // Another one, as after kill -9 behind a batch of which a part was written: only the rest is. What has a name comes again
+        // from an uplink, all else from this node's broker.
+        let comes_again = |batch: &Batch| -> Vec<Record> {
+            let mut records = batch.records().to_vec();
+            records.iter_mut().for_each(|record| record.is_repeated = record.id.is_none());
+            records
+        };
         let mut again = kafka(brokers, "three", Compression::Zstd).open().unwrap();
-        let longer: Batch = batch.records().iter().cloned().chain([record("a", "4", 5)]).collect();
+        let longer: Batch = comes_again(&batch).into_iter().chain([record("a", "4", 5)]).collect();
         assert_eq!(deliver(&mut *again, &longer).await, []);
-        // The same one, told that a message comes again.
-        let repeated = longer.records().iter().cloned().map(|mut record| {
-            record.is_repeated = true;
-            record
-        });
-        let repeated: Batch = repeated.collect();
+        // The same one, after the session broke off.
+        again.begin_anew();
+        let repeated: Batch = comes_again(&longer).into_iter().collect();
         assert_eq!(deliver(&mut *again, &repeated).await, []);
         let total: usize = read(brokers, "three").await.iter().map(Vec::len).sum();
         assert_eq!(total, 5);
+
+        // Messages that are alike are two, though the second is in another batch, and it is not known what the first try of that
+        // wrote. It ends at its first question, with nothing written.
+        let mut sink = kafka(brokers, "three", Compression::Zstd).open().unwrap();
+        let alike = || record("a", "alike", 6);
+        assert_eq!(deliver(&mut *sink, &Batch::from_iter([alike()])).await, []);
+        let second = Batch::from_iter([record("sensor/7", "5", 7), alike()]);
+        let mut broken = sink.deliver(&second);
+        let waits = poll_fn(|context| Poll::Ready(broken.as_mut().poll(context).is_pending()));
+        assert!(waits.await);
+        drop(broken);
+        assert_eq!(deliver(&mut *sink, &second).await, []);
+        let found = read(brokers, "three").await;
+        let stored = found[1].iter().filter(|record| record.1 == b"alike").count();
+        assert_eq!(stored, 2);
 
         // A record that Kafka refuses is found, each kind of compression is read.
         for compression in [Compression::Snappy, Compression::Gzip, Compression::None] {
