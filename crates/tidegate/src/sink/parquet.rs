@@ -7,9 +7,10 @@
 //! # What is promised
 //!
 //! A batch is taken when all its files are there: in a folder each is written beside, synced, and renamed; in an object store it
-//! becomes visible by one request. A file is named by what is in it, so that a batch that is tried again replaces its own files and makes
-//! no others. After the node was killed between writing and acknowledging, messages come again and may be in two files: those that
-//! carry `tidegate-id` can be told apart by the column `id`. At least once, then; as durable as the disk, or the store.
+//! becomes visible by one request. A file is named by its batch and by what is in it, so that a batch that is tried again replaces its own
+//! files and makes no others, and messages that are all alike do not replace each other. After the node was killed between writing and
+//! acknowledging, or when the sink's session broke off there, messages come again and may be in two files: those that carry
+//! `tidegate-id` can be told apart by the column `id`. At least once, then; as durable as the disk, or the store.
 
 mod file;
 mod store;
@@ -23,6 +24,7 @@ use tidegate_message::Secret;
 
 use self::file::encode;
 use super::{Batch, Destination, Record, Refusal, SinkError, Trouble};
+use crate::mqtt::server::random_bytes;
 
 /// Nanoseconds of an hour.
 const HOUR: i64 = 3_600_000_000_000;
@@ -119,6 +121,17 @@ pub(super) struct Parquet {
     prefix: String,
     partition: Partition,
     compression: Compression,
+    /// Of the batch under way.
+    batch: BatchNumber,
+}
+
+/// Which batch: no other has the same.
+#[derive(Clone, Copy, Debug)]
+struct BatchNumber {
+    /// A random number of the destination, which is made anew with each start.
+    life: u64,
+    /// Batches that were taken before.
+    number: u64,
 }
 
 impl Parquet {
@@ -127,7 +140,12 @@ impl Parquet {
     pub(super) fn open(settings: &ParquetSettings) -> Result<Self, SinkError> {
         let (store, prefix) = store::open(&settings.place)?;
         let (partition, compression) = (settings.partition, settings.compression);
-        Ok(Self { store, prefix, partition, compression })
+        let life = random_bytes().map_err(|error| SinkError::Destination {
+            problem: "files cannot be named".to_owned(),
+            source: Some(error.into()),
+        })?;
+        let batch = BatchNumber { life: u64::from_ne_bytes(life), number: 0 };
+        Ok(Self { store, prefix, partition, compression, batch })
     }
 
     /// Where the file of these messages lies.
@@ -164,7 +182,7 @@ impl Destination for Parquet {
             parts.entry(self.part(record)).or_default().push(record);
         }
         for (part, records) in parts {
-            let file = encode(&records, self.compression)
+            let file = encode(&records, self.batch, self.compression)
                 .map_err(|error| Trouble::of("a Parquet file cannot be made", error))?;
             let path = self.path(part, &file);
             let payload = PutPayload::from_bytes(file.bytes);
@@ -172,6 +190,7 @@ impl Destination for Parquet {
             put.map_err(|error| Trouble::of(format!("{path} cannot be written"), error))?;
             batch.step();
         }
+        self.batch.number += 1;
         Ok(Vec::new())
     }
 }

@@ -16,7 +16,7 @@ use parquet::{
 use sha2::{Digest as _, Sha256};
 use tidegate_message::Instant;
 
-use super::Compression;
+use super::{BatchNumber, Compression};
 use crate::sink::Record;
 
 /// The columns, in order. `time` is when this node received the message.
@@ -35,15 +35,19 @@ pub(super) struct File {
     pub(super) bytes: Bytes,
     /// When the first message was received.
     pub(super) first: Instant,
-    /// Of the messages, as hexadecimal digits: the same for the same messages.
+    /// Of the messages and their batch, as hexadecimal digits: the same for the same messages of one batch.
     pub(super) digest: String,
 }
 
-/// The file of these messages, at least one.
+/// The file of these messages, at least one, of that batch.
 ///
 /// # Errors
 /// The library's, which has no reason for one here.
-pub(super) fn encode(records: &[&Record], compression: Compression) -> Result<File, ParquetError> {
+pub(super) fn encode(
+    records: &[&Record],
+    batch: BatchNumber,
+    compression: Compression,
+) -> Result<File, ParquetError> {
     let codec = match compression {
         Compression::Zstd => Codec::ZSTD(ZstdLevel::try_new(1)?),
         Compression::Snappy => Codec::SNAPPY,
@@ -96,7 +100,8 @@ pub(super) fn encode(records: &[&Record], compression: Compression) -> Result<Fi
         place += 1;
     }
     group.close()?;
-    Ok(File { bytes: writer.into_inner()?.into(), first: records[0].time, digest: digest(records) })
+    let (first, digest) = (records[0].time, digest(records, batch));
+    Ok(File { bytes: writer.into_inner()?.into(), first, digest })
 }
 
 fn write_bytes(
@@ -108,11 +113,18 @@ fn write_bytes(
     Ok(())
 }
 
-fn digest(records: &[&Record]) -> String {
+fn digest(records: &[&Record], batch: BatchNumber) -> String {
     let mut digest = Sha256::new();
+    // Without a name messages may be all alike and still be two, in two batches.
+    if records.iter().any(|record| record.id.is_none()) {
+        digest.update(batch.life.to_le_bytes());
+        digest.update(batch.number.to_le_bytes());
+    }
     for record in records {
         digest.update(record.time.as_nanos().to_le_bytes());
-        for part in [record.topic.as_bytes(), &record.payload] {
+        digest.update([record.qos as u8, u8::from(record.id.is_some())]);
+        let id = record.id.as_deref().unwrap_or_default();
+        for part in [record.topic.as_bytes(), &record.payload, id.as_bytes()] {
             digest.update((part.len() as u64).to_le_bytes());
             digest.update(part);
         }

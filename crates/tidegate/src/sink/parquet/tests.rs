@@ -101,7 +101,10 @@ async fn a_batch_that_comes_again_replaces_its_own_files() {
     for (partition, count) in [(Partition::Hour, 2), (Partition::Day, 2), (Partition::None, 1)] {
         let folder = tempfile::tempdir().unwrap();
         let mut sink = sink(folder.path(), partition, Compression::Zstd);
+        let number = sink.batch.number;
         for _ in 0..3 {
+            // As if it had failed behind its last file.
+            sink.batch.number = number;
             sink.deliver(&batch()).await.unwrap();
         }
         let found = files(folder.path());
@@ -110,6 +113,45 @@ async fn a_batch_that_comes_again_replaces_its_own_files() {
         sink.deliver(&other).await.unwrap();
         assert_eq!(files(folder.path()).len(), count + 1);
     }
+}
+
+#[tokio::test]
+async fn messages_that_are_alike_lie_in_files_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || sink(folder.path(), Partition::Hour, Compression::Zstd);
+    let mut sink = open();
+    let alike = Record::new("a", "x", Instant::from_nanos(LATE * 1_000_000_000));
+    let batch = |record: &Record| Batch::from_iter([record.clone()]);
+    for expected in 1..=3 {
+        sink.deliver(&batch(&alike)).await.unwrap();
+        assert_eq!(files(folder.path()).len(), expected, "batch {expected} in one life");
+    }
+    open().deliver(&batch(&alike)).await.unwrap();
+    assert_eq!(files(folder.path()).len(), 4, "one in the next life");
+    // A name tells whether it is the same one, in whichever batch of whichever life.
+    let named = |id: &str| Record { id: Some(id.into()), ..alike.clone() };
+    for (id, expected) in [("edge/1/7", 5), ("edge/1/8", 6), ("edge/1/7", 6)] {
+        sink.deliver(&batch(&named(id))).await.unwrap();
+        assert_eq!(files(folder.path()).len(), expected, "{id}");
+    }
+    open().deliver(&batch(&named("edge/1/8"))).await.unwrap();
+    assert_eq!(files(folder.path()).len(), 6);
+}
+
+#[tokio::test]
+async fn a_try_that_failed_has_the_names_of_the_one_that_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sink = sink(folder.path(), Partition::Hour, Compression::Zstd);
+    // A file where the folder of the later part would have to be.
+    std::fs::write(folder.path().join("date=2026-02-01"), "").unwrap();
+    sink.deliver(&batch()).await.unwrap_err();
+    let of_first = files(folder.path());
+    assert_eq!(of_first.len(), 2, "{of_first:?}");
+    std::fs::remove_file(folder.path().join("date=2026-02-01")).unwrap();
+    assert_eq!(sink.deliver(&batch()).await.unwrap(), []);
+    let found = files(folder.path());
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert_eq!(found[0], of_first[0]);
 }
 
 #[tokio::test]
