@@ -544,13 +544,14 @@ config! {
         topics: String = String::new(),
         /// Where messages go that the destination refuses for good. Default none: they are counted and logged.
         dead_letter: Option<String> = None,
-        /// Where the destination is; each kind has its form. Default none.
+        /// Where the destination is; each kind has its form. A folder's relative path begins at the folder of the file that names it.
+        /// Default none.
         url: Option<String> = None,
         /// User name there, of an S3 store the access key. Default none.
         username: Option<String> = None,
-        /// File that holds the password, token or secret key, without the end of its line. Default none.
+        /// File that holds the password, token or secret key, without the end of its line; a relative path as in `url`. Default none.
         password_file: Option<PathBuf> = None,
-        /// Authorities of the destination's certificate, PEM. Default none: those of the system.
+        /// Authorities of the destination's certificate, PEM; a relative path as in `url`. Default none: those of the system.
         ca: Option<PathBuf> = None,
         /// Messages of a batch at most, 1 to 60000. Default none: 10000, of `parquet` 50000, of `memory` 1000.
         batch_messages: Option<u32> = None,

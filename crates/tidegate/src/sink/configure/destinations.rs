@@ -30,7 +30,7 @@ pub(super) fn of(
             Ok(DestinationSettings::Memory(Ring::new(messages.max(1) as usize)))
         }
         #[cfg(feature = "sink-parquet")]
-        SinkKind::Parquet => parquet(name, section),
+        SinkKind::Parquet => parquet(name, section, config),
         #[cfg(not(feature = "sink-parquet"))]
         SinkKind::Parquet => left_out(section.kind, "sink-parquet"),
         #[cfg(feature = "sink-postgres")]
@@ -98,7 +98,11 @@ fn tls(
 }
 
 #[cfg(feature = "sink-parquet")]
-fn parquet(name: &str, section: &SinkSection) -> Result<DestinationSettings, SinkError> {
+fn parquet(
+    name: &str,
+    section: &SinkSection,
+    config: &Config,
+) -> Result<DestinationSettings, SinkError> {
     use crate::sink::parquet::{Compression, ParquetSettings, Partition, Place, S3Place};
 
     let url = url(section, "a folder, or s3://BUCKET/PREFIX")?;
@@ -119,7 +123,7 @@ fn parquet(name: &str, section: &SinkSection) -> Result<DestinationSettings, Sin
         }
     };
     let place = match url.split_once("://") {
-        None => Place::Folder(url.into()),
+        None => Place::Folder(config.path_of(&format!("sink.{name}.url"), url.as_ref())),
         Some(("file", path)) if path.starts_with('/') => Place::Folder(path.into()),
         Some(("s3", rest)) => {
             let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));

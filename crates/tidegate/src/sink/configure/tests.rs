@@ -89,6 +89,51 @@ fn what_is_wrong_with_those_that_bring_a_client_is_named_too() {
     }
 }
 
+#[test]
+fn relative_paths_begin_at_the_folder_of_the_file_that_names_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    fs::write(folder.path().join("ca.pem"), key.cert.pem()).expect("it is written");
+    fs::write(folder.path().join("word"), "word\n").expect("it is written");
+    let of = |text: &str| {
+        let data_dir = folder.path().display().to_string();
+        let text = format!("[node]\ndata_dir = {data_dir:?}\n[sink.x]\ntopics = \"a\"\n{text}");
+        let config = Config::parse(&folder.path().join("site.toml"), &text);
+        sinks(&config.expect("a configuration"), &SessionConfig::default())
+    };
+    let influx = "kind = \"influx\"\nurl = \"https://localhost/\"\n";
+    let found = of(&format!("{influx}ca = \"ca.pem\"\npassword_file = \"word\""));
+    let found = found.expect("both files are there");
+    let DestinationSettings::Influx(settings) = &found[0].destination else { panic!("{found:?}") };
+    assert_eq!(settings.authorization.as_deref(), Some(&b"Token word"[..]));
+    assert!(found[0].trust.is_some());
+    // One that is not there is named with its folder.
+    for key in ["ca", "password_file"] {
+        let error = of(&format!("{influx}{key} = \"absent\"")).expect_err(key);
+        let (chain, path) = (crate::error_chain(&error), folder.path().join("absent"));
+        assert!(chain.contains(&path.display().to_string()), "{key}: {chain}");
+    }
+}
+
+#[cfg(feature = "sink-parquet")]
+#[test]
+fn a_folder_of_files_begins_there_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (url, expected) in [
+        ("archive".to_owned(), "archive"),
+        (folder.path().join("other").display().to_string(), "other"), // in full: as it is
+    ] {
+        let data_dir = folder.path().display().to_string();
+        let text = format!(
+            "[node]\ndata_dir = {data_dir:?}\n[sink.x]\ntopics = \"a\"\nkind = \"parquet\"\nurl = {url:?}"
+        );
+        let config = Config::parse(&folder.path().join("site.toml"), &text);
+        let found = sinks(&config.expect("a configuration"), &SessionConfig::default());
+        assert!(found.is_ok(), "{url}: {found:?}");
+        assert!(folder.path().join(expected).is_dir(), "{url}");
+    }
+}
+
 #[cfg(not(feature = "sink-kafka"))]
 #[test]
 fn a_sink_that_was_left_out_of_the_build_says_so() {
