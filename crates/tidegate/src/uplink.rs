@@ -23,6 +23,7 @@
 //! - Whatever happens to links, each message comes out once and in order of its session. If the *other node* restarts, messages that it
 //!   had published and not acknowledged come twice, with the same name; if *this one* does, with another. The name is a user
 //!   property ([`NAME_PROPERTY`]), unless [`UplinkSettings::names_messages`] is off.
+//!   Topics may become critical, and no longer be, while messages wait; those that a restart or a reload finds in both sessions come twice.
 //! - Topic, payload, QoS (2 as 1), retain flag, expiry and user properties come out as they went in. They are published in the name of
 //!   the sending node, and the rules of the receiving one decide.
 //! - Messages over 16 MiB are not carried.
@@ -32,6 +33,7 @@ pub mod configure;
 mod critical;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod hand_over;
 mod incoming;
 mod layouts;
 mod message;
@@ -72,6 +74,11 @@ pub use receiver::Receivers;
 /// Where an uplink says every five seconds, and when its link comes or goes, what it did: an [`UplinkReport`] as JSON, retained.
 pub fn state_topic(uplink: &str) -> String {
     format!("$SYS/broker/uplink/{uplink}/state")
+}
+
+/// Where an uplink publishes marks to its own sessions.
+fn mark_topic(uplink: &str) -> String {
+    format!("$SYS/broker/uplink/{uplink}/mark")
 }
 
 /// What an uplink is made of.
@@ -271,13 +278,11 @@ impl Uplinks {
         let gone = self.running.extract_if(.., |_, uplink| !stays(uplink));
         let mut changed: Vec<String> = gone.map(|(name, _)| name).collect();
         for name in &changed {
-            let [batched, critical] = UplinkSettings::sessions(name);
-            let next = planned.iter().find(|new| new.name == *name);
-            if next.is_none() {
-                forget(&batched);
-            }
-            if next.is_none_or(|next| next.critical.is_empty()) {
-                forget(&critical);
+            // One that goes on with other settings carries what its sessions hold, and ends the one that it no longer needs.
+            if !planned.iter().any(|new| new.name == *name) {
+                for session in UplinkSettings::sessions(name) {
+                    forget(&session);
+                }
             }
         }
         for settings in planned {

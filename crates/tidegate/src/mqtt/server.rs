@@ -304,8 +304,7 @@ impl Server {
 
     /// Ends the session of a client that does not come again.
     pub fn forget(&self, client_id: &str) {
-        let home = self.shared.shard_of(client_id);
-        self.inboxes[home].put([Note::Forget(client_id.into())]);
+        self.connector().forget(client_id);
     }
 
     /// Tells every client that the server stops, and waits until all threads have ended.
@@ -357,6 +356,12 @@ pub struct Connector {
 }
 
 impl Connector {
+    /// Ends the session of a client that does not come again.
+    pub fn forget(&self, client_id: &str) {
+        let home = self.shared.shard_of(client_id);
+        self.inboxes[home].put([Note::Forget(client_id.into())]);
+    }
+
     /// A connection as `identity`; what it is sent waits under `session`. Little of it waits in the kernel
     /// ([`LOCAL_BYTES`]): until the other end reads it, the broker can still choose what goes first.
     ///

@@ -22,7 +22,7 @@ use tidegate_message::{Code, Identity, IdentityKind, Instant, topic_matches};
 use tidegate_wire::{
     BootId, CriticalPart, Features, Hello, Record, Role, SensorBatch, Share, UplinkAck, UplinkOpen,
     UplinkReady,
-    mqtt::{self, Publish, PublishHead, QoS},
+    mqtt::{self, PacketId, Publish, PublishHead, QoS},
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -34,6 +34,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use super::{
     Counters, UplinkSettings,
     critical::Critical,
+    hand_over::HandOver,
     message::Attributes,
     outgoing::{Outgoing, TooLong, Untrue},
 };
@@ -55,6 +56,10 @@ const PACKET_BYTES_MAX: u32 = mqtt::PACKET_BYTES_MAX;
 const RECEIVE_MAXIMUM: NonZeroU16 = NonZeroU16::MAX;
 /// How often it says what it did, on [`super::state_topic`].
 const SAYS_EVERY: Duration = Duration::from_secs(5);
+/// How long after its sessions were there the marks follow that end a hand-over: what was on its way between the broker's threads
+/// before then is in front of them. And how long until they follow again, if they did not come: they may have found no room.
+const MARKS_AFTER: Duration = Duration::from_secs(1);
+const MARKS_EVERY: Duration = Duration::from_secs(60);
 /// Batches and critical parts that wait for the link.
 const BULK_WAITING_MAX: usize = 2;
 const LANE_WAITING_MAX: usize = 16;
@@ -190,32 +195,40 @@ impl Sender {
 
     /// One life: as long as the sessions' connections last.
     async fn life(&self) -> Result<std::convert::Infallible, LocalError> {
-        let [batched, critical] = UplinkSettings::sessions(&self.settings.name);
+        let UplinkSettings { name, topics, critical, session, .. } = &self.settings;
+        let mark_topic = super::mark_topic(name);
         let open = |id: String, filters: &[String]| {
-            Local::connect(&self.connector, self.local_options(id, filters.to_vec()))
+            let filters = filters.iter().chain([&mark_topic]).cloned().collect();
+            Local::connect(&self.connector, self.local_options(id, filters))
         };
-        let (batched, batched_was_there) = open(batched, &self.settings.topics).await?;
-        let (critical, critical_was_there) = match self.settings.critical.is_empty() {
-            true => (None, false),
-            false => {
-                let (local, was_there) = open(critical, &self.settings.critical).await?;
-                (Some(local), was_there)
-            }
-        };
+        let [batched_id, critical_id] = UplinkSettings::sessions(name);
+        let (batched, batched_was_there) = open(batched_id, topics).await?;
+        // Also where no topic is critical any more: what it has from before is carried.
+        let (urgent, critical_was_there) = open(critical_id, critical).await?;
         tracing::info!(uplink = %self.settings.name, "uplink takes messages");
         self.subscribed.send_replace(true);
         let seed = || -> Result<u64, LocalError> {
             Ok(u64::from_ne_bytes(crate::mqtt::server::random_bytes()?))
         };
         let now = clock::now();
+        // 0 stands for none.
+        let number = seed()?.max(1);
+        let hand_over = |is_needed: bool| match is_needed {
+            true => HandOver::begin(number, session.large_bytes),
+            false => HandOver::default(),
+        };
         let mut life = Life {
             sender: self,
-            // 0 stands for none.
-            number: seed()?.max(1),
+            number,
             outgoing: Outgoing::new(self.settings.outgoing(), seed()?),
             critical: Critical::new(now, self.settings.critical_bytes_per_second.max(1)),
             batched,
-            urgent: critical,
+            urgent: Some(urgent),
+            // Without critical topics it carries all that it has anyway.
+            batched_hand_over: hand_over(batched_was_there && !critical.is_empty()),
+            urgent_hand_over: hand_over(critical_was_there),
+            mark_topic,
+            marks_at: now + MARKS_AFTER,
             phase: Phase::Waiting(Box::pin(tokio::time::sleep(Duration::ZERO))),
             wait: self.settings.retry_max / 20,
             told: String::new(),
@@ -319,8 +332,13 @@ struct Life<'a> {
     outgoing: Outgoing,
     critical: Critical,
     batched: Local,
-    /// None where no topic is critical.
+    /// None where no topic is critical, once what it had from before was carried.
     urgent: Option<Local>,
+    batched_hand_over: HandOver,
+    urgent_hand_over: HandOver,
+    mark_topic: String,
+    /// When marks follow next, while there is a hand-over.
+    marks_at: Instant,
     phase: Phase,
     /// Before the next try to dial.
     wait: Duration,
@@ -338,14 +356,16 @@ impl Life<'_> {
     /// Sends what may go, then waits for something to happen and deals with it.
     async fn turn(&mut self) -> Result<(), LocalError> {
         let now = clock::now();
+        self.end_critical();
         let blocked = self.send(now);
         self.count();
         let says_at = self.say(now)?;
+        let marks_at = self.mark(now);
         // What waits for room in the link is not a matter of time.
         let batches_at = self.outgoing.poll_timeout().filter(|_| !blocked.bulk);
         let parts_at = self.critical.poll_timeout().filter(|_| !blocked.lane);
         let is_blocked = blocked.bulk || blocked.lane;
-        let wakes = [batches_at, parts_at, Some(says_at)];
+        let wakes = [batches_at, parts_at, marks_at, Some(says_at)];
         let wake_at = wakes.into_iter().flatten().min();
         let reads = !self.outgoing.is_full();
         let reads_urgent = !self.critical.is_full();
@@ -468,10 +488,20 @@ impl Life<'_> {
         let UplinkSettings { critical, topics, .. } = &self.sender.settings;
         let mut done = Vec::new();
         while let Some(publish) = self.batched.message()? {
+            if publish.topic == self.mark_topic {
+                self.batched_hand_over.came(publish.payload);
+                done.extend(publish.packet_id);
+                continue;
+            }
             let is_of =
                 |filters: &[String]| filters.iter().any(|one| topic_matches(one, publish.topic));
-            // The other session has it, or nobody wants it any more.
-            if is_of(critical) || self.checks_topics && !is_of(topics) {
+            // Of QoS 0 a session has nothing from before.
+            let is_carried = match publish.packet_id {
+                Some(_) if !self.batched_hand_over.is_over() => is_of(critical) || is_of(topics),
+                // The other session has it, or nobody wants it any more.
+                _ => !is_of(critical) && (!self.checks_topics || is_of(topics)),
+            };
+            if !is_carried {
                 done.extend(publish.packet_id);
                 continue;
             }
@@ -489,10 +519,22 @@ impl Life<'_> {
 
     fn take_urgent(&mut self) -> Result<(), LocalError> {
         let Some(urgent) = &mut self.urgent else { return Ok(()) };
+        let UplinkSettings { critical, topics, .. } = &self.sender.settings;
         let mut done = Vec::new();
         while let Some(publish) = urgent.message()? {
-            let wanted = &self.sender.settings.critical;
-            if self.checks_topics && !wanted.iter().any(|one| topic_matches(one, publish.topic)) {
+            if publish.topic == self.mark_topic {
+                self.urgent_hand_over.came(publish.payload);
+                done.extend(publish.packet_id);
+                continue;
+            }
+            let is_of =
+                |filters: &[String]| filters.iter().any(|one| topic_matches(one, publish.topic));
+            let is_carried = match publish.packet_id {
+                // The other session may have left to this one what is no longer critical.
+                Some(_) if !self.urgent_hand_over.is_over() => is_of(critical) || is_of(topics),
+                _ => !self.checks_topics || is_of(critical),
+            };
+            if !is_carried {
                 done.extend(publish.packet_id);
                 continue;
             }
@@ -509,6 +551,53 @@ impl Life<'_> {
             urgent.acknowledge(id);
         }
         Ok(())
+    }
+
+    /// Ends the session of critical messages if no topic is critical and all that it had from before was carried.
+    fn end_critical(&mut self) {
+        let settings = &self.sender.settings;
+        if self.urgent.is_some()
+            && settings.critical.is_empty()
+            && self.urgent_hand_over.is_over()
+            && self.critical.held_bytes() == 0
+        {
+            self.urgent = None;
+            let [_, critical] = UplinkSettings::sessions(&settings.name);
+            self.sender.connector.forget(&critical);
+        }
+    }
+
+    /// Has marks follow what sessions have from before, if it is time; when it is the next time, if ever.
+    fn mark(&mut self, now: Instant) -> Option<Instant> {
+        if self.batched_hand_over.is_over() && self.urgent_hand_over.is_over() {
+            return None;
+        }
+        let urgent = self.urgent.as_mut()?;
+        if now < self.marks_at {
+            return Some(self.marks_at);
+        }
+        self.marks_at = now + MARKS_EVERY;
+        // Through each other's connection: none is sent what it published itself.
+        let ways = [(&self.batched_hand_over, urgent), (&self.urgent_hand_over, &mut self.batched)];
+        for (hand_over, through) in ways {
+            for payload in hand_over.marks() {
+                let head = PublishHead {
+                    dup: false,
+                    qos: QoS::AtLeastOnce,
+                    retain: false,
+                    topic: &self.mark_topic,
+                    // Whether it was taken is seen by whether it comes.
+                    packet_id: Some(PacketId::MIN),
+                    topic_alias: None,
+                    message_expiry: None,
+                    subscription_ids: &[],
+                    forwarded: &[],
+                    payload_bytes: payload.len(),
+                };
+                through.publish(&head, &payload);
+            }
+        }
+        Some(self.marks_at)
     }
 
     /// Says what it did if it is time; when it is the next time.

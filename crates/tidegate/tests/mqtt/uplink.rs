@@ -1,9 +1,10 @@
 //! Uplinks between two running nodes: what is published at one comes out at the other, whoever is killed in between.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs,
     net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    ops::Range,
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -281,7 +282,7 @@ impl Load {
     fn numbers(&self) -> Vec<u32> {
         let mut all = Vec::new();
         for came in self.came.values() {
-            let mut names = std::collections::HashSet::new();
+            let mut names = HashSet::new();
             let once: Vec<u32> =
                 came.iter().filter(|(_, name)| names.insert(name)).map(|(n, _)| *n).collect();
             assert!(once.is_sorted(), "order of a topic: {once:?}");
@@ -474,6 +475,77 @@ fn an_uplink_comes_and_goes_by_a_reload() {
     thread::sleep(Duration::from_millis(100));
     writer.publish(&message("site/a", b"after")).expect("it is taken");
     assert_eq!(reader.receive(Duration::from_millis(500)).expect("a connection"), None);
+}
+
+#[test]
+fn nothing_is_lost_when_other_topics_become_critical_while_messages_wait() {
+    const ALARMS: &str = "critical = \"site/alarm/#\"\n";
+    const OTHERS: &str = "critical = \"site/1/#\"\n";
+    for (before, after) in [("", ALARMS), (ALARMS, OTHERS), (ALARMS, "")] {
+        for restarts in [false, true] {
+            assert_all_comes_out(before, after, restarts);
+        }
+    }
+}
+
+/// What waits at the lower node when its uplink gets other settings.
+fn assert_all_comes_out(before: &str, after: &str, restarts: bool) {
+    const COUNT: u32 = 300;
+    let case = format!("{before:?} to {after:?}, restarts: {restarts}");
+    let site = Site::new();
+    let durable = format!("[mqtt]\ndurability = \"page\"\n{LISTENER}");
+    let [before, after] = [before, after].map(|critical| {
+        let uplink = site.uplink("").replace("critical = \"site/alarm/#\"\n", critical);
+        format!("[mqtt]\ndurability = \"page\"\n{uplink}")
+    });
+    // Whoever reads there has a session that lasts; then the node is away.
+    let core = Program::start_in(site.core, &durable);
+    drop(subscriber(&core, "site/#"));
+    let folder = core.kill();
+    let publish = |edge: &Program, numbers: Range<u32>| {
+        let mut writer = publisher(edge);
+        for number in numbers {
+            let topic = ["site/alarm/1", "site/1/n"][number as usize % 2];
+            // Some wait among the large ones.
+            let bytes = if number % 5 == 0 { 12_000 } else { 8 };
+            writer.publish(&message(topic, &noise(number, bytes))).expect("it is taken");
+        }
+    };
+    let mut edge = carrying(Program::start_in(site.edge, &before));
+    publish(&edge, 0..COUNT);
+    if restarts {
+        edge = carrying(Program::start_in(edge.kill(), &after));
+    } else {
+        edge.reload(&after);
+        edge.line_with("uplink takes messages");
+    }
+    publish(&edge, COUNT..2 * COUNT);
+
+    let core = Program::start_in(folder, &durable);
+    let mut reader = subscriber(&core, "site/#");
+    let mut came = HashSet::new();
+    let until = Instant::now() + 2 * LONGEST;
+    while came.len() < 2 * COUNT as usize {
+        assert!(Instant::now() < until, "{} of {}, {case}", came.len(), 2 * COUNT);
+        if let Some(one) = reader.receive(Duration::from_millis(200)).expect("a connection") {
+            came.insert(one.payload);
+        }
+    }
+    // Once all of before was read, each comes once.
+    let mut writer = publisher(&edge);
+    for try_number in 0.. {
+        let payload = format!("later {try_number}");
+        writer.publish(&message("site/alarm/1", payload.as_bytes())).expect("it is taken");
+        let mut count = 0;
+        while let Some(one) = reader.receive(Duration::from_millis(500)).expect("a connection") {
+            count += usize::from(one.payload == payload.as_bytes());
+        }
+        assert!((1..=2).contains(&count), "{payload} came {count} times, {case}");
+        if count == 1 {
+            break;
+        }
+        assert!(Instant::now() < until, "all comes twice, {case}");
+    }
 }
 
 #[test]
