@@ -83,6 +83,9 @@ pub struct Broker {
     scratch: Vec<u8>,
     /// Whether it was said that there are too many retained messages.
     told_unretained: bool,
+    /// Messages that are too large to be ever held, of which no line was written yet, and when one may be.
+    too_large: u64,
+    tells_too_large_at: Instant,
     statistics: Statistics,
     sys: sys::Sys,
     /// Part of assigned client identifiers, so that those of two shards and starts differ.
@@ -285,6 +288,8 @@ impl Broker {
             pending: Vec::new(),
             scratch: Vec::new(),
             told_unretained: false,
+            too_large: 0,
+            tells_too_large_at: Instant::MIN,
             statistics: Statistics::default(),
             sys: sys::Sys::new(now),
             seed,

@@ -80,10 +80,11 @@ pub struct SessionConfig {
     /// Default false.
     pub is_local: bool,
     /// Whether a connection ends with the first message that is not accepted for want of room, in MQTT 5 as before it: those
-    /// behind it are then not taken either, and whoever sends all of them again keeps their order. Default false.
+    /// behind it are then not taken either, and whoever sends all of them again keeps their order. In MQTT 5 one of QoS 1 that is
+    /// larger than all memory is refused by its PUBACK, since it would come again for ever. Default false.
     pub ends_at_refusal: bool,
     /// Whether a PUBACK stands for all messages of QoS 1 before the one that it names as well, and its reason for the worst of
-    /// theirs; where one was not allowed, its reason string, in MQTT 5, is the topic of the first. Only for parts of this process
+    /// theirs; where one was not allowed, or can never be held, its reason string, in MQTT 5, is the topic of the first. Only for parts of this process
     /// that ask for it, and with `ends_at_refusal`. Default false.
     pub acknowledges_through: bool,
     /// Whether messages are handed out as they are held ([`Broker::take_deliveries`](crate::Broker::take_deliveries)) and not sent

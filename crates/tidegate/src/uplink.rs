@@ -26,7 +26,7 @@
 //!   Topics may become critical, and no longer be, while messages wait; those that a restart or a reload finds in both sessions come twice.
 //! - Topic, payload, QoS (2 as 1), retain flag, expiry and user properties come out as they went in. They are published in the name of
 //!   the sending node, and the rules of the receiving one decide.
-//! - Messages over 16 MiB are not carried.
+//! - Messages over 16 MiB are not carried. What is larger than all that the other node's broker may hold is refused there for good.
 
 mod budget;
 pub mod configure;

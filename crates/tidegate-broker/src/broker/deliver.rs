@@ -1,6 +1,6 @@
 //! From a message to its subscribers.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tidegate_message::{Action, Instant, Target as Asked};
 use tidegate_wire::mqtt::{PublishHead, QoS, ReasonCode, Version};
@@ -31,6 +31,8 @@ pub(super) enum Outcome {
     Unmatched,
     /// Nobody got it, since there is no memory to hold it for those who must wait, or since all who would get it are full.
     Refused,
+    /// Nobody got it, since it is larger than all memory that there may be, and whoever published it would send it again for ever.
+    TooLarge,
     /// Nobody got it, since it is to outlive the process and the journal takes nothing.
     Unkept,
 }
@@ -38,7 +40,7 @@ pub(super) enum Outcome {
 impl Outcome {
     /// Whether nobody got it.
     pub(super) fn is_refused(self) -> bool {
-        matches!(self, Self::Refused | Self::Unkept)
+        matches!(self, Self::Refused | Self::TooLarge | Self::Unkept)
     }
 }
 
@@ -53,6 +55,8 @@ enum Retained {
 
 /// Small packets that wait in an output at most, while the kernel takes bytes.
 pub(super) const OUTBOX_BYTES: usize = 64 << 10;
+/// From one line of messages that are too large to the next.
+const TELLING_EVERY: Duration = Duration::from_secs(10);
 /// Sessions that are asked to give memory back for one message.
 const RECLAIMS_MAX: usize = 8;
 
@@ -80,7 +84,7 @@ impl Broker {
         }
         let mut held = charge.map(|charge| message.hold_charged(charge));
         let outcome = self.hand_out(now, route, &message, &mut held);
-        if outcome == Outcome::Refused {
+        if matches!(outcome, Outcome::Refused | Outcome::TooLarge) {
             self.forget_received();
         }
         self.end_record(&message, held.as_ref());
@@ -106,7 +110,8 @@ impl Broker {
                 Retained::Done => {}
                 // Whoever sends it again until it is accepted would do so for ever, and hold up all that is behind it.
                 Retained::Full if self.is_sent_again(message) => self.note_unretained(message),
-                Retained::Full | Retained::NoRoom => return Outcome::Refused,
+                Retained::Full => return Outcome::Refused,
+                Retained::NoRoom => return self.refused(now, message),
             }
         }
         if route.is_empty() {
@@ -116,7 +121,7 @@ impl Broker {
             // Room may have been made.
             *held = self.hold(message);
             if held.is_none() && self.somebody_must_wait(route, message) {
-                return Outcome::Refused;
+                return self.refused(now, message);
             }
         }
         self.deliver_here(now, route, message, held);
@@ -258,6 +263,30 @@ impl Broker {
         let publisher = message.publisher.filter(|publisher| publisher.shard() == self.shard);
         let session = publisher.and_then(|publisher| self.sessions.get(publisher.key()));
         session.is_some_and(|session| session.config.ends_at_refusal)
+    }
+
+    /// There is no memory for it: whether that may change.
+    #[cold]
+    fn refused(&mut self, now: Instant, message: &Incoming<'_>) -> Outcome {
+        let is_too_large = message.charge_bytes() > self.shared.budget().limit();
+        if !is_too_large || !self.is_sent_again(message) {
+            return Outcome::Refused;
+        }
+        let publisher = message.publisher.expect("it is one that sends again");
+        let session = self.sessions.get(publisher.key()).expect("it was found before");
+        let (client, connection) = (session.client_id.clone(), session.connection);
+        self.too_large += 1;
+        if self.tells_too_large_at <= now {
+            self.tells_too_large_at = now + TELLING_EVERY;
+            let count = std::mem::take(&mut self.too_large);
+            tracing::warn!(%client, topic = %message.topic, payload_bytes = message.payload.len(),
+                bytes = message.charge_bytes(), bytes_max = self.shared.budget().limit(), count,
+                "refused for good: larger than all that may be held (mqtt.payload_bytes_max); messages like it since the last such line");
+        }
+        if let Some(connection) = connection {
+            self.note_denied(connection, message.topic);
+        }
+        Outcome::TooLarge
     }
 
     /// It goes to who subscribes now, and to nobody later.

@@ -563,6 +563,10 @@ impl Broker {
                 self.statistics.refused += 1;
                 return self.refuse(key, qos, packet_id, ReasonCode::QUOTA_EXCEEDED);
             }
+            Outcome::TooLarge => {
+                self.statistics.refused += 1;
+                return self.refuse_for_good(key, qos, packet_id);
+            }
             Outcome::Unkept => {
                 self.statistics.refused += 1;
                 self.forget_received();
@@ -621,6 +625,24 @@ impl Broker {
         Ok(())
     }
 
+    /// Tells a publisher whose connection ends with what there is no room for that there will never be any, and goes on.
+    #[cold]
+    fn refuse_for_good(
+        &mut self,
+        key: Key,
+        qos: QoS,
+        packet_id: Option<PacketId>,
+    ) -> Result<(), Fault> {
+        let version = self.connections.get(key).map(|connection| connection.version);
+        match (qos, packet_id) {
+            (QoS::AtMostOnce | QoS::AtLeastOnce, Some(id)) if version == Some(Version::V5) => {
+                self.acknowledge(key, AckKind::Puback, id, ReasonCode::QUOTA_EXCEEDED);
+                Ok(())
+            }
+            _ => self.refuse(key, qos, packet_id, ReasonCode::QUOTA_EXCEEDED),
+        }
+    }
+
     /// Tells a publisher that its message was not accepted, as its version can.
     fn refuse(
         &mut self,
@@ -670,9 +692,9 @@ impl Broker {
         session.is_some_and(|session| session.config.ends_at_refusal)
     }
 
-    /// Where one PUBACK stands for many messages, it says which of them is not allowed.
+    /// Where one PUBACK stands for many messages, it says which of them is not allowed, or can never be held.
     #[cold]
-    fn note_denied(&mut self, key: Key, topic: &str) {
+    pub(super) fn note_denied(&mut self, key: Key, topic: &str) {
         if let Some(connection) = self.connections.get_mut(key)
             && connection.acknowledges_through
         {

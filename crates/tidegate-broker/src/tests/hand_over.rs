@@ -136,6 +136,35 @@ fn what_there_is_no_room_for_ends_it_and_what_came_before_is_acknowledged() {
 }
 
 #[test]
+fn what_is_larger_than_all_memory_is_refused_for_good_and_the_rest_goes_on() {
+    let config = BrokerConfig { payload_bytes_max: 100_000, ..settings() };
+    each_with(config, |world| {
+        let s = world.join(kept("s"));
+        world.subscribe(s, "#", AtLeastOnce);
+        world.cut(s);
+        let p = world.join_with(v5("p"), through());
+        let huge = "x".repeat(100_001);
+        let all = [
+            publication(1, "a", AtLeastOnce, "before"),
+            publication(2, "huge", AtLeastOnce, &huge),
+            Publication { retain: true, ..publication(3, "huge/kept", AtLeastOnce, &huge) },
+            publication(4, "a", AtLeastOnce, "behind"),
+        ];
+        assert_eq!(world.hand_over(p, &all), 4);
+        let told = world.take(p).into_iter().find_map(|got| match got {
+            Other(Packet::Puback(ack)) => {
+                Some((ack.packet_id.get(), ack.reason, ack.reason_string))
+            }
+            _ => None,
+        });
+        assert_eq!(told, Some((4, ReasonCode::QUOTA_EXCEEDED, Some("huge".to_owned()))));
+        assert!(world.is_open(p));
+        let s = world.join(kept("s"));
+        assert_eq!(world.texts(s), ["before", "behind"]);
+    });
+}
+
+#[test]
 fn a_topic_that_there_cannot_be_ends_it() {
     each(|world| {
         let s = world.join(v5("s"));

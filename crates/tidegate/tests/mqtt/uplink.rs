@@ -447,6 +447,28 @@ fn the_rules_of_the_upper_node_decide() {
 }
 
 #[test]
+fn what_the_upper_node_can_never_hold_is_named_there_and_holds_up_nothing() {
+    let site = Site::new();
+    let uplink = site.uplink("");
+    let small = "[mqtt]\npayload_bytes_max = \"1MiB\"\npacket_bytes_max = \"512KiB\"\n";
+    let core = Program::start_in(site.core, &format!("{small}{LISTENER}"));
+    let edge = carrying(Program::start_in(site.edge, &uplink));
+    let mut reader = subscriber(&core, "site/#");
+    let mut writer = publisher(&edge);
+    let huge = vec![b'x'; 2 << 20];
+    for lane in ["site/data", "site/alarm"] {
+        for (topic, payload) in [("before", &b"1"[..]), ("huge", &huge[..]), ("behind", &b"2"[..])]
+        {
+            writer.publish(&message(&format!("{lane}/{topic}"), payload)).expect("it is taken");
+        }
+        assert_eq!(next(&mut reader).topic, format!("{lane}/before"));
+        assert_eq!(next(&mut reader).topic, format!("{lane}/behind"));
+    }
+    let line = core.line_with("refused for good");
+    assert!(line.contains("site/data/huge") && line.contains("2097152"), "{line}");
+}
+
+#[test]
 fn an_uplink_comes_and_goes_by_a_reload() {
     let site = Site::new();
     let uplink = site.uplink("");
