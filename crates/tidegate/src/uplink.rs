@@ -40,6 +40,7 @@ mod message;
 mod outgoing;
 mod receiver;
 mod sender;
+mod telling;
 #[cfg(test)]
 mod tests;
 mod window;

@@ -34,9 +34,11 @@ use super::{
     budget::{Budget, Reservation},
     incoming::{Incoming, IncomingError},
     message::{Attributes, AttributesError, NAME_PROPERTY},
+    telling::Telling,
 };
 use crate::{
     access::Identity,
+    clock,
     link::{self, Link},
     mqtt::{
         bundle::Exchanges,
@@ -468,6 +470,7 @@ struct Publisher {
     /// What names begin with.
     name: String,
     counts: PublishCounts,
+    refusals: Telling,
 }
 
 /// Messages of consecutive numbers that were handed over together.
@@ -523,6 +526,7 @@ impl Publisher {
             published: 0,
             name: String::new(),
             counts: PublishCounts::default(),
+            refusals: Telling::default(),
         })
     }
 
@@ -627,9 +631,10 @@ impl Publisher {
             };
             if reason.is_failure() {
                 self.counts.refused += 1;
-                if self.counts.refused == 1 {
+                if let Some(count) = self.refusals.more(clock::now()) {
                     let topic = topic.unwrap_or_default();
-                    tracing::warn!(uplink = self.name, %reason, topic, "message not published; others like it are counted only");
+                    tracing::warn!(uplink = self.name, %reason, topic, count,
+                        "message not published; so often was some not, since the last such line");
                 }
             }
             self.exchanges

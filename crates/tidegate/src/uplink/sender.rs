@@ -37,6 +37,7 @@ use super::{
     hand_over::HandOver,
     message::Attributes,
     outgoing::{Outgoing, TooLong, Untrue},
+    telling::Telling,
 };
 use crate::{
     clock,
@@ -234,7 +235,7 @@ impl Sender {
             told: String::new(),
             attributes: Vec::new(),
             checks_topics: batched_was_there || critical_was_there,
-            told_too_long: false,
+            too_long: Telling::default(),
             said: None,
         };
         loop {
@@ -347,7 +348,7 @@ struct Life<'a> {
     attributes: Vec<u8>,
     /// Whether a session is of an earlier start, and may have subscriptions that are no longer wanted.
     checks_topics: bool,
-    told_too_long: bool,
+    too_long: Telling,
     /// When it last said what it did, and whether it had a link.
     said: Option<(Instant, bool)>,
 }
@@ -508,7 +509,7 @@ impl Life<'_> {
             let message = message(&publish, &mut self.attributes);
             if let Err(error) = self.outgoing.take(now, message, publish.packet_id) {
                 done.extend(publish.packet_id);
-                refused(self.sender, &mut self.told_too_long, publish.topic, error);
+                refused(self.sender, &mut self.too_long, publish.topic, error);
             }
         }
         for id in done {
@@ -543,7 +544,7 @@ impl Life<'_> {
                 Ok(()) => self.critical.take(message, publish.packet_id),
                 Err(error) => {
                     done.extend(publish.packet_id);
-                    refused(self.sender, &mut self.told_too_long, publish.topic, error);
+                    refused(self.sender, &mut self.too_long, publish.topic, error);
                 }
             }
         }
@@ -685,10 +686,11 @@ fn message<'a>(publish: &Publish<'a>, attributes: &'a mut Vec<u8>) -> Message<'a
 }
 
 /// A message goes no further.
-fn refused(sender: &Sender, told: &mut bool, topic: &str, error: TooLong) {
+fn refused(sender: &Sender, telling: &mut Telling, topic: &str, error: TooLong) {
     sender.counters.refused.fetch_add(1, Relaxed);
-    if !std::mem::replace(told, true) {
-        tracing::warn!(uplink = %sender.settings.name, topic, %error, "message not carried; others like it are counted only");
+    if let Some(count) = telling.more(clock::now()) {
+        tracing::warn!(uplink = %sender.settings.name, topic, %error, count,
+            "message not carried; so many were not since the last such line");
     }
 }
 

@@ -1,0 +1,49 @@
+//! When a line is written about messages that go no further: about the first of each span of time, with how many there were since.
+
+use std::time::Duration;
+
+use tidegate_message::Instant;
+
+/// From one line to the next.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Lines of one kind.
+#[derive(Debug)]
+pub(super) struct Telling {
+    untold: u64,
+    tells_at: Instant,
+}
+
+impl Default for Telling {
+    fn default() -> Self {
+        Self { untold: 0, tells_at: Instant::MIN }
+    }
+}
+
+impl Telling {
+    /// There is one more: of how many a line is to be written now, if one is.
+    pub(super) fn more(&mut self, now: Instant) -> Option<u64> {
+        self.untold += 1;
+        if now < self.tells_at {
+            return None;
+        }
+        self.tells_at = now + EVERY;
+        Some(std::mem::take(&mut self.untold))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_each_span_is_told_with_those_since() {
+        let mut telling = Telling::default();
+        let at = |seconds| Instant::EPOCH + Duration::from_secs(seconds);
+        for (seconds, expected) in
+            [(0, Some(1)), (1, None), (9, None), (10, Some(3)), (19, None), (60, Some(2))]
+        {
+            assert_eq!(telling.more(at(seconds)), expected, "{seconds}");
+        }
+    }
+}
