@@ -28,6 +28,10 @@ pub(super) struct Critical {
     window: Window,
     /// Number of the message that is sent next.
     next: u64,
+    /// No message of that number or above was ever sent: those may still be taken out.
+    never_sent: u64,
+    /// To be acknowledged, since they expired before they were sent.
+    expired: Vec<PacketId>,
     /// Its parts that have not gone.
     rest: Bytes,
     /// Bytes sent and acknowledged, of all messages so far.
@@ -74,6 +78,8 @@ impl Critical {
         Self {
             window: Window::default(),
             next: 0,
+            never_sent: 0,
+            expired: Vec::new(),
             rest: Bytes::new(),
             sent_bytes: 0,
             acknowledged_bytes: 0,
@@ -97,8 +103,13 @@ impl Critical {
     }
 
     /// Takes a message whose parts are within the limits of the codec.
-    pub(super) fn take(&mut self, message: Message<'_>, packet_id: Option<PacketId>) {
-        self.window.push(message, packet_id);
+    pub(super) fn take(&mut self, now: Instant, message: Message<'_>, packet_id: Option<PacketId>) {
+        self.window.push(now, message, packet_id);
+    }
+
+    /// Calls `acknowledge` for messages that are owed it since they expired before they were ever sent.
+    pub(super) fn expired(&mut self, acknowledge: impl FnMut(PacketId)) {
+        self.expired.drain(..).for_each(acknowledge);
     }
 
     /// A connection begins, whose receiver expects that message; none if it has heard of none.
@@ -163,7 +174,12 @@ impl Critical {
             if !self.may_begin() || self.cap.tokens <= 0.0 {
                 return None;
             }
+            // What the receiver may have heard of keeps its number, and says that it has no time left.
+            while !self.window.age(self.next, now) && self.next >= self.never_sent {
+                self.expired.extend(self.window.remove(self.next));
+            }
             let message = self.window.get(self.next)?;
+            self.never_sent = self.never_sent.max(self.next + 1);
             self.rest = put(&message);
             let bytes = self.rest.len();
             self.sent_bytes += bytes as u64;
@@ -235,8 +251,8 @@ mod tests {
     fn long_messages_travel_in_parts_and_come_out_whole() {
         let mut critical = critical(1 << 30);
         let payload: Vec<u8> = (0..40_000_u32).map(|at| at as u8).collect();
-        critical.take(message(&payload), None);
-        critical.take(message(b"short"), None);
+        critical.take(Instant::EPOCH, message(&payload), None);
+        critical.take(Instant::EPOCH, message(b"short"), None);
         let mut whole = Vec::new();
         loop {
             let part = critical.poll_part(Instant::EPOCH).expect("it goes");
@@ -263,7 +279,7 @@ mod tests {
         for millis in 0..10_000 {
             let now = Instant::EPOCH + Duration::from_millis(millis);
             while !critical.is_full() {
-                critical.take(message(&[7; 90]), None);
+                critical.take(Instant::EPOCH, message(&[7; 90]), None);
             }
             while let Some(part) = critical.poll_part(now) {
                 sent += part.bytes.len();
@@ -280,7 +296,7 @@ mod tests {
     fn a_peer_that_acknowledges_nothing_is_waited_for_and_not_asked_again() {
         let mut critical = critical(1 << 30);
         while !critical.is_full() {
-            critical.take(message(&[7; 990]), None);
+            critical.take(Instant::EPOCH, message(&[7; 990]), None);
         }
         let (mut bytes, mut last) = (0, 0);
         while let Some(part) = critical.poll_part(Instant::EPOCH) {
@@ -300,7 +316,7 @@ mod tests {
         let (mut sent, mut arrived) = (0_usize, 0_usize);
         for _ in 0..1_000 {
             while !critical.is_full() {
-                critical.take(message(&[7; 990]), None);
+                critical.take(Instant::EPOCH, message(&[7; 990]), None);
             }
             while let Some(part) = critical.poll_part(Instant::EPOCH) {
                 sent += part.bytes.len();
@@ -317,10 +333,39 @@ mod tests {
     }
 
     #[test]
+    fn what_expires_before_it_was_sent_goes_no_further() {
+        let mut critical = critical(1 << 30);
+        let at = |seconds| Instant::EPOCH + Duration::from_secs(seconds);
+        // QoS 1; two expire in 10 seconds.
+        let expires = [0b1001_u8, 10, 0, 0, 0];
+        for (number, attributes) in [(1_u8, &expires[..]), (2, &expires[..]), (3, &b"\x01"[..])] {
+            let message = Message { topic: b"alarm", attributes, payload: &[number] };
+            critical.take(at(0), message, PacketId::new(u16::from(number)));
+        }
+        let part = critical.poll_part(at(4)).expect("it goes");
+        let whole = take(&part.bytes).expect("a message");
+        assert_eq!((whole.payload, whole.attributes), (&[1][..], &[0b1001, 6, 0, 0, 0][..]));
+        critical.disconnected();
+        critical.connected(None).expect("it expects nothing");
+        let mut sent = Vec::new();
+        while let Some(part) = critical.poll_part(at(3600)) {
+            let whole = take(&part.bytes).expect("a message");
+            sent.push((part.number, whole.payload[0], whole.attributes.to_vec()));
+        }
+        // The first may have come; it keeps its number and has no time left. The second never left.
+        assert_eq!(sent, [(0_u64, 1_u8, vec![0b1001_u8, 0, 0, 0, 0]), (1, 3, vec![1])]);
+        let mut owed = Vec::new();
+        critical.expired(|id| owed.push(id.get()));
+        assert_eq!(owed, [2]);
+        critical.acknowledge(2, |id| owed.push(id.get())).expect("they were sent");
+        assert_eq!((owed, critical.held_bytes()), (vec![2, 1, 3], 0));
+    }
+
+    #[test]
     fn what_was_not_acknowledged_is_sent_again() {
         let mut critical = critical(1 << 30);
         for number in 0..10_u8 {
-            critical.take(message(&[number]), PacketId::new(u16::from(number) + 1));
+            critical.take(Instant::EPOCH, message(&[number]), PacketId::new(u16::from(number) + 1));
         }
         while critical.poll_part(Instant::EPOCH).is_some() {}
         let mut owed = Vec::new();

@@ -56,7 +56,7 @@ pub fn critical_parts(messages: &[Message<'_>]) -> Vec<CriticalPart> {
     let mut critical = Critical::new(Instant::EPOCH, 1 << 40);
     critical.connected(None).expect("it expects nothing");
     for message in messages {
-        critical.take(*message, None);
+        critical.take(Instant::EPOCH, *message, None);
     }
     let mut parts = Vec::new();
     while let Some(part) = critical.poll_part(Instant::EPOCH) {

@@ -20,7 +20,7 @@ pub const NAME_PROPERTY: &str = crate::sink::record::ID_PROPERTY;
 pub(super) struct Attributes<'a> {
     pub(super) qos: QoS,
     pub(super) retain: bool,
-    /// Seconds until it expires, when it was read.
+    /// Seconds until it expires, when it was read or sent.
     pub(super) expiry: Option<u32>,
     /// Properties that are forwarded unaltered, encoded.
     pub(super) forwarded: &'a [u8],
@@ -81,6 +81,18 @@ impl<'a> Attributes<'a> {
     }
 }
 
+/// Seconds until the message of those attributes expires; none if it never does.
+pub(super) fn expiry(attributes: &[u8]) -> Option<u32> {
+    let (flags, rest) = attributes.split_first()?;
+    let (seconds, _) = rest.split_first_chunk().filter(|_| flags & EXPIRES != 0)?;
+    Some(u32::from_le_bytes(*seconds))
+}
+
+/// The message of those attributes, which expires, does so in that many seconds.
+pub(super) fn set_expiry(attributes: &mut [u8], seconds: u32) {
+    attributes[1..5].copy_from_slice(&seconds.to_le_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use tidegate_wire::mqtt::{PacketId, Version, put_user_property};
@@ -118,6 +130,12 @@ mod tests {
             let found = Attributes::of(&out).expect("attributes");
             assert_eq!(found, Attributes { qos, retain, expiry, forwarded });
             assert_eq!(found.is_named(), forwarded == named);
+            assert_eq!(super::expiry(&out), expiry);
+            if expiry.is_some() {
+                set_expiry(&mut out, 7);
+                let aged = Attributes { qos, retain, expiry: Some(7), forwarded };
+                assert_eq!(Attributes::of(&out), Ok(aged));
+            }
         }
         assert_eq!(Version::V5.level(), 5, "properties are those of MQTT 5");
     }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Always true: a message is let go only when the receiver says that it was published there; what is sent again has the number that it
-//! had; messages are encoded only while there is a connection with room, so that what waits is chosen by the broker, not here.
+//! had; messages are encoded only while there is a connection with room, so that what waits is chosen by the broker, not here. What has
+//! expired and was never sent goes no further.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -56,6 +57,10 @@ pub(super) struct Outgoing {
     batch_first: u64,
     /// Number of the message that is encoded next.
     next: u64,
+    /// No message of that number or above was ever sent: those may still be taken out.
+    never_sent: u64,
+    /// To be acknowledged, since they expired before they were sent.
+    expired: Vec<PacketId>,
     /// When the oldest message that is not sent was taken.
     waits_since: Option<Instant>,
     taken_at: Instant,
@@ -122,6 +127,8 @@ impl Outgoing {
             window: Window::default(),
             batch_first: 0,
             next: 0,
+            never_sent: 0,
+            expired: Vec::new(),
             waits_since: None,
             taken_at: Instant::EPOCH,
             flight: VecDeque::new(),
@@ -155,7 +162,7 @@ impl Outgoing {
         packet_id: Option<PacketId>,
     ) -> Result<(), TooLong> {
         Self::check(&message)?;
-        self.window.push(message, packet_id);
+        self.window.push(now, message, packet_id);
         self.waits_since.get_or_insert(now);
         self.taken_at = now;
         Ok(())
@@ -293,7 +300,7 @@ impl Outgoing {
         if !self.has_room() || self.allowed_at().is_some_and(|at| now < at) {
             return None;
         }
-        let is_full = self.fill();
+        let is_full = self.fill(now);
         let is_due = is_full || self.due_at().is_some_and(|due| due <= now);
         if !is_due || self.encoder.messages() == 0 {
             return None;
@@ -301,6 +308,7 @@ impl Outgoing {
         let mut bytes = Vec::new();
         let header = self.encoder.finish(&mut bytes)?;
         let first = std::mem::replace(&mut self.batch_first, self.next);
+        self.never_sent = self.never_sent.max(self.next);
         // What stays behind came after what went, and has waited less than that.
         self.waits_since = (self.next < self.window.end()).then_some(now);
         self.flight.push_back(Flight { end: self.next, bytes: bytes.len() });
@@ -322,10 +330,24 @@ impl Outgoing {
         self.is_up && (self.flight.is_empty() || is_short && self.flight.len() < FLIGHT_BATCHES_MAX)
     }
 
+    /// Calls `acknowledge` for messages that are owed it since they expired before they were ever sent.
+    pub(super) fn expired(&mut self, acknowledge: impl FnMut(PacketId)) {
+        self.expired.drain(..).for_each(acknowledge);
+    }
+
     /// Encodes what there is, up to one batch; whether that is full.
-    fn fill(&mut self) -> bool {
+    fn fill(&mut self, now: Instant) -> bool {
         while !self.encoder.is_due() {
-            let Some(message) = self.window.get(self.next) else { return false };
+            // What the receiver may have heard of keeps its number, and says that it has no time left.
+            while !self.window.age(self.next, now) && self.next >= self.never_sent {
+                self.expired.extend(self.window.remove(self.next));
+            }
+            let Some(message) = self.window.get(self.next) else {
+                if self.encoder.messages() == 0 {
+                    self.waits_since = None;
+                }
+                return false;
+            };
             match self.encoder.push(message) {
                 Ok(()) => self.next += 1,
                 Err(EncodeError::Full) => return true,

@@ -404,6 +404,11 @@ impl Life<'_> {
             let Some(batch) = self.outgoing.poll_batch(now) else { break false };
             permit.send(batch);
         };
+        let batched = &mut self.batched;
+        self.outgoing.expired(|id| batched.acknowledge(id));
+        if let Some(urgent) = &mut self.urgent {
+            self.critical.expired(|id| urgent.acknowledge(id));
+        }
         Blocked { lane, bulk }
     }
 
@@ -519,6 +524,7 @@ impl Life<'_> {
     }
 
     fn take_urgent(&mut self) -> Result<(), LocalError> {
+        let now = clock::now();
         let Some(urgent) = &mut self.urgent else { return Ok(()) };
         let UplinkSettings { critical, topics, .. } = &self.sender.settings;
         let mut done = Vec::new();
@@ -541,7 +547,7 @@ impl Life<'_> {
             }
             let message = message(&publish, &mut self.attributes);
             match Outgoing::check(&message) {
-                Ok(()) => self.critical.take(message, publish.packet_id),
+                Ok(()) => self.critical.take(now, message, publish.packet_id),
                 Err(error) => {
                     done.extend(publish.packet_id);
                     refused(self.sender, &mut self.too_long, publish.topic, error);

@@ -11,6 +11,7 @@ use tidegate_wire::{CriticalPart, SensorBatch, Share, UplinkOpen, mqtt::PacketId
 use super::{
     critical::Critical,
     incoming::{Incoming, IncomingError},
+    message::Attributes,
     outgoing::{Outgoing, OutgoingConfig, Untrue},
 };
 
@@ -170,7 +171,7 @@ impl World {
             let long = if self.random.random_bool(0.05) { 30_000 } else { 20 };
             let payload = vec![self.taken_critical as u8; long];
             let message = Message { topic: b"alarm", attributes: b"\x01", payload: &payload };
-            self.critical.take(message, None);
+            self.critical.take(self.now, message, None);
             self.taken_critical += 1;
         }
     }
@@ -379,7 +380,7 @@ fn batches_that_wait_for_the_other_broker_hold_up_no_critical_message() {
         let came = outgoing.arrived(sent).expect("they were sent");
         critical.batches(came, outgoing.waits_for_link(now));
         let alarm = Message { topic: b"alarm", attributes: b"\x01", payload: &[7; 200] };
-        critical.take(alarm, None);
+        critical.take(now, alarm, None);
         while let Some(part) = critical.poll_part(now) {
             let mut is_new = false;
             incoming.critical(&part, |_, _| is_new = true).expect("they are in order");
@@ -396,6 +397,48 @@ fn batches_that_wait_for_the_other_broker_hold_up_no_critical_message() {
         next += fresh.iter().count() as u64;
     }
     assert_eq!((next, sent), (48, 48), "as many as may be under way, of a message each");
+}
+
+#[test]
+fn what_expires_before_it_was_sent_is_in_no_batch() {
+    let mut outgoing = Outgoing::new(config(Compression::None, false), 1);
+    let mut incoming = Incoming::new(DecoderConfig::default());
+    let at = |seconds| Instant::EPOCH + Duration::from_secs(seconds);
+    // QoS 1; some expire in 10 seconds, or in two hours.
+    let (soon, late) = ([0b1001_u8, 10, 0, 0, 0], [0b1001_u8, 0x20, 0x1c, 0, 0]);
+    let kinds = [&soon[..], &late[..], &b"\x01"[..]];
+    for number in 0..30_u8 {
+        let attributes = kinds[usize::from(number % 3)];
+        let message = Message { topic: b"a", attributes, payload: &[number] };
+        outgoing.take(at(0), message, PacketId::new(u16::from(number) + 1)).expect("it is short");
+    }
+    // The link comes after an hour.
+    let ready = incoming.open(&open(), u64::MAX).expect("there is room");
+    outgoing.connected(at(3600), &ready, 1).expect("it knows nothing");
+    while let Some((record, body)) = outgoing.poll_batch(at(3601)) {
+        incoming.batch(record, body).expect("it is the next");
+    }
+    let mut came = Vec::new();
+    while let Some(fresh) = incoming.poll(100).expect("they are whole") {
+        for message in fresh.iter() {
+            let number = message.payload[0];
+            let left = if number % 3 == 1 { Some(3599) } else { None };
+            assert_eq!(Attributes::of(message.attributes).expect("attributes").expiry, left);
+            came.push(number);
+        }
+    }
+    assert_eq!(came, (0..30).filter(|number| number % 3 != 0).collect::<Vec<u8>>());
+    let mut owed = Vec::new();
+    outgoing.expired(|id| owed.push(id.get()));
+    assert_eq!(owed, (1..=30).step_by(3).collect::<Vec<u16>>());
+    outgoing.acknowledge(20, |id| owed.push(id.get())).expect("they were sent");
+    assert_eq!((owed.len(), outgoing.held_bytes()), (30, 0));
+    // Where all has expired, there is nothing to wake for.
+    outgoing
+        .take(at(3602), Message { topic: b"a", attributes: &soon, payload: b"x" }, None)
+        .expect("it is short");
+    assert!(outgoing.poll_batch(at(3620)).is_none());
+    assert_eq!((outgoing.poll_timeout(), outgoing.held_bytes()), (None, 0));
 }
 
 #[test]

@@ -1,9 +1,13 @@
 //! Messages that were read from a session and are not acknowledged yet, numbered, in order.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
+use tidegate_broker::message::seconds_left;
 use tidegate_compress::Message;
+use tidegate_message::Instant;
 use tidegate_wire::mqtt::PacketId;
+
+use super::message;
 
 /// Bytes of messages in one piece of memory; a longer message has a piece of its own.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -33,6 +37,8 @@ struct Entry {
     payload: u32,
     /// By which it is acknowledged; none for QoS 0.
     packet_id: Option<PacketId>,
+    /// The end of time for one that does not expire.
+    expires: Instant,
 }
 
 impl Entry {
@@ -58,7 +64,7 @@ impl Window {
     }
 
     /// Adds a message, whose parts the caller has found to be within the limits of the codec.
-    pub(super) fn push(&mut self, message: Message<'_>, packet_id: Option<PacketId>) {
+    pub(super) fn push(&mut self, now: Instant, message: Message<'_>, packet_id: Option<PacketId>) {
         let Message { topic, attributes, payload } = message;
         let bytes = topic.len() + attributes.len() + payload.len();
         let has_room = |chunk: &Vec<u8>| chunk.len() + bytes <= chunk.capacity();
@@ -82,13 +88,43 @@ impl Window {
             attributes: attributes.len() as u16,
             payload: payload.len() as u32,
             packet_id,
+            expires: message::expiry(attributes)
+                .map_or(Instant::MAX, |seconds| now + Duration::from_secs(seconds.into())),
         });
         self.bytes += bytes + ENTRY_BYTES;
     }
 
+    fn place(&self, number: u64) -> Option<usize> {
+        usize::try_from(number.checked_sub(self.first)?).ok()
+    }
+
+    /// Has the message of that number say how long it is still of worth, for it waited here; false if it no longer is.
+    pub(super) fn age(&mut self, number: u64, now: Instant) -> bool {
+        let place = self.place(number);
+        let entry = place.and_then(|place| self.entries.get(place)).copied();
+        let Some(entry) = entry else { return true };
+        if entry.expires == Instant::MAX {
+            return true;
+        }
+        let left = seconds_left(Some(entry.expires), now).unwrap_or(0);
+        let chunk = &mut self.chunks[(entry.chunk - self.first_chunk) as usize];
+        let start = entry.start as usize + usize::from(entry.topic);
+        message::set_expiry(&mut chunk[start..][..usize::from(entry.attributes)], left);
+        now <= entry.expires
+    }
+
+    /// Takes out the message of that number; those behind it move up. By what it is to be acknowledged.
+    pub(super) fn remove(&mut self, number: u64) -> Option<PacketId> {
+        let place = self.place(number)?;
+        let entry = self.entries.remove(place)?;
+        self.bytes -= entry.message_bytes() + ENTRY_BYTES;
+        self.free();
+        entry.packet_id
+    }
+
     /// The message of that number; none outside of the window.
     pub(super) fn get(&self, number: u64) -> Option<Message<'_>> {
-        let entry = self.entries.get(usize::try_from(number.checked_sub(self.first)?).ok()?)?;
+        let entry = self.entries.get(self.place(number)?)?;
         let chunk = &self.chunks[(entry.chunk - self.first_chunk) as usize];
         let whole = &chunk[entry.start as usize..][..entry.message_bytes()];
         let (topic, rest) = whole.split_at(usize::from(entry.topic));
@@ -107,6 +143,11 @@ impl Window {
                 acknowledge(packet_id);
             }
         }
+        self.free();
+    }
+
+    /// Gives back the memory of messages that are gone.
+    fn free(&mut self) {
         let oldest = self.entries.front().map_or(u64::MAX, |entry| entry.chunk);
         while self.first_chunk < oldest
             && let Some(mut chunk) = self.chunks.pop_front()
@@ -135,8 +176,8 @@ mod tests {
         for number in 0..10_000_u32 {
             let id = PacketId::new(number as u16).filter(|_| number % 2 == 1);
             match number % 1000 {
-                0 => window.push(message(&long), id),
-                _ => window.push(message(&number.to_le_bytes()), id),
+                0 => window.push(Instant::EPOCH, message(&long), id),
+                _ => window.push(Instant::EPOCH, message(&number.to_le_bytes()), id),
             }
         }
         assert_eq!((window.first(), window.end()), (0, 10_000));
@@ -158,10 +199,36 @@ mod tests {
     }
 
     #[test]
+    fn what_expires_says_how_long_it_is_of_worth_and_can_be_taken_out() {
+        let mut window = Window::default();
+        let at = |millis| Instant::EPOCH + Duration::from_millis(millis);
+        // QoS 1, which expires in 10 seconds.
+        let attributes = [0b1001_u8, 10, 0, 0, 0];
+        let message = |number| Message { topic: b"a/b", attributes: &attributes, payload: number };
+        for number in [b"0", b"1", b"2"] {
+            window.push(at(0), message(number), PacketId::new(7));
+        }
+        for (millis, left) in [(0, 10), (200, 10), (1_000, 9), (9_500, 1), (10_000, 0)] {
+            assert!(window.age(1, at(millis)), "{millis}");
+            let found = window.get(1).expect("it is there");
+            assert_eq!(found.attributes, [0b1001, left, 0, 0, 0], "{millis}");
+            assert_eq!((found.topic, found.payload), (&b"a/b"[..], &b"1"[..]));
+        }
+        assert!(!window.age(1, at(10_001)));
+        assert_eq!(window.get(2).map(|found| found.attributes), Some(&attributes[..]));
+        assert_eq!(window.remove(1), PacketId::new(7));
+        assert_eq!(window.get(1).map(|found| found.payload), Some(&b"2"[..]));
+        assert_eq!((window.first(), window.end()), (0, 2));
+        window.release(2, |_| ());
+        assert_eq!((window.bytes(), window.chunks.len()), (0, 0));
+        assert!(window.age(2, at(0)), "there is none");
+    }
+
+    #[test]
     fn memory_is_used_again() {
         let mut window = Window::default();
         for number in 0..100_000_u64 {
-            window.push(message(&[0; 100]), None);
+            window.push(Instant::EPOCH, message(&[0; 100]), None);
             window.release(number.saturating_sub(5_000), |_| ());
             assert!(window.chunks.len() <= 4, "{}", window.chunks.len());
         }
