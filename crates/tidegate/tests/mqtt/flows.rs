@@ -7,6 +7,7 @@ use std::{
     num::NonZeroU64,
     path::{Path, PathBuf},
     sync::Arc,
+    thread,
     time::Duration,
 };
 
@@ -27,7 +28,7 @@ use tidegate_load::{
 use tidegate_message::{AllowAll, Instant};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
-use crate::program::options_of;
+use crate::program::{Program, options_of};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const SYS_INTERVAL: Duration = Duration::from_millis(100);
@@ -69,20 +70,23 @@ impl Node {
     }
 
     fn subscriber(&self, filters: &[&str]) -> Client {
-        let mut client = self.client("subscriber");
-        let filters: Vec<_> = filters
-            .iter()
-            .map(|filter| SubscribeFilter {
-                filter: (*filter).to_owned(),
-                maximum_qos: QoS::AtLeastOnce,
-                no_local: false,
-                retain_as_published: false,
-                retain_handling: RetainHandling::Send,
-            })
-            .collect();
-        client.subscribe(&filters).expect("it may");
-        client
+        subscribed(self.client("subscriber"), filters)
     }
+}
+
+fn subscribed(mut client: Client, filters: &[&str]) -> Client {
+    let filters: Vec<_> = filters
+        .iter()
+        .map(|filter| SubscribeFilter {
+            filter: (*filter).to_owned(),
+            maximum_qos: QoS::AtLeastOnce,
+            no_local: false,
+            retain_as_published: false,
+            retain_handling: RetainHandling::Send,
+        })
+        .collect();
+    client.subscribe(&filters).expect("it may");
+    client
 }
 
 fn publish(client: &mut Client, topic: &str, payload: &[u8]) {
@@ -190,6 +194,46 @@ fn a_flow_goes_on_after_a_restart_and_begins_anew_without_what_is_damaged() {
     fs::write(&path, b"TG").expect("a file");
     assert_eq!(once(1, "k,1"), "1 1");
     assert!(state.join("counting.state.damaged-1").exists());
+}
+
+/// What a file holds once it is there and holds something else than `before`.
+fn written(path: &Path, before: Option<&[u8]>) -> Vec<u8> {
+    let until = std::time::Instant::now() + PATIENCE;
+    loop {
+        if let Ok(bytes) = fs::read(path)
+            && before != Some(&*bytes)
+        {
+            return bytes;
+        }
+        assert!(std::time::Instant::now() < until, "{} is not written", path.display());
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_flow_of_a_node_that_is_killed_goes_on_from_its_state_that_was_written_last() {
+    let (_folder, file, _) = place(COUNTING);
+    let settings = format!(
+        "[mqtt]\ndurability = \"page\"\nshards = 2\n[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n\
+         [flow.counting]\nfile = {file:?}\nstate_interval = \"1s\"\n"
+    );
+    let connect =
+        |node: &Program| Client::connect(options_of(node.address("main"))).expect("it is let in");
+    // What becomes of a message, which its flow has counted by then.
+    let once = |node: &Program, payload: &str| {
+        let mut subscriber = subscribed(connect(node), &["out/+"]);
+        publish(&mut connect(node), "in/a", payload.as_bytes());
+        text(&mut subscriber).1
+    };
+    let node = Program::start(&settings);
+    let state = node.path("data/state/flows/counting.state");
+    assert_eq!(once(&node, "k,5"), "1 5");
+    let first = written(&state, None);
+    assert_eq!(once(&node, "k,3"), "2 5");
+    written(&state, Some(&first));
+    // Without a word: nothing is written at the end.
+    let node = Program::start_in(node.kill(), &settings);
+    assert_eq!(once(&node, "k,1"), "3 5");
 }
 
 #[test]
