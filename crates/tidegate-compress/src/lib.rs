@@ -55,6 +55,9 @@ pub const TOPIC_BYTES_MAX: usize = 65_535;
 /// Longest payload.
 pub const PAYLOAD_BYTES_MAX: usize = 16 << 20;
 
+/// Least bytes of state that a topic counts.
+pub const TOPIC_STATE_BYTES_MIN: u64 = kept::OVERHEAD_BYTES;
+
 /// Most messages of a batch.
 pub const MESSAGES_MAX: u32 = 65_536;
 

@@ -425,9 +425,10 @@ config! {
         layouts: String = String::new(),
         /// Whether the fields of a batch stand in columns, which zstd likes. Default false.
         columns: bool = false,
-        /// Topics that both ends know at once, at most 1048576. Default 1048576.
+        /// Topics that both ends know at once, as far as `state_bytes` goes, at most 16777216. Default 1048576.
         topics_max: u32 = 1 << 20,
-        /// Bytes that either end keeps of them, at most `256MiB`. Default `256MiB`.
+        /// Bytes that either end keeps of them, at most `64GiB`; the other end an eighth of its `link.uplink_bytes_max` at most.
+        /// Default `256MiB`.
         state_bytes: ByteCount = ByteCount(256 << 20),
         /// Bytes of messages that were sent and wait to be acknowledged; the rest waits in the queue. Default `16MiB`.
         window_bytes: ByteCount = ByteCount(16 << 20),

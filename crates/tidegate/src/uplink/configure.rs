@@ -7,15 +7,14 @@ use tidegate_client::ApiError;
 use tidegate_compress::{Compression, EncoderConfig};
 use tidegate_message::{Code, check_topic_filter};
 
-use super::{UplinkSettings, layouts};
+use super::{UplinkSettings, incoming::TOPICS_MAX, layouts};
 use crate::{
     config::{Config, UplinkSection},
     mqtt,
 };
 
-/// What the receiving end takes at most.
-const TOPICS_MAX: u32 = 1 << 20;
-const STATE_BYTES_MAX: u64 = 256 << 20;
+/// Most state of one uplink, at each end: of as many topics as there may be, of some thousand bytes each.
+const STATE_BYTES_MAX: u64 = 64 << 30;
 
 /// The uplinks that `config` describes.
 ///
@@ -82,11 +81,11 @@ fn uplink(
             (64 << 10..=32 << 20).contains(&section.flight_bytes.0),
             "from 64KiB to 32MiB",
         ),
-        ("topics_max", (1..=TOPICS_MAX).contains(&section.topics_max), "from 1 to 1048576"),
+        ("topics_max", (1..=TOPICS_MAX).contains(&section.topics_max), "from 1 to 16777216"),
         (
             "state_bytes",
             (1 << 20..=STATE_BYTES_MAX).contains(&section.state_bytes.0),
-            "from 1MiB to 256MiB",
+            "from 1MiB to 64GiB",
         ),
         (
             "critical_bytes_per_second",
@@ -183,6 +182,18 @@ mod tests {
         assert_eq!(plant.session.inflight_max, Some(u16::MAX));
         assert_eq!(plant.session.inflight_bytes_max, Some(16 << 20));
         assert_eq!(plant.session.overflow, Overflow::Spill);
+        assert_eq!((plant.encoder.topics_max, plant.encoder.state_bytes_max), (1 << 20, 256 << 20));
+    }
+
+    #[test]
+    fn an_uplink_may_know_ten_million_topics() {
+        let uplinks = of(
+            "[uplink.plant]\nto = \"core.example:7443\"\ntopics = \"#\"\ntopics_max = 16777216\n\
+             state_bytes = \"64GiB\"\n",
+        )
+        .expect("it is right");
+        let [plant] = &uplinks[..] else { panic!("{uplinks:?}") };
+        assert_eq!((plant.encoder.topics_max, plant.encoder.state_bytes_max), (16 << 20, 64 << 30));
     }
 
     #[test]
@@ -207,6 +218,14 @@ mod tests {
                 "uplink.u.layouts: u24le is no field",
             ),
             ("to = \"x:1\"\ntopics = \"#\"\ntopics_max = 0", "uplink.u.topics_max must be"),
+            (
+                "to = \"x:1\"\ntopics = \"#\"\ntopics_max = 16777217",
+                "uplink.u.topics_max must be from 1 to 16777216",
+            ),
+            (
+                "to = \"x:1\"\ntopics = \"#\"\nstate_bytes = \"65GiB\"",
+                "uplink.u.state_bytes must be from 1MiB to 64GiB",
+            ),
         ] {
             let error = of(&format!("[uplink.u]\n{text}\n")).expect_err(text);
             assert!(error.message().starts_with(expected), "{text}: {error:?}");

@@ -6,11 +6,22 @@
 use std::{collections::BTreeMap, ops::Range};
 
 use bytes::Bytes;
-use tidegate_compress::{DecodeError, Decoded, Decoder, DecoderConfig, Message};
+use tidegate_compress::{
+    BODY_BYTES_MAX, DecodeError, Decoded, Decoder, DecoderConfig, MESSAGES_MAX, Message,
+    TOPIC_STATE_BYTES_MIN,
+};
 use tidegate_wire::{CriticalPart, Resume, SensorBatch, UplinkOpen, UplinkReady};
 
 use super::{critical, outgoing::FLIGHT_BATCHES_MAX};
 
+/// Most topics that an uplink may ask for.
+pub(super) const TOPICS_MAX: u32 = 16 << 20;
+/// What is held for one uplink at most: as much state as [`Incoming::open`] is told, and the topics that fit in it.
+pub(super) const LIMITS: DecoderConfig = DecoderConfig {
+    topics_max: TOPICS_MAX as usize,
+    state_bytes_max: u64::MAX,
+    body_bytes_max: BODY_BYTES_MAX,
+};
 /// Batches that may wait, for one that they have overtaken or for the broker, and their bytes: more than an uplink has under way.
 pub(super) const AHEAD_MAX: usize = FLIGHT_BATCHES_MAX + 16;
 pub(super) const AHEAD_BYTES_MAX: usize = 64 << 20;
@@ -83,7 +94,9 @@ pub(super) enum IncomingError {
     Critical { number: u64 },
     #[error("critical message {number} of over {CRITICAL_BYTES_MAX} bytes")]
     CriticalTooLong { number: u64 },
-    #[error("{what} of {asked} asked for, this node has room for {max}")]
+    #[error(
+        "{asked} {what} asked for, a node keeps at most {max} of an uplink: lower its topics_max"
+    )]
     Room { what: &'static str, asked: u64, max: u64 },
 }
 
@@ -136,7 +149,11 @@ impl Incoming {
             self.life = Some(open.life);
             self.state_bytes_max =
                 state_bytes_max.min(open.state_bytes_max).min(self.limits.state_bytes_max);
-            let limits = DecoderConfig { state_bytes_max: self.state_bytes_max, ..self.limits };
+            let limits = DecoderConfig {
+                topics_max: topics_max(asked, self.state_bytes_max),
+                state_bytes_max: self.state_bytes_max,
+                ..self.limits
+            };
             self.decoder = Decoder::new(limits, 0);
             self.is_begun = false;
             self.given = self.decoded.len();
@@ -306,4 +323,13 @@ impl Incoming {
         self.part.shrink_to(PART_BYTES_KEPT);
         Ok(())
     }
+}
+
+/// Topics that a decoder may be told of, of those that were asked for.
+///
+/// Its table is as long as the highest number that it was told, and a peer may begin with that one. An honest encoder numbers topics
+/// densely, and holds what fits in the state beside the topics of one batch; a table of as many takes half of what that state may.
+fn topics_max(asked: u64, state_bytes_max: u64) -> usize {
+    let held = state_bytes_max / TOPIC_STATE_BYTES_MIN + u64::from(MESSAGES_MAX);
+    usize::try_from(asked.min(held)).unwrap_or(usize::MAX)
 }

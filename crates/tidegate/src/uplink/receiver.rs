@@ -18,7 +18,7 @@ use std::{
 
 use tidegate_broker::{Bundle, Publication, SessionConfig};
 use tidegate_client::ApiError;
-use tidegate_compress::{DecoderConfig, Message};
+use tidegate_compress::Message;
 use tidegate_message::Code;
 use tidegate_wire::{
     NodeId, Record, UplinkAck, UplinkOpen,
@@ -32,7 +32,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
     budget::{Budget, Reservation},
-    incoming::{Incoming, IncomingError},
+    incoming::{Incoming, IncomingError, LIMITS},
     message::{Attributes, AttributesError, NAME_PROPERTY},
     telling::Telling,
 };
@@ -310,7 +310,7 @@ impl Endpoint {
         let state = match &mut self.state {
             Some(state) => state,
             none => none.insert(State {
-                incoming: Incoming::new(DecoderConfig::default()),
+                incoming: Incoming::new(LIMITS),
                 reservation: receivers.reserve(open)?,
                 batches: 0,
                 batched: Publisher::connect(connector, identity, &open.name, "batched").await?,
@@ -330,7 +330,7 @@ impl Endpoint {
         }
         state.batches = 0;
         link.send(ready).await?;
-        tracing::info!(uplink = open.name, node = %identity, resumed = ready.resume.is_some(), "uplink served");
+        tracing::info!(uplink = open.name, node = %identity, resumed = ready.resume.is_some(), state_bytes_max = ready.state_bytes_max, "uplink served");
         let (acks, mut acknowledged) = watch::channel(state.published());
         // What was published while there was no link is said at once.
         acknowledged.mark_changed();

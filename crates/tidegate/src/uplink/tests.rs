@@ -4,13 +4,13 @@ use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
-use tidegate_compress::{Compression, DecoderConfig, EncoderConfig, Message};
+use tidegate_compress::{Compression, DecodeError, DecoderConfig, Encoder, EncoderConfig, Message};
 use tidegate_message::Instant;
 use tidegate_wire::{CriticalPart, SensorBatch, Share, UplinkOpen, mqtt::PacketId};
 
 use super::{
     critical::Critical,
-    incoming::{Incoming, IncomingError},
+    incoming::{Incoming, IncomingError, LIMITS},
     message::Attributes,
     outgoing::{Outgoing, OutgoingConfig, Untrue},
 };
@@ -595,4 +595,64 @@ fn a_batch_that_comes_again_ends_the_link_and_costs_nothing() {
     let (record, body) = &batches[2];
     incoming.batch(*record, body.clone()).expect("it is the next");
     assert_eq!(came(&mut incoming), 1);
+}
+
+/// The batch that is being filled, whose first message has that number.
+fn finished(encoder: &mut Encoder, first: u64) -> (SensorBatch, Bytes) {
+    let mut body = Vec::new();
+    let header = encoder.finish(&mut body).expect("there are messages");
+    let record = SensorBatch { first, epoch: header.epoch, sequence: header.sequence };
+    (record, body.into())
+}
+
+#[test]
+fn topics_are_known_as_far_as_the_state_that_is_granted_goes() {
+    // More than were known at once where nothing is said of them.
+    const COUNT: u64 = (1 << 20) + 50_000;
+    let opened = |topics_max, state_bytes_max| {
+        let mut incoming = Incoming::new(LIMITS);
+        let open = UplinkOpen { topics_max, state_bytes_max, ..open() };
+        incoming.open(&open, state_bytes_max).map(|ready| (incoming, ready))
+    };
+    let (mut incoming, ready) = opened(16 << 20, 1 << 30).expect("there is room");
+    assert_eq!(ready.state_bytes_max, 1 << 30);
+    let config = EncoderConfig {
+        topics_max: 16 << 20,
+        state_bytes_max: ready.state_bytes_max,
+        ..EncoderConfig::default()
+    };
+    let mut encoder = Encoder::new(config, 1, 1);
+    let push = |encoder: &mut Encoder, number: u64| {
+        let topic = number.to_string();
+        let message = Message { topic: topic.as_bytes(), attributes: b"\x01", payload: b"1" };
+        encoder.push(message).expect("there is room");
+    };
+    let mut first = 0;
+    for number in 0..COUNT {
+        push(&mut encoder, number);
+        if encoder.is_due() || number + 1 == COUNT {
+            let (record, body) = finished(&mut encoder, first);
+            incoming.batch(record, body).expect("it is expected");
+            while incoming.poll(usize::MAX).expect("it can be read").is_some() {}
+            first = number + 1;
+        }
+    }
+    assert_eq!((incoming.state().0 as u64, encoder.counts().evictions), (COUNT, 0));
+
+    // Who is granted little has no long table made, and be it with the first topic of all.
+    let (mut incoming, _) = opened(16 << 20, 1 << 20).expect("there is room");
+    encoder.resume(1, 0).expect("it is of this epoch");
+    push(&mut encoder, 1_000_000);
+    let (record, body) = finished(&mut encoder, 0);
+    incoming.batch(record, body).expect("it is expected");
+    let Err(IncomingError::Decode { source: DecodeError::Limit { what, max, .. }, .. }) =
+        incoming.poll(1)
+    else {
+        panic!("a topic of a number beyond all was taken");
+    };
+    assert_eq!((what, max), ("topics", (1 << 20) / 64 + 65_536));
+
+    let error = opened((16 << 20) + 1, 1 << 30).expect_err("too many");
+    let expected = "16777217 topics asked for, a node keeps at most 16777216 of an uplink: lower its topics_max";
+    assert_eq!(error.to_string(), expected);
 }

@@ -626,7 +626,8 @@ fn alarms_pass_batches_that_the_upper_broker_does_not_take() {
 fn an_upper_node_keeps_no_more_than_it_may_and_carries_all_the_same() {
     const TOPICS: u32 = 15_000;
     let site = Site::new();
-    let uplink = site.uplink("");
+    // It asks for far more than there is.
+    let uplink = site.uplink("topics_max = 16777216\nstate_bytes = \"8GiB\"");
     let another = uplink.split_once("[uplink.plant]").expect("it is there").1;
     let room = "[link]\nuplink_bytes_max = \"1MiB\"\n";
     fs::write(site.core.path().join("conf.d/room.toml"), room).expect("a file");
