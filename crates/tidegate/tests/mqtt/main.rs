@@ -7,6 +7,7 @@ mod flows;
 mod hostile;
 mod inside;
 mod operators;
+mod peers;
 mod program;
 mod replay;
 mod restart;

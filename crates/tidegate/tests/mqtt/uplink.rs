@@ -20,18 +20,18 @@ use crate::{
     spill::{bytes_on_disk, told},
 };
 
-const LISTENER: &str = "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n";
+pub(crate) const LISTENER: &str = "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n";
 const NAME: &str = "tidegate-id";
 
 /// Two folders with certificates of one site, and where the upper node's links go.
-struct Site {
-    edge: TempDir,
-    core: TempDir,
-    link: SocketAddr,
+pub(crate) struct Site {
+    pub(crate) edge: TempDir,
+    pub(crate) core: TempDir,
+    pub(crate) link: SocketAddr,
 }
 
 impl Site {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let [edge, core] = ["edge", "core"].map(|_| tempfile::tempdir().expect("a folder"));
         let nodes = ["edge", "core"].map(str::to_owned).to_vec();
         let at_edge = edge.path().join("data/pki");
@@ -49,7 +49,7 @@ impl Site {
         Self { edge, core, link }
     }
 
-    fn uplink(&self, more: &str) -> String {
+    pub(crate) fn uplink(&self, more: &str) -> String {
         format!(
             "{LISTENER}[uplink.plant]\nto = \"{}\"\ntopics = \"site/#\"\ncritical = \"site/alarm/#\"\n\
              reconnect_backoff_max = \"500ms\"\n{more}\n",
@@ -79,7 +79,7 @@ fn free_address() -> SocketAddr {
 }
 
 /// Once its uplink takes messages.
-fn carrying(node: Program) -> Program {
+pub(crate) fn carrying(node: Program) -> Program {
     node.line_with("uplink takes messages");
     node
 }
@@ -103,16 +103,16 @@ fn subscriber(at: &Program, filter: &str) -> Client {
     client
 }
 
-fn publisher(at: &Program) -> Client {
+pub(crate) fn publisher(at: &Program) -> Client {
     Client::connect(options_of(at.address("main"))).expect("a connection")
 }
 
-fn message<'a>(topic: &'a str, payload: &'a [u8]) -> Outgoing<'a> {
+pub(crate) fn message<'a>(topic: &'a str, payload: &'a [u8]) -> Outgoing<'a> {
     Outgoing { topic, payload, qos: QoS::AtLeastOnce, ..Outgoing::default() }
 }
 
 /// The next message, which must come.
-fn next(client: &mut Client) -> Message {
+pub(crate) fn next(client: &mut Client) -> Message {
     client.receive(LONGEST).expect("a connection").expect("a message comes")
 }
 
