@@ -522,6 +522,12 @@ impl Broker {
         true
     }
 
+    /// What a client's session subscribes to; nothing if it has none here.
+    pub fn filters(&self, client_id: &str) -> Vec<Arc<str>> {
+        let session = self.by_client.get(client_id).and_then(|key| self.sessions.get(*key));
+        session.map_or_else(Vec::new, |session| session.subscriptions.keys().cloned().collect())
+    }
+
     /// Ends the connection of the client, if it has one here, because somebody said so.
     pub fn kick(&mut self, client_id: &str) -> bool {
         let session = self.by_client.get(client_id).and_then(|key| self.sessions.get(*key));

@@ -23,7 +23,7 @@
 //! - Whatever happens to links, each message comes out once and in order of its session. If the *other node* restarts, messages that it
 //!   had published and not acknowledged come twice, with the same name; if *this one* does, with another. The name is a user
 //!   property ([`NAME_PROPERTY`]), unless [`UplinkSettings::names_messages`] is off.
-//!   Topics may become critical, and no longer be, while messages wait; those that a restart or a reload finds in both sessions come twice.
+//!   Topics may become critical, and no longer be, while messages wait: what a hand-over finds in both sessions comes twice.
 //! - Topic, payload, QoS (2 as 1), retain flag, expiry less what it waited, and user properties come out as they went in. They are published in the name of
 //!   the sending node, and the rules of the receiving one decide.
 //! - Messages over 16 MiB are not carried. What is larger than all that the other node's broker may hold is refused there for good.

@@ -10,7 +10,7 @@ use tidegate_message::Identity;
 use tidegate_wire::mqtt::{
     AckKind, Connack, Connect, ConnectProperties, DecodeError, EncodeError, FixedHeader, Packet,
     PacketId, Publish, PublishHead, QoS, ReasonCode, RetainHandling, Subscribe, SubscribeFilter,
-    Version, encode_ack,
+    Unsubscribe, Version, encode_ack,
 };
 use tokio::{
     io::Interest,
@@ -353,6 +353,21 @@ impl Local {
         debug_assert_eq!(head.payload_bytes, payload.len());
         head.encode(Version::V5, &mut self.output);
         self.output.extend_from_slice(payload);
+    }
+
+    /// Queues the end of subscriptions. What waits by them still comes.
+    ///
+    /// # Errors
+    /// [`LocalError::Encode`].
+    pub fn unsubscribe(&mut self, filters: Vec<String>) -> Result<(), LocalError> {
+        if filters.is_empty() {
+            return Ok(());
+        }
+        self.send(&Packet::Unsubscribe(Unsubscribe {
+            packet_id: SUBSCRIBE_ID,
+            user_properties: Vec::new(),
+            filters,
+        }))
     }
 
     /// Queues the acknowledgement of a message of QoS 1.

@@ -17,6 +17,7 @@ use mio::{Poll, Token, net::TcpListener};
 use tidegate_broker::{Broker, SessionConfig, Shared};
 use tidegate_message::Identity;
 use tidegate_sys::sched;
+use tokio::sync::oneshot;
 
 use super::{
     bundle::{Bundles, LocalEnd, LocalId},
@@ -360,6 +361,14 @@ impl Connector {
     pub fn forget(&self, client_id: &str) {
         let home = self.shared.shard_of(client_id);
         self.inboxes[home].put([Note::Forget(client_id.into())]);
+    }
+
+    /// What a client's session subscribes to; nothing if there is none, or the broker has ended.
+    pub async fn filters(&self, client_id: &str) -> Vec<Arc<str>> {
+        let (answer, filters) = oneshot::channel();
+        let home = self.shared.shard_of(client_id);
+        self.inboxes[home].put([Note::Filters(client_id.into(), answer)]);
+        filters.await.unwrap_or_default()
     }
 
     /// A connection as `identity`; what it is sent waits under `session`. Little of it waits in the kernel

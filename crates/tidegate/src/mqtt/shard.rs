@@ -37,6 +37,7 @@ use tidegate_broker::{
 };
 use tidegate_message::{Identity, Instant, Proof, Refusal};
 use tidegate_wire::mqtt::Connect;
+use tokio::sync::oneshot;
 
 use self::open::FEW;
 use super::{
@@ -125,6 +126,8 @@ pub(super) enum Note {
     KickUsers(Arc<HashSet<String>>),
     /// Ends the session of a client.
     Forget(Box<str>),
+    /// Asks what the session of a client subscribes to.
+    Filters(Box<str>, oneshot::Sender<Vec<Arc<str>>>),
     /// Ends the connections of those who proved nothing where that is no longer enough.
     KickAnonymous,
     /// Ends the connections of those who came by a token.
@@ -422,6 +425,10 @@ impl Shard {
             }
             Note::Forget(client_id) => {
                 self.broker.forget(now, &client_id);
+            }
+            Note::Filters(client_id, answer) => {
+                // Who asked may have given up.
+                let _ = answer.send(self.broker.filters(&client_id));
             }
             Note::KickAnonymous => self.kick_anonymous(),
             Note::KickTokens => self.kick_tokens(),

@@ -10,6 +10,7 @@
 //! there, on the terms of this node's broker.
 
 use std::{
+    collections::BTreeSet,
     num::NonZeroU16,
     pin::Pin,
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -198,14 +199,31 @@ impl Sender {
     async fn life(&self) -> Result<std::convert::Infallible, LocalError> {
         let UplinkSettings { name, topics, critical, session, .. } = &self.settings;
         let mark_topic = super::mark_topic(name);
+        let [batched_id, critical_id] = UplinkSettings::sessions(name);
+        let had =
+            [self.connector.filters(&batched_id).await, self.connector.filters(&critical_id).await];
+        // A hand-over that was not over when the life before ended begins anew.
+        let is_marked = had.iter().flatten().any(|filter| **filter == *mark_topic);
+        let was_critical: BTreeSet<&str> = had[1].iter().map(|filter| &**filter).collect();
+        let is_parted_anew = is_marked || was_critical != critical.iter().map(|f| &**f).collect();
         let open = |id: String, filters: &[String]| {
-            let filters = filters.iter().chain([&mark_topic]).cloned().collect();
+            let mark = is_parted_anew.then_some(&mark_topic);
+            let filters = mark.into_iter().chain(filters).cloned().collect();
             Local::connect(&self.connector, self.local_options(id, filters))
         };
-        let [batched_id, critical_id] = UplinkSettings::sessions(name);
-        let (batched, batched_was_there) = open(batched_id, topics).await?;
+        let (mut batched, batched_was_there) = open(batched_id, topics).await?;
         // Also where no topic is critical any more: what it has from before is carried.
-        let (urgent, critical_was_there) = open(critical_id, critical).await?;
+        let (mut urgent, critical_was_there) = open(critical_id, critical).await?;
+        for (local, had, wanted) in
+            [(&mut batched, &had[0], topics), (&mut urgent, &had[1], critical)]
+        {
+            let is_stale = |filter: &&Arc<str>| {
+                ***filter != *mark_topic && !wanted.iter().any(|one| **one == ***filter)
+            };
+            local.unsubscribe(
+                had.iter().filter(is_stale).map(|filter| (**filter).into()).collect(),
+            )?;
+        }
         tracing::info!(uplink = %self.settings.name, "uplink takes messages");
         self.subscribed.send_replace(true);
         let seed = || -> Result<u64, LocalError> {
@@ -226,8 +244,11 @@ impl Sender {
             batched,
             urgent: Some(urgent),
             // Without critical topics it carries all that it has anyway.
-            batched_hand_over: hand_over(batched_was_there && !critical.is_empty()),
-            urgent_hand_over: hand_over(critical_was_there),
+            batched_hand_over: hand_over(
+                batched_was_there && is_parted_anew && !critical.is_empty(),
+            ),
+            urgent_hand_over: hand_over(critical_was_there && is_parted_anew),
+            is_marked: is_parted_anew,
             mark_topic,
             marks_at: now + MARKS_AFTER,
             phase: Phase::Waiting(Box::pin(tokio::time::sleep(Duration::ZERO))),
@@ -338,6 +359,8 @@ struct Life<'a> {
     batched_hand_over: HandOver,
     urgent_hand_over: HandOver,
     mark_topic: String,
+    /// Whether the sessions subscribe to that.
+    is_marked: bool,
     /// When marks follow next, while there is a hand-over.
     marks_at: Instant,
     phase: Phase,
@@ -361,7 +384,7 @@ impl Life<'_> {
         let blocked = self.send(now);
         self.count();
         let says_at = self.say(now)?;
-        let marks_at = self.mark(now);
+        let marks_at = self.mark(now)?;
         // What waits for room in the link is not a matter of time.
         let batches_at = self.outgoing.poll_timeout().filter(|_| !blocked.bulk);
         let parts_at = self.critical.poll_timeout().filter(|_| !blocked.lane);
@@ -575,13 +598,22 @@ impl Life<'_> {
     }
 
     /// Has marks follow what sessions have from before, if it is time; when it is the next time, if ever.
-    fn mark(&mut self, now: Instant) -> Option<Instant> {
+    ///
+    /// # Errors
+    /// [`LocalError::Encode`].
+    fn mark(&mut self, now: Instant) -> Result<Option<Instant>, LocalError> {
         if self.batched_hand_over.is_over() && self.urgent_hand_over.is_over() {
-            return None;
+            if std::mem::take(&mut self.is_marked) {
+                // By this a life to come sees that it is over.
+                for local in self.urgent.iter_mut().chain([&mut self.batched]) {
+                    local.unsubscribe(vec![self.mark_topic.clone()])?;
+                }
+            }
+            return Ok(None);
         }
-        let urgent = self.urgent.as_mut()?;
+        let Some(urgent) = &mut self.urgent else { return Ok(None) };
         if now < self.marks_at {
-            return Some(self.marks_at);
+            return Ok(Some(self.marks_at));
         }
         self.marks_at = now + MARKS_EVERY;
         // Through each other's connection: none is sent what it published itself.
@@ -604,7 +636,7 @@ impl Life<'_> {
                 through.publish(&head, &payload);
             }
         }
-        Some(self.marks_at)
+        Ok(Some(self.marks_at))
     }
 
     /// Says what it did if it is time; when it is the next time.
