@@ -578,6 +578,48 @@ payload = "{field:n}"
     }
 
     #[test]
+    fn each_example_notifies_of_its_readings_and_says_which_is_bad() {
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+        let book = include_str!("../../../../docs/src/flows.md");
+        for (name, readings, alarms, bad, is_buried) in [
+            ("city", "city.csv", 2, "14: \"dust\": the field is no decimal number", true),
+            ("taxi", "taxi.csv", 1, "17: \"fare_amount\": the field is no decimal number", true),
+            (
+                "grid",
+                "grid.csv",
+                1,
+                "13: \"energyconsumed\": the field is no decimal number",
+                false,
+            ),
+            ("fit", "fit.csv", 2, "19: \"subjectId\": the field is missing", false),
+            ("oil", "oil.hex", 2, "12: \"temperature\": the field is no decimal number", false),
+        ] {
+            let line = "tidegate flow run FILE --input FILE --topic-column --quiet";
+            let FlowCommand::Run(mut args) = parsed(line) else { panic!("{line}") };
+            args.flows.file = examples.join("flows").join(name).with_extension("toml");
+            args.input = examples.join("readings").join(readings);
+            args.hex = name == "oil";
+            let input = open(&args.input).expect("readings");
+            let mut out = Vec::new();
+            let summary = feed(&args, input, &mut out).expect("it runs");
+            let out = String::from_utf8(out).expect("text");
+            let count = |start: String| out.lines().filter(|line| line.starts_with(&start)).count();
+            assert_eq!(count(format!("{name}: emit alarm/{name}/")), alarms, "{out}");
+            assert_eq!(count(format!("{name}: bad line {bad}")), 1, "{out}");
+            assert_eq!(count(format!("{name}: bad line ")), 1, "{out}");
+            assert_eq!(
+                count(format!("{name}: dead dead/{name}/")),
+                usize::from(is_buried),
+                "{out}"
+            );
+            assert!(!summary.contains("that no flow wants"), "{summary}");
+            if name == "taxi" {
+                assert!(book.contains(&format!("{out}{summary}")), "{out}{summary}");
+            }
+        }
+    }
+
+    #[test]
     fn input_that_is_none_is_named_with_its_line() {
         for (arguments, input, expected) in [
             ("--topic-column", "t/1,1\nno topic", "-:2: no topic stands before a comma"),
