@@ -33,7 +33,7 @@ pub mod configure;
 mod critical;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod hand_over;
+pub(crate) mod hand_over;
 mod incoming;
 mod layouts;
 mod message;
@@ -75,11 +75,6 @@ pub use receiver::Receivers;
 /// Where an uplink says every five seconds, and when its link comes or goes, what it did: an [`UplinkReport`] as JSON, retained.
 pub fn state_topic(uplink: &str) -> String {
     format!("$SYS/broker/uplink/{uplink}/state")
-}
-
-/// Where an uplink publishes marks to its own sessions.
-fn mark_topic(uplink: &str) -> String {
-    format!("$SYS/broker/uplink/{uplink}/mark")
 }
 
 /// What an uplink is made of.
@@ -147,6 +142,7 @@ pub(crate) struct Counters {
     definitions: AtomicU64,
     evictions: AtomicU64,
     refused: AtomicU64,
+    expired: AtomicU64,
     allowed: AtomicU64,
     held_bytes: AtomicU64,
 }
@@ -176,6 +172,8 @@ pub struct UplinkReport {
     pub evictions: u64,
     /// Messages that cannot be carried.
     pub refused: u64,
+    /// Messages whose time was over before they were sent.
+    pub expired: u64,
     /// Bytes a second that batches may use beside the frames of cameras; 0 without limit.
     pub allowed: u64,
     /// Bytes of messages that are read and not acknowledged.
@@ -197,6 +195,7 @@ impl Counters {
             definitions: of(&self.definitions),
             evictions: of(&self.evictions),
             refused: of(&self.refused),
+            expired: of(&self.expired),
             allowed: of(&self.allowed),
             held_bytes: of(&self.held_bytes),
         }

@@ -267,7 +267,7 @@ impl Broker {
 
     /// There is no memory for it: whether that may change.
     #[cold]
-    fn refused(&mut self, now: Instant, message: &Incoming<'_>) -> Outcome {
+    pub(super) fn refused(&mut self, now: Instant, message: &Incoming<'_>) -> Outcome {
         let is_too_large = message.charge_bytes() > self.shared.budget().limit();
         if !is_too_large || !self.is_sent_again(message) {
             return Outcome::Refused;

@@ -440,7 +440,7 @@ impl Broker {
             (Verdict::Drop, []) => (letters, None),
         };
         for (_, letter) in before {
-            let outcome = self.publish_draft(now, letter, None, None);
+            let outcome = self.publish_letter(now, session, letter);
             if outcome.is_refused() {
                 return outcome;
             }
@@ -448,7 +448,8 @@ impl Broker {
         // An exchange of QoS 2 is noted with the last of them: before it all may come again.
         self.note_exchange(session, owed.qos, owed.packet_id);
         let outcome = match last {
-            Some(last) => self.publish_draft(now, last, publisher, charge),
+            Some(last) if passes => self.publish_draft(now, last, publisher, charge),
+            Some(letter) => self.publish_letter(now, session, letter),
             None => Outcome::Matched,
         };
         if !letters.is_empty() {
@@ -456,6 +457,16 @@ impl Broker {
             self.depend_on_all();
         }
         if passes || outcome.is_refused() { outcome } else { Outcome::Matched }
+    }
+
+    /// Publishes a dead letter of what a client published. One that can never be held is refused for good, as that would be.
+    fn publish_letter(&mut self, now: Instant, session: Option<Key>, letter: &Draft) -> Outcome {
+        let outcome = self.publish_draft(now, letter, None, None);
+        if outcome != Outcome::Refused {
+            return outcome;
+        }
+        let publisher = session.map(|session| self.session_key(session));
+        self.refused(now, &incoming(now, letter, publisher))
     }
 
     /// Passes a will through the operators as what its owner publishes, then on; false if there was no room for it, or for a dead
@@ -522,16 +533,7 @@ impl Broker {
         charge: Option<Charge>,
     ) -> Outcome {
         let route = self.route(&draft.topic);
-        let message = Incoming {
-            topic: &route.topic,
-            payload: Body::Held(&draft.payload),
-            forwarded: &draft.forwarded,
-            qos: draft.qos,
-            retain: draft.retain,
-            expires: draft.expires,
-            received: now,
-            publisher,
-        };
+        let message = Incoming { topic: &route.topic, ..incoming(now, draft, publisher) };
         self.publish(now, &route, message, charge)
     }
 
@@ -767,4 +769,17 @@ struct Arrival<'a> {
     forwarded: &'a [u8],
     message_expiry: Option<u32>,
     charge: Option<Charge>,
+}
+
+fn incoming<'a>(now: Instant, draft: &'a Draft, publisher: Option<SessionKey>) -> Incoming<'a> {
+    Incoming {
+        topic: &draft.topic,
+        payload: Body::Held(&draft.payload),
+        forwarded: &draft.forwarded,
+        qos: draft.qos,
+        retain: draft.retain,
+        expires: draft.expires,
+        received: now,
+        publisher,
+    }
 }

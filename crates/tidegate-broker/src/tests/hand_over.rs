@@ -137,13 +137,24 @@ fn what_there_is_no_room_for_ends_it_and_what_came_before_is_acknowledged() {
 
 #[test]
 fn what_is_larger_than_all_memory_is_refused_for_good_and_the_rest_goes_on() {
+    refuses_for_good("x", "huge", |_| {});
+}
+
+#[test]
+fn so_is_what_has_a_dead_letter_that_is_larger() {
+    refuses_for_good("bury", "dead", publish::operate);
+}
+
+/// Two messages that begin with `text` are too large; the first topic that is named is `named`.
+fn refuses_for_good(text: &str, named: &str, prepare: impl Fn(&mut World)) {
     let config = BrokerConfig { payload_bytes_max: 100_000, ..settings() };
     each_with(config, |world| {
+        prepare(world);
         let s = world.join(kept("s"));
         world.subscribe(s, "#", AtLeastOnce);
         world.cut(s);
         let p = world.join_with(v5("p"), through());
-        let huge = "x".repeat(100_001);
+        let huge = text.repeat(100_001);
         let all = [
             publication(1, "a", AtLeastOnce, "before"),
             publication(2, "huge", AtLeastOnce, &huge),
@@ -157,7 +168,7 @@ fn what_is_larger_than_all_memory_is_refused_for_good_and_the_rest_goes_on() {
             }
             _ => None,
         });
-        assert_eq!(told, Some((4, ReasonCode::QUOTA_EXCEEDED, Some("huge".to_owned()))));
+        assert_eq!(told, Some((4, ReasonCode::QUOTA_EXCEEDED, Some(named.to_owned()))));
         assert!(world.is_open(p));
         let s = world.join(kept("s"));
         assert_eq!(world.texts(s), ["before", "behind"]);

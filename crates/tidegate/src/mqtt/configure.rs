@@ -38,6 +38,7 @@ use crate::{
         files::{certificates, unreadable},
         revocation::{Checked, Revocations},
     },
+    uplink::hand_over,
 };
 
 /// The settings of the MQTT server that `config` describes.
@@ -49,6 +50,9 @@ pub(super) fn settings(config: &Config, access: Access) -> Result<ServerSettings
     let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
     let policies = Arc::new(policies(section)?);
     let session = session(section, &policies);
+    let marks = hand_over::sizes().map(|(filter, large_bytes)| {
+        Ok(TopicConfig { filter, large_bytes: Some(large_bytes), overflow: None })
+    });
     let topics = config.mqtt_topics.iter().map(|(name, topic)| {
         let key = format!("mqtt.topic.{name}.filter");
         check_topic_filter(&topic.filter, section.topic_levels_max as usize)
@@ -68,7 +72,7 @@ pub(super) fn settings(config: &Config, access: Access) -> Result<ServerSettings
         inflight_max: section.inflight_max,
         keep_alive_max: u16::try_from(section.keepalive_max.as_secs()).unwrap_or(u16::MAX),
         session: session.clone(),
-        topics: topics.collect::<Result<_, ApiError>>()?,
+        topics: marks.chain(topics).collect::<Result<_, ApiError>>()?,
         sys_interval: section.sys_interval,
         query_topic: section.policy_query_topic.as_str().into(),
         ..BrokerConfig::default()

@@ -32,6 +32,7 @@ pub(super) struct Critical {
     never_sent: u64,
     /// To be acknowledged, since they expired before they were sent.
     expired: Vec<PacketId>,
+    expired_messages: u64,
     /// Its parts that have not gone.
     rest: Bytes,
     /// Bytes sent and acknowledged, of all messages so far.
@@ -80,6 +81,7 @@ impl Critical {
             next: 0,
             never_sent: 0,
             expired: Vec::new(),
+            expired_messages: 0,
             rest: Bytes::new(),
             sent_bytes: 0,
             acknowledged_bytes: 0,
@@ -102,9 +104,24 @@ impl Critical {
         self.next
     }
 
+    /// Messages that expired before they were sent.
+    pub(super) fn expired_messages(&self) -> u64 {
+        self.expired_messages
+    }
+
     /// Takes a message whose parts are within the limits of the codec.
     pub(super) fn take(&mut self, now: Instant, message: Message<'_>, packet_id: Option<PacketId>) {
         self.window.push(now, message, packet_id);
+    }
+
+    /// Number of the first message that is not acknowledged.
+    pub(super) fn first(&self) -> u64 {
+        self.window.first()
+    }
+
+    /// Number of the next message that is taken, as long as none before it expires.
+    pub(super) fn end(&self) -> u64 {
+        self.window.end()
     }
 
     /// Calls `acknowledge` for messages that are owed it since they expired before they were ever sent.
@@ -175,8 +192,10 @@ impl Critical {
                 return None;
             }
             // What the receiver may have heard of keeps its number, and says that it has no time left.
-            while !self.window.age(self.next, now) && self.next >= self.never_sent {
-                self.expired.extend(self.window.remove(self.next));
+            if !self.window.age(self.next, now) && self.next >= self.never_sent {
+                let count = self.window.remove_expired(self.next, now, &mut self.expired);
+                self.expired_messages += count as u64;
+                self.window.age(self.next, now);
             }
             let message = self.window.get(self.next)?;
             self.never_sent = self.never_sent.max(self.next + 1);

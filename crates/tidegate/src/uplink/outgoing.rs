@@ -96,6 +96,8 @@ pub(super) struct Sent {
     pub(super) bytes: u64,
     /// Connections on which the state could not go on.
     pub(super) epochs: u64,
+    /// Messages that expired before they were sent.
+    pub(super) expired: u64,
 }
 
 /// Why a message cannot be sent in a batch.
@@ -330,6 +332,16 @@ impl Outgoing {
         self.is_up && (self.flight.is_empty() || is_short && self.flight.len() < FLIGHT_BATCHES_MAX)
     }
 
+    /// Number of the first message that is not acknowledged.
+    pub(super) fn first(&self) -> u64 {
+        self.window.first()
+    }
+
+    /// Number of the next message that is taken, as long as none before it expires.
+    pub(super) fn end(&self) -> u64 {
+        self.window.end()
+    }
+
     /// Calls `acknowledge` for messages that are owed it since they expired before they were ever sent.
     pub(super) fn expired(&mut self, acknowledge: impl FnMut(PacketId)) {
         self.expired.drain(..).for_each(acknowledge);
@@ -339,8 +351,10 @@ impl Outgoing {
     fn fill(&mut self, now: Instant) -> bool {
         while !self.encoder.is_due() {
             // What the receiver may have heard of keeps its number, and says that it has no time left.
-            while !self.window.age(self.next, now) && self.next >= self.never_sent {
-                self.expired.extend(self.window.remove(self.next));
+            if !self.window.age(self.next, now) && self.next >= self.never_sent {
+                let count = self.window.remove_expired(self.next, now, &mut self.expired);
+                self.sent.expired += count as u64;
+                self.window.age(self.next, now);
             }
             let Some(message) = self.window.get(self.next) else {
                 if self.encoder.messages() == 0 {

@@ -35,7 +35,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use super::{
     Counters, UplinkSettings,
     critical::Critical,
-    hand_over::HandOver,
+    hand_over::{self, HandOver},
     message::Attributes,
     outgoing::{Outgoing, TooLong, Untrue},
     telling::Telling,
@@ -59,9 +59,10 @@ const RECEIVE_MAXIMUM: NonZeroU16 = NonZeroU16::MAX;
 /// How often it says what it did, on [`super::state_topic`].
 const SAYS_EVERY: Duration = Duration::from_secs(5);
 /// How long after its sessions were there the marks follow that end a hand-over: what was on its way between the broker's threads
-/// before then is in front of them. And how long until they follow again, if they did not come: they may have found no room.
+/// before then is in front of them. And how long until they follow again, twice as long each time, if they did not come: they may
+/// have found no room.
 const MARKS_AFTER: Duration = Duration::from_secs(1);
-const MARKS_EVERY: Duration = Duration::from_secs(60);
+const MARKS_WAIT: Duration = Duration::from_secs(60);
 /// Batches and critical parts that wait for the link.
 const BULK_WAITING_MAX: usize = 2;
 const LANE_WAITING_MAX: usize = 16;
@@ -197,17 +198,18 @@ impl Sender {
 
     /// One life: as long as the sessions' connections last.
     async fn life(&self) -> Result<std::convert::Infallible, LocalError> {
-        let UplinkSettings { name, topics, critical, session, .. } = &self.settings;
-        let mark_topic = super::mark_topic(name);
+        let UplinkSettings { name, topics, critical, .. } = &self.settings;
+        let mark_prefix = hand_over::prefix(name);
+        let mark_filter = format!("{mark_prefix}+");
         let [batched_id, critical_id] = UplinkSettings::sessions(name);
         let had =
             [self.connector.filters(&batched_id).await, self.connector.filters(&critical_id).await];
         // A hand-over that was not over when the life before ended begins anew.
-        let is_marked = had.iter().flatten().any(|filter| **filter == *mark_topic);
+        let is_marked = had.iter().flatten().any(|filter| **filter == *mark_filter);
         let was_critical: BTreeSet<&str> = had[1].iter().map(|filter| &**filter).collect();
         let is_parted_anew = is_marked || was_critical != critical.iter().map(|f| &**f).collect();
         let open = |id: String, filters: &[String]| {
-            let mark = is_parted_anew.then_some(&mark_topic);
+            let mark = is_parted_anew.then_some(&mark_filter);
             let filters = mark.into_iter().chain(filters).cloned().collect();
             Local::connect(&self.connector, self.local_options(id, filters))
         };
@@ -218,7 +220,7 @@ impl Sender {
             [(&mut batched, &had[0], topics), (&mut urgent, &had[1], critical)]
         {
             let is_stale = |filter: &&Arc<str>| {
-                ***filter != *mark_topic && !wanted.iter().any(|one| **one == ***filter)
+                ***filter != *mark_filter && !wanted.iter().any(|one| **one == ***filter)
             };
             local.unsubscribe(
                 had.iter().filter(is_stale).map(|filter| (**filter).into()).collect(),
@@ -233,7 +235,7 @@ impl Sender {
         // 0 stands for none.
         let number = seed()?.max(1);
         let hand_over = |is_needed: bool| match is_needed {
-            true => HandOver::begin(number, session.large_bytes),
+            true => HandOver::begin(number),
             false => HandOver::default(),
         };
         let mut life = Life {
@@ -249,8 +251,10 @@ impl Sender {
             ),
             urgent_hand_over: hand_over(critical_was_there && is_parted_anew),
             is_marked: is_parted_anew,
-            mark_topic,
+            handed_over: None,
+            mark_prefix,
             marks_at: now + MARKS_AFTER,
+            marks_wait: MARKS_WAIT,
             phase: Phase::Waiting(Box::pin(tokio::time::sleep(Duration::ZERO))),
             wait: self.settings.retry_max / 20,
             told: String::new(),
@@ -358,11 +362,15 @@ struct Life<'a> {
     urgent: Option<Local>,
     batched_hand_over: HandOver,
     urgent_hand_over: HandOver,
-    mark_topic: String,
+    /// What the topics of marks begin with.
+    mark_prefix: String,
     /// Whether the sessions subscribe to that.
     is_marked: bool,
-    /// When marks follow next, while there is a hand-over.
+    /// What numbers messages had come to when the last mark was read, of both sessions.
+    handed_over: Option<[u64; 2]>,
+    /// When marks follow next, while there is a hand-over, and how long after those the next ones do.
     marks_at: Instant,
+    marks_wait: Duration,
     phase: Phase,
     /// Before the next try to dial.
     wait: Duration,
@@ -517,8 +525,8 @@ impl Life<'_> {
         let UplinkSettings { critical, topics, .. } = &self.sender.settings;
         let mut done = Vec::new();
         while let Some(publish) = self.batched.message()? {
-            if publish.topic == self.mark_topic {
-                self.batched_hand_over.came(publish.payload);
+            if let Some(size) = publish.topic.strip_prefix(&*self.mark_prefix) {
+                self.batched_hand_over.came(size, publish.payload);
                 done.extend(publish.packet_id);
                 continue;
             }
@@ -552,8 +560,8 @@ impl Life<'_> {
         let UplinkSettings { critical, topics, .. } = &self.sender.settings;
         let mut done = Vec::new();
         while let Some(publish) = urgent.message()? {
-            if publish.topic == self.mark_topic {
-                self.urgent_hand_over.came(publish.payload);
+            if let Some(size) = publish.topic.strip_prefix(&*self.mark_prefix) {
+                self.urgent_hand_over.came(size, publish.payload);
                 done.extend(publish.packet_id);
                 continue;
             }
@@ -583,6 +591,24 @@ impl Life<'_> {
         Ok(())
     }
 
+    /// Lets a life to come see that the hand-over is over, once all that was read by then is acknowledged: what is not comes
+    /// again from the session that has it now.
+    fn end_hand_over(&mut self) -> Result<(), LocalError> {
+        if !self.is_marked {
+            return Ok(());
+        }
+        let ends = || [self.outgoing.end(), self.critical.end()];
+        let [batched, critical] = *self.handed_over.get_or_insert_with(ends);
+        if self.outgoing.first() < batched || self.critical.first() < critical {
+            return Ok(());
+        }
+        self.is_marked = false;
+        for local in self.urgent.iter_mut().chain([&mut self.batched]) {
+            local.unsubscribe(vec![format!("{}+", self.mark_prefix)])?;
+        }
+        Ok(())
+    }
+
     /// Ends the session of critical messages if no topic is critical and all that it had from before was carried.
     fn end_critical(&mut self) {
         let settings = &self.sender.settings;
@@ -603,28 +629,26 @@ impl Life<'_> {
     /// [`LocalError::Encode`].
     fn mark(&mut self, now: Instant) -> Result<Option<Instant>, LocalError> {
         if self.batched_hand_over.is_over() && self.urgent_hand_over.is_over() {
-            if std::mem::take(&mut self.is_marked) {
-                // By this a life to come sees that it is over.
-                for local in self.urgent.iter_mut().chain([&mut self.batched]) {
-                    local.unsubscribe(vec![self.mark_topic.clone()])?;
-                }
-            }
+            self.end_hand_over()?;
             return Ok(None);
         }
         let Some(urgent) = &mut self.urgent else { return Ok(None) };
         if now < self.marks_at {
             return Ok(Some(self.marks_at));
         }
-        self.marks_at = now + MARKS_EVERY;
+        self.marks_at = now + self.marks_wait;
+        // Those that came before wait as well.
+        self.marks_wait *= 2;
         // Through each other's connection: none is sent what it published itself.
         let ways = [(&self.batched_hand_over, urgent), (&self.urgent_hand_over, &mut self.batched)];
         for (hand_over, through) in ways {
-            for payload in hand_over.marks() {
+            for (size, payload) in hand_over.marks() {
+                let topic = format!("{}{size}", self.mark_prefix);
                 let head = PublishHead {
                     dup: false,
                     qos: QoS::AtLeastOnce,
                     retain: false,
-                    topic: &self.mark_topic,
+                    topic: &topic,
                     // Whether it was taken is seen by whether it comes.
                     packet_id: Some(PacketId::MIN),
                     topic_alias: None,
@@ -681,6 +705,7 @@ impl Life<'_> {
             (&counters.critical, self.critical.sent()),
             (&counters.definitions, codec.definitions),
             (&counters.evictions, codec.evictions),
+            (&counters.expired, sent.expired + self.critical.expired_messages()),
             (&counters.allowed, self.outgoing.allowed(clock::now()).unwrap_or(0)),
             (
                 &counters.held_bytes,

@@ -18,7 +18,7 @@ const ENTRY_BYTES: usize = size_of::<Entry>();
 #[derive(Debug, Default)]
 pub(super) struct Window {
     entries: VecDeque<Entry>,
-    chunks: VecDeque<Vec<u8>>,
+    chunks: VecDeque<Chunk>,
     /// The number of `chunks[0]` among all that there were.
     first_chunk: u64,
     /// The number of `entries[0]`.
@@ -26,6 +26,13 @@ pub(super) struct Window {
     bytes: usize,
     /// A chunk that was given back.
     spare: Option<Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    memory: Vec<u8>,
+    /// Bytes in it of messages that were taken out.
+    gone: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -67,16 +74,16 @@ impl Window {
     pub(super) fn push(&mut self, now: Instant, message: Message<'_>, packet_id: Option<PacketId>) {
         let Message { topic, attributes, payload } = message;
         let bytes = topic.len() + attributes.len() + payload.len();
-        let has_room = |chunk: &Vec<u8>| chunk.len() + bytes <= chunk.capacity();
+        let has_room = |chunk: &Chunk| chunk.memory.len() + bytes <= chunk.memory.capacity();
         if !self.chunks.back().is_some_and(has_room) {
-            let chunk = match self.spare.take() {
+            let memory = match self.spare.take() {
                 Some(spare) if bytes <= spare.capacity() => spare,
                 _ => Vec::with_capacity(bytes.max(CHUNK_BYTES)),
             };
-            self.chunks.push_back(chunk);
+            self.chunks.push_back(Chunk { memory, gone: 0 });
         }
         let last = self.chunks.len() - 1;
-        let chunk = &mut self.chunks[last];
+        let chunk = &mut self.chunks[last].memory;
         let start = chunk.len() as u32;
         for part in [topic, attributes, payload] {
             chunk.extend_from_slice(part);
@@ -109,24 +116,38 @@ impl Window {
         let left = seconds_left(Some(entry.expires), now).unwrap_or(0);
         let chunk = &mut self.chunks[(entry.chunk - self.first_chunk) as usize];
         let start = entry.start as usize + usize::from(entry.topic);
-        message::set_expiry(&mut chunk[start..][..usize::from(entry.attributes)], left);
+        message::set_expiry(&mut chunk.memory[start..][..usize::from(entry.attributes)], left);
         now <= entry.expires
     }
 
-    /// Takes out the message of that number; those behind it move up. By what it is to be acknowledged.
-    pub(super) fn remove(&mut self, number: u64) -> Option<PacketId> {
-        let place = self.place(number)?;
-        let entry = self.entries.remove(place)?;
-        self.bytes -= entry.message_bytes() + ENTRY_BYTES;
+    /// Takes out all messages from that number on that are of no worth any more, so that those behind them move up, and adds by what
+    /// they are to be acknowledged; how many they are. What they take is given back with the messages beside them.
+    pub(super) fn remove_expired(
+        &mut self,
+        from: u64,
+        now: Instant,
+        owed: &mut Vec<PacketId>,
+    ) -> usize {
+        let before = self.entries.len();
+        let Some(place) = self.place(from).filter(|place| *place < before) else { return 0 };
+        for entry in self.entries.split_off(place) {
+            if now <= entry.expires {
+                self.entries.push_back(entry);
+                continue;
+            }
+            self.chunks[(entry.chunk - self.first_chunk) as usize].gone += entry.message_bytes();
+            self.bytes -= ENTRY_BYTES;
+            owed.extend(entry.packet_id);
+        }
         self.free();
-        entry.packet_id
+        before - self.entries.len()
     }
 
     /// The message of that number; none outside of the window.
     pub(super) fn get(&self, number: u64) -> Option<Message<'_>> {
         let entry = self.entries.get(self.place(number)?)?;
         let chunk = &self.chunks[(entry.chunk - self.first_chunk) as usize];
-        let whole = &chunk[entry.start as usize..][..entry.message_bytes()];
+        let whole = &chunk.memory[entry.start as usize..][..entry.message_bytes()];
         let (topic, rest) = whole.split_at(usize::from(entry.topic));
         let (attributes, payload) = rest.split_at(usize::from(entry.attributes));
         Some(Message { topic, attributes, payload })
@@ -150,12 +171,13 @@ impl Window {
     fn free(&mut self) {
         let oldest = self.entries.front().map_or(u64::MAX, |entry| entry.chunk);
         while self.first_chunk < oldest
-            && let Some(mut chunk) = self.chunks.pop_front()
+            && let Some(Chunk { mut memory, gone }) = self.chunks.pop_front()
         {
             self.first_chunk += 1;
-            if chunk.capacity() == CHUNK_BYTES {
-                chunk.clear();
-                self.spare = Some(chunk);
+            self.bytes -= gone;
+            if memory.capacity() == CHUNK_BYTES {
+                memory.clear();
+                self.spare = Some(memory);
             }
         }
     }
@@ -216,9 +238,13 @@ mod tests {
         }
         assert!(!window.age(1, at(10_001)));
         assert_eq!(window.get(2).map(|found| found.attributes), Some(&attributes[..]));
-        assert_eq!(window.remove(1), PacketId::new(7));
-        assert_eq!(window.get(1).map(|found| found.payload), Some(&b"2"[..]));
+        let mut owed = Vec::new();
+        window.push(at(5_000), message(b"3"), PacketId::new(9));
+        assert_eq!(window.remove_expired(1, at(10_001), &mut owed), 2);
+        assert_eq!(owed, [PacketId::new(7), PacketId::new(7)].map(|id| id.expect("not zero")));
+        assert_eq!(window.get(1).map(|found| found.payload), Some(&b"3"[..]));
         assert_eq!((window.first(), window.end()), (0, 2));
+        assert_eq!(window.remove_expired(2, at(60_000), &mut owed), 0, "there is none");
         window.release(2, |_| ());
         assert_eq!((window.bytes(), window.chunks.len()), (0, 0));
         assert!(window.age(2, at(0)), "there is none");

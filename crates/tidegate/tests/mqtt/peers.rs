@@ -352,8 +352,8 @@ async fn a_peer_that_does_not_say_which_uplink_it_is_is_refused() {
     let site = Site::new();
     let (credentials, to) = (certified(&site), site.link);
     let _core = ready(Program::start_in(site.core, LISTENER));
-    let silent = introduced(to, &credentials).await;
     let begin = Instant::now();
+    let silent = introduced(to, &credentials).await;
     let hasty = introduced(to, &credentials).await;
     let part = CriticalPart { number: 0, more: false, bytes: Bytes::new() };
     hasty.send(part).await.expect("the link is up");
