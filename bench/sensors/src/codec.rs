@@ -85,10 +85,11 @@ pub fn codec(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         let name = format!("{}, {} topics × {rounds}", case.workload, case.devices);
         rows(plan, report, &name, &messages, Some(case))?;
     }
-    for (workload, file, rounds) in [
-        (Workload::City, "SYS_sample_data_senml.csv", 100),
-        (Workload::Taxi, "TAXI_sample_data_senml.csv", 50),
-        (Workload::Fit, "FIT_sample_data_senml.csv", 1000),
+    // Once and no more: most of their topics have one row, and what is played again is told by any codec as what it had before.
+    for (workload, file) in [
+        (Workload::City, "SYS_sample_data_senml.csv"),
+        (Workload::Taxi, "TAXI_sample_data_senml.csv"),
+        (Workload::Fit, "FIT_sample_data_senml.csv"),
     ] {
         let path = plan
             .data
@@ -101,12 +102,9 @@ pub fn codec(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
             );
             continue;
         };
-        // Once, mostly first messages of their topics; and over and over, as a long run of such values is.
-        for rounds in [1, rounds] {
-            let messages = Messages::of_file(&path, rounds)?;
-            let name = format!("{workload}, sample rows as SenML × {rounds}");
-            rows(plan, report, &name, &messages, None)?;
-        }
+        let messages = Messages::of_file(&path)?;
+        let name = format!("{workload}, {} sample rows as SenML", messages.len());
+        rows(plan, report, &name, &messages, None)?;
     }
     Ok(())
 }

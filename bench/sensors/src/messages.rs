@@ -32,23 +32,20 @@ impl Messages {
         messages
     }
 
-    /// The rows of one of RIoTBench's files, `rounds` times over as they stand: `time,{"e":[…],"bt":…}`. The first text field of a row,
-    /// which names the device, is its topic as well.
+    /// The rows of one of RIoTBench's files as they stand: `time,{"e":[…],"bt":…}`. The first text field of a row, which names the
+    /// device, is its topic as well.
     ///
     /// # Errors
     /// The file cannot be read, or is another.
-    pub fn of_file(path: &Path, rounds: u32) -> anyhow::Result<Self> {
+    pub fn of_file(path: &Path) -> anyhow::Result<Self> {
         let text =
             fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         let mut messages = Self::default();
-        for _ in 0..rounds {
-            for line in text.lines() {
-                let (_, senml) = line.split_once(',').context("a row has a time and a message")?;
-                let device =
-                    senml.split_once("\"sv\":\"").and_then(|(_, rest)| rest.split_once('"'));
-                let device = device.context("a row names its device")?.0;
-                messages.push(format!("riotbench/{device}").as_bytes(), senml.as_bytes());
-            }
+        for line in text.lines() {
+            let (_, senml) = line.split_once(',').context("a row has a time and a message")?;
+            let device = senml.split_once("\"sv\":\"").and_then(|(_, rest)| rest.split_once('"'));
+            let device = device.context("a row names its device")?.0;
+            messages.push(format!("riotbench/{device}").as_bytes(), senml.as_bytes());
         }
         Ok(messages)
     }
