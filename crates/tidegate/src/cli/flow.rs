@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use tidegate_client::ApiError;
 use tidegate_flow::{
     EmittedPayload, Flow, Message, Output, Reason, Stats, Verdict,
@@ -59,6 +59,7 @@ pub struct CheckArgs {
 
 /// Arguments of `tidegate flow run`.
 #[derive(Args, Clone, Debug)]
+#[command(group(ArgGroup::new("topics").args(["topic", "topic_column"]).required(true)))]
 pub struct RunArgs {
     /// The flows
     #[command(flatten)]
@@ -67,10 +68,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub input: PathBuf,
     /// Topic of all messages
-    #[arg(long, value_name = "TOPIC", required_unless_present = "topic_column")]
+    #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
     /// Each line begins with its topic and a comma; a topic with a comma stands in double quotes
-    #[arg(long, conflicts_with = "topic")]
+    #[arg(long)]
     pub topic_column: bool,
     /// Lines are payloads in hexadecimal digits, for formats that are not text
     #[arg(long)]
