@@ -17,6 +17,7 @@ macro_rules! worker_files {
 const FILES: &[(&str, &str)] = worker_files!(
     "__init__.py",
     "__main__.py",
+    "face.py",
     "image.py",
     "moving.py",
     "person.py",
@@ -54,6 +55,18 @@ fn candidates(given: Option<&Path>, variable: impl Fn(&str) -> Option<PathBuf>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_of_the_worker_travels() {
+        let source =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../workers/detector/tidegate_detector");
+        let files = fs::read_dir(source).expect("the worker's source is here");
+        let names = files.map(|file| file.expect("a file").file_name().into_string());
+        let mut names: Vec<_> = names.map(|name| name.expect("a plain name")).collect();
+        names.retain(|name| name.ends_with(".py"));
+        names.sort();
+        assert_eq!(names, FILES.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    }
 
     #[test]
     fn a_python_that_was_named_is_the_only_one() {
