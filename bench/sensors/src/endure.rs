@@ -49,7 +49,8 @@ port = [
 const CORE: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 79, 1, 2);
 
 const DEVICES: u64 = 2000;
-/// Messages per second. At 40,000 two processors carry all of this for some minutes, and then fall behind until the disk's part is full.
+/// Messages per second. Two processors that carry all of this at 40,000 hold out for some nine minutes: then the edge ends the devices'
+/// connection.
 const RATE: f64 = 25_000.0;
 /// When the link is cut and when the upper node is killed, as parts of the whole.
 const CUTS: [f64; 3] = [0.1, 0.4, 0.7];
