@@ -590,8 +590,7 @@ impl Authorize for Rules {
     }
 
     fn receives_all(&self) -> bool {
-        self.acl.as_deref().is_none_or(Acl::receives_all)
-            && self.roles.as_deref().is_none_or(Roles::receives_all)
+        self.acl.is_none() && self.roles.is_none()
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use tidegate_message::{Shared, split_shared};
+use tidegate_message::{Identity, Shared, split_shared};
 use tidegate_wire::mqtt::QoS;
 
 use crate::{
@@ -253,11 +253,25 @@ impl Route {
 
     /// The member of a shared subscription whose turn it is: the next that is connected and not behind, or else the next
     /// that is connected and not full, or else the next that is not full, or else the next.
-    pub(crate) fn turn(&self, group: usize, is_full: impl Fn(SessionKey) -> bool) -> usize {
+    ///
+    /// Those whom `may` does not let have the message are passed over, as long as there are others.
+    pub(crate) fn turn(
+        &self,
+        group: usize,
+        is_full: impl Fn(SessionKey) -> bool,
+        may: impl Fn(&Identity) -> bool,
+    ) -> usize {
         let group = &self.groups[group];
         let start = group.turn.fetch_add(1, Ordering::Relaxed);
         let count = group.states.len();
-        let around = || (0..count).map(|step| start.wrapping_add(step) % count);
+        let is_allowed = |at: &usize| {
+            group.members[*at].is_allowed(|| {
+                let identity = group.states[*at].identity.read();
+                let identity = identity.expect("no panic while it is set");
+                identity.as_deref().is_none_or(&may)
+            })
+        };
+        let around = || (0..count).map(|step| start.wrapping_add(step) % count).filter(is_allowed);
         around()
             .find(|at| group.states[*at].is_ready())
             .or_else(|| {

@@ -4,13 +4,13 @@ use std::{
     collections::{HashMap, VecDeque},
     fmt,
     sync::{
-        Arc,
+        Arc, RwLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use tidegate_message::{Identity, Instant};
+use tidegate_message::{Action, Authorize, Identity, Instant, Target};
 use tidegate_wire::mqtt::{PacketId, QoS, Version};
 
 use crate::{
@@ -95,6 +95,8 @@ pub(crate) struct SessionState {
     pub(crate) connected: AtomicBool,
     /// Whether its queue is over half full; then a shared subscription looks for somebody else.
     pub(crate) behind: AtomicBool,
+    /// Whose it is, where a shared subscription is among its own: other shards pass over a member that may not have the message.
+    pub(crate) identity: RwLock<Option<Box<Identity>>>,
 }
 
 impl SessionState {
@@ -108,7 +110,10 @@ pub(crate) struct Session {
     /// Its number in the shard's journal; 0 if it is not written down.
     pub(crate) number: u64,
     pub(crate) client_id: Arc<str>,
+    /// Changed by [`Session::set_identity`] only.
     pub(crate) identity: Identity,
+    /// Generation of the rules that allowed all that waits in `queue`; none if some of it is to be asked for once more.
+    pub(crate) allowed_by: Option<u64>,
     pub(crate) config: Arc<SessionConfig>,
     pub(crate) version: Version,
     /// How long it outlives its connection; none for ever.
@@ -161,6 +166,8 @@ pub struct Dropped {
     pub expired: u64,
     /// Larger than the subscriber takes.
     pub too_large: u64,
+    /// The right to it was taken away while it waited.
+    pub not_allowed: u64,
 }
 
 impl Dropped {
@@ -170,7 +177,7 @@ impl Dropped {
     }
 
     /// Each reason with its count.
-    pub fn by_reason(&self) -> [(&'static str, u64); 7] {
+    pub fn by_reason(&self) -> [(&'static str, u64); 8] {
         let &Self {
             queue_full,
             spill_full,
@@ -179,6 +186,7 @@ impl Dropped {
             budget_full,
             expired,
             too_large,
+            not_allowed,
         } = self;
         [
             ("queue_full", queue_full),
@@ -188,6 +196,7 @@ impl Dropped {
             ("budget_full", budget_full),
             ("expired", expired),
             ("too_large", too_large),
+            ("not_allowed", not_allowed),
         ]
     }
 
@@ -199,6 +208,7 @@ impl Dropped {
         self.budget_full += other.budget_full;
         self.expired += other.expired;
         self.too_large += other.too_large;
+        self.not_allowed += other.not_allowed;
     }
 }
 
@@ -211,6 +221,45 @@ impl Session {
     /// Whether it is of that user, whatever groups he is in and whatever the client calls itself.
     pub(crate) fn is_of(&self, identity: &Identity) -> bool {
         (self.identity.kind, &self.identity.name) == (identity.kind, &identity.name)
+    }
+
+    /// Makes it `identity`'s; whether that is another than before, under which other messages may be allowed.
+    pub(crate) fn set_identity(&mut self, identity: Identity) -> bool {
+        if self.identity == identity {
+            return false;
+        }
+        self.identity = identity;
+        self.allowed_by = None;
+        if self.state.identity.read().expect("no panic while it is set").is_some() {
+            self.share_identity();
+        }
+        true
+    }
+
+    /// Shows other shards whose it is.
+    pub(crate) fn share_identity(&self) {
+        let identity = Some(Box::new(self.identity.clone()));
+        *self.state.identity.write().expect("no panic while it is set") = identity;
+    }
+
+    /// Notes that a message which rules of that generation allowed may be put into the queue.
+    #[inline]
+    pub(crate) fn note_allowed(&mut self, generation: u64) {
+        if self.allowed_by != Some(generation) {
+            self.allowed_by = self.queue.is_empty().then_some(generation);
+        }
+    }
+
+    /// Whether it may still be sent a message that waited since rules allowed it. They are asked where they, or its owner's
+    /// groups, have changed since.
+    #[inline]
+    pub(crate) fn may_still_have(&self, authorize: &dyn Authorize, topic: &str) -> bool {
+        self.allowed_by == Some(authorize.generation()) || self.may_have(authorize, topic)
+    }
+
+    /// Whether rules let it be sent messages of a topic.
+    pub(crate) fn may_have(&self, authorize: &dyn Authorize, topic: &str) -> bool {
+        authorize.receives_all() || may_receive(authorize, &self.identity, topic)
     }
 
     /// Whether more than half of what may wait does; told to the other shards. `own` is its name.
@@ -245,6 +294,11 @@ impl Session {
     pub(crate) fn is_received(&self, id: PacketId) -> bool {
         self.received.contains(&id)
     }
+}
+
+/// Whether rules let somebody be sent messages of a topic.
+pub(crate) fn may_receive(authorize: &dyn Authorize, who: &Identity, topic: &str) -> bool {
+    authorize.decide(who, Action::Receive, Target::Topic(topic)).allow
 }
 
 #[cfg(test)]

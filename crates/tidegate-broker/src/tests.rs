@@ -57,6 +57,7 @@ pub(crate) struct World {
     clients: Vec<Client>,
     /// Client identifiers by the names that tests use: placed on the shards in turn, so that a run can be repeated.
     names: BTreeMap<String, String>,
+    rules: Arc<dyn Authorize>,
     /// Whether clients that connect answer by themselves.
     answers: bool,
     /// By shard, its journal, if sessions are written down.
@@ -257,7 +258,7 @@ impl World {
         shards: usize,
         rules: Arc<dyn Authorize>,
     ) -> Self {
-        let shared = Shared::new(config, shards, rules, START);
+        let shared = Shared::new(config, shards, rules.clone(), START);
         let disk = Arc::new(SimulatedSpill::new(1 << 30));
         let broker = |shard| {
             let mut broker = Broker::new(shared.clone(), shard, 7, START);
@@ -268,6 +269,7 @@ impl World {
             shards: (0..shards).map(broker).collect(),
             shared,
             now: START,
+            rules,
             clients: Vec::new(),
             names: BTreeMap::new(),
             answers: true,

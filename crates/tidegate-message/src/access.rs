@@ -123,7 +123,8 @@ pub trait Authorize: Send + Sync + fmt::Debug {
     /// Changes whenever an earlier decision may no longer hold.
     fn generation(&self) -> u64;
 
-    /// Whether every [`Action::Receive`] is allowed whose subscription was; then nobody need ask for each message.
+    /// Whether every [`Action::Receive`] is allowed, whoever asks and whatever was subscribed to under former rules; then the
+    /// question need not be asked for each message.
     fn receives_all(&self) -> bool;
 }
 

@@ -77,8 +77,7 @@ impl Broker {
             AuthAnswer::Accept { mut identity, data } => {
                 connection.authentication = Authentication::Done;
                 identity.client = session.identity.client.clone();
-                if session.identity != identity {
-                    session.identity = identity;
+                if session.set_identity(identity) {
                     // Routes remember what it was allowed before.
                     self.shared.count_change();
                 }

@@ -246,8 +246,7 @@ impl Broker {
         let own = SessionKey::new(self.shard as u8, session);
         let session = self.sessions.get_mut(session).expect("found or made");
         session.version = version;
-        if session.identity != identity {
-            session.identity = identity;
+        if session.set_identity(identity) {
             // Routes remember what the former user was allowed to have.
             self.shared.count_change();
         }
@@ -394,6 +393,7 @@ impl Broker {
             number: 0,
             client_id: client_id.clone(),
             identity,
+            allowed_by: None,
             config,
             version,
             expiry: Some(Duration::ZERO),

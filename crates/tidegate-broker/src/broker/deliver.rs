@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_message::{Action, Instant, Target as Asked};
+use tidegate_message::Instant;
 use tidegate_wire::mqtt::{PublishHead, QoS, ReasonCode, Version};
 
 use super::{Broker, Peer, RouteHandle, keep::done, mark_dirty, spill::fallback};
@@ -17,7 +17,7 @@ use crate::{
     retained::Kept,
     routes::{Route, Target},
     schedule::{Class, Policy},
-    session::{Dropped, Session},
+    session::{Dropped, Session, may_receive},
     shared::Retention,
     slab::Key,
 };
@@ -129,7 +129,14 @@ impl Broker {
             self.note_shared();
         }
         for group in 0..route.group_count() {
-            let at = route.turn(group, |session| self.shared.is_full(session));
+            let authorize = self.shared.authorize();
+            let at = route.turn(
+                group,
+                |session| self.shared.is_full(session),
+                |identity| {
+                    authorize.receives_all() || may_receive(authorize, identity, message.topic)
+                },
+            );
             let member = route.member(group, at);
             let shard = member.session.shard();
             if shard == self.shard {
@@ -451,15 +458,21 @@ impl Broker {
             target.qos
         };
         let authorize = self.shared.authorize();
+        // Looked at before the rules are, so that what is decided by them is never older.
+        let generation = authorize.generation();
         if !authorize.receives_all() {
-            let decide = || {
-                let asked = Asked::Topic(message.topic);
-                authorize.decide(&session.identity, Action::Receive, asked).allow
+            let decide = || may_receive(authorize, &session.identity, message.topic);
+            // A route that came from another shard may remember what former rules decided.
+            let is_allowed = if route.generation == self.shared.generation() {
+                target.is_allowed(decide)
+            } else {
+                decide()
             };
-            if !target.is_allowed(decide) {
+            if !is_allowed {
                 return;
             }
         }
+        session.note_allowed(generation);
         let qos = message.qos.min(most);
         let retain = message.retain && target.retain_as_published;
         let config = self.shared.config();

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_message::{Action, Instant, Target};
+use tidegate_message::Instant;
 use tidegate_wire::mqtt::{PacketId, QoS};
 
 use super::{Broker, keep::Keeper};
@@ -23,7 +23,7 @@ use crate::{
     },
     message::{Body, Incoming, Message},
     queue::{Held, Ids, Queued},
-    session::{FILTERS_OWN_BYTES, SubscriptionOptions, filter_bytes},
+    session::{FILTERS_OWN_BYTES, SubscriptionOptions, filter_bytes, may_receive},
     slab::Key,
     spill::Spilled,
     timers::Timer,
@@ -176,14 +176,11 @@ impl Broker {
             })
             .collect();
         let authorize = self.shared.authorize();
-        let may_receive = |message: &StoredMessage| {
-            authorize.receives_all() || {
-                let topic = Target::Topic(&message.topic);
-                authorize.decide(&identity, Action::Receive, topic).allow
-            }
+        let is_allowed = |queued: &RecoveredQueued| {
+            authorize.receives_all() || may_receive(authorize, &identity, &queued.message.topic)
         };
-        let queue: Vec<RecoveredQueued> =
-            queue.into_iter().filter(|queued| may_receive(&queued.message)).collect();
+        let (queue, gone): (Vec<_>, Vec<_>) = queue.into_iter().partition(is_allowed);
+        self.statistics.dropped.not_allowed += gone.len() as u64;
         let used: HashSet<PacketId> = inflight.iter().map(|(id, _)| *id).collect();
         let number_of = |queued: &RecoveredQueued| restoring.number(self.shard, queued);
         let (mut sent, waits) = split_sent(queue, &inflight, number_of);
@@ -271,6 +268,9 @@ impl Broker {
                 session.filter_bytes += filter_bytes(filter);
                 let filter: Arc<str> = Arc::from(&**filter);
                 session.subscriptions.insert(filter.clone(), options);
+                if crate::routes::shared(&filter).is_some() {
+                    session.share_identity();
+                }
                 routes.insert(&filter, own, options, &session.state);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::{io::IoSlice, time::Duration};
 
-use tidegate_message::{Action, Instant, Target};
+use tidegate_message::Instant;
 use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode, encode_ack};
 
 use super::{
@@ -261,6 +261,10 @@ impl Broker {
             session.dropped.expired += 1;
             self.statistics.dropped.expired += 1;
             done(&mut self.keeper, session, queued.number);
+        } else if !session.may_still_have(self.shared.authorize(), queued.message.topic()) {
+            session.dropped.not_allowed += 1;
+            self.statistics.dropped.not_allowed += 1;
+            done(&mut self.keeper, session, queued.number);
         } else {
             let incoming = queued.begun().as_incoming();
             let outgoing = Outgoing {
@@ -361,14 +365,25 @@ impl Broker {
                     dup: is_repeated || queued.is_repeated,
                     ids: queued.ids.as_slice(),
                 };
-                if !outgoing.fits(connection, now) {
-                    // This connection takes less than the one before (MQTT-3.1.2-25).
+                // What an earlier connection began may have been allowed by rules of its time.
+                let authorize = self.shared.authorize();
+                let topic = queued.message.topic();
+                let is_allowed = match is_repeated {
+                    true => session.may_have(authorize, topic),
+                    false => session.may_still_have(authorize, topic),
+                };
+                // This connection may take less than the one before (MQTT-3.1.2-25).
+                let fits = outgoing.fits(connection, now);
+                if !is_allowed || !fits {
                     let awaits = entry.awaits;
                     let kept = session.inflight.end(id, awaits).flatten();
                     let number = kept.map_or(0, |queued| queued.number);
                     done(&mut self.keeper, session, number);
-                    session.dropped.too_large += 1;
-                    self.statistics.dropped.too_large += 1;
+                    let count = u64::from(is_allowed);
+                    for dropped in [&mut session.dropped, &mut self.statistics.dropped] {
+                        dropped.too_large += count;
+                        dropped.not_allowed += 1 - count;
+                    }
                     connection.resend.pop_front();
                     return Step::More;
                 }
@@ -421,6 +436,13 @@ impl Broker {
                     session.retained.push_front(scan);
                     return;
                 }
+                // By the rules of now: those of when it was found may be gone.
+                let authorize = self.shared.authorize();
+                let generation = authorize.generation();
+                if !session.may_have(authorize, &message.topic) {
+                    continue;
+                }
+                session.note_allowed(generation);
                 let topics = topics.get_or_insert_with(|| self.shared.topics());
                 let exception = TopicConfig::of(topics, &message.topic);
                 let large_bytes = exception.and_then(|exception| exception.large_bytes);
@@ -432,7 +454,7 @@ impl Broker {
                     std::slice::from_ref(&scan.options.id)
                 });
                 let overflow = exception.and_then(|exception| exception.overflow);
-                let overflow = overflow.unwrap_or_else(|| config.overflow_of(qos));
+                let overflow = overflow.unwrap_or_else(|| session.config.overflow_of(qos));
                 let mut queued =
                     Queued::new(Held::Memory(message), qos, true, ids, scan.since, overflow);
                 if session.number > 0
@@ -469,13 +491,6 @@ impl Broker {
             scan.is_done = scan.cursor.is_none();
             for message in expired {
                 self.shared.forget_retained(&message);
-            }
-            let authorize = self.shared.authorize();
-            if !authorize.receives_all() {
-                scan.found.retain(|message| {
-                    let asked = Target::Topic(&message.topic);
-                    authorize.decide(&session.identity, Action::Receive, asked).allow
-                });
             }
             session.retained.push_front(scan);
         }

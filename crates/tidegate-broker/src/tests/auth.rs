@@ -1,6 +1,9 @@
 //! Rules, and authentication on an open connection (section 4.12).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU64, Ordering},
+};
 
 use tidegate_message::{Action, Decision, Target};
 
@@ -35,6 +38,241 @@ impl Authorize for Rules {
 
     fn receives_all(&self) -> bool {
         false
+    }
+}
+
+/// Everybody may do everything, until a test takes away what is below a level, from all but "root" or from those who are not
+/// in its group.
+#[derive(Debug, Default)]
+struct Taken {
+    levels: Mutex<Vec<&'static str>>,
+    generation: AtomicU64,
+}
+
+impl Taken {
+    fn take_away(&self, level: &'static str) {
+        self.levels.lock().unwrap().push(level);
+        self.generation.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Authorize for Taken {
+    fn decide(&self, identity: &Identity, action: Action, target: Target<'_>) -> Decision {
+        let (Action::Receive, Target::Topic(topic)) = (action, target) else {
+            return Decision::allow("no rule");
+        };
+        let level = topic.split('/').next().unwrap();
+        let is_taken = self.levels.lock().unwrap().contains(&level) && &*identity.name != "root";
+        let is_of_others = level == "members" && !identity.groups.iter().any(|g| &**g == level);
+        match is_taken || is_of_others {
+            true => Decision::deny("a rule"),
+            false => Decision::allow("no rule"),
+        }
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    fn receives_all(&self) -> bool {
+        false
+    }
+}
+
+/// On nodes of one shard and of three, with sessions in memory and written down.
+fn with_taken(test: impl Fn(&mut World, &Taken)) {
+    with_taken_of(settings(), test);
+}
+
+fn with_taken_of(config: BrokerConfig, test: impl Fn(&mut World, &Taken)) {
+    for (shards, kept) in [(1, None), (3, None), (1, Some(false)), (3, Some(true))] {
+        let rules = Arc::new(Taken::default());
+        let mut world = World::with_rules(config.clone(), shards, rules.clone());
+        if let Some(is_gated) = kept {
+            world = world.written_down(is_gated);
+        }
+        test(&mut world, &rules);
+        if kept.is_some() {
+            journal::check(&world);
+        }
+        world.end();
+    }
+}
+
+fn not_allowed(world: &World) -> u64 {
+    world.shards.iter().map(|shard| shard.statistics().dropped.not_allowed).sum()
+}
+
+#[test]
+fn what_waits_is_not_sent_once_the_right_to_it_is_gone() {
+    // Also where most of it waits on disk.
+    let overflow = crate::Overflow::Spill;
+    let session = SessionConfig { queue_bytes_max: 20_000, overflow, ..SessionConfig::default() };
+    let small = BrokerConfig { session, ..settings() };
+    for (config, count) in [(settings(), 6), (small, 40)] {
+        with_taken_of(config, |world, rules| {
+            let p = world.join(v5("p"));
+            let s = world.join(kept("s"));
+            world.subscribe(s, "#", ExactlyOnce);
+            world.cut(s);
+            for number in 0..count {
+                let qos = if number % 4 < 2 { AtLeastOnce } else { ExactlyOnce };
+                let topic = ["gone/a", "left/a"][number % 2];
+                world.publish(p, message(topic, qos, &format!("{number:<3000}")));
+            }
+            rules.take_away("gone");
+            // What comes now is not let in, and what waits is not sent.
+            world.publish(p, message("gone/a", AtLeastOnce, "new"));
+            let s = world.join(kept("s"));
+            let left: Vec<String> =
+                (0..count).filter(|n| n % 2 == 1).map(|n| n.to_string()).collect();
+            let got = world.texts(s);
+            assert_eq!(got.iter().map(|text| text.trim_end()).collect::<Vec<_>>(), left);
+            assert_eq!(not_allowed(world), count as u64 / 2);
+            // The right to `left` is as good as before.
+            world.publish(p, message("left/a", AtLeastOnce, "x"));
+            assert_eq!(world.texts(s), ["x"]);
+        });
+    }
+}
+
+#[test]
+fn what_was_sent_is_not_sent_again_once_the_right_to_it_is_gone() {
+    with_taken(|world, rules| {
+        let p = world.join(v5("p"));
+        let s = world.mute(kept("s"));
+        world.subscribe(s, "#", ExactlyOnce);
+        for (topic, qos) in [
+            ("gone/a", AtLeastOnce),
+            ("left/a", AtLeastOnce),
+            ("gone/b", ExactlyOnce),
+            ("left/b", ExactlyOnce),
+        ] {
+            world.publish(p, message(topic, qos, topic));
+        }
+        assert_eq!(world.texts(s).len(), 4);
+        world.cut(s);
+        rules.take_away("gone");
+        let s = world.join(kept("s"));
+        assert_eq!(world.texts(s), ["left/a", "left/b"]);
+        assert_eq!(not_allowed(world), 2);
+    });
+}
+
+#[test]
+fn what_waits_is_not_sent_to_somebody_who_left_the_group() {
+    with_taken(|world, _| {
+        let p = world.join(v5("p"));
+        let s = world.join(by_method("s"));
+        world.send(s, begins(""));
+        world.authenticated(s, accept("user", &["members"]));
+        world.take(s);
+        world.subscribe(s, "#", AtLeastOnce);
+        world.publish(p, message("members/a", AtLeastOnce, "before"));
+        assert_eq!(world.texts(s), ["before"]);
+        world.room(s, 0);
+        // More than the output takes.
+        let payload = "x".repeat(10_000);
+        for _ in 0..20 {
+            world.publish(p, message("members/a", AtLeastOnce, &payload));
+        }
+        world.send(s, begins(""));
+        world.authenticated(s, accept("user", &[]));
+        world.room(s, usize::MAX);
+        let count = world.texts(s).len() as u64;
+        assert!(count < 10 && not_allowed(world) == 20 - count, "{count}");
+        world.publish(p, message("members/a", AtLeastOnce, "after"));
+        assert!(world.texts(s).is_empty());
+    });
+}
+
+#[test]
+fn retained_messages_that_are_owed_are_not_sent_once_the_right_to_them_is_gone() {
+    with_taken(|world, rules| {
+        let p = world.join(v5("p"));
+        let payload = "x".repeat(1_000);
+        for number in 0..300 {
+            world.publish(p, retained(&format!("gone/{number}"), AtMostOnce, &payload));
+        }
+        let s = world.join(v5("s"));
+        world.room(s, 0);
+        world.send(
+            s,
+            Packet::Subscribe(Subscribe {
+                packet_id: id(1),
+                subscription_id: None,
+                user_properties: Vec::new(),
+                filters: vec![filter("#", AtMostOnce)],
+            }),
+        );
+        rules.take_away("gone");
+        world.room(s, usize::MAX);
+        let count = world.texts(s).len();
+        assert!(count < 100, "{count}");
+    });
+}
+
+#[test]
+fn a_shared_subscription_passes_over_a_member_that_lost_its_right() {
+    with_taken(|world, rules| {
+        let p = world.join(v5("p"));
+        let root = |name: &str| Connect { username: Some("root".into()), ..kept(name) };
+        let members = [world.join(kept("s")), world.join(kept("t")), world.join(root("r"))];
+        for at in members {
+            world.subscribe(at, "$share/g/gone/#", AtLeastOnce);
+        }
+        for _ in 0..6 {
+            world.publish(p, message("gone/a", AtLeastOnce, "x"));
+        }
+        assert_eq!(members.map(|at| world.texts(at).len()), [2, 2, 2]);
+        rules.take_away("gone");
+        for _ in 0..6 {
+            world.publish(p, message("gone/a", AtLeastOnce, "x"));
+        }
+        assert_eq!(members.map(|at| world.texts(at).len()), [0, 0, 6]);
+        // Away or not: it waits for who may have it.
+        world.cut(members[2]);
+        world.publish(p, message("gone/a", AtLeastOnce, "x"));
+        assert_eq!([0, 1].map(|n| world.texts(members[n]).len()), [0, 0]);
+        let r = world.join(root("r"));
+        assert_eq!(world.texts(r), ["x"]);
+    });
+}
+
+#[test]
+fn rights_that_are_gone_stay_gone_over_a_restart() {
+    for (shards, is_gated) in [(1, false), (3, true)] {
+        let rules = Arc::new(Taken::default());
+        let world = World::with_rules(settings(), shards, rules.clone());
+        let mut world = world.written_down(is_gated);
+        let p = world.join(v5("p"));
+        let s = world.mute(kept("s"));
+        world.subscribe(s, "#", ExactlyOnce);
+        let r = Connect { username: Some("root".into()), ..kept("r") };
+        let at = world.join(r.clone());
+        for member in [s, at] {
+            world.subscribe(member, "$share/g/gone/#", AtLeastOnce);
+        }
+        let topics = ["gone/a", "left/a", "gone/b", "left/b"];
+        world.publish(p, message("gone/begun", ExactlyOnce, "gone/begun"));
+        world.cut(s);
+        for topic in topics {
+            world.publish(p, message(topic, AtLeastOnce, topic));
+        }
+        world.cut(at);
+        rules.take_away("gone");
+        world.restart(shards);
+        let p = world.join(v5("p"));
+        let s = world.join(kept("s"));
+        assert_eq!(world.texts(s), ["left/a", "left/b"]);
+        let at = world.join(r);
+        world.take(at);
+        for topic in topics {
+            world.publish(p, message(topic, AtLeastOnce, topic));
+        }
+        assert_eq!(world.texts(s), ["left/a", "left/b"]);
+        assert_eq!(world.texts(at), ["gone/a", "gone/b"]);
+        world.end();
     }
 }
 

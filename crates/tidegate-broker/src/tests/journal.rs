@@ -227,12 +227,18 @@ pub(crate) fn check(world: &World) {
 impl World {
     /// A world whose sessions are written down.
     pub(crate) fn keeping(config: BrokerConfig, shards: usize, is_gated: bool) -> Self {
-        let mut world = Self::new(config, shards);
+        Self::new(config, shards).written_down(is_gated)
+    }
+
+    /// The same world, whose sessions are written down from now on.
+    pub(crate) fn written_down(mut self, is_gated: bool) -> Self {
+        let world = &mut self;
+        let shards = world.shards.len();
         world.tapes = (0..shards).map(|_| Tape::new(is_gated)).collect();
         for (shard, tape) in world.shards.iter_mut().zip(&world.tapes) {
             shard.keep(Box::new(tape.clone()));
         }
-        world
+        self
     }
 
     /// The process ends, and another begins with what the journals have and as many shards as that.
@@ -240,7 +246,7 @@ impl World {
         let recovered = recovered(self);
         let is_gated = self.tapes[0].state().is_gated;
         let config = self.shared.config().clone();
-        self.shared = Shared::new(config, shards, Arc::new(AllowAll), self.now);
+        self.shared = Shared::new(config, shards, self.rules.clone(), self.now);
         // What waited on disk went with the process.
         self.disk = Arc::new(SimulatedSpill::new(1 << 30));
         let broker = |shard| {

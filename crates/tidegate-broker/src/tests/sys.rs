@@ -61,7 +61,7 @@ fn what_is_told_is_what_the_book_lists() {
             let is_told = told.keys().any(|topic| topic_matches(filter, topic));
             assert!(is_told, "{filter} is told");
         }
-        assert_eq!(told.len(), 68 + 1, "all there are, and the one that holds something");
+        assert_eq!(told.len(), 69 + 1, "all there are, and the one that holds something");
     });
 }
 
@@ -146,7 +146,7 @@ fn a_slow_subscriber_is_named_with_what_it_holds_and_lost_as_long_as_it_does() {
         let held = 3 * (MESSAGE_OVERHEAD_BYTES + 2);
         let dropped = concat!(
             r#"{"queue_full":1,"spill_full":0,"spill_lost":0,"conflated":0,"#,
-            r#""budget_full":0,"expired":0,"too_large":0}"#
+            r#""budget_full":0,"expired":0,"too_large":0,"not_allowed":0}"#
         );
         let json = format!(
             r#"{{"client":"{name}","queued":3,"bytes":{held},"bytes_on_disk":0,"inflight":0,"dropped":{dropped}}}"#

@@ -478,6 +478,7 @@ impl Site {
             sum.dropped.budget_full += one.dropped.budget_full;
             sum.dropped.expired += one.dropped.expired;
             sum.dropped.too_large += one.dropped.too_large;
+            sum.dropped.not_allowed += one.dropped.not_allowed;
         }
         sum
     }

@@ -9,7 +9,7 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use tidegate_load::client::{Client, ClientError, Options, Outgoing};
-use tidegate_wire::mqtt::{QoS, ReasonCode};
+use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter};
 
 use crate::program::{LONGEST, Program, options_of};
 
@@ -231,5 +231,139 @@ fn the_program_explains_its_rules_and_exits_by_them() {
             .expect("the program");
         assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{output:?}");
         assert_eq!(output.status.code(), Some(status), "{output:?}");
+    }
+}
+
+fn is_there(client: &mut Client, topic: &str) -> bool {
+    match client.receive(Duration::from_millis(250)) {
+        Ok(Some(message)) => {
+            assert_eq!(message.topic, topic);
+            true
+        }
+        Ok(None) => false,
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+/// Whether `reader`, who subscribed to the topic, is sent what `root` publishes to it.
+fn receives(root: &mut Client, reader: &mut Client, topic: &str) -> bool {
+    assert!(publishes(root, topic));
+    is_there(reader, topic)
+}
+
+#[test]
+fn a_right_that_is_taken_away_ends_the_subscriptions_that_it_allowed() {
+    let root = "[role.root]\npublish = true\nsubscribe = true\n[user.root]\nroles = [\"root\"]\n";
+    let role = "[role.viewer]\nsubscribe = [\"t/#\"]\n[user.ada]\nroles = [\"viewer\"]\n";
+    let acl_root = "user root\ntopic readwrite #\n";
+    // What is left is wide or gone: it says nothing of ada.
+    for (what, before, after, acl_before, acl_after) in [
+        ("the role", format!("{root}{role}"), root.to_owned(), "", ""),
+        (
+            "the member",
+            format!("{root}{role}"),
+            format!("{root}[role.viewer]\nsubscribe = [\"t/#\"]\n"),
+            "",
+            "",
+        ),
+        (
+            "its reach",
+            format!("{root}{role}"),
+            format!("{root}{}", role.replace("t/#", "u/#")),
+            "",
+            "",
+        ),
+        (
+            "by a deny",
+            format!("{root}{role}"),
+            format!("{root}{role}[role.viewer.deny]\nsubscribe = [\"t/#\"]\n"),
+            "",
+            "",
+        ),
+        (
+            "an ACL rule",
+            String::new(),
+            String::new(),
+            "user root\ntopic readwrite #\nuser ada\ntopic read t/#\n",
+            acl_root,
+        ),
+        (
+            "an ACL pattern",
+            String::new(),
+            String::new(),
+            "user root\ntopic readwrite #\npattern read t/%u/#\n",
+            acl_root,
+        ),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        tidegate::pki::init(&path("data/pki"), &Default::default()).expect("certificates");
+        let users = ["root", "ada"].map(|user| {
+            let hash = tidegate::auth::password::hash(b"word").expect("a hash");
+            format!("{user}:{hash}\n")
+        });
+        fs::write(path("users"), users.concat()).expect("a file");
+        let (name, file, changed) = match acl_before {
+            "" => ("[auth]\nroles_file", before.clone(), after.clone()),
+            _ => ("[mqtt]\nacl_file", acl_before.to_owned(), acl_after.to_owned()),
+        };
+        let rules = path("rules");
+        fs::write(&rules, &file).expect("a file");
+        let table = if acl_before.is_empty() { "[mqtt]\n" } else { "" };
+        let text = format!(
+            "{name} = {rules:?}\n{table}shards = 3\npassword_file = {:?}\ndurability = \"page\"\n\
+             [mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\nallow_anonymous = false\n",
+            path("users")
+        );
+        let mut program = Program::start_in(folder, &text);
+        let reload = |program: &Program, rules_text: &str| {
+            fs::write(&rules, rules_text).expect("a file");
+            program.reload(&text);
+            let is_of = if acl_before.is_empty() { "roles" } else { "rules" };
+            program.line_with(&format!(" {is_of}_changed=true"));
+        };
+        let come = |program: &Program, user: &str, client_id: &str, is_kept: bool| {
+            let options = Options {
+                username: Some(user.to_owned()),
+                password: Some(b"word".to_vec()),
+                client_id: client_id.to_owned(),
+                clean_start: !is_kept,
+                session_expiry: is_kept.then_some(3600),
+                ..options_of(program.address("main"))
+            };
+            Client::connect(options).expect("the password is right")
+        };
+        let topic = "t/ada/x";
+        let mut root = come(&program, "root", "root", false);
+        let mut ada = come(&program, "ada", "ada", false);
+        let mut away = come(&program, "ada", "away", true);
+        for client in [&mut ada, &mut away] {
+            let filter = SubscribeFilter {
+                filter: "t/ada/#".to_owned(),
+                maximum_qos: QoS::AtLeastOnce,
+                no_local: false,
+                retain_as_published: false,
+                retain_handling: RetainHandling::Send,
+            };
+            let granted = client.subscribe(std::slice::from_ref(&filter)).expect("it is allowed");
+            assert!(!granted[0].is_failure());
+        }
+        assert!(receives(&mut root, &mut ada, topic), "{what}");
+        drop(away);
+        assert!(receives(&mut root, &mut ada, topic), "{what}: and waits for `away`");
+
+        reload(&program, &changed);
+        assert!(!receives(&mut root, &mut ada, topic), "{what}");
+        let mut away = come(&program, "ada", "away", true);
+        assert!(!is_there(&mut away, topic), "{what}: it waited");
+        assert!(!receives(&mut root, &mut away, topic), "{what}: over a reconnect");
+        program = Program::start_in(program.kill(), &text);
+        let mut root = come(&program, "root", "root", false);
+        let mut away = come(&program, "ada", "away", true);
+        assert!(!receives(&mut root, &mut away, topic), "{what}: over a restart");
+        // It was no more than the right: given back, the subscription is as good as before.
+        reload(&program, &file);
+        assert!(receives(&mut root, &mut away, topic), "{what}: given back");
+        program.stop();
     }
 }
