@@ -253,9 +253,9 @@ impl Doors {
                 }
                 passwords.admit(user, proof)
             }),
-            (_, username) => match proof.certificate.as_deref() {
-                Some(name) if !name.is_empty() => {
-                    let identity = Identity::new(IdentityKind::Certificate, name, &proof.client);
+            (_, username) => match &proof.certificate {
+                Some((kind, name)) if !name.is_empty() => {
+                    let identity = Identity::new(*kind, name, &proof.client);
                     Ok(Admitted::by_certificate(Identity { address: proof.address, ..identity }))
                 }
                 _ if rules.allow_anonymous => Ok(Admitted {

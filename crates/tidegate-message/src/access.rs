@@ -148,8 +148,8 @@ pub struct Proof {
     pub password: Option<Secret>,
     /// Token of an identity provider (a JWT).
     pub token: Option<Secret>,
-    /// Common name of a certificate that the door has verified.
-    pub certificate: Option<String>,
+    /// Whom a certificate names that the door has verified, and of which kind of identity that name is.
+    pub certificate: Option<(IdentityKind, String)>,
     /// Name of the program, such as an MQTT client identifier.
     pub client: String,
     /// Where it comes from.

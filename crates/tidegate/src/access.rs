@@ -39,10 +39,7 @@ pub struct Identity {
 impl Identity {
     /// Of a peer whose certificate was verified.
     pub fn of_peer(peer: &PeerIdentity, address: Option<IpAddr>) -> Self {
-        let kind = match peer.kind {
-            Kind::Node | Kind::Camera => IdentityKind::Node,
-            Kind::Application => IdentityKind::Certificate,
-        };
+        let kind = kind_of(peer.kind);
         let identity = tidegate_message::Identity {
             address,
             ..tidegate_message::Identity::new(kind, &peer.name, "")
@@ -77,6 +74,14 @@ impl Identity {
     pub fn is(&self, other: &Self) -> bool {
         let (one, other) = (self.who(), other.who());
         (one.kind, &one.name) == (other.kind, &other.name)
+    }
+}
+
+/// How rules name the owner of a certificate of the site.
+pub fn kind_of(kind: Kind) -> IdentityKind {
+    match kind {
+        Kind::Node | Kind::Camera => IdentityKind::Node,
+        Kind::Application => IdentityKind::Certificate,
     }
 }
 

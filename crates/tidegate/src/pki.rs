@@ -374,6 +374,11 @@ fn verify_signature(
     verify(certificate, authority, path, UnixTime::since_unix_epoch(Duration::from_secs(then)))
 }
 
+/// Whether that authority has made the certificate, which was valid when it was shown.
+pub fn is_made_by(certificate: &CertificateDer<'_>, authority: &CertificateDer<'_>) -> bool {
+    verify_signature(certificate, authority, Path::new("")).is_ok()
+}
+
 /// Why certificates could not be made, read or accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {

@@ -88,7 +88,7 @@ fn proof(user: Option<&str>, password: Option<&str>, certificate: Option<&str>) 
     Proof {
         username: user.map(Into::into),
         password: password.map(Into::into),
-        certificate: certificate.map(Into::into),
+        certificate: certificate.map(|name| (IdentityKind::Certificate, name.into())),
         client: "c".into(),
         address: Some([192, 0, 2, 1].into()),
         ..Proof::default()

@@ -1,14 +1,39 @@
 //! Names in clients' certificates.
+//!
+//! Always true: a certificate of this site names the same identity here as at the API and at links, by its URI; a URI in a
+//! certificate of another authority names nobody, since only the site's says who is a node of it.
 
 use rustls_pki_types::CertificateDer;
+use tidegate_message::IdentityKind;
 
-use crate::pki::der::{OBJECT_IDENTIFIER, SEQUENCE, SET, element};
+use crate::{
+    access,
+    pki::{
+        self, PeerIdentity,
+        der::{OBJECT_IDENTIFIER, SEQUENCE, SET, element},
+    },
+};
+
+/// Whom a certificate names that was verified: by its URI if one of the authorities `site` made it, else a certificate's
+/// owner by its common name; none if it has no name that can be read.
+pub fn named(
+    certificate: &CertificateDer<'_>,
+    site: &[CertificateDer<'_>],
+) -> Option<(IdentityKind, String)> {
+    // Few have a URI of ours, so that a signature is not checked for each who comes.
+    if let Ok(peer) = PeerIdentity::of_chain(std::slice::from_ref(certificate))
+        && site.iter().any(|authority| pki::is_made_by(certificate, authority))
+    {
+        return Some((access::kind_of(peer.kind), peer.name));
+    }
+    Some((IdentityKind::Certificate, common_name(certificate)?))
+}
 
 /// The first common name of a certificate's subject; none if it has none that can be read.
 ///
 /// Letters of two and four bytes (BMPString, UniversalString) are not read: their bytes, taken for UTF-8, may be another's
 /// name. Nor is a name with control characters, which no user has either.
-pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
+fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
     name_of(certificate.subject())
 }

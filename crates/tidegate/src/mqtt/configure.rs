@@ -11,7 +11,7 @@ use rustls::{
     server::{NoClientAuth, WebPkiClientVerifier, danger::ClientCertVerifier},
     version::{TLS12, TLS13},
 };
-use rustls_pki_types::{PrivateKeyDer, pem::PemObject as _};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use sha2::{Digest as _, Sha256};
 use tidegate_broker::{
     BrokerConfig, SessionConfig, TopicConfig,
@@ -109,7 +109,7 @@ pub(super) fn settings(config: &Config, access: Access) -> Result<ServerSettings
             // Who makes users wants them to be asked for.
             listener.listen.ip().is_loopback() && section.password_file.is_none()
         });
-        let revocations = revocations(name, listener, &access)?;
+        let (site, revocations) = revocations(name, listener, &access)?;
         let tls = match listener.protocol.is_secure() {
             true => Some(tls(config, name, listener, &revocations)?),
             false => None,
@@ -120,6 +120,7 @@ pub(super) fn settings(config: &Config, access: Access) -> Result<ServerSettings
             protocol: listener.protocol,
             tls,
             revocations,
+            site: site.into(),
             connections_max: listener.connections_max as usize,
             connect_timeout: listener.connect_timeout,
             anonymous,
@@ -498,25 +499,30 @@ fn bridge_tls(
     Ok(RemoteTls::new(config, &digest.finalize()))
 }
 
-/// Which certificates of a listener's clients no longer count: those on the site's list, if the site's authority is one of
-/// theirs, and those in the listener's own file.
+/// The site's authorities among those of a listener's clients, and which of the clients' certificates no longer count: those
+/// on the site's list, if there are such authorities, and those in the listener's own file.
 fn revocations(
     name: &str,
     listener: &MqttListenerSection,
     access: &Access,
-) -> Result<Vec<Arc<Revocations>>, ApiError> {
+) -> Result<(Vec<CertificateDer<'static>>, Vec<Arc<Revocations>>), ApiError> {
     let key_of = |key: &str| format!("mqtt.listener.{name}.{key}");
     let Some(path) = &listener.client_ca else {
         if listener.client_crl.is_some() {
             let text = format!("{} needs client_ca: who signed it?", key_of("client_crl"));
             return Err(ApiError::new(Code::CONFIG_INVALID, text));
         }
-        return Ok(Vec::new());
+        return Ok((Vec::new(), Vec::new()));
     };
     let authorities = certificates(&key_of("client_ca"), path)?;
     let mut revocations = Vec::new();
-    if authorities.iter().any(|authority| access.revocations.is_of(authority)) {
+    let of_site = |authority: &&CertificateDer<'_>| access.revocations.is_of(authority);
+    let mut site: Vec<_> = authorities.iter().filter(of_site).cloned().collect();
+    if !site.is_empty() {
         revocations.push(access.revocations.clone());
+    } else if access.revocations.has_no_authority() {
+        // A node without certificates of its own is of the site of its clients.
+        site.clone_from(&authorities);
     }
     if let Some(path) = &listener.client_crl {
         let failed = |error: &dyn std::error::Error| unreadable(&key_of("client_crl"), path, error);
@@ -526,7 +532,7 @@ fn revocations(
         own.tell_to(access.audit.clone());
         revocations.push(Arc::new(own));
     }
-    Ok(revocations)
+    Ok((site, revocations))
 }
 
 /// TLS 1.2 and 1.3, since devices live long.

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use rustls_pki_types::CertificateDer;
 use tidegate_broker::{
     Admission, BrokerConfig, SessionConfig,
     schedule::{PolicyConfig, Threshold},
@@ -59,6 +60,8 @@ pub struct ListenerSettings {
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// Which certificates of clients no longer count, by which `tls` goes as well.
     pub revocations: Vec<Arc<Revocations>>,
+    /// The site's authority, if clients may come with its certificates: these say by a URI who they are.
+    pub site: Arc<[CertificateDer<'static>]>,
     /// Connections at a time.
     pub connections_max: usize,
     /// Longest time from a connection to its CONNECT, TLS and WebSocket included.
@@ -85,6 +88,7 @@ impl ListenerSettings {
             protocol: Protocol::Tcp,
             tls: None,
             revocations: Vec::new(),
+            site: Arc::new([]),
             connections_max: 100_000,
             connect_timeout: Duration::from_secs(10),
             anonymous: false,

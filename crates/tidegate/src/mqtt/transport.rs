@@ -11,6 +11,7 @@ use std::{
 use mio::net::TcpStream;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use rustls_pki_types::{CertificateDer, ServerName};
+use tidegate_message::IdentityKind;
 use tidegate_wire::websocket::{
     CloseCode, Decoder, Flow, Handshake, Step, binary_header, encode_close,
 };
@@ -98,9 +99,12 @@ impl Transport {
         &mut self.socket
     }
 
-    /// The common name of the client's certificate, once the handshake is over.
-    pub(super) fn certificate(&self) -> Option<String> {
-        super::certificate::common_name(self.peer_certificate()?)
+    /// Whom the client's certificate names, once the handshake is over; `site` are the authorities of this site.
+    pub(super) fn certificate(
+        &self,
+        site: &[CertificateDer<'_>],
+    ) -> Option<(IdentityKind, String)> {
+        super::certificate::named(self.peer_certificate()?, site)
     }
 
     /// The peer's certificate, once it was verified.

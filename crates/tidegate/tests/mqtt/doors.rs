@@ -71,6 +71,86 @@ fn a_certificate_says_who_its_client_is() {
 }
 
 #[test]
+fn a_certificate_of_the_site_is_the_same_over_tls_and_websocket_as_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pki, other) = (folder.path().join("data/pki"), folder.path().join("other"));
+    let request = InitRequest {
+        nodes: vec!["edge".to_owned(), "hub".to_owned()],
+        cameras: vec!["cam".to_owned()],
+        ..InitRequest::default()
+    };
+    tidegate::pki::init(&pki, &request).unwrap();
+    tidegate::pki::init(&other, &request).unwrap();
+    let roles = folder.path().join("roles");
+    let text = "[role.app]\npublish = [\"app/#\"]\n[role.node]\npublish = [\"node/#\"]\n\
+                [certificate.cam]\nroles = [\"app\"]\n[certificate.hub]\nroles = [\"app\"]\n\
+                [certificate.application]\nroles = [\"app\"]\n[node.application]\nroles = [\"node\"]\n\
+                [node.cam]\nroles = [\"node\"]\n[node.hub]\nroles = [\"node\"]\n";
+    std::fs::write(&roles, text).unwrap();
+    // Both sites' clients come to the last one, which tells them apart by who signed.
+    let both = folder.path().join("both.pem");
+    let authority = |pki: &Path| std::fs::read_to_string(pki.join("ca.pem")).unwrap();
+    std::fs::write(&both, authority(&pki) + &authority(&other)).unwrap();
+    let listener = |name: &str, protocol: &str, authorities: &Path| {
+        format!(
+            "[mqtt.listener.{name}]\nlisten = \"127.0.0.1:0\"\nprotocol = \"{protocol}\"\n\
+             client_ca = {authorities:?}\nrequire_certificate = true\nallow_anonymous = false\n"
+        )
+    };
+    let text = format!(
+        "[auth]\nroles_file = {roles:?}\n{}{}{}",
+        listener("tls", "tls", &pki.join("ca.pem")),
+        listener("wss", "secure-websocket", &pki.join("ca.pem")),
+        listener("both", "tls", &both),
+    );
+    let program = Program::start_in(folder, &text);
+    for (at, site, name, may) in [
+        ("tls", &pki, "application", "app"),
+        ("tls", &pki, "cam", "node"),
+        ("tls", &pki, "hub", "node"),
+        ("wss", &pki, "application", "app"),
+        ("wss", &pki, "cam", "node"),
+        ("wss", &pki, "hub", "node"),
+        ("both", &pki, "cam", "node"),
+        // Another authority's word for who is a node of this site counts for nothing.
+        ("both", &other, "cam", "app"),
+        ("both", &other, "hub", "app"),
+        ("both", &other, "application", "app"),
+    ] {
+        let mut tls = shows(site, Some(name));
+        if site == &other {
+            // The server is of this site.
+            let key = PrivateKeyDer::from_pem_file(site.join(format!("{name}.key"))).unwrap();
+            let chain = CertificateDer::pem_file_iter(site.join(format!("{name}.pem"))).unwrap();
+            let mut roots = rustls::RootCertStore::empty();
+            for certificate in CertificateDer::pem_file_iter(pki.join("ca.pem")).unwrap() {
+                roots.add(certificate.unwrap()).unwrap();
+            }
+            tls = rustls::ClientConfig::builder()
+                .with_root_certificates(roots)
+                .with_client_auth_cert(chain.collect::<Result<_, _>>().unwrap(), key)
+                .unwrap();
+        }
+        let options = Options {
+            host: "localhost".to_owned(),
+            tls: Some(Arc::new(tls)),
+            websocket: (at == "wss").then(|| "/mqtt".to_owned()),
+            ..options_of(program.address(at))
+        };
+        let mut client = Client::connect(options).expect("its certificate is accepted");
+        for topic in ["app", "node"] {
+            let is_allowed = match publish(&mut client, &format!("{topic}/x"), QoS::AtLeastOnce) {
+                Ok(_) => true,
+                Err(ClientError::Publish { .. }) => false,
+                Err(error) => panic!("{error:?}"),
+            };
+            assert_eq!(is_allowed, topic == may, "{at} {name} {topic}");
+        }
+    }
+    program.stop();
+}
+
+#[test]
 fn a_revoked_certificate_loses_its_connection_and_gets_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let pki = folder.path().join("data/pki");

@@ -216,7 +216,7 @@ impl Shard {
         let proof = Proof {
             username: connect.username.clone(),
             password: connect.password.take().map(Into::into),
-            certificate: connection.transport.certificate(),
+            certificate: connection.transport.certificate(&connection.settings.site),
             client: connect.client_id.clone(),
             address: connection.peer,
             ..Proof::default()
