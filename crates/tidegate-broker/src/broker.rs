@@ -1,5 +1,6 @@
 //! One shard: sessions and connections, told what happens and asked what leaves.
 
+mod accept;
 mod authenticate;
 mod checkpoint;
 mod connect;
@@ -74,6 +75,10 @@ pub struct Broker {
     admission: Option<Box<dyn Admission>>,
     /// None where nothing outlives the process.
     keeper: Option<Box<keep::Keeper>>,
+    /// Of each shared subscription, in order, the member that the message that is being handed out goes to.
+    turns: Vec<usize>,
+    /// Whether all sessions that the message that is being handed out goes to have accepted it, so that none may lose it.
+    promised: bool,
     spilling: Spilling,
     numbers: keep::Numbers,
     batch: Batch,
@@ -111,10 +116,10 @@ pub enum Output {
 pub enum Peer {
     /// A message for subscribers there.
     #[doc(hidden)]
-    Message(Arc<Message>, RouteHandle, Option<PeerOrigin>),
+    Message(Arc<Message>, RouteHandle, Promised, Option<PeerOrigin>),
     /// A message for one member of a shared subscription there.
     #[doc(hidden)]
-    Member(Arc<Message>, RouteHandle, usize, usize, Option<PeerOrigin>),
+    Member(Arc<Message>, RouteHandle, usize, usize, Promised, Option<PeerOrigin>),
     /// What is retained of a topic that the shard owns, or nothing any more.
     #[doc(hidden)]
     Retained(Arc<str>, Option<Arc<Message>>, Box<RetainedAs>, PeerOrigin),
@@ -127,6 +132,10 @@ pub enum Peer {
     /// So many bytes of memory are wanted back from the sessions there.
     Reclaim(u64),
 }
+
+/// Whether the publisher of a message between shards is told that it was accepted, so that a place is reserved for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Promised(bool);
 
 /// A route between shards; nobody else looks into it.
 #[derive(Clone, Debug)]
@@ -282,6 +291,8 @@ impl Broker {
             routes: (0..ROUTES).map(|_| None).collect(),
             admission: None,
             keeper: None,
+            turns: Vec::new(),
+            promised: false,
             spilling: Spilling::new(shared.budget().clone()),
             numbers: keep::Numbers::default(),
             batch: Batch::default(),
@@ -335,12 +346,14 @@ impl Broker {
     pub fn handle_peers(&mut self, now: Instant, batch: impl IntoIterator<Item = Peer>) {
         for peer in batch {
             match peer {
-                Peer::Message(message, RouteHandle(route), origin) => {
+                Peer::Message(message, RouteHandle(route), Promised(promised), origin) => {
                     self.begin_record(origin.map(|origin| origin.0));
+                    self.promised = promised;
                     self.deliver_held(now, &route, message);
                 }
-                Peer::Member(message, RouteHandle(route), group, member, origin) => {
+                Peer::Member(message, RouteHandle(route), group, member, promised, origin) => {
                     self.begin_record(origin.map(|origin| origin.0));
+                    self.promised = promised.0;
                     self.deliver_member(now, &route, group, member, &message);
                 }
                 Peer::Retained(topic, message, retained, origin) => {

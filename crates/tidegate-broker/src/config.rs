@@ -121,12 +121,14 @@ pub enum Overflow {
     /// Of each topic only the newest message waits.
     Latest,
     /// The subscriber is disconnected; its session and what waits are kept, with the message that found no place. Until half
-    /// of it is gone, a QoS 1 or 2 message that nobody else takes is refused; where others take it, this copy is dropped and
-    /// counted.
+    /// of it is gone, QoS 1 and 2 messages for it are refused: their publishers are not told that they were accepted. Of a QoS 1
+    /// message of MQTT 5, whose publisher reads the reason in its acknowledgement, the other subscribers get theirs; of one that
+    /// is sent again, none gets it before all have a place. What cannot be refused (wills, what flows make) is dropped for
+    /// this subscriber alone and counted.
     Disconnect,
     /// Its publishers are not read from until half of what waits is gone. A subscriber that waits for such a publisher itself,
     /// directly or through others, is disconnected instead, since it could never acknowledge; so is one that is its own
-    /// publisher. What comes for it until then and finds no place is dropped.
+    /// publisher. What comes for it until then is refused as under [`Overflow::Disconnect`].
     BlockPublisher,
     /// What finds no place waits on disk and comes back in order. Where the disk takes nothing, QoS 0 messages that find no place
     /// are dropped, and for the others [`Overflow::Disconnect`] holds.
@@ -236,6 +238,12 @@ impl Overflow {
         ("block-publisher", Self::BlockPublisher),
         ("spill", Self::Spill),
     ];
+
+    /// The policy of that number, as `as u8` gives it.
+    pub(crate) fn of_number(number: u8) -> Self {
+        let found = Self::WORDS.iter().find(|(_, overflow)| *overflow as u8 == number);
+        found.expect("a number of one of them").1
+    }
 
     /// Whether what waits may be dropped.
     pub(crate) fn drops(self) -> bool {

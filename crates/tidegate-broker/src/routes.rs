@@ -5,14 +5,14 @@
 //! holds until a counter says that a subscription or a rule has changed.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     sync::{
         Arc,
         atomic::{AtomicU8, AtomicUsize, Ordering},
     },
 };
 
-use tidegate_message::{Identity, Shared, split_shared};
+use tidegate_message::{Shared, split_shared};
 use tidegate_wire::mqtt::QoS;
 
 use crate::{
@@ -25,6 +25,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     plain: Index<SessionKey, SubscriptionOptions>,
+    /// Of the sessions in `plain`, with how many subscriptions each has there.
+    states: HashMap<SessionKey, (Arc<SessionState>, usize)>,
     shared: Index<u32, ()>,
     groups: Vec<Option<Group>>,
     group_ids: HashMap<Box<str>, u32>,
@@ -78,6 +80,7 @@ pub(crate) struct Target {
     ids: Box<[u32]>,
     /// Those that count for messages of its own, if they are not the same.
     own_ids: Option<Box<[u32]>>,
+    pub(crate) state: Arc<SessionState>,
     allowed: AtomicU8,
 }
 
@@ -87,7 +90,6 @@ struct Turns {
     /// The shared subscription's, with `$share/NAME/`.
     name: Box<str>,
     members: Box<[Target]>,
-    states: Box<[Arc<SessionState>]>,
     turn: Arc<AtomicUsize>,
 }
 
@@ -105,7 +107,10 @@ impl Routes {
         state: &Arc<SessionState>,
     ) -> bool {
         let Some(shared) = shared(filter) else {
-            return self.plain.insert_shared(filter, session, options).is_none();
+            let is_new = self.plain.insert_shared(filter, session, options).is_none();
+            let (_, count) = self.states.entry(session).or_insert_with(|| (state.clone(), 0));
+            *count += usize::from(is_new);
+            return is_new;
         };
         let id = match self.group_ids.get(&**filter) {
             Some(id) => *id,
@@ -140,7 +145,14 @@ impl Routes {
     /// Takes a subscription out; false if there was none.
     pub(crate) fn remove(&mut self, filter: &str, session: SessionKey) -> bool {
         let Some(shared) = shared(filter) else {
-            return self.plain.remove(filter, session).is_some();
+            let removed = self.plain.remove(filter, session).is_some();
+            if removed && let Entry::Occupied(mut entry) = self.states.entry(session) {
+                entry.get_mut().1 -= 1;
+                if entry.get().1 == 0 {
+                    entry.remove();
+                }
+            }
+            return removed;
         };
         let Some(&id) = self.group_ids.get(filter) else { return false };
         let group = self.groups[id as usize].as_mut().expect("entered with its name");
@@ -181,7 +193,8 @@ impl Routes {
         found.sort_by_key(|(session, _)| *session);
         let mut targets: Vec<Vec<Target>> = (0..shards).map(|_| Vec::new()).collect();
         for same in found.chunk_by(|a, b| a.0 == b.0) {
-            targets[same[0].0.shard()].push(Target::of(same));
+            let (state, _) = &self.states[&same[0].0];
+            targets[same[0].0.shard()].push(Target::of(same, state));
         }
         let mut groups = Vec::new();
         self.shared.matches(topic, |id, ()| {
@@ -191,9 +204,8 @@ impl Routes {
                 members: group
                     .members
                     .iter()
-                    .map(|m| Target::of(&[(m.session, m.options)]))
+                    .map(|m| Target::of(&[(m.session, m.options)], &m.state))
                     .collect(),
-                states: group.members.iter().map(|member| member.state.clone()).collect(),
                 turn: group.turn.clone(),
             });
         });
@@ -255,36 +267,40 @@ impl Route {
     /// that is connected and not full, or else the next that is not full, or else the next.
     ///
     /// Those whom `may` does not let have the message are passed over, as long as there are others.
-    pub(crate) fn turn(
-        &self,
-        group: usize,
-        is_full: impl Fn(SessionKey) -> bool,
-        may: impl Fn(&Identity) -> bool,
-    ) -> usize {
+    pub(crate) fn turn(&self, group: usize, may: impl Fn(&Target) -> bool) -> usize {
         let group = &self.groups[group];
         let start = group.turn.fetch_add(1, Ordering::Relaxed);
-        let count = group.states.len();
-        let is_allowed = |at: &usize| {
-            group.members[*at].is_allowed(|| {
-                let identity = group.states[*at].identity.read();
-                let identity = identity.expect("no panic while it is set");
-                identity.as_deref().is_none_or(&may)
-            })
+        let count = group.members.len();
+        let around = || {
+            let members = (0..count).map(|step| start.wrapping_add(step) % count);
+            members.filter(|at| may(&group.members[*at]))
         };
-        let around = || (0..count).map(|step| start.wrapping_add(step) % count).filter(is_allowed);
+        let state = |at: &usize| &group.members[*at].state;
         around()
-            .find(|at| group.states[*at].is_ready())
+            .find(|at| state(at).is_ready())
             .or_else(|| {
-                let has_room = |at: &usize| !is_full(group.members[*at].session);
-                let is_there = |at: &usize| group.states[*at].connected.load(Ordering::Relaxed);
+                let has_room = |at: &usize| !state(at).is_full();
+                let is_there = |at: &usize| state(at).connected.load(Ordering::Relaxed);
                 around().filter(is_there).find(has_room).or_else(|| around().find(has_room))
             })
             .unwrap_or(start % count)
     }
 
-    /// All members of all shared subscriptions that match.
-    pub(crate) fn members(&self) -> impl Iterator<Item = &Target> {
-        self.groups.iter().flat_map(|group| &group.members)
+    /// The members of a shared subscription, in turn from that one on.
+    pub(crate) fn members_from(&self, group: usize, first: usize) -> impl Iterator<Item = usize> {
+        let count = self.groups[group].members.len();
+        (0..count).map(move |step| (first + step) % count)
+    }
+
+    /// Whether messages of the topic go to other shards than that, or to shared subscriptions, whose members may be there.
+    pub(crate) fn leaves(&self, shard: usize) -> bool {
+        !self.groups.is_empty()
+            || self.targets.iter().enumerate().any(|(at, on)| at != shard && !on.is_empty())
+    }
+
+    /// All members of a shared subscription.
+    pub(crate) fn members_of(&self, group: usize) -> &[Target] {
+        &self.groups[group].members
     }
 
     pub(crate) fn member(&self, group: usize, member: usize) -> &Target {
@@ -294,7 +310,7 @@ impl Route {
 
 impl Target {
     /// All matching subscriptions of one session (MQTT-3.3.4-2, MQTT-3.3.4-4).
-    fn of(same: &[(SessionKey, SubscriptionOptions)]) -> Self {
+    fn of(same: &[(SessionKey, SubscriptionOptions)], state: &Arc<SessionState>) -> Self {
         let highest = |of: &mut dyn Iterator<Item = &SubscriptionOptions>| of.map(|o| o.qos).max();
         let options = || same.iter().map(|(_, options)| options);
         let ids = |of: &mut dyn Iterator<Item = &SubscriptionOptions>| -> Box<[u32]> {
@@ -309,8 +325,16 @@ impl Target {
             is_written: options().any(|options| options.is_written),
             ids: ids(&mut options()),
             own_ids: some_not_local.then(|| ids(&mut options().filter(|o| !o.no_local))),
+            state: state.clone(),
             allowed: AtomicU8::new(UNKNOWN),
         }
+    }
+
+    /// With which QoS a message of that publisher and QoS goes to it; none if it does not (MQTT-3.8.3-3).
+    #[inline]
+    pub(crate) fn qos_of(&self, publisher: Option<SessionKey>, qos: QoS) -> Option<QoS> {
+        let most = if publisher == Some(self.session) { self.own } else { Some(self.qos) };
+        most.map(|most| qos.min(most))
     }
 
     /// Identifiers of the subscriptions that a message is for (MQTT-3.3.4-3 to -5).

@@ -5,7 +5,7 @@ use std::{
     fmt,
     sync::{
         Arc, RwLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering},
     },
     time::Duration,
 };
@@ -15,11 +15,11 @@ use tidegate_wire::mqtt::{PacketId, QoS, Version};
 
 use crate::{
     budget::Charge,
-    config::SessionConfig,
+    config::{Overflow, SessionConfig},
     connection::WillMessage,
     inflight::Inflight,
     message::Message,
-    queue::Queue,
+    queue::{Queue, Queued},
     retained::Cursor,
     shared::Shared,
     slab::{Key, USES},
@@ -88,8 +88,12 @@ pub(crate) struct RetainedScan {
     pub(crate) found: VecDeque<Arc<Message>>,
 }
 
-/// What other shards see of a session.
-#[derive(Debug, Default)]
+/// What all shards see of a session, and how they reserve places in its queue.
+///
+/// A publisher is told that its QoS 1 or 2 message was accepted before the shard of a subscriber has seen it. Its shard
+/// therefore reserves a place first: what is on its way is counted here until the subscriber's shard has taken it, and is never
+/// more than there is room for.
+#[derive(Debug)]
 pub(crate) struct SessionState {
     /// Whether it has a connection.
     pub(crate) connected: AtomicBool,
@@ -97,11 +101,153 @@ pub(crate) struct SessionState {
     pub(crate) behind: AtomicBool,
     /// Whose it is, where a shared subscription is among its own: other shards pass over a member that may not have the message.
     pub(crate) identity: RwLock<Option<Box<Identity>>>,
+    /// Whether it takes no QoS 1 or 2 message until half of its queue is gone, unless their policy lets it drop some.
+    full: AtomicBool,
+    /// What happens to QoS 1 and 2 messages whose topic says nothing else ([`Overflow`]).
+    overflow: AtomicU8,
+    /// Whether a message waits for it.
+    waits: AtomicBool,
+    /// Messages, and bytes of them, that may come from other shards; below zero where more wait than may.
+    room_messages: AtomicI64,
+    room_bytes: AtomicI64,
+    /// Messages, and bytes of them, that are on their way to its shard.
+    coming_messages: AtomicI64,
+    coming_bytes: AtomicI64,
+}
+
+/// What became of a place in a session's queue that another shard asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reserved {
+    /// There is one.
+    Place,
+    /// There is none, and this message is kept all the same: the session is full from now on.
+    Last,
+    /// There is none.
+    None,
 }
 
 impl SessionState {
+    pub(crate) fn new(overflow: Overflow) -> Self {
+        Self {
+            connected: AtomicBool::new(false),
+            behind: AtomicBool::new(false),
+            identity: RwLock::new(None),
+            full: AtomicBool::new(false),
+            overflow: AtomicU8::new(overflow as u8),
+            waits: AtomicBool::new(false),
+            room_messages: AtomicI64::new(i64::MAX),
+            room_bytes: AtomicI64::new(i64::MAX),
+            coming_messages: AtomicI64::new(0),
+            coming_bytes: AtomicI64::new(0),
+        }
+    }
+
     pub(crate) fn is_ready(&self) -> bool {
         self.connected.load(Ordering::Relaxed) && !self.behind.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is room for one more than what is on its way.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.behind.load(Ordering::Relaxed)
+            && self.coming_messages.load(Ordering::Acquire)
+                < self.room_messages.load(Ordering::Acquire)
+            && self.coming_bytes.load(Ordering::Acquire) < self.room_bytes.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.full.load(Ordering::Acquire)
+    }
+
+    /// Notes that it is full, or is no longer; what it was before.
+    pub(crate) fn set_full(&self, is_full: bool) -> bool {
+        self.full.swap(is_full, Ordering::AcqRel)
+    }
+
+    pub(crate) fn set_overflow(&self, overflow: Overflow) {
+        self.overflow.store(overflow as u8, Ordering::Relaxed);
+    }
+
+    /// What happens to QoS 1 and 2 messages of a topic with that exception.
+    pub(crate) fn overflow(&self, exception: Option<Overflow>) -> Overflow {
+        exception.unwrap_or_else(|| Overflow::of_number(self.overflow.load(Ordering::Relaxed)))
+    }
+
+    /// Whether a QoS 1 or 2 message of a topic with that exception finds no place and must not be dropped.
+    pub(crate) fn refuses(&self, exception: Option<Overflow>) -> bool {
+        self.is_full() && !self.overflow(exception).drops()
+    }
+
+    /// Counts a message that is on its way, whether or not there is room for it.
+    pub(crate) fn expect(&self, bytes: u64) {
+        self.coming_messages.fetch_add(1, Ordering::AcqRel);
+        self.coming_bytes.fetch_add(bytes as i64, Ordering::AcqRel);
+    }
+
+    /// Reserves a place for a message of another shard. All but [`Reserved::None`] are followed by [`SessionState::arrived`].
+    pub(crate) fn reserve(&self, exception: Option<Overflow>, bytes: u64) -> Reserved {
+        if self.refuses(exception) {
+            return Reserved::None;
+        }
+        let coming_messages = self.coming_messages.fetch_add(1, Ordering::AcqRel) + 1;
+        let coming_bytes = self.coming_bytes.fetch_add(bytes as i64, Ordering::AcqRel);
+        let reserved =
+            self.place(exception, coming_messages, coming_bytes.saturating_add(bytes as i64));
+        if reserved == Reserved::None {
+            self.arrived(bytes);
+        }
+        reserved
+    }
+
+    /// Whether its own shard has a place for a message of its own, beside what is on its way from others.
+    #[inline]
+    pub(crate) fn admit(&self, exception: Option<Overflow>, bytes: u64) -> Reserved {
+        let (messages, coming_bytes) = self.coming();
+        if messages == 0 {
+            return if self.refuses(exception) { Reserved::None } else { Reserved::Place };
+        }
+        if self.refuses(exception) {
+            return Reserved::None;
+        }
+        self.place(exception, messages + 1, coming_bytes.saturating_add(bytes as i64))
+    }
+
+    /// Whether there is a place for the last of so many messages that come, and of so many bytes.
+    fn place(&self, exception: Option<Overflow>, messages: i64, bytes: i64) -> Reserved {
+        let is_first = messages == 1 && !self.waits.load(Ordering::Acquire);
+        let has_place = messages <= self.room_messages.load(Ordering::Acquire);
+        let fits = match self.overflow(exception) {
+            // One may always wait, or what is larger than all that may could never be sent.
+            Overflow::Disconnect => {
+                is_first || has_place && bytes <= self.room_bytes.load(Ordering::Acquire)
+            }
+            Overflow::Spill => is_first || has_place,
+            // Its publishers are not read from any more; the others drop something.
+            Overflow::BlockPublisher
+            | Overflow::DropOldest
+            | Overflow::DropNewest
+            | Overflow::Latest => true,
+        };
+        match fits {
+            true => Reserved::Place,
+            false if !self.set_full(true) => Reserved::Last,
+            false => Reserved::None,
+        }
+    }
+
+    /// A message that was on its way is in the queue, or came to nothing.
+    pub(crate) fn arrived(&self, bytes: u64) {
+        self.coming_messages.fetch_sub(1, Ordering::AcqRel);
+        self.coming_bytes.fetch_sub(bytes as i64, Ordering::AcqRel);
+    }
+
+    /// Messages, and their bytes, on their way to its shard.
+    #[inline]
+    pub(crate) fn coming(&self) -> (i64, i64) {
+        (self.coming_messages.load(Ordering::Acquire), self.coming_bytes.load(Ordering::Acquire))
     }
 }
 
@@ -136,9 +282,11 @@ pub(crate) struct Session {
     /// When it ends, if nobody comes.
     pub(crate) ends_at: Option<Instant>,
     pub(crate) dropped: Dropped,
-    /// A message that found no place was kept under [`Overflow::Disconnect`](crate::Overflow), and more than half of what may
-    /// wait still does. Under that policy it takes no more until then.
+    /// A message that found no place was kept here under [`Overflow::Disconnect`], for which its connection ended, and more than
+    /// half of what may wait still does.
     pub(crate) is_full: bool,
+    /// QoS 1 and 2 messages, and bytes of them, that its connection lets be in flight; 0 without one.
+    pub(crate) window: (u16, u64),
     /// The disk did not take what it was to give back, and has taken nothing of it since.
     pub(crate) cannot_spill: bool,
     /// What it could give back when its shard last took note of it.
@@ -262,17 +410,53 @@ impl Session {
         authorize.receives_all() || may_receive(authorize, &self.identity, topic)
     }
 
-    /// Whether more than half of what may wait does; told to the other shards. `own` is its name.
-    pub(crate) fn note_behind(&mut self, shared: &Shared, own: SessionKey) -> bool {
+    /// Whether more than half of what may wait does, which the other shards then see, and how much room is left.
+    pub(crate) fn note_behind(&mut self, shared: &Shared) -> bool {
         let behind = self.queue.spilled() > 0
             || self.queue.bytes() > self.config.queue_bytes_max / 2
             || self.queue.len() > self.config.queue_messages_max / 2;
         self.state.behind.store(behind, Ordering::Relaxed);
-        if self.is_full && !behind {
+        self.note_room();
+        if !behind {
             self.is_full = false;
-            shared.forget_full(own);
+            shared.forget_full(&self.state);
         }
         behind
+    }
+
+    /// Whether the places that are left for such a message are reserved for those on their way from other shards, which were
+    /// promised them.
+    pub(crate) fn is_reserved(&self, queued: &Queued, bytes: u64) -> bool {
+        let (messages, coming_bytes) = self.state.coming();
+        if messages <= 0 {
+            return false;
+        }
+        let is_over = self.queue.len() + messages as usize >= self.config.queue_messages_max;
+        match queued.overflow {
+            Overflow::Disconnect => {
+                let bytes = self.queue.bytes().saturating_add(bytes);
+                is_over || bytes.saturating_add(coming_bytes as u64) > self.config.queue_bytes_max
+            }
+            Overflow::Spill => is_over,
+            _ => false,
+        }
+    }
+
+    /// Notes how much may come from other shards: what the queue has room for, and what goes past an empty one.
+    pub(crate) fn note_room(&self) {
+        let is_empty = self.queue.is_empty();
+        let (messages, bytes) = if is_empty { self.window } else { (0, 0) };
+        let room = |max: u64, taken: u64, window: u64| {
+            (max.min(1 << 62) + window.min(1 << 61)) as i64 - taken as i64
+        };
+        let config = &self.config;
+        let state = &self.state;
+        let (queue, messages_max) = (&self.queue, config.queue_messages_max as u64);
+        let room_messages = room(messages_max, queue.len() as u64, u64::from(messages));
+        let room_bytes = room(config.queue_bytes_max, queue.bytes(), bytes);
+        state.room_messages.store(room_messages, Ordering::Release);
+        state.room_bytes.store(room_bytes, Ordering::Release);
+        state.waits.store(!is_empty, Ordering::Release);
     }
 
     /// Bytes of memory that it could give back for others: what may be dropped or go to disk, or all that waits if it ends with

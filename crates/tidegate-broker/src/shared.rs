@@ -1,7 +1,6 @@
 //! What all shards of a node see.
 
 use std::{
-    collections::HashMap,
     fmt,
     hash::{BuildHasher, DefaultHasher, Hasher, RandomState},
     sync::{
@@ -15,12 +14,12 @@ use tidegate_message::{Authorize, Instant};
 use crate::{
     broker::{SessionReport, Statistics},
     budget::Budget,
-    config::{BrokerConfig, Overflow, TopicConfig},
+    config::{BrokerConfig, TopicConfig},
     message::Message,
     retained::{Expiring, Kept},
     routes::Routes,
     segments::Segments,
-    session::SessionKey,
+    session::SessionState,
     waits::Waits,
 };
 
@@ -45,9 +44,8 @@ pub struct Shared {
     connections: AtomicU64,
     connections_peak: AtomicU64,
     waits: Mutex<Waits>,
-    /// Sessions that are full, with what they do to QoS 1 and 2 where the topic says nothing else.
-    full: RwLock<HashMap<SessionKey, Overflow>>,
-    full_count: AtomicUsize,
+    /// Sessions that are full.
+    full: AtomicUsize,
     /// By shard, the most that one of its sessions could give back of the budget, about, and whether it was asked to.
     gives: Box<[(AtomicU64, AtomicBool)]>,
     hasher: RandomState,
@@ -145,8 +143,7 @@ impl Shared {
             connections: AtomicU64::new(0),
             connections_peak: AtomicU64::new(0),
             waits: Mutex::default(),
-            full: RwLock::default(),
-            full_count: AtomicUsize::new(0),
+            full: AtomicUsize::new(0),
             gives: (0..shards).map(|_| Default::default()).collect(),
             hasher: placement,
             receiving,
@@ -256,28 +253,31 @@ impl Shared {
     /// Whether some session is full: what most messages ask, at the cost of one load.
     #[inline]
     pub(crate) fn some_full(&self) -> bool {
-        self.full_count.load(Ordering::Acquire) > 0
+        self.full.load(Ordering::Acquire) > 0
     }
 
-    /// Sessions that are full.
-    pub(crate) fn full(&self) -> RwLockReadGuard<'_, HashMap<SessionKey, Overflow>> {
-        self.full.read().expect("no panic while it changes")
+    pub(crate) fn note_full(&self, session: &SessionState) {
+        if !session.set_full(true) {
+            self.full.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
-    pub(crate) fn is_full(&self, session: SessionKey) -> bool {
-        self.some_full() && self.full().contains_key(&session)
+    pub(crate) fn forget_full(&self, session: &SessionState) {
+        if session.is_full() && session.set_full(false) {
+            self.full.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 
-    pub(crate) fn note_full(&self, session: SessionKey, overflow: Overflow) {
-        let mut full = self.full.write().expect("no panic while it changes");
-        full.insert(session, overflow);
-        self.full_count.store(full.len(), Ordering::Release);
+    /// A message that was to be its last did not come: it is full no longer, if that was all.
+    pub(crate) fn forget_not_full(&self, session: &SessionState) {
+        if session.is_full() && session.has_room() {
+            self.forget_full(session);
+        }
     }
 
-    pub(crate) fn forget_full(&self, session: SessionKey) {
-        let mut full = self.full.write().expect("no panic while it changes");
-        full.remove(&session);
-        self.full_count.store(full.len(), Ordering::Release);
+    /// Counts a session that is full from now on.
+    pub(crate) fn count_full(&self) {
+        self.full.fetch_add(1, Ordering::AcqRel);
     }
 
     /// What one session of that shard could give back at most, about.

@@ -64,6 +64,8 @@ pub(crate) struct World {
     tapes: Vec<journal::Tape>,
     /// Whether what is written becomes durable by itself, once nothing else moves.
     flushes: bool,
+    /// Whether shards do not hear of each other for now.
+    pub(crate) hold_peers: bool,
     /// Where messages wait that find no room in memory.
     pub(crate) disk: Arc<SimulatedSpill>,
     /// What may be held beyond the budget: places on disk, and a message for each who has more there.
@@ -275,6 +277,7 @@ impl World {
             answers: true,
             tapes: Vec::new(),
             flushes: true,
+            hold_peers: false,
             beyond: 0,
             disk,
         }
@@ -608,6 +611,7 @@ impl World {
         assert_eq!(self.shared.budget().used(), 0, "bytes that nobody gives back");
         assert_eq!(self.disk.bytes(), 0, "messages on disk that nobody waits for");
         assert_eq!(self.shared.subscriptions(), 0, "subscriptions without a session");
+        assert!(!self.shared.some_full(), "sessions that are full and gone");
         assert!(self.shared.waits().is_empty(), "publishers that wait for nobody");
         if self.shared.config().sys_interval.is_zero() {
             // The longest expiry of what was retained.
@@ -691,7 +695,7 @@ impl World {
         }
         for other in 0..self.shards.len() {
             let mut batch: Vec<Peer> = Vec::new();
-            if self.shards[shard].poll_peers(other, &mut batch) {
+            if !self.hold_peers && self.shards[shard].poll_peers(other, &mut batch) {
                 moved = true;
                 self.shards[other].handle_peers(self.now, batch);
             }

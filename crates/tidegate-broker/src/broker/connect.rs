@@ -18,7 +18,7 @@ use crate::{
     outbox::Outbox,
     queue::Queue,
     schedule::Schedule,
-    session::{Session, SessionKey, SessionState},
+    session::{Session, SessionState},
     slab::Key,
     timers::Timer,
 };
@@ -243,7 +243,6 @@ impl Broker {
             .encode(version, connection.outbox.control(&mut self.buffers))
             .expect("what we say is short");
         self.statistics.packets_sent += 1;
-        let own = SessionKey::new(self.shard as u8, session);
         let session = self.sessions.get_mut(session).expect("found or made");
         session.version = version;
         if session.set_identity(identity) {
@@ -251,9 +250,8 @@ impl Broker {
             self.shared.count_change();
         }
         session.config = config;
-        if session.is_full {
-            shared.note_full(own, session.config.overflow);
-        }
+        session.state.set_overflow(session.config.overflow);
+        session.window = (connection.receive_maximum, connection.inflight_bytes_max);
         session.expiry = expiry;
         session.connection = Some(key);
         let session_key = connection.session.expect("just given");
@@ -261,6 +259,7 @@ impl Broker {
         let will_at = session.will.take().map(|(_, at)| at); // MQTT-3.1.3-9
         self.timers.cancel(will_at, Timer::Will(session_key));
         session.state.connected.store(true, std::sync::atomic::Ordering::Relaxed);
+        session.note_behind(&shared);
         let again = |id| Resend { id, is_repeated: true, after: None };
         connection.resend = session.inflight.entries().map(|entry| again(entry.id)).collect();
         mark_dirty(key, connection, &mut self.dirty);
@@ -324,6 +323,8 @@ impl Broker {
         connection.receiving = None;
         let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
         session.connection = None;
+        session.window = (0, 0);
+        session.note_room();
         session.state.connected.store(false, std::sync::atomic::Ordering::Relaxed);
         if !session.is_kept() {
             if let Some(will) = will {
@@ -389,6 +390,7 @@ impl Broker {
         config: Arc<SessionConfig>,
         version: Version,
     ) -> Key {
+        let state = SessionState::new(config.overflow);
         let key = self.sessions.insert(Session {
             number: 0,
             client_id: client_id.clone(),
@@ -405,11 +407,12 @@ impl Broker {
             queue: Queue::default(),
             inflight: Inflight::default(),
             received: Vec::new(),
-            state: Arc::new(SessionState::default()),
+            state: Arc::new(state),
             will: None,
             ends_at: None,
             dropped: Default::default(),
             is_full: false,
+            window: (0, 0),
             cannot_spill: false,
             noted_gives: 0,
             blocks: Vec::new(),
@@ -433,9 +436,7 @@ impl Broker {
         self.timers.cancel(session.ends_at, Timer::SessionEnd(key));
         self.by_client.remove(&session.client_id);
         self.shared.end_session();
-        if session.is_full {
-            self.shared.forget_full(session_key);
-        }
+        self.shared.forget_full(&session.state);
         if !session.subscriptions.is_empty() {
             let mut routes = self.shared.routes_mut();
             for filter in session.subscriptions.keys() {

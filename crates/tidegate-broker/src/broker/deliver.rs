@@ -5,7 +5,13 @@ use std::{sync::Arc, time::Duration};
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{PublishHead, QoS, ReasonCode, Version};
 
-use super::{Broker, Peer, RouteHandle, keep::done, mark_dirty, spill::fallback};
+use super::{
+    Broker, Peer, Promised, RouteHandle,
+    accept::{Acceptance, Answer, may_have},
+    keep::done,
+    mark_dirty,
+    spill::fallback,
+};
 use crate::{
     budget::Charge,
     config::Overflow,
@@ -29,8 +35,10 @@ pub(super) enum Outcome {
     Matched,
     /// Nobody subscribes.
     Unmatched,
-    /// Nobody got it, since there is no memory to hold it for those who must wait, or since all who would get it are full.
+    /// No session got it, since there is no memory to hold it for those that must wait, or since one that would get it is full.
     Refused,
+    /// A session that would get it is full. Others got it, and the publisher is told by a reason code.
+    RefusedBySome,
     /// Nobody got it, since it is larger than all memory that there may be, and whoever published it would send it again for ever.
     TooLarge,
     /// Nobody got it, since it is to outlive the process and the journal takes nothing.
@@ -38,9 +46,9 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// Whether nobody got it.
+    /// Whether some session that was to get it did not.
     pub(super) fn is_refused(self) -> bool {
-        matches!(self, Self::Refused | Self::TooLarge | Self::Unkept)
+        matches!(self, Self::Refused | Self::RefusedBySome | Self::TooLarge | Self::Unkept)
     }
 }
 
@@ -77,13 +85,14 @@ impl Broker {
         route: &Arc<Route>,
         message: Incoming<'_>,
         charge: Option<Charge>,
+        answer: Answer,
     ) -> Outcome {
         self.begin_record(None);
         if self.must_write(route, &message) && !self.can_write(route, &message) {
             return Outcome::Unkept;
         }
         let mut held = charge.map(|charge| message.hold_charged(charge));
-        let outcome = self.hand_out(now, route, &message, &mut held);
+        let outcome = self.hand_out(now, route, &message, &mut held, answer);
         if matches!(outcome, Outcome::Refused | Outcome::TooLarge) {
             self.forget_received();
         }
@@ -98,55 +107,49 @@ impl Broker {
         route: &Arc<Route>,
         message: &Incoming<'_>,
         held: &mut Option<Arc<Message>>,
+        answer: Answer,
     ) -> Outcome {
-        if message.qos > QoS::AtMostOnce
-            && self.shared.some_full()
-            && self.is_refused_by_all(route, message)
-        {
-            return Outcome::Refused;
-        }
-        if message.retain {
-            match self.retain(message, held) {
-                Retained::Done => {}
-                // Whoever sends it again until it is accepted would do so for ever, and hold up all that is behind it.
-                Retained::Full if self.is_sent_again(message) => self.note_unretained(message),
-                Retained::Full => return Outcome::Refused,
-                Retained::NoRoom => return self.refused(now, message),
+        let mut acceptance = Acceptance::Some;
+        if message.qos > QoS::AtMostOnce && answer != Answer::None {
+            acceptance = self.accept(route, message, answer);
+            if acceptance == Acceptance::None {
+                return Outcome::Refused;
             }
+        }
+        self.promised = acceptance == Acceptance::All;
+        if let Err(refused) = self.hold_and_retain(now, route, message, held) {
+            if self.promised {
+                self.give_up(route, message, usize::MAX);
+            }
+            return refused;
         }
         if route.is_empty() {
             return Outcome::Unmatched;
-        }
-        if message.qos > QoS::AtMostOnce && held.is_none() && !self.has_room(message) {
-            // Room may have been made.
-            *held = self.hold(message);
-            if held.is_none() && self.somebody_must_wait(route, message) {
-                return self.refused(now, message);
-            }
         }
         self.deliver_here(now, route, message, held);
         if route.group_count() > 0 {
             self.note_shared();
         }
         for group in 0..route.group_count() {
-            let authorize = self.shared.authorize();
-            let at = route.turn(
-                group,
-                |session| self.shared.is_full(session),
-                |identity| {
-                    authorize.receives_all() || may_receive(authorize, identity, message.topic)
-                },
-            );
+            let at = if self.promised {
+                self.turns[group]
+            } else {
+                let authorize = self.shared.authorize();
+                route.turn(group, |member| may_have(authorize, member, message.topic))
+            };
             let member = route.member(group, at);
             let shard = member.session.shard();
             if shard == self.shard {
                 self.deliver(now, route, member, message, held, &mut Encoded::default());
             } else if let Some(held) = self.held(message, held) {
+                if !self.promised {
+                    self.expect(message, member);
+                }
                 let is_written = message.qos > QoS::AtMostOnce && member.is_written;
                 let sent = || Sent::Group(route.group_name(group).into());
                 let origin = self.note_sent(shard, message.topic, Some(&held), is_written, sent);
-                let peer = Peer::Member(held, RouteHandle(route.clone()), group, at, origin);
-                self.send(shard, peer);
+                let (route, promised) = (RouteHandle(route.clone()), Promised(self.promised));
+                self.send(shard, Peer::Member(held, route, group, at, promised, origin));
             } else {
                 self.statistics.dropped.budget_full += 1;
             }
@@ -156,57 +159,71 @@ impl Broker {
                 continue;
             }
             if let Some(held) = self.held(message, held) {
+                if !self.promised {
+                    route.on(shard).iter().for_each(|target| self.expect(message, target));
+                }
                 let is_written = message.qos > QoS::AtMostOnce && route.is_written_on(shard);
                 let sent = || Sent::Plain;
                 let origin = self.note_sent(shard, message.topic, Some(&held), is_written, sent);
-                self.send(shard, Peer::Message(held, RouteHandle(route.clone()), origin));
+                let (route, promised) = (RouteHandle(route.clone()), Promised(self.promised));
+                self.send(shard, Peer::Message(held, route, promised, origin));
             } else {
                 self.statistics.dropped.budget_full += route.on(shard).len() as u64;
             }
         }
-        Outcome::Matched
+        match answer {
+            Answer::Reason if !self.promised && message.qos > QoS::AtMostOnce => {
+                Outcome::RefusedBySome
+            }
+            _ => Outcome::Matched,
+        }
     }
 
-    /// Whether nobody takes a message, and somebody because it is full, as far as this shard knows.
-    ///
-    /// Of other shards it does not know who is away, and knows who is full a moment later. What they were handed until then
-    /// was acknowledged; those of them that are full drop it and count it, at most what two shards exchange in one go.
-    #[cold]
-    fn is_refused_by_all(&self, route: &Route, message: &Incoming<'_>) -> bool {
-        let full = self.shared.full();
-        let mut refuses = false;
-        let plain = (0..self.shared.shards()).flat_map(|shard| route.on(shard));
-        for target in plain.chain(route.members()) {
-            let is_own = message.publisher == Some(target.session);
-            let most = if is_own { target.own } else { Some(target.qos) };
-            let Some(most) = most.filter(|_| !target.is_denied()) else { continue };
-            let qos = message.qos.min(most);
-            let is_here = target.session.shard() == self.shard;
-            let session = self.sessions.get(target.session.key()).filter(|_| is_here);
-            if qos == QoS::AtMostOnce && session.is_some_and(|s| s.connection.is_none()) {
-                continue;
-            }
-            match full.get(&target.session) {
-                Some(usual)
-                    if qos > QoS::AtMostOnce
-                        && matches!(
-                            route.overflow.unwrap_or(*usual),
-                            Overflow::Disconnect | Overflow::Spill
-                        ) =>
-                {
-                    refuses = true;
-                }
-                _ => return false,
+    /// Holds a message for those that must wait, and retains it if it asks for that; why neither can be.
+    #[inline]
+    fn hold_and_retain(
+        &mut self,
+        now: Instant,
+        route: &Route,
+        message: &Incoming<'_>,
+        held: &mut Option<Arc<Message>>,
+    ) -> Result<(), Outcome> {
+        let is_kept = message.qos > QoS::AtMostOnce && !route.is_empty();
+        if is_kept && held.is_none() && (route.leaves(self.shard) || !self.has_room(message)) {
+            // Room may have been made.
+            *held = self.hold(message);
+            if held.is_none() && self.somebody_must_wait(route, message) {
+                return Err(self.refused(now, message));
             }
         }
-        refuses
+        if message.retain {
+            match self.retain(message, held) {
+                Retained::Done => {}
+                // Whoever sends it again until it is accepted would do so for ever, and hold up all that is behind it.
+                Retained::Full if self.is_sent_again(message) => self.note_unretained(message),
+                Retained::Full => return Err(Outcome::Refused),
+                Retained::NoRoom => return Err(self.refused(now, message)),
+            }
+        }
+        Ok(())
     }
 
     /// A message from another shard.
     pub(super) fn deliver_held(&mut self, now: Instant, route: &Route, message: Arc<Message>) {
         let mut held = Some(message.clone());
         let incoming = message.as_incoming();
+        // A place that was reserved is given back once the message has it.
+        let promised = self.promised;
+        let arrived = |broker: &mut Self| {
+            route.on(broker.shard).iter().for_each(|target| broker.note_arrival(&incoming, target));
+        };
+        if !promised {
+            arrived(self);
+        }
         self.deliver_here(now, route, &incoming, &mut held);
+        if promised {
+            arrived(self);
+        }
         self.end_record(&incoming, held.as_ref());
     }
 
@@ -222,7 +239,14 @@ impl Broker {
         let target = route.member(group, member);
         let mut held = Some(message.clone());
         let incoming = message.as_incoming();
+        let promised = self.promised;
+        if !promised {
+            self.note_arrival(&incoming, target);
+        }
         self.deliver(now, route, target, &incoming, &mut held, &mut Encoded::default());
+        if promised {
+            self.note_arrival(&incoming, target);
+        }
         self.end_record(&incoming, held.as_ref());
     }
 
@@ -318,6 +342,20 @@ impl Broker {
         held.clone()
     }
 
+    /// The message, held for a subscriber that must wait; none and counted if there is no room for it and it may be lost.
+    fn held_to_wait(
+        &mut self,
+        message: &Incoming<'_>,
+        held: &mut Option<Arc<Message>>,
+    ) -> Option<Arc<Message>> {
+        if self.held(message, held).is_none() && self.promised && message.qos > QoS::AtMostOnce {
+            // Other shards took what was there when it was accepted.
+            let charge = self.shared.budget().charge_beyond(message.charge_bytes());
+            *held = Some(self.spares.hold(message, charge));
+        }
+        held.clone()
+    }
+
     pub(super) fn hold(&mut self, message: &Incoming<'_>) -> Option<Arc<Message>> {
         self.charge(message.charge_bytes()).map(|charge| self.spares.hold(message, charge))
     }
@@ -407,7 +445,7 @@ impl Broker {
             self.statistics.overflow_disconnects += 1;
             tracing::warn!(client = %session.client_id, "disconnected: it holds most of the node's memory");
         }
-        let behind = session.note_behind(&self.shared, own);
+        let behind = session.note_behind(&self.shared);
         let blocks = if behind { Vec::new() } else { std::mem::take(&mut session.blocks) };
         if let Some(connection) = connection {
             let text = "the node's memory is full, and most of it waits for this client";
@@ -449,14 +487,7 @@ impl Broker {
     ) {
         let key = target.session.key();
         let Some(session) = self.sessions.get_mut(key) else { return };
-        let most = if message.publisher == Some(target.session) {
-            match target.own {
-                Some(qos) => qos,
-                None => return, // MQTT-3.8.3-3
-            }
-        } else {
-            target.qos
-        };
+        let Some(qos) = target.qos_of(message.publisher, message.qos) else { return };
         let authorize = self.shared.authorize();
         // Looked at before the rules are, so that what is decided by them is never older.
         let generation = authorize.generation();
@@ -473,7 +504,6 @@ impl Broker {
             }
         }
         session.note_allowed(generation);
-        let qos = message.qos.min(most);
         let retain = message.retain && target.retain_as_published;
         let config = self.shared.config();
         let connection = session.connection.and_then(|key| self.connections.get_mut(key));
@@ -497,7 +527,10 @@ impl Broker {
         let hands_out = connection.outbox.hands_out();
         let is_kept = qos > QoS::AtMostOnce && session.is_kept();
         if (is_kept || hands_out) && held.is_none() {
-            let charge = self.shared.budget().charge(message.charge_bytes());
+            let (budget, bytes) = (self.shared.budget(), message.charge_bytes());
+            // Other shards may have taken what was there when it was accepted.
+            let charge =
+                budget.charge(bytes).or_else(|| self.promised.then(|| budget.charge_beyond(bytes)));
             *held = charge.map(|charge| self.spares.hold(message, charge));
             if held.is_none() {
                 session.dropped.budget_full += 1;
@@ -604,7 +637,7 @@ impl Broker {
         qos: QoS,
         retain: bool,
     ) {
-        let Some(held) = self.held(message, held) else {
+        let Some(held) = self.held_to_wait(message, held) else {
             if let Some(session) = self.sessions.get_mut(key) {
                 session.dropped.budget_full += 1;
             }
@@ -641,12 +674,17 @@ impl Broker {
                     done(&mut self.keeper, session, former.number);
                     session.dropped.conflated += 1;
                     self.statistics.dropped.conflated += 1;
-                    session.note_behind(&self.shared, own);
+                    session.note_behind(&self.shared);
                     return true;
                 }
             }
         }
         let bytes = queued.message.charged();
+        if !self.promised && queued.qos > QoS::AtMostOnce && session.is_reserved(&queued, bytes) {
+            session.dropped.queue_full += 1;
+            self.statistics.dropped.queue_full += 1;
+            return false;
+        }
         let mut is_left = false;
         if queued.overflow == Overflow::Spill
             && !self.spilling.place(session, &mut queued, is_large)
@@ -668,11 +706,13 @@ impl Broker {
                     gone.is_some()
                 }
                 Overflow::DropNewest | Overflow::Spill => false,
+                // It had a place when it was accepted.
+                Overflow::Disconnect if session.is_full && self.promised => break,
                 Overflow::Disconnect if session.is_full => false,
                 Overflow::Disconnect => {
                     // What finds no place is kept all the same: it is acknowledged.
                     session.is_full = true;
-                    self.shared.note_full(own, config.overflow);
+                    self.shared.note_full(&session.state);
                     let connection = session.connection.filter(|key| {
                         self.connections.get(*key).is_some_and(|connection| !connection.is_closing)
                     });
@@ -710,7 +750,7 @@ impl Broker {
         }
         let Some(session) = self.sessions.get_mut(key) else { return false };
         session.queue.push(queued, is_large);
-        session.note_behind(&self.shared, own);
+        session.note_behind(&self.shared);
         if let Some(gives) = self.givers.note(key, session) {
             self.shared.note_gives(self.shard, gives);
             self.givers.tidy(&self.sessions);

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tidegate_message::{Action, Identity, IdentityKind, Instant, Payload, Target};
 use tidegate_wire::mqtt::{Ack, AckKind, Packet, PacketId, Publish, QoS, ReasonCode, Version};
 
-use super::{Broker, ConnectionKey, deliver::Outcome};
+use super::{Broker, ConnectionKey, accept::Answer, deliver::Outcome};
 use crate::{
     admission::{Batch, Draft, HOPS_MAX, Verdict},
     budget::Charge,
@@ -380,7 +380,8 @@ impl Broker {
             received: now,
             publisher: session.map(|session| self.session_key(session)),
         };
-        let outcome = self.publish(now, route, message, arrival.charge);
+        let answer = self.answer_of(message.publisher, message.qos);
+        let outcome = self.publish(now, route, message, arrival.charge, answer);
         self.acknowledge_publish(key, arrival.qos, arrival.packet_id, outcome)
     }
 
@@ -448,7 +449,10 @@ impl Broker {
         // An exchange of QoS 2 is noted with the last of them: before it all may come again.
         self.note_exchange(session, owed.qos, owed.packet_id);
         let outcome = match last {
-            Some(last) if passes => self.publish_draft(now, last, publisher, charge),
+            Some(last) if passes => {
+                let answer = self.answer_of(publisher, last.qos);
+                self.publish_draft(now, last, publisher, charge, answer)
+            }
             Some(letter) => self.publish_letter(now, session, letter),
             None => Outcome::Matched,
         };
@@ -461,7 +465,8 @@ impl Broker {
 
     /// Publishes a dead letter of what a client published. One that can never be held is refused for good, as that would be.
     fn publish_letter(&mut self, now: Instant, session: Option<Key>, letter: &Draft) -> Outcome {
-        let outcome = self.publish_draft(now, letter, None, None);
+        // It stands for a message that comes again if the letter is refused.
+        let outcome = self.publish_draft(now, letter, None, None, Answer::Again);
         if outcome != Outcome::Refused {
             return outcome;
         }
@@ -484,14 +489,17 @@ impl Broker {
         }
         let mut is_taken = true;
         for (_, letter) in &batch.letters {
-            if self.is_published(letter) && self.publish_draft(now, letter, None, None).is_refused()
+            if self.is_published(letter)
+                && self.publish_draft(now, letter, None, None, Answer::None).is_refused()
             {
                 is_taken = false;
             }
         }
         for draft in &batch.drafts {
             is_taken &= draft.verdict == Verdict::Drop
-                || !self.publish_draft(now, draft, Some(publisher), None).is_refused();
+                || !self
+                    .publish_draft(now, draft, Some(publisher), None, Answer::None)
+                    .is_refused();
         }
         self.publish_emitted(now, &batch.emitted);
         is_taken
@@ -510,7 +518,9 @@ impl Broker {
 
     fn publish_emitted(&mut self, now: Instant, emitted: &[Draft]) {
         for draft in emitted {
-            if self.is_published(draft) && self.publish_draft(now, draft, None, None).is_refused() {
+            if self.is_published(draft)
+                && self.publish_draft(now, draft, None, None, Answer::None).is_refused()
+            {
                 self.statistics.refused += 1; // Nobody could be told.
             }
         }
@@ -531,16 +541,17 @@ impl Broker {
         draft: &Draft,
         publisher: Option<SessionKey>,
         charge: Option<Charge>,
+        answer: Answer,
     ) -> Outcome {
         let route = self.route(&draft.topic);
         let message = Incoming { topic: &route.topic, ..incoming(now, draft, publisher) };
-        self.publish(now, &route, message, charge)
+        self.publish(now, &route, message, charge, answer)
     }
 
     /// A message of the node's own: `$SYS`, what a bridge brought.
     pub fn publish_internal(&mut self, now: Instant, message: Incoming<'_>) -> bool {
         let route = self.route(message.topic);
-        !self.publish(now, &route, message, None).is_refused()
+        !self.publish(now, &route, message, None, Answer::Again).is_refused()
     }
 
     /// The message that is published next came under that identifier, which is written down with it.
@@ -561,7 +572,7 @@ impl Broker {
         outcome: Outcome,
     ) -> Result<(), Fault> {
         let reason = match outcome {
-            Outcome::Refused => {
+            Outcome::Refused | Outcome::RefusedBySome => {
                 self.statistics.refused += 1;
                 return self.refuse(key, qos, packet_id, ReasonCode::QUOTA_EXCEEDED);
             }

@@ -239,9 +239,14 @@ impl Broker {
             self.timers.set(at, Timer::Will(key));
         }
         self.restore_subscriptions(key, &subscriptions);
-        let own = self.session_key(key);
         let session = self.sessions.get_mut(key).expect("just begun");
-        session.note_behind(&self.shared, own);
+        session.note_behind(&self.shared);
+        if session.queue.len() > session.config.queue_messages_max
+            || session.queue.bytes() > session.config.queue_bytes_max
+        {
+            session.is_full = true;
+            self.shared.note_full(&session.state);
+        }
         if let Some(gives) = self.givers.note(key, session) {
             self.shared.note_gives(self.shard, gives);
         }

@@ -66,7 +66,7 @@ impl Broker {
                 disk.read(self.shard, Wanted { by: WantedBy::Queue(own, is_large), messages });
             }
         }
-        let behind = session.note_behind(&self.shared, own);
+        let behind = session.note_behind(&self.shared);
         let released = if behind { Vec::new() } else { std::mem::take(&mut session.blocks) };
         if let Some(gives) = self.givers.note(session_key, session) {
             self.shared.note_gives(self.shard, gives);

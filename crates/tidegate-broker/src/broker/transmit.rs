@@ -254,7 +254,7 @@ impl Broker {
             Class::Large => session.queue.pop_large(),
         };
         let queued = queued.expect("the caller saw it");
-        let behind = session.note_behind(&self.shared, own);
+        let behind = session.note_behind(&self.shared);
         let released = if behind { Vec::new() } else { std::mem::take(&mut session.blocks) };
         let bytes = queued.payload_bytes();
         if queued.begun().is_expired(now) {
@@ -421,7 +421,6 @@ impl Broker {
     fn fetch_retained(&mut self, now: Instant, key: Key) {
         let Some(connection) = self.connections.get(key) else { return };
         let Some(session_key) = connection.session else { return };
-        let own = self.session_key(session_key);
         let Some(session) = self.sessions.get_mut(session_key) else { return };
         let mut topics = None;
         while let Some(mut scan) = session.retained.pop_front() {
@@ -466,7 +465,7 @@ impl Broker {
                     keeper.write_queued(session.number, &queued);
                 }
                 session.queue.push(queued, is_large);
-                session.note_behind(&self.shared, own);
+                session.note_behind(&self.shared);
                 if let Some(gives) = self.givers.note(session_key, session) {
                     self.shared.note_gives(self.shard, gives);
                 }

@@ -226,7 +226,7 @@ fn publishers_that_would_wait_for_each_other_do_not() {
             let open = clients.iter().map(|at| world.is_open(*at));
             assert_eq!(open.filter(|open| !open).count(), 1);
             assert_eq!(world.end_reason(clients[0]), Some(ReasonCode::QUOTA_EXCEEDED));
-            assert!(dropped(world).queue_full > 0);
+            assert_eq!(dropped(world).total(), 0, "what was acknowledged is kept");
             // All others come to their ends: who acknowledges is heard, and so all are let go.
             let last = clients[count - 1];
             assert!(!world.is_paused(last));
@@ -689,29 +689,209 @@ fn what_a_full_subscriber_does_not_take_is_not_acknowledged_as_taken() {
 }
 
 #[test]
-fn a_full_subscriber_refuses_nobody_elses_copy_and_its_loss_is_counted() {
+fn a_full_subscriber_takes_no_copy_from_another_and_its_publisher_is_told() {
     each(|world| {
         let s = world.join_with(kept("s"), config(Overflow::Disconnect, 5));
         world.subscribe(s, "t", ExactlyOnce);
         world.cut(s);
         let other = world.join(v5("other"));
-        world.subscribe(other, "t", AtLeastOnce);
+        world.subscribe(other, "t", ExactlyOnce);
         let p = world.join(v5("p"));
+        let publish = |world: &mut World, qos, text: &str| {
+            let id = world.publish(p, message("t", qos, text)).unwrap();
+            world.accepted(p, id)
+        };
         for number in 0..12 {
-            let id = world.publish(p, message("t", AtLeastOnce, &number.to_string())).unwrap();
-            assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS);
+            let expected =
+                if number < 6 { ReasonCode::SUCCESS } else { ReasonCode::QUOTA_EXCEEDED };
+            assert_eq!(publish(world, AtLeastOnce, &number.to_string()), expected);
         }
+        // A publisher that reads the reason decides what to do: the others have its message.
         assert_eq!(world.messages(other).len(), 12);
         let named: Vec<_> =
             world.shards.iter().flat_map(|shard| shard.sessions(9)).map(|s| s.dropped).collect();
         assert!(named.contains(&Dropped { queue_full: 6, ..Dropped::default() }), "{named:?}");
-        // Who is away and would not have it kept, or has its own policy, changes nothing.
+        // A message that is sent again goes to nobody before all have a place, or it would come twice.
+        assert_eq!(publish(world, ExactlyOnce, "x"), ReasonCode::QUOTA_EXCEEDED);
+        let old = world.join(v4("old"));
+        world.publish(old, message("t", AtLeastOnce, "x"));
+        assert!(!world.is_open(old));
+        assert!(world.messages(other).is_empty());
+        // A session whose messages of that QoS may be dropped changes nothing.
         world.unsubscribe(other, &["t"]);
-        let id = world.publish(p, message("t", AtLeastOnce, "x")).unwrap();
-        assert_eq!(world.accepted(p, id), ReasonCode::QUOTA_EXCEEDED);
-        assert_eq!(dropped(world).queue_full, 6);
+        assert_eq!(publish(world, AtLeastOnce, "x"), ReasonCode::QUOTA_EXCEEDED);
+        let drops = world.join_with(kept("drops"), config(Overflow::DropNewest, 1));
+        world.subscribe(drops, "t", ExactlyOnce);
+        world.cut(drops);
+        assert_eq!(publish(world, ExactlyOnce, "x"), ReasonCode::QUOTA_EXCEEDED);
         let s = world.join(kept("s"));
         assert_eq!(world.texts(s), ["0", "1", "2", "3", "4", "5"]);
+        for number in 0..3 {
+            assert_eq!(publish(world, ExactlyOnce, &number.to_string()), ReasonCode::SUCCESS);
+        }
+        assert_eq!(world.texts(s), ["0", "1", "2"]);
+        let drops = world.join(kept("drops"));
+        assert_eq!(world.texts(drops), ["0"]);
+    });
+}
+
+/// Has publishers on all shards send `count` messages each before any shard learns of another's; the texts that were accepted.
+fn burst(
+    world: &mut World,
+    publishers: &[At],
+    qos: QoS,
+    count: usize,
+    bytes: usize,
+) -> Vec<String> {
+    let mut sent = Vec::new();
+    world.hold_peers = true;
+    for number in 0..count {
+        for (index, at) in publishers.iter().enumerate() {
+            let text = format!("{index}/{number:<bytes$}");
+            let id = world.publish(*at, message(&format!("t/{index}"), qos, &text)).unwrap();
+            sent.push((*at, id, text));
+        }
+    }
+    world.hold_peers = false;
+    world.pump();
+    sent.retain(|(at, id, _)| world.accepted(*at, *id) == ReasonCode::SUCCESS);
+    sent.into_iter().map(|(.., text)| text).collect()
+}
+
+/// What reaches a session that comes back, by text.
+fn fetched(world: &mut World, name: &str, limits: &SessionConfig) -> Vec<String> {
+    let at = world.join_with(kept(name), limits.clone());
+    let mut texts = world.texts(at);
+    world.cut(at);
+    texts.sort();
+    texts
+}
+
+#[test]
+fn what_is_acknowledged_on_one_shard_is_accepted_on_all() {
+    // By count, by bytes, with a disk that takes nothing, for one session and for several that are full at different times.
+    let by_count = config(Overflow::Disconnect, 50);
+    let by_bytes = SessionConfig { queue_bytes_max: 200_000, ..SessionConfig::default() };
+    let on_disk = config(Overflow::Spill, 50);
+    for (limits, bytes) in [(by_count, 10), (by_bytes, 20_000), (on_disk, 10)] {
+        for qos in [AtLeastOnce, ExactlyOnce] {
+            each(|world| {
+                let names = ["a", "b", "c"];
+                for (index, name) in names.iter().enumerate() {
+                    let at = world.join_with(kept(name), limits.clone());
+                    world.subscribe(at, "t/#", ExactlyOnce);
+                    // One of them has less room than the others.
+                    if index == 1 {
+                        world.subscribe(at, "early", ExactlyOnce);
+                    }
+                    world.cut(at);
+                }
+                let publishers = ["p", "q", "r"].map(|name| world.join(v5(name)));
+                for _ in 0..7 {
+                    world.publish(publishers[0], message("early", qos, "early")).unwrap();
+                }
+                let mut accepted = burst(world, &publishers, qos, 40, bytes);
+                accepted.sort();
+                assert!((5..60).contains(&accepted.len()), "{} accepted", accepted.len());
+                for name in names {
+                    let mut texts = fetched(world, name, &limits);
+                    texts.retain(|text| text != "early");
+                    if qos == ExactlyOnce {
+                        assert_eq!(texts, accepted, "{name}");
+                    } else {
+                        let missing = accepted.iter().filter(|text| !texts.contains(text));
+                        assert_eq!(missing.count(), 0, "{name}");
+                    }
+                    assert!(texts.len() <= 51, "{name} holds {}", texts.len());
+                }
+                // There is room again, for all that a queue has room for.
+                let accepted = burst(world, &publishers, qos, 2, bytes);
+                assert_eq!(accepted.len(), 6);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_group_takes_on_other_shards_what_was_acknowledged() {
+    let limits = config(Overflow::Disconnect, 10);
+    for qos in [AtLeastOnce, ExactlyOnce] {
+        each(|world| {
+            let names = ["a", "b", "c"];
+            for name in names {
+                let at = world.join_with(kept(name), limits.clone());
+                world.subscribe(at, "$share/g/t/#", ExactlyOnce);
+                world.cut(at);
+            }
+            let publishers = ["p", "q", "r"].map(|name| world.join(v5(name)));
+            let mut accepted = burst(world, &publishers, qos, 40, 10);
+            accepted.sort();
+            // Each member has its ten and one.
+            assert_eq!(accepted.len(), 33);
+            let mut texts: Vec<String> =
+                names.iter().flat_map(|name| fetched(world, name, &limits)).collect();
+            texts.sort();
+            assert_eq!(texts, accepted);
+            assert_eq!(dropped(world).total(), 0);
+        });
+    }
+}
+
+#[test]
+fn a_small_queue_takes_bursts_of_other_shards_as_of_its_own() {
+    each(|world| {
+        let s = world.join_with(kept("s"), config(Overflow::Disconnect, 5));
+        world.subscribe(s, "t/#", AtLeastOnce);
+        let publishers = ["p", "q", "r"].map(|name| world.join(v5(name)));
+        assert_eq!(burst(world, &publishers, AtLeastOnce, 100, 10).len(), 300);
+        assert_eq!(world.messages(s).len(), 300);
+        assert!(world.is_open(s));
+    });
+}
+
+#[test]
+fn a_place_is_given_back_where_another_session_refuses() {
+    let mut world = World::new(settings(), 3);
+    let limits = config(Overflow::Disconnect, 20);
+    // Each is on a shard of its own, and one is full from the start.
+    let [full, free] = ["full", "free"].map(|name| {
+        let at = world.join_with(kept(name), limits.clone());
+        world.subscribe(at, "t/#", ExactlyOnce);
+        at
+    });
+    world.subscribe(full, "fill", ExactlyOnce);
+    world.cut(full);
+    world.cut(free);
+    let p = world.join(v5("p"));
+    for _ in 0..21 {
+        world.publish(p, message("fill", ExactlyOnce, "x")).unwrap();
+    }
+    assert_eq!(burst(&mut world, &[p], ExactlyOnce, 100, 30), [""; 0]);
+    // The one that has room has lost none of it.
+    let full = world.join_with(kept("full"), limits.clone());
+    assert_eq!(world.messages(full).len(), 21);
+    world.cut(full);
+    assert_eq!(burst(&mut world, &[p], ExactlyOnce, 30, 30).len(), 21);
+    world.end();
+}
+
+#[test]
+fn a_will_reaches_those_that_have_room() {
+    each(|world| {
+        let s = world.join_with(kept("s"), config(Overflow::Disconnect, 2));
+        world.subscribe(s, "w", AtLeastOnce);
+        world.cut(s);
+        let p = world.join(v5("p"));
+        for _ in 0..3 {
+            world.publish(p, message("w", AtLeastOnce, "x")).unwrap();
+        }
+        let other = world.join(v5("other"));
+        world.subscribe(other, "w", AtLeastOnce);
+        let last = Will { qos: AtLeastOnce, ..will("w", "gone") };
+        let dies = world.join(Connect { will: Some(last), ..v5("dies") });
+        world.cut(dies);
+        assert_eq!(world.texts(other), ["gone"]);
+        assert_eq!(dropped(world).queue_full, 1);
     });
 }
 

@@ -34,8 +34,8 @@ pub(super) struct Plan {
     pub(super) keeps: Option<Keeps>,
     /// Longest time of a batch between shards.
     pub(super) peers_delay_max: Duration,
-    /// Messages wait on disk.
-    pub(super) spills: bool,
+    /// Bytes of messages that may wait on disk, if any may.
+    pub(super) spills: Option<u64>,
     /// How long clients publish and faults happen.
     pub(super) length: Duration,
     /// Between faults, on the average.
@@ -109,7 +109,7 @@ impl Plan {
             } else {
                 None
             },
-            spills: false,
+            spills: None,
             operators: [None, None, Some(false), Some(true)][random.random_range(0..4)],
             peers_delay_max: millis(random, &[0, 1, 300]),
             length: Duration::from_secs(random.random_range(5..20)),
@@ -130,7 +130,52 @@ impl Plan {
             client.session.overflow_qos0 = Overflow::Spill;
             client.session.queue_messages_max = 100_000;
         }
-        self.spills = true;
+        self.spills = Some(u64::MAX);
+        self
+    }
+
+    /// Two clients publish to others that read from all topics and have little room each, under every policy, on as many shards as
+    /// there are clients. The publishers know of every message whether it was accepted.
+    pub(super) fn overflowing(mut self, seed: u64) -> Self {
+        const OVERFLOWS: [Overflow; 6] = [
+            Overflow::DropOldest,
+            Overflow::DropNewest,
+            Overflow::Latest,
+            Overflow::Disconnect,
+            Overflow::BlockPublisher,
+            Overflow::Spill,
+        ];
+        let random = &mut SmallRng::seed_from_u64(seed);
+        self.shards = random.random_range(2..6);
+        self.operators = None;
+        self.peers_delay_max = millis(random, &[1, 50, 300]);
+        self.config.receive_maximum = 100;
+        self.spills = Some(*[0, 20_000, 1 << 20].choose(random).expect("not empty"));
+        for (number, client) in self.clients.iter_mut().enumerate() {
+            client.expiry = LASTING;
+            client.will = None;
+            if number < 2 {
+                client.filters.clear();
+                client.publishes = Some(QoS::ExactlyOnce);
+                client.publish_gap = millis(random, &[5, 20]);
+                client.payload_bytes_max = *[300, 6_000].choose(random).expect("not empty");
+                continue;
+            }
+            client.publishes = None;
+            client.session.overflow = *OVERFLOWS.choose(random).expect("not empty");
+            client.session.queue_messages_max = random.random_range(1..40);
+            client.session.queue_bytes_max = *[10_000, 32 << 20].choose(random).expect("not empty");
+            client.filters = filters(client.version, QoS::ExactlyOnce, random);
+            client.filters.retain(|filter| filter.filter != "t/#");
+            let is_5 = client.version == Version::V5;
+            client.filters.push(SubscribeFilter {
+                filter: "t/#".to_owned(),
+                maximum_qos: if random.random() { QoS::ExactlyOnce } else { QoS::AtLeastOnce },
+                no_local: false,
+                retain_as_published: is_5,
+                retain_handling: RetainHandling::Send,
+            });
+        }
         self
     }
 }

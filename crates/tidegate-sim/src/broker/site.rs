@@ -69,6 +69,14 @@ pub fn run_spilling(seed: u64) -> Outcome {
     play(seed, Plan::of(seed, false).spilling())
 }
 
+/// The same where sessions have room for few messages each, on many shards and under every policy.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_overflowing(seed: u64, crashes: bool) -> Outcome {
+    play(seed, Plan::of(seed, crashes).overflowing(seed))
+}
+
 fn play(seed: u64, plan: Plan) -> Outcome {
     let mut site = Site::new(seed, plan);
     site.live();
@@ -195,7 +203,7 @@ impl Site {
         let clients = plan.clients.iter().enumerate();
         let mut site = Self {
             seed,
-            disk: plan.spills.then(|| Arc::new(SimulatedSpill::new(u64::MAX))),
+            disk: plan.spills.map(|bytes| Arc::new(SimulatedSpill::new(bytes))),
             placement,
             tapes: Vec::new(),
             flushing: Vec::new(),
@@ -442,7 +450,11 @@ impl Site {
         }
         let statistics = self.statistics();
         let everywhere = statistics.dropped.total();
-        assert!(dropped.iter().sum::<u64>() <= everywhere, "sessions count more than the node");
+        assert!(
+            dropped.iter().sum::<u64>() <= everywhere,
+            "sessions count more than the node: {dropped:?}, {:?}",
+            statistics.dropped
+        );
         self.oracle.judge(&dropped, everywhere, statistics.refused, self.ends == 0);
         assert!(self.oracle.written <= statistics.sent, "more was written than is counted as sent");
         if self.lossy_ends == 0 {
@@ -474,6 +486,8 @@ impl Site {
             sum.spilled += one.spilled;
             sum.overflow_disconnects += one.overflow_disconnects;
             sum.dropped.queue_full += one.dropped.queue_full;
+            sum.dropped.spill_full += one.dropped.spill_full;
+            sum.dropped.spill_lost += one.dropped.spill_lost;
             sum.dropped.conflated += one.dropped.conflated;
             sum.dropped.budget_full += one.dropped.budget_full;
             sum.dropped.expired += one.dropped.expired;

@@ -2,7 +2,7 @@
 
 use std::{env, ops::Range};
 
-use tidegate_sim::broker::{Outcome, run, run_spilling};
+use tidegate_sim::broker::{Outcome, run, run_overflowing, run_spilling};
 
 /// Seeds of the ordinary test.
 const SEEDS: Range<u64> = 0..400;
@@ -49,6 +49,28 @@ fn a_broker_keeps_its_promises_with_messages_on_disk() {
     let spilled: u64 = outcomes.iter().map(|outcome| outcome.statistics.spilled).sum();
     println!("spilled: {spilled}");
     assert!(spilled > 100 * outcomes.len() as u64, "{spilled}");
+}
+
+#[test]
+fn what_was_acknowledged_is_kept_by_every_session_that_may_not_drop_it() {
+    let outcomes: Vec<Outcome> =
+        seeds().step_by(4).map(|seed| run_overflowing(seed, seed % 8 == 0)).collect();
+    if outcomes.len() < 100 {
+        return;
+    }
+    let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
+    for (counted, count) in [
+        ("refused", sum(|o| o.refused)),
+        ("disconnected", sum(|o| o.statistics.overflow_disconnects)),
+        ("dropped", sum(|o| o.statistics.dropped.queue_full)),
+        ("conflated", sum(|o| o.statistics.dropped.conflated)),
+        ("spilled", sum(|o| o.statistics.spilled)),
+        ("not spilled", sum(|o| o.statistics.dropped.spill_full)),
+        ("crashes", sum(|o| o.crashes)),
+    ] {
+        println!("{counted}: {count}");
+        assert!(count > 20, "{counted}: {count}");
+    }
 }
 
 fn judge(outcomes: &[Outcome]) {
