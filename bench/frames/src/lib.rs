@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+pub mod age;
 pub mod calibrate;
 pub mod clip;
 pub mod control;

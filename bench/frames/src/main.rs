@@ -8,7 +8,8 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
 use bench_frames::{
-    Plan, SCENARIO, calibrate, control, fanout, figures, idle, live::Studio, stages, steps, wifi,
+    Plan, SCENARIO, age, calibrate, control, fanout, figures, idle, live::Studio, stages, steps,
+    wifi,
 };
 use bench_harness::{Figure, Report, Target};
 use clap::{Parser, Subcommand, ValueEnum};
@@ -44,6 +45,8 @@ enum Group {
     Knobs,
     /// The Wi-Fi-like medium against the latencies it was calibrated on.
     Medium,
+    /// A network camera whose pictures show a clock: their real age, and what of it is told.
+    Age,
     /// Frames through NATS on loopback, for 1 to 8 subscribers.
     Nats,
     /// The controllers side by side in virtual time, and the paper's own experiment.
@@ -101,6 +104,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Group::Log => figures::log(&plan, &mut report),
             Group::Knobs => figures::knobs(&plan, &mut report),
             Group::Medium => figures::medium(&plan, &mut report),
+            Group::Age => age::age(&plan, &mut report),
             Group::Nats => figures::nats(&plan, &mut report),
             Group::Controllers => control::controllers(&mut report),
             Group::Steps => live(&mut studio, &plan, &mut report, steps::steps),

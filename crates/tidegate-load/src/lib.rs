@@ -11,7 +11,7 @@
 //! [`process`] reads what another process has used, so that a broker's rate can be told per second of its own processor time.
 //!
 //! [`sensors`] makes up the messages of four published applications of sensors, [`devices`] sends them and verifies
-//! what arrives; [`replay`] plays the messages of a trace.
+//! what arrives; [`replay`] plays the messages of a trace. [`camera`] is a network camera whose pictures show their age.
 //!
 //! All but the session reach a broker over TCP, TLS, WebSocket or the last in the second, as its [`url`] says.
 //!
@@ -39,6 +39,7 @@ mod track;
 mod worker;
 
 pub mod args;
+pub mod camera;
 pub mod client;
 pub mod command;
 pub mod connect;

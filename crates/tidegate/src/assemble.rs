@@ -41,7 +41,7 @@ use crate::{
     mqtt,
     node::{Node, NodeOptions},
     pki::{self, Credentials, Revocations},
-    source::SourceSpec,
+    source::{self, SourceSpec},
     uplink::{self, UplinkSettings, Uplinks},
 };
 
@@ -495,11 +495,10 @@ fn exchange(
 pub async fn camera(
     config: &Config,
     name: CameraName,
-    source: &str,
+    spec: SourceSpec,
     edge: Option<&str>,
     stop: CancellationToken,
 ) -> Result<(), ApiError> {
-    let spec: SourceSpec = source_spec(source)?;
     let dial = dial_options(config, &name, edge).await?;
     let health = Health::default();
     let watch = watch(config, &health, &stop).await?;
@@ -511,7 +510,7 @@ pub async fn camera(
     let revocations = dial.credentials.revocations().clone();
     let access = Access { revocations, ..Access::default() };
     let _revocations = AbortOnDropHandle::new(tokio::spawn(watch_revocations(access, None)));
-    let options = CameraOptions { health, ..camera_options(config, name, source.to_owned()) };
+    let options = CameraOptions { health, ..camera_options(config, name, spec.to_string()) };
     watch.manager().ready();
     let ended = camera::run(options, &spec, dial, stop).await;
     finish_logs().await;
@@ -556,7 +555,7 @@ pub fn source_spec(text: &str) -> Result<SourceSpec, ApiError> {
         _ => text.to_owned(),
     };
     described.parse().map_err(|error: crate::source::SourceError| {
-        ApiError::new(Code::CONFIG_INVALID, format!("{text:?} is no source"))
+        ApiError::new(Code::CONFIG_INVALID, format!("{:?} is no source", source::shown(text)))
             .caused_by(crate::error_chain(&error))
     })
 }

@@ -107,12 +107,12 @@ impl Intake {
         self.0.frame(at, jpeg)
     }
 
-    /// Takes one frame, captured now, which the log gets beside its way.
+    /// Takes one frame, captured `age` ago, which the log gets beside its way.
     ///
     /// # Errors
     /// As [`Intake::frame`].
-    fn frame_beside(&mut self, jpeg: &Bytes) -> Result<Instant, CaptureError> {
-        self.0.frame_beside(None, jpeg)
+    fn frame_beside(&mut self, age: Duration, jpeg: &Bytes) -> Result<Instant, CaptureError> {
+        self.0.frame_beside(age, jpeg)
     }
 
     /// Gets ready for the next frame, when there is time. Returns false if it has to be tried again.
@@ -298,12 +298,15 @@ pub async fn run(
                 Some(Ok(frame)) => {
                     frames.beat();
                     // A frame that cannot be carried is one frame less, no reason to stop.
-                    if let Err(error) = intake.frame_beside(&frame.picture.jpeg) {
+                    let age = source.age(&frame);
+                    if let Err(error) = intake.frame_beside(age, &frame.picture.jpeg) {
                         tracing::warn!(error = %error, code = %error.code(), "frame refused");
                     }
                     unprepared = true;
                 }
-                Some(Err(error)) => tracing::warn!(%error, "the source has a fault"),
+                Some(Err(error)) => {
+                    tracing::warn!(error = crate::error_chain(&error), "the source has a fault");
+                }
             }
         }
         camera.counts.captured.load(Ordering::Relaxed)

@@ -9,6 +9,7 @@
 
 mod acl;
 mod args;
+mod arguments;
 mod cameras;
 mod characterize;
 mod demo;
@@ -134,6 +135,15 @@ pub enum Command {
 /// Runs the program and returns its exit status.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    match arguments::hide_secrets() {
+        Ok(true) => tracing::warn!(
+            "an argument held a password or the like; others could see it as the program started: use --password-file"
+        ),
+        Ok(false) => {}
+        Err(error) => {
+            tracing::warn!(%error, "an argument that is secret cannot be hidden from other users")
+        }
+    }
     // Before there are threads: frames and messages are woken for many times a second, and each time there is little to do.
     if matches!(cli.command, Command::Node(_) | Command::Camera(_))
         && let Err(error) = tidegate_sys::sched::short_turns()
@@ -192,7 +202,8 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         }
         Command::Camera(args) => {
             keep_memory_private();
-            assemble::camera(&config, args.name, &args.source, args.edge.as_deref(), stop).await
+            let spec = args.spec()?;
+            assemble::camera(&config, args.name, spec, args.edge.as_deref(), stop).await
         }
         Command::Characterize(args) => characterize::run(&config, args).await,
         Command::Demo(args) => demo::run(args, stop).await,

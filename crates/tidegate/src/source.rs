@@ -29,15 +29,19 @@ use tidegate_message::Instant;
 mod ffmpeg;
 mod mjpeg;
 mod pace;
+mod rtsp;
 pub mod scene;
 mod spec;
 mod supply;
+mod timeline;
+mod video;
 
 pub(crate) use ffmpeg::last_words;
 pub use mjpeg::{SplitError, Splitter};
 pub use pace::Pace;
-pub use spec::{Rate, SceneSpec, SourceSpec, SpecReason};
-use supply::Supply;
+pub use rtsp::{RtspAddress, RtspError};
+pub use spec::{Rate, SceneSpec, SourceSpec, SpecReason, shown};
+use supply::{Next, Supply};
 
 /// One JPEG image as its source gave it.
 #[derive(Clone, Debug)]
@@ -53,8 +57,8 @@ pub struct Picture {
 pub struct SourceFrame {
     /// The image.
     pub picture: Picture,
-    /// When the source had it: a monotonic clock anchored to wall time when the source was opened. A suggestion; the camera
-    /// node stamps by its own clock.
+    /// When it was captured, by a monotonic clock anchored to wall time when the source was opened: what the camera says, or when
+    /// the source had it where nothing more is known. [`Source::age`] is how long ago that was.
     pub captured: Instant,
     /// How many frames the source had before this one, dropped ones included.
     pub sequence: u64,
@@ -66,6 +70,7 @@ pub struct Source {
     shared: Arc<Shared>,
     task: JoinHandle<()>,
     paced: bool,
+    clock: SourceClock,
 }
 
 /// Changes a running source. Cheap to clone.
@@ -104,22 +109,35 @@ impl Source {
     /// Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// [`SourceError`] if there is no such file, folder, device or program, or nothing in it.
+    /// [`SourceError`] if there is no such file, folder, device or program, or nothing in it. A network camera that cannot be reached
+    /// is none: it is tried again, and what keeps it away comes from [`Source::next`].
     pub async fn open(spec: &SourceSpec) -> Result<Self, SourceError> {
         let clock = SourceClock::start();
-        let supply = Supply::open(spec).await?;
-        let rate = supply.rate();
+        let (supply, absent) = match Supply::open(spec, &clock).await {
+            Ok(supply) => (Some(supply), None),
+            // A camera may be slower to start than we are.
+            Err(error) if error.is_absence() => (None, Some(error)),
+            Err(error) => return Err(error),
+        };
+        let rate = supply.as_ref().and_then(Supply::rate);
         let shared = Arc::new(Shared {
             slot: Mutex::default(),
             filled: Notify::new(),
             pace: Mutex::new(rate.map(|rate| Pace::new(rate, clock.now()))),
             pace_changed: Notify::new(),
         });
-        let task = match rate {
-            Some(_) => tokio::spawn(run_paced(supply, shared.clone(), clock)),
-            None => tokio::spawn(run_live(supply, spec.clone(), shared.clone(), clock)),
+        if let Some(error) = absent {
+            shared.fail(error);
+        }
+        let task = match (rate, supply) {
+            (Some(_), Some(supply)) => {
+                tokio::spawn(run_paced(supply, shared.clone(), clock.clone()))
+            }
+            (_, supply) => {
+                tokio::spawn(run_live(supply, spec.clone(), shared.clone(), clock.clone()))
+            }
         };
-        Ok(Self { shared, task, paced: rate.is_some() })
+        Ok(Self { shared, task, paced: rate.is_some(), clock })
     }
 
     /// The next frame, or what kept it from coming; `None` once the source has ended.
@@ -155,6 +173,11 @@ impl Source {
                 }
             }
         }
+    }
+
+    /// How long ago a frame of this source was captured.
+    pub fn age(&self, frame: &SourceFrame) -> Duration {
+        self.clock.now().since(frame.captured)
     }
 
     /// A handle that changes the source while it runs.
@@ -278,16 +301,20 @@ pub async fn read_pictures(
     spec: &SourceSpec,
     frames_max: usize,
 ) -> Result<Vec<Picture>, SourceError> {
-    let mut supply = Supply::open(&spec.once()).await?;
+    let mut supply = Supply::open(&spec.once(), &SourceClock::start()).await?;
     let live = supply.rate().is_none();
     let mut pictures = supply::Kept::default();
-    while let Some(picture) = supply.next().await? {
-        pictures.push(spec, picture)?;
+    loop {
+        match supply.next().await? {
+            Next::Picture(picture, _) => pictures.push(spec, Some(picture))?,
+            Next::Nothing => {}
+            Next::End => break,
+        }
         if live && pictures.len() == frames_max {
             break;
         }
     }
-    let all = pictures.into_vec();
+    let all: Vec<Picture> = pictures.into_vec().into_iter().flatten().collect();
     let count = frames_max.min(all.len());
     Ok((0..count).map(|index| all[index * all.len() / count].clone()).collect())
 }
@@ -301,8 +328,9 @@ async fn run_paced(mut supply: Supply, shared: Arc<Shared>, clock: SourceClock) 
             shared.skip(skipped);
         }
         match supply.next().await {
-            Ok(Some(picture)) => shared.put(picture, clock.now()),
-            Ok(None) => break,
+            Ok(Next::Picture(picture, _)) => shared.put(picture, clock.now()),
+            Ok(Next::Nothing) => {}
+            Ok(Next::End) => break,
             Err(error) => {
                 let last = error.is_final();
                 shared.fail(error);
@@ -315,35 +343,51 @@ async fn run_paced(mut supply: Supply, shared: Arc<Shared>, clock: SourceClock) 
     shared.end();
 }
 
-async fn run_live(mut supply: Supply, spec: SourceSpec, shared: Arc<Shared>, clock: SourceClock) {
+/// Gives what a live camera shows, and opens it again whenever it fails; without a supply it was not there at first.
+async fn run_live(
+    mut supply: Option<Supply>,
+    spec: SourceSpec,
+    shared: Arc<Shared>,
+    clock: SourceClock,
+) {
     let mut wait = REOPEN_MIN;
+    let mut last = None;
     loop {
-        let error = match supply.next().await {
-            Ok(Some(picture)) => {
-                shared.put(picture, clock.now());
-                wait = REOPEN_MIN;
-                continue;
-            }
-            Ok(None) if spec.can_reopen() => SourceError::Ended { place: supply.place() },
-            Ok(None) => break,
-            Err(error) => error,
-        };
-        let last = error.is_final();
-        shared.fail(error);
-        if !last {
-            continue;
-        }
-        if !spec.can_reopen() {
-            break;
-        }
-        supply = loop {
+        let Some(open) = &mut supply else {
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(REOPEN_MAX);
-            match Supply::open(&spec).await {
-                Ok(supply) => break supply,
+            match Supply::open(&spec, &clock).await {
+                Ok(opened) => supply = Some(opened),
                 Err(error) => shared.fail(error),
             }
+            continue;
         };
+        let error = match open.next().await {
+            Ok(Next::Picture(picture, captured)) => {
+                wait = REOPEN_MIN;
+                let captured = captured.unwrap_or_else(|| clock.now());
+                // What cannot have its own time among the others is not given another.
+                if last.is_none_or(|last| captured > last) {
+                    last = Some(captured);
+                    shared.put(picture, captured);
+                } else {
+                    shared.skip(1);
+                }
+                continue;
+            }
+            Ok(Next::Nothing) => continue,
+            Ok(Next::End) if spec.can_reopen() => SourceError::Ended { place: open.place() },
+            Ok(Next::End) => break,
+            Err(error) => error,
+        };
+        let is_final = error.is_final();
+        shared.fail(error);
+        if is_final && !spec.can_reopen() {
+            break;
+        }
+        if is_final {
+            supply = None;
+        }
     }
     shared.end();
 }
@@ -363,6 +407,11 @@ impl SourceClock {
 
     fn now(&self) -> Instant {
         self.wall + self.started.elapsed()
+    }
+
+    /// What the clock of the day shows, whatever was done to it since the start.
+    fn wall() -> Instant {
+        Instant::EPOCH + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 
     async fn sleep_until(&self, due: Instant) {
@@ -453,6 +502,15 @@ pub enum SourceError {
         /// How it was called.
         command: String,
     },
+    /// A network camera does not play.
+    #[error("{place} cannot be played")]
+    Rtsp {
+        /// Which.
+        place: String,
+        /// Why.
+        #[source]
+        source: RtspError,
+    },
     /// A live camera gives nothing.
     #[error("{place} gave no image for {} s; check the camera and its network", .after.as_secs())]
     Stalled {
@@ -481,6 +539,14 @@ pub enum SourceError {
 }
 
 impl SourceError {
+    /// Whether a network camera is away that may come.
+    const fn is_absence(&self) -> bool {
+        match self {
+            Self::Rtsp { source, .. } => source.is_absence(),
+            _ => false,
+        }
+    }
+
     /// Whether the supply that gave it will give nothing more.
     const fn is_final(&self) -> bool {
         !matches!(self, Self::NotJpeg { .. } | Self::Damaged { .. } | Self::Picture { .. })

@@ -50,6 +50,15 @@ pub(super) struct Capture {
     changed: watch::Sender<u64>,
 }
 
+/// When a frame was captured.
+#[derive(Clone, Copy, Debug)]
+enum When {
+    /// At a time that somebody else says.
+    At(Instant),
+    /// So long ago, by our own clock.
+    Ago(Duration),
+}
+
 /// Why a frame was not captured.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
@@ -142,27 +151,27 @@ impl Capture {
         at: Option<Instant>,
         jpeg: &Bytes,
     ) -> Result<Instant, CaptureError> {
-        let at = self.offer(at, jpeg)?;
+        let at = self.offer(at.map_or(When::Ago(Duration::ZERO), When::At), jpeg)?;
         self.writer.store()?;
         Ok(at)
     }
 
-    /// As [`Capture::frame`], but the log gets the frame beside its way, on another thread.
+    /// As [`Capture::frame`], for a frame that was captured `age` ago; the log gets it beside its way, on another thread.
     ///
     /// # Errors
     /// As [`Capture::frame`].
     pub(super) fn frame_beside(
         &mut self,
-        at: Option<Instant>,
+        age: Duration,
         jpeg: &Bytes,
     ) -> Result<Instant, CaptureError> {
-        let at = self.offer(at, jpeg)?;
+        let at = self.offer(When::Ago(age), jpeg)?;
         self.writer.store_beside();
         Ok(at)
     }
 
-    fn offer(&mut self, at: Option<Instant>, jpeg: &Bytes) -> Result<Instant, CaptureError> {
-        let offered = self.stamp_and_offer(at, jpeg);
+    fn offer(&mut self, when: When, jpeg: &Bytes) -> Result<Instant, CaptureError> {
+        let offered = self.stamp_and_offer(when, jpeg);
         let counted = if offered.is_ok() { &self.counts.captured } else { &self.counts.refused };
         counted.fetch_add(1, Ordering::Relaxed);
         if offered.is_ok() {
@@ -177,15 +186,14 @@ impl Capture {
         self.writer.prepare(usize::try_from(last + last / 4).unwrap_or(0))
     }
 
-    fn stamp_and_offer(
-        &mut self,
-        at: Option<Instant>,
-        jpeg: &Bytes,
-    ) -> Result<Instant, CaptureError> {
+    fn stamp_and_offer(&mut self, when: When, jpeg: &Bytes) -> Result<Instant, CaptureError> {
         let info = inspect(jpeg, &self.limits)?;
-        let at = match at {
-            Some(claimed) => self.clock.admit(claimed, monotonic_nanos())?,
-            None => self.clock.at(monotonic_nanos()),
+        let at = match when {
+            When::At(claimed) => self.clock.admit(claimed, monotonic_nanos())?,
+            When::Ago(age) => {
+                let age = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
+                self.clock.at(monotonic_nanos().saturating_sub(age))
+            }
         };
         self.writer.offer(at, &encode(info.size, &self.start), jpeg)?;
         self.counts.bytes.store(jpeg.len() as u64, Ordering::Relaxed);

@@ -12,8 +12,10 @@ use tidegate_message::{AdaptationProfile, CameraName, Code, ControllerKind};
 use zeroize::Zeroizing;
 
 use crate::{
+    assemble::source_spec,
     config::{Config, units},
     pki::NODE_SERVER_NAME,
+    source::SourceSpec,
 };
 
 /// Which node to talk to, and as whom.
@@ -40,6 +42,8 @@ pub struct RemoteArgs {
 const TOKEN_VARIABLE: &str = "TIDEGATE_TOKEN";
 /// The variable that holds a user's password.
 const PASSWORD_VARIABLE: &str = "TIDEGATE_PASSWORD";
+/// Holds the password of a network camera.
+const SOURCE_PASSWORD_VARIABLE: &str = "TIDEGATE_SOURCE_PASSWORD";
 
 impl RemoteArgs {
     /// A client of the node.
@@ -90,9 +94,39 @@ pub struct CameraArgs {
     /// Where frames come from: folder:DIR, mjpeg:FILE, video:FILE, rtsp://…, v4l2:DEVICE or scene:street
     #[arg(long, default_value = "scene:street")]
     pub source: String,
+    /// File whose first line is the password of an rtsp:// source, or USER:PASSWORD [default:
+    /// $TIDEGATE_SOURCE_PASSWORD]
+    #[arg(long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
     /// The edge node to dial, as host:port [default: link.edge of the configuration]
     #[arg(long, value_name = "HOST:PORT")]
     pub edge: Option<String>,
+}
+
+impl CameraArgs {
+    /// The source, with its password.
+    pub(super) fn spec(&self) -> Result<SourceSpec, ApiError> {
+        source_with_password(&self.source, self.password_file.as_deref())
+    }
+}
+
+/// A source, with the password that a file or a variable has for it.
+pub(super) fn source_with_password(
+    text: &str,
+    file: Option<&Path>,
+) -> Result<SourceSpec, ApiError> {
+    let spec = source_spec(text)?;
+    let is_address = matches!(spec, SourceSpec::Rtsp { .. });
+    if let Some(file) = file.filter(|_| !is_address) {
+        let text =
+            format!("{} holds a password, and only an rtsp:// source has one", file.display());
+        return Err(ApiError::new(Code::CONFIG_INVALID, text));
+    }
+    let password = if is_address { secret(file, SOURCE_PASSWORD_VARIABLE)? } else { None };
+    Ok(match password {
+        Some(password) => spec.with_password(&password),
+        None => spec,
+    })
 }
 
 /// Arguments of `tidegate characterize`.
@@ -101,6 +135,10 @@ pub struct CharacterizeArgs {
     /// The scene: a video file, a folder of JPEGs, or any other source
     #[arg(long, value_name = "SOURCE", required_unless_present = "link")]
     pub clip: Option<String>,
+    /// File whose first line is the password of an rtsp:// clip, or USER:PASSWORD [default:
+    /// $TIDEGATE_SOURCE_PASSWORD]
+    #[arg(long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
     /// The detector: moving, person, face, or command, a program that speaks the detector protocol
     #[arg(long, default_value = "moving")]
     pub detector: String,

@@ -5,9 +5,12 @@ use std::{io::Write, path::PathBuf};
 use tidegate_client::ApiError;
 use tidegate_message::{CameraName, Code};
 
-use super::{args::CharacterizeArgs, print};
+use super::{
+    args::{CharacterizeArgs, source_with_password},
+    print,
+};
 use crate::{
-    assemble::{self, source_spec},
+    assemble,
     characterize::{self, Arguments, CharacterizeError, Probe, Progress, Report},
     config::Config,
     detector::DetectorSpec,
@@ -32,7 +35,7 @@ pub(super) async fn run(config: &Config, args: CharacterizeArgs) -> Result<(), A
         .map_err(|error| failed(&error, Code::CONFIG_INVALID))?;
     let folder = config.frames.tables_dir.clone().unwrap_or_default();
     let arguments = Arguments {
-        clip: source_spec(clip)?,
+        clip: source_with_password(clip, args.password_file.as_deref())?,
         detector,
         profile: args.profile,
         frames: args.frames,

@@ -1,7 +1,11 @@
 //! Pictures from a stream of bytes, and the ffmpeg programs that write such streams.
 //!
 //! ffmpeg decodes and writes JPEG images to a pipe that we read when a picture is wanted: a full pipe holds it back, and a
-//! closed one ends it, so that it never outlives us.
+//! closed one ends it, so that it never outlives us. Its filter `showinfo` says of each picture, before it is written, which time and
+//! which size it has.
+//!
+//! Always true: each picture that was decoded comes once (`-vsync passthrough`), and as soon as it is decoded: decoders run one
+//! thread, since each thread of FFmpeg's usual kind holds a picture back.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -12,10 +16,12 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncSeekExt},
+    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncSeekExt, BufReader},
     net::unix::pipe,
-    process::{Child, ChildStderr, Command},
+    process::{Child, ChildStderr, ChildStdin, Command},
+    sync::mpsc,
     task::JoinHandle,
 };
 
@@ -28,6 +34,15 @@ const STALL: Duration = Duration::from_secs(10);
 
 /// Bytes asked for in one read.
 const READ_BYTES: usize = 64 << 10;
+
+/// Part of a slot that lies before the time it is named by: times in files are rounded.
+pub(super) const SLOT_BEGINS: f64 = 0.25;
+
+/// Times of pictures that wait for their pictures; more hold the decoder back.
+const SHOWN_MAX: usize = 256;
+
+/// Frames a second above which a file's rate of shortest periods is not believed.
+const SHORTEST_MAX: f64 = 60.0;
 
 /// How much of what a program says last is kept.
 const SAID_BYTES: usize = 2 << 10;
@@ -48,8 +63,6 @@ enum Input {
     Pipe(Box<dyn AsyncRead + Send + Sync + Unpin>),
     /// A file, read again from its start at the end if it repeats.
     File { file: tokio::fs::File, path: PathBuf, repeat: bool },
-    /// The output of a program.
-    Program(Program),
 }
 
 impl fmt::Debug for Reader {
@@ -111,9 +124,6 @@ impl Reader {
             let fresh = Splitter::new(self.splitter.frame_bytes_max());
             let rest = std::mem::replace(&mut self.splitter, fresh).finish();
             self.ended = true;
-            if let Input::Program(program) = &mut self.input {
-                program.finish(&self.place).await?;
-            }
             if let Input::File { file, path, repeat: true } = &mut self.input {
                 if rewound {
                     return Err(SourceError::Empty { path: path.clone(), wanted: "JPEG image" });
@@ -129,17 +139,11 @@ impl Reader {
     async fn fill(&mut self) -> Result<usize, SourceError> {
         let buffer = self.splitter.buffer_mut();
         buffer.reserve(READ_BYTES);
-        let (place, path) = (&self.place, PathBuf::from(&self.place));
+        let path = PathBuf::from(&self.place);
         let read = |source| SourceError::Read { path, source };
         match &mut self.input {
             Input::Pipe(pipe) => pipe.read_buf(buffer).await.map_err(read),
             Input::File { file, .. } => file.read_buf(buffer).await.map_err(read),
-            Input::Program(program) => {
-                match tokio::time::timeout(STALL, program.output.read_buf(buffer)).await {
-                    Ok(result) => result.map_err(read),
-                    Err(_) => Err(SourceError::Stalled { place: place.clone(), after: STALL }),
-                }
-            }
         }
     }
 
@@ -154,24 +158,32 @@ struct Program {
     output: tokio::process::ChildStdout,
     said: JoinHandle<String>,
     command: String,
-    secret: Option<String>,
 }
 
 impl Program {
-    fn start(arguments: &[OsString], secret: Option<&str>) -> Result<Self, SourceError> {
+    /// Starts ffmpeg; of what it writes to its standard error, it tells the times and sizes of the pictures that pass.
+    fn start(
+        arguments: &[OsString],
+        stdin: Stdio,
+    ) -> Result<(Self, mpsc::Receiver<Shown>), SourceError> {
         const NAME: &str = "ffmpeg";
         let mut command = Command::new(NAME);
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(arguments).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.kill_on_drop(true);
+        // What is ours is none of its business: a source that a variable names may have a password.
+        for (name, _) in
+            std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"TIDEGATE"))
+        {
+            command.env_remove(name);
+        }
         let mut child = command.spawn().map_err(|error| start_error(NAME, error))?;
         let output = child.stdout.take().expect("stdout was asked for as a pipe");
         let stderr = child.stderr.take().expect("stderr was asked for as a pipe");
         let words: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
         let command = format!("{NAME} {}", words.join(" "));
-        let said = tokio::spawn(last_words(stderr));
-        let mut program = Self { child, output, said, command, secret: secret.map(str::to_owned) };
-        program.command = program.without_secret(&program.command);
-        Ok(program)
+        let (shown, times) = mpsc::channel(SHOWN_MAX);
+        let said = tokio::spawn(listen(stderr, shown));
+        Ok((Self { child, output, said, command }, times))
     }
 
     /// Waits for a program whose output has ended.
@@ -193,16 +205,9 @@ impl Program {
         Err(SourceError::ProgramFailed {
             place: place.to_owned(),
             status,
-            said: self.without_secret(said.trim()).replace('\n', "; "),
+            said: said.trim().replace('\n', "; "),
             command: self.command.clone(),
         })
-    }
-
-    fn without_secret(&self, text: &str) -> String {
-        match &self.secret {
-            Some(secret) => text.replace(secret.as_str(), "***"),
-            None => text.to_owned(),
-        }
     }
 }
 
@@ -210,6 +215,174 @@ impl Drop for Program {
     fn drop(&mut self) {
         self.said.abort();
     }
+}
+
+/// What ffmpeg says of a picture before it writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shown {
+    /// Its time in the stream, in nanoseconds; none if the stream has none.
+    pub(super) nanos: Option<i64>,
+    /// Its size as it was decoded.
+    pub(super) size: Option<FrameSize>,
+}
+
+/// Pictures that ffmpeg decodes, with their times.
+pub(super) struct Decoder {
+    place: String,
+    program: Program,
+    shown: mpsc::Receiver<Shown>,
+    splitter: Splitter,
+    /// A picture whose time has not been read.
+    held: Option<Bytes>,
+    /// Its pictures pass as they come, and nothing is said of them.
+    untimed: bool,
+    /// A program that writes nothing for this long is given up; none if somebody else sees to that.
+    stall: Option<Duration>,
+}
+
+impl fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decoder").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl Decoder {
+    /// A decoder of what is written to the pipe that is returned, in Matroska.
+    pub(super) fn piped(place: String) -> Result<(Self, ChildStdin), SourceError> {
+        let mut arguments = words(["-copyts"], []);
+        // One picture tells all that there is to be known.
+        arguments.extend(words(
+            ["-probesize", "32", "-analyzeduration", "0", "-fpsprobesize", "0", "-f"],
+            [],
+        ));
+        arguments.extend(words(["matroska", "-i", "pipe:0"], []));
+        let mut decoder = Self::start(place, arguments, None, Stdio::piped(), None)?;
+        let stdin = decoder.program.child.stdin.take().expect("stdin was asked for as a pipe");
+        Ok((decoder, stdin))
+    }
+
+    /// Plays what `input`, a number of arguments with `-i` in the end, names; through `filter` if there is one.
+    fn start(
+        place: String,
+        input: Vec<OsString>,
+        filter: Option<String>,
+        stdin: Stdio,
+        stall: Option<Duration>,
+    ) -> Result<Self, SourceError> {
+        let shown =
+            filter.map_or(String::new(), |filter| format!("{filter},")) + "showinfo=checksum=0";
+        let mut arguments = words(["-hide_banner", "-nostats", "-nostdin", "-v", "level+info"], []);
+        arguments.extend(words(["-threads", "1", "-flags", "low_delay"], []));
+        arguments.extend(input);
+        arguments.extend(words(["-map", "0:v:0", "-vf"], [shown.into()]));
+        // Times in steps of their own, or two pictures may fall on one; sizes as they are, or what follows is scaled unsaid.
+        arguments.extend(words(
+            ["-vsync", "passthrough", "-enc_time_base", "1:90000", "-autoscale", "0"],
+            [],
+        ));
+        arguments.extend(words(["-pix_fmt", "yuvj420p", "-c:v", "mjpeg", "-q:v"], []));
+        arguments.extend(words(
+            [FFMPEG_QUALITY, "-threads", "1", "-f", "mjpeg", "-flush_packets", "1", "pipe:1"],
+            [],
+        ));
+        let (program, shown) = Program::start(&arguments, stdin)?;
+        let splitter = Splitter::new(SourceSpec::FRAME_BYTES_MAX);
+        Ok(Self { place, program, shown, splitter, held: None, stall, untimed: false })
+    }
+
+    pub(super) fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// The next picture, with its time and its size as it was decoded; `None` at the end of the stream.
+    ///
+    /// # Cancel safety
+    /// Cancel safe until it gives `None` or an error.
+    pub(super) async fn next(&mut self) -> Result<Option<(Bytes, Shown)>, SourceError> {
+        loop {
+            if self.held.is_some() {
+                // It was said before the picture was written, on another pipe.
+                let nothing = Shown { nanos: None, size: None };
+                let shown =
+                    if self.untimed { nothing } else { self.shown.recv().await.unwrap_or(nothing) };
+                return Ok(self.held.take().map(|jpeg| (jpeg, shown)));
+            }
+            match self.splitter.next_image() {
+                Some(Ok(jpeg)) => {
+                    self.held = Some(jpeg);
+                    continue;
+                }
+                Some(Err(source)) => {
+                    return Err(SourceError::Damaged { place: self.place.clone(), source });
+                }
+                None => {}
+            }
+            let buffer = self.splitter.buffer_mut();
+            buffer.reserve(READ_BYTES);
+            let stalled = || SourceError::Stalled {
+                place: self.place.clone(),
+                after: self.stall.unwrap_or(STALL),
+            };
+            let read = tokio::time::timeout(
+                self.stall.unwrap_or(Duration::MAX),
+                self.program.output.read_buf(buffer),
+            );
+            let count = read.await.map_err(|_| stalled())?;
+            let count = count
+                .map_err(|source| SourceError::Read { path: PathBuf::from(&self.place), source })?;
+            if count == 0 {
+                self.program.finish(&self.place).await?;
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// Reads what ffmpeg writes to its standard error: tells of pictures, and returns the last of its complaints.
+async fn listen(stderr: ChildStderr, shown: mpsc::Sender<Shown>) -> String {
+    let mut lines = BufReader::new(stderr).split(b'\n');
+    let mut said = String::new();
+    let mut base = None;
+    // A pipe that cannot be read says no more: what was kept stands.
+    while let Ok(Some(line)) = lines.next_segment().await {
+        let line = String::from_utf8_lossy(&line);
+        if line.contains("showinfo") {
+            base = time_base(&line).or(base);
+            if let Some(picture) = picture(&line, base) {
+                // Nobody to be told is nobody to wait for.
+                let _ = shown.send(picture).await;
+            }
+        } else if ["[panic]", "[fatal]", "[error]"].iter().any(|level| line.contains(level)) {
+            said.push_str(line.trim_end());
+            said.push('\n');
+            if said.len() > 2 * SAID_BYTES {
+                let from =
+                    (said.len() - SAID_BYTES..said.len()).find(|&at| said.is_char_boundary(at));
+                said.drain(..from.unwrap_or(0));
+            }
+        }
+    }
+    said
+}
+
+/// `config in time_base: 1/10000, …`: seconds of one step, as a fraction.
+fn time_base(line: &str) -> Option<(i64, i64)> {
+    let (_, rest) = line.split_once("config in time_base: ")?;
+    let (above, below) = rest.split(',').next()?.trim().split_once('/')?;
+    Some((above.parse().ok()?, below.parse().ok().filter(|&below| below > 0)?))
+}
+
+/// `n:   0 pts: 123450 pts_time:12.345 … s:320x180 …`.
+fn picture(line: &str, base: Option<(i64, i64)>) -> Option<Shown> {
+    let (_, rest) = line.split_once("] n:")?;
+    let (_, pts) = rest.split_once(" pts:")?;
+    let size = rest.split_whitespace().find_map(|word| word.strip_prefix("s:")?.parse().ok());
+    let pts: Option<i64> = pts.split_whitespace().next()?.parse().ok();
+    let nanos = pts.zip(base).and_then(|(pts, (above, below))| {
+        let nanos = i128::from(pts) * i128::from(above) * 1_000_000_000 / i128::from(below);
+        i64::try_from(nanos).ok()
+    });
+    Some(Shown { nanos, size })
 }
 
 /// The last of what a program writes to its standard error.
@@ -233,8 +406,15 @@ pub(super) async fn video_rate(path: &Path) -> Result<Rate, SourceError> {
     let read = |source| SourceError::Read { path: path.to_owned(), source };
     tokio::fs::metadata(path).await.map_err(read)?;
     let arguments = words(
-        ["-v", "error", "-select_streams", "v:0", "-show_entries", "stream=avg_frame_rate", "-of"],
-        ["csv=p=0".into(), file_url(path)],
+        [
+            "-v",
+            "error",
+            "-select_streams",
+            "v:0",
+            "-show_entries",
+            "stream=avg_frame_rate,r_frame_rate",
+        ],
+        ["-of".into(), "default=nw=1".into(), file_url(path)],
     );
     let mut command = Command::new(NAME);
     command.args(&arguments).stdin(Stdio::null()).kill_on_drop(true);
@@ -245,9 +425,17 @@ pub(super) async fn video_rate(path: &Path) -> Result<Rate, SourceError> {
         }
     };
     let said = String::from_utf8_lossy(&output.stdout);
-    let rate = said.trim().trim_end_matches(',').split_once('/').and_then(|(frames, seconds)| {
-        Rate::new(frames.parse::<f64>().ok()? / seconds.parse::<f64>().ok()?)
-    });
+    // A stream that belongs to a program is listed twice.
+    let named = |name: &str| {
+        said.lines().find_map(|line| {
+            let (frames, seconds) = line.trim().strip_prefix(name)?.split_once('/')?;
+            Rate::new(frames.parse::<f64>().ok()? / seconds.parse::<f64>().ok()?)
+        })
+    };
+    // That of its shortest periods, unless it is a number that only the container knows: a file whose rate changes has its pictures at
+    // their times.
+    let shortest = named("r_frame_rate=").filter(|rate| rate.per_second() <= SHORTEST_MAX);
+    let rate = shortest.max(named("avg_frame_rate="));
     match rate {
         Some(rate) if output.status.success() => Ok(rate),
         _ if output.status.success() => {
@@ -262,31 +450,22 @@ pub(super) async fn video_rate(path: &Path) -> Result<Rate, SourceError> {
     }
 }
 
-/// Plays a video file; pictures come as they are asked for.
-pub(super) async fn play_video(
+/// Plays a video file from `from` of its own time on; pictures come as they are asked for, at most `rate` a second of the file's time.
+pub(super) fn play_video(
     path: &Path,
     rate: Rate,
+    from: Duration,
     repeat: bool,
-) -> Result<Reader, SourceError> {
-    let mut arguments = words(["-nostdin", "-v", "error"], []);
-    if repeat {
-        arguments.extend(words(["-stream_loop", "-1"], []));
-    }
-    arguments.extend(words(["-i"], [file_url(path)]));
-    arguments.extend(words(["-an", "-sn", "-vf"], [format!("fps={rate}").into()]));
-    arguments.extend(encode());
-    reader(path.display().to_string(), &arguments, None)
-}
-
-/// Plays a network camera over TCP, which loses no packet on the way.
-pub(super) async fn play_rtsp(url: &str) -> Result<Reader, SourceError> {
-    let mut arguments =
-        words(["-nostdin", "-v", "error", "-rtsp_transport", "tcp", "-i"], [url.into()]);
-    arguments.extend(words(["-an", "-sn"], []));
-    arguments.extend(encode());
-    let secret = credentials(url);
-    let place = secret.map_or_else(|| url.to_owned(), |secret| url.replacen(secret, "***", 1));
-    reader(place, &arguments, secret)
+) -> Result<Decoder, SourceError> {
+    let mut input = if repeat { words(["-stream_loop", "-1"], []) } else { Vec::new() };
+    input.extend(words(["-i"], [file_url(path)]));
+    // The first picture of each slot of the wanted rate: a picture is left out or it is not, and none is made up.
+    let (from, slot) =
+        (from.as_secs_f64() - 1e-4, |time: &str| format!("floor({time}*{rate}+{SLOT_BEGINS})"));
+    let (now, last) = (slot("t"), slot("prev_selected_t"));
+    let select = format!("select='gte(t,{from})*(isnan(prev_selected_t)+gt({now},{last}))'");
+    let place = path.display().to_string();
+    Decoder::start(place, input, Some(select), Stdio::null(), Some(STALL))
 }
 
 /// Plays a local camera.
@@ -295,40 +474,32 @@ pub(super) async fn play_v4l2(
     size: Option<FrameSize>,
     rate: Option<Rate>,
     copy: bool,
-) -> Result<Reader, SourceError> {
+) -> Result<Decoder, SourceError> {
     let read = |source| SourceError::Read { path: device.to_owned(), source };
     tokio::fs::metadata(device).await.map_err(read)?;
-    let mut arguments = words(["-nostdin", "-v", "error", "-f", "v4l2"], []);
+    let place = device.display().to_string();
+    let mut input = words(["-fflags", "nobuffer", "-f", "v4l2"], []);
     if copy {
-        arguments.extend(words(["-input_format", "mjpeg"], []));
+        input.extend(words(["-input_format", "mjpeg"], []));
     }
     if let Some(size) = size {
-        arguments.extend(words(["-video_size"], [size.to_string().into()]));
+        input.extend(words(["-video_size"], [size.to_string().into()]));
     }
     if let Some(rate) = rate {
-        arguments.extend(words(["-framerate"], [rate.to_string().into()]));
+        input.extend(words(["-framerate"], [rate.to_string().into()]));
     }
-    arguments.extend(words(["-i"], [device.into()]));
-    arguments.extend(if copy { words(["-c:v", "copy", "-f", "mjpeg", "-"], []) } else { encode() });
-    reader(device.display().to_string(), &arguments, None)
-}
-
-fn encode() -> Vec<OsString> {
-    let quality = FFMPEG_QUALITY;
-    words(["-pix_fmt", "yuvj420p", "-c:v", "mjpeg", "-q:v", quality, "-threads", "1"], [])
-        .into_iter()
-        .chain(words(["-f", "mjpeg", "-"], []))
-        .collect()
-}
-
-fn reader(
-    place: String,
-    arguments: &[OsString],
-    secret: Option<&str>,
-) -> Result<Reader, SourceError> {
-    let program = Program::start(arguments, secret)?;
+    input.extend(words(["-i"], [device.into()]));
+    // A camera that was asked for few pictures is silent for long between two.
+    let stall = rate.map_or(STALL, |rate| STALL.max(3 * rate.period()));
+    if !copy {
+        return Decoder::start(place, input, None, Stdio::null(), Some(stall));
+    }
+    let mut arguments = words(["-hide_banner", "-nostats", "-nostdin", "-v", "level+info"], []);
+    arguments.extend(input);
+    arguments.extend(words(["-c:v", "copy", "-f", "mjpeg", "-flush_packets", "1", "pipe:1"], []));
+    let (program, shown) = Program::start(&arguments, Stdio::null())?;
     let splitter = Splitter::new(SourceSpec::FRAME_BYTES_MAX);
-    Ok(Reader { place, splitter, input: Input::Program(program), ended: false })
+    Ok(Decoder { place, program, shown, splitter, held: None, stall: Some(stall), untimed: true })
 }
 
 fn words<const N: usize, const M: usize>(fixed: [&str; N], more: [OsString; M]) -> Vec<OsString> {
@@ -340,13 +511,6 @@ fn file_url(path: &Path) -> OsString {
     let mut url = OsString::from("file:");
     url.push(OsStr::new(path));
     url
-}
-
-/// The `user:password` part of an address.
-fn credentials(url: &str) -> Option<&str> {
-    let rest = url.split_once("://")?.1;
-    let authority = rest.split('/').next()?;
-    authority.rsplit_once('@').map(|(credentials, _)| credentials).filter(|text| !text.is_empty())
 }
 
 fn start_error(program: &'static str, source: io::Error) -> SourceError {
@@ -361,14 +525,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passwords_are_found_and_kept_out_of_messages() {
-        for (url, expected) in [
-            ("rtsp://cam/1", None),
-            ("rtsp://me:s3cret@cam:554/1", Some("me:s3cret")),
-            ("rtsp://me:a@b@cam/1", Some("me:a@b")),
-            ("rtsp://cam/a@b", None),
-        ] {
-            assert_eq!(credentials(url), expected, "{url}");
-        }
+    fn times_and_sizes_of_pictures_are_read() {
+        let config =
+            "[Parsed_showinfo_0 @ 0x5] [info] config in time_base: 1/10000, frame_rate: 5/1";
+        assert_eq!(time_base(config), Some((1, 10_000)));
+        let line = "[Parsed_showinfo_0 @ 0x5] [info] n:   1 pts: 123450 pts_time:12.345  pos:   0 fmt:yuv420p sar:1/1 s:320x180 i:P";
+        let size = Some(FrameSize { width: 320, height: 180 });
+        assert_eq!(
+            picture(line, Some((1, 10_000))),
+            Some(Shown { nanos: Some(12_345_000_000), size })
+        );
+        assert_eq!(
+            picture(&line.replace("123450", "NOPTS"), Some((1, 10_000))),
+            Some(Shown { nanos: None, size })
+        );
+        assert_eq!(picture("[Parsed_showinfo_0 @ 0x5] [info]   side data - x", None), None);
     }
 }

@@ -4,9 +4,12 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr, time::Duratio
 
 use tidegate_message::FrameSize;
 
-use super::SourceError;
+use super::{
+    SourceError,
+    rtsp::{self, RtspAddress, without_secrets},
+};
 
-/// A checked source description. [`SourceSpec::parse`] reads it, its `Display` writes it.
+/// A checked source description. [`SourceSpec::parse`] reads it, its `Display` writes it, but for what may be secret in an address.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceSpec {
     /// `folder:DIR?fps=5&loop=1&prepare=1`: the JPEG files of a folder, by name.
@@ -43,10 +46,10 @@ pub enum SourceSpec {
         /// Convert the whole file before the first frame, so that playing costs nothing.
         prepare: bool,
     },
-    /// `rtsp://HOST/PATH`: a network camera, through ffmpeg, over TCP.
+    /// `rtsp://HOST/PATH`: a network camera, over TCP.
     Rtsp {
-        /// The address, passed on as it is.
-        url: String,
+        /// The address, with its login.
+        address: RtspAddress,
     },
     /// `v4l2:/dev/video0?size=1280x720&fps=15&copy=1`: a local camera, through ffmpeg.
     V4l2 {
@@ -164,9 +167,10 @@ impl SourceSpec {
     /// # Errors
     /// [`SourceError::Spec`] names the part that is wrong and what may stand there.
     pub fn parse(text: &str) -> Result<Self, SourceError> {
-        let wrong = |reason: SpecReason| SourceError::Spec { spec: text.to_owned(), reason };
-        if text.starts_with("rtsp://") || text.starts_with("rtsps://") {
-            return Ok(Self::Rtsp { url: text.to_owned() });
+        let wrong = |reason: SpecReason| SourceError::Spec { spec: shown(text), reason };
+        if rtsp::is_address(text) {
+            let address = RtspAddress::parse(text).ok_or_else(|| wrong(SpecReason::Address))?;
+            return Ok(Self::Rtsp { address });
         }
         let (kind, rest) = match text.split_once(':') {
             Some(pair) => pair,
@@ -174,6 +178,12 @@ impl SourceSpec {
             None if PathBuf::from(text).is_dir() => ("folder", text),
             None => ("video", text),
         };
+        // `video:rtsp://…` is no file, and what looks like a kind may be a user before a password.
+        if rest.contains("://")
+            || (!KINDS.contains(&kind) && !rest.starts_with("//") && rest.contains('@'))
+        {
+            return Err(wrong(SpecReason::Address));
+        }
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut options = Options::parse(query).map_err(wrong)?;
         if place.is_empty() {
@@ -182,6 +192,14 @@ impl SourceSpec {
         let spec = Self::of_kind(kind, place, &mut options).map_err(wrong)?;
         options.finish().map_err(wrong)?;
         Ok(spec)
+    }
+
+    /// The same source with that password, or `USER:PASSWORD` if its address names no user; only an address has one.
+    pub fn with_password(self, password: &str) -> Self {
+        match self {
+            Self::Rtsp { address } => Self::Rtsp { address: address.with_password(password) },
+            other => other,
+        }
     }
 
     /// The same source without its loop.
@@ -241,6 +259,16 @@ impl SourceSpec {
     }
 }
 
+/// The kinds that are followed by a place in this machine.
+const KINDS: [&str; 5] = ["folder", "mjpeg", "video", "v4l2", "scene"];
+
+/// A source's description, right or wrong, as messages and lists may show it: an address without what may be secret in it.
+pub fn shown(text: &str) -> String {
+    let kind = text.split(':').next().unwrap_or_default();
+    let is_place = KINDS.contains(&kind) || !text.contains(':');
+    if is_place && !text.contains("://") { text.to_owned() } else { without_secrets(text) }
+}
+
 impl FromStr for SourceSpec {
     type Err = SourceError;
 
@@ -279,7 +307,7 @@ impl fmt::Display for SourceSpec {
                 option("prepare", yes(*prepare));
                 write!(f, "video:{}", path.display())?;
             }
-            Self::Rtsp { url } => f.write_str(url)?,
+            Self::Rtsp { address } => write!(f, "{address}")?,
             Self::V4l2 { device, size, rate, copy } => {
                 option("size", size.map(|size| size.to_string()));
                 option("fps", rate.map(|rate| rate.to_string()));
@@ -312,6 +340,12 @@ pub enum SpecReason {
     /// No such scene.
     #[error("there is no scene {0:?}; choose: street")]
     Scene(String),
+    /// An address that is none.
+    #[error(
+        "an address is written rtsp://HOST/PATH, or rtsp://USER@HOST/PATH with --password-file; a character of a password that means \
+         something there as %XX"
+    )]
+    Address,
     /// Nothing between the colon and the options.
     #[error("nothing follows the kind; name a folder, file, device, '-' or scene")]
     NoPlace,
@@ -445,12 +479,40 @@ mod tests {
             "mjpeg:/run/cam.fifo?fps=15&loop=1&max=100000",
             "video:clip.mp4",
             "video:clip.mp4?fps=10&loop=1&prepare=1",
-            "rtsp://user:pass@10.0.0.7:554/stream?channel=1&loop=2",
+            "rtsp://10.0.0.7:8554/stream?channel=1&subtype=2",
             "v4l2:/dev/video0",
             "v4l2:/dev/video0?size=1280x720&fps=15&copy=1",
             "scene:street?size=1920x1080&fps=15&people=8&cars=2&seconds=10&seed=1&quality=95&loop=1",
         ] {
             assert_eq!(SourceSpec::parse(text).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn no_description_shows_a_password() {
+        for text in [
+            "rtsp://u5er:s3cret@cam/1",
+            "RTSP://u5er:s3cret@cam/1",
+            "rtsp:u5er:s3cret@cam",
+            "http://u5er:s3cret@cam/1",
+            "rtmp://cam/live?key=s3cret",
+            "video:rtsp://u5er:s3cret@cam/1",
+            "mjpeg:http://u5er:s3cret@cam/1?fps=5",
+            "folder:rtsp://cam/1?user=u5er&password=s3cret",
+            "u5er:s3cret@cam",
+            "rtsp://u5er:s3cret@",
+            "rtsp://u5er:s3cret/x@cam:99999/1",
+            "rtsp://cam/1?user=u5er&password=s3cret",
+        ] {
+            let told = match SourceSpec::parse(text) {
+                Ok(spec) => format!("{spec} {spec:?}"),
+                Err(error) => format!("{error} {error:?} {}", crate::error_chain(&error)),
+            };
+            let told = format!("{told} {}", shown(text));
+            assert!(!told.contains("s3cret"), "{text}: {told}");
+        }
+        for text in ["folder:/data/a@b:c", "clip=1.mp4", "scene:street?fps=5"] {
+            assert_eq!(shown(text), text);
         }
     }
 

@@ -7,10 +7,15 @@ use std::{
     sync::Arc,
 };
 
+use tidegate_message::Instant;
+
 use super::{
-    Picture, Rate, SourceError, SourceSpec, SplitError, Splitter,
-    ffmpeg::{self, Reader},
+    Picture, Rate, SourceClock, SourceError, SourceSpec, SplitError, Splitter,
+    ffmpeg::{self, Decoder, Reader},
+    rtsp::Camera,
     scene::Street,
+    timeline::Timeline,
+    video::Video,
 };
 
 /// An opened source that gives a picture when asked.
@@ -22,16 +27,48 @@ pub(super) struct Supply {
 
 #[derive(Debug)]
 enum Pictures {
-    /// All in memory.
-    Kept { all: Arc<[Picture]>, next: usize, repeat: bool },
+    /// All in memory; where a recording has no picture at its time, there is none.
+    Kept { all: Arc<[Option<Picture>]>, next: usize, repeat: bool },
     /// Files by name.
     Files { paths: Vec<PathBuf>, next: usize, repeat: bool },
     /// A stream of bytes.
     Stream(Box<Reader>),
+    /// A video file.
+    Video(Box<Video>),
+    /// A camera in the network.
+    Network(Box<Camera>),
+    /// A camera of this machine.
+    Local(Box<Local>),
+}
+
+/// A camera of this machine, and when its pictures were taken.
+#[derive(Debug)]
+struct Local {
+    decoder: Decoder,
+    timeline: Timeline,
+    clock: SourceClock,
+}
+
+/// What a supply has for one moment.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// A picture, and when it was captured, if its source knows.
+    Picture(Picture, Option<Instant>),
+    /// A recording has no picture here.
+    Nothing,
+    /// There is no more.
+    End,
+}
+
+impl Next {
+    fn of(picture: Option<Picture>) -> Self {
+        picture.map_or(Self::End, |picture| Self::Picture(picture, None))
+    }
 }
 
 impl Supply {
-    pub(super) async fn open(spec: &SourceSpec) -> Result<Self, SourceError> {
+    /// Opens it; `clock` is what captures are told by.
+    pub(super) async fn open(spec: &SourceSpec, clock: &SourceClock) -> Result<Self, SourceError> {
         let (rate, pictures, prepare) = match spec {
             SourceSpec::Folder { path, rate, repeat, prepare } => {
                 let paths = jpeg_files(path.clone()).await?;
@@ -46,21 +83,22 @@ impl Supply {
                 let own = ffmpeg::video_rate(path).await?;
                 let rate = rate.unwrap_or(own);
                 // A prepared video is converted once and repeated from memory.
-                let reader = ffmpeg::play_video(path, rate.min(own), *repeat && !*prepare).await?;
-                (Some(rate), Pictures::Stream(Box::new(reader)), *prepare)
+                let video = Video::open(path, rate.min(own), *repeat && !*prepare)?;
+                (Some(rate), Pictures::Video(Box::new(video)), *prepare)
             }
-            SourceSpec::Rtsp { url } => {
-                (None, Pictures::Stream(Box::new(ffmpeg::play_rtsp(url).await?)), false)
+            SourceSpec::Rtsp { address } => {
+                (None, Pictures::Network(Box::new(Camera::open(address, clock).await?)), false)
             }
             SourceSpec::V4l2 { device, size, rate, copy } => {
-                let reader = ffmpeg::play_v4l2(device, *size, *rate, *copy).await?;
-                (None, Pictures::Stream(Box::new(reader)), false)
+                let decoder = ffmpeg::play_v4l2(device, *size, *rate, *copy).await?;
+                let local = Local { decoder, timeline: Timeline::of_nanos(), clock: clock.clone() };
+                (None, Pictures::Local(Box::new(local)), false)
             }
             SourceSpec::Scene { scene, rate, repeat } => {
                 let (scene, every) = (*scene, *rate);
                 let drawn = tokio::task::spawn_blocking(move || Street::new(scene).film(every));
-                let all = joined(drawn.await)?;
-                (Some(*rate), Pictures::Kept { all: all.into(), next: 0, repeat: *repeat }, false)
+                let all = joined(drawn.await)?.into_iter().map(Some).collect();
+                (Some(*rate), Pictures::Kept { all, next: 0, repeat: *repeat }, false)
             }
         };
         let mut supply = Self { rate, pictures };
@@ -79,27 +117,47 @@ impl Supply {
     pub(super) fn place(&self) -> String {
         match &self.pictures {
             Pictures::Stream(reader) => reader.place().to_owned(),
+            Pictures::Video(video) => video.place().to_owned(),
+            Pictures::Network(camera) => camera.place().to_owned(),
+            Pictures::Local(local) => local.decoder.place().to_owned(),
             Pictures::Kept { .. } => "memory".to_owned(),
             Pictures::Files { .. } => "folder".to_owned(),
         }
     }
 
-    /// The next picture, `None` at the end.
-    pub(super) async fn next(&mut self) -> Result<Option<Picture>, SourceError> {
+    /// What there is for the next moment.
+    pub(super) async fn next(&mut self) -> Result<Next, SourceError> {
         match &mut self.pictures {
-            Pictures::Kept { all, next, repeat } => {
-                Ok(advance(next, all.len(), *repeat).map(|index| all[index].clone()))
-            }
+            Pictures::Kept { all, next, repeat } => Ok(match advance(next, all.len(), *repeat) {
+                None => Next::End,
+                Some(index) => match &all[index] {
+                    Some(picture) => Next::Picture(picture.clone(), None),
+                    None => Next::Nothing,
+                },
+            }),
             Pictures::Files { paths, next, repeat } => {
-                let Some(index) = advance(next, paths.len(), *repeat) else { return Ok(None) };
-                read_jpeg(&paths[index]).await.map(Some)
+                let Some(index) = advance(next, paths.len(), *repeat) else { return Ok(Next::End) };
+                read_jpeg(&paths[index]).await.map(|picture| Next::Picture(picture, None))
             }
-            Pictures::Stream(reader) => reader.next().await,
+            Pictures::Stream(reader) => reader.next().await.map(Next::of),
+            Pictures::Video(video) => Ok(match video.next().await? {
+                None => Next::End,
+                Some(None) => Next::Nothing,
+                Some(Some(picture)) => Next::Picture(picture, None),
+            }),
+            Pictures::Network(camera) => Ok(match camera.next().await? {
+                None => Next::End,
+                Some((picture, captured)) => Next::Picture(picture, Some(captured)),
+            }),
+            Pictures::Local(local) => local.next().await,
         }
     }
 
     /// Leaves pictures out because their time has passed.
     pub(super) async fn skip(&mut self, pictures: u64) {
+        if let Pictures::Video(video) = &mut self.pictures {
+            return video.skip(pictures).await;
+        }
         for _ in 0..pictures {
             match &mut self.pictures {
                 Pictures::Kept { all, next, repeat } => {
@@ -109,7 +167,7 @@ impl Supply {
                     advance(next, paths.len(), *repeat);
                 }
                 // What is wrong with a picture that nobody asked for does not matter; a final error comes again.
-                Pictures::Stream(reader) => match reader.next().await {
+                _ => match self.next().await {
                     Err(error) if error.is_final() => return,
                     _ => {}
                 },
@@ -126,8 +184,12 @@ impl Supply {
             *repeat = false;
         }
         let mut kept = Kept::default();
-        while let Some(picture) = self.next().await? {
-            kept.push(spec, picture)?;
+        loop {
+            match self.next().await? {
+                Next::Picture(picture, _) => kept.push(spec, Some(picture))?,
+                Next::Nothing => kept.push(spec, None)?,
+                Next::End => break,
+            }
         }
         self.pictures = Pictures::Kept { all: kept.into_vec().into(), next: 0, repeat };
         Ok(())
@@ -137,7 +199,7 @@ impl Supply {
 /// Pictures held in memory, bounded.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    pictures: Vec<Picture>,
+    pictures: Vec<Option<Picture>>,
     bytes: usize,
 }
 
@@ -148,9 +210,10 @@ impl Kept {
     pub(super) fn push(
         &mut self,
         spec: &SourceSpec,
-        mut picture: Picture,
+        mut picture: Option<Picture>,
     ) -> Result<(), SourceError> {
-        self.bytes += picture.jpeg.len();
+        self.bytes +=
+            size_of::<Option<Picture>>() + picture.as_ref().map_or(0, |picture| picture.jpeg.len());
         if self.bytes > Self::BYTES_MAX {
             return Err(SourceError::TooLong {
                 place: spec.to_string(),
@@ -158,7 +221,9 @@ impl Kept {
             });
         }
         // A picture from a stream shares its read buffer; kept for long, it gets memory of its own size.
-        picture.jpeg = picture.jpeg.to_vec().into();
+        if let Some(picture) = &mut picture {
+            picture.jpeg = picture.jpeg.to_vec().into();
+        }
         self.pictures.push(picture);
         Ok(())
     }
@@ -167,8 +232,19 @@ impl Kept {
         self.pictures.len()
     }
 
-    pub(super) fn into_vec(self) -> Vec<Picture> {
+    pub(super) fn into_vec(self) -> Vec<Option<Picture>> {
         self.pictures
+    }
+}
+
+impl Local {
+    async fn next(&mut self) -> Result<Next, SourceError> {
+        let Some((jpeg, shown)) = self.decoder.next().await? else { return Ok(Next::End) };
+        let captured = shown.nanos.map(|nanos| {
+            let media = self.timeline.arrived_at(self.clock.now(), nanos);
+            self.timeline.captured(media)
+        });
+        Ok(Next::Picture(Picture { jpeg, truth: None }, captured))
     }
 }
 

@@ -184,3 +184,308 @@ async fn a_video_plays_from_memory_and_a_broken_one_says_why() {
     let error = Source::open(&SourceSpec::parse(&text).unwrap()).await.unwrap_err();
     assert!(matches!(error, SourceError::ProgramFailed { .. }), "{error}");
 }
+
+/// What stands in the pictures of a made-up network camera, beside what is told of them.
+mod network {
+    use std::time::Instant as Moment;
+
+    use tidegate_jpeg::{Codec, Header, Limits, Planes};
+    use tidegate_load::camera::{self, Camera, Clip, Coding, Options};
+
+    use super::*;
+
+    /// A frame of a made-up camera.
+    struct Seen {
+        count: u16,
+        /// By how much its capture is misjudged; positive where it is taken for newer than it is.
+        misjudged: f64,
+        /// How old it was when it came.
+        age: f64,
+    }
+
+    fn count(jpeg: &[u8]) -> Option<u16> {
+        let header = Header::read(jpeg, &Limits::default()).ok()?;
+        let mut planes = Planes::default();
+        let _read = Codec::new().decode_planes(jpeg, &header, 8, true, &mut planes, None).ok()?;
+        let (width, _, stride, luma) = planes.plane(0);
+        assert_eq!((width, header.height), (camera::WIDTH, camera::HEIGHT as u16));
+        camera::read_count(luma, stride)
+    }
+
+    /// A camera, unless ffmpeg is missing or cannot code so.
+    fn start(
+        coding: Coding,
+        frames_per_second: f64,
+        frames: u16,
+        options: Options,
+    ) -> Option<Camera> {
+        match Clip::make(coding, frames_per_second, frames) {
+            Ok(clip) => Some(Camera::start(clip, options).unwrap()),
+            Err(error) => {
+                eprintln!("skipped: {coding:?} cannot be made here ({error}); run scripts/setup");
+                None
+            }
+        }
+    }
+
+    async fn open(camera: &Camera, login: &str) -> Source {
+        let text = format!("rtsp://{login}{}/live", camera.address());
+        Source::open(&SourceSpec::parse(&text).unwrap()).await.unwrap()
+    }
+
+    /// All frames that come within `seconds`.
+    async fn watch(camera: &Camera, source: &mut Source, seconds: f64) -> Vec<Seen> {
+        let until = Moment::now() + Duration::from_secs_f64(seconds);
+        let mut seen = Vec::new();
+        while let Ok(frame) =
+            tokio::time::timeout(until.saturating_duration_since(Moment::now()), source.next())
+                .await
+        {
+            let frame = frame.expect("the camera goes on").expect("each frame is good");
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            let told = now.saturating_sub(source.age(&frame)).as_secs_f64();
+            let count = count(&frame.picture.jpeg).expect("the picture shows its count");
+            let captured = camera.captured(count, now).as_secs_f64();
+            seen.push(Seen {
+                count,
+                misjudged: told - captured,
+                age: now.as_secs_f64() - captured,
+            });
+        }
+        seen
+    }
+
+    fn percentile(of: impl Iterator<Item = f64>, part: f64) -> f64 {
+        let mut all: Vec<f64> = of.collect();
+        all.sort_by(f64::total_cmp);
+        all[((all.len() - 1) as f64 * part).round() as usize]
+    }
+
+    #[tokio::test]
+    async fn a_picture_is_as_old_as_its_clock_says() {
+        for (coding, frames_per_second, seconds) in [
+            (Coding::H264, 25.0, 3.0),
+            (Coding::H264, 5.0, 3.0),
+            (Coding::H265, 10.0, 3.0),
+            (Coding::Jpeg, 25.0, 2.0),
+            (Coding::H264, 1.0, 5.0),
+        ] {
+            for reports in [None, Some(0)] {
+                let options = Options { reports, ..Options::default() };
+                let frames = (20.0 * frames_per_second) as u16;
+                let Some(camera) = start(coding, frames_per_second, frames, options) else {
+                    continue;
+                };
+                let mut source = open(&camera, "").await;
+                let seen = watch(&camera, &mut source, seconds).await;
+                let case = format!("{coding:?} at {frames_per_second} fps, reports {reports:?}");
+                assert!(
+                    seen.len() as f64 >= seconds * frames_per_second / 3.0,
+                    "{case}: {} frames",
+                    seen.len()
+                );
+                assert!(seen.is_sorted_by(|a, b| a.count < b.count), "{case}: each once, in order");
+                let worst = percentile(seen.iter().map(|seen| seen.misjudged), 0.95);
+                let period = 1.0 / frames_per_second;
+                assert!(
+                    (-0.02..=period + 0.02).contains(&worst),
+                    "{case}: told {worst:.3} s too new"
+                );
+                // A picture that waited for the next one in a decoder would be a period old. Of short ones a busy machine may take as
+                // much.
+                let age = percentile(seen.iter().map(|seen| seen.age), 0.5);
+                assert!(period < 0.2 || age < period, "{case}: {age:.3} s old");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_the_cameras_own_encoder_takes_is_part_of_the_age() {
+        let encoder = Duration::from_millis(400);
+        for (ahead, known) in [(0, true), (3_600_000_000_000, false)] {
+            let options = Options { reports: Some(ahead), encoder, ..Options::default() };
+            let Some(camera) = start(Coding::H264, 10.0, 200, options) else { return };
+            let mut source = open(&camera, "").await;
+            watch(&camera, &mut source, 1.5).await;
+            let seen = watch(&camera, &mut source, 2.0).await;
+            let misjudged = percentile(seen.iter().map(|seen| seen.misjudged), 0.95);
+            // A clock that is an hour ahead says nothing of a delay.
+            let expected = if known { 0.0 } else { encoder.as_secs_f64() };
+            assert!((misjudged - expected).abs() < 0.05, "ahead {ahead}: {misjudged:.3} s too new");
+        }
+    }
+
+    #[tokio::test]
+    async fn pictures_that_a_camera_has_kept_are_told_to_be_old() {
+        let options = Options { backlog: Duration::from_secs(3), ..Options::default() };
+        let Some(camera) = start(Coding::H264, 10.0, 200, options) else { return };
+        let mut source = open(&camera, "").await;
+        let seen = watch(&camera, &mut source, 2.0).await;
+        for seen in &seen {
+            assert!(
+                seen.misjudged < 0.12,
+                "{}: {:.3} s too new at {:.3} s of age",
+                seen.count,
+                seen.misjudged,
+                seen.age
+            );
+        }
+        assert!(seen.last().is_some_and(|seen| seen.age < 0.3));
+    }
+
+    #[tokio::test]
+    async fn a_login_is_used_and_its_lack_is_said_without_it() {
+        let login = Some(("me".to_owned(), "s3/cr@t".to_owned()));
+        let options = Options { login, ..Options::default() };
+        let Some(camera) = start(Coding::Jpeg, 10.0, 20, options) else { return };
+        let mut source = open(&camera, "me:s3%2Fcr%40t@").await;
+        assert!(!watch(&camera, &mut source, 0.5).await.is_empty());
+        for (login, expected) in [
+            ("", "asks for a user and a password"),
+            ("me:s3cret@", "refuses the user or the password"),
+        ] {
+            let text = format!("rtsp://{login}{}/live", camera.address());
+            let error = Source::open(&SourceSpec::parse(&text).unwrap()).await.unwrap_err();
+            let told = crate::error_chain(&error);
+            assert!(told.contains(expected) && !told.contains("s3cret"), "{told}");
+        }
+        drop(camera);
+    }
+
+    #[tokio::test]
+    async fn a_camera_that_is_away_is_said_to_be_and_tried_again() {
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let spec = SourceSpec::parse(&format!("rtsp://me:s3cret@{address}/live")).unwrap();
+        let mut source = Source::open(&spec).await.unwrap();
+        for _ in 0..2 {
+            let error = source.next().await.expect("it goes on").unwrap_err();
+            let told = crate::error_chain(&error);
+            assert!(told.contains("cannot be reached") && !told.contains("s3cret"), "{told}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_slow_camera_is_waited_for() {
+        let Some(camera) = start(Coding::H264, 0.5, 20, Options::default()) else { return };
+        let mut source = open(&camera, "").await;
+        let seen = watch(&camera, &mut source, 13.0).await;
+        assert!(seen.len() >= 4, "{} frames", seen.len());
+        assert!(
+            seen.is_sorted_by(|a, b| a.count + 1 == b.count),
+            "none is left out, and none is made up"
+        );
+    }
+}
+
+/// Video files as cameras and phones write them.
+mod files {
+    use super::*;
+
+    /// Runs ffmpeg in `folder`; false where there is none.
+    async fn ffmpeg(folder: &std::path::Path, arguments: &str) -> bool {
+        let mut command = tokio::process::Command::new("ffmpeg");
+        command
+            .args(["-nostdin", "-v", "error", "-y"])
+            .args(arguments.split(' '))
+            .current_dir(folder);
+        match command.status().await {
+            Ok(status) => {
+                assert!(status.success(), "{arguments}");
+                true
+            }
+            Err(error) => {
+                eprintln!("skipped: ffmpeg is not installed ({error}); run scripts/setup");
+                false
+            }
+        }
+    }
+
+    async fn read(path: &std::path::Path, options: &str) -> Vec<Picture> {
+        let spec = SourceSpec::parse(&format!("video:{}{options}", path.display())).unwrap();
+        read_pictures(&spec, 1000).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn streams_in_programs_and_lists_are_played() {
+        let folder = tempfile::tempdir().unwrap();
+        let test = "-f lavfi -i testsrc=size=320x180:rate=10:duration=2 -pix_fmt yuv420p -c:v libx264 -preset ultrafast -g 10";
+        for name in ["a.ts", "a.m2ts", "a.m3u8", "a.mp4", "a.mkv"] {
+            if !ffmpeg(folder.path(), &format!("{test} {name}")).await {
+                return;
+            }
+            let pictures = read(&folder.path().join(name), "").await;
+            assert_eq!(pictures.len(), 20, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn no_picture_is_made_up_where_a_recording_has_none() {
+        let folder = tempfile::tempdir().unwrap();
+        // Two seconds at 25 fps, then four at 3 fps.
+        let test = "-f lavfi -i testsrc=size=320x180:rate=25:duration=6 -vf select=lt(t\\,2)+not(mod(n\\,8)) -vsync vfr -c:v mjpeg a.mkv";
+        if !ffmpeg(folder.path(), test).await {
+            return;
+        }
+        let path = folder.path().join("a.mkv");
+        let made = 50 + (50..150).filter(|n| n % 8 == 0).count();
+        for options in ["?fps=25", "?fps=25&prepare=1"] {
+            let pictures = read(&path, options).await;
+            let mut different: Vec<_> =
+                pictures.iter().map(|picture| picture.jpeg.clone()).collect();
+            different.dedup();
+            assert_eq!((pictures.len(), different.len()), (made, made), "{options}");
+        }
+        let spec =
+            SourceSpec::parse(&format!("video:{}?fps=25&prepare=1", path.display())).unwrap();
+        let mut source = virtual_time(&spec).await;
+        let mut times = Vec::new();
+        while let Some(frame) = source.next().await {
+            times.push(frame.unwrap().captured);
+        }
+        let gap = times[made - 1].since(times[made - 2]).as_secs_f64();
+        assert!((gap - 0.32).abs() < 0.01, "time passes as in the file: {gap}");
+        tokio::time::resume();
+        assert_eq!(
+            read(&path, "?fps=5").await.len(),
+            11 + made - 50,
+            "left out, and not filled up"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_recording_that_changes_its_size_is_played_at_each() {
+        let folder = tempfile::tempdir().unwrap();
+        let test = |size: &str, name: &str| {
+            format!(
+                "-f lavfi -i testsrc=size={size}:rate=10:duration=1 -pix_fmt yuv420p -c:v libx264 -preset ultrafast {name}.ts"
+            )
+        };
+        if !ffmpeg(folder.path(), &test("320x180", "a")).await {
+            return;
+        }
+        ffmpeg(folder.path(), &test("640x360", "b")).await;
+        ffmpeg(folder.path(), "-i concat:a.ts|b.ts -c copy c.ts").await;
+        let spec = |options: &str| {
+            SourceSpec::parse(&format!("video:{}{options}", folder.path().join("c.ts").display()))
+                .unwrap()
+        };
+        let widths = |pictures: &[Bytes]| -> Vec<u16> {
+            let size = |jpeg: &Bytes| inspect(jpeg, &FrameLimits::default()).unwrap().size.width;
+            pictures.iter().map(size).collect()
+        };
+        let once: Vec<_> = read_pictures(&spec(""), 1000)
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|picture| picture.jpeg)
+            .collect();
+        assert_eq!(widths(&once), [[320; 10], [640; 10]].concat());
+        let mut source = Source::open(&spec("?loop=1")).await.unwrap();
+        let mut repeated = Vec::new();
+        while repeated.len() < 45 {
+            repeated.push(frame(&mut source).await.picture.jpeg);
+        }
+        let repeated = widths(&repeated);
+        assert!(repeated.windows(2).filter(|pair| pair[0] != pair[1]).count() >= 3, "{repeated:?}");
+    }
+}

@@ -6,4 +6,5 @@ mod durable;
 mod privacy;
 mod recover;
 mod refuse;
+mod secrets;
 mod world;

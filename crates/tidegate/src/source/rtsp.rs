@@ -1,0 +1,374 @@
+//! Pictures of a network camera: our own client of RTSP, and ffmpeg for what is no JPEG image already.
+//!
+//! ```text
+//!  camera ─▶ Session ─▶ Assembler ─▶ units, bounded ─▶ Decoder (ffmpeg, by a pipe) ─▶ pictures
+//!              │  packets, reports                      │ media time in, media time out  │
+//!              └──────────▶ Timeline ───────────────────────────────────────────────────▶ capture time
+//! ```
+//!
+//! We read the packets ourselves for three reasons. Their timestamps and the camera's sender reports say when a picture was
+//! captured, which nothing that comes out of a decoder does. Passwords are told to the camera and to no other program. And a picture
+//! waits for nothing: a coded one goes to the decoder with its last packet, and not with the first of the next.
+//!
+//! Always true: a picture comes once, at its own size, with the time of its capture; what a decoder cannot keep up with is left out
+//! up to the next key, and its age is told all the same.
+
+mod address;
+mod assemble;
+mod jpeg;
+mod login;
+mod matroska;
+mod packet;
+mod sdp;
+mod session;
+
+use std::{
+    future::pending,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{
+    io::AsyncWriteExt,
+    process::ChildStdin,
+    sync::mpsc::{self, error::TrySendError},
+    task::JoinHandle,
+    time::{Instant as Moment, sleep, sleep_until},
+};
+
+use tidegate_message::{FrameSize, Instant};
+
+pub use self::{address::RtspAddress, session::RtspError};
+pub(super) use self::{
+    address::{is_address, without_secrets},
+    packet::SenderReport,
+};
+use self::{
+    assemble::{Assembler, Unit},
+    packet::Packet,
+    sdp::Coding,
+    session::{Received, Session},
+};
+use super::{
+    Picture, SourceClock, SourceError,
+    ffmpeg::{Decoder, Shown},
+    timeline::Timeline,
+};
+
+/// A camera that says nothing at all for so long, although it was asked to, is gone.
+const SILENT_MAX: Duration = Duration::from_secs(15);
+/// How soon a silent camera is asked whether it is there.
+const PROBE_AFTER: Duration = Duration::from_secs(5);
+/// A camera that answers and sends no picture for so long is opened again: none is meant to be that slow.
+const PICTURELESS_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for a picture that a decoder can begin with, before it is begun without one.
+const KEY_MAX: Duration = Duration::from_secs(5);
+/// Coded pictures that wait for the decoder; more are left out up to the next key.
+const UNITS_MAX: usize = 64;
+/// A decoder that takes nothing for so long hangs.
+const DECODER_MAX: Duration = Duration::from_secs(10);
+/// What is added to media times on their way through the decoder, which takes no negative ones.
+const MEDIA_BASE: i64 = 3_600_000_000_000;
+
+/// The pictures of one camera.
+pub(super) struct Camera {
+    place: String,
+    coding: Coding,
+    timeline: Arc<Mutex<Timeline>>,
+    units: mpsc::Receiver<Result<Timed, SourceError>>,
+    network: JoinHandle<()>,
+    /// A unit that its decoder has not taken.
+    held: Option<Timed>,
+    decoding: Option<Decoding>,
+}
+
+/// A coded picture with its media time.
+struct Timed {
+    unit: Unit,
+    media: i64,
+}
+
+/// A running decoder.
+struct Decoding {
+    decoder: Decoder,
+    /// None once no more is to be fed.
+    feed: Option<mpsc::Sender<Timed>>,
+    feeding: JoinHandle<()>,
+    format: u32,
+    /// Size of its first picture.
+    size: Option<FrameSize>,
+}
+
+impl Decoding {
+    /// Whether a picture is of another size than those before.
+    fn resized(&mut self, size: Option<FrameSize>) -> bool {
+        size.is_some_and(|size| *self.size.get_or_insert(size) != size)
+    }
+}
+
+impl Drop for Decoding {
+    fn drop(&mut self) {
+        self.feeding.abort();
+    }
+}
+
+impl std::fmt::Debug for Camera {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Camera")
+            .field("place", &self.place)
+            .field("coding", &self.coding)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Camera {
+    fn drop(&mut self) {
+        self.network.abort();
+    }
+}
+
+impl Camera {
+    /// Connects to a camera and has it play; `clock` is what captures are told by.
+    ///
+    /// # Errors
+    /// [`SourceError::Rtsp`].
+    pub(super) async fn open(
+        address: &RtspAddress,
+        clock: &SourceClock,
+    ) -> Result<Self, SourceError> {
+        let place = address.to_string();
+        let (session, media) =
+            Session::open(address).await.map_err(|source| failed(&place, source))?;
+        let coding = media.coding;
+        let timeline = Arc::new(Mutex::new(Timeline::new(media.clock_hertz, session.rtt() / 2)));
+        let (sender, units) = mpsc::channel(UNITS_MAX);
+        let network = Network {
+            place: place.clone(),
+            session,
+            assembler: Assembler::new(media),
+            timeline: timeline.clone(),
+            clock: clock.clone(),
+            units: sender,
+        };
+        let network = tokio::spawn(network.run());
+        Ok(Self { place, coding, timeline, units, network, held: None, decoding: None })
+    }
+
+    /// What messages call it.
+    pub(super) fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// The next picture and when it was captured; `None` once the camera has ended its stream.
+    pub(super) async fn next(&mut self) -> Result<Option<(Picture, Instant)>, SourceError> {
+        enum Did {
+            Came(Option<Result<Timed, SourceError>>),
+            Shown(Result<Option<(Bytes, Shown)>, SourceError>),
+            Fed,
+            Hangs,
+        }
+        loop {
+            if self.held.is_some() && self.coding == Coding::Jpeg {
+                let Timed { unit, media } = self.held.take().expect("looked at just now");
+                return Ok(Some(self.picture(unit.bytes, media)));
+            }
+            self.choose_decoder()?;
+            let waits = self.held.is_some();
+            let (decoder, feed) = match &mut self.decoding {
+                Some(Decoding { decoder, feed, .. }) => (Some(decoder), feed.clone()),
+                None => (None, None),
+            };
+            let did = tokio::select! {
+                biased;
+                shown = async {
+                    match decoder {
+                        Some(decoder) => decoder.next().await,
+                        None => pending().await,
+                    }
+                } => Did::Shown(shown),
+                room = async {
+                    match &feed {
+                        Some(feed) => feed.reserve().await,
+                        None => pending().await,
+                    }
+                }, if waits => {
+                    if let (Ok(room), Some(timed)) = (room, self.held.take()) {
+                        room.send(timed);
+                    }
+                    Did::Fed
+                }
+                came = self.units.recv(), if !waits => Did::Came(came),
+                () = sleep(DECODER_MAX), if waits => Did::Hangs,
+            };
+            match did {
+                Did::Fed => {}
+                Did::Came(Some(Ok(timed))) => self.held = Some(timed),
+                Did::Came(Some(Err(error))) => return Err(error),
+                Did::Came(None) => return Ok(None),
+                Did::Shown(Ok(Some((jpeg, Shown { nanos, size })))) => {
+                    let resized =
+                        self.decoding.as_mut().is_some_and(|decoding| decoding.resized(size));
+                    if resized {
+                        // A decoder writes pictures of one size; what follows is for another, which a new connection brings.
+                        return Err(SourceError::Ended { place: self.place.clone() });
+                    }
+                    let media = nanos.map(|nanos| nanos - MEDIA_BASE);
+                    let newest = || self.timeline().newest();
+                    let media = media.unwrap_or_else(newest);
+                    return Ok(Some(self.picture(jpeg, media)));
+                }
+                // It has shown all that it was fed, and another format follows.
+                Did::Shown(Ok(None))
+                    if self.decoding.as_ref().is_some_and(|old| old.feed.is_none()) =>
+                {
+                    self.decoding = None;
+                }
+                Did::Shown(Ok(None)) => {
+                    return Err(SourceError::Ended { place: self.place.clone() });
+                }
+                Did::Shown(Err(error)) => return Err(error),
+                Did::Hangs => {
+                    return Err(SourceError::Stalled {
+                        place: self.place.clone(),
+                        after: DECODER_MAX,
+                    });
+                }
+            }
+        }
+    }
+
+    fn picture(&self, jpeg: Bytes, media: i64) -> (Picture, Instant) {
+        (Picture { jpeg, truth: None }, self.timeline().captured(media))
+    }
+
+    fn timeline(&self) -> MutexGuard<'_, Timeline> {
+        lock(&self.timeline)
+    }
+
+    /// Starts a decoder for a unit that has none; one for another format is first let end.
+    fn choose_decoder(&mut self) -> Result<(), SourceError> {
+        let Some(timed) = &self.held else { return Ok(()) };
+        match &mut self.decoding {
+            Some(decoding) if decoding.format != timed.unit.format => decoding.feed = None,
+            Some(_) => {}
+            None => {
+                let (decoder, input) = Decoder::piped(self.place.clone())?;
+                let (feed, units) = mpsc::channel(1);
+                let feeding = tokio::spawn(fill(input, units, self.coding));
+                let format = timed.unit.format;
+                self.decoding =
+                    Some(Decoding { decoder, feed: Some(feed), feeding, format, size: None });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lock(timeline: &Mutex<Timeline>) -> MutexGuard<'_, Timeline> {
+    timeline.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn failed(place: &str, source: RtspError) -> SourceError {
+    SourceError::Rtsp { place: place.to_owned(), source }
+}
+
+/// Writes units to a decoder until there are no more, or it takes none.
+async fn fill(mut input: ChildStdin, mut units: mpsc::Receiver<Timed>, coding: Coding) {
+    // A decoder that has gone says why by its exit.
+    if input.write_all(&matroska::head(coding)).await.is_err() {
+        return;
+    }
+    while let Some(Timed { unit, media }) = units.recv().await {
+        let step = u64::try_from((media + MEDIA_BASE) / matroska::STEP_NANOS).unwrap_or(0);
+        let before = matroska::before(step, unit.is_key, unit.bytes.len());
+        if input.write_all(&before).await.is_err() || input.write_all(&unit.bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The side of the camera that reads from the network, whatever the decoder does.
+struct Network {
+    place: String,
+    session: Session,
+    assembler: Assembler,
+    timeline: Arc<Mutex<Timeline>>,
+    clock: SourceClock,
+    units: mpsc::Sender<Result<Timed, SourceError>>,
+}
+
+impl Network {
+    async fn run(mut self) {
+        let Err(error) = self.receive().await else { return };
+        // Waits for room: what came before it is still to be shown.
+        let _ = self.units.send(Err(error)).await;
+    }
+
+    async fn receive(&mut self) -> Result<(), SourceError> {
+        let every = self.session.alive_every();
+        let mut alive_at = Moment::now() + every;
+        let (mut heard_at, mut picture_at) = (Moment::now(), Moment::now());
+        let mut key_at = Some(Moment::now() + KEY_MAX);
+        loop {
+            let probe_at = alive_at.min(heard_at + PROBE_AFTER).max(alive_at - every + PROBE_AFTER);
+            let received = tokio::select! {
+                received = self.session.receive() => Some(received.map_err(|error| match error {
+                    RtspError::Closed => SourceError::Ended { place: self.place.clone() },
+                    error => failed(&self.place, error),
+                })?),
+                () = sleep_until(probe_at) => None,
+                // Who read the pictures is gone.
+                () = self.units.closed() => return Ok(()),
+            };
+            let now = Moment::now();
+            match received {
+                None => {
+                    self.session.keep_alive().await.map_err(|error| failed(&self.place, error))?;
+                    alive_at = now + every;
+                }
+                Some(received) => {
+                    heard_at = now;
+                    match received {
+                        Received::Pictures(bytes) => {
+                            picture_at = now;
+                            self.packet(bytes)?;
+                        }
+                        Received::Report(bytes) => self.report(&bytes),
+                        Received::Other => {}
+                    }
+                }
+            }
+            let silent = [(heard_at, SILENT_MAX), (picture_at, PICTURELESS_MAX)];
+            if let Some(&(_, after)) = silent.iter().find(|(at, after)| now >= *at + *after) {
+                return Err(SourceError::Stalled { place: self.place.clone(), after });
+            }
+            if !self.assembler.waits() {
+                key_at = None;
+            } else if now >= *key_at.get_or_insert(now + KEY_MAX) {
+                key_at = None;
+                self.assembler.begin_anyway();
+            }
+        }
+    }
+
+    fn packet(&mut self, bytes: Bytes) -> Result<(), SourceError> {
+        let Some(packet) = Packet::parse(bytes) else { return Ok(()) };
+        self.assembler.take(self.clock.now(), &packet);
+        while let Some(unit) = self.assembler.next() {
+            let media = lock(&self.timeline).arrived(unit.arrived, unit.timestamp);
+            match self.units.try_send(Ok(Timed { unit, media })) {
+                Ok(()) => {}
+                Err(TrySendError::Full(_)) => self.assembler.skip_to_key(),
+                Err(TrySendError::Closed(_)) => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&self, bytes: &[u8]) {
+        if let Some(report) = SenderReport::find(bytes) {
+            lock(&self.timeline).reported(self.clock.now(), SourceClock::wall(), report);
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Where a network camera is, and what it is to be told to let us in: two things that never travel together but to the camera.
+//!
+//! Always true: neither `Debug` nor `Display` of an address shows a user, a password or a value that may be one.
+
+use std::{fmt, sync::Arc};
+
+use zeroize::Zeroizing;
+
+/// Ports of the schemes (RFC 7826, section 4.2).
+const PORT: u16 = 554;
+const PORT_TLS: u16 = 322;
+
+/// What stands in a message for what is secret.
+const HIDDEN: &str = "***";
+
+/// Names of values in an address that say what is shown; the value of any other name may be a secret, and cameras have many names
+/// for those.
+const HARMLESS: [&str; 20] = [
+    "channel",
+    "camera",
+    "cam",
+    "ch",
+    "stream",
+    "streamtype",
+    "subtype",
+    "substream",
+    "profile",
+    "resolution",
+    "fps",
+    "codec",
+    "videocodec",
+    "audio",
+    "video",
+    "unicast",
+    "multicast",
+    "proto",
+    "transportmode",
+    "size",
+];
+
+/// An address of a camera, `rtsp://HOST/PATH` or `rtsps://HOST/PATH`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RtspAddress {
+    is_tls: bool,
+    /// As it was written, an IPv6 address in its brackets.
+    host: String,
+    port: u16,
+    /// From the slash behind the host on.
+    path: Arc<Zeroizing<String>>,
+    login: Option<Login>,
+}
+
+/// A user and its password.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Login {
+    /// The user.
+    pub(super) user: String,
+    /// Its password.
+    pub(super) password: Zeroizing<String>,
+}
+
+/// Whether a source's description is an address of RTSP, right or wrong.
+pub(in crate::source) fn is_address(text: &str) -> bool {
+    let scheme = text.split(':').next().unwrap_or_default();
+    text.contains(':') && ["rtsp", "rtsps"].iter().any(|known| scheme.eq_ignore_ascii_case(known))
+}
+
+impl RtspAddress {
+    /// Reads an address; `None` if it is none.
+    ///
+    /// User and password may have `%XX` for characters that mean something in an address; `/`, `?`, `#` and `@` in a password are
+    /// understood as they are where the address has only one meaning.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (scheme, rest) = text.split_once("://")?;
+        let is_tls = scheme.eq_ignore_ascii_case("rtsps");
+        if !is_tls && !scheme.eq_ignore_ascii_case("rtsp") {
+            return None;
+        }
+        let end = |text: &str| text.find(['/', '?', '#']).unwrap_or(text.len());
+        let authority = &rest[..end(rest)];
+        let at = authority.rfind('@').or_else(|| {
+            // `user:pass/word@host`: what stands behind the colon is no port.
+            let (_, port) = authority.rsplit_once(':').filter(|_| !authority.ends_with(']'))?;
+            rest.rfind('@').filter(|_| !port.is_empty() && port.parse::<u16>().is_err())
+        });
+        let (login, place) = match at {
+            Some(at) => (Some(Login::parse(&rest[..at])), &rest[at + 1..]),
+            None => (None, rest),
+        };
+        let (authority, path) = place.split_at(end(place));
+        let (host, port) = match authority.rsplit_once(':').filter(|_| !authority.ends_with(']')) {
+            Some((host, port)) => (host, port.parse().ok()?),
+            None => (authority, if is_tls { PORT_TLS } else { PORT }),
+        };
+        let is_host = |c: char| c.is_alphanumeric() || ".-_:[]%".contains(c);
+        if host.is_empty()
+            || !host.chars().all(is_host)
+            || path.chars().any(|c| c.is_control() || c == ' ')
+        {
+            return None;
+        }
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        let path = Arc::new(Zeroizing::new(path));
+        let login = login.filter(|login| !login.user.is_empty() || !login.password.is_empty());
+        Some(Self { is_tls, host: host.to_owned(), port, path, login })
+    }
+
+    /// The same address with another password, or with another user as well if it is `USER:PASSWORD` and the address names no user.
+    pub fn with_password(mut self, text: &str) -> Self {
+        self.login = Some(match self.login {
+            Some(Login { user, .. }) if !user.is_empty() => {
+                Login { user, password: Zeroizing::new(text.to_owned()) }
+            }
+            _ => match text.split_once(':') {
+                Some((user, password)) => {
+                    Login { user: user.to_owned(), password: Zeroizing::new(password.to_owned()) }
+                }
+                None => Login { user: String::new(), password: Zeroizing::new(text.to_owned()) },
+            },
+        });
+        self
+    }
+
+    /// The same address with the login of another.
+    pub(super) fn with_login_of(self, other: &Self) -> Self {
+        Self { login: other.login.clone(), ..self }
+    }
+
+    pub(super) const fn is_tls(&self) -> bool {
+        self.is_tls
+    }
+
+    /// The host without the brackets of an IPv6 address.
+    pub(super) fn host(&self) -> &str {
+        self.host.trim_start_matches('[').trim_end_matches(']')
+    }
+
+    pub(super) const fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) const fn login(&self) -> Option<&Login> {
+        self.login.as_ref()
+    }
+
+    /// The address as the camera is asked by it: without its login, but with secrets that stand in its path.
+    pub(super) fn request(&self) -> Zeroizing<String> {
+        let scheme = if self.is_tls { "rtsps" } else { "rtsp" };
+        Zeroizing::new(format!("{scheme}://{}:{}{}", self.host, self.port, self.path.as_str()))
+    }
+}
+
+impl Login {
+    fn parse(text: &str) -> Self {
+        let (user, password) = text.split_once(':').unwrap_or((text, ""));
+        Self { user: decoded(user), password: Zeroizing::new(decoded(password)) }
+    }
+}
+
+/// Text with each `%XX` as its character; as it is if that gives no text.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, behind)) = rest.split_first() {
+        let hex =
+            behind.get(..2).filter(|_| first == b'%').and_then(|hex| std::str::from_utf8(hex).ok());
+        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &behind[2..];
+            }
+            None => {
+                bytes.push(first);
+                rest = behind;
+            }
+        }
+    }
+    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
+}
+
+impl fmt::Display for RtspAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_tls { "rtsps" } else { "rtsp" };
+        let login = if self.login.is_some() { "***@" } else { "" };
+        let port = match (self.is_tls, self.port) {
+            (false, PORT) | (true, PORT_TLS) => String::new(),
+            (_, port) => format!(":{port}"),
+        };
+        let shown = format!("{scheme}://{login}{}{port}{}", self.host, self.path.as_str());
+        f.write_str(&without_secrets(&shown))
+    }
+}
+
+impl fmt::Debug for RtspAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RtspAddress({self})")
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Login(***)")
+    }
+}
+
+/// A text that is or was to be an address, for messages: without a user, a password, or a value of a name that is not known to be
+/// harmless. A text that is no address, such as `folder:a@b?fps=5`, is for the caller to keep away from here.
+pub(in crate::source) fn without_secrets(text: &str) -> String {
+    let (scheme, rest) = text.split_once(':').map_or(("", text), |(scheme, rest)| (scheme, rest));
+    let slashes = rest.len() - rest.trim_start_matches('/').len();
+    let (slashes, rest) = rest.split_at(slashes);
+    let authority = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    // Up to the last at sign, since a password may have any character; a path may have one, too, and a colon tells them apart.
+    let at = rest.rfind('@').filter(|&at| at < authority || rest[..at].contains(':'));
+    let (login, rest) = match at {
+        Some(at) => ("***@", &rest[at + 1..]),
+        None => ("", rest),
+    };
+    let mut shown = String::new();
+    if !scheme.is_empty() || text.starts_with(':') {
+        shown = format!("{scheme}:");
+    }
+    shown.push_str(slashes);
+    shown.push_str(login);
+    // The host, then each part of path and query with what stands before it.
+    let mut parts = rest;
+    loop {
+        let end = parts.find(['/', '?', '&', ';', '#']).unwrap_or(parts.len());
+        let (part, behind) = parts.split_at(end);
+        shown.push_str(&value_hidden(part));
+        let Some(separator) = behind.chars().next() else { return shown };
+        shown.push(separator);
+        parts = &behind[1..];
+    }
+}
+
+/// `name=value` with its value hidden, unless the name is harmless and the value is short and plain.
+fn value_hidden(part: &str) -> String {
+    let Some((name, value)) = part.split_once('=') else { return part.to_owned() };
+    // `user=admin_password=secret_channel=1` is one part to us, all of which is hidden.
+    let is_plain = value.len() <= 16
+        && value.chars().all(|c| c.is_ascii_alphanumeric() || c == '.' || c == '-');
+    let is_harmless = HARMLESS.iter().any(|known| name.eq_ignore_ascii_case(known));
+    if is_harmless && is_plain { part.to_owned() } else { format!("{name}={HIDDEN}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Option<(String, Option<(String, String)>)> {
+        let address = RtspAddress::parse(text)?;
+        let login = address.login.as_ref();
+        Some((
+            address.request().to_string(),
+            login.map(|login| (login.user.clone(), login.password.to_string())),
+        ))
+    }
+
+    #[test]
+    fn an_address_is_read_and_its_login_kept_apart() {
+        let login = |user: &str, password: &str| Some((user.to_owned(), password.to_owned()));
+        for (text, request, expected) in [
+            ("rtsp://cam/1", "rtsp://cam:554/1", None),
+            ("RTSP://cam", "rtsp://cam:554/", None),
+            ("rtsps://cam/1", "rtsps://cam:322/1", None),
+            ("rtsp://[fe80::1]:8554/a?b=c", "rtsp://[fe80::1]:8554/a?b=c", None),
+            ("rtsp://[fe80::1]/a", "rtsp://[fe80::1]:554/a", None),
+            ("rtsp://me:s3cret@cam:8554/1", "rtsp://cam:8554/1", login("me", "s3cret")),
+            ("RtSp://me:s3cret@cam/1", "rtsp://cam:554/1", login("me", "s3cret")),
+            ("rtsp://me:a@b@cam/1", "rtsp://cam:554/1", login("me", "a@b")),
+            ("rtsp://me:a%40b%2f@cam/1", "rtsp://cam:554/1", login("me", "a@b/")),
+            ("rtsp://me:100%@cam/1", "rtsp://cam:554/1", login("me", "100%")),
+            ("rtsp://me:a/b@cam/1", "rtsp://cam:554/1", login("me", "a/b")),
+            ("rtsp://me:a?b#c@cam/1", "rtsp://cam:554/1", login("me", "a?b#c")),
+            ("rtsp://me@cam/1", "rtsp://cam:554/1", login("me", "")),
+            ("rtsp://cam/a@b", "rtsp://cam:554/a@b", None),
+            ("rtsp://cam:8554/a@b", "rtsp://cam:8554/a@b", None),
+            ("rtsp://cam?user=a&password=b", "rtsp://cam:554/?user=a&password=b", None),
+        ] {
+            assert_eq!(read(text), Some((request.to_owned(), expected)), "{text}");
+        }
+        for text in [
+            "rtsp:u:p@h",
+            "rtsp://",
+            "rtsp://u:p@",
+            "rtsp://h h/",
+            "http://u:p@h",
+            "rtsp://cam:99999/",
+        ] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn no_message_shows_a_secret() {
+        for text in [
+            "rtsp://u5er:s3cret@cam/1",
+            "RTSP://u5er:s3cret@cam/1",
+            "rtsp:u5er:s3cret@cam/1",
+            "http://u5er:s3cret@cam/1",
+            "rtsp://u5er:s3cret/w@cam/1",
+            "rtsp://u5er:7/s3cret@cam/1",
+            "rtsp://u5er:s3cret?w@cam/1",
+            "rtsp://u5er:s3c:s3cret@cam",
+            "rtsp://u5er:a@s3cret@cam",
+            "rtsp://s3cret@cam/1",
+            "rtsp://cam/1?user=u5er&password=s3cret&channel=1",
+            "rtsp://cam/1?USR=u5er&Pwd=s3cret",
+            "rtsp://cam/1?u=u5er&p=s3cret",
+            "rtsp://cam/1?loginuse=u5er;loginpas=s3cret",
+            "rtsp://cam/1?channel=s3cret@cam:u5er@x",
+            "rtsp://cam/user=u5er_password=s3cret_channel=1_stream=0.sdp?real_stream",
+            "rtsp://cam/user=u5er&password=s3cret&channel=1/x",
+            "rtsp://cam/1?token=s3cret#frag=u5er",
+            "u5er:s3cret@cam",
+            "rtsp://u5er:s3cret@",
+            "rtmp://u5er:s3cret@cam/1?key=s3cret",
+        ] {
+            let mut shown = vec![without_secrets(text)];
+            if let Some(address) = RtspAddress::parse(text) {
+                shown.push(address.to_string());
+                shown.push(format!("{address:?} {:?}", address.login()));
+            }
+            // What stands before the colon of `u5er:…` looks like a scheme.
+            for shown in shown {
+                assert!(!shown.contains("s3cret"), "{text}: {shown}");
+                assert!(!shown.contains("u5er") || text.starts_with("u5er:"), "{text}: {shown}");
+                assert!(shown.contains("***"), "{text}: {shown}");
+            }
+        }
+        for (text, shown) in [
+            ("rtsp://cam/a@b", "rtsp://cam/a@b"),
+            (
+                "rtsp://cam:8554/live/ch1?channel=1&subtype=0",
+                "rtsp://cam:8554/live/ch1?channel=1&subtype=0",
+            ),
+            ("rtsp://me:x@cam/1?channel=2&k=v", "rtsp://***@cam/1?channel=2&k=***"),
+        ] {
+            assert_eq!(without_secrets(text), shown);
+            assert_eq!(RtspAddress::parse(text).unwrap().to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn a_password_comes_from_elsewhere() {
+        let with = |text: &str, password: &str| {
+            let login = RtspAddress::parse(text).unwrap().with_password(password).login.unwrap();
+            (login.user, login.password.to_string())
+        };
+        let is = |user: &str, password: &str| (user.to_owned(), password.to_owned());
+        assert_eq!(with("rtsp://me@cam/1", "a:b"), is("me", "a:b"));
+        assert_eq!(with("rtsp://me:old@cam/1", "new"), is("me", "new"));
+        assert_eq!(with("rtsp://cam/1", "me:a:b"), is("me", "a:b"));
+        assert_eq!(with("rtsp://cam/1", "alone"), is("", "alone"));
+    }
+}

@@ -1,0 +1,512 @@
+//! Packets to whole pictures as they are coded.
+//!
+//! ```text
+//!  packet, packet, packet (marker) ─▶ Unit: one coded picture, its timestamp, when its first packet came
+//! ```
+//!
+//! Always true: a unit is whole, or it is not given; after a loss nothing is given that needs what was lost; no more than
+//! [`UNIT_BYTES_MAX`] are held.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use tidegate_message::Instant;
+
+use super::{
+    jpeg,
+    packet::Packet,
+    sdp::{Coding, Media},
+};
+
+/// Most bytes of one coded picture.
+const UNIT_BYTES_MAX: usize = 32 << 20;
+/// Where a nonsense of a camera may end: so many different parameter sets are kept.
+const SETS_MAX: usize = 64;
+
+/// One coded picture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unit {
+    /// Its timestamp, as it came.
+    pub(super) timestamp: u32,
+    /// When its first packet came.
+    pub(super) arrived: Instant,
+    /// Whether a decoder can begin with it.
+    pub(super) is_key: bool,
+    /// Counts the formats there were; pictures of another size, among others, are another format.
+    pub(super) format: u32,
+    /// With start codes before each part, and with its parameter sets if it is a key; or one JPEG image.
+    pub(super) bytes: Bytes,
+}
+
+/// Assembles the pictures of one stream.
+pub(super) struct Assembler {
+    media: Media,
+    open: Option<Open>,
+    ready: VecDeque<Unit>,
+    sequence: Option<u16>,
+    /// Something was lost: wait for a key.
+    lost: bool,
+    /// The timestamp of the unit that a marker ended last.
+    ended: Option<u32>,
+    /// A camera that puts markers inside its pictures ends them by the next timestamp alone.
+    markers_mislead: bool,
+    sets: BTreeMap<(u8, u32), Bytes>,
+    /// The sequence parameter sets that the last key had, and how often they changed.
+    format: (Vec<Bytes>, u32),
+    tables: jpeg::Tables,
+}
+
+/// A unit that is not whole yet.
+struct Open {
+    timestamp: u32,
+    arrived: Instant,
+    bytes: BytesMut,
+    is_key: bool,
+    has_picture: bool,
+    /// Where a part that is in fragments began.
+    fragment: Option<usize>,
+    damaged: bool,
+    jpeg: Option<jpeg::Header>,
+}
+
+const START_CODE: [u8; 4] = [0, 0, 0, 1];
+
+impl Assembler {
+    pub(super) fn new(media: Media) -> Self {
+        let mut assembler = Self {
+            open: None,
+            ready: VecDeque::new(),
+            sequence: None,
+            lost: true,
+            ended: None,
+            markers_mislead: false,
+            sets: BTreeMap::new(),
+            format: (Vec::new(), 0),
+            tables: jpeg::Tables::default(),
+            media,
+        };
+        for set in assembler.media.setup.clone() {
+            if matches!(assembler.media.coding, Coding::H264 | Coding::H265) {
+                assembler.keep_set(&set);
+            }
+        }
+        assembler
+    }
+
+    /// The next whole picture.
+    pub(super) fn next(&mut self) -> Option<Unit> {
+        self.ready.pop_front()
+    }
+
+    /// Lets a stream begin that has no key: some refresh their pictures in stripes.
+    pub(super) fn begin_anyway(&mut self) {
+        let known = !self.sets.is_empty() || self.media.coding == Coding::Mpeg4;
+        self.lost &= !known;
+    }
+
+    /// Leaves out what comes up to the next key: what it needs was left out.
+    pub(super) fn skip_to_key(&mut self) {
+        self.lost = true;
+    }
+
+    /// Whether it waits for a key.
+    pub(super) fn waits(&self) -> bool {
+        self.lost && self.media.coding != Coding::Jpeg
+    }
+
+    /// Takes a packet that came at `now`.
+    pub(super) fn take(&mut self, now: Instant, packet: &Packet) {
+        if packet.payload_type != self.media.payload_type || packet.payload.is_empty() {
+            return;
+        }
+        let follows = self.sequence.is_none_or(|last| packet.sequence == last.wrapping_add(1));
+        self.sequence = Some(packet.sequence);
+        if !follows {
+            self.lost = true;
+            if let Some(open) = &mut self.open {
+                open.damaged = true;
+            }
+        }
+        if self.open.as_ref().is_some_and(|open| open.timestamp != packet.timestamp) {
+            self.close();
+        }
+        if self.open.is_none()
+            && self.ended == Some(packet.timestamp)
+            && self.media.coding != Coding::Jpeg
+        {
+            self.markers_mislead = true;
+        }
+        let open = self.open.get_or_insert_with(|| Open {
+            timestamp: packet.timestamp,
+            arrived: now,
+            bytes: BytesMut::new(),
+            is_key: false,
+            has_picture: false,
+            fragment: None,
+            damaged: !follows,
+            jpeg: None,
+        });
+        if open.bytes.len() + packet.payload.len() > UNIT_BYTES_MAX {
+            open.damaged = true;
+            open.bytes.clear();
+            self.lost = true;
+        }
+        let understood = match self.media.coding {
+            Coding::H264 => self.h264(&packet.payload),
+            Coding::H265 => self.h265(&packet.payload),
+            Coding::Mpeg4 => self.mpeg4(&packet.payload),
+            Coding::Jpeg => self.jpeg(&packet.payload),
+        };
+        if let (None, Some(open)) = (understood, &mut self.open) {
+            open.damaged = true;
+            self.lost = true;
+        }
+        let whole = self.open.as_ref().is_some_and(|open| open.has_picture || open.damaged);
+        if packet.marker && whole && !self.markers_mislead {
+            self.ended = Some(packet.timestamp);
+            self.close();
+        }
+    }
+
+    /// The open unit is whole, or as whole as it gets.
+    fn close(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        let Open { timestamp, arrived, bytes, is_key, has_picture, damaged, fragment, jpeg } = open;
+        if self.media.coding == Coding::Jpeg {
+            let whole = jpeg.filter(|_| !damaged);
+            let picture =
+                whole.and_then(|header| header.picture(&mut self.tables, self.media.size, &bytes));
+            if let Some(bytes) = picture {
+                self.ready.push_back(Unit { timestamp, arrived, is_key: true, format: 0, bytes });
+            }
+            return;
+        }
+        if damaged || fragment.is_some() {
+            self.lost = true;
+            return;
+        }
+        let can_begin = is_key && (self.media.coding == Coding::Mpeg4 || !self.sets.is_empty());
+        if !has_picture || (self.lost && !can_begin) {
+            return;
+        }
+        let begins = is_key || self.lost;
+        self.lost = false;
+        let bytes = if begins { self.with_sets(&bytes) } else { bytes.freeze() };
+        self.ready.push_back(Unit {
+            timestamp,
+            arrived,
+            is_key: begins,
+            format: self.format.1,
+            bytes,
+        });
+    }
+
+    /// A key with all parameter sets before it; notes whether they changed.
+    fn with_sets(&mut self, unit: &[u8]) -> Bytes {
+        let mut whole = BytesMut::with_capacity(unit.len() + 256);
+        if self.media.coding == Coding::Mpeg4 {
+            // The header says the size; the stream may have it as well.
+            self.media.setup.iter().for_each(|setup| whole.put_slice(setup));
+        }
+        for set in self.sets.values() {
+            whole.put_slice(&START_CODE);
+            whole.put_slice(set);
+        }
+        whole.put_slice(unit);
+        let sequence_type = if self.media.coding == Coding::H265 { 33 } else { 7 };
+        let now: Vec<Bytes> = self
+            .sets
+            .range((sequence_type, 0)..(sequence_type + 1, 0))
+            .map(|(_, set)| set.clone())
+            .collect();
+        if now != self.format.0 {
+            self.format = (now, self.format.1.wrapping_add(1));
+        }
+        whole.freeze()
+    }
+
+    /// Keeps a parameter set, by its kind and number; says whether it is one.
+    fn keep_set(&mut self, part: &[u8]) -> bool {
+        let key = match self.media.coding {
+            Coding::H264 => match part.first().map(|first| first & 0x1f) {
+                Some(7) => (7, part.get(4..).map_or(0, exp_golomb)),
+                Some(8) => (8, part.get(1..).map_or(0, exp_golomb)),
+                _ => return false,
+            },
+            _ => match part.first().map(|first| first >> 1 & 0x3f) {
+                Some(32) => (32, u32::from(part.get(2).copied().unwrap_or(0) >> 4)),
+                // The number of a sequence parameter set stands behind much else; cameras have one.
+                Some(33) => (33, 0),
+                Some(34) => (34, part.get(2..).map_or(0, exp_golomb)),
+                _ => return false,
+            },
+        };
+        if self.sets.len() < SETS_MAX || self.sets.contains_key(&key) {
+            self.sets.insert(key, Bytes::copy_from_slice(part));
+        }
+        true
+    }
+
+    /// Adds a whole part of a picture.
+    fn push(&mut self, part: &[u8]) -> Option<()> {
+        if self.keep_set(part) {
+            return Some(());
+        }
+        let first = *part.first()?;
+        let (is_picture, is_key, is_delimiter) = match self.media.coding {
+            Coding::H264 => (matches!(first & 0x1f, 1..=5), first & 0x1f == 5, first & 0x1f == 9),
+            _ => {
+                let kind = first >> 1 & 0x3f;
+                (kind < 32, (16..=23).contains(&kind), kind == 35)
+            }
+        };
+        let open = self.open.as_mut()?;
+        if !is_delimiter {
+            open.bytes.put_slice(&START_CODE);
+            open.bytes.put_slice(part);
+        }
+        open.has_picture |= is_picture;
+        open.is_key |= is_key;
+        Some(())
+    }
+
+    /// Adds a fragment of a part whose header, if it is the first, is `header`.
+    fn fragment(&mut self, header: &[u8], rest: &[u8], starts: bool, ends: bool) -> Option<()> {
+        let open = self.open.as_mut()?;
+        if starts {
+            open.fragment = Some(open.bytes.len());
+            open.bytes.put_slice(header);
+        }
+        let from = open.fragment?;
+        open.bytes.put_slice(rest);
+        if ends {
+            open.fragment = None;
+            let part = open.bytes.split_off(from);
+            self.push(&part)?;
+        }
+        Some(())
+    }
+
+    /// RFC 6184, section 5.
+    fn h264(&mut self, payload: &Bytes) -> Option<()> {
+        let first = payload[0];
+        match first & 0x1f {
+            1..=23 => self.push(payload),
+            24 => self.aggregate(&payload[1..]),
+            28 => {
+                let (&fragment, rest) = payload[1..].split_first()?;
+                let header = [first & 0xe0 | fragment & 0x1f];
+                self.fragment(&header, rest, fragment & 0x80 != 0, fragment & 0x40 != 0)
+            }
+            // Interleaved packets are of other modes than cameras offer; types beyond are to be left out.
+            25..=27 | 29 => None,
+            _ => Some(()),
+        }
+    }
+
+    /// RFC 7798, section 4.4.
+    fn h265(&mut self, payload: &Bytes) -> Option<()> {
+        let (head, rest) = payload.split_first_chunk::<2>()?;
+        match head[0] >> 1 & 0x3f {
+            48 => self.aggregate(rest),
+            49 => {
+                let (&fragment, rest) = rest.split_first()?;
+                let header = [head[0] & 0x81 | (fragment & 0x3f) << 1, head[1]];
+                self.fragment(&header, rest, fragment & 0x80 != 0, fragment & 0x40 != 0)
+            }
+            0..=47 => self.push(payload),
+            _ => Some(()),
+        }
+    }
+
+    fn aggregate(&mut self, mut rest: &[u8]) -> Option<()> {
+        while let Some((length, behind)) = rest.split_first_chunk::<2>() {
+            let (part, behind) =
+                behind.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
+            self.push(part)?;
+            rest = behind;
+        }
+        rest.is_empty().then_some(())
+    }
+
+    /// RFC 6416: the stream cut into packets, and nothing else.
+    fn mpeg4(&mut self, payload: &Bytes) -> Option<()> {
+        let open = self.open.as_mut()?;
+        open.bytes.put_slice(payload);
+        open.has_picture = true;
+        // The coding type behind a picture's start code: 0 is a key.
+        let start = memchr::memmem::find(payload, &[0, 0, 1, 0xb6]);
+        open.is_key |=
+            start.and_then(|at| payload.get(at + 4)).is_some_and(|first| first >> 6 == 0);
+        Some(())
+    }
+
+    fn jpeg(&mut self, payload: &Bytes) -> Option<()> {
+        let (header, data) = jpeg::Header::parse(payload)?;
+        let open = self.open.as_mut()?;
+        if header.offset() != open.bytes.len() {
+            return None;
+        }
+        open.bytes.put_slice(data);
+        open.jpeg.get_or_insert(header);
+        open.has_picture = true;
+        Some(())
+    }
+}
+
+/// The unsigned number that bytes begin with (H.264, section 9.1); 0 if there is none.
+fn exp_golomb(bytes: &[u8]) -> u32 {
+    let bit = |at: usize| bytes.get(at / 8).is_some_and(|byte| byte >> (7 - at % 8) & 1 == 1);
+    let zeros = (0..16).take_while(|&at| !bit(at)).count();
+    let value = (0..=zeros).fold(0_u32, |value, at| value << 1 | u32::from(bit(zeros + at)));
+    value.saturating_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn media(coding: Coding) -> Media {
+        Media {
+            coding,
+            clock_hertz: 90_000,
+            payload_type: 96,
+            control: String::new(),
+            setup: Vec::new(),
+            size: None,
+        }
+    }
+
+    struct Sender {
+        assembler: Assembler,
+        sequence: u16,
+    }
+
+    impl Sender {
+        fn new(coding: Coding) -> Self {
+            Self { assembler: Assembler::new(media(coding)), sequence: 65_530 }
+        }
+
+        fn send(&mut self, timestamp: u32, marker: bool, payload: &[u8]) {
+            self.sequence = self.sequence.wrapping_add(1);
+            let payload = Bytes::copy_from_slice(payload);
+            let packet =
+                Packet { marker, payload_type: 96, sequence: self.sequence, timestamp, payload };
+            self.assembler.take(Instant::from_millis(i64::from(timestamp)), &packet);
+        }
+
+        fn units(&mut self) -> Vec<(u32, bool, u32, Vec<u8>)> {
+            std::iter::from_fn(|| self.assembler.next())
+                .map(|unit| (unit.timestamp, unit.is_key, unit.format, unit.bytes.to_vec()))
+                .collect()
+        }
+    }
+
+    fn parts(parts: &[&[u8]]) -> Vec<u8> {
+        parts.iter().flat_map(|part| [&START_CODE, *part].concat()).collect()
+    }
+
+    const SPS: &[u8] = &[0x67, 0x42, 0, 0x29, 0x80];
+    const PPS: &[u8] = &[0x68, 0x80];
+
+    #[test]
+    fn whole_pictures_of_h264_come_with_their_parameter_sets() {
+        let mut sender = Sender::new(Coding::H264);
+        sender.send(0, true, &[0x41, 1]);
+        assert!(
+            sender.units().is_empty() && sender.assembler.waits(),
+            "nothing begins without a key"
+        );
+        sender.send(3, false, &[&[24, 0, 5], SPS, &[0, 2], PPS].concat());
+        sender.send(3, false, &[0x7c, 0x85, 10, 11]);
+        sender.send(3, false, &[0x7c, 0x05, 12]);
+        sender.send(3, true, &[0x7c, 0x45, 13]);
+        sender.send(6, false, &[0x41, 2]);
+        sender.send(6, true, &[0x41, 3]);
+        let key = parts(&[SPS, PPS, &[0x65, 10, 11, 12, 13]]);
+        assert_eq!(
+            sender.units(),
+            [(3, true, 1, key), (6, false, 1, parts(&[&[0x41, 2], &[0x41, 3]]))]
+        );
+    }
+
+    #[test]
+    fn after_a_loss_nothing_comes_before_the_next_key() {
+        let mut sender = Sender::new(Coding::H264);
+        sender.send(0, false, SPS);
+        sender.send(0, true, &[0x65, 1]);
+        sender.sequence += 1;
+        sender.send(3, true, &[0x41, 2]);
+        sender.send(6, true, &[0x41, 3]);
+        sender.send(9, true, &[0x65, 4]);
+        let times: Vec<u32> = sender.units().iter().map(|unit| unit.0).collect();
+        assert_eq!(times, [0, 9]);
+        // A fragment whose begin is missing.
+        sender.send(12, true, &[0x7c, 0x45, 13]);
+        sender.send(15, true, &[0x65, 4]);
+        assert_eq!(sender.units().len(), 1);
+    }
+
+    #[test]
+    fn another_size_is_another_format() {
+        let mut sender = Sender::new(Coding::H264);
+        for (timestamp, level) in [(0, 1), (3, 1), (6, 2)] {
+            sender.send(timestamp, false, &[0x67, 0x42, 0, level, 0x80]);
+            sender.send(timestamp, true, &[0x65, 1]);
+        }
+        let formats: Vec<u32> = sender.units().iter().map(|unit| unit.2).collect();
+        assert_eq!(formats, [1, 1, 2]);
+    }
+
+    #[test]
+    fn a_camera_with_a_marker_on_each_slice_is_found_out() {
+        let mut sender = Sender::new(Coding::H264);
+        sender.send(0, true, SPS);
+        for timestamp in [0, 3, 6, 9] {
+            sender.send(timestamp, true, &[0x65, 1]);
+            sender.send(timestamp, true, &[0x65, 2]);
+        }
+        let units = sender.units();
+        assert_eq!(
+            units.last().map(|unit| unit.3.clone()),
+            Some(parts(&[SPS, &[0x65, 1], &[0x65, 2]]))
+        );
+    }
+
+    #[test]
+    fn whole_pictures_of_h265_come_with_their_parameter_sets() {
+        let mut sender = Sender::new(Coding::H265);
+        let (vps, sps, pps) = (&[0x40, 1, 0x0c][..], &[0x42, 1, 1][..], &[0x44, 1, 0xc0][..]);
+        sender.send(0, false, &[&[0x60, 1, 0, 3], vps, &[0, 3], sps, &[0, 3], pps].concat());
+        sender.send(0, false, &[0x62, 1, 0x93, 10]);
+        sender.send(0, true, &[0x62, 1, 0x53, 11]);
+        sender.send(3, true, &[0x02, 1, 5]);
+        let key = parts(&[vps, sps, pps, &[0x26, 1, 10, 11]]);
+        assert_eq!(sender.units(), [(0, true, 1, key), (3, false, 1, parts(&[&[0x02, 1, 5]]))]);
+    }
+
+    #[test]
+    fn nonsense_leads_nowhere() {
+        for coding in [Coding::H264, Coding::H265, Coding::Mpeg4, Coding::Jpeg] {
+            let mut sender = Sender::new(coding);
+            for length in 1..40 {
+                for first in 0..=255_u8 {
+                    let payload: Vec<u8> =
+                        (0..length).map(|at| first.wrapping_mul(at + 1)).collect();
+                    sender.send(u32::from(length), first % 3 == 0, &payload);
+                }
+            }
+            sender.units();
+        }
+    }
+
+    #[test]
+    fn numbers_of_parameter_sets_are_read() {
+        for (bytes, expected) in
+            [(&[0x80][..], 0), (&[0x40], 1), (&[0x60], 2), (&[0x20], 3), (&[0x10], 7), (&[0], 0)]
+        {
+            assert_eq!(exp_golomb(bytes), expected, "{bytes:?}");
+        }
+    }
+}
