@@ -280,6 +280,7 @@ pub async fn run(
 ) -> Result<(), CameraError> {
     let mut source = Source::open(spec).await?;
     let frames = options.health.expected("source", SOURCE_SILENT_MAX);
+    let usable = options.health.condition("frames");
     let linked = options.health.condition("link to the edge node");
     let aged = options.log.age.is_some();
     let (camera, mut intake) = build(options, Some(source.control()))?;
@@ -287,6 +288,7 @@ pub async fn run(
     let idle = if aged { EXPIRE_EVERY } else { Duration::MAX };
     let capturing = async {
         let mut unprepared = false;
+        let mut refusals = Refusals::default();
         loop {
             let wait = if unprepared { PREPARE_AFTER } else { idle };
             let Ok(next) = tokio::time::timeout(wait, source.next()).await else {
@@ -298,10 +300,14 @@ pub async fn run(
                 Some(Ok(frame)) => {
                     frames.beat();
                     // A frame that cannot be carried is one frame less, no reason to stop.
-                    let age = source.age(&frame);
-                    if let Err(error) = intake.frame_beside(age, &frame.picture.jpeg) {
-                        tracing::warn!(error = %error, code = %error.code(), "frame refused");
+                    let taken = intake.frame_beside(source.age(&frame), &frame.picture.jpeg);
+                    match &taken {
+                        Ok(_) => usable.holds(),
+                        Err(error) => {
+                            usable.fails(format!("the source's frames are refused: {error}"))
+                        }
                     }
+                    refusals.tell(clock::now(), taken.err().as_ref());
                     unprepared = true;
                 }
                 Some(Err(error)) => {
@@ -314,6 +320,47 @@ pub async fn run(
     tokio::select! {
         frames = capturing => Err(CameraError::SourceEnded { frames }),
         ended = stay_connected(&camera, &dial, &linked, &stop) => ended,
+    }
+}
+
+/// Frames that were refused one after another, told once and then summed up.
+#[derive(Debug, Default)]
+struct Refusals {
+    /// Of the same reason, since they were told last.
+    untold: u64,
+    told: Option<(Instant, Code)>,
+}
+
+/// How often frames that are refused for a reason that was told are summed up.
+const REFUSALS_EVERY: Duration = Duration::from_secs(30);
+
+impl Refusals {
+    /// A frame was taken, or refused for a reason. Says whether a line was written.
+    fn tell(&mut self, now: Instant, refused: Option<&CaptureError>) -> bool {
+        let Some(error) = refused else {
+            let was_told = self.told.take().is_some();
+            if was_told {
+                tracing::info!(
+                    refused = std::mem::take(&mut self.untold),
+                    "the source's frames are taken again"
+                );
+            }
+            return was_told;
+        };
+        // The sentences differ by the numbers in them.
+        let code = error.code();
+        match &self.told {
+            Some((at, told)) if *told == code && now < *at + REFUSALS_EVERY => {
+                self.untold += 1;
+                false
+            }
+            _ => {
+                let more = std::mem::take(&mut self.untold);
+                tracing::warn!(%error, %code, more, "frame refused");
+                self.told = Some((now, code));
+                true
+            }
+        }
     }
 }
 
@@ -421,5 +468,27 @@ impl From<CameraError> for ApiError {
     fn from(error: CameraError) -> Self {
         let code = error.code();
         Self::new(code, error.to_string()).caused_by(crate::error_chain(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_frame::knob::FrameError;
+
+    use super::*;
+
+    #[test]
+    fn frames_that_are_refused_are_told_once_and_then_summed_up() {
+        let mut refusals = Refusals::default();
+        let large =
+            |value| CaptureError::Frame(FrameError::TooLarge { what: "bytes", value, limit: 8 });
+        let at = |seconds: i64| Instant::from_millis(seconds * 1000);
+        let said: Vec<bool> = (0..70)
+            .map(|second| refusals.tell(at(second), Some(&large(9 + second as u64))))
+            .collect();
+        let lines: Vec<usize> = (0..70).filter(|&second: &usize| said[second]).collect();
+        assert_eq!(lines, [0, 30, 60]);
+        assert!(refusals.tell(at(70), None) && !refusals.tell(at(71), None));
+        assert!(refusals.tell(at(72), Some(&large(9))), "after a frame that was taken it is news");
     }
 }
