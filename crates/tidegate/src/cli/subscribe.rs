@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Always true: a camera that fails, or a file that cannot be written, is reported once and stops no other
-//! camera; the exit status is that of the first failure.
+//! camera; the exit status is that of the first failure, and bounds that could not be kept in the end are one.
 
 mod board;
 mod line;
@@ -183,7 +183,11 @@ impl Watch {
     /// Until the range is complete, the subscription fails, or `stop`.
     async fn run(self, stop: CancellationToken) -> Result<(), (CameraName, ApiError)> {
         let camera = self.request.camera.clone();
-        let watched = self.watch(stop).await;
+        let watched =
+            self.watch(stop).await.and_then(|()| match self.board.infeasible(self.index) {
+                Some(sentence) => Err(ApiError::new(Code::BOUND_INFEASIBLE, sentence)),
+                None => Ok(()),
+            });
         if watched.is_err() {
             self.board.ended(self.index);
         }
@@ -201,6 +205,7 @@ impl Watch {
                     None => return Ok(()),
                     Some(event) => {
                         self.board.event(self.index, &event);
+                        self.tell(&event)?;
                         self.sinks.write(&self.request.camera, self.request.demand.bounds, &event).await;
                         if matches!(event, Event::CameraOnline) {
                             // After a broken connection the subscription has another name. If it
@@ -221,6 +226,16 @@ impl Watch {
             Err(error) if error.code() != Code::SUBSCRIPTION_UNKNOWN => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Prints, above the lines, that the bounds cannot be kept, what could be had, and that they can be kept again.
+    fn tell(&self, event: &Event) -> Result<(), ApiError> {
+        let sentence = match event {
+            Event::Infeasible(infeasible) => plain(&infeasible.sentence),
+            Event::Feasible => "both bounds can be kept again".to_owned(),
+            _ => return Ok(()),
+        };
+        self.board.tell(&format!("{}: {sentence}", self.request.camera))
     }
 
     async fn verdicts(&self, subscription: &Subscription) -> Result<Verdicts, ApiError> {

@@ -40,6 +40,11 @@ impl Board {
         self.state().lines[index].event(event);
     }
 
+    /// Why both bounds of a camera cannot be kept now, if so.
+    pub(super) fn infeasible(&self, index: usize) -> Option<String> {
+        self.state().lines[index].infeasible().map(str::to_owned)
+    }
+
     /// The camera's subscription failed; its line stays as it was and says so.
     pub(super) fn ended(&self, index: usize) {
         self.state().lines[index].failed();

@@ -27,6 +27,8 @@ pub(super) struct Line {
     last_bytes: u64,
     /// No table was made for it.
     assumed: bool,
+    /// Why both bounds cannot be kept, for as long as they cannot.
+    infeasible: Option<String>,
     /// What an operator should know most: a fault, or the reason of the last change.
     reason: String,
 }
@@ -43,6 +45,7 @@ impl Line {
             last: None,
             last_bytes: 0,
             assumed: false,
+            infeasible: None,
             reason: "waiting for the first frame".to_owned(),
         }
     }
@@ -69,8 +72,11 @@ impl Line {
                     self.reason = format!("frames are missed: {}", missed.why);
                 }
             }
-            Event::Infeasible(infeasible) => self.reason = plain(&infeasible.sentence),
-            Event::Feasible => self.reason = "both bounds can be kept again".to_owned(),
+            Event::Infeasible(infeasible) => self.infeasible = Some(plain(&infeasible.sentence)),
+            Event::Feasible => {
+                self.infeasible = None;
+                self.reason = "both bounds can be kept again".to_owned();
+            }
             Event::CameraOffline(sentence) => self.reason = format!("offline: {}", plain(sentence)),
             Event::CameraOnline => {
                 // It says again if it has no table.
@@ -102,6 +108,11 @@ impl Line {
             self.latencies.pop_front();
         }
         self.latencies.push_back(latency);
+    }
+
+    /// Why both bounds cannot be kept now, if so.
+    pub(super) fn infeasible(&self) -> Option<&str> {
+        self.infeasible.as_deref()
     }
 
     pub(super) fn text(&self) -> String {
@@ -136,7 +147,7 @@ impl Line {
                 frame.accuracy,
             ));
         }
-        text.push_str(&self.reason);
+        text.push_str(self.infeasible.as_ref().unwrap_or(&self.reason));
         text.trim_end().to_owned()
     }
 }
@@ -190,7 +201,7 @@ pub(super) fn verdict(verdict: &Verdict) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_client::{KnobsChanged, Missed, MissedWhy, Outcome, Stages};
+    use tidegate_client::{Infeasible, KnobsChanged, Missed, MissedWhy, Outcome, Stages};
     use tidegate_message::Instant;
 
     use super::*;
@@ -239,6 +250,28 @@ mod tests {
             "cam1  bound 100ms  p50 50.0 ms  p95 120.0 ms  delivered 60.0 % of 5  61 kB of 410 kB  960x540  \
              1/2 q60  accuracy 0.961  20 Mbit/s\u{fffd}[2J carry 64 kB in time"
         );
+    }
+
+    #[test]
+    fn that_bounds_cannot_be_kept_stays_on_the_line_until_they_can() {
+        let mut line = line();
+        let sentence = "accuracy 0.95 within 100 ms cannot be kept";
+        line.event(&Event::Infeasible(Infeasible {
+            latency_at_accuracy: None,
+            accuracy_at_latency: None,
+            sentence: sentence.into(),
+        }));
+        line.event(&Event::KnobsChanged(KnobsChanged {
+            captured_at: Instant::EPOCH,
+            from: "original".into(),
+            to: "1/2 q60".into(),
+            reason: "20 Mbit/s".into(),
+        }));
+        assert!(line.text().ends_with(sentence), "{}", line.text());
+        assert_eq!(line.infeasible(), Some(sentence));
+        line.event(&Event::Feasible);
+        assert!(line.text().ends_with("both bounds can be kept again"), "{}", line.text());
+        assert_eq!(line.infeasible(), None);
     }
 
     #[test]
