@@ -162,7 +162,13 @@ impl Estimator {
             .get_or_insert((progress.first_at, config.packet_bytes.min(progress.received)));
         let span = progress.last_at.since(from);
         let bytes = progress.received.saturating_sub(bytes_from);
-        let sample = if span >= config.span_min {
+        // A few packets that arrive together say nothing about the path: on a slow one, or one that nothing is known of, the span grows
+        // until there are more.
+        let enough = 2 * config.packet_bytes;
+        let is_slow = self.estimate.is_none_or(|estimate| {
+            estimate.bytes_per_second * config.span_min.as_secs_f64() < f64::from(enough)
+        });
+        let sample = if span >= config.span_min && (bytes >= enough || !is_slow) {
             burst.span_before = burst.span.replace((progress.last_at, progress.received));
             Some((bytes, span))
         } else if progress.complete {
@@ -330,7 +336,7 @@ mod tests {
     fn every_frame_length_gives_a_sample_whatever_the_clock_offset() {
         for offset in [Duration::ZERO, Duration::from_secs(86_400)] {
             for bytes in [4_000, 20_000, 60_000, 400_000, 1_500_000] {
-                for megabits in [5.0, 20.0, 200.0] {
+                for megabits in [0.3, 1.0, 1.8, 5.0, 20.0, 200.0] {
                     let mut path = Path::new(offset);
                     path.frame(bytes, megabits * MEGABIT);
                     let seen = path.megabits();
