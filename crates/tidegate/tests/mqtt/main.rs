@@ -7,6 +7,7 @@ mod flows;
 mod hostile;
 mod inside;
 mod operators;
+mod overflow;
 mod peers;
 mod program;
 mod replay;
