@@ -172,6 +172,8 @@ pub(super) struct Connection {
     bundles: VecDeque<BundleReader>,
     /// Whether the socket may have more to read.
     is_readable: bool,
+    /// The peer sends no more, or the socket failed: the end is yet to be read, and the kernel does not speak of it again.
+    has_hung_up: bool,
     /// In the list of connections to be read.
     is_queued: bool,
     /// Not to be read from, for the sake of a subscriber.
@@ -371,6 +373,7 @@ impl Shard {
         let Some(connection) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
         if event.is_readable() || event.is_read_closed() || event.is_error() {
             connection.is_readable = true;
+            connection.has_hung_up |= event.is_read_closed() || event.is_error();
             self.read(now, slot);
         }
         if event.is_writable() {

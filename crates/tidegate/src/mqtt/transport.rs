@@ -28,6 +28,8 @@ pub(super) struct Transport {
     /// Bytes for the socket that it did not take.
     staged: Vec<u8>,
     staged_sent: usize,
+    /// The last read of the socket gave less than there was room for, so that the socket has nothing more until it says so.
+    is_drained: bool,
     /// The last has been said.
     has_ended: bool,
     /// Nothing more can be written to the socket. Said once: the kernel answers it with an event that the socket is writable.
@@ -90,6 +92,7 @@ impl Transport {
             websocket,
             staged: Vec::new(),
             staged_sent: 0,
+            is_drained: false,
             has_ended: false,
             is_shut: false,
         }
@@ -140,12 +143,20 @@ impl Transport {
         Ok(ReadOutcome::Bytes(payload.len()))
     }
 
+    /// Whether another read would find nothing: a short read of a stream says so (epoll(7)). With TLS that is not known.
+    pub(super) fn is_drained(&self) -> bool {
+        self.is_drained
+    }
+
     /// Reads what is in TLS, or on the socket.
     fn read_below(&mut self, buffer: &mut [u8]) -> io::Result<ReadOutcome> {
         let Some(tls) = &mut self.tls else {
             return match self.socket.read(buffer) {
                 Ok(0) => Ok(ReadOutcome::End),
-                Ok(count) => Ok(ReadOutcome::Bytes(count)),
+                Ok(count) => {
+                    self.is_drained = count < buffer.len();
+                    Ok(ReadOutcome::Bytes(count))
+                }
                 Err(error) => blocked(error).map(|()| ReadOutcome::WouldBlock),
             };
         };

@@ -114,6 +114,14 @@ impl Shard {
                     self.charge_left(now, slot);
                 }
             }
+            // A read more, only to be told that there is nothing, is half of what a message costs that comes alone.
+            if let Some(connection) = self.slots[slot].as_deref_mut()
+                && connection.transport.is_drained()
+                && !connection.has_hung_up
+            {
+                connection.is_readable = false;
+                return;
+            }
         }
         // The others first.
         self.queue(slot);

@@ -89,6 +89,7 @@ impl Shard {
             left_charge: None,
             bundles: VecDeque::new(),
             is_readable: false,
+            has_hung_up: false,
             is_queued: false,
             is_paused: false,
             is_ending: false,
