@@ -13,7 +13,8 @@ use std::{
 use anyhow::Context as _;
 use bench_harness::{Figure, Report, Target};
 use bench_mqtt::{
-    Plan, broker::Programs, congestion, core, idle, paper, simulator, site, stalled, throughput,
+    Plan, broker::Programs, congestion, core, idle, paper, relay, simulator, site, sparse, stalled,
+    throughput,
 };
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -38,6 +39,9 @@ enum Task {
     /// Holds connections for the bench that started it.
     #[command(hide = true)]
     Hold { target: SocketAddr, count: u32, source: Ipv4Addr },
+    /// Sends on what it receives, for the bench that started it.
+    #[command(hide = true)]
+    Relay,
 }
 
 /// What can be measured on its own.
@@ -45,6 +49,8 @@ enum Task {
 enum Group {
     /// Messages per second and per processor second, and latency with QoS 1, over loopback.
     Throughput,
+    /// Messages per processor second where thousands of connections send one now and then.
+    Sparse,
     /// Memory of connections that only ping, and how many fit into one broker.
     Idle,
     /// The core without sockets: a million subscriptions, a hundred thousand sessions.
@@ -65,9 +71,16 @@ enum Group {
 
 fn main() -> anyhow::Result<ExitCode> {
     let options = Options::parse();
-    if let Some(Task::Hold { target, count, source }) = options.task {
-        idle::holder(target, count, source)?;
-        return Ok(ExitCode::SUCCESS);
+    match options.task {
+        Some(Task::Hold { target, count, source }) => {
+            idle::holder(target, count, source)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some(Task::Relay) => {
+            relay::relay()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        None => {}
     }
     let runs =
         options.runs.map_or(if options.quick { 2 } else { bench_harness::RUNS }, usize::from);
@@ -88,6 +101,7 @@ fn main() -> anyhow::Result<ExitCode> {
         eprintln!("bench-mqtt: {group:?}");
         let measured = match group {
             Group::Throughput => throughput::throughput(&plan, &programs, &contenders, &mut report),
+            Group::Sparse => sparse::sparse(&plan, &programs, &contenders, &mut report),
             Group::Idle => idle::idle(&plan, &programs, &contenders, &mut report),
             Group::Core => core::core(&plan, &mut report),
             Group::Stalled => stalled::stalled(&plan, &programs, &contenders, &mut report),
