@@ -24,7 +24,7 @@
 use std::{
     fmt,
     net::IpAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, RwLock,
         atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
@@ -161,6 +161,8 @@ pub struct Doors {
 #[derive(Clone, Debug)]
 pub struct Rules {
     passwords: Option<Arc<Passwords>>,
+    /// Where these stand.
+    passwords_path: Option<PathBuf>,
     acl: Option<Arc<Acl>>,
     roles: Option<Arc<Roles>>,
     tokens: Option<TokenSource>,
@@ -195,6 +197,8 @@ pub struct Prepared(Rules);
 pub struct Reloaded {
     /// Users that were added or removed, or have another secret, in order: their sessions may be ended.
     pub users_changed: Vec<String>,
+    /// Those of them that the password file has no more: their sessions end. None where there is no password file any more.
+    pub users_gone: Vec<String>,
     /// Users of the password file that there are now.
     pub users: usize,
     /// Whether the ACL file is another one.
@@ -207,6 +211,17 @@ pub struct Reloaded {
     pub roles_rules: usize,
     /// Whether other tokens are accepted, or by other keys.
     pub tokens_changed: bool,
+}
+
+/// What other keys of tokens change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeysChanged {
+    /// Nothing.
+    Same,
+    /// Each token that was accepted still is.
+    Added,
+    /// Tokens that were accepted are no longer: whoever came by one is to come again.
+    Withdrawn,
 }
 
 impl Doors {
@@ -324,21 +339,26 @@ impl Doors {
         self.wishes_keys.swap(false, Ordering::AcqRel)
     }
 
-    /// Checks tokens with other keys from now on; returns whether they are others. Nothing happens if no tokens are
-    /// accepted.
-    pub fn set_keys(&self, keys: KeySet) -> bool {
+    /// Checks tokens with other keys from now on, or with none as long as the issuer has none that can be used; says what that
+    /// changes. Nothing happens if no tokens are accepted.
+    pub fn set_keys(&self, keys: Option<KeySet>) -> KeysChanged {
         let mut rules = whole(self.rules.write());
         let mut new = Rules::clone(&rules);
-        let Some(tokens) = &mut new.tokens else { return false };
-        if tokens.keys.as_ref() == Some(&keys) {
-            return false;
+        let Some(tokens) = &mut new.tokens else { return KeysChanged::Same };
+        if tokens.keys == keys {
+            return KeysChanged::Same;
         }
-        tokens.keys = Some(keys);
+        let is_left = |old: &KeySet| keys.as_ref().is_some_and(|new| new.has_all_of(old));
+        let changed = match tokens.keys.as_ref().is_none_or(is_left) {
+            true => KeysChanged::Added,
+            false => KeysChanged::Withdrawn,
+        };
+        tokens.keys = keys;
         new.generation += 1;
         let generation = new.generation;
         *rules = Arc::new(new);
         self.generation.store(generation, Ordering::Release);
-        true
+        changed
     }
 
     /// Whether what somebody showed still lets them in: its password is the one of now, its token has not expired and is
@@ -358,6 +378,22 @@ impl Doors {
                     && keys.is_some_and(|keys| key.as_ref().is_none_or(|key| keys.holds(key)))
             }
         }
+    }
+
+    /// Whether the users are those of the file `path`.
+    pub fn has_own_users(&self, path: &Path) -> bool {
+        self.rules().passwords_path.as_deref() == Some(path)
+    }
+
+    /// Whether users come in by passwords and in no other way.
+    pub fn has_users_alone(&self) -> bool {
+        let rules = self.rules();
+        rules.passwords.is_some() && rules.tokens.is_none()
+    }
+
+    /// Whether the password file has a user of that name.
+    pub fn has_user(&self, name: &str) -> bool {
+        self.rules().passwords.as_ref().is_some_and(|all| all.secret(name).is_some())
     }
 
     /// Whether there are passwords or tokens, so that somebody without a certificate may prove who they are.
@@ -432,8 +468,16 @@ impl Doors {
             [0, 1].map(|file| text(&rules.texts[file]) != text(&new.texts[file]));
         let is_other = acl_changed || roles_changed || tokens_changed || !users_changed.is_empty();
         new.generation = rules.generation + u64::from(is_other);
+        let users_gone = match (&rules.passwords, &new.passwords) {
+            (Some(old), Some(new)) => {
+                let is_gone = |user: &String| new.secret(user).is_none();
+                old.users().into_iter().filter(is_gone).collect()
+            }
+            _ => Vec::new(),
+        };
         let reloaded = Reloaded {
             users_changed,
+            users_gone,
             users: new.passwords.as_deref().map_or(0, Passwords::len),
             acl_changed,
             acl_rules: new.acl.as_deref().map_or(0, Acl::len),
@@ -528,11 +572,13 @@ impl Rules {
             |source: Source| Passwords::parse(&source.path, &source.text, decoy_key);
         let read_acl = |source: &Source| Acl::parse(&source.path, &source.text);
         let read_roles = |source: &Source| Roles::parse(&source.path, &source.text);
+        let passwords_path = passwords.as_ref().map(|source| source.path.clone());
         let passwords = passwords.map(read_passwords).transpose().map_err(DoorsError::Password)?;
         let read = acl.as_ref().map(read_acl).transpose().map_err(DoorsError::Acl)?;
         let read_roles = roles.as_ref().map(read_roles).transpose().map_err(DoorsError::Roles)?;
         Ok(Self {
             passwords: passwords.map(Arc::new),
+            passwords_path,
             acl: read.map(Arc::new),
             roles: read_roles.map(Arc::new),
             tokens,

@@ -112,6 +112,11 @@ impl KeySet {
         self.keys.is_empty()
     }
 
+    /// Whether each key of `other` is among these.
+    pub(crate) fn has_all_of(&self, other: &Self) -> bool {
+        other.keys.iter().all(|key| self.keys.contains(key))
+    }
+
     /// Whether there is a key of that name.
     pub(crate) fn holds(&self, id: &str) -> bool {
         self.keys.iter().any(|key| key.id.as_deref() == Some(id))

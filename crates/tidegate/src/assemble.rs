@@ -239,7 +239,27 @@ fn access(config: &Config, revocations: Arc<Revocations>) -> Result<Access, ApiE
         })?,
     };
     revocations.tell_to(audit.clone());
-    Ok(Access { doors, revocations, audit })
+    let access = Access { doors, revocations, audit };
+    keep_revocations(config, &access)?;
+    Ok(access)
+}
+
+/// Goes by the newest revocation list that a former start knew of, and says so where the file has an older one or none.
+fn keep_revocations(config: &Config, access: &Access) -> Result<(), ApiError> {
+    let wrong = access.revocations.keep_in(&config.state_dir()).map_err(|error| {
+        let text = "nobody knows which certificates were revoked; restore the file, or remove it once its authority's newest list is in place";
+        ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+    })?;
+    for error in wrong {
+        let error = crate::error_chain(&error);
+        tracing::error!(%error, "the revocation list of the last start stays in use");
+        access.audit.tell(|| Entry {
+            what: "revocation-lists".to_owned(),
+            rule: error,
+            ..Entry::of(auth::now().wall, "process", &this_node(), Outcome::Failed)
+        });
+    }
+    Ok(())
 }
 
 /// Redeems invitations until what it returns is dropped.
@@ -370,8 +390,14 @@ impl Guarded {
             }
             false => None,
         };
-        let fetches = tokio::spawn(fetch::run(fetcher, access.doors.clone()));
         let serving = served.as_ref().map(Arc::downgrade);
+        let withdrawn = serving.clone();
+        let withdrawn = move || {
+            if let Some(served) = withdrawn.as_ref().and_then(Weak::upgrade) {
+                served.service.kick_tokens();
+            }
+        };
+        let fetches = tokio::spawn(fetch::run(fetcher, access.doors.clone(), withdrawn));
         let revocations = tokio::spawn(watch_revocations(access.clone(), serving.clone()));
         let manager = manager.clone();
         let reloads = tokio::spawn(async move {
@@ -479,7 +505,7 @@ fn exchange(
             served.exchange_uplinks(planned);
         }
         None => {
-            let prepared = access.doors.prepare(auth::sources(&new)?);
+            let prepared = access.doors.prepare(auth::sources_again(&new, &access.doors)?);
             let reloaded = access.doors.exchange(prepared.map_err(|error| auth::unread(&error))?);
             tracing::info!(users = reloaded.users, users_changed = ?reloaded.users_changed, roles = reloaded.roles_rules,
                 roles_changed = reloaded.roles_changed, tokens_changed = reloaded.tokens_changed, "users and rules read anew");
@@ -509,6 +535,7 @@ pub async fn camera(
     )));
     let revocations = dial.credentials.revocations().clone();
     let access = Access { revocations, ..Access::default() };
+    keep_revocations(config, &access)?;
     let _revocations = AbortOnDropHandle::new(tokio::spawn(watch_revocations(access, None)));
     let options = CameraOptions { health, ..camera_options(config, name, spec.to_string()) };
     watch.manager().ready();

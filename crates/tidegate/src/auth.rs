@@ -37,6 +37,9 @@ use crate::{clock, config::Config};
 /// Largest password file, ACL file or roles file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
 
+/// In the folder of the node's state, from the first start with users on: see [`DecoyKey`].
+const DECOY_KEY_FILE: &str = "doors.key";
+
 /// Both clocks.
 pub fn now() -> Now {
     Now { steady: clock::now(), wall: Instant::from_nanos(tidegate_sys::clock::realtime_nanos()) }
@@ -66,7 +69,7 @@ pub fn sources(config: &Config) -> Result<Sources, ApiError> {
     };
     let passwords = password_file(config);
     let decoy_key = if passwords.is_some() {
-        let key = kept_random(&config.node.data_dir.join("state"), "doors.key");
+        let key = kept_random(&config.state_dir(), DECOY_KEY_FILE);
         key.map(DecoyKey).map_err(|error| {
             let text = "node.data_dir cannot keep the state of the doors";
             ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
@@ -86,6 +89,23 @@ pub fn sources(config: &Config) -> Result<Sources, ApiError> {
     })
 }
 
+/// The same for doors that are in use: the node's own users are not taken away by a file that is gone.
+///
+/// # Errors
+/// As for [`open`]; [`Code::CONFIG_INVALID`] as well if no file of users is left where there was one.
+pub fn sources_again(config: &Config, doors: &Doors) -> Result<Sources, ApiError> {
+    let sources = sources(config)?;
+    if sources.passwords.is_none() && doors.has_own_users(&users_file(config)) {
+        let path = users_file(config);
+        let text = format!(
+            "{} is gone, which says who the users are; restore it, or start the node without it",
+            path.display()
+        );
+        return Err(ApiError::new(Code::CONFIG_INVALID, text));
+    }
+    Ok(sources)
+}
+
 /// The user that `tidegate init` makes.
 pub const ADMINISTRATOR: &str = "admin";
 
@@ -95,7 +115,12 @@ pub fn users_file(config: &Config) -> PathBuf {
 }
 
 fn password_file(config: &Config) -> Option<PathBuf> {
-    let own = || Some(users_file(config)).filter(|path| path.exists());
+    // What is there and cannot be read, such as a link that leads nowhere, is an error and no node without users.
+    let is_there = |path: &PathBuf| {
+        let found = fs::symlink_metadata(path);
+        !found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    let own = || Some(users_file(config)).filter(is_there);
     config.mqtt.password_file.clone().or_else(own)
 }
 
@@ -208,9 +233,20 @@ pub fn warnings(config: &Config) -> Vec<String> {
     let open_to_all = open_to_all.map(|path| {
         format!("{0} can be read by every user of this machine; run: chmod o= {0}", path.display())
     });
+    let users = users_file(config);
+    let is_gone =
+        password_file(config).is_none() && config.state_dir().join(DECOY_KEY_FILE).exists();
+    let gone = is_gone.then(|| {
+        format!(
+            "{} is gone, which said who the users are: nobody comes in by a password; restore it, or remove {DECOY_KEY_FILE} \
+             beside it in `state` if it is to stay away",
+            users.display()
+        )
+    });
     let rules = [&config.mqtt.acl_file, &config.auth.roles_file, &config.auth.token_keys_file];
     let writable = rules.into_iter().flatten().filter(|path| mode(path) & 0o002 != 0);
     open_to_all
+        .chain(gone)
         .chain(writable.map(|path| {
             let path = path.display();
             format!("{path} can be written by every user of this machine; run: chmod o-w {path}")

@@ -207,7 +207,8 @@ fn keys_are_wished_for_at_a_bounded_rate() {
     assert!(!doors.takes_wish_for_keys());
     assert_eq!(shown(later(30)), Some(Refusal::KeysAwaited));
     assert!(doors.takes_wish_for_keys());
-    assert!(doors.set_keys(new.keys()) && !doors.set_keys(new.keys()));
+    assert_eq!(doors.set_keys(Some(new.keys())), KeysChanged::Withdrawn, "the old one is gone");
+    assert_eq!(doors.set_keys(Some(new.keys())), KeysChanged::Same);
     assert_eq!(shown(later(31)), None);
 }
 
@@ -228,6 +229,12 @@ fn what_was_shown_holds_as_long_as_it_is_good() {
     assert_eq!(current(START), [true; 4]);
     assert_eq!(current(later(1059)), [true; 4], "leeway included");
     assert_eq!(current(later(1060)), [true, false, true, true]);
+
+    // An issuer that withdraws all of its keys leaves nobody in.
+    assert_eq!(doors.set_keys(None), KeysChanged::Withdrawn);
+    assert_eq!(current(START), [true, false, true, true]);
+    assert_eq!(doors.set_keys(Some(issuer.keys())), KeysChanged::Added);
+    assert_eq!(current(START), [true; 4]);
 
     reload(&doors, &Sources { tokens: Issuer::new(1, "two").source(false), ..all.clone() })
         .unwrap();
@@ -321,7 +328,10 @@ fn reload_takes_all_or_nothing() {
     }
 
     let reloaded = reload(&doors, &second).unwrap();
-    assert_eq!(reloaded.users_changed, ["bob"]);
+    assert_eq!(
+        (&reloaded.users_changed[..], &reloaded.users_gone[..]),
+        (&["bob".into()][..], &["bob".into()][..])
+    );
     assert_eq!((reloaded.users, reloaded.acl_changed, reloaded.acl_rules), (1, true, 2));
     assert_eq!((reloaded.roles_changed, reloaded.roles_rules), (true, 1));
     assert!(!reads("a") && reads("b") && !fetches("cam1") && fetches("cam2"));
@@ -329,7 +339,8 @@ fn reload_takes_all_or_nothing() {
 
     // Other files, or none: whoever had a name has it no longer.
     let others = Sources { passwords: source("others", &users()), ..second.clone() };
-    assert_eq!(reload(&doors, &others).unwrap().users_changed, ["bob"]);
+    let reloaded = reload(&doors, &others).unwrap();
+    assert_eq!((reloaded.users_changed, reloaded.users_gone), (vec!["bob".into()], vec![]));
     assert!(comes_in("bob", "ebb"));
     let none = Sources { passwords: None, ..second };
     assert_eq!(reload(&doors, &none).unwrap().users_changed, ["alice", "bob"]);
@@ -344,7 +355,7 @@ fn fetched_keys_outlive_a_reload_that_brings_none() {
     let doors = Doors::new(all.clone()).unwrap();
     let proof = Proof { token: Some((&*issuer.token("a")).into()), ..Proof::default() };
     assert!(doors.authenticate(&proof, START).is_err());
-    doors.set_keys(issuer.keys());
+    assert_eq!(doors.set_keys(Some(issuer.keys())), KeysChanged::Added);
     assert!(!reload(&doors, &all).unwrap().tokens_changed);
     assert!(doors.authenticate(&proof, START).is_ok());
     // From elsewhere others may come.

@@ -32,6 +32,7 @@ use tokio_rustls::TlsConnector;
 
 use super::{
     Doors,
+    doors::KeysChanged,
     keys::{KEY_SET_BYTES_MAX, KeySet, KeySetError},
 };
 use crate::{clock, config::Config};
@@ -146,29 +147,46 @@ impl Fetcher {
     }
 
     /// Fetches, and has the doors go by what came.
-    async fn renew(&self, doors: &Doors) -> bool {
+    async fn renew(&self, doors: &Doors) -> Option<KeysChanged> {
         match self.fetch().await {
             Ok((keys, json)) => {
                 let count = keys.len();
-                if doors.set_keys(keys) {
+                let changed = doors.set_keys(Some(keys));
+                if changed != KeysChanged::Same {
                     tracing::info!(count, url = %self.url, "other keys of tokens");
                     if let Err(error) = keep(&self.kept, &json) {
                         tracing::warn!(%error, path = %self.kept.display(), "keys of tokens cannot be kept");
                     }
                 }
-                true
+                Some(changed)
+            }
+            // The issuer has spoken: none of the keys of before is among its keys of now.
+            Err(FetchError::Keys(error @ KeySetError::NoneFits { .. })) => {
+                tracing::error!(%error, url = %self.url, "the issuer withdrew all keys: no token is accepted");
+                match fs::remove_file(&self.kept) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        tracing::error!(%error, path = %self.kept.display(), "withdrawn keys cannot be removed");
+                    }
+                    _ => {}
+                }
+                Some(doors.set_keys(None))
             }
             Err(error) => {
                 let error = crate::error_chain(&error);
                 tracing::warn!(%error, url = %self.url, "keys of tokens cannot be fetched; they stay as they were");
-                false
+                None
             }
         }
     }
 }
 
-/// Keeps the doors in keys until the sender of `fetchers` is dropped: by the newest fetcher there is.
-pub async fn run(mut fetchers: watch::Receiver<Option<Fetcher>>, doors: Arc<Doors>) {
+/// Keeps the doors in keys until the sender of `fetchers` is dropped: by the newest fetcher there is. Calls `withdrawn` when a
+/// key is gone, by which somebody may have come in.
+pub async fn run(
+    mut fetchers: watch::Receiver<Option<Fetcher>>,
+    doors: Arc<Doors>,
+    withdrawn: impl Fn(),
+) {
     loop {
         let fetcher = fetchers.borrow_and_update().clone();
         let Some(fetcher) = fetcher else {
@@ -178,7 +196,12 @@ pub async fn run(mut fetchers: watch::Receiver<Option<Fetcher>>, doors: Arc<Door
             continue;
         };
         let renewed = fetcher.renew(&doors).await;
-        let due = clock::now() + if renewed { fetcher.refresh } else { RETRY.min(fetcher.refresh) };
+        if renewed == Some(KeysChanged::Withdrawn) {
+            withdrawn();
+        }
+        let is_renewed = renewed.is_some();
+        let due =
+            clock::now() + if is_renewed { fetcher.refresh } else { RETRY.min(fetcher.refresh) };
         while clock::now() < due && !doors.takes_wish_for_keys() {
             tokio::select! {
                 changed = fetchers.changed() => match changed {

@@ -196,7 +196,7 @@ async fn fetched_keys_reach_the_doors_and_the_disk() {
     );
     let doors = std::sync::Arc::new(open(&config).unwrap());
     let (fetchers, newest) = tokio::sync::watch::channel(fetch::Fetcher::of(&config).unwrap());
-    let running = tokio::spawn(fetch::run(newest, doors.clone()));
+    let running = tokio::spawn(fetch::run(newest, doors.clone(), || panic!("none is withdrawn")));
     let path = fetch::kept_path(&config, config.auth.token_keys_url.as_ref().unwrap());
     let kept = async {
         while !path.exists() {
@@ -208,4 +208,63 @@ async fn fetched_keys_reach_the_doors_and_the_disk() {
     assert_eq!(fs::read_to_string(&path).unwrap(), KEYS);
     drop(fetchers);
     running.await.expect("it ends with whoever names fetchers");
+}
+
+#[tokio::test]
+async fn keys_that_the_issuer_withdraws_are_gone_and_stay_gone() {
+    let pki = tempfile::tempdir().unwrap();
+    crate::pki::init(pki.path(), &crate::pki::InitRequest::default()).unwrap();
+    let answer = "HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n{\"keys\":[]}".to_owned();
+    let address = server(pki.path(), answer).await;
+    let (_folder, config) = site(
+        &format!(
+            "token_keys_url = \"https://localhost:{}/keys?x=1\"\ntoken_keys_ca = {:?}\ntoken_audience = \"us\"",
+            address.port(),
+            pki.path().join("ca.pem")
+        ),
+        "",
+    );
+    // Those of the last start.
+    let path = fetch::kept_path(&config, config.auth.token_keys_url.as_ref().unwrap());
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, KEYS).unwrap();
+    let doors = std::sync::Arc::new(open(&config).unwrap());
+    let (fetchers, newest) = tokio::sync::watch::channel(fetch::Fetcher::of(&config).unwrap());
+    let (told, mut withdrawn) = tokio::sync::mpsc::channel(1);
+    let tell = move || told.try_send(()).expect("told once");
+    let running = tokio::spawn(fetch::run(newest, doors.clone(), tell));
+    let told = tokio::time::timeout(std::time::Duration::from_secs(20), withdrawn.recv()).await;
+    assert_eq!(told.expect("whoever came by a token is to come again"), Some(()));
+    assert!(!path.exists(), "the next start has them no more");
+    assert_eq!(doors.set_keys(None), doors::KeysChanged::Same, "they are gone");
+    drop(fetchers);
+    running.await.expect("it ends with whoever names fetchers");
+}
+
+#[test]
+fn users_that_are_gone_or_cannot_be_read_open_nothing() {
+    let (folder, config) = site("", "");
+    let path = users_file(&config);
+    fs::copy(folder.path().join("passwords"), &path).unwrap();
+    let doors = open(&config).unwrap();
+    assert!(doors.takes_proofs());
+    // While the node runs, who the users are is not forgotten with their file.
+    fs::remove_file(&path).unwrap();
+    let error = crate::error_chain(&sources_again(&config, &doors).unwrap_err());
+    assert!(error.contains("users is gone") && error.contains("restore it"), "{error}");
+    // A start without it says so; a link that leads nowhere, or another kind of file, is no start.
+    assert!(warnings(&config).iter().any(|warning| warning.contains("users is gone")));
+    assert!(!open(&config).unwrap().takes_proofs());
+    std::os::unix::fs::symlink(folder.path().join("nowhere"), &path).unwrap();
+    for again in [sources(&config), sources_again(&config, &doors)] {
+        let error = crate::error_chain(&again.unwrap_err());
+        assert!(error.contains("users cannot be read"), "{error}");
+    }
+    fs::remove_file(&path).unwrap();
+    // Who never had users misses none, and one more file is no less.
+    let (folder, config) = site("", "password_file = \"FOLDER/passwords\"");
+    let doors = open(&config).unwrap();
+    assert!(sources_again(&config, &doors).is_ok());
+    fs::remove_file(folder.path().join("passwords")).unwrap();
+    assert!(sources_again(&config, &doors).is_err(), "a file that was named is there");
 }

@@ -109,7 +109,7 @@ pub(super) fn settings(config: &Config, access: Access) -> Result<ServerSettings
             // Who makes users wants them to be asked for.
             listener.listen.ip().is_loopback() && section.password_file.is_none()
         });
-        let (site, revocations) = revocations(name, listener, &access)?;
+        let (site, revocations) = revocations(config, name, listener, &access)?;
         let tls = match listener.protocol.is_secure() {
             true => Some(tls(config, name, listener, &revocations)?),
             false => None,
@@ -502,6 +502,7 @@ fn bridge_tls(
 /// The site's authorities among those of a listener's clients, and which of the clients' certificates no longer count: those
 /// on the site's list, if there are such authorities, and those in the listener's own file.
 fn revocations(
+    config: &Config,
     name: &str,
     listener: &MqttListenerSection,
     access: &Access,
@@ -530,6 +531,10 @@ fn revocations(
         fs::metadata(path).map_err(|error| failed(&error))?;
         let own = Revocations::open(path.clone(), authorities).map_err(|error| failed(&error))?;
         own.tell_to(access.audit.clone());
+        for error in own.keep_in(&config.state_dir()).map_err(|error| failed(&error))? {
+            let error = crate::error_chain(&error);
+            tracing::error!(%error, listener = name, "the revocation list that was in use before stays in use");
+        }
         revocations.push(Arc::new(own));
     }
     Ok((site, revocations))

@@ -179,7 +179,7 @@ impl Service {
     pub fn reload(&self, new: Config) -> Result<Reloaded, ApiError> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let settings = configure::settings(&new, self.access.clone())?;
-        let rules = auth::sources(&new)?;
+        let rules = auth::sources_again(&new, &self.access.doors)?;
         let rules = self.access.doors.prepare(rules).map_err(|error| auth::unread(&error))?;
         let planned = configure::bridges(&new, &settings, &self.access)?;
         let plan = self.flows.plan(&new).map_err(|error| unplanned(&error))?;
@@ -225,6 +225,11 @@ impl Service {
         self.exchange_sinks(config, running_sinks, sinks, &mut reloaded.sinks)?;
         exchanged?;
         Ok(reloaded)
+    }
+
+    /// Ends the connections of whoever came by a token: keys were withdrawn.
+    pub fn kick_tokens(&self) {
+        self.server.kick_tokens();
     }
 
     /// Has just the sinks `planned` run, and forgets the sessions of those that are not among them.

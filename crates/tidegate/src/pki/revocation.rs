@@ -10,19 +10,21 @@
 //! name and another key.
 //!
 //! Always true: a file that is damaged, signed by nobody who is trusted here, older than the list that is in use, or gone
-//! changes nothing: the list that was read last stays in use. A list that is past its `nextUpdate` stays in use as well: who is
+//! changes nothing: the list that was read last stays in use, also over a restart where a node keeps a copy of it
+//! ([`Revocations::keep_in`]). A list that is past its `nextUpdate` stays in use as well: who is
 //! revoked stays revoked, and nobody else is shut out because an authority was quiet.
 
 mod list;
 
 use std::{
     fs,
-    io::{self, Read as _},
+    io::{self, Read as _, Write as _},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock},
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -31,7 +33,8 @@ use rustls::{
 use rustls_pki_types::{
     CertificateDer, CertificateRevocationListDer, ServerName, UnixTime, pem::PemObject as _,
 };
-use tidegate_message::{Identity, IdentityKind};
+use sha2::{Digest as _, Sha256};
+use tidegate_message::{Identity, IdentityKind, Instant};
 use tokio::sync::watch;
 use webpki::EndEntityCert;
 
@@ -56,12 +59,24 @@ pub struct Revocations {
     lists: RwLock<Arc<[RevocationList]>>,
     /// The file that was read last, whatever came of it. Held while it is read.
     seen: Mutex<Stamp>,
+    /// The folder with copies of the newest lists, once there is one.
+    kept: OnceLock<PathBuf>,
     changes: watch::Sender<u64>,
     audit: OnceLock<Audit>,
 }
 
-/// What tells a file that was written anew from the one that was read; none of one that is not there.
-type Stamp = Option<(u64, u64, i64, i64)>;
+/// What tells a file that was written anew from the one that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stamp {
+    /// It was not looked at.
+    Unseen,
+    /// Nothing has that name.
+    Nothing,
+    /// Something has, and cannot be looked at: a link that leads nowhere, or what is for others.
+    Unreadable(io::ErrorKind),
+    /// Inode, length and time of the last change.
+    File(u64, u64, i64, i64),
+}
 
 /// Why a file of lists is not used.
 #[derive(Debug, thiserror::Error)]
@@ -102,18 +117,24 @@ pub enum RevocationError {
     },
     /// A list in it is older than the one in use.
     #[error(
-        "{path} holds list {found}, which is older than list {kept} that is in use; copy the newest"
+        "{path} holds list {found} of {found_at}, which is older than list {kept} of {kept_at} that is in use; copy the newest"
     )]
     Older {
         /// The file.
         path: PathBuf,
         /// The number of its list.
         found: ListNumber,
+        /// When that was signed.
+        found_at: Instant,
         /// The number of the list in use.
         kept: ListNumber,
+        /// When that was signed.
+        kept_at: Instant,
     },
     /// A list that is in use is not there any more.
-    #[error("{path} has lost the list that is in use; restore it, or start anew without it")]
+    #[error(
+        "{path} has lost the list that is in use; copy the newest there from where `tidegate revoke` wrote it"
+    )]
     Gone {
         /// The file.
         path: PathBuf,
@@ -144,7 +165,8 @@ impl Revocations {
             path,
             authorities,
             lists: RwLock::new(Arc::new([])),
-            seen: Mutex::new(None),
+            seen: Mutex::new(Stamp::Unseen),
+            kept: OnceLock::new(),
             changes: watch::Sender::new(0),
             audit: OnceLock::new(),
         }
@@ -154,6 +176,67 @@ impl Revocations {
     pub fn tell_to(&self, audit: Audit) {
         // Whoever came first goes on being told: there is one audit log.
         let _ = self.audit.set(audit);
+    }
+
+    /// Keeps a copy of each list in `folder`, so that the next start knows which was the newest, and goes by those that former
+    /// starts left there where the file has an older one or none. Says then what is wrong with the file: who is revoked stays
+    /// out until somebody has put that right.
+    ///
+    /// # Errors
+    /// [`RevocationError`] if a copy cannot be used, since nobody knows then who was revoked.
+    pub fn keep_in(&self, folder: &Path) -> Result<Vec<RevocationError>, RevocationError> {
+        let Some(path) = &self.path else { return Ok(Vec::new()) };
+        // Nobody reads the file meanwhile.
+        let seen = self.seen();
+        let folder = self.kept.get_or_init(|| folder.to_owned());
+        let mut lists = self.lists().to_vec();
+        let mut wrong = Vec::new();
+        for authority in &self.authorities {
+            let copy = copy_path(folder, authority);
+            if stamp(&copy) == Stamp::Nothing {
+                continue;
+            }
+            for kept in read(&copy, std::slice::from_ref(authority))? {
+                let found = lists.iter().position(|list| list.issuer == kept.issuer);
+                match found.map(|at| (at, older(path, &lists[at], &kept))) {
+                    None => {
+                        wrong.push(RevocationError::Gone { path: path.to_owned() });
+                        lists.push(kept);
+                    }
+                    Some((at, Some(error))) => {
+                        wrong.push(error);
+                        lists[at] = kept;
+                    }
+                    Some((_, None)) => {}
+                }
+            }
+        }
+        if !wrong.is_empty() {
+            self.exchange(lists);
+        }
+        self.keep();
+        drop(seen);
+        Ok(wrong)
+    }
+
+    /// Copies the lists in use, if there is a folder for that.
+    fn keep(&self) {
+        let Some(folder) = self.kept.get() else { return };
+        for list in self.lists().iter() {
+            let signed = |authority: &&CertificateDer<'_>| {
+                RevocationList::read(&list.der, std::slice::from_ref(*authority)).is_ok()
+            };
+            let Some(authority) = self.authorities.iter().find(signed) else { continue };
+            let path = copy_path(folder, authority);
+            if let Err(error) = write_copy(&path, &list.der) {
+                tracing::error!(%error, path = %path.display(), "the revocation list in use cannot be kept for the next start");
+            }
+        }
+    }
+
+    fn exchange(&self, new: Vec<RevocationList>) {
+        *self.lists.write().unwrap_or_else(PoisonError::into_inner) = new.into();
+        self.changes.send_modify(|changes| *changes += 1);
     }
 
     /// Whether the authority is one whose lists are read here.
@@ -218,7 +301,7 @@ impl Revocations {
             return Ok(false);
         }
         *seen = stamp;
-        self.read(path, stamp.is_some())
+        self.read(path, stamp)
     }
 
     /// As [`Revocations::refresh`], also if the file is the one that was read last.
@@ -229,26 +312,33 @@ impl Revocations {
         let Some(path) = &self.path else { return Ok(false) };
         let mut seen = self.seen();
         *seen = stamp(path);
-        self.read(path, seen.is_some())
+        self.read(path, *seen)
     }
 
     fn seen(&self) -> MutexGuard<'_, Stamp> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read(&self, path: &Path, is_there: bool) -> Result<bool, RevocationError> {
-        let new = if is_there { read(path, &self.authorities)? } else { Vec::new() };
+    fn read(&self, path: &Path, stamp: Stamp) -> Result<bool, RevocationError> {
+        let new = match stamp {
+            Stamp::Nothing | Stamp::Unseen => Vec::new(),
+            Stamp::File(..) => read(path, &self.authorities)?,
+            Stamp::Unreadable(kind) => {
+                let path = path.to_owned();
+                return Err(RevocationError::Read { path, source: kind.into() });
+            }
+        };
         let kept = self.lists();
         for kept in kept.iter() {
             let path = path.to_owned();
             // Who lost an entry would come in again.
             match new.iter().find(|new| new.issuer == kept.issuer) {
                 None => return Err(RevocationError::Gone { path }),
-                Some(new) if new.number < kept.number => {
-                    let (found, kept) = (new.number, kept.number);
-                    return Err(RevocationError::Older { path, found, kept });
+                Some(new) => {
+                    if let Some(error) = older(&path, new, kept) {
+                        return Err(error);
+                    }
                 }
-                Some(_) => {}
             }
         }
         if *kept == *new {
@@ -261,8 +351,8 @@ impl Revocations {
                 tracing::warn!(path = %path.display(), "this revocation list is past the time of its next; it stays in use");
             }
         }
-        *self.lists.write().unwrap_or_else(PoisonError::into_inner) = new.into();
-        self.changes.send_modify(|changes| *changes += 1);
+        self.exchange(new);
+        self.keep();
         Ok(true)
     }
 
@@ -292,8 +382,60 @@ impl Revocations {
 }
 
 fn stamp(path: &Path) -> Stamp {
-    let metadata = fs::metadata(path).ok()?;
-    Some((metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
+    match fs::metadata(path) {
+        // To open a pipe or a device may take for ever.
+        Ok(metadata) if !metadata.is_file() => Stamp::Unreadable(io::ErrorKind::InvalidInput),
+        Ok(metadata) => {
+            Stamp::File(metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec())
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // A link that leads nowhere was meant to lead to a list.
+            let is_link = fs::symlink_metadata(path).is_ok();
+            if is_link { Stamp::Unreadable(error.kind()) } else { Stamp::Nothing }
+        }
+        Err(error) => Stamp::Unreadable(error.kind()),
+    }
+}
+
+/// That `found`, in the file `path`, is older than `kept`, if it is. An authority that does not count its lists dates them.
+fn older(path: &Path, found: &RevocationList, kept: &RevocationList) -> Option<RevocationError> {
+    let age = |list: &RevocationList| (list.number, list.signed_at);
+    (age(found) < age(kept)).then(|| RevocationError::Older {
+        path: path.to_owned(),
+        found: found.number,
+        found_at: found.signed_at,
+        kept: kept.number,
+        kept_at: kept.signed_at,
+    })
+}
+
+/// Where the newest list of an authority is kept.
+fn copy_path(folder: &Path, authority: &CertificateDer<'_>) -> PathBuf {
+    let digest = Sha256::digest(authority);
+    let name: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    folder.join(format!("revoked-{name}.pem"))
+}
+
+/// Whole or not at all.
+fn write_copy(path: &Path, der: &[u8]) -> io::Result<()> {
+    let mut pem = "-----BEGIN X509 CRL-----\n".to_owned();
+    let text = STANDARD.encode(der);
+    for line in text.as_bytes().chunks(64) {
+        pem.push_str(str::from_utf8(line).expect("base64 is ASCII"));
+        pem.push('\n');
+    }
+    pem.push_str("-----END X509 CRL-----\n");
+    if fs::read(path).is_ok_and(|kept| kept == pem.as_bytes()) {
+        return Ok(());
+    }
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let beside = path.with_extension("new");
+    let mut file = fs::File::create(&beside)?;
+    file.write_all(pem.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&beside, path)
 }
 
 /// The lists in the file `path`, each signed by one of `authorities`.

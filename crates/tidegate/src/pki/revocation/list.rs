@@ -1,6 +1,6 @@
 //! One certificate revocation list (RFC 5280 section 5) of an authority whose signature was checked.
 
-use std::{collections::BTreeMap, fmt, str::FromStr};
+use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc};
 
 use rustls_pki_types::CertificateDer;
 use tidegate_message::Instant;
@@ -18,6 +18,8 @@ use crate::pki::{
 pub struct RevocationList {
     /// The authority's name, in DER without its tag.
     pub(super) issuer: Vec<u8>,
+    /// The whole list, as it was signed.
+    pub(super) der: Arc<[u8]>,
     /// Grows from list to list; zero if the authority does not count them.
     pub number: ListNumber,
     /// When it was signed.
@@ -72,7 +74,7 @@ impl RevocationList {
             return Err(ListError::Foreign);
         }
         let Outline { number, signed_at, next_at, .. } = outline;
-        Ok(Self { issuer, number, signed_at, next_at, entries })
+        Ok(Self { issuer, der: der.into(), number, signed_at, next_at, entries })
     }
 
     /// Whether the list is past the time by which the next was to be signed.

@@ -210,3 +210,81 @@ fn numbers_of_lists_end_at_the_last() {
     }
     assert_eq!(number.to_string(), "0100");
 }
+
+#[test]
+fn the_newest_list_counts_over_a_restart_whatever_became_of_its_file() {
+    let (site, other) = (site(), site());
+    let (dir, path) = (site.path(), site.path().join(LIST_FILE));
+    let state = tempfile::tempdir().unwrap();
+    // The folder is made when there is something to keep.
+    let state = state.path().join("state");
+    assert!(lists(dir).keep_in(&state).unwrap().is_empty(), "nobody was revoked");
+    revoked(dir, "cam1").unwrap();
+    let first = fs::read(&path).unwrap();
+    revoked(dir, "cam2").unwrap();
+    let second = fs::read(&path).unwrap();
+    let running = lists(dir);
+    assert!(running.keep_in(&state).unwrap().is_empty());
+    // Another list that comes while the node runs is kept as well.
+    revoked(dir, "application").unwrap();
+    let third = fs::read(&path).unwrap();
+    assert!(running.refresh().unwrap());
+
+    type Expected = fn(&RevocationError) -> bool;
+    let gone: Expected = |error| matches!(error, RevocationError::Gone { .. });
+    let older: Expected = |error| matches!(error, RevocationError::Older { .. });
+    for (file, expected) in [(None, gone), (Some(&first), older), (Some(&second), older)] {
+        match file {
+            Some(bytes) => fs::write(&path, bytes).unwrap(),
+            None => fs::remove_file(&path).unwrap(),
+        }
+        let started = lists(dir);
+        let wrong = started.keep_in(&state).unwrap();
+        assert!(matches!(&wrong[..], [error] if expected(error)), "{wrong:?}");
+        assert_eq!(started.count(), 3);
+        assert!(started.find(&certificate(dir, "application")).is_some());
+        assert!(started.reread().is_err() && started.count() == 3, "nor does a reload change it");
+        // Put right, nothing is to be said any more.
+        fs::write(&path, &third).unwrap();
+        assert!(lists(dir).keep_in(&state).unwrap().is_empty());
+    }
+    // Of another site's list nothing is kept here.
+    fs::remove_file(&path).unwrap();
+    assert!(lists(other.path()).keep_in(&state).unwrap().is_empty());
+    // A copy that cannot be read is no reason to go without.
+    let copy = fs::read_dir(&state).unwrap().next().unwrap().unwrap().path();
+    for bytes in [&b""[..], &third[..third.len() / 2]] {
+        fs::write(&copy, bytes).unwrap();
+        assert!(lists(dir).keep_in(&state).is_err());
+    }
+}
+
+#[test]
+fn a_list_that_cannot_be_looked_at_is_not_taken_for_none() {
+    let site = site();
+    let (dir, path) = (site.path(), site.path().join(LIST_FILE));
+    let is_refused = || {
+        let opened = Revocations::open(path.clone(), vec![certificate(dir, "ca")]);
+        assert!(matches!(opened, Err(RevocationError::Read { .. })), "{opened:?}");
+        assert!(matches!(pki::load(dir, "edge"), Err(PkiError::Revocations(_))));
+    };
+    std::os::unix::fs::symlink(dir.join("no-such-list"), &path).unwrap();
+    is_refused();
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    is_refused();
+    fs::remove_dir(&path).unwrap();
+    // Through a file, as through a folder that is for others, there is no way to it.
+    let folder = dir.join("lists");
+    fs::write(&folder, "").unwrap();
+    std::os::unix::fs::symlink(folder.join(LIST_FILE), &path).unwrap();
+    is_refused();
+    fs::remove_file(&path).unwrap();
+    // While it is in use, it stays in use.
+    revoked(dir, "cam1").unwrap();
+    let running = lists(dir);
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(dir.join("no-such-list"), &path).unwrap();
+    assert!(matches!(running.refresh(), Err(RevocationError::Read { .. })));
+    assert_eq!(running.count(), 1);
+}
