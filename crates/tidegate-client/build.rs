@@ -11,5 +11,8 @@ fn main() -> io::Result<()> {
         .bytes(".") // a JPEG is shared from the socket to the log, never copied
         .file_descriptor_set_path(out.join("tidegate.v1.bin"))
         .emit_rerun_if_changed(false)
-        .compile_protos(&[proto.join("tidegate/v1/frames.proto")], &[proto])
+        .compile_protos(
+            &["frames", "sessions"].map(|name| proto.join(format!("tidegate/v1/{name}.proto"))),
+            &[proto],
+        )
 }

@@ -22,7 +22,7 @@ use std::{
     sync::Arc,
 };
 
-use tidegate_message::{IdentityKind, Instant, topic_matches};
+use tidegate_message::{Identity, IdentityKind, Instant, topic_matches};
 use tidegate_wire::mqtt::{Auth, Disconnect, Packet, ReasonCode, Version};
 
 pub use self::{
@@ -227,6 +227,8 @@ impl Statistics {
 pub struct SessionReport {
     /// The client's name.
     pub client_id: Arc<str>,
+    /// How its owner proved who it is.
+    pub kind: IdentityKind,
     /// Its user.
     pub user: Arc<str>,
     /// Whether it is connected.
@@ -465,8 +467,27 @@ impl Broker {
         keys.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         keys.truncate(limit);
         let sessions = keys.into_iter().filter_map(|(_, key)| self.sessions.get(key));
-        let report = |session: &Session| SessionReport {
+        sessions.map(Self::report_of).collect()
+    }
+
+    /// The sessions of clients behind `after`, in order of their identifiers, that `which` is true of; at most `limit`.
+    pub fn sessions_after(
+        &self,
+        after: &str,
+        limit: usize,
+        which: &dyn Fn(&Identity) -> bool,
+    ) -> Vec<SessionReport> {
+        let is_meant = |session: &&Session| &*session.client_id > after && which(&session.identity);
+        let mut sessions: Vec<_> =
+            self.sessions.iter().map(|(_, session)| session).filter(is_meant).collect();
+        sessions.sort_unstable_by(|one, other| one.client_id.cmp(&other.client_id));
+        sessions.into_iter().take(limit).map(Self::report_of).collect()
+    }
+
+    fn report_of(session: &Session) -> SessionReport {
+        SessionReport {
             client_id: session.client_id.clone(),
+            kind: session.identity.kind,
             user: session.identity.name.clone(),
             connected: session.connection.is_some(),
             subscriptions: session.subscriptions.len(),
@@ -477,8 +498,7 @@ impl Broker {
             inflight: session.inflight.len(),
             inflight_bytes: session.inflight.kept_bytes(),
             dropped: session.dropped,
-        };
-        sessions.map(report).collect()
+        }
     }
 
     fn mark_dirty(&mut self, key: Key) {

@@ -10,13 +10,15 @@ use tonic::{
 };
 
 use crate::{
-    ApiError, CameraInfo, Credentials, Feedback, FeedbackOf, MESSAGE_BYTES_MAX, Original,
-    Publisher, Registration, ServerInfo, SubscribeRequest, Subscription,
+    ApiError, CameraInfo, Credentials, EndSessions, Feedback, FeedbackOf, MESSAGE_BYTES_MAX,
+    Original, Publisher, Registration, ServerInfo, SessionInfo, SessionsPage, SubscribeRequest,
+    Subscription,
     credentials::Shown,
-    proto::{self, frames_client::FramesClient},
+    proto::{self, frames_client::FramesClient, sessions_client::SessionsClient},
 };
 
 pub(crate) type Stub = FramesClient<InterceptedService<Channel, Shown>>;
+type SessionsStub = SessionsClient<InterceptedService<Channel, Shown>>;
 
 /// How a client connects and how hard it tries.
 #[derive(Clone, Debug)]
@@ -71,6 +73,7 @@ const CONNECTION_WINDOW_BYTES: u32 = 512 << 20;
 #[derive(Clone, Debug)]
 pub struct Client {
     stub: Stub,
+    sessions: SessionsStub,
     options: ConnectOptions,
     server: ServerInfo,
 }
@@ -114,6 +117,7 @@ impl Client {
             .initial_stream_window_size(options.stream_window_bytes)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .connect_lazy();
+        let sessions = SessionsClient::with_interceptor(channel.clone(), credentials.shown());
         let stub = FramesClient::with_interceptor(channel, credentials.shown())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
@@ -131,7 +135,7 @@ impl Client {
             }
             _ => error,
         })?;
-        Ok(Self { stub, options, server: answer.into_inner().into() })
+        Ok(Self { stub, sessions, options, server: answer.into_inner().into() })
     }
 
     /// What the node said of itself.
@@ -230,6 +234,32 @@ impl Client {
     pub async fn feedback(&self, of: FeedbackOf) -> Result<Feedback, ApiError> {
         let answer = self.stub.clone().feedback(proto::FeedbackRequest::from(of)).await;
         Ok(Feedback::new(answer.map_err(failure)?.into_inner()))
+    }
+
+    /// Sessions of MQTT clients at the node, in order of their clients' identifiers; fewer than asked for if there are no more.
+    ///
+    /// # Errors
+    /// [`Code::ACTION_DENIED`] without the right `admin` on the node, [`Code::LIMIT_REACHED`] if it serves no MQTT.
+    pub async fn sessions(&self, page: SessionsPage) -> Result<Vec<SessionInfo>, ApiError> {
+        let request = proto::ListSessionsRequest::from(page);
+        let answer = retry(&self.options, |_| {
+            let (mut stub, asked) = (self.sessions.clone(), call(&self.options, request.clone()));
+            async move { stub.list_sessions(asked).await.map_err(failure) }
+        });
+        answer.await?.into_inner().sessions.into_iter().map(TryInto::try_into).collect()
+    }
+
+    /// Ends sessions of MQTT clients, with their connections and what waits for them; how many there were.
+    ///
+    /// # Errors
+    /// As for [`Client::sessions`].
+    pub async fn end_sessions(&self, which: EndSessions) -> Result<u64, ApiError> {
+        let request = proto::EndSessionsRequest::from(which);
+        let answer = retry(&self.options, |_| {
+            let (mut stub, asked) = (self.sessions.clone(), call(&self.options, request.clone()));
+            async move { stub.end_sessions(asked).await.map_err(failure) }
+        });
+        Ok(answer.await?.into_inner().ended)
     }
 
     pub(crate) fn stub(&self) -> Stub {

@@ -38,6 +38,7 @@ mod error;
 mod event;
 mod publisher;
 mod request;
+mod session;
 mod subscription;
 mod verdict;
 
@@ -53,6 +54,7 @@ pub use request::{
     Changes, FeedbackOf, Registration, Started, SubscribeRequest, SubscriptionId, TransferState,
     UnsubscribeStatus,
 };
+pub use session::{EndSessions, SESSIONS_MAX, SessionInfo, SessionOwner, SessionsPage};
 pub use subscription::{Feedback, Subscription};
 pub use verdict::{Outcome, Verdict};
 

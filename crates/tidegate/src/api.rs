@@ -26,10 +26,10 @@ use tokio::sync::mpsc;
 pub use self::{
     server::{Server, ServerConfig, ServerError},
     types::{
-        ApiError, CameraInfo, Changes, ClockOffset, EndReason, Event, FeedbackOf, Frame,
-        Infeasible, KnobsChanged, Missed, MissedWhy, Original, Outcome, Registration, Stages,
-        Started, SubscribeRequest, SubscriptionId, TransferState, Unchanged, UnsubscribeStatus,
-        Verdict,
+        ApiError, CameraInfo, Changes, ClockOffset, EndReason, EndSessions, Event, FeedbackOf,
+        Frame, Infeasible, KnobsChanged, Missed, MissedWhy, Original, Outcome, Registration,
+        SessionInfo, SessionOwner, SessionsPage, Stages, Started, SubscribeRequest, SubscriptionId,
+        TransferState, Unchanged, UnsubscribeStatus, Verdict,
     },
 };
 pub use crate::access::Identity;
@@ -110,6 +110,16 @@ pub trait Frames: Send + Sync + 'static {
         identity: &Identity,
         of: FeedbackOf,
     ) -> Result<mpsc::Receiver<Verdict>, ApiError>;
+
+    /// Sessions of MQTT clients, in order of their clients' identifiers; `LIMIT_REACHED` where no MQTT is served.
+    async fn sessions(
+        &self,
+        identity: &Identity,
+        page: SessionsPage,
+    ) -> Result<Vec<SessionInfo>, ApiError>;
+
+    /// Ends sessions of MQTT clients; how many there were.
+    async fn end_sessions(&self, identity: &Identity, which: EndSessions) -> Result<u64, ApiError>;
 }
 
 /// A subscription that runs.

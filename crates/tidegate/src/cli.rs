@@ -21,6 +21,7 @@ mod init;
 mod mqtt;
 mod replay;
 mod revoke;
+mod sessions;
 mod sim;
 mod subscribe;
 mod time;
@@ -52,6 +53,7 @@ pub use self::{
     mqtt::{BenchArgs, ConfigArgs, PasswdArgs},
     replay::ReplayArgs,
     revoke::RevokeArgs,
+    sessions::SessionsArgs,
     sim::{MqttSimArgs, SimArgs, SimCommand},
     subscribe::SubscribeArgs,
 };
@@ -106,6 +108,8 @@ pub enum Command {
     Sim(SimArgs),
     /// List the cameras of a node
     Cameras(CamerasArgs),
+    /// List the sessions of MQTT clients at a node, and end them
+    Sessions(SessionsArgs),
     /// Receive frames within bounds and show how they are kept, one live line for each camera
     Subscribe(SubscribeArgs),
     /// Fetch an untouched frame by its capture time
@@ -211,6 +215,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::DemoSensors(args) => demo::sensors(args, stop).await,
         Command::Sim(args) => until(stop, sim::run(args)).await,
         Command::Cameras(args) => until(stop, cameras::run(&config, &args)).await,
+        Command::Sessions(args) => until(stop, sessions::run(&config, &args)).await,
         Command::Subscribe(args) => subscribe::run(&config, args, stop).await,
         Command::Fetch(args) => until(stop, fetch::run(&config, &args)).await,
         Command::Pub(args) => mqtt::publish(*args, stop).await,

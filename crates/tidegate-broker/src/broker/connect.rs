@@ -108,7 +108,12 @@ impl Broker {
         let is_proved =
             former.is_some_and(|session| session.identity.kind != IdentityKind::Anonymous);
         if is_other && is_proved {
-            // Nor is it another's to end.
+            // Nor is it another's to end. Whose it is, is for the log: the client may be anybody.
+            let owner = former.map_or(&identity, |session| &session.identity);
+            let client = connect.client_id.escape_debug();
+            tracing::info!(%client, user = %identity.name, kind = identity.kind.word(), address = ?identity.address,
+                owner = %owner.name, owner_kind = owner.kind.word(),
+                "CONNECT refused: the session of this client identifier is another's; `tidegate sessions end` ends it");
             let text = "this client identifier is that of another user's session";
             return refuse(ReasonCode::CLIENT_IDENTIFIER_NOT_VALID, text);
         }
@@ -444,6 +449,28 @@ impl Broker {
             }
         }
         self.release(session.blocks, session_key);
+    }
+
+    /// Ends the sessions of clients that `which` is true of, and their connections; what waits for them is gone. Parts of this
+    /// program keep theirs. How many there were.
+    pub fn end_sessions(&mut self, now: Instant, which: &dyn Fn(&str, &Identity) -> bool) -> usize {
+        let is_meant = |session: &Session| {
+            session.identity.kind != IdentityKind::Internal
+                && which(&session.client_id, &session.identity)
+        };
+        let meant = self.sessions.iter().filter(|(_, session)| is_meant(session));
+        let keys: Vec<Key> = meant.map(|(key, _)| key).collect();
+        for key in &keys {
+            let session = self.sessions.get(*key).expect("found above");
+            if let Some(connection) = session.connection {
+                let text = "the session was ended by an administrator";
+                self.disconnect(connection, ReasonCode::ADMINISTRATIVE_ACTION, Some(text));
+                self.let_go(now, connection, false);
+            }
+            // It may have ended with its connection.
+            self.end_session(now, *key);
+        }
+        keys.len()
     }
 
     fn assign_client_id(&mut self) -> String {

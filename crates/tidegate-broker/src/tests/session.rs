@@ -265,3 +265,72 @@ fn a_session_of_nobody_in_particular_ends_where_a_user_comes_by_its_name() {
         });
     }
 }
+
+#[test]
+fn sessions_are_listed_with_their_owners_and_ended_with_all_they_have() {
+    each(|world| {
+        let of = |name: &str, user: &str| Connect { username: Some(user.into()), ..kept(name) };
+        let will = Some(will("gone", "x"));
+        let here = world.join(Connect { will, ..of("here", "ada") });
+        let away = world.join(of("away", "ada"));
+        let other = world.join(of("other", "bob"));
+        for at in [here, away, other] {
+            world.subscribe(at, "t", AtLeastOnce);
+        }
+        let watcher = world.join(v5("w"));
+        world.subscribe(watcher, "gone", AtMostOnce);
+        world.cut(away);
+        let p = world.join(v5("p"));
+        world.publish(p, message("t", AtLeastOnce, "x"));
+        let mut listed: Vec<_> = world
+            .shards
+            .iter()
+            .flat_map(|shard| shard.sessions_after("", 10, &|who| who.kind == IdentityKind::User))
+            .map(|report| {
+                (
+                    report.client_id.to_string(),
+                    report.user.to_string(),
+                    report.connected,
+                    report.queued,
+                )
+            })
+            .collect();
+        listed.sort();
+        let row = |name: &str, user: &str, connected, queued| {
+            (world.names[name].clone(), user.to_owned(), connected, queued)
+        };
+        let mut expected = [
+            row("here", "ada", true, 0),
+            row("away", "ada", false, 1),
+            row("other", "bob", true, 0),
+        ];
+        expected.sort();
+        assert_eq!(listed, expected);
+        for shard in &world.shards {
+            let all = shard.sessions_after("", 10, &|_| true);
+            for (at, first) in all.iter().enumerate() {
+                let behind = shard.sessions_after(&first.client_id, 1, &|_| true);
+                let next = all.get(at + 1).map(|report| &report.client_id);
+                assert_eq!(behind.first().map(|report| &report.client_id), next);
+            }
+        }
+
+        // Nobody else has the name until it is free.
+        let connect = of("away", "carol");
+        let refused = world.try_connect(connect.clone()).expect_err("it is ada's");
+        assert_eq!(refused.reason, ReasonCode::CLIENT_IDENTIFIER_NOT_VALID);
+        assert!(!String::from_utf8_lossy(&refused.connack).contains("ada"), "whose, is not told");
+        let (now, ada) = (world.now, |_: &str, who: &Identity| &*who.name == "ada");
+        let ended: usize = world.shards.iter_mut().map(|shard| shard.end_sessions(now, &ada)).sum();
+        assert_eq!(ended, 2);
+        world.pump();
+        assert_eq!(world.end_reason(here), Some(ReasonCode::ADMINISTRATIVE_ACTION));
+        assert_eq!(world.texts(watcher), ["x"], "its will");
+        assert!(world.is_open(other));
+        let away = world.connect(connect);
+        assert!(!world.connack(away).session_present);
+        world.publish(p, message("t", AtLeastOnce, "y"));
+        assert!(world.texts(away).is_empty());
+        assert_eq!(world.texts(other), ["x", "y"]);
+    });
+}

@@ -19,9 +19,10 @@ use tidegate_message::Code;
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::server::Server as Http;
+use tonic::{service::interceptor::InterceptedService, transport::server::Server as Http};
 
 use self::{
+    caller::Callers,
     connection::{Entrance, accept},
     service::Service,
 };
@@ -97,10 +98,13 @@ impl Server {
         frames: Arc<dyn Frames>,
         stop: CancellationToken,
     ) -> Result<(), ServerError> {
-        let service = Service::new(frames, &self.config, stop.clone());
-        let service = proto::frames_server::FramesServer::new(service)
+        let service = Arc::new(Service::new(frames, &self.config, stop.clone()));
+        let sessions = proto::sessions_server::SessionsServer::from_arc(service.clone());
+        let service = proto::frames_server::FramesServer::from_arc(service)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let callers = Arc::new(Callers::new(self.config.access.clone(), "api"));
+        let may_reflect = move |request| callers.may_reflect(request);
         // One connection waits to be taken up; more wait in the kernel's backlog.
         let (connected, incoming) = mpsc::channel(1);
         let http = Http::builder()
@@ -110,8 +114,15 @@ impl Server {
             .http2_keepalive_interval(Some(KEEP_ALIVE))
             .http2_keepalive_timeout(Some(KEEP_ALIVE))
             .add_service(service)
-            .add_service(reflection().build_v1().map_err(ServerError::Reflection)?)
-            .add_service(reflection().build_v1alpha().map_err(ServerError::Reflection)?)
+            .add_service(sessions)
+            .add_service(InterceptedService::new(
+                reflection().build_v1().map_err(ServerError::Reflection)?,
+                may_reflect.clone(),
+            ))
+            .add_service(InterceptedService::new(
+                reflection().build_v1alpha().map_err(ServerError::Reflection)?,
+                may_reflect,
+            ))
             .serve_with_incoming_shutdown(
                 ReceiverStream::new(incoming),
                 stop.clone().cancelled_owned(),

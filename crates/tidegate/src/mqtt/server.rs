@@ -14,7 +14,7 @@ use std::{
 };
 
 use mio::{Poll, Token, net::TcpListener};
-use tidegate_broker::{Broker, SessionConfig, Shared};
+use tidegate_broker::{Broker, SessionConfig, SessionReport, Shared};
 use tidegate_message::Identity;
 use tidegate_sys::sched;
 use tokio::sync::oneshot;
@@ -25,7 +25,7 @@ use super::{
     inbox::{Inbox, waker},
     journal::{self, JournalStartError},
     settings::{Authenticate, ListenerSettings, ServerSettings, SessionSettings},
-    shard::{Listener, Note, Question, Shard, ShardParts},
+    shard::{Listener, Note, Question, Shard, ShardParts, Which},
     spill::DiskSpill,
 };
 use crate::{
@@ -277,6 +277,14 @@ impl Server {
         }
     }
 
+    /// Ends the sessions of clients that `which` is true of, of their identifier and of whose they are.
+    pub fn end_sessions(&self, which: impl Fn(&str, &Identity) -> bool + Send + Sync + 'static) {
+        let which = Which(Arc::new(which));
+        for inbox in self.inboxes.iter() {
+            inbox.put([Note::EndSessions(which.clone(), None)]);
+        }
+    }
+
     /// Ends the connections of those who came by a token: they come again with one that is taken now.
     pub fn kick_tokens(&self) {
         for inbox in self.inboxes.iter() {
@@ -361,6 +369,49 @@ impl Connector {
     pub fn forget(&self, client_id: &str) {
         let home = self.shared.shard_of(client_id);
         self.inboxes[home].put([Note::Forget(client_id.into())]);
+    }
+
+    /// Ends the sessions of clients that `which` is true of, of their identifier and of whose they are; how many there were.
+    pub async fn end_sessions(
+        &self,
+        which: impl Fn(&str, &Identity) -> bool + Send + Sync + 'static,
+    ) -> usize {
+        let which = Which(Arc::new(which));
+        let ask = |inbox: &Arc<Inbox<Note>>| {
+            let (answer, ended) = oneshot::channel();
+            inbox.put([Note::EndSessions(which.clone(), Some(answer))]);
+            ended
+        };
+        let asked: Vec<_> = self.inboxes.iter().map(ask).collect();
+        let mut count = 0;
+        for ended in asked {
+            // A shard that has stopped has no sessions.
+            count += ended.await.unwrap_or(0);
+        }
+        count
+    }
+
+    /// The sessions behind the client identifier `after` whose owner `which` is true of, in order; at most `limit`.
+    pub async fn sessions(
+        &self,
+        after: &str,
+        limit: usize,
+        which: impl Fn(&Identity) -> bool + Send + Sync + 'static,
+    ) -> Vec<SessionReport> {
+        let which = Which(Arc::new(move |_: &str, identity: &Identity| which(identity)));
+        let ask = |inbox: &Arc<Inbox<Note>>| {
+            let (answer, sessions) = oneshot::channel();
+            inbox.put([Note::Sessions(which.clone(), after.into(), limit, answer)]);
+            sessions
+        };
+        let asked: Vec<_> = self.inboxes.iter().map(ask).collect();
+        let mut all = Vec::new();
+        for sessions in asked {
+            all.extend(sessions.await.unwrap_or_default());
+        }
+        all.sort_unstable_by(|one, other| one.client_id.cmp(&other.client_id));
+        all.truncate(limit);
+        all
     }
 
     /// What a client's session subscribes to; nothing if there is none, or the broker has ended.

@@ -2,7 +2,7 @@
 //! they run.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     net::SocketAddr,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
@@ -10,7 +10,7 @@ use std::{
 
 use tidegate_client::ApiError;
 use tidegate_log::Durability;
-use tidegate_message::Code;
+use tidegate_message::{Code, IdentityKind};
 
 use super::{
     bridge::{Bridge, BridgeSettings},
@@ -114,6 +114,13 @@ impl Service {
             let text = "MQTT cannot be served; mqtt.enabled=false leaves it out";
             ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
         })?;
+        // Users may have gone while the node was down. Where tokens are taken, others may name them.
+        let doors = access.doors.clone();
+        if doors.has_users_alone() {
+            server.end_sessions(move |_, owner| {
+                owner.kind == IdentityKind::User && !doors.has_user(&owner.name)
+            });
+        }
         for (listener, address) in server.addresses() {
             tracing::info!(%listener, %address, "MQTT served");
         }
@@ -207,6 +214,16 @@ impl Service {
             }
         }
         self.server.kick_users(users.users_changed.iter().cloned().collect());
+        // What waits for somebody who is no user any more is nobody's, and the client identifier is free. Who came by a token may
+        // have the name of a user.
+        if !users.users_gone.is_empty() {
+            let gone: HashSet<String> = users.users_gone.iter().cloned().collect();
+            self.server.end_sessions(move |_, owner| {
+                owner.kind == IdentityKind::User
+                    && owner.until.is_none()
+                    && gone.contains(&*owner.name)
+            });
+        }
         if users.tokens_changed {
             self.server.kick_tokens();
         }

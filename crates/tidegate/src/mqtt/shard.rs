@@ -15,7 +15,7 @@ mod opening;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
-    io,
+    fmt, io,
     net::IpAddr,
     sync::{
         Arc, RwLock,
@@ -32,7 +32,7 @@ use mio::{
 };
 use tidegate_broker::{
     Acknowledged, Broker, Bundle, BundleReader, ConnectRequest, ConnectionKey, Handed, Output,
-    PartialCharge, Peer, Shared,
+    PartialCharge, Peer, SessionReport, Shared,
     spill::{SpillError, Wanted},
 };
 use tidegate_message::{Identity, Instant, Proof, Refusal};
@@ -126,6 +126,10 @@ pub(super) enum Note {
     KickUsers(Arc<HashSet<String>>),
     /// Ends the session of a client.
     Forget(Box<str>),
+    /// Ends the sessions of some clients, and says how many there were.
+    EndSessions(Which, Option<oneshot::Sender<usize>>),
+    /// Asks for the sessions behind that client identifier, at most so many.
+    Sessions(Which, Box<str>, usize, oneshot::Sender<Vec<SessionReport>>),
     /// Asks what the session of a client subscribes to.
     Filters(Box<str>, oneshot::Sender<Vec<Arc<str>>>),
     /// Ends the connections of those who proved nothing where that is no longer enough.
@@ -136,6 +140,16 @@ pub(super) enum Note {
     KickRevoked,
     /// Ends all connections, then the shard.
     Stop,
+}
+
+/// Which sessions are meant, by the client identifier and whose they are.
+#[derive(Clone)]
+pub(super) struct Which(pub(super) Arc<dyn Fn(&str, &Identity) -> bool + Send + Sync>);
+
+impl fmt::Debug for Which {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Which")
+    }
 }
 
 /// A question for the doors, answered on their thread.
@@ -428,6 +442,22 @@ impl Shard {
             }
             Note::Forget(client_id) => {
                 self.broker.forget(now, &client_id);
+            }
+            Note::EndSessions(which, answer) => {
+                let ended = self.broker.end_sessions(now, &*which.0);
+                if ended > 0 {
+                    tracing::info!(
+                        ended,
+                        "sessions ended: an administrator said so, or their owner is gone"
+                    );
+                }
+                // Nobody may have asked.
+                let _ = answer.map(|answer| answer.send(ended));
+            }
+            Note::Sessions(which, after, limit, answer) => {
+                let which = |identity: &Identity| which.0("", identity);
+                // Who asked may have given up.
+                let _ = answer.send(self.broker.sessions_after(&after, limit, &which));
             }
             Note::Filters(client_id, answer) => {
                 // Who asked may have given up.

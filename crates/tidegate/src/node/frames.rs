@@ -1,6 +1,7 @@
 //! What an edge node does for the clients of its API.
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -10,7 +11,10 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tidegate_message::{Action, CameraName, Code, Delivery, Demand, Instant, Target};
+use tidegate_broker::SessionReport;
+use tidegate_message::{
+    Action, CameraName, Code, Delivery, Demand, Identity as Owned, Instant, Target,
+};
 use tidegate_wire::{OriginalOutcome, TransferHints};
 use tokio::sync::{
     broadcast,
@@ -27,11 +31,11 @@ use super::{
     verdict::{VERDICTS_MAX, Verdicts},
 };
 use crate::api::{
-    ApiError, CameraInfo, Changes, ClockOffset, EVENTS_BUFFERED, FeedbackOf, Frames, Identity,
-    Original, Registration, SubscribeRequest, Subscription, SubscriptionId, TransferState,
-    UnsubscribeStatus, Verdict,
+    ApiError, CameraInfo, Changes, ClockOffset, EVENTS_BUFFERED, EndSessions, FeedbackOf, Frames,
+    Identity, Original, Registration, SessionInfo, SessionOwner, SessionsPage, SubscribeRequest,
+    Subscription, SubscriptionId, TransferState, UnsubscribeStatus, Verdict,
 };
-use crate::{auth::audit::Outcome, pki::Kind};
+use crate::{auth::audit::Outcome, mqtt::server::Connector, pki::Kind};
 
 /// Changes of demand that a session has not taken up yet; one more is refused.
 const SWITCHES_MAX: usize = 8;
@@ -216,6 +220,8 @@ impl Frames for NodeState {
         self.may(identity, Action::FetchOriginal, camera)?;
         let camera = self.cameras.named(camera)?;
         let (original, jpeg) = camera.ask_original(captured_at)?.answer().await?;
+        // The camera may take its time, and the right may be gone meanwhile.
+        self.may(identity, Action::FetchOriginal, &camera.name)?;
         match original.outcome {
             OriginalOutcome::Found { .. } => Ok(Original { captured_at: original.at, jpeg }),
             OriginalOutcome::Missing { oldest, newest } => {
@@ -269,9 +275,63 @@ impl Frames for NodeState {
         });
         Ok(receiver)
     }
+
+    async fn sessions(
+        &self,
+        identity: &Identity,
+        page: SessionsPage,
+    ) -> Result<Vec<SessionInfo>, ApiError> {
+        self.access.may("api", identity, Action::Admin, Target::Node)?;
+        let broker = self.broker()?;
+        let owner = page.owner;
+        let is_meant =
+            move |who: &Owned| owner.as_ref().is_none_or(|owner| is_owned_by(who, owner));
+        let sessions = broker.sessions(&page.after, page.limit, is_meant).await;
+        let info = |report: SessionReport| SessionInfo {
+            client_id: report.client_id.to_string(),
+            owner: SessionOwner {
+                kind: report.kind.word().to_owned(),
+                name: report.user.to_string(),
+            },
+            connected: report.connected,
+            subscriptions: report.subscriptions as u64,
+            queued: report.queued as u64,
+            queued_bytes: report.queued_bytes,
+            inflight: report.inflight as u64,
+        };
+        Ok(sessions.into_iter().map(info).collect())
+    }
+
+    async fn end_sessions(&self, identity: &Identity, which: EndSessions) -> Result<u64, ApiError> {
+        self.access.may("api", identity, Action::Admin, Target::Node)?;
+        let broker = self.broker()?;
+        let clients: HashSet<String> = which.client_ids.iter().cloned().collect();
+        let owner = which.owner.clone();
+        let is_meant = move |client: &str, who: &Owned| {
+            clients.contains(client) || owner.as_ref().is_some_and(|owner| is_owned_by(who, owner))
+        };
+        let ended = broker.end_sessions(is_meant).await as u64;
+        let owner = which.owner.map(|owner| format!("all of {} {}", owner.kind, owner.name));
+        let what: Vec<String> = which.client_ids.into_iter().chain(owner).collect();
+        let rule = format!("{ended} ended: {}", what.join(", "));
+        self.access.tell("api", identity, Outcome::Done, "end-sessions", Target::Node, &rule);
+        Ok(ended)
+    }
+}
+
+/// Whether a session of `who` is meant by `owner`.
+fn is_owned_by(who: &Owned, owner: &SessionOwner) -> bool {
+    who.kind.word() == owner.kind && *who.name == *owner.name
 }
 
 impl NodeState {
+    fn broker(&self) -> Result<&Connector, ApiError> {
+        self.uplinks.connector().ok_or_else(|| {
+            let text = "this node serves no MQTT, or not yet: it has no sessions";
+            ApiError::new(Code::LIMIT_REACHED, text)
+        })
+    }
+
     /// Whether an identity may do that to a camera: by what its certificate is for, then by the rules.
     fn may(
         &self,
@@ -292,12 +352,13 @@ impl NodeState {
         self.access.may("api", identity, action, target)
     }
 
-    /// Takes back a camera that `identity` holds, or one that nobody serves now, which is for administrators: its name is
-    /// free then, and its streams end.
+    /// Takes back a camera that `identity` holds, or, which is for administrators, one that another registered or that nobody
+    /// serves now: its name is free then, and its streams end.
     fn take_back(&self, identity: &Identity, camera: &CameraName) -> Result<(), ApiError> {
-        if self.hosted.holds(camera) {
-            self.may(identity, Action::Publish, camera)?;
-            self.hosted.unregister(identity, camera)?;
+        if let Some(is_own) = self.hosted.is_of(identity, camera) {
+            let action = if is_own { Action::Publish } else { Action::Admin };
+            self.may(identity, action, camera)?;
+            self.hosted.unregister(camera);
         } else {
             let is_own = identity.certificate == Some(Kind::Camera);
             let action = if is_own { Action::Publish } else { Action::Admin };

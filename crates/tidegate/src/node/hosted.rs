@@ -97,9 +97,9 @@ impl Hosted {
         Ok(())
     }
 
-    /// Whether a camera of that name is hosted here.
-    pub(super) fn holds(&self, name: &CameraName) -> bool {
-        self.map().contains_key(name)
+    /// Whether the camera of that name, if it is hosted here, was registered by `identity`.
+    pub(super) fn is_of(&self, identity: &Identity, name: &CameraName) -> Option<bool> {
+        self.map().get(name).map(|hosted| hosted.owner == identity.key)
     }
 
     /// Ends a hosted camera whose name another link has taken over; its publisher is told that it is gone.
@@ -110,25 +110,18 @@ impl Hosted {
         }
     }
 
-    /// Takes a hosted camera back.
-    ///
-    /// # Errors
-    /// [`Code::CAMERA_UNKNOWN`] if it is not hosted here, [`Code::ACTION_DENIED`] if another registered it.
-    pub(super) fn unregister(
-        &self,
-        identity: &Identity,
-        name: &CameraName,
-    ) -> Result<(), ApiError> {
-        let hosted = self.owned(identity, name)?;
-        hosted.stop.cancel();
-        self.map().remove(name);
-        Ok(())
+    /// Takes a hosted camera back, if there is one of that name.
+    pub(super) fn unregister(&self, name: &CameraName) {
+        if let Some(hosted) = self.map().remove(name) {
+            hosted.stop.cancel();
+        }
     }
 
     /// Appends a frame to a hosted camera's log.
     ///
     /// # Errors
-    /// As for `unregister`, and what the camera says of the frame.
+    /// [`Code::CAMERA_UNKNOWN`] if it is not hosted here, [`Code::ACTION_DENIED`] if another registered it, and what the camera
+    /// says of the frame.
     pub(super) fn publish(
         &self,
         identity: &Identity,

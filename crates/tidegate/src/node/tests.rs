@@ -384,3 +384,31 @@ async fn a_subscription_is_that_of_its_name_and_kind() {
     assert_eq!(error.code(), Code::SUBSCRIPTION_UNKNOWN);
     rig.node.unsubscribe(&rig.application, subscription.id).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_camera_that_somebody_registered_is_for_him_and_administrators_to_unregister() {
+    let publisher = "[role.p]\npublish = [\"camera:cam9\"]\n[certificate.owner]\nroles = [\"p\"]\n\
+                     [certificate.other]\nroles = [\"p\"]\n";
+    let rig = rig_with_roles(&(of_application("admin = [\"camera:cam9\"]") + publisher));
+    let identity = |name: &str, key: u8| {
+        let peer = PeerIdentity {
+            kind: Kind::Application,
+            name: name.to_owned(),
+            node: NodeId([key; 32]),
+            serial: "09".parse().unwrap(),
+        };
+        Identity::of_peer(&peer, None)
+    };
+    let (owner, other) = (identity("owner", 8), identity("other", 9));
+    let cam9: CameraName = "cam9".parse().unwrap();
+    let registration =
+        || Registration { camera: cam9.clone(), size: None, frames_per_second: None };
+    for taker in [&owner, &rig.application] {
+        rig.node.register(&owner, registration()).await.unwrap();
+        let error = rig.node.unregister(&other, &cam9).await.unwrap_err();
+        assert_eq!(error.code(), Code::ACTION_DENIED, "the right to publish it is not enough");
+        rig.node.unregister(taker, &cam9).await.unwrap();
+        assert!(rig.node.cameras.named(&cam9).is_err(), "its name is free");
+    }
+    rig.node.register(&other, registration()).await.unwrap();
+}

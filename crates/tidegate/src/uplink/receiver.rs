@@ -105,6 +105,11 @@ impl Receivers {
         let _ = self.connector.set(connector);
     }
 
+    /// What makes connections to this node's broker; none before it is served.
+    pub fn connector(&self) -> Option<&Connector> {
+        self.connector.get()
+    }
+
     fn endpoints(&self) -> MutexGuard<'_, HashMap<Key, Entry>> {
         self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
     }

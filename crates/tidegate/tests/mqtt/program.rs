@@ -124,6 +124,11 @@ impl Program {
         found.unwrap_or_else(|| panic!("no listener {listener}")).1
     }
 
+    /// Where its API is served; to be asked once, and before other lines of its log.
+    pub(crate) fn api(&self) -> SocketAddr {
+        field(&self.line_with("node ready"), "api=").parse().expect("an address")
+    }
+
     /// What it answers whether it is ready: the status, and all parts as JSON.
     pub(crate) fn readiness(&self) -> (u16, String) {
         let mut stream = TcpStream::connect(self.health.expect("it is served")).expect("a stream");

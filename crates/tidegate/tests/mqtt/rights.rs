@@ -367,3 +367,96 @@ fn a_right_that_is_taken_away_ends_the_subscriptions_that_it_allowed() {
         program.stop();
     }
 }
+
+#[test]
+fn sessions_are_listed_ended_and_gone_with_their_owner() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    tidegate::pki::init(&path("data/pki"), &Default::default()).expect("certificates");
+    let hash = tidegate::auth::password::hash(b"word").expect("a hash");
+    let users = |names: &[&str]| -> String {
+        names.iter().map(|name| format!("{name}:{hash}\n")).collect()
+    };
+    let file = path("users");
+    fs::write(&file, users(&["alice", "bob", "carol"])).expect("a file");
+    let text = format!(
+        "[mqtt]\nshards = 3\npassword_file = {file:?}\n[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\nallow_anonymous = false\n"
+    );
+    let mut program = Program::start_in(folder, &text);
+    let api = program.api();
+    let come = |program: &Program, user: &str, client_id: &str| {
+        let options = Options {
+            username: Some(user.to_owned()),
+            password: Some(b"word".to_vec()),
+            client_id: client_id.to_owned(),
+            clean_start: false,
+            session_expiry: Some(3600),
+            ..options_of(program.address("main"))
+        };
+        match Client::connect(options) {
+            Ok(client) => Ok(client),
+            Err(ClientError::Refused { reason, .. }) => Err(reason),
+            Err(error) => panic!("{error:?}"),
+        }
+    };
+    let taken = Some(ReasonCode::CLIENT_IDENTIFIER_NOT_VALID);
+    let sessions = |program: &Program, arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .arg("--config")
+            .arg(program.path("tidegate.toml"))
+            .arg("sessions")
+            .args(arguments)
+            .args(["--node", &format!("https://{api}")])
+            .output()
+            .expect("the program");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned() + &said)
+    };
+    for client_id in ["dev1", "dev2", "dev3"] {
+        drop(come(&program, "alice", client_id).expect("it is hers"));
+    }
+    let _bob = come(&program, "bob", "dev4").expect("it is his");
+    assert_eq!(come(&program, "carol", "dev1").err(), taken);
+    let line = program.line_with("CONNECT refused: the session of this client identifier");
+    for expected in ["client=dev1", "user=carol", "owner=alice", "tidegate sessions end"] {
+        assert!(line.contains(expected), "no {expected} in {line}");
+    }
+
+    // An administrator sees whose they are, and ends one.
+    let (status, listed) = sessions(&program, &["list", "--owner", "alice", "-o", "json"]);
+    assert_eq!(status, Some(0), "{listed}");
+    for client_id in ["dev1", "dev2", "dev3"] {
+        assert!(listed.contains(&format!("\"client_id\": \"{client_id}\"")), "{listed}");
+    }
+    assert!(!listed.contains("dev4") && listed.contains("\"owner\": \"alice\""), "{listed}");
+    let (_, all) = sessions(&program, &["list"]);
+    assert!(all.contains("user bob") && all.contains("away"), "{all}");
+    assert_eq!(sessions(&program, &["end", "dev1", "none"]), (Some(0), "1 ended\n".to_owned()));
+    drop(come(&program, "carol", "dev1").expect("it is free"));
+    audit_log(&program, |log| {
+        log.contains("\"what\":\"end-sessions\"") && log.contains("1 ended: dev1, none")
+    });
+
+    // With the user they are gone: while the node runs, and while it did not.
+    fs::write(&file, users(&["bob", "carol"])).expect("a file");
+    program.reload(&text);
+    program.line_with("configuration of MQTT read anew");
+    let until = Instant::now() + LONGEST;
+    while come(&program, "carol", "dev2").is_err() {
+        assert!(Instant::now() < until, "it stays alice's");
+    }
+    fs::write(&file, users(&["bob", "carol", "dave"])).expect("a file");
+    program.reload(&text);
+    program.line_with("configuration of MQTT read anew");
+    drop(come(&program, "dave", "dev5").expect("it is his"));
+    assert_eq!(come(&program, "carol", "dev5").err(), taken);
+    let folder = program.kill();
+    fs::write(&file, users(&["bob", "carol"])).expect("a file");
+    program = Program::start_in(folder, &text);
+    let until = Instant::now() + LONGEST;
+    while come(&program, "carol", "dev5").is_err() {
+        assert!(Instant::now() < until, "it stays dave's");
+    }
+    assert_eq!(come(&program, "carol", "dev4").err(), taken, "bob is still there");
+    program.stop();
+}

@@ -77,14 +77,46 @@ impl Callers {
         if let Some(identity) = self.by_authorization(&peer, authorization).await? {
             return Ok(identity);
         }
+        Ok(self.by_certificate(&peer)?)
+    }
+
+    /// Who came with a certificate that still counts.
+    fn by_certificate(&self, peer: &Peer) -> Result<Arc<Identity>, ApiError> {
         let shown = peer.certificate.clone();
-        let shown = shown.ok_or_else(|| self.refused(&peer, "", Refusal::ProofRequired.into()))?;
+        let shown = shown.ok_or_else(|| self.refused(peer, "", Refusal::ProofRequired.into()))?;
         // It may have been revoked since the handshake.
         self.access.still_holds(&shown).inspect_err(|error| {
             let why = error.message().to_owned();
             self.access.audit.tell(|| refused_login(self.door, peer.address.ip(), "", why));
         })?;
         Ok(shown)
+    }
+
+    /// Lets a call of the reflection service pass: it says nothing to strangers. It takes a certificate or a token; a password,
+    /// which takes long to check by design, is for calls that do something.
+    ///
+    /// # Errors
+    /// [`Code::IDENTITY_REFUSED`], as for any call.
+    pub(super) fn may_reflect(&self, request: Request<()>) -> Result<Request<()>, Status> {
+        let peer = request.extensions().get::<Arc<Peer>>().cloned();
+        let peer =
+            peer.ok_or_else(|| ApiError::new(Code::INTERNAL, "the connection has no peer"))?;
+        let authorization = request.metadata().get("authorization");
+        let authorization = authorization.map(|value| value.as_encoded_bytes());
+        match proof_of(authorization, peer.address.ip())? {
+            None => {
+                self.by_certificate(&peer)?;
+            }
+            Some(proof) if proof.token.is_some() => {
+                let admitted = self.access.doors.authenticate(&proof, auth::now());
+                admitted.map_err(|rejected| self.refused(&peer, "", rejected))?;
+            }
+            Some(_) => {
+                let text = "reflection takes a certificate or a token, and no password";
+                return Err(ApiError::new(Code::IDENTITY_REFUSED, text).into());
+            }
+        }
+        Ok(request)
     }
 
     /// Who shows that; none if nothing is shown.

@@ -7,7 +7,8 @@ use std::sync::{
 
 use futures::stream::{self, BoxStream, StreamExt};
 use tidegate_client::proto::{
-    self, frames_server as wire, publish_response as answer, subscribe_response as event,
+    self, frames_server as wire, publish_response as answer, sessions_server as sessions_wire,
+    subscribe_response as event,
 };
 use tidegate_message::{CameraName, Code, Instant};
 use tokio::sync::mpsc;
@@ -56,6 +57,28 @@ impl Service {
 
 type Answer<T> = Result<Response<T>, Status>;
 type Answers<T> = BoxStream<'static, Result<T, Status>>;
+
+#[tonic::async_trait]
+impl sessions_wire::Sessions for Service {
+    async fn list_sessions(
+        &self,
+        request: Request<proto::ListSessionsRequest>,
+    ) -> Answer<proto::ListSessionsResponse> {
+        let identity = self.callers.identity(&request).await?;
+        let sessions = self.frames.sessions(&identity, request.into_inner().into()).await?;
+        let sessions = sessions.into_iter().map(Into::into).collect();
+        Ok(Response::new(proto::ListSessionsResponse { sessions }))
+    }
+
+    async fn end_sessions(
+        &self,
+        request: Request<proto::EndSessionsRequest>,
+    ) -> Answer<proto::EndSessionsResponse> {
+        let identity = self.callers.identity(&request).await?;
+        let ended = self.frames.end_sessions(&identity, request.into_inner().into()).await?;
+        Ok(Response::new(proto::EndSessionsResponse { ended }))
+    }
+}
 
 #[tonic::async_trait]
 impl wire::Frames for Service {

@@ -19,9 +19,9 @@ use super::*;
 use crate::{
     access::Access,
     api::{
-        CameraInfo, Changes, EVENTS_BUFFERED, EndReason, Event, FeedbackOf, Frame, Identity,
-        Original, Outcome, Registration, Stages, SubscribeRequest, Subscription, SubscriptionId,
-        TransferState, UnsubscribeStatus, Verdict,
+        CameraInfo, Changes, EVENTS_BUFFERED, EndReason, EndSessions, Event, FeedbackOf, Frame,
+        Identity, Original, Outcome, Registration, SessionInfo, SessionOwner, SessionsPage, Stages,
+        SubscribeRequest, Subscription, SubscriptionId, TransferState, UnsubscribeStatus, Verdict,
     },
     auth::{
         Doors, Source, Sources, TokenSource, keys::KeySet, password::DecoyKey,
@@ -200,6 +200,30 @@ impl Frames for Node {
         let transfer =
             if demands.is_empty() { TransferState::Stopped } else { TransferState::Continues };
         Ok(UnsubscribeStatus { transfer, delivered: 10, missed: 1 })
+    }
+
+    async fn sessions(
+        &self,
+        _: &Identity,
+        page: SessionsPage,
+    ) -> Result<Vec<SessionInfo>, ApiError> {
+        let session = |number: usize| SessionInfo {
+            client_id: format!("{}{number}", page.after),
+            owner: page
+                .owner
+                .clone()
+                .unwrap_or(SessionOwner { kind: "user".into(), name: "ada".into() }),
+            connected: number % 2 == 0,
+            subscriptions: 1,
+            queued: 2,
+            queued_bytes: 3,
+            inflight: 4,
+        };
+        Ok((0..page.limit).map(session).collect())
+    }
+
+    async fn end_sessions(&self, _: &Identity, which: EndSessions) -> Result<u64, ApiError> {
+        Ok(which.client_ids.len() as u64 + 10 * u64::from(which.owner.is_some()))
     }
 
     async fn fetch_original(
@@ -837,5 +861,39 @@ async fn reflection_names_the_service() {
     let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else {
         panic!("{answer:?}")
     };
-    assert!(list.service.iter().any(|service| service.name == "tidegate.v1.Frames"), "{list:?}");
+    for expected in ["tidegate.v1.Frames", "tidegate.v1.Sessions"] {
+        assert!(list.service.iter().any(|service| service.name == expected), "{list:?}");
+    }
+}
+
+#[tokio::test]
+async fn reflection_says_nothing_to_strangers() {
+    use tonic_reflection::pb::v1::{
+        ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+    };
+    let issuer = Issuer::new();
+    // Where connections come without a certificate.
+    let (site, _access) = Site::with(sources(&issuer)).await;
+    let ca = std::fs::read(site.folder.path().join("ca.pem")).unwrap();
+    let tls = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(ca))
+        .domain_name(NODE_SERVER_NAME);
+    let endpoint = Endpoint::from_shared(site.endpoint()).unwrap().tls_config(tls).unwrap();
+    let basic = base64::engine::general_purpose::STANDARD.encode("bob:ebb");
+    for (authorization, is_answered) in [
+        (None, false),
+        (Some(format!("Bearer {}", issuer.token("eve", -90))), false),
+        (Some(format!("Basic {basic}")), false),
+        (Some("nonsense".to_owned()), false),
+        (Some(format!("Bearer {}", issuer.token("eve", 60))), true),
+    ] {
+        let mut client = ServerReflectionClient::new(endpoint.connect_lazy());
+        let asked = ServerReflectionRequest::default();
+        let mut request = tonic::Request::new(futures::stream::iter([asked]));
+        if let Some(text) = &authorization {
+            request.metadata_mut().insert("authorization", text.parse().unwrap());
+        }
+        let answered = client.server_reflection_info(request).await;
+        assert_eq!(answered.is_ok(), is_answered, "{authorization:?}");
+    }
 }

@@ -1,0 +1,179 @@
+//! `tidegate sessions`: whose sessions the broker of a node keeps, and their end.
+
+use clap::{Args, Subcommand, ValueEnum};
+use tidegate_client::{ApiError, Client, EndSessions, SessionInfo, SessionOwner, SessionsPage};
+use tidegate_message::Code;
+
+use super::{
+    args::{RemoteArgs, plain},
+    print,
+};
+use crate::config::Config;
+
+/// Sessions asked for at a time.
+const PAGE: usize = 1_000;
+
+/// Arguments of `tidegate sessions`.
+#[derive(Args, Debug)]
+pub struct SessionsArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// List the sessions of MQTT clients, connected or not, with their owners
+    List(ListArgs),
+    /// End sessions: their connections, their subscriptions and what waits for them
+    End(EndArgs),
+}
+
+#[derive(Args, Debug)]
+struct ListArgs {
+    #[command(flatten)]
+    remote: RemoteArgs,
+    /// Those of one owner: a user by its name, or certificate:NAME, node:NAME, anonymous
+    #[arg(long, value_name = "OWNER")]
+    owner: Option<String>,
+    /// How to print them
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Output,
+}
+
+#[derive(Args, Debug)]
+struct EndArgs {
+    #[command(flatten)]
+    remote: RemoteArgs,
+    /// Client identifiers of the sessions
+    #[arg(value_name = "CLIENT_ID", required_unless_present = "owner")]
+    client_ids: Vec<String>,
+    /// All sessions of one owner: a user by its name, or certificate:NAME, node:NAME, anonymous
+    #[arg(long, value_name = "OWNER")]
+    owner: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Output {
+    #[default]
+    Table,
+    Json,
+}
+
+pub(super) async fn run(config: &Config, args: &SessionsArgs) -> Result<(), ApiError> {
+    match &args.what {
+        What::List(args) => {
+            let owner = args.owner.as_deref().map(owner).transpose()?;
+            let client = args.remote.connect(config).await?;
+            let sessions = all(&client, owner).await?;
+            match args.output {
+                Output::Table => print(&table(&sessions)),
+                Output::Json => print(&json(&sessions)),
+            }
+        }
+        What::End(args) => {
+            let owner = args.owner.as_deref().map(owner).transpose()?;
+            let client = args.remote.connect(config).await?;
+            let which = EndSessions { client_ids: args.client_ids.clone(), owner };
+            let ended = client.end_sessions(which).await?;
+            print(&format!("{ended} ended\n"))
+        }
+    }
+}
+
+async fn all(client: &Client, owner: Option<SessionOwner>) -> Result<Vec<SessionInfo>, ApiError> {
+    let mut page = SessionsPage { after: String::new(), limit: PAGE, owner };
+    let mut sessions = Vec::new();
+    loop {
+        let more = client.sessions(page.clone()).await?;
+        let is_last = more.len() < PAGE;
+        sessions.extend(more);
+        match sessions.last() {
+            Some(last) if !is_last => page.after.clone_from(&last.client_id),
+            _ => return Ok(sessions),
+        }
+    }
+}
+
+/// `ada`, `user:ada`, `certificate:counter`, `node:yard-1`, `anonymous`.
+fn owner(text: &str) -> Result<SessionOwner, ApiError> {
+    if text == "anonymous" {
+        return Ok(SessionOwner { kind: text.to_owned(), name: String::new() });
+    }
+    let (kind, name) = text.split_once(':').unwrap_or(("user", text));
+    if !["user", "certificate", "node"].contains(&kind) || name.is_empty() {
+        let text = format!(
+            "{text:?} is no owner; write a user's name, or user:NAME, certificate:NAME, node:NAME, anonymous"
+        );
+        return Err(ApiError::new(Code::CONFIG_INVALID, text));
+    }
+    Ok(SessionOwner { kind: kind.to_owned(), name: name.to_owned() })
+}
+
+fn table(sessions: &[SessionInfo]) -> String {
+    let head = ["CLIENT", "OWNER", "STATE", "SUBSCRIPTIONS", "QUEUED", "BYTES", "INFLIGHT"];
+    let mut rows = vec![head.map(str::to_owned)];
+    rows.extend(sessions.iter().map(|session| {
+        [
+            plain(&session.client_id),
+            plain(format!("{} {}", session.owner.kind, session.owner.name).trim_end()),
+            if session.connected { "connected" } else { "away" }.to_owned(),
+            session.subscriptions.to_string(),
+            session.queued.to_string(),
+            session.queued_bytes.to_string(),
+            session.inflight.to_string(),
+        ]
+    }));
+    let mut widths = [0; 7];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn json(sessions: &[SessionInfo]) -> String {
+    let object = |session: &SessionInfo| {
+        serde_json::json!({
+            "client_id": session.client_id,
+            "owner_kind": session.owner.kind,
+            "owner": session.owner.name,
+            "connected": session.connected,
+            "subscriptions": session.subscriptions,
+            "queued": session.queued,
+            "queued_bytes": session.queued_bytes,
+            "inflight": session.inflight,
+        })
+    };
+    format!("{:#}\n", serde_json::Value::Array(sessions.iter().map(object).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_are_read_or_refused() {
+        for (text, expected) in [
+            ("ada", Some(("user", "ada"))),
+            ("user:certificate:x", Some(("user", "certificate:x"))),
+            ("certificate:counter", Some(("certificate", "counter"))),
+            ("node:yard-1", Some(("node", "yard-1"))),
+            ("anonymous", Some(("anonymous", ""))),
+            ("", None),
+            ("user:", None),
+            ("internal:x", None),
+            ("nodes:x", None),
+        ] {
+            let read = owner(text).ok();
+            let read = read.as_ref().map(|owner| (&*owner.kind, &*owner.name));
+            assert_eq!(read, expected, "{text}");
+        }
+    }
+}
