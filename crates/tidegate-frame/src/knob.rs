@@ -9,7 +9,9 @@
 //! A [`KnobSetting`] says what to do, a [`Transcoder`] does it. One transcoder serves one camera and keeps its
 //! buffers; a [`TransferState`] keeps what one transfer has seen and sent.
 //!
-//! Always true: what comes out of [`Transcoder::apply`] is a complete JPEG image or an error, whatever went in.
+//! Always true: what comes out of [`Transcoder::apply`] is a complete JPEG image or an error, whatever went in; it is seen as what
+//! went in is: turned as its EXIF says, its colours by its profile. A frame of which a part is damaged or missing is read as far
+//! as it goes and [counted](Transcoder::damaged).
 
 mod mez;
 mod mez_frame;
@@ -20,7 +22,7 @@ mod setting;
 mod tests;
 mod transcoder;
 
-use tidegate_jpeg::{CodecError, Coding, Header, HeaderError, Limits, Sampling};
+use tidegate_jpeg::{CodecError, Coding, Header, HeaderError, Limits, Orientation, Sampling};
 use tidegate_message::FrameSize;
 
 pub use mez::{ArtifactRemoval, Blur, ColorSpace, Difference, MezKnobs, Resolution};
@@ -61,6 +63,18 @@ pub struct FrameInfo {
     pub subsampling: Subsampling,
     /// Whether the frame is coded progressively. Every knob works on it, at about twice the time.
     pub progressive: bool,
+    /// How it is turned to be seen.
+    pub orientation: Orientation,
+    /// Whether it has an end marker; one that was cut short has none.
+    pub ended: bool,
+}
+
+impl FrameInfo {
+    /// Width and height of the picture as it is seen.
+    pub fn seen_size(&self) -> FrameSize {
+        let (width, height) = self.orientation.seen(self.size.width, self.size.height);
+        FrameSize { width, height }
+    }
 }
 
 /// How chroma is sampled against luma.
@@ -110,6 +124,8 @@ fn info(header: &Header) -> FrameInfo {
         components: header.components,
         subsampling,
         progressive: header.coding == Coding::Progressive,
+        orientation: header.orientation,
+        ended: header.ended,
     }
 }
 
@@ -119,9 +135,12 @@ pub enum FrameError {
     /// The bytes are no JPEG image.
     #[error("the frame is no JPEG image; it does not start with ff d8")]
     NotJpeg,
-    /// The bytes end before the image does.
-    #[error("the frame is cut short: its JPEG image has no end")]
+    /// The bytes end before the picture begins.
+    #[error("the frame is cut short before its picture begins")]
     Truncated,
+    /// The image has no end marker, where one is asked for.
+    #[error("the frame is cut short: its JPEG image has no end marker, ff d9")]
+    NoEnd,
     /// Over a limit.
     #[error("the frame has {value} {what}, over the limit of {limit}")]
     TooLarge {
@@ -152,7 +171,15 @@ pub enum FrameError {
         /// Where.
         what: &'static str,
     },
-    /// Picture data that cannot be decoded, or only in part.
+    /// Picture data that is wrong or missing in part, where all of it is needed.
+    #[error(
+        "the frame's picture data is wrong or missing in {places} places; regions are covered only where all of the picture is there"
+    )]
+    Damaged {
+        /// How many.
+        places: u32,
+    },
+    /// Picture data that cannot be decoded.
     #[error("the frame cannot be decoded")]
     Undecodable(#[from] CodecError),
 }

@@ -5,12 +5,13 @@
 //! ```
 //!
 //! Always true: a unit (8x8 to 32x32 pixels, by the sampling) that a mask touches holds one gray and no colour, so what was
-//! there cannot be computed from the frame; all other coefficients are as they were; metadata, with the thumbnail that it may
-//! hold, does not go along.
+//! there cannot be computed from the frame; all other coefficients are as they were; regions are of the picture as it is seen,
+//! however it is stored; of the metadata, with the thumbnail that it may hold, only what says how the picture is seen goes
+//! along.
 
 use std::str::FromStr;
 
-use tidegate_jpeg::{Codec, Header, Recipe};
+use tidegate_jpeg::{Codec, Header, Orientation, Read, Recipe};
 
 use crate::knob::{FrameError, FrameLimits};
 
@@ -19,7 +20,7 @@ const BLUR_CELLS: usize = 6;
 /// The gray of what is filled.
 const FILL_GRAY: u8 = 128;
 
-/// A rectangle, in fractions of the picture's width and height: 0 ≤ left < right ≤ 1, 0 ≤ top < bottom ≤ 1.
+/// A rectangle, in fractions of the picture's width and height as it is seen: 0 ≤ left < right ≤ 1, 0 ≤ top < bottom ≤ 1.
 ///
 /// As text: `LEFT,TOP,RIGHT,BOTTOM`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,6 +73,13 @@ impl Region {
             right: (self.right + wide).min(1.0),
             bottom: (self.bottom + high).min(1.0),
         }
+    }
+
+    /// Where the region, which is of the seen picture, lies in the stored one.
+    fn stored(self, orientation: Orientation) -> Self {
+        let [left, top, right, bottom] =
+            orientation.stored([self.left, self.top, self.right, self.bottom]);
+        Self { left, top, right, bottom }
     }
 
     /// The units that it touches: first and one past the last, across and down, of `across` x `down` that cover
@@ -185,11 +193,15 @@ impl Masker {
         let coefficients = self.codec.load(jpeg, &header, &mut self.eighth)?;
         plan(&header, &self.eighth, masks, &mut self.grays);
         let recipe = Recipe { cover: Some(&self.grays), ..Recipe::default() };
-        if let Err(error) = coefficients.write(&recipe, out) {
+        let read = match coefficients.write(&recipe, out) {
+            // Behind a gap, what belongs under a mask may stand beside it.
+            Ok(Read { damages: places @ 1.., .. }) => Err(FrameError::Damaged { places }),
+            written => written.map_err(FrameError::from),
+        };
+        if read.is_err() {
             out.clear();
-            return Err(error.into());
         }
-        Ok(())
+        read.map(|_| ())
     }
 }
 
@@ -214,7 +226,8 @@ fn plan(header: &Header, eighth: &[u8], masks: &[Mask], grays: &mut Vec<u8>) {
     let blurred = masks.iter().filter(|mask| mask.cover == Cover::Blur);
     for mask in blurred.chain(masks.iter().filter(|mask| mask.cover == Cover::Fill)) {
         let unit = (8 * blocks_across, 8 * blocks_down);
-        let [columns, rows] = mask.region.units((header.width, header.height), unit, units);
+        let region = mask.region.stored(header.orientation);
+        let [columns, rows] = region.units((header.width, header.height), unit, units);
         for rows in cells(rows) {
             for columns in cells(columns) {
                 let gray = match mask.cover {

@@ -41,6 +41,9 @@ _Static_assert(sizeof(JCOEF) == 2 && sizeof(JBLOCK) == 128, "coefficients are 16
 /* A progressive picture of more scans is an attack: each costs a pass over all blocks. */
 enum { SCANS_MAX = 100, ALIGNMENT = 64 };
 
+/* The coarsest step with which pixels are encoded. */
+enum { STEP_MAX = 8191 };
+
 /* libjpeg declares this type and leaves it to the memory manager, which is us. Row r is rows[r % kept]. */
 struct jvirt_barray_control {
   JBLOCKARRAY rows;
@@ -119,9 +122,8 @@ static void emit_message(j_common_ptr common, int level) {
   if (level >= 0) return; /* a trace */
   switch (common->err->msg_code) {
     case JWRN_BOGUS_PROGRESSION:
-    case JWRN_HIT_MARKER:
+    case JWRN_HIT_MARKER: /* so it is where the bytes end within a scan: without an end marker alone nothing is missing */
     case JWRN_HUFF_BAD_CODE:
-    case JWRN_JPEG_EOF:
     case JWRN_MUST_RESYNC:
       if (codec->report.damages++ == 0)
         common->err->format_message(common, codec->report.message);
@@ -331,9 +333,7 @@ static void scan_unit_row(struct tgj_codec *codec) {
       }
   }
   if (!alone && !tgj_scan_units(&codec->scan, blocks, count, decoder->MCUs_per_row)) fail(codec, DOUBT, NULL);
-  /* libjpeg goes on to the end of the image where it reads the whole picture, and on the way it may meet another scan. */
-  if (codec->units_read == decoder->total_iMCU_rows && !tgj_scan_complete(&codec->scan, codec->whole))
-    fail(codec, DOUBT, NULL);
+  if (codec->units_read == decoder->total_iMCU_rows && !tgj_scan_complete(&codec->scan)) fail(codec, DOUBT, NULL);
 }
 
 /* Starts decompression into our arrays: one row of units at a time if the picture allows and `whole` does not forbid. */
@@ -354,19 +354,34 @@ static void start_decoder(struct tgj_codec *codec, int whole, enum want want) {
   if (codec->fast) decoder->input_iMCU_row = decoder->total_iMCU_rows;
 }
 
-/* Decodes the coefficients of all scans. */
+/* A component that no scan has given has no table and nothing in its rows: it is gray. */
+static void complete_components(struct tgj_codec *codec) {
+  j_decompress_ptr decoder = &codec->decoder;
+  for (int i = 0; i < codec->arrays_used; i++) {
+    struct jvirt_barray_control *array = &codec->arrays[i];
+    for (; array->clean < array->kept; array->clean++)
+      memset(array->rows[array->clean], 0, array->blocks * sizeof(JBLOCK));
+    if (decoder->comp_info[i].quant_table != NULL) continue;
+    codec->report.damages++;
+    JQUANT_TBL *table = decoder->mem->alloc_small((j_common_ptr)decoder, JPOOL_IMAGE, sizeof *table);
+    for (int k = 0; k < 64; k++) table->quantval[k] = 1;
+    decoder->comp_info[i].quant_table = table;
+  }
+}
+
+/* Decodes the coefficients of the picture, in all its scans. */
 static void consume_all(struct tgj_codec *codec) {
   j_decompress_ptr decoder = &codec->decoder;
   while (codec->fast && codec->units_read < decoder->total_iMCU_rows) scan_unit_row(codec);
   while (!codec->fast) {
     int consumed = jpeg_consume_input(decoder);
     if (consumed == JPEG_REACHED_EOI) break;
+    /* All is there. What may follow is no part of the picture for those who read it a row at a time, either. */
+    if (consumed == JPEG_SCAN_COMPLETED && !jpeg_has_multiple_scans(decoder)) break;
     if (consumed == JPEG_SUSPENDED) fail(codec, TGJ_FAILED, "the decoder made no progress");
     if (decoder->input_scan_number > SCANS_MAX) fail(codec, TGJ_FAILED, "more than 100 scans");
   }
-  for (int i = 0; i < codec->arrays_used; i++)
-    if (decoder->comp_info[i].quant_table == NULL)
-      fail(codec, TGJ_FAILED, "a component has no scan");
+  complete_components(codec);
   for (JDIMENSION unit = 0; unit < decoder->total_iMCU_rows; unit++) take_eighth(codec, unit);
 }
 
@@ -406,10 +421,21 @@ static void read_eighth(struct tgj_codec *codec) {
   finish_decoder(codec);
 }
 
+static void create_decoder(struct tgj_codec *codec) {
+  jpeg_create_decompress(&codec->decoder);
+  codec->decoder.src = &codec->source;
+  codec->decoder.mem->request_virt_barray = request_array;
+  codec->decoder.mem->realize_virt_arrays = realize_arrays;
+  codec->decoder.mem->access_virt_barray = decoder_rows;
+}
+
 static void open_picture(struct tgj_codec *codec) {
   j_decompress_ptr decoder = &codec->decoder;
   const struct tgj_header *header = &codec->header;
   memset(&codec->report, 0, sizeof codec->report);
+  /* libjpeg keeps tables from picture to picture, so that one without its own would be read with those of another. */
+  jpeg_destroy_decompress(decoder);
+  create_decoder(codec);
   codec->source.next_input_byte = codec->jpeg;
   codec->source.bytes_in_buffer = codec->jpeg_bytes;
   (void)jpeg_read_header(decoder, TRUE);
@@ -526,7 +552,7 @@ static void make_quantiser(struct quantiser *quantiser, const UINT16 *from, cons
                            int dead_zone, int keep) {
   for (int i = 0; i < 64; i++) {
     int dropped = keep > 0 && (i & 7) + (i >> 3) >= keep;
-    uint32_t ratio = to[i] == 0 ? 0 : (65536u * from[i] + to[i] / 2u) / to[i];
+    uint32_t ratio = (65536u * from[i] + to[i] / 2u) / to[i];
     /* At 65535 and one half every coefficient up to 32767 maps to itself. */
     int same = ratio > 65535;
     quantiser->multiplier[i] = dropped ? 0 : (uint16_t)(same ? 65535 : ratio);
@@ -534,10 +560,33 @@ static void make_quantiser(struct quantiser *quantiser, const UINT16 *from, cons
   }
 }
 
+/* Numbers the tables by what each component was coded with. A picture may define a number again between its scans, which
+ * jpeg_copy_critical_parameters() refuses. */
+static void number_tables(struct tgj_codec *codec) {
+  j_decompress_ptr decoder = &codec->decoder;
+  int numbers[TGJ_COMPONENTS], used = 0;
+  for (int i = 0; i < decoder->num_components; i++) {
+    const jpeg_component_info *component = &decoder->comp_info[i], *other = decoder->comp_info;
+    while (other < component && (other->quant_tbl_no != component->quant_tbl_no ||
+                                 memcmp(other->quant_table->quantval, component->quant_table->quantval,
+                                        sizeof component->quant_table->quantval) != 0))
+      other++;
+    numbers[i] = other < component ? numbers[other - decoder->comp_info] : used++;
+  }
+  for (int i = 0; i < decoder->num_components; i++) {
+    jpeg_component_info *component = &decoder->comp_info[i];
+    component->quant_tbl_no = numbers[i];
+    JQUANT_TBL **slot = &decoder->quant_tbl_ptrs[numbers[i]];
+    if (*slot == NULL) *slot = jpeg_alloc_quant_table((j_common_ptr)decoder);
+    memcpy((*slot)->quantval, component->quant_table->quantval, sizeof (*slot)->quantval);
+  }
+}
+
 static void plan_recipe(struct tgj_codec *codec) {
   j_decompress_ptr decoder = &codec->decoder;
   j_compress_ptr encoder = &codec->encoder;
   const struct tgj_recipe *recipe = codec->recipe;
+  number_tables(codec);
   jpeg_copy_critical_parameters(decoder, encoder);
   if (recipe->gray && encoder->num_components > 1) {
     int table = encoder->comp_info[0].quant_tbl_no;
@@ -556,7 +605,8 @@ static void plan_recipe(struct tgj_codec *codec) {
     const UINT16 *from = decoder->comp_info[i].quant_table->quantval;
     UINT16 *to = encoder->quant_tbl_ptrs[number]->quantval;
     for (int k = 0; k < 64; k++) {
-      UINT16 wanted = recipe->quality > 0 ? standard[number != luma][k] : 0;
+      /* A step of 0, which no encoder may write (T.81, B.2.4.1), makes each of its coefficients 0 for every reader. */
+      UINT16 wanted = recipe->quality > 0 ? standard[number != luma][k] : 1;
       to[k] = wanted > from[k] ? wanted : from[k];
     }
     make_quantiser(&codec->foreground[i], from, to, recipe->dead_zone, recipe->keep);
@@ -656,7 +706,8 @@ static void start_encoder(j_compress_ptr encoder, size_t width, size_t height, i
 static void keep_tables(j_compress_ptr encoder, const uint16_t tables[TGJ_COMPONENTS][64]) {
   for (int i = 0; i < encoder->num_components; i++) {
     unsigned basic[64];
-    for (int k = 0; k < 64; k++) basic[k] = tables[i][k];
+    /* libjpeg divides by eight times the step in 16 bits. Above 2047 a step rounds everything to 0 in any case. */
+    for (int k = 0; k < 64; k++) basic[k] = tables[i][k] < STEP_MAX ? tables[i][k] : STEP_MAX;
     jpeg_add_quant_table(encoder, i, basic, 100, FALSE);
     int same = i == 2 && memcmp(tables[1], tables[2], sizeof tables[1]) == 0;
     encoder->comp_info[i].quant_tbl_no = same ? 1 : i;
@@ -742,13 +793,9 @@ static void encode_bgr(struct tgj_codec *codec, const uint8_t *data, size_t widt
 
 static int create(struct tgj_codec *codec) {
   if (setjmp(codec->jump) != 0) return 0;
-  jpeg_create_decompress(&codec->decoder);
+  create_decoder(codec);
   jpeg_create_compress(&codec->encoder);
-  codec->decoder.src = &codec->source;
   codec->encoder.dest = &codec->destination;
-  codec->decoder.mem->request_virt_barray = request_array;
-  codec->decoder.mem->realize_virt_arrays = realize_arrays;
-  codec->decoder.mem->access_virt_barray = decoder_rows;
   codec->encoder.mem->access_virt_barray = encoder_rows;
   return 1;
 }
@@ -812,7 +859,6 @@ int tgj_open(struct tgj_codec *codec, const uint8_t *jpeg, size_t bytes,
   codec->header = *header;
   codec->libjpeg_alone = codec->libjpeg_preferred;
   GUARDED(codec, {
-    jpeg_abort_decompress(&codec->decoder);
     jpeg_abort_compress(&codec->encoder);
     open_picture(codec);
   });

@@ -1,11 +1,12 @@
 //! One decoder and one encoder with their buffers.
 
-use std::{ffi::CStr, fmt, marker::PhantomData, ptr::NonNull};
+use std::{ffi::CStr, fmt, ptr::NonNull};
 
 use crate::{
     ffi,
     header::Header,
     image::{Packed, Planes},
+    metadata::{Colours, Metadata},
 };
 
 /// A decoder and an encoder that keep their buffers from frame to frame.
@@ -14,6 +15,7 @@ use crate::{
 /// the largest frame so far needed: its bytes and about 0.4 MB at 1080p, 6 MB more once coefficients were [loaded](Self::load).
 pub struct Codec {
     raw: NonNull<ffi::Codec>,
+    metadata: Metadata,
 }
 
 // SAFETY: the C half holds no thread-local state and is only reached through `&mut self`, or through `&self` for
@@ -73,15 +75,17 @@ impl Default for Recipe<'_> {
 pub struct Coefficients<'a> {
     codec: &'a mut Codec,
     header: Header,
-    jpeg: PhantomData<&'a [u8]>,
+    jpeg: &'a [u8],
 }
 
 /// How well a frame was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Read {
-    /// Oddities that do not touch the picture, such as stray bytes between segments.
+    /// Oddities that do not touch the picture, such as stray bytes between segments, or no end marker.
     pub warnings: u32,
+    /// Places where picture data is wrong or missing: what belongs there is gray, or noise.
+    pub damages: u32,
 }
 
 impl Codec {
@@ -92,7 +96,8 @@ impl Codec {
     pub fn new() -> Self {
         // SAFETY: takes nothing; null means that there is no memory.
         let raw = unsafe { ffi::tgj_new() };
-        Self { raw: NonNull::new(raw).expect("there is memory for a codec") }
+        let raw = NonNull::new(raw).expect("there is memory for a codec");
+        Self { raw, metadata: Metadata::default() }
     }
 
     /// Decodes `jpeg` scaled to `eighths` (1 to 8) into planes, luma alone if `gray`.
@@ -181,7 +186,8 @@ impl Codec {
         self.read(code)
     }
 
-    /// Rewrites `jpeg` by `recipe`, coefficients to coefficients, into `out`, whose content is replaced.
+    /// Rewrites `jpeg` by `recipe`, coefficients to coefficients, into `out`, whose content is replaced. What a reader heeds
+    /// beside the picture goes along, as with [`Codec::carry`].
     ///
     /// A frame of one scan is read and written a row of blocks at a time.
     ///
@@ -199,7 +205,7 @@ impl Codec {
     ) -> Result<Read, CodecError> {
         out.clear();
         self.open(jpeg, header)?;
-        self.write_coefficients(header, recipe, out)
+        self.write_coefficients(jpeg, header, recipe, out)
     }
 
     /// Decodes the coefficients and the 1/8 image of `jpeg`, for a recipe that depends on the picture.
@@ -217,7 +223,7 @@ impl Codec {
         // SAFETY: `eighth` has width x height bytes; the bytes behind `open` stay borrowed by the result.
         let code = unsafe { ffi::tgj_load(self.raw.as_ptr(), eighth) };
         let _ = self.read(code)?;
-        Ok(Coefficients { codec: self, header: *header, jpeg: PhantomData })
+        Ok(Coefficients { codec: self, header: *header, jpeg })
     }
 
     /// Encodes planes into `out`, whose content is replaced. The codec may write the bytes between the width and
@@ -279,6 +285,13 @@ impl Codec {
         Ok(())
     }
 
+    /// Puts into `out`, an image that this codec encoded from pixels of `jpeg`, what a reader of `jpeg` heeds beside its
+    /// picture: how it is turned, its colour profile if its colours are kept, the shape of its pixels. Nothing else goes along.
+    pub fn carry(&mut self, jpeg: &[u8], colours: Colours, out: &mut Vec<u8>) {
+        self.metadata.read(jpeg, colours);
+        self.metadata.put_into(out);
+    }
+
     /// Shows the frame to the C half, which keeps pointing into it until the call that follows is done.
     fn open(&mut self, jpeg: &[u8], header: &Header) -> Result<(), CodecError> {
         let expected = ffi::Header {
@@ -288,9 +301,10 @@ impl Codec {
             horizontal: header.sampling.map(|s| s.horizontal),
             vertical: header.sampling.map(|s| s.vertical),
         };
+        let image = jpeg.get(header.start..).unwrap_or_default();
         // SAFETY: the bytes are valid for the length; every caller keeps them borrowed until it is done.
         let code =
-            unsafe { ffi::tgj_open(self.raw.as_ptr(), jpeg.as_ptr(), jpeg.len(), &expected) };
+            unsafe { ffi::tgj_open(self.raw.as_ptr(), image.as_ptr(), image.len(), &expected) };
         self.read(code).map(|_| ())
     }
 
@@ -310,6 +324,7 @@ impl Codec {
 
     fn write_coefficients(
         &mut self,
+        jpeg: &[u8],
         header: &Header,
         recipe: &Recipe<'_>,
         out: &mut Vec<u8>,
@@ -327,6 +342,9 @@ impl Codec {
             cover.as_ptr()
         });
         let (unit_h, unit_v) = header.unit();
+        // The profile of a picture that was gray before is of grays.
+        let gray = recipe.gray && header.components > 1;
+        let colours = if gray { Colours::Gone } else { Colours::Kept };
         let recipe = ffi::Recipe {
             quality: recipe.quality.code(),
             dead_zone: i32::from(recipe.dead_zone),
@@ -345,6 +363,7 @@ impl Codec {
         let code = unsafe { ffi::tgj_transcode(self.raw.as_ptr(), &recipe) };
         let read = self.read(code)?;
         self.take_output(out);
+        self.carry(jpeg, colours, out);
         Ok(read)
     }
 
@@ -364,11 +383,7 @@ impl Codec {
         // SAFETY: the report has the layout of codec.h and outlives the call.
         unsafe { ffi::tgj_report(self.raw.as_ptr(), &mut report) };
         match code {
-            ffi::OK if report.damages == 0 => Ok(Read { warnings: report.warnings }),
-            ffi::OK => Err(CodecError::Damaged {
-                places: report.damages,
-                first: Message::from_c(&report.message),
-            }),
+            ffi::OK => Ok(Read { warnings: report.warnings, damages: report.damages }),
             ffi::FAILED => Err(CodecError::Refused { reason: Message::from_c(&report.message) }),
             ffi::MEMORY => Err(CodecError::Memory),
             _ => Err(CodecError::Disagreement { reason: Message::from_c(&report.message) }),
@@ -386,7 +401,7 @@ impl Coefficients<'_> {
     /// When a mask or cover has not one byte for each unit.
     pub fn write(self, recipe: &Recipe<'_>, out: &mut Vec<u8>) -> Result<Read, CodecError> {
         out.clear();
-        self.codec.write_coefficients(&self.header, recipe, out)
+        self.codec.write_coefficients(self.jpeg, &self.header, recipe, out)
     }
 }
 
@@ -461,14 +476,6 @@ impl fmt::Display for Message {
 /// Why a frame was not decoded or encoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    /// Picture data is wrong or missing.
-    #[error("the picture data is damaged in {places} places, the first: {first}")]
-    Damaged {
-        /// How many times the decoder had to invent data.
-        places: u32,
-        /// What libjpeg says of the first.
-        first: Message,
-    },
     /// libjpeg cannot read the frame.
     #[error("libjpeg refuses the frame: {reason}")]
     Refused {

@@ -2,10 +2,13 @@
 //!
 //! The walk ends at the first start of scan, so its cost does not grow with the picture. It decides what the
 //! rest of the crate accepts: the C library is only shown frames that passed here, and checks that it read the
-//! same header.
+//! same header. It is as tolerant as that library: bytes between segments are skipped, markers without a segment as well, and
+//! what lies behind the first scan header is not asked for. A start of image that is there twice is tolerated, too.
 //!
 //! Always true of a [`Header`]: width and height are at least 1 and within the limits; there is one component,
 //! or three of which none is sampled more densely than the first and each divides it evenly.
+
+use crate::metadata::{self, Orientation};
 
 /// Bounds on what is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +59,13 @@ pub struct Header {
     pub sampling: [Sampling; 3],
     /// Units between restart markers, 0 without.
     pub restart_interval: u16,
+    /// How the picture is turned to be seen.
+    pub orientation: Orientation,
+    /// Whether there is an end marker behind the first scan header. Where the bytes were cut there is none, for coded data never
+    /// holds one; some writers leave it out.
+    pub ended: bool,
+    /// Where the image begins: at its last start marker, if it has more than one.
+    pub(crate) start: usize,
 }
 
 /// Largest side that the C library takes, in pixels.
@@ -75,14 +85,11 @@ impl Header {
             [] | [0xff] => return Err(HeaderError::Truncated),
             _ => return Err(HeaderError::NotJpeg),
         }
-        let mut walk = Walk { jpeg, at: 2, frame: None, jfif: false, adobe: None, restart: 0 };
-        let header = walk.find_scan(limits)?;
-        // Entropy-coded bytes never hold ff d9, so a frame that was cut short has none behind its first scan.
-        let rest = &jpeg[walk.at..];
-        if !rest.windows(2).rev().any(|pair| pair == [0xff, 0xd9]) {
-            return Err(HeaderError::Truncated);
-        }
-        Ok(header)
+        let start = image_start(jpeg);
+        let mut walk = Walk { jpeg, at: start + 2 };
+        let header = Found::default().find_scan(&mut walk, limits)?;
+        let ended = jpeg[walk.at..].windows(2).rev().any(|pair| pair == [0xff, 0xd9]);
+        Ok(Self { ended, start, ..header })
     }
 
     /// Luma blocks across and down in the unit that repeats.
@@ -106,28 +113,36 @@ impl Header {
     }
 }
 
-struct Walk<'a> {
-    jpeg: &'a [u8],
-    at: usize,
+/// Where the image begins: start markers that follow each other are one.
+fn image_start(jpeg: &[u8]) -> usize {
+    let mut walk = Walk { jpeg, at: 2 };
+    let mut start = 0;
+    while jpeg.get(walk.at) == Some(&0xff) && walk.marker() == Ok(0xd8) {
+        start = walk.at - 2;
+    }
+    start
+}
+
+/// The segments of an image before its first scan, each with its marker.
+pub(crate) fn segments(jpeg: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    let mut walk = Walk { jpeg, at: image_start(jpeg) + 2 };
+    std::iter::from_fn(move || walk.next().ok().filter(|(marker, _)| *marker != 0xda))
+}
+
+/// What the segments have said so far.
+#[derive(Default)]
+struct Found {
     frame: Option<(Header, [u8; 3])>,
     jfif: bool,
     adobe: Option<u8>,
     restart: u16,
+    orientation: Option<Orientation>,
 }
 
-impl<'a> Walk<'a> {
-    fn find_scan(&mut self, limits: &Limits) -> Result<Header, HeaderError> {
+impl Found {
+    fn find_scan(&mut self, walk: &mut Walk<'_>, limits: &Limits) -> Result<Header, HeaderError> {
         loop {
-            let marker = self.marker()?;
-            match marker {
-                // Start of image again, restart and TEM stand alone; none belongs here.
-                0xd8 | 0x01 | 0xd0..=0xd7 => {
-                    return Err(HeaderError::Malformed { what: "marker order" });
-                }
-                0xd9 => return Err(HeaderError::Malformed { what: "no scan" }),
-                _ => {}
-            }
-            let segment = self.segment()?;
+            let (marker, segment) = walk.next()?;
             match marker {
                 0xc0..=0xc2 => {
                     if self.frame.is_some() {
@@ -143,6 +158,9 @@ impl<'a> Walk<'a> {
                     _ => return Err(HeaderError::Malformed { what: "restart interval" }),
                 },
                 0xe0 if segment.starts_with(b"JFIF\0") => self.jfif = true,
+                0xe1 if self.orientation.is_none() && metadata::is_exif(segment) => {
+                    self.orientation = Some(metadata::orientation(segment));
+                }
                 0xee if segment.starts_with(b"Adobe") && segment.len() >= 12 => {
                     self.adobe = Some(segment[11]);
                 }
@@ -152,20 +170,54 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The next marker. Fill bytes before it are skipped, as the standard says (T.81, B.1.1.2).
-    fn marker(&mut self) -> Result<u8, HeaderError> {
-        if *self.jpeg.get(self.at).ok_or(HeaderError::Truncated)? != 0xff {
-            return Err(HeaderError::Malformed { what: "no marker where one is due" });
+    fn finish(&self) -> Result<Header, HeaderError> {
+        let (header, ids) =
+            self.frame.ok_or(HeaderError::Malformed { what: "a scan before the frame header" })?;
+        // The same rules as the C library: JFIF means Y Cb Cr, then Adobe's word, then the component names.
+        let rgb = header.components == 3
+            && !self.jfif
+            && self.adobe.map_or(ids == *b"RGB", |transform| transform == 0);
+        if rgb {
+            return unsupported("RGB components");
         }
+        let orientation = self.orientation.unwrap_or_default();
+        Ok(Header { restart_interval: self.restart, orientation, ..header })
+    }
+}
+
+struct Walk<'a> {
+    jpeg: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Walk<'a> {
+    /// The next segment with its marker, up to the end of the image.
+    fn next(&mut self) -> Result<(u8, &'a [u8]), HeaderError> {
         loop {
-            self.at += 1;
-            match *self.jpeg.get(self.at).ok_or(HeaderError::Truncated)? {
-                0xff => {}
-                0 => return Err(HeaderError::Malformed { what: "no marker where one is due" }),
-                marker => {
-                    self.at += 1;
-                    return Ok(marker);
+            return match self.marker()? {
+                // Restart and TEM stand alone and say nothing here.
+                0x01 | 0xd0..=0xd7 => continue,
+                0xd8 => Err(HeaderError::Malformed { what: "marker order" }),
+                0xd9 => Err(HeaderError::Malformed { what: "no scan" }),
+                0x02..=0xbf | 0xc8 | 0xde | 0xdf | 0xf0..=0xfd => {
+                    Err(HeaderError::Malformed { what: "a marker that the standard reserves" })
                 }
+                marker => Ok((marker, self.segment()?)),
+            };
+        }
+    }
+
+    /// The next marker. Fill bytes before it belong to it (T.81, B.1.1.2); other bytes are skipped.
+    fn marker(&mut self) -> Result<u8, HeaderError> {
+        loop {
+            let rest = self.jpeg.get(self.at..).unwrap_or_default();
+            let skipped = rest.iter().position(|byte| *byte == 0xff);
+            self.at += skipped.ok_or(HeaderError::Truncated)?;
+            let rest = &self.jpeg[self.at..];
+            let fill = rest.iter().position(|byte| *byte != 0xff).ok_or(HeaderError::Truncated)?;
+            self.at += fill + 1;
+            if rest[fill] != 0 {
+                return Ok(rest[fill]);
             }
         }
     }
@@ -181,17 +233,6 @@ impl<'a> Walk<'a> {
         let segment = rest.get(2..length).ok_or(HeaderError::Truncated)?;
         self.at += length;
         Ok(segment)
-    }
-
-    fn finish(&self) -> Result<Header, HeaderError> {
-        let (mut header, ids) =
-            self.frame.ok_or(HeaderError::Malformed { what: "a scan before the frame header" })?;
-        header.restart_interval = self.restart;
-        // The same rules as the C library: JFIF means Y Cb Cr, then Adobe's word, then the component names.
-        let rgb = header.components == 3
-            && !self.jfif
-            && self.adobe.map_or(ids == *b"RGB", |transform| transform == 0);
-        if rgb { unsupported("RGB components") } else { Ok(header) }
     }
 }
 
@@ -247,8 +288,17 @@ fn frame_header(
         return unsupported("these sampling factors");
     }
     let coding = if marker == 0xc2 { Coding::Progressive } else { Coding::Sequential };
-    let header =
-        Header { width, height, components: *components, coding, sampling, restart_interval: 0 };
+    let header = Header {
+        width,
+        height,
+        components: *components,
+        coding,
+        sampling,
+        restart_interval: 0,
+        orientation: Orientation::UPRIGHT,
+        ended: false,
+        start: 0,
+    };
     Ok((header, ids))
 }
 
@@ -262,8 +312,8 @@ pub enum HeaderError {
     /// The bytes do not start as a JPEG image does.
     #[error("no JPEG image: it does not start with ff d8")]
     NotJpeg,
-    /// The bytes end before the image does.
-    #[error("the JPEG image is cut short")]
+    /// The bytes end before the picture begins.
+    #[error("the JPEG image is cut short before its picture begins")]
     Truncated,
     /// Too many bytes.
     #[error("a JPEG image of {bytes} bytes is over the limit of {limit}")]

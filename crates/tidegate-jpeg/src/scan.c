@@ -204,11 +204,7 @@ static ptrdiff_t bits_left(const struct tgj_scan *scan) {
   return (scan->buffer + scan->bytes - scan->at) * 8 + (ptrdiff_t)scan->count;
 }
 
-int tgj_scan_complete(const struct tgj_scan *scan, int last) {
-  ptrdiff_t left = bits_left(scan);
-  if (!last) return left >= 0;
-  return left >= 0 && left <= 7 && scan->end - scan->next >= 2 && scan->next[0] == 0xff && scan->next[1] == 0xd9;
-}
+int tgj_scan_complete(const struct tgj_scan *scan) { return bits_left(scan) >= 0; }
 
 /* Goes on behind a restart marker. Returns 0 unless the right one follows the last unit at once. */
 static int restart(struct tgj_scan *scan) {

@@ -54,9 +54,8 @@ int tgj_scan_start(struct tgj_scan *, const uint8_t *next, const uint8_t *end, u
  * would not have there; what was written is unspecified then and the scan is over. */
 int tgj_scan_units(struct tgj_scan *, const struct tgj_scan_block blocks[], int count, size_t units);
 
-/* Whether all that was decoded was there, and, if `last`, the end of the image follows at once. To be asked after the
- * last unit. */
-int tgj_scan_complete(const struct tgj_scan *, int last);
+/* Whether all that was decoded was there. To be asked after the last unit. */
+int tgj_scan_complete(const struct tgj_scan *);
 
 void tgj_scan_free(struct tgj_scan *);
 

@@ -163,6 +163,7 @@ fn headers_say_what_a_frame_is() {
         assert_eq!(header.sampling[0], planes.sampling()[0], "{name}");
         assert_eq!(header.coding == Coding::Progressive, name.ends_with("progressive"), "{name}");
         assert_eq!(header.restart_interval > 0, name.ends_with("restarts"), "{name}");
+        assert!(header.ended, "{name}");
     }
 }
 
@@ -243,12 +244,74 @@ fn other_encoders_frames_are_refused_or_read() {
 }
 
 #[test]
-fn every_frame_cut_anywhere_is_an_error() {
-    let jpeg = encode(&picture(61, 43, 3, sampling((2, 2), (1, 1))), 80);
-    for length in 0..jpeg.len() {
-        let error = Header::read(&jpeg[..length], &Limits::default()).unwrap_err();
-        assert_eq!(error, HeaderError::Truncated, "at {length} of {}", jpeg.len());
+fn a_frame_that_is_cut_is_read_as_far_as_it_goes() {
+    let sources = [(1, 1), (2, 2)].map(|luma| picture(61, 43, 3, sampling(luma, (1, 1))));
+    let plain = sources.each_ref().map(|source| encode(source, 80));
+    for (source, jpeg) in sources.iter().zip(&plain) {
+        let picture_begins = jpeg.windows(2).position(|w| w == [0xff, 0xda]).unwrap() + 14;
+        let (mut codec, mut planes, mut out) = (Codec::new(), Planes::default(), Vec::new());
+        let whole = decode(jpeg, 8, false);
+        for length in 0..jpeg.len() {
+            let cut = &jpeg[..length];
+            if length < picture_begins {
+                let error = Header::read(cut, &Limits::default()).unwrap_err();
+                assert_eq!(error, HeaderError::Truncated, "at {length} of {}", jpeg.len());
+                continue;
+            }
+            let head = header(cut);
+            assert!(!head.ended);
+            let read = codec.decode_planes(cut, &head, 8, false, &mut planes, None).unwrap();
+            // Without its end marker alone, nothing is missing.
+            let is_whole = length >= jpeg.len() - 2;
+            assert_eq!(read.damages == 0, is_whole, "at {length} of {}: {read:?}", jpeg.len());
+            assert_eq!(same_samples(&planes, &whole), is_whole, "at {length}");
+            let read = codec.transcode(cut, &head, &Recipe::default(), &mut out).unwrap();
+            assert_eq!(read.damages == 0, is_whole, "at {length}");
+            // What is written is sound, and the same.
+            let head = header(&out);
+            let mut again = Planes::default();
+            let read = codec.decode_planes(&out, &head, 8, false, &mut again, None);
+            assert_eq!(read, Ok(Read::default()), "at {length}");
+            assert!(same_samples(&planes, &again), "at {length}");
+            // The first row of units is there long before the end.
+            if length > jpeg.len() * 3 / 4 {
+                let ((_, _, stride, a), (.., b)) = (planes.plane(0), whole.plane(0));
+                assert_eq!(a[..8 * stride - 8], b[..8 * stride - 8]);
+            }
+        }
+        assert!(psnr(&whole, source, 0) > 25.0);
     }
+}
+
+#[test]
+fn a_progressive_frame_that_is_cut_is_read_as_far_as_it_goes() {
+    let source = picture(61, 43, 3, sampling((2, 2), (1, 1)));
+    let jpeg = progressive(&encode(&source, 80));
+    let scans: Vec<usize> =
+        (0..jpeg.len()).filter(|&at| jpeg[at..].starts_with(&[0xff, 0xda])).collect();
+    assert!(scans.len() > 4);
+    // Another picture's rows lie in the buffers.
+    let (mut codec, mut eighth, mut out) = (Codec::new(), Vec::new(), Vec::new());
+    let mut refused = 0;
+    for length in (scans[0]..=jpeg.len()).step_by(7).chain(scans[1..].iter().copied()) {
+        let _ = codec.load(&jpeg, &header(&jpeg), &mut eighth).unwrap();
+        let cut = &jpeg[..length];
+        let Ok(head) = Header::read(cut, &Limits::default()) else {
+            refused += 1;
+            continue;
+        };
+        let read = codec.transcode(cut, &head, &Recipe::default(), &mut out);
+        let mut fresh = Vec::new();
+        let alone = Codec::new().transcode(cut, &head, &Recipe::default(), &mut fresh);
+        assert_eq!((&read, &out), (&alone, &fresh), "at {length} of {}", jpeg.len());
+        assert_eq!(read.is_err(), out.is_empty());
+        // Within a segment between two scans libjpeg gives up.
+        let is_segment = |at: &usize| matches!(cut[*at..], [0xff, 0xc4 | 0xda, ..]);
+        let last = (0..length - 1).rev().find(is_segment).unwrap();
+        let bytes = u16::from_be_bytes([jpeg[last + 2], jpeg[last + 3]]);
+        assert!(read.is_ok() || length < last + 2 + usize::from(bytes), "at {length}: {read:?}");
+    }
+    assert!(refused <= 2, "{refused}");
 }
 
 #[test]
@@ -295,7 +358,7 @@ fn planes_of_every_kind_encode_at_every_scale() {
         for eighths in 1..=8 {
             let read =
                 codec.decode_planes(&jpeg, &header(&jpeg), eighths, false, &mut planes, None);
-            assert_eq!(read, Ok(Read { warnings: 0 }), "{name}");
+            assert_eq!(read, Ok(Read::default()), "{name}");
             for quality in [Quality::Scaled(95), Quality::Kept] {
                 codec.encode_planes(&mut planes, quality, &mut out).unwrap();
                 let again = decode(&out, 8, false);
@@ -508,41 +571,542 @@ fn frames_without_huffman_tables_are_read_with_the_standard_ones() {
     assert!(same_samples(&decode(&jpeg, 8, false), &decode(&out, 8, false)));
 }
 
+/// What libjpeg-turbo by itself makes of the luma of a frame, whatever it says of it.
+fn luma_of_libjpeg(jpeg: &[u8], width: usize, height: usize) -> Vec<u8> {
+    let mut image = Image {
+        pixels: vec![0; width * height],
+        width,
+        pitch: width,
+        height,
+        format: PixelFormat::GRAY,
+    };
+    // Where data is damaged it warns, which this face of it makes an error, with the picture there all the same.
+    let _ = Decompressor::new().unwrap().decompress(jpeg, image.as_deref_mut());
+    image.pixels
+}
+
 #[test]
-fn damaged_picture_data_is_an_error_and_the_codec_goes_on() {
-    let jpeg = encode(&picture(160, 120, 3, sampling((2, 2), (1, 1))), 90);
-    let scan = jpeg.windows(2).position(|w| w == [0xff, 0xda]).unwrap() + 14;
-    let mut codec = Codec::new();
-    let (mut planes, mut out, mut eighth) = (Planes::default(), Vec::new(), Vec::new());
-    // A gap in the middle, and an end of image too early.
-    let mut early = jpeg[..jpeg.len() / 2].to_vec();
-    early.extend_from_slice(&[0xff, 0xd9]);
-    let mut empty = jpeg[..scan].to_vec();
-    empty.extend_from_slice(&[0xff, 0xd9]);
-    for broken in [early, empty] {
-        let head = header(&broken);
-        let errors = [
-            codec.decode_planes(&broken, &head, 4, false, &mut planes, None).unwrap_err(),
-            codec.transcode(&broken, &head, &Recipe::default(), &mut out).unwrap_err(),
-            codec.read_eighth(&broken, &head, &mut eighth).unwrap_err(),
-            codec.load(&broken, &head, &mut eighth).err().unwrap(),
+fn damaged_picture_data_is_read_as_libjpeg_reads_it() {
+    let whole = encode(&picture(160, 120, 3, sampling((2, 2), (1, 1))), 90);
+    let restarts = with_restarts(&whole);
+    let scan = whole.windows(2).position(|w| w == [0xff, 0xda]).unwrap() + 14;
+    let mark =
+        (scan..restarts.len()).find(|&at| restarts[at..].starts_with(&[0xff, 0xd2])).unwrap();
+    let changed = |jpeg: &[u8], at: usize, to: &[u8]| {
+        let mut jpeg = jpeg.to_vec();
+        jpeg[at..][..to.len()].copy_from_slice(to);
+        jpeg
+    };
+    let cut = |jpeg: &[u8], from: usize, to: usize| [&jpeg[..from], &jpeg[to..]].concat();
+    let end = &[0xff, 0xd9][..];
+    let (mut codec, mut planes, mut out) = (Codec::new(), Planes::default(), Vec::new());
+    let mut eighth = Vec::new();
+    for (what, jpeg) in [
+        ("an end too early", [&whole[..whole.len() / 2], end].concat()),
+        ("no data", [&whole[..scan], end].concat()),
+        ("no data, no end", whole[..scan].to_vec()),
+        ("a gap", cut(&whole, whole.len() / 2, whole.len() * 3 / 4)),
+        ("bytes of ones", changed(&whole, whole.len() / 2, &[0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0])),
+        ("a restart out of order", changed(&restarts, mark, &[0xff, 0xd5])),
+        ("a restart that is missing", cut(&restarts, mark, mark + 2)),
+        ("a stretch between restarts that is missing", cut(&restarts, mark + 2, mark + 60)),
+        ("a start of image inside", changed(&restarts, mark, &[0xff, 0xd8])),
+    ] {
+        let head = header(&jpeg);
+        let read = codec.decode_planes(&jpeg, &head, 8, true, &mut planes, None).unwrap();
+        assert!(read.damages > 0, "{what}: {read:?}");
+        let (width, height, stride, data) = planes.plane(0);
+        let ours: Vec<u8> = data.chunks(stride).flat_map(|row| row[..width].to_vec()).collect();
+        assert!(ours == luma_of_libjpeg(&jpeg, width, height), "{what}");
+        let reads = [
+            codec.transcode(&jpeg, &head, &Recipe::default(), &mut out).unwrap(),
+            codec.read_eighth(&jpeg, &head, &mut eighth).unwrap(),
         ];
-        for error in errors {
-            assert!(matches!(error, CodecError::Damaged { .. }), "{error}");
-        }
-        assert!(out.is_empty());
-        let _ = codec.transcode(&jpeg, &header(&jpeg), &Recipe::default(), &mut out).unwrap();
-        assert!(same_samples(&decode(&jpeg, 8, false), &decode(&out, 8, false)));
+        assert!(reads.iter().all(|read| read.damages > 0), "{what}: {reads:?}");
+        // What was written is sound, and so is the next picture.
+        assert_eq!(
+            codec.decode_planes(&out, &header(&out), 8, true, &mut planes, None),
+            Ok(Read::default()),
+            "{what}"
+        );
+        let read = codec.transcode(&whole, &header(&whole), &Recipe::default(), &mut out);
+        assert_eq!(read, Ok(Read::default()), "{what}");
+        assert!(same_samples(&decode(&whole, 8, false), &decode(&out, 8, false)), "{what}");
     }
 }
 
-/// What every way of reading makes of a frame: bytes, samples and the 1/8 image, or the error.
-fn everything(codec: &mut Codec, jpeg: &[u8], head: &Header) -> Vec<Result<Vec<u8>, CodecError>> {
+/// The segments before the picture data, the scan header last, and the rest.
+fn take_apart(jpeg: &[u8]) -> (Vec<(u8, Vec<u8>)>, Vec<u8>) {
+    let (mut segments, mut at) = (Vec::new(), 2);
+    loop {
+        let end = at + 2 + usize::from(u16::from_be_bytes([jpeg[at + 2], jpeg[at + 3]]));
+        segments.push((jpeg[at + 1], jpeg[at + 4..end].to_vec()));
+        if jpeg[at + 1] == 0xda {
+            return (segments, jpeg[end..].to_vec());
+        }
+        at = end;
+    }
+}
+
+fn put_together(segments: &[(u8, Vec<u8>)], rest: &[u8]) -> Vec<u8> {
+    let mut jpeg = vec![0xff, 0xd8];
+    for (marker, body) in segments {
+        jpeg.extend([0xff, *marker]);
+        jpeg.extend(u16::try_from(body.len() + 2).unwrap().to_be_bytes());
+        jpeg.extend(body);
+    }
+    jpeg.extend(rest);
+    jpeg
+}
+
+fn table_segment(number: u8, wide: bool, table: &[u16; 64]) -> (u8, Vec<u8>) {
+    let mut body = vec![u8::from(wide) << 4 | number];
+    for step in table {
+        if wide {
+            body.extend(step.to_be_bytes());
+        } else {
+            body.push(u8::try_from(*step).unwrap());
+        }
+    }
+    (0xdb, body)
+}
+
+/// The frame with its table of that number changed, 8 or 16 bits wide, in the order of the zigzag.
+fn with_table(jpeg: &[u8], number: u8, wide: bool, change: impl Fn(&mut [u16; 64])) -> Vec<u8> {
+    let (mut segments, rest) = take_apart(jpeg);
+    for segment in &mut segments {
+        if segment.0 == 0xdb && segment.1[0] == number {
+            let mut table: [u16; 64] = std::array::from_fn(|k| u16::from(segment.1[1 + k]));
+            change(&mut table);
+            *segment = table_segment(number, wide, &table);
+        }
+    }
+    put_together(&segments, &rest)
+}
+
+/// Every way through the codec, with the 1/8 image, masks, covers, and every scale. Returns what was written.
+fn every_way(codec: &mut Codec, jpeg: &[u8]) -> Vec<Vec<u8>> {
+    let head = header(jpeg);
+    let (mut planes, mut packed) = (Planes::default(), Packed::default());
+    let (mut eighth, mut out, mut all) = (Vec::new(), Vec::new(), Vec::new());
+    let units = head.units().0 * head.units().1;
+    let cover: Vec<u8> = (0..units).map(|unit| [0, 1, 128, 255][unit % 4]).collect();
+    for quality in [Quality::Kept, Quality::Scaled(1), Quality::Scaled(50), Quality::Scaled(95)] {
+        for eighths in 1..=8 {
+            for gray in [false, true] {
+                let look = Some(&mut eighth);
+                let _ = codec.decode_planes(jpeg, &head, eighths, gray, &mut planes, look).unwrap();
+                codec.encode_planes(&mut planes, quality, &mut out).unwrap();
+                all.push(out.clone());
+            }
+            let _ = codec.decode_bgr(jpeg, &head, eighths, &mut packed, Some(&mut eighth)).unwrap();
+        }
+        for (gray, dead_zone, keep) in [(false, false, None), (true, true, Some(3))] {
+            let recipe = Recipe {
+                quality,
+                dead_zone,
+                gray,
+                keep,
+                background: Some((1, &cover)),
+                cover: Some(&cover),
+            };
+            let _ = codec.transcode(jpeg, &head, &recipe, &mut out).unwrap();
+            all.push(out.clone());
+            let loaded = codec.load(jpeg, &head, &mut eighth).unwrap();
+            let _ = loaded.write(&recipe, &mut out).unwrap();
+            assert_eq!(all.last(), Some(&out));
+        }
+    }
+    let _ = codec.read_eighth(jpeg, &head, &mut eighth).unwrap();
+    all
+}
+
+#[test]
+fn any_quantiser_goes_every_way() {
+    let mut codec = Codec::new();
+    for (luma, chroma) in [((2, 2), (1, 1)), ((1, 1), (1, 1)), ((1, 1), (0, 0))] {
+        let components = if chroma.0 == 0 { 1 } else { 3 };
+        let plain = encode(&picture(61, 43, components, sampling(luma, chroma)), 60);
+        for jpeg in [plain.clone(), progressive(&plain), with_restarts(&plain)] {
+            for number in 0..=u8::from(components == 3) {
+                for (wide, step) in [
+                    (false, 0),
+                    (true, 0),
+                    (false, 255),
+                    (true, 256),
+                    (true, 2047),
+                    // Eight times this is 0 in 16 bits.
+                    (true, 8192),
+                    (true, 16384),
+                    (true, 24576),
+                    (true, 32768),
+                    (true, 65535),
+                ] {
+                    for places in [0..1, 1..2, 63..64, 0..64] {
+                        let jpeg = with_table(&jpeg, number, wide, |table| {
+                            table[places.clone()].fill(step)
+                        });
+                        for out in every_way(&mut codec, &jpeg) {
+                            let (segments, _) = take_apart(&out);
+                            // T.81, B.2.4.1: a step is at least 1.
+                            for (_, table) in segments.iter().filter(|(marker, _)| *marker == 0xdb)
+                            {
+                                let steps = &table[1..];
+                                let zero = match table[0] >> 4 {
+                                    0 => steps.contains(&0),
+                                    _ => steps.chunks(2).any(|step| step == [0, 0]),
+                                };
+                                assert!(!zero, "table {number}, {step} at {places:?}");
+                            }
+                            let _ = decode(&out, 8, false);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_step_of_zero_leaves_the_picture_as_every_reader_sees_it_and_a_cover_its_gray() {
+    let (mut codec, mut out) = (Codec::new(), Vec::new());
+    let plain = encode(&picture(64, 48, 3, sampling((2, 2), (1, 1))), 70);
+    for number in 0..2 {
+        for places in [0..1, 1..64, 0..64] {
+            let jpeg = with_table(&plain, number, false, |table| table[places.clone()].fill(0));
+            let head = header(&jpeg);
+            let _ = codec.transcode(&jpeg, &head, &Recipe::default(), &mut out).unwrap();
+            assert!(
+                same_samples(&decode(&jpeg, 8, false), &decode(&out, 8, false)),
+                "{number} {places:?}"
+            );
+            for gray in [1, 77, 128, 255] {
+                let cover = vec![gray; head.units().0 * head.units().1];
+                let recipe = Recipe { cover: Some(&cover), ..Recipe::default() };
+                let _ = codec.transcode(&jpeg, &head, &recipe, &mut out).unwrap();
+                let covered = decode(&out, 8, false);
+                let (_, _, stride, data) = covered.plane(0);
+                assert!(data[..stride].iter().take(64).all(|pixel| pixel.abs_diff(gray) <= 2));
+            }
+        }
+    }
+}
+
+/// Three pictures of one component as one of three, each in a scan of its own, with one number for all tables.
+fn scan_by_scan(planes: &[Planes; 3], qualities: [u8; 3]) -> Vec<u8> {
+    let parts: Vec<_> = planes
+        .iter()
+        .zip(qualities)
+        .map(|(plane, quality)| take_apart(&encode(plane, quality)))
+        .collect();
+    let of =
+        |marker: u8, part: usize| parts[part].0.iter().filter(move |(m, _)| *m == marker).cloned();
+    let mut frame = of(0xc0, 0).next().unwrap();
+    frame.1.truncate(5);
+    frame.1.extend([3, 1, 0x11, 0, 2, 0x11, 0, 3, 0x11, 0]);
+    let mut segments: Vec<_> = of(0xe0, 0).chain([frame]).chain(of(0xc4, 0)).collect();
+    let mut jpeg = Vec::new();
+    for part in 0..3 {
+        segments.extend(of(0xdb, part));
+        segments.push((0xda, vec![1, part as u8 + 1, 0, 0, 63, 0]));
+        let data = &parts[part].1;
+        let piece = put_together(&segments, &data[..data.len() - 2]);
+        jpeg.extend_from_slice(if part == 0 { &piece } else { &piece[2..] });
+        segments.clear();
+    }
+    jpeg.extend([0xff, 0xd9]);
+    jpeg
+}
+
+#[test]
+fn a_table_that_is_defined_again_between_scans_is_that_of_its_component() {
+    let gray = |width, height| picture(width, height, 1, sampling((1, 1), (0, 0)));
+    let planes = [gray(64, 48), gray(64, 48), gray(64, 48)];
+    let (mut codec, mut out) = (Codec::new(), Vec::new());
+    for qualities in [[90, 40, 20], [20, 90, 90], [50, 50, 50], [10, 20, 10]] {
+        let jpeg = scan_by_scan(&planes, qualities);
+        let all = decode(&jpeg, 8, false);
+        for (i, plane) in planes.iter().enumerate() {
+            let alone = decode(&encode(plane, qualities[i]), 8, false);
+            let ((width, _, sa, a), (_, _, sb, b)) = (all.plane(i), alone.plane(0));
+            assert!(a.chunks(sa).zip(b.chunks(sb)).all(|(a, b)| a[..width] == b[..width]));
+        }
+        let _ = codec.transcode(&jpeg, &header(&jpeg), &Recipe::default(), &mut out).unwrap();
+        assert!(same_samples(&all, &decode(&out, 8, false)), "{qualities:?}");
+        every_way(&mut codec, &jpeg);
+        // A component whose scan is missing is gray, whatever the buffers held before.
+        let scans: Vec<usize> =
+            (0..jpeg.len()).filter(|&at| jpeg[at..].starts_with(&[0xff, 0xda])).collect();
+        let cut = &jpeg[..scans[1]];
+        let mut read = Planes::default();
+        let damages = codec.decode_planes(cut, &header(cut), 8, false, &mut read, None).unwrap();
+        assert_eq!(damages.damages, 2);
+        for i in 1..3 {
+            let (width, _, stride, data) = read.plane(i);
+            assert!(data.chunks(stride).all(|row| row[..width].iter().all(|&pixel| pixel == 128)));
+        }
+        every_way(&mut codec, cut);
+    }
+}
+
+#[test]
+fn a_frame_without_its_tables_is_not_read_with_those_of_another() {
+    let jpeg = encode(&picture(61, 43, 3, sampling((2, 1), (1, 1))), 80);
+    let (segments, rest) = take_apart(&jpeg);
+    let bare: Vec<_> = segments.iter().filter(|(marker, _)| *marker != 0xdb).cloned().collect();
+    let bare = put_together(&bare, &rest);
+    let (mut codec, mut out, mut eighth) = (Codec::new(), Vec::new(), Vec::new());
+    let _ = codec.transcode(&jpeg, &header(&jpeg), &Recipe::default(), &mut out).unwrap();
+    let head = header(&bare);
+    let errors = [
+        codec.transcode(&bare, &head, &Recipe::default(), &mut out).unwrap_err(),
+        codec.read_eighth(&bare, &head, &mut eighth).unwrap_err(),
+        codec.load(&bare, &head, &mut eighth).err().unwrap(),
+        codec.decode_planes(&bare, &head, 4, false, &mut Planes::default(), None).unwrap_err(),
+    ];
+    for error in errors {
+        assert!(error.to_string().contains("Quantization table 0x00 was not defined"), "{error}");
+    }
+    // Huffman tables that are not there are the standard ones, also behind a frame with others.
+    let bare: Vec<_> = segments.iter().filter(|(marker, _)| *marker != 0xc4).cloned().collect();
+    let bare = put_together(&bare, &rest);
+    let mut planes = Planes::default();
+    for before in [&jpeg, &progressive(&jpeg)] {
+        let _ = codec.load(before, &header(before), &mut eighth).unwrap();
+        let read = codec.decode_planes(&bare, &header(&bare), 8, false, &mut planes, None);
+        assert_eq!(read, Ok(Read::default()));
+        assert!(same_samples(&planes, &decode(&jpeg, 8, false)));
+    }
+}
+
+#[test]
+fn oddities_that_do_not_touch_the_picture_are_tolerated() {
+    let source = picture(61, 43, 3, sampling((2, 2), (1, 1)));
+    let plain = encode(&source, 80);
+    for jpeg in [plain.clone(), progressive(&plain), with_restarts(&plain)] {
+        let whole = decode(&jpeg, 8, false);
+        let (segments, rest) = take_apart(&jpeg);
+        let cut = jpeg.len() - 2;
+        let stray = |bytes: &[u8]| {
+            let (first, others) = segments.split_at(2);
+            let others = put_together(others, &rest);
+            [&put_together(first, &[]), bytes, &others[2..]].concat()
+        };
+        for (what, odd) in [
+            ("two start markers", [&[0xff, 0xd8], &jpeg[..]].concat()),
+            (
+                "three start markers with fill",
+                [&[0xff, 0xd8, 0xff, 0xd8, 0xff], &jpeg[..]].concat(),
+            ),
+            ("no end marker", jpeg[..cut].to_vec()),
+            ("half an end marker", jpeg[..cut + 1].to_vec()),
+            ("bytes behind the end", [&jpeg[..], &[0; 900], b"trailer \xff\xd8\xff\xdb"].concat()),
+            ("stray bytes between segments", stray(b"stray")),
+            ("stray bytes with ff 00", stray(&[1, 0xff, 0, 0xff, 0xff, 0, 2])),
+            ("a restart marker between segments", stray(&[0xff, 0xd3])),
+            ("TEM between segments", stray(&[0xff, 0x01])),
+            ("fill bytes", stray(&[0xff; 70])),
+        ] {
+            let head = header(&odd);
+            let (mut codec, mut planes, mut out) = (Codec::new(), Planes::default(), Vec::new());
+            let read = codec.decode_planes(&odd, &head, 8, false, &mut planes, None).unwrap();
+            assert_eq!(read.damages, 0, "{what}");
+            assert!(same_samples(&planes, &whole), "{what}");
+            let read = codec.transcode(&odd, &head, &Recipe::default(), &mut out).unwrap();
+            assert_eq!(read.damages, 0, "{what}");
+            assert!(same_samples(&decode(&out, 8, false), &whole), "{what}");
+        }
+        for marker in [0x02, 0xbf, 0xc8, 0xde, 0xf0, 0xfd] {
+            let error =
+                Header::read(&stray(&[0xff, marker, 0, 2]), &Limits::default()).unwrap_err();
+            assert!(error.to_string().contains("reserves"), "{marker:#x}: {error}");
+        }
+        let error = Header::read(&stray(&[0xff, 0xd8]), &Limits::default()).unwrap_err();
+        assert_eq!(error, HeaderError::Malformed { what: "marker order" });
+    }
+}
+
+/// An EXIF segment: directories of entries of tag, type, count and value, in either byte order.
+fn exif(big_endian: bool, directories: &[&[(u16, u16, u32, u32)]]) -> (u8, Vec<u8>) {
+    let short = |value: u16| if big_endian { value.to_be_bytes() } else { value.to_le_bytes() };
+    let long = |value: u32| if big_endian { value.to_be_bytes() } else { value.to_le_bytes() };
+    let mut body = b"Exif\0\0".to_vec();
+    body.extend(if big_endian { b"MM" } else { b"II" });
+    body.extend(short(42));
+    body.extend(long(8));
+    let mut at = 8;
+    for (index, entries) in directories.iter().enumerate() {
+        at += 2 + 12 * entries.len() as u32 + 4;
+        body.extend(short(entries.len() as u16));
+        for (tag, kind, count, value) in *entries {
+            body.extend(short(*tag));
+            body.extend(short(*kind));
+            body.extend(long(*count));
+            match kind {
+                1 => body.extend([*value as u8, 0, 0, 0]),
+                3 => body.extend([short(*value as u16), [0, 0]].concat()),
+                _ => body.extend(long(*value)),
+            }
+        }
+        body.extend(long(if index + 1 < directories.len() { at } else { 0 }));
+    }
+    (0xe1, body)
+}
+
+fn with_segments(jpeg: &[u8], added: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    let (segments, rest) = take_apart(jpeg);
+    put_together(&[added, &segments].concat(), &rest)
+}
+
+#[test]
+fn the_orientation_is_read_where_readers_look_for_it() {
+    let jpeg = encode(&picture(64, 48, 3, sampling((2, 2), (1, 1))), 80);
+    let tag = |value| (274, 3, 1, value);
+    let make = (271, 2, 4, 0x4142_4300);
+    let mut cases: Vec<(String, Vec<(u8, Vec<u8>)>, u8)> = Vec::new();
+    for big in [false, true] {
+        let mut add = |what: &str, directories: &[&[(u16, u16, u32, u32)]], expected: u8| {
+            cases.push((format!("{what}, big {big}"), vec![exif(big, directories)], expected));
+        };
+        for value in 1..=8 {
+            add(&format!("{value}"), &[&[make, tag(value)]], value as u8);
+        }
+        add("in the thumbnail's directory alone", &[&[make], &[tag(6)]], 1);
+        add("differs in the thumbnail's directory", &[&[tag(3)], &[tag(6)]], 3);
+        add("zero", &[&[tag(0)]], 1);
+        add("nine", &[&[tag(9)]], 1);
+        add("a long", &[&[(274, 4, 1, 6)]], 6);
+        add("a byte", &[&[(274, 1, 1, 6)]], 6);
+        add("two shorts", &[&[(274, 3, 2, 6)]], 1);
+        add("a text", &[&[(274, 2, 1, 6)]], 1);
+        add("no entry", &[&[]], 1);
+    }
+    let whole = exif(false, &[&[make, tag(8)]]).1;
+    for cut in 0..whole.len() {
+        // The value is complete with byte 42; what follows is the link to the next directory.
+        let expected = if cut >= 40 { 8 } else { 1 };
+        cases.push((format!("cut at {cut}"), vec![(0xe1, whole[..cut].to_vec())], expected));
+    }
+    let mut far = whole.clone();
+    far[10..14].copy_from_slice(&[0xff; 4]);
+    cases.push(("a directory beyond the end".into(), vec![(0xe1, far)], 1));
+    let mut many = whole.clone();
+    many[14..16].copy_from_slice(&[0xff; 2]);
+    cases.push(("more entries than there are".into(), vec![(0xe1, many)], 8));
+    cases.push((
+        "XMP first".into(),
+        vec![(0xe1, b"http://ns.adobe.com/xap/1.0/\0".to_vec()), (0xe1, whole.clone())],
+        8,
+    ));
+    cases.push(("two".into(), vec![(0xe1, whole), exif(true, &[&[tag(3)]])], 8));
+    for (what, added, expected) in cases {
+        let turned = with_segments(&jpeg, &added);
+        assert_eq!(header(&turned).orientation.value(), expected, "{what}");
+        let mut out = Vec::new();
+        let read = Codec::new().transcode(&turned, &header(&turned), &Recipe::default(), &mut out);
+        assert_eq!(read, Ok(Read::default()), "{what}");
+        assert_eq!(header(&out).orientation.value(), expected, "{what} carried");
+        let (segments, _) = take_apart(&out);
+        let carried: Vec<_> = segments.iter().filter(|(marker, _)| *marker == 0xe1).collect();
+        assert_eq!(carried.len(), usize::from(expected != 1), "{what}");
+        assert!(carried.iter().all(|(_, body)| body.len() == 32), "{what}");
+    }
+}
+
+#[test]
+fn a_seen_rectangle_lies_where_the_standard_turns_it_to() {
+    let rectangle = [0.1, 0.2, 0.4, 0.9];
+    let near = |a: [f32; 4], b: [f32; 4]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6);
+    for (value, expected) in [
+        (1, [0.1, 0.2, 0.4, 0.9]),
+        (2, [0.6, 0.2, 0.9, 0.9]), // the first row is the top, the first column the right
+        (3, [0.6, 0.1, 0.9, 0.8]), // bottom, right
+        (4, [0.1, 0.1, 0.4, 0.8]), // bottom, left
+        (5, [0.2, 0.1, 0.9, 0.4]), // left, top
+        (6, [0.2, 0.6, 0.9, 0.9]), // right, top
+        (7, [0.1, 0.6, 0.8, 0.9]), // right, bottom
+        (8, [0.1, 0.1, 0.8, 0.4]), // left, bottom
+    ] {
+        let orientation = Orientation::new(value).unwrap();
+        let stored = orientation.stored(rectangle);
+        assert!(near(stored, expected), "{value}: {stored:?}");
+        let seen = orientation.seen(640, 480);
+        assert_eq!(seen, if value >= 5 { (480, 640) } else { (640, 480) }, "{value}");
+    }
+    assert_eq!(
+        (Orientation::new(0), Orientation::new(9), Orientation::new(u32::MAX)),
+        (None, None, None)
+    );
+}
+
+#[test]
+fn profile_and_density_go_along_and_nothing_else_does() {
+    let profile = |number: u8, bytes: usize| {
+        (0xe2, [b"ICC_PROFILE\0", &[number, 2][..], &vec![number; bytes]].concat())
+    };
+    let profiles = [profile(1, 65_000), profile(2, 700)];
+    let place = exif(true, &[&[(0x8825, 4, 1, 26), (274, 3, 1, 6)], &[(0x201, 4, 1, 99)]]);
+    let others = [
+        place,
+        (0xfe, b"taken at home".to_vec()),
+        (0xe2, b"MPF\0".to_vec()),
+        (0xe1, b"http://ns.adobe.com/xap/1.0/\0<x/>".to_vec()),
+        (0xed, b"Photoshop 3.0\0".to_vec()),
+        (0xee, b"Adobe\0d\0\0\0\0\x01".to_vec()),
+    ];
+    for components in [1, 3] {
+        let chroma = if components == 1 { (0, 0) } else { (1, 1) };
+        let plain = encode(&picture(64, 48, components, sampling((1, 1), chroma)), 80);
+        let mut jpeg = with_segments(&plain, &[&profiles[..], &others].concat());
+        let density = jpeg.windows(5).position(|w| w == b"JFIF\0").unwrap() + 7;
+        jpeg[density..density + 5].copy_from_slice(&[0, 0, 2, 0, 1]);
+        let head = header(&jpeg);
+        let mut codec = Codec::new();
+        let (mut out, mut planes, mut eighth) = (Vec::new(), Planes::default(), Vec::new());
+        let mut written = Vec::new();
+        for gray in [false, true] {
+            let recipe = Recipe { gray, ..Recipe::default() };
+            let _ = codec.transcode(&jpeg, &head, &recipe, &mut out).unwrap();
+            written.push((gray, out.clone()));
+            let loaded = codec.load(&jpeg, &head, &mut eighth).unwrap();
+            let _ = loaded.write(&recipe, &mut out).unwrap();
+            written.push((gray, out.clone()));
+            let _ = codec.decode_planes(&jpeg, &head, 4, gray, &mut planes, None).unwrap();
+            codec.encode_planes(&mut planes, Quality::Scaled(50), &mut out).unwrap();
+            let before = out.len();
+            let gone = gray && components == 3;
+            codec.carry(&jpeg, if gone { Colours::Gone } else { Colours::Kept }, &mut out);
+            let profile_bytes = if gone { 0 } else { 65_000 + 700 + 2 * (4 + 14) };
+            assert_eq!(out.len() - before, 36 + profile_bytes);
+            written.push((gray, out.clone()));
+        }
+        for (gray, out) in written {
+            let (segments, _) = take_apart(&out);
+            let of = |marker| segments.iter().filter(move |(m, _)| *m == marker).cloned();
+            let kept: Vec<_> = of(0xe2).collect();
+            let expected = if gray && components == 3 { &[][..] } else { &profiles[..] };
+            assert_eq!(kept, expected, "{components} components, gray {gray}");
+            assert_eq!(header(&out).orientation.value(), 6);
+            assert_eq!(of(0xe0).next().unwrap().1[7..12], [0, 0, 2, 0, 1]);
+            let names = |marker: u8| (0xe0..=0xef).contains(&marker) || marker == 0xfe;
+            let all = segments.iter().filter(|(marker, _)| names(*marker)).count();
+            assert_eq!(all, 2 + kept.len(), "{components} components, gray {gray}");
+            let _ = decode(&out, 8, false);
+        }
+    }
+}
+
+/// What a way of reading made of a frame: whether it was damaged, and bytes or samples with the 1/8 image.
+type Made = Result<(u32, Vec<u8>), CodecError>;
+
+/// What every way of reading makes of a frame.
+fn everything(codec: &mut Codec, jpeg: &[u8], head: &Header) -> Vec<Made> {
     let mut all = Vec::new();
     let (mut planes, mut eighth, mut out) = (Planes::default(), Vec::new(), Vec::new());
     for gray in [false, true] {
         let recipe = Recipe { gray, ..Recipe::default() };
-        all.push(codec.transcode(jpeg, head, &recipe, &mut out).map(|_| out.clone()));
+        let read = codec.transcode(jpeg, head, &recipe, &mut out);
+        all.push(read.map(|read| (read.damages, out.clone())));
         for eighths in 1..=8 {
             let read =
                 codec.decode_planes(jpeg, head, eighths, gray, &mut planes, Some(&mut eighth));
@@ -553,12 +1117,14 @@ fn everything(codec: &mut Codec, jpeg: &[u8], head: &Header) -> Vec<Result<Vec<u
                 };
                 (0..planes.components()).flat_map(of).chain(eighth.clone()).collect()
             };
-            all.push(read.map(|_| samples(&planes)));
+            all.push(read.map(|read| (read.damages, samples(&planes))));
         }
     }
-    all.push(codec.read_eighth(jpeg, head, &mut eighth).map(|_| eighth.clone()));
+    let read = codec.read_eighth(jpeg, head, &mut eighth);
+    all.push(read.map(|read| (read.damages, eighth.clone())));
     let loaded = codec.load(jpeg, head, &mut eighth);
-    all.push(loaded.and_then(|c| c.write(&Recipe::default(), &mut out)).map(|_| out.clone()));
+    let read = loaded.and_then(|c| c.write(&Recipe::default(), &mut out));
+    all.push(read.map(|read| (read.damages, out.clone())));
     all
 }
 
@@ -638,7 +1204,7 @@ fn our_entropy_decoder_judges_damage_as_that_of_libjpeg() {
         .collect();
     let (mut ours, mut plain) = (Codec::new(), Codec::new());
     plain.prefer_libjpeg(true);
-    let (mut by_scan, mut refused) = (0, 0);
+    let (mut by_scan, mut damaged) = (0, 0);
     for _ in 0..1_500 {
         let mut jpeg = sources[random.below(sources.len())].clone();
         let scan = jpeg.windows(2).position(|w| w == [0xff, 0xda]).unwrap();
@@ -657,9 +1223,9 @@ fn our_entropy_decoder_judges_damage_as_that_of_libjpeg() {
         let (a, b) = (everything(&mut ours, &jpeg, &head), everything(&mut plain, &jpeg, &head));
         assert!(a == b, "{jpeg:02x?}");
         by_scan += usize::from(!ours.was_libjpeg());
-        refused += usize::from(a[0].is_err());
+        damaged += usize::from(a[0].as_ref().map_or(true, |(damages, _)| *damages > 0));
     }
-    assert!(by_scan > 100 && refused > 100, "{by_scan} read by ours, {refused} refused");
+    assert!(by_scan > 100 && damaged > 100, "{by_scan} read by ours, {damaged} damaged");
 }
 
 #[test]
@@ -717,7 +1283,8 @@ fn hostile_bytes_lead_to_a_picture_or_an_error() {
         if done.is_ok() {
             written += 1;
             let head = header(&out);
-            let _ = codec.decode_planes(&out, &head, 8, false, &mut planes, None).unwrap();
+            let sound = codec.decode_planes(&out, &head, 8, false, &mut planes, None);
+            assert_eq!(sound, Ok(Read::default()), "what was written is sound");
         }
     }
     assert!(read > 1000 && written > 500, "{read} read and {written} written of 6000");

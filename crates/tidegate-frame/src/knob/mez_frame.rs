@@ -3,7 +3,7 @@
 //!
 //! Colour spaces that keep luma apart (BGR, gray) stay in planes; the others become packed pixels.
 
-use tidegate_jpeg::{CodecError, Packed, Planes, Quality};
+use tidegate_jpeg::{CodecError, Colours, Packed, Planes, Quality};
 use tidegate_message::FrameSize;
 
 use super::{
@@ -111,7 +111,8 @@ impl Frame<'_> {
             std::mem::swap(planes, other_planes);
         }
         codec.encode_planes(planes, Quality::Scaled(QUALITY), self.out)?;
-        Ok(Done { warnings: read.warnings, seen, changed: None })
+        codec.carry(self.jpeg, self.colours(gray), self.out);
+        Ok(Done { read, seen, changed: None })
     }
 
     fn mez_packed(
@@ -157,7 +158,9 @@ impl Frame<'_> {
             std::mem::swap(packed, other_packed);
         }
         codec.encode_bgr(packed, QUALITY, self.out)?;
-        Ok(Done { warnings: read.warnings, seen, changed: None })
+        // What is written as colours are hue, lightness and the like.
+        codec.carry(self.jpeg, Colours::Gone, self.out);
+        Ok(Done { read, seen, changed: None })
     }
 }
 

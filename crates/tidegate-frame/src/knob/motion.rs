@@ -3,6 +3,8 @@
 //! The 1/8 image comes out of entropy decoding, so it costs nothing beside any other knob, and it is the same
 //! whatever the setting: a frame can be compared with one that was sent at another scale.
 
+use tidegate_jpeg::Orientation;
+
 /// A pixel changed if its mean differs by more than this from the last frame sent.
 pub(super) const CHANGED_ABOVE: u8 = 15;
 /// A pixel moves if its mean differs by more than this from the background.
@@ -14,12 +16,15 @@ pub(super) struct Eighth {
     pub(super) pixels: Vec<u8>,
     pub(super) width: usize,
     pub(super) height: usize,
+    /// How it is turned to be seen.
+    pub(super) orientation: Orientation,
 }
 
 impl Eighth {
-    /// The fraction of pixels that differ by more than `tolerance`; 1 if the sizes differ.
+    /// The fraction of pixels that differ by more than `tolerance`; 1 if the sizes differ, or how they are turned.
     pub(super) fn changed(&self, other: &Self, tolerance: u8) -> f32 {
-        if (self.width, self.height) != (other.width, other.height) || self.pixels.is_empty() {
+        let shape = |image: &Self| (image.width, image.height, image.orientation);
+        if shape(self) != shape(other) || self.pixels.is_empty() {
             return 1.0;
         }
         let differs = |(a, b): (&u8, &u8)| usize::from(a.abs_diff(*b) > tolerance);
@@ -30,6 +35,7 @@ impl Eighth {
     fn copy_from(&mut self, other: &Self) {
         self.pixels.clone_from(&other.pixels);
         (self.width, self.height) = (other.width, other.height);
+        self.orientation = other.orientation;
     }
 }
 
@@ -220,7 +226,8 @@ mod tests {
     use super::*;
 
     fn eighth(width: usize, height: usize, level: u8) -> Eighth {
-        Eighth { pixels: vec![level; width * height], width, height }
+        let pixels = vec![level; width * height];
+        Eighth { pixels, width, height, orientation: Orientation::UPRIGHT }
     }
 
     #[test]

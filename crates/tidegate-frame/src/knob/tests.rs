@@ -303,7 +303,7 @@ fn frames_are_refused_by_name() {
     };
     assert_eq!(refused(b""), FrameError::Truncated);
     assert_eq!(refused(b"GIF89a"), FrameError::NotJpeg);
-    assert_eq!(refused(&good[..good.len() / 2]), FrameError::Truncated);
+    assert_eq!(refused(&good[..good.len() / 8]), FrameError::Truncated);
     let bytes = FrameError::TooLarge { what: "bytes", value: (1 << 20) + 1, limit: 1 << 20 };
     assert_eq!(refused(&vec![0; (1 << 20) + 1]), bytes);
     let pixels = FrameError::TooLarge { what: "pixels", value: 65 * 48, limit: 64 * 48 };
@@ -319,9 +319,104 @@ fn frames_are_refused_by_name() {
     let mut empty = good.clone();
     empty[start + 5..start + 7].fill(0);
     assert_eq!(refused(&empty), FrameError::Empty { width: 64, height: 0 });
-    let mut damaged = good[..good.len() * 2 / 3].to_vec();
-    damaged.extend_from_slice(&[0xff, 0xd9]);
-    assert!(matches!(refused(&damaged), FrameError::Undecodable(_)));
+    let table = good.windows(2).position(|w| w == [0xff, 0xdb]).unwrap();
+    let mut bare = good.clone();
+    bare.drain(table..table + 69);
+    assert!(matches!(refused(&bare), FrameError::Undecodable(_)));
+}
+
+#[test]
+fn a_damaged_frame_is_sent_as_far_as_it_can_be_read_and_counted() {
+    let good = frame((640, 360), (2, 2), (1, 1), None);
+    let cut = &good[..good.len() * 2 / 3];
+    let ended = [cut, &[0xff, 0xd9]].concat();
+    let mut transcoder = Transcoder::default();
+    let mut damaged = 0;
+    for jpeg in [cut, &ended] {
+        for text in ["q50", "1/2", "gray", "q50 roi3 diff1%", "original diff1%", "mez 1006"] {
+            let out = apply(&mut transcoder, jpeg, text);
+            damaged += 1;
+            assert_eq!(transcoder.damaged(), damaged, "{text}");
+            if text != "original diff1%" {
+                apply(&mut transcoder, &out, text);
+                assert_eq!(transcoder.damaged(), damaged, "what was made is whole: {text}");
+            }
+        }
+    }
+    // Nothing is missing where only the end marker is.
+    let bare = &good[..good.len() - 2];
+    assert_eq!(decode(&apply(&mut transcoder, bare, "q50"), 8).width(), 640);
+    assert_eq!(transcoder.damaged(), damaged);
+}
+
+const EXIF: [u8; 36] =
+    *b"\xff\xe1\0\x22Exif\0\0II\x2a\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x01\0\0\0\0\0\0\0";
+
+/// The frame with an EXIF orientation, and with more before what the encoder wrote.
+fn turned(jpeg: &[u8], orientation: u8, more: &[u8]) -> Vec<u8> {
+    let mut exif = EXIF;
+    exif[28] = orientation;
+    [&jpeg[..2], &exif, more, &jpeg[2..]].concat()
+}
+
+#[test]
+fn every_setting_is_seen_as_the_original_is() {
+    let profile = [b"\xff\xe2\0\x40ICC_PROFILE\0\x01\x01", &[7u8; 48][..]].concat();
+    let comment = b"\xff\xfe\0\x0bat home!!";
+    let mut settings = KnobSetting::ladder();
+    settings.extend(KnobSetting::mez_ladder());
+    settings.extend(["gray", "q50 roi3", "1/2", "original diff1%", "1/4 gray"].map(setting));
+    let holds = |jpeg: &[u8], part: &[u8]| jpeg.windows(part.len()).any(|window| window == part);
+    for (name, luma, chroma) in LUMA_CHROMA {
+        let plain = frame((320, 180), luma, chroma, None);
+        for orientation in [1, 6, 8] {
+            let more = [&profile[..], comment].concat();
+            let mut jpeg = turned(&plain, orientation, &more);
+            let density = jpeg.windows(5).position(|w| w == b"JFIF\0").unwrap() + 7;
+            jpeg[density..density + 5].copy_from_slice(&[0, 0, 4, 0, 3]);
+            for setting in &settings {
+                let mut transcoder = Transcoder::default();
+                let mut out = Vec::new();
+                let applied = transcoder.apply(&jpeg, setting, &mut out).unwrap();
+                assert!(matches!(applied, Applied::Encoded { .. }));
+                let context = format!("{name} turned {orientation} by {setting}");
+                let info = inspect(&out, &FrameLimits::default()).unwrap();
+                assert_eq!(info.orientation.value(), orientation, "{context}");
+                let colours = match setting.knobs() {
+                    Knobs::Jpeg(knobs) => !knobs.gray || chroma.0 == 0,
+                    Knobs::Mez(knobs) => match knobs.color {
+                        ColorSpace::Bgr => true,
+                        ColorSpace::Gray => chroma.0 == 0,
+                        _ => false,
+                    },
+                };
+                assert_eq!(holds(&out, &profile), colours, "{context}");
+                assert!(
+                    holds(&out, &[b'J', b'F', b'I', b'F', 0, 1, 1, 0, 0, 4, 0, 3]),
+                    "{context}"
+                );
+                // What is not needed to see the picture stays behind, unless these are the bytes of the original.
+                assert!(out == jpeg || !holds(&out, b"at home"), "{context}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_picture_that_is_turned_otherwise_is_a_change() {
+    let plain = frame((320, 180), (2, 2), (1, 1), None);
+    let mut transcoder = Transcoder::default();
+    let mut out = Vec::new();
+    let difference = setting("q50 diff2%");
+    for (orientation, sent) in [(1, true), (1, false), (6, true), (6, false), (8, true)] {
+        let jpeg = turned(&plain, orientation, &[]);
+        let applied = transcoder.apply(&jpeg, &difference, &mut out).unwrap();
+        assert_eq!(matches!(applied, Applied::Encoded { .. }), sent, "{orientation}");
+        transcoder.sent();
+    }
+    let info = inspect(&turned(&plain, 6, &[]), &FrameLimits::default()).unwrap();
+    assert_eq!(info.size, FrameSize { width: 320, height: 180 });
+    assert_eq!(info.seen_size(), FrameSize { width: 180, height: 320 });
 }
 
 #[test]

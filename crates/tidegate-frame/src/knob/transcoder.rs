@@ -1,6 +1,6 @@
 //! Applies knob settings to the frames of one camera.
 
-use tidegate_jpeg::{Codec, CodecError, Header, Quality, Recipe};
+use tidegate_jpeg::{Codec, CodecError, Colours, Header, Quality, Read, Recipe};
 use tidegate_message::FrameSize;
 
 use super::{
@@ -11,7 +11,9 @@ use super::{
 
 /// Applies knob settings to the frames of one camera; keeps its buffers from frame to frame.
 ///
-/// One transcoder serves all transfers of a camera. Metadata (EXIF, comments) is carried by the original only.
+/// One transcoder serves all transfers of a camera. What a reader heeds to show the picture (how it is turned, its colour
+/// profile, the shape of its pixels) goes along with every setting, and counts in its bytes; other metadata (places, comments,
+/// thumbnails) is carried by the original only.
 /// After a few frames of one size, applying a setting allocates nothing on the Rust side.
 #[derive(Default)]
 pub struct Transcoder {
@@ -19,6 +21,7 @@ pub struct Transcoder {
     own: TransferState,
     buffers: Buffers,
     warnings: u64,
+    damaged: u64,
 }
 
 #[derive(Default)]
@@ -86,6 +89,7 @@ impl Transcoder {
         let header = Header::read(jpeg, &self.limits.of_jpeg())?;
         let (eighth_width, eighth_height) = header.eighth();
         (self.buffers.eighth.width, self.buffers.eighth.height) = (eighth_width, eighth_height);
+        self.buffers.eighth.orientation = header.orientation;
         let frame = Frame { jpeg, header: &header, transfer, out };
         let done = match setting.knobs() {
             Knobs::Jpeg(knobs) => frame.jpeg(&knobs, setting, &mut self.buffers),
@@ -96,8 +100,9 @@ impl Transcoder {
                 out.clear();
                 Ok(Applied::Unchanged { changed })
             }
-            Ok(Done { warnings, seen, changed: None }) => {
-                self.warnings += u64::from(warnings);
+            Ok(Done { read, seen, changed: None }) => {
+                self.warnings += u64::from(read.warnings);
+                self.damaged += u64::from(read.damages > 0);
                 transfer.encoded(seen.then_some(&self.buffers.eighth));
                 let source = FrameSize { width: header.width, height: header.height };
                 Ok(Applied::Encoded { size: setting.size_of(source) })
@@ -116,9 +121,14 @@ impl Transcoder {
     }
 
     /// How many oddities that do not touch the picture the frames have had so far, such as stray bytes between
-    /// segments. Frames whose picture data is damaged are refused instead.
+    /// segments, or no end marker.
     pub fn warnings(&self) -> u64 {
         self.warnings
+    }
+
+    /// How many frames were read in part so far, as the rest of their picture data is wrong or missing.
+    pub fn damaged(&self) -> u64 {
+        self.damaged
     }
 }
 
@@ -133,7 +143,7 @@ pub(super) struct Frame<'a> {
 /// What a setting did.
 #[derive(Default)]
 pub(super) struct Done {
-    pub(super) warnings: u32,
+    pub(super) read: Read,
     /// The frame's 1/8 image was read.
     pub(super) seen: bool,
     /// The frame is held back, with so much of it changed.
@@ -171,7 +181,7 @@ impl Frame<'_> {
         let Buffers { codec, eighth, .. } = buffers;
         let mut done = Done::default();
         if setting.difference().is_some() {
-            done.warnings = codec.read_eighth(self.jpeg, self.header, &mut eighth.pixels)?.warnings;
+            done.read = codec.read_eighth(self.jpeg, self.header, &mut eighth.pixels)?;
             done.seen = true;
             if let Some(changed) = self.held_back(setting, eighth) {
                 return Ok(Done::unchanged(changed));
@@ -215,7 +225,7 @@ impl Frame<'_> {
             self.out.clear();
             self.out.extend_from_slice(self.jpeg);
         }
-        Ok(Done { warnings: read.warnings, seen: look, changed: None })
+        Ok(Done { read, seen: look, changed: None })
     }
 
     /// Scaled: planes come out of the decoder at their size and go back in.
@@ -240,7 +250,13 @@ impl Frame<'_> {
         }
         let quality = knobs.quality.map_or(Quality::Kept, Quality::Scaled);
         codec.encode_planes(planes, quality, self.out)?;
-        Ok(Done { warnings: read.warnings, seen: look, changed: None })
+        codec.carry(self.jpeg, self.colours(knobs.gray), self.out);
+        Ok(Done { read, seen: look, changed: None })
+    }
+
+    /// What becomes of the colours if they are dropped or not. A picture that was gray before keeps all that it has.
+    pub(super) fn colours(&self, dropped: bool) -> Colours {
+        if dropped && self.header.components > 1 { Colours::Gone } else { Colours::Kept }
     }
 
     /// How much changed, if differencing holds the frame back for it.

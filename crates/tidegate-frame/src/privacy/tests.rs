@@ -1,4 +1,4 @@
-use tidegate_jpeg::{Planes, Quality, Sampling};
+use tidegate_jpeg::{Orientation, Planes, Quality, Sampling};
 
 use super::*;
 
@@ -151,5 +151,83 @@ fn a_frame_that_cannot_be_read_whole_is_refused_and_nothing_comes_out() {
     for bytes in [&b"no jpeg"[..], &jpeg[..jpeg.len() / 2]] {
         assert!(Masker::default().apply(bytes, &masks, &mut out).is_err());
         assert!(out.is_empty());
+    }
+}
+
+#[test]
+fn a_frame_with_steps_of_zero_is_covered_like_any_other() {
+    for sampling in SAMPLINGS {
+        let jpeg = picture(203, 117, sampling, 1);
+        let tables: Vec<usize> =
+            (0..jpeg.len()).filter(|&at| jpeg[at..].starts_with(&[0xff, 0xdb])).collect();
+        assert_eq!(tables.len(), 2);
+        for table in tables {
+            for steps in [0..1, 1..64, 0..64] {
+                let mut jpeg = jpeg.clone();
+                jpeg[table + 5..][steps].fill(0);
+                for cover in [Cover::Fill, Cover::Blur] {
+                    let (_, planes) = decode(&masked(&jpeg, &[mask("0,0,0.5,1", cover)]));
+                    let (_, _, stride, luma) = planes.plane(0);
+                    if cover == Cover::Fill {
+                        assert!(
+                            luma.chunks(stride)
+                                .all(|row| row[..96].iter().all(|&p| p == FILL_GRAY))
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The frame with an EXIF orientation.
+fn turned(jpeg: &[u8], orientation: u8) -> Vec<u8> {
+    let exif =
+        b"\xff\xe1\0\x22Exif\0\0MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x01\0\0\0\0\0\0";
+    let mut exif = exif.to_vec();
+    exif[29] = orientation;
+    [&jpeg[..2], &exif, &jpeg[2..]].concat()
+}
+
+#[test]
+fn regions_are_of_the_picture_as_it_is_seen() {
+    // In tenths of the seen picture.
+    let region = [1, 6, 4, 9];
+    let masks = [mask("0.1,0.6,0.4,0.9", Cover::Fill)];
+    for value in 1..=8 {
+        let jpeg = turned(&picture(640, 320, SAMPLINGS[2], 3), value);
+        let out = masked(&jpeg, &masks);
+        let (header, after) = decode(&out);
+        assert_eq!(header.orientation, Orientation::new(value.into()).unwrap(), "it stays turned");
+        let (_, before) = decode(&jpeg);
+        let ((_, _, stride, old), (.., new)) = (before.plane(0), after.plane(0));
+        let (width, height) = header.orientation.seen(640, 320);
+        // A viewer puts pixel (x, y) of the file there (EXIF 2.32, tag 274).
+        let seen = |x: usize, y: usize| match value {
+            1 => (x, y),
+            2 => (639 - x, y),
+            3 => (639 - x, 319 - y),
+            4 => (x, 319 - y),
+            5 => (y, x),
+            6 => (319 - y, x),
+            7 => (319 - y, 639 - x),
+            _ => (y, 639 - x),
+        };
+        let edge = |tenths: u16, pixels: u16| usize::from(tenths) * usize::from(pixels) / 10;
+        let [left, right] = [region[0], region[2]].map(|tenths| edge(tenths, width));
+        let [top, bottom] = [region[1], region[3]].map(|tenths| edge(tenths, height));
+        for y in 0..320 {
+            for x in 0..640 {
+                let (at_x, at_y) = seen(x, y);
+                let (old, new) = (old[y * stride + x], new[y * stride + x]);
+                if (left..right).contains(&at_x) && (top..bottom).contains(&at_y) {
+                    assert_eq!(new, FILL_GRAY, "{value}: {at_x}, {at_y} is in the region");
+                }
+                // What a unit that the region touches overhangs by.
+                let near = (left - 16..right + 16).contains(&at_x)
+                    && (top - 16..bottom + 16).contains(&at_y);
+                assert!(near || old == new, "{value}: {at_x}, {at_y} is not in the region");
+            }
+        }
     }
 }

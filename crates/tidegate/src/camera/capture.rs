@@ -188,6 +188,10 @@ impl Capture {
 
     fn stamp_and_offer(&mut self, when: When, jpeg: &Bytes) -> Result<Instant, CaptureError> {
         let info = inspect(jpeg, &self.limits)?;
+        // Our own sources put one there. A publisher whose frame has none has most likely lost the rest of it on the way.
+        if !info.ended {
+            return Err(FrameError::NoEnd.into());
+        }
         let at = match when {
             When::At(claimed) => self.clock.admit(claimed, monotonic_nanos())?,
             When::Ago(age) => {

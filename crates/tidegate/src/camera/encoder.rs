@@ -178,6 +178,7 @@ fn run(
             Work::Encode(job) => {
                 let state = states.entry(job.transfer).or_default();
                 let started = clock::now();
+                let damaged = transcoder.damaged();
                 let mut out = pool.take();
                 let applied = covered
                     .of(job.frame, &job.jpeg, &pool)
@@ -196,6 +197,7 @@ fn run(
                     }
                 };
                 let Job { transfer, frame, .. } = job;
+                warn_of_damage(damaged, transcoder.damaged(), frame);
                 let ended = clock::now();
                 let frame = Done { transfer, frame, started, ended, outcome };
                 if done.blocking_send(Finished::Frame(frame)).is_err() {
@@ -217,6 +219,14 @@ fn run(
                 }
             }
         }
+    }
+}
+
+/// Says that a frame was read in part: of the first such, the second, the fourth and so on, so that a camera whose every frame is
+/// damaged does not fill the log.
+fn warn_of_damage(before: u64, damaged: u64, frame: Instant) {
+    if damaged > before && damaged.is_power_of_two() {
+        tracing::warn!(%frame, damaged, "the picture data of a frame is wrong or missing in part; what can be read of it is sent");
     }
 }
 
