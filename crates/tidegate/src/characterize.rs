@@ -121,6 +121,9 @@ const CONTROL: &str = "q90";
 
 /// Measures every setting of the profile's ladder, writes the table and its picture, and reports.
 ///
+/// Frames that cannot be read, or that the detector refuses, are left out of all of it; the log names them, and the table's note
+/// counts them.
+///
 /// # Errors
 /// [`CharacterizeError`] if the clip or the detector cannot be used, if there are fewer than [`BOXES_MIN`] boxes, or if a
 /// file cannot be written.
@@ -174,6 +177,8 @@ fn ladder(profile: AdaptationProfile) -> Vec<KnobSetting> {
 /// The footage with what is known and what was found on the originals.
 struct Study {
     pictures: Vec<Picture>,
+    /// Pictures that cannot be used.
+    left_out: usize,
     source: FrameSize,
     input: FrameSize,
     originals: Vec<Vec<Detection>>,
@@ -189,29 +194,52 @@ impl Study {
         detector: &mut Detector,
         pictures: Vec<Picture>,
     ) -> Result<Self, CharacterizeError> {
+        let (given, limits) = (pictures.len(), FrameLimits::default());
+        let pictures: Vec<_> = pictures.into_iter().filter(is_usable).collect();
         let first = pictures.first().ok_or(CharacterizeError::NoFrames)?;
-        let limits = FrameLimits::default();
-        let source = knob::inspect(&first.jpeg, &limits)?.size;
+        let first = knob::inspect(&first.jpeg, &limits)?;
+        let (source, seen) = (first.size, first.seen_size());
         let background: Vec<Bytes> = spread(pictures.len(), BACKGROUND_FRAMES)
             .map(|index| pictures[index].jpeg.clone())
             .collect();
-        let input = detector.begin_scene(source, &background).await?;
-        let (mut originals, mut took) = (Vec::new(), Duration::ZERO);
-        for picture in &pictures {
-            let size = knob::inspect(&picture.jpeg, &limits)?.size;
-            if size != source {
-                return Err(CharacterizeError::Sizes { first: source, other: size });
+        let input = detector.begin_scene(seen, &background).await?;
+        let (mut looked_at, mut originals, mut took) = (Vec::new(), Vec::new(), Duration::ZERO);
+        for picture in pictures {
+            let info = knob::inspect(&picture.jpeg, &limits)?;
+            if (info.size, info.seen_size()) != (source, seen) {
+                return Err(CharacterizeError::Sizes { first: seen, other: info.seen_size() });
             }
-            let found = detector.detect_timed(&picture.jpeg).await?;
+            let found = match detector.detect_timed(&picture.jpeg).await {
+                Err(error @ DetectorError::Refused { .. }) => {
+                    leave_out(&error);
+                    continue;
+                }
+                found => found?,
+            };
             took += found.took;
             originals.push(found.boxes);
+            looked_at.push(picture);
+        }
+        let pictures = looked_at;
+        let left_out = given - pictures.len();
+        if pictures.is_empty() {
+            return Err(CharacterizeError::NoFrames);
         }
         let known = arguments.use_truth && pictures.iter().all(|picture| picture.truth.is_some());
         let (truth, labels) =
             if known { (Truth::Known, Labels::Any) } else { (Truth::Originals, Labels::Same) };
         let detector_took = took / u32::try_from(pictures.len()).unwrap_or(u32::MAX);
-        let mut study =
-            Self { pictures, source, input, originals, truth, labels, boxes: 0, detector_took };
+        let mut study = Self {
+            pictures,
+            left_out,
+            source,
+            input,
+            originals,
+            truth,
+            labels,
+            boxes: 0,
+            detector_took,
+        };
         study.boxes =
             (0..study.pictures.len()).map(|index| study.truth_of(index).len() as u64).sum();
         Ok(study)
@@ -296,14 +324,33 @@ impl Study {
             control: Some(Control { setting, accuracy: control }),
             noise_floor: Some((1.0 - control).abs()),
             note: format!(
-                "clip {}\n{} frames, {} boxes\n{}",
+                "clip {}\n{} frames, {} boxes{}\n{}",
                 arguments.clip,
                 self.pictures.len(),
                 self.boxes,
+                match self.left_out {
+                    0 => String::new(),
+                    left_out => format!("; {left_out} more frames could not be used"),
+                },
                 self.truth.sentence()
             ),
         }
     }
+}
+
+/// Whether a picture can be read to its end, by its header and its coefficients; one that cannot is said to be left out.
+fn is_usable(picture: &Picture) -> bool {
+    let look: KnobSetting = LOOK.parse().expect("a difference alone is a setting");
+    let read = Transcoder::default().apply(&picture.jpeg, &look, &mut Vec::new());
+    read.map_err(|error| leave_out(&error)).is_ok()
+}
+
+/// Changes nothing and reads all of a picture.
+const LOOK: &str = "original diff1%";
+
+fn leave_out(error: &dyn std::error::Error) {
+    let error = crate::error_chain(error);
+    tracing::warn!(error, "a frame of the clip cannot be used and is left out");
 }
 
 /// Why a clip cannot be characterized.
@@ -318,8 +365,8 @@ pub enum CharacterizeError {
     /// A frame of the clip cannot be used.
     #[error("a frame of the clip cannot be used")]
     Frame(#[from] knob::FrameError),
-    /// There is no frame.
-    #[error("the clip holds no frame")]
+    /// There is no frame that can be used.
+    #[error("the clip holds no frame that can be used")]
     NoFrames,
     /// Frames of more than one size.
     #[error("the clip has frames of {first} and of {other}; characterize one size at a time")]

@@ -9,7 +9,7 @@
 //! protocol is documented in `docs/src/detector-protocol.md`.
 //!
 //! Always true: a worker that dies, hangs or answers nonsense costs one request at most one restart; every wait has an end;
-//! boxes are in pixels of the scene's source size, whatever the size of the frame that was looked at.
+//! boxes are in pixels of the scene's source size, of the picture as it is seen, whatever the size of the frame that was looked at.
 
 use std::{fmt, path::PathBuf, process::ExitStatus, time::Duration};
 
@@ -171,7 +171,8 @@ impl Detector {
         self.starts - 1
     }
 
-    /// Forgets the last scene. Frames now show what a camera of `source` size sees, whatever their own size.
+    /// Forgets the last scene. Frames now show what a camera of `source` size sees, whatever their own size. It is the size of the
+    /// picture as it is seen: with its sides swapped where EXIF turns it by a quarter.
     ///
     /// `background` are frames spread over the scene, [`BACKGROUND_FRAMES`] or so; a detector that needs none is given none.
     /// Returns the size to which the detector brings every frame.
@@ -296,7 +297,7 @@ pub struct Pair {
 /// How accurate delivered frames are: the detector's F1 on them, with its boxes on their originals for the truth.
 ///
 /// `pairs` are of one camera, in the order of capture. `background` are originals of that camera spread over
-/// its scene; if empty, those of the pairs are taken. A delivered frame that the detector refuses counts as
+/// its scene; if there is none, those of the pairs are taken. Where the size of the originals changes, another scene begins. A delivered frame that the detector refuses counts as
 /// one in which it finds nothing.
 ///
 /// # Errors
@@ -306,16 +307,31 @@ pub async fn compare(
     background: &[Bytes],
     pairs: &[Pair],
 ) -> Result<Report, DetectorError> {
-    let first = pairs.first().ok_or(DetectorError::NoPairs)?;
-    let source = source_size(&first.original)?;
-    let own: Vec<Bytes> = if background.is_empty() {
-        spread(pairs.len(), BACKGROUND_FRAMES).map(|index| pairs[index].original.clone()).collect()
-    } else {
-        background.to_vec()
+    if pairs.is_empty() {
+        return Err(DetectorError::NoPairs);
+    }
+    let sized = |jpegs: &[Bytes]| {
+        let size_of = |jpeg: &Bytes| Ok((source_size(jpeg)?, jpeg.clone()));
+        jpegs.iter().map(size_of).collect::<Result<Vec<_>, DetectorError>>()
     };
-    detector.begin_scene(source, &own).await?;
+    let originals: Vec<Bytes> = pairs.iter().map(|pair| pair.original.clone()).collect();
+    let (originals, background) = (sized(&originals)?, sized(background)?);
     let mut pool = Pool::new(Labels::Same);
-    for pair in pairs {
+    let mut scene = None;
+    for (pair, (size, _)) in pairs.iter().zip(&originals) {
+        // Frames of another size are another scene, with frames of its own to learn from.
+        if scene.replace(*size) != Some(*size) {
+            let of_size = |jpegs: &[(FrameSize, Bytes)]| {
+                let same = jpegs.iter().filter(|(other, _)| other == size);
+                same.map(|(_, jpeg)| jpeg.clone()).collect::<Vec<Bytes>>()
+            };
+            let mut learnt = of_size(&background);
+            if learnt.is_empty() {
+                let own = of_size(&originals);
+                learnt = spread(own.len(), BACKGROUND_FRAMES).map(|at| own[at].clone()).collect();
+            }
+            detector.begin_scene(*size, &learnt).await?;
+        }
         let original = detector.detect(&pair.original).await?;
         let delivered = match detector.detect(&pair.delivered).await {
             Err(DetectorError::Refused { .. }) => Vec::new(),
@@ -326,10 +342,10 @@ pub async fn compare(
     Ok(pool.report(1))
 }
 
-/// The size of a frame, from its header.
+/// The size of a frame as it is seen, from its header: what a scene is begun with, and what boxes are in.
 pub(crate) fn source_size(jpeg: &[u8]) -> Result<FrameSize, DetectorError> {
     knob::inspect(jpeg, &knob::FrameLimits::default())
-        .map(|info| info.size)
+        .map(|info| info.seen_size())
         .map_err(|source| DetectorError::Frame { source })
 }
 

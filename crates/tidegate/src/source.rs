@@ -295,17 +295,19 @@ impl Shared {
 /// Of a recording with more pictures, `frames_max` are taken evenly over its length; of a live camera, the first. A loop
 /// is gone through once.
 ///
+/// A picture that cannot be read is left out, and said to be in the log.
+///
 /// # Errors
-/// As [`Source::open`]; a picture that cannot be read is an error here.
+/// As [`Source::open`].
 pub async fn read_pictures(
     spec: &SourceSpec,
     frames_max: usize,
 ) -> Result<Vec<Picture>, SourceError> {
     let mut supply = Supply::open(&spec.once(), &SourceClock::start()).await?;
     let live = supply.rate().is_none();
-    let mut pictures = supply::Kept::default();
+    let (mut pictures, mut left_out) = (supply::Kept::default(), supply::LeftOut::default());
     loop {
-        match supply.next().await? {
+        match left_out.next_of(&mut supply).await? {
             Next::Picture(picture, _) => pictures.push(spec, Some(picture))?,
             Next::Nothing => {}
             Next::End => break,
@@ -314,6 +316,7 @@ pub async fn read_pictures(
             break;
         }
     }
+    left_out.sum_up(spec);
     let all: Vec<Picture> = pictures.into_vec().into_iter().flatten().collect();
     let count = frames_max.min(all.len());
     Ok((0..count).map(|index| all[index * all.len() / count].clone()).collect())

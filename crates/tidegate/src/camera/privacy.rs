@@ -175,3 +175,50 @@ impl Finder {
         Ok(boxes.iter().filter_map(|found| Some(region(found).ok()?.grown(AROUND))).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tidegate_jpeg::{Codec, Header, Limits, Planes, Quality, Sampling};
+
+    use super::*;
+    use crate::detector::fake::Fake;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn what_is_found_in_a_turned_picture_is_covered_where_it_is_seen() {
+        // 320 x 240 pixels that are seen as 240 x 320, turned to the right.
+        let one = Sampling { horizontal: 1, vertical: 1 };
+        let mut planes = Planes::default();
+        planes.reset(320, 240, 1, [one, Sampling::default(), Sampling::default()]);
+        planes.plane_mut(0).3.fill(200);
+        let mut jpeg = Vec::new();
+        Codec::new().encode_planes(&mut planes, Quality::Scaled(90), &mut jpeg).unwrap();
+        let exif = b"\xff\xe1\0\x22Exif\0\0MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0";
+        let jpeg = Bytes::from([&jpeg[..2], exif, &jpeg[2..]].concat());
+
+        // The left quarter of what is seen, which lies at the bottom of what is stored.
+        let fake = Fake::new(
+            r#"
+boxes = [[0, 0, 60, 320, 0.9, "face"]] if detect.source == [240, 320] else []
+send({"id": id, "boxes": boxes, "took_ms": 1})"#,
+        );
+        let privacy = Privacy { found: Some((fake.spec(), Cover::Fill)), ..Privacy::default() };
+        let runtime = Handle::current();
+        let covered = tokio::task::spawn_blocking(move || {
+            let mut out = Vec::new();
+            let mut coverer = Coverer::new(FrameLimits::default(), privacy, runtime);
+            coverer.cover(Instant::EPOCH, &jpeg, &mut out).unwrap();
+            out
+        });
+        let covered = covered.await.unwrap();
+        let header = Header::read(&covered, &Limits::default()).unwrap();
+        assert_eq!(header.orientation.value(), 6, "it stays turned");
+        let _ = Codec::new().decode_planes(&covered, &header, 8, false, &mut planes, None).unwrap();
+        let (width, _, stride, data) = planes.plane(0);
+        // A quarter of the box's own size is covered around it.
+        for (y, row) in data.chunks(stride).enumerate() {
+            let gray = if y < 160 { 200 } else { 128 };
+            let edge = (160..165).contains(&y);
+            assert!(edge || row[..width].iter().all(|pixel| pixel.abs_diff(gray) <= 2), "row {y}");
+        }
+    }
+}

@@ -118,3 +118,81 @@ async fn a_detector_that_is_right_nowhere_makes_no_table() {
     assert!(matches!(error, CharacterizeError::Blind), "{error}");
     assert!(!rig.arguments.table_path.exists());
 }
+
+/// The frame turned by its EXIF, as a camera that hangs on its side says.
+fn turned(jpeg: &[u8], orientation: u8) -> Vec<u8> {
+    let exif =
+        b"\xff\xe1\0\x22Exif\0\0MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x01\0\0\0\0\0\0";
+    let mut exif = exif.to_vec();
+    exif[29] = orientation;
+    [&jpeg[..2], &exif, &jpeg[2..]].concat()
+}
+
+#[tokio::test]
+async fn a_folder_with_bad_pictures_is_characterized_by_the_others() {
+    // Refuses what is marked, and else finds four boxes.
+    let mut rig = Rig::new(
+        r#"
+if b"no thanks" in payload: send({"id": id, "error": "no thanks"})
+else: send({"id": id, "boxes": [[20 * i, 10, 20 * i + 16, 40, 0.9, "thing"] for i in range(4)], "took_ms": 1})"#,
+        100,
+    );
+    let frames = source::read_pictures(&rig.arguments.clip, 13).await.unwrap();
+    let clip = rig.folder.path().join("clip");
+    std::fs::create_dir(&clip).unwrap();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(clip.join(name), bytes).unwrap();
+    for (index, frame) in frames.iter().enumerate() {
+        write(&format!("{index:02}.jpg"), &frame.jpeg);
+    }
+    let good = &frames[0].jpeg;
+    let table = good.windows(2).position(|w| w == [0xff, 0xdb]).unwrap();
+    write("00 empty.jpg", b"");
+    write("01 other.jpg", b"GIF89a");
+    write("02 cut.jpg", &good[..100]);
+    write("03 tables are missing.jpg", &[&good[..table], &good[table + 69..]].concat());
+    write("04 refused.jpg", &[&good[..2], b"\xff\xfe\0\x0bno thanks", &good[2..]].concat());
+    // These are read as other programs read them.
+    write("05 no end.jpg", &good[..good.len() - 2]);
+    write("06 two starts.jpg", &[&[0xff, 0xd8], &good[..]].concat());
+    rig.arguments.clip = format!("folder:{}", clip.display()).parse().unwrap();
+    let report = run(&rig.arguments, |_| {}).await.unwrap();
+    assert_eq!(report.boxes, 15 * 4);
+    assert!(report.table.note.contains("15 frames, 60 boxes; 2 more frames could not be used"));
+
+    std::fs::remove_dir_all(&clip).unwrap();
+    std::fs::create_dir(&clip).unwrap();
+    write("only.jpg", b"GIF89a");
+    let error = run(&rig.arguments, |_| {}).await.unwrap_err();
+    assert!(matches!(error, CharacterizeError::NoFrames), "{error}");
+}
+
+#[tokio::test]
+async fn a_turned_clip_is_seen_turned_by_the_detector_in_every_row() {
+    // Finds nothing in a picture that is not turned, and nothing where the scene is not that of the picture as it is seen.
+    let mut rig = Rig::new(
+        r#"
+seen = b"Exif\0\0MM\0\x2a" in payload and detect.source == [240, 320]
+found = [[20 * i, 10, 20 * i + 16, 300, 0.9, "thing"] for i in range(4)] if seen else []
+send({"id": id, "boxes": found, "took_ms": 1})"#,
+        100,
+    );
+    let frames = source::read_pictures(&rig.arguments.clip, 13).await.unwrap();
+    let clip = rig.folder.path().join("clip");
+    std::fs::create_dir(&clip).unwrap();
+    for (index, frame) in frames.iter().enumerate() {
+        std::fs::write(clip.join(format!("{index:02}.jpg")), turned(&frame.jpeg, 6)).unwrap();
+    }
+    rig.arguments.clip = format!("folder:{}", clip.display()).parse().unwrap();
+    for profile in [AdaptationProfile::Jpeg, AdaptationProfile::Mez] {
+        rig.arguments.profile = profile;
+        let report = run(&rig.arguments, |_| {}).await.unwrap();
+        for row in &report.table.rows {
+            assert!(row.accuracy > 0.999, "{} is worth {}", row.setting, row.accuracy);
+        }
+        assert_eq!(
+            report.table.key.source,
+            FrameSize { width: 320, height: 240 },
+            "as it is stored"
+        );
+    }
+}

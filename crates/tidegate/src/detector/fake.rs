@@ -8,7 +8,8 @@ use super::*;
 
 pub(super) const SIZE: FrameSize = FrameSize { width: 64, height: 48 };
 
-/// A detector in which `detect` is the body of a function of `id`, `payload`, `asked` (how often) and `starts`.
+/// A detector in which `detect` is the body of a function of `id`, `payload`, `asked` (how often) and `starts`; `detect.source` is
+/// the size of the scene.
 pub(crate) struct Fake {
     folder: TempDir,
 }
@@ -36,7 +37,9 @@ asked = learnt = 0
 while lengths := stream.read(8):
     text, payload = (stream.read(length) for length in struct.unpack(">II", lengths))
     request = json.loads(text)
-    if request["type"] == "scene": send({{"id": request["id"], "input": request["source"]}})
+    if request["type"] == "scene":
+        detect.source, learnt = request["source"], 0
+        send({{"id": request["id"], "input": request["source"]}})
     elif request["type"] == "background": learnt += 1; send({{"id": request["id"]}})
     else: asked += 1; detect(request["id"], payload, asked, learnt)
 "#

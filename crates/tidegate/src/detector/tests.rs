@@ -131,6 +131,33 @@ fn indices_are_spread_over_the_whole() {
     assert_eq!(spread(0, 31).count(), 0);
 }
 
+#[tokio::test]
+async fn a_camera_that_changes_its_size_is_compared_scene_by_scene() {
+    // Finds what lies in the scene's far corner, where the scene is of the size that its frames are.
+    let fake = Fake::new(
+        r#"
+width, height = detect.source
+boxes = [[width - 16, height - 16, width, height, 0.9, "thing"]] * 2 if learnt == 2 else []
+send({"id": id, "boxes": boxes, "took_ms": 1})"#,
+    );
+    let mut detector = Detector::start(fake.spec()).await.unwrap();
+    let mut pairs = Vec::new();
+    for size in ["320x240", "640x480", "320x240"] {
+        let spec = format!("scene:street?size={size}&fps=1&seconds=2");
+        let spec = crate::source::SourceSpec::parse(&spec).unwrap();
+        for picture in crate::source::read_pictures(&spec, 2).await.unwrap() {
+            pairs.push(Pair { original: picture.jpeg.clone(), delivered: picture.jpeg });
+        }
+    }
+    // Two frames of each stretch; those of the first size are four together.
+    let two = &pairs[..4];
+    let report = compare(&mut detector, &[], two).await.unwrap();
+    assert_eq!(report.normalized, Some(1.0), "each scene learns from its own two frames");
+    let background: Vec<Bytes> = [0, 1, 2, 3].map(|index| pairs[index].original.clone()).into();
+    let report = compare(&mut detector, &background, &pairs).await.unwrap();
+    assert_eq!(report.normalized, Some(1.0));
+}
+
 /// The generated street against our own worker. Skipped, with a word, where its Python is not made.
 #[tokio::test]
 async fn moving_finds_what_is_known_to_move() {

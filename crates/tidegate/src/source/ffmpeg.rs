@@ -8,6 +8,7 @@
 //! thread, since each thread of FFmpeg's usual kind holds a picture back.
 
 use std::{
+    collections::VecDeque,
     ffi::{OsStr, OsString},
     fmt, io,
     os::unix::fs::FileTypeExt,
@@ -54,6 +55,8 @@ const FFMPEG_QUALITY: &str = "2";
 pub(super) struct Reader {
     place: String,
     splitter: Splitter,
+    /// What the end of the stream left of it.
+    rest: VecDeque<Result<Bytes, SplitError>>,
     input: Input,
     ended: bool,
 }
@@ -96,7 +99,8 @@ impl Reader {
                 }
             }
         };
-        Ok(Self { place, splitter: Splitter::new(frame_bytes_max), input, ended: false })
+        let splitter = Splitter::new(frame_bytes_max);
+        Ok(Self { place, splitter, rest: VecDeque::new(), input, ended: false })
     }
 
     pub(super) const fn is_file(&self) -> bool {
@@ -111,7 +115,8 @@ impl Reader {
     pub(super) async fn next(&mut self) -> Result<Option<Picture>, SourceError> {
         let mut rewound = false;
         loop {
-            match self.splitter.next_image() {
+            let found = self.rest.pop_front().or_else(|| self.splitter.next_image());
+            match found {
                 Some(Ok(jpeg)) => return Ok(Some(Picture { jpeg, truth: None })),
                 Some(Err(error)) => return Err(self.damaged(error)),
                 None if self.ended => return Ok(None),
@@ -120,9 +125,9 @@ impl Reader {
             if self.fill().await? > 0 {
                 continue;
             }
-            // The end: an image that was begun is lost.
+            // The end: an image that was begun is lost, unless no image here has an end marker.
             let fresh = Splitter::new(self.splitter.frame_bytes_max());
-            let rest = std::mem::replace(&mut self.splitter, fresh).finish();
+            self.rest = std::mem::replace(&mut self.splitter, fresh).finish().collect();
             self.ended = true;
             if let Input::File { file, path, repeat: true } = &mut self.input {
                 if rewound {
@@ -132,7 +137,6 @@ impl Reader {
                 file.rewind().await.map_err(read)?;
                 (self.ended, rewound) = (false, true);
             }
-            rest.map_err(|error| self.damaged(error))?;
         }
     }
 

@@ -7,11 +7,17 @@
 //!
 //! Segments are walked by their lengths, so that a thumbnail inside one, or an end marker inside a comment, does not cut
 //! the image. Only between a scan header and the next marker are bytes searched. What lies between images (the headers
-//! of a multipart stream, padding) is skipped and counted. A start marker inside coded data means that the sender
-//! was cut off: the rest of the old image is lost, the new one is not.
+//! of a multipart stream, padding) is skipped and counted.
 //!
-//! Always true: the same bytes give the same images however they are cut into reads; nothing larger than the limit is ever held;
-//! after damage the next whole image is found.
+//! As tolerant as libjpeg: bytes between segments are skipped, start markers that follow each other are one, and a missing end
+//! marker is put there. In a stream, a start marker inside coded data may also mean that the sender was cut off. Once is such an
+//! accident: what came of the old image is lost, the new one is not. Twice in a row is a sender that writes no end markers: its
+//! images end where the next begins, from the first of the two on.
+//!
+//! Always true: the same bytes give the same images however they are cut into reads; nothing larger than twice the limit is ever
+//! held; after damage the next whole image is found; an image begins with one start marker and ends with an end marker.
+
+use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
@@ -27,6 +33,15 @@ pub struct Splitter {
     /// Everything before this offset of `buffer` has been looked at.
     looked: usize,
     state: State,
+    /// A scan of the image has begun.
+    scanned: bool,
+    /// The first byte in the image where a marker was due.
+    stray: Option<usize>,
+    /// The image before, which had no end marker, unless the sender is known to write none.
+    unended: Option<Bytes>,
+    writes_no_ends: bool,
+    /// Found, and to be given before anything else: at most two.
+    ready: VecDeque<Result<Bytes, SplitError>>,
     frame_bytes_max: usize,
     skipped_bytes: u64,
 }
@@ -49,6 +64,8 @@ enum Step {
     NeedMore,
     /// The image ends at this offset.
     Image(usize),
+    /// The image has no end marker: the next begins at this offset.
+    Unended(usize),
     /// The image is damaged; the search for the next starts at this offset.
     Damaged(SplitError, usize),
 }
@@ -60,6 +77,11 @@ impl Splitter {
             buffer: BytesMut::new(),
             looked: 0,
             state: State::Between,
+            scanned: false,
+            stray: None,
+            unended: None,
+            writes_no_ends: false,
+            ready: VecDeque::new(),
             frame_bytes_max,
             skipped_bytes: 0,
         }
@@ -93,22 +115,34 @@ impl Splitter {
     /// The next whole image or damage, `None` if more bytes are needed.
     pub fn next_image(&mut self) -> Option<Result<Bytes, SplitError>> {
         loop {
-            let step = match self.state {
-                State::Between => self.find_start(),
-                State::Marker => self.walk_segment(),
-                State::Coded => self.walk_coded(),
-            };
-            match step {
+            if let Some(ready) = self.ready.pop_front() {
+                return Some(ready);
+            }
+            match self.step() {
                 Step::Image(end) if end <= self.frame_bytes_max => {
-                    (self.looked, self.state) = (0, State::Between);
-                    return Some(Ok(self.buffer.split_to(end).freeze()));
+                    self.give_up_unended();
+                    self.writes_no_ends = false;
+                    let image = self.take_image(end);
+                    self.ready.push_back(Ok(image));
                 }
-                Step::Damaged(error, resume) => return Some(Err(self.drop_image(error, resume))),
-                Step::Image(_) => return Some(Err(self.too_large())),
+                Step::Unended(end) if end + 2 <= self.frame_bytes_max => {
+                    let image = self.take_unended(end);
+                    if let Some(before) = self.unended.take() {
+                        self.writes_no_ends = true;
+                        self.ready.push_back(Ok(before));
+                    }
+                    if self.writes_no_ends {
+                        self.ready.push_back(Ok(image));
+                    } else {
+                        self.unended = Some(image);
+                    }
+                }
+                Step::Damaged(error, resume) => self.drop_image(error, resume),
+                Step::Image(_) | Step::Unended(_) => self.drop_too_large(),
                 Step::On | Step::NeedMore
                     if self.state != State::Between && self.looked > self.frame_bytes_max =>
                 {
-                    return Some(Err(self.too_large()));
+                    self.drop_too_large();
                 }
                 Step::On => {}
                 Step::NeedMore => return None,
@@ -116,14 +150,68 @@ impl Splitter {
         }
     }
 
-    /// Ends the stream: an image that was begun and not finished is an error.
+    /// Ends the stream, and gives what is left of it: an image that was begun and not finished is an error, unless the sender
+    /// writes no end markers.
+    pub fn finish(mut self) -> impl Iterator<Item = Result<Bytes, SplitError>> {
+        let begun = self.state != State::Between;
+        let unended = self.unended.take();
+        if begun && self.scanned && (self.writes_no_ends || unended.is_some()) {
+            self.ready.extend(unended.map(Ok));
+            let image = self.take_unended(self.buffer.len());
+            self.ready.push_back(Ok(image));
+        } else {
+            let torn = unended.map(|image| image.len() - 2);
+            let torn = torn.into_iter().chain(begun.then_some(self.buffer.len()));
+            self.ready.extend(torn.map(|bytes| Err(SplitError::Truncated { bytes })));
+        }
+        self.ready.into_iter()
+    }
+
+    /// The only image of bytes that are all there: its end marker may be missing, and what is behind it is left out.
     ///
     /// # Errors
-    /// [`SplitError::Truncated`] with the bytes that were there.
-    pub fn finish(self) -> Result<(), SplitError> {
+    /// [`SplitError`] if there is none, or its picture does not begin before its bytes end.
+    pub fn only_image(mut self) -> Result<Bytes, SplitError> {
+        let bytes = self.buffer.len();
+        let end = loop {
+            match self.step() {
+                Step::Image(end) => return Ok(self.take_image(end)),
+                Step::Unended(end) => break end,
+                Step::NeedMore if self.scanned => break self.buffer.len(),
+                Step::NeedMore => return Err(SplitError::Truncated { bytes }),
+                Step::Damaged(error, _) => return Err(error),
+                Step::On => {}
+            }
+        };
+        Ok(self.take_unended(end))
+    }
+
+    fn step(&mut self) -> Step {
         match self.state {
-            State::Between => Ok(()),
-            _ => Err(SplitError::Truncated { bytes: self.buffer.len() }),
+            State::Between => self.find_start(),
+            State::Marker => self.walk_segment(),
+            State::Coded => self.walk_coded(),
+        }
+    }
+
+    fn take_image(&mut self, end: usize) -> Bytes {
+        (self.looked, self.state) = (0, State::Between);
+        self.buffer.split_to(end).freeze()
+    }
+
+    fn take_unended(&mut self, end: usize) -> Bytes {
+        (self.looked, self.state) = (0, State::Between);
+        let mut image = self.buffer.split_to(end.min(self.buffer.len()));
+        image.extend_from_slice(&[0xff, EOI]);
+        image.freeze()
+    }
+
+    /// The image that had no end marker was torn: the sender writes them.
+    fn give_up_unended(&mut self) {
+        if let Some(torn) = self.unended.take() {
+            let bytes = torn.len() - 2;
+            self.skipped_bytes += bytes as u64;
+            self.ready.push_back(Err(SplitError::Truncated { bytes }));
         }
     }
 
@@ -137,6 +225,7 @@ impl Splitter {
             return Step::NeedMore;
         }
         (self.looked, self.state) = (2, State::Marker);
+        (self.scanned, self.stray) = (false, None);
         Step::On
     }
 
@@ -147,25 +236,36 @@ impl Splitter {
             return Step::NeedMore;
         };
         if prefix != 0xff {
-            return Step::Damaged(SplitError::Malformed { offset: at }, 2);
+            self.stray.get_or_insert(at);
+            self.looked += memchr::memchr(0xff, rest).unwrap_or(rest.len());
+            return Step::On;
         }
         match marker {
             0xff => self.looked += 1, // a fill byte
-            EOI => return Step::Image(at + 2),
-            SOI => return Step::Damaged(SplitError::Truncated { bytes: at }, at),
-            TEM | 0xd0..=0xd7 => self.looked += 2,
-            0x00 | 0x02..=0xbf => {
-                return Step::Damaged(SplitError::Malformed { offset: at }, 2);
+            0x00 => {
+                self.stray.get_or_insert(at);
+                self.looked += 2;
             }
+            EOI if self.scanned => return Step::Image(at + 2),
+            SOI if self.scanned => return Step::Unended(at),
+            // Two start markers, with fill bytes between them or none: the second one counts.
+            SOI if self.buffer[2..at].iter().all(|&byte| byte == 0xff) => {
+                let _ = self.buffer.split_to(at);
+                self.skipped_bytes += at as u64;
+                self.looked = 2;
+            }
+            SOI | EOI => return self.damaged(SplitError::Truncated { bytes: at }, at),
+            TEM | 0xd0..=0xd7 => self.looked += 2,
+            0x02..=0xbf => return self.damaged(SplitError::Malformed { offset: at }, 2),
             _ => {
                 let Some(length) = rest.get(2..4) else { return Step::NeedMore };
                 let length = usize::from(u16::from_be_bytes([length[0], length[1]]));
                 if length < 2 {
-                    return Step::Damaged(SplitError::Malformed { offset: at }, 2);
+                    return self.damaged(SplitError::Malformed { offset: at }, 2);
                 }
                 self.looked += 2 + length;
                 if marker == SOS {
-                    self.state = State::Coded;
+                    (self.state, self.scanned) = (State::Coded, true);
                 }
             }
         }
@@ -187,16 +287,22 @@ impl Splitter {
         Step::NeedMore
     }
 
-    fn too_large(&mut self) -> SplitError {
-        self.drop_image(SplitError::TooLarge { bytes_max: self.frame_bytes_max }, 2)
+    /// The image is given up for `error`, or for the bytes between its segments that led there.
+    fn damaged(&self, error: SplitError, resume: usize) -> Step {
+        Step::Damaged(self.stray.map_or(error, |offset| SplitError::Malformed { offset }), resume)
+    }
+
+    fn drop_too_large(&mut self) {
+        self.drop_image(SplitError::TooLarge { bytes_max: self.frame_bytes_max }, 2);
     }
 
     /// Gives the image up and searches on from `resume`, which lies behind its start marker.
-    fn drop_image(&mut self, error: SplitError, resume: usize) -> SplitError {
+    fn drop_image(&mut self, error: SplitError, resume: usize) {
+        self.give_up_unended();
         let _ = self.buffer.split_to(resume.min(self.buffer.len()));
         self.skipped_bytes += resume as u64;
         (self.looked, self.state) = (0, State::Between);
-        error
+        self.ready.push_back(Err(error));
     }
 }
 
@@ -275,10 +381,9 @@ mod tests {
     fn split(bytes: &[u8], max: usize) -> Vec<Result<Vec<u8>, SplitError>> {
         let mut splitter = Splitter::new(max);
         splitter.push(bytes);
-        let mut out: Vec<_> =
-            std::iter::from_fn(|| splitter.next_image()).map(|r| r.map(|b| b.to_vec())).collect();
-        out.extend(splitter.finish().err().map(Err));
-        out
+        let mut out: Vec<_> = std::iter::from_fn(|| splitter.next_image()).collect();
+        out.extend(splitter.finish());
+        out.into_iter().map(|image| image.map(|bytes| bytes.to_vec())).collect()
     }
 
     #[test]
@@ -303,7 +408,7 @@ mod tests {
         assert_eq!(splitter.next_image().unwrap().unwrap(), one);
         assert_eq!(splitter.next_image(), None);
         assert_eq!(splitter.skipped_bytes(), 2 * header.len() as u64 + 9); // two bytes may yet be a start
-        assert_eq!(splitter.finish(), Ok(()));
+        assert_eq!(splitter.finish().count(), 0);
     }
 
     #[test]
@@ -325,6 +430,74 @@ mod tests {
         assert_eq!(split(torn, 1 << 20), [Err(SplitError::Truncated { bytes: 40 })]);
         let malformed = [&[0xff, SOI, 0xff, 0xe0, 0, 4, 1, 2, 0x33, 0x44], &one[..]].concat();
         assert_eq!(split(&malformed, 1 << 20), [Err(SplitError::Malformed { offset: 8 }), Ok(one)]);
+    }
+
+    #[test]
+    fn images_of_a_sender_that_writes_no_end_markers_end_where_the_next_begins() {
+        let whole: Vec<_> = (1..=4).map(|level| image(&[], &[level; 50], 1)).collect();
+        let bare: Vec<&[u8]> = whole.iter().map(|image| &image[..image.len() - 2]).collect();
+        let header = &b"\r\n--frame\r\n\r\n"[..];
+        let all: Vec<_> = whole.iter().cloned().map(Ok).collect();
+        assert_eq!(split(&bare.concat(), 1 << 20), all);
+        // With headers between them, these are coded data to every reader.
+        let parts: Vec<_> =
+            split(&bare.join(header), 1 << 20).into_iter().map(Result::unwrap).collect();
+        assert_eq!(parts.len(), 4);
+        assert!(parts.iter().zip(&bare).all(|(part, bare)| part.starts_with(bare)));
+        // One that is torn among whole ones is lost; the next is not.
+        let torn = SplitError::Truncated { bytes: bare[1].len() };
+        for (bytes, expected) in [
+            (
+                [&whole[0], bare[1], &whole[2]].concat(),
+                vec![Ok(whole[0].clone()), Err(torn.clone()), Ok(whole[2].clone())],
+            ),
+            ([bare[1], &whole[2]].concat(), vec![Err(torn.clone()), Ok(whole[2].clone())]),
+            ([&whole[0], bare[1]].concat(), vec![Ok(whole[0].clone()), Err(torn.clone())]),
+            ([bare[0], bare[1]].concat(), all[..2].to_vec()),
+            (
+                [bare[0], bare[1], &whole[2], bare[3], &whole[2]].concat(),
+                [&all[..3], &[Err(torn.clone()), all[2].clone()]].concat(),
+            ),
+            ([bare[1], b"\xff\xd8\xff\xbf", &whole[2]].concat(), {
+                vec![Err(torn), Err(SplitError::Malformed { offset: 2 }), Ok(whole[2].clone())]
+            }),
+        ] {
+            assert_eq!(split(&bytes, 1 << 20), expected);
+        }
+    }
+
+    #[test]
+    fn an_image_is_found_as_libjpeg_finds_it() {
+        let one =
+            image(&[(0xe0, b"JFIF".to_vec()), (0xfe, b"\xff\xd9".to_vec())], &[7, 0xff, 9], 2);
+        let stray = |bytes: &[u8]| [&one[..10], bytes, &one[10..]].concat();
+        let no_end = &one[..one.len() - 2];
+        for (odd, expected) in [
+            ([&[0xff, SOI], &one[..]].concat(), one.clone()),
+            ([&[0xff, SOI, 0xff, SOI, 0xff, 0xff], &one[..]].concat(), one.clone()),
+            (stray(b"stray"), stray(b"stray")),
+            (stray(&[0xff, 0, 3, 0xff, 0xd3]), stray(&[0xff, 0, 3, 0xff, 0xd3])),
+        ] {
+            assert_eq!(split(&odd, 1 << 20), [Ok(expected.clone())]);
+            assert_eq!(
+                split(&[&odd[..], &one].concat(), 1 << 20),
+                [Ok(expected.clone()), Ok(one.clone())]
+            );
+            assert_eq!(Splitter::of(odd, 1 << 20).only_image().unwrap(), expected);
+        }
+        let only = |bytes: &[u8]| Splitter::of(bytes.to_vec(), 1 << 20).only_image();
+        for (odd, expected) in [
+            (&[&one[..], b"trailer \xff\xd8\xff\xd9"].concat()[..], &one),
+            (&[b"PREFIX", &one[..]].concat(), &one),
+            (no_end, &one),
+            (&[no_end, &one].concat(), &one),
+            (&[no_end, &[0xff]].concat(), &[no_end, &[0xff, 0xff, EOI]].concat()),
+        ] {
+            assert_eq!(only(odd).unwrap(), expected, "{odd:x?}");
+        }
+        for bytes in [&b""[..], b"GIF89a", &[0xff, SOI], &one[..12], &[0xff, SOI, 0xff, EOI]] {
+            assert!(matches!(only(bytes), Err(SplitError::Truncated { .. })), "{bytes:x?}");
+        }
     }
 
     #[test]
@@ -372,7 +545,7 @@ mod tests {
                 }
             }
             prop_assert_eq!(&out, &images);
-            prop_assert_eq!(splitter.finish(), Ok(()));
+            prop_assert_eq!(splitter.finish().count(), 0);
         }
 
         #[test]

@@ -17,6 +17,7 @@ use super::{
     timeline::Timeline,
     video::Video,
 };
+use crate::error_chain;
 
 /// An opened source that gives a picture when asked.
 #[derive(Debug)]
@@ -183,16 +184,54 @@ impl Supply {
         if let Pictures::Files { repeat, .. } = &mut self.pictures {
             *repeat = false;
         }
-        let mut kept = Kept::default();
+        let (mut kept, mut left_out) = (Kept::default(), LeftOut::default());
         loop {
-            match self.next().await? {
+            match left_out.next_of(self).await? {
                 Next::Picture(picture, _) => kept.push(spec, Some(picture))?,
                 Next::Nothing => kept.push(spec, None)?,
                 Next::End => break,
             }
         }
+        left_out.sum_up(spec);
+        if kept.pictures.iter().all(Option::is_none) {
+            let path = spec.to_string().into();
+            return Err(SourceError::Empty { path, wanted: "picture that can be read" });
+        }
         self.pictures = Pictures::Kept { all: kept.into_vec().into(), next: 0, repeat };
         Ok(())
+    }
+}
+
+/// Counts the pictures that are left out where all of a source is read at once, and says which.
+#[derive(Debug, Default)]
+pub(super) struct LeftOut(u64);
+
+impl LeftOut {
+    /// So many are named, the others counted.
+    const NAMED_MAX: u64 = 16;
+    /// After so many, and no end in sight, a source is as bad as its last error says.
+    const COUNT_MAX: u64 = 100_000;
+
+    /// What `supply` has next; a picture that cannot be read is left out. Errors that end the source are errors here.
+    pub(super) async fn next_of(&mut self, supply: &mut Supply) -> Result<Next, SourceError> {
+        loop {
+            match supply.next().await {
+                Err(error) if !error.is_final() && self.0 < Self::COUNT_MAX => {
+                    if self.0 < Self::NAMED_MAX {
+                        tracing::warn!(error = error_chain(&error), "a picture is left out");
+                    }
+                    self.0 += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Says how many there were, if not all were named.
+    pub(super) fn sum_up(&self, spec: &SourceSpec) {
+        if self.0 > Self::NAMED_MAX {
+            tracing::warn!(source = %spec, left_out = self.0, "more pictures were left out than were named");
+        }
     }
 }
 
@@ -277,7 +316,7 @@ async fn jpeg_files(folder: PathBuf) -> Result<Vec<PathBuf>, SourceError> {
     Ok(paths)
 }
 
-/// Reads a file that must hold one JPEG image. Bytes behind the image are left out.
+/// Reads a file that must hold one JPEG image. Bytes behind the image are left out; an end that is missing is put there.
 async fn read_jpeg(path: &Path) -> Result<Picture, SourceError> {
     let path = path.to_owned();
     // One task for all of it: each step that blocks would wake two threads.
@@ -304,15 +343,9 @@ fn read_jpeg_blocking(path: PathBuf) -> Result<Picture, SourceError> {
         }
         Err(source) => return Err(SourceError::Picture { path, source }),
     };
-    let length = bytes.len();
-    let mut splitter = Splitter::of(bytes, bytes_max);
-    match splitter.next_image() {
-        Some(Ok(jpeg)) => Ok(Picture { jpeg, truth: None }),
-        Some(Err(reason)) => Err(SourceError::NotJpeg { path, reason }),
-        None => {
-            let cut = SplitError::Truncated { bytes: length };
-            Err(SourceError::NotJpeg { path, reason: splitter.finish().err().unwrap_or(cut) })
-        }
+    match Splitter::of(bytes, bytes_max).only_image() {
+        Ok(jpeg) => Ok(Picture { jpeg, truth: None }),
+        Err(reason) => Err(SourceError::NotJpeg { path, reason }),
     }
 }
 

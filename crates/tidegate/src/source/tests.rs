@@ -81,7 +81,7 @@ async fn a_folder_is_played_by_name_and_a_broken_file_is_one_error() {
     let images = jpegs(2);
     fs::write(folder.path().join("b.jpg"), &images[1]).unwrap();
     fs::write(folder.path().join("a.JPG"), &images[0]).unwrap();
-    fs::write(folder.path().join("aa.jpeg"), &images[0][..images[0].len() - 2]).unwrap();
+    fs::write(folder.path().join("aa.jpeg"), &images[0][..100]).unwrap();
     fs::write(folder.path().join("notes.txt"), "no image").unwrap();
     let spec = SourceSpec::parse(&format!("folder:{}?fps=4", folder.path().display())).unwrap();
     let mut source = Source::open(&spec).await.unwrap();
@@ -91,6 +91,82 @@ async fn a_folder_is_played_by_name_and_a_broken_file_is_one_error() {
     assert_eq!(frame(&mut source).await.picture.jpeg, images[1]);
     assert!(source.next().await.is_none());
     assert!(source.next().await.is_none(), "the end stays the end");
+}
+
+#[tokio::test]
+async fn a_file_that_other_programs_open_is_played() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = &jpegs(1)[0];
+    let bare = &image[..image.len() - 2];
+    for (name, bytes) in [
+        ("1 no end.jpg", bare.to_vec()),
+        ("2 two starts.jpg", [&[0xff, 0xd8], &image[..]].concat()),
+        ("3 trailer.jpg", [&image[..], &[0; 500]].concat()),
+    ] {
+        fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    // Half of a picture, and stray bytes between two segments, are as they are.
+    let half = [&image[..image.len() / 2], &[0xff, 0xd9]].concat();
+    fs::write(folder.path().join("4 half.jpg"), &half[..half.len() - 2]).unwrap();
+    let stray = [&image[..20], b"stray", &image[20..]].concat();
+    fs::write(folder.path().join("5 stray.jpg"), &stray).unwrap();
+    let spec = SourceSpec::parse(&format!("folder:{}", folder.path().display())).unwrap();
+    let read = read_pictures(&spec, 100).await.unwrap();
+    let expected = [image, image, image, &Bytes::from(half), &Bytes::from(stray)];
+    assert_eq!(read.iter().map(|picture| &picture.jpeg).collect::<Vec<_>>(), expected);
+    for picture in read {
+        assert!(inspect(&picture.jpeg, &FrameLimits::default()).is_ok());
+    }
+}
+
+#[tokio::test]
+async fn what_is_read_at_once_leaves_out_what_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let images = jpegs(2);
+    let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+    write("1.jpg", &images[0]);
+    write("3.jpg", &images[1]);
+    let text = format!("folder:{}?loop=1&fps=10", folder.path().display());
+    let prepared = SourceSpec::parse(&format!("{text}&prepare=1")).unwrap();
+    for bad in [&b""[..], b"GIF89a", &images[0][..100], b"\xff\xd8\xff\xd9"] {
+        // First, in the middle, and last.
+        for name in ["0.jpg", "2.jpg", "4.jpg"] {
+            write(name, bad);
+        }
+        fs::create_dir_all(folder.path().join("5.jpg")).unwrap();
+        let read = read_pictures(&SourceSpec::parse(&text).unwrap(), 100).await.unwrap();
+        assert_eq!(
+            read.iter().map(|picture| &picture.jpeg).collect::<Vec<_>>(),
+            [&images[0], &images[1]]
+        );
+        let mut source = virtual_time(&prepared).await;
+        for index in 0..6 {
+            assert_eq!(frame(&mut source).await.picture.jpeg, images[index % 2]);
+        }
+        tokio::time::resume();
+    }
+    write("1.jpg", b"");
+    write("3.jpg", b"");
+    let error = Source::open(&prepared).await.unwrap_err();
+    assert!(matches!(error, SourceError::Empty { .. }), "{error}");
+    assert!(read_pictures(&SourceSpec::parse(&text).unwrap(), 100).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_stream_without_end_markers_is_played() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("clip.mjpeg");
+    let images = jpegs(3);
+    let bare: Vec<&[u8]> = images.iter().map(|image| &image[..image.len() - 2]).collect();
+    fs::write(&path, bare.concat()).unwrap();
+    let spec = SourceSpec::parse(&format!("mjpeg:{}", path.display())).unwrap();
+    let read = read_pictures(&spec, 100).await.unwrap();
+    assert_eq!(read.into_iter().map(|picture| picture.jpeg).collect::<Vec<_>>(), images);
+    // Among whole images, one that breaks off is lost, and only that one.
+    fs::write(&path, [&images[0], bare[1], &images[2]].concat()).unwrap();
+    let read = read_pictures(&spec, 100).await.unwrap();
+    let read: Vec<_> = read.into_iter().map(|picture| picture.jpeg).collect();
+    assert_eq!(read, [images[0].clone(), images[2].clone()]);
 }
 
 #[tokio::test]
