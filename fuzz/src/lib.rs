@@ -8,6 +8,7 @@ mod coap;
 mod doors;
 mod flow;
 mod ingest;
+mod jpeg;
 mod kept;
 mod line_protocol;
 mod sensors;
@@ -34,6 +35,7 @@ pub use self::{
     doors::{acl_file, certificate_name, password_file, revocation_list, roles_file, scram, token},
     flow::{flow_model, flow_parse, flow_snapshot},
     ingest::{ingest_body, ingest_datagram},
+    jpeg::{jpeg, mjpeg},
     kept::{detector_reply, invitation, journal_records, key_file, log_segments, node_config},
     line_protocol::line_protocol,
     sensors::{comprex, sensor_batch, sensor_messages},

@@ -75,6 +75,16 @@ fn knobs() {
 }
 
 #[test]
+fn jpegs() {
+    replay("jpeg", tidegate_fuzz::jpeg);
+}
+
+#[test]
+fn mjpegs() {
+    replay("mjpeg", tidegate_fuzz::mjpeg);
+}
+
+#[test]
 fn scenarios() {
     replay("scenario", tidegate_fuzz::scenario);
 }
