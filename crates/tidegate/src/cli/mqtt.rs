@@ -29,7 +29,7 @@ use zeroize::Zeroizing;
 use super::{INTERRUPTED, print};
 use crate::{
     auth::{password, scram::Credentials},
-    mqtt::import::import,
+    mqtt::import::import_file,
 };
 
 /// Arguments of `tidegate bench`.
@@ -99,11 +99,16 @@ pub struct ConfigArgs {
 /// What else can be done with configurations.
 #[derive(Subcommand, Clone, Debug)]
 pub enum ConfigCommand {
-    /// Translate a mosquitto.conf; lines without a counterpart are named on the standard error
+    /// Translate a mosquitto.conf; lines that are not translated are named on the standard error
+    ///
+    /// Exit status 3 if anything was lost: a line without a counterpart, or one with which Mosquitto would not start.
     ImportMosquitto {
         /// The file
         #[arg(value_name = "FILE")]
         file: PathBuf,
+        /// Folder for the passwords of bridges, a file each that only its owner may read
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        secrets_dir: PathBuf,
     },
 }
 
@@ -379,27 +384,52 @@ pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(&beside, path)
 }
 
+/// What the import of a configuration exits with if something of it was lost.
+const IMPORTED_LESS: i32 = 3;
+
 pub(super) fn config(command: &ConfigCommand) -> Result<(), ApiError> {
-    let ConfigCommand::ImportMosquitto { file } = command;
-    let text = fs::read_to_string(file).map_err(|error| {
-        let text = format!("{} cannot be read", file.display());
+    let ConfigCommand::ImportMosquitto { file, secrets_dir } = command;
+    let failed = |path: &Path, what: &str, error: io::Error| {
+        let text = format!("{} cannot be {what}", path.display());
         ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
-    })?;
-    let imported = import(&text);
+    };
+    // The node may run elsewhere.
+    let folder =
+        std::path::absolute(secrets_dir).map_err(|error| failed(secrets_dir, "found", error))?;
+    let imported =
+        import_file(file, &folder).map_err(|error| failed(&error.path, "read", error.source))?;
+    for secret in &imported.secrets {
+        keep_secret(&secret.path, &secret.text)
+            .map_err(|error| failed(&secret.path, "written", error))?;
+    }
     let mut report = String::new();
     for line in &imported.untranslated {
-        report.push_str(&format!(
-            "{}:{}: {}: {}\n",
-            file.display(),
-            line.line,
-            line.text,
-            line.why
-        ));
+        let kind = if line.is_lost { "" } else { "not needed: " };
+        let at = format!("{}:{}", line.file.display(), line.line);
+        report.push_str(&format!("{at}: {}: {kind}{}\n", super::args::plain(&line.text), line.why));
+    }
+    for secret in &imported.secrets {
+        report.push_str(&format!("note: a password is in {} now\n", secret.path.display()));
     }
     for warning in &imported.warnings {
-        report.push_str(&format!("note: {warning}\n"));
+        report.push_str(&format!("note: {}\n", super::args::plain(warning)));
     }
     // The report is for people; the translation goes on without it.
     let _ = io::stderr().lock().write_all(report.as_bytes());
-    print(&imported.toml)
+    print(&imported.toml)?;
+    if imported.is_less() { std::process::exit(IMPORTED_LESS) } else { Ok(()) }
+}
+
+/// Puts a password into a file of its own, which is not to be another's: the same import may be repeated.
+fn keep_secret(path: &Path, text: &str) -> io::Result<()> {
+    let text = format!("{text}\n");
+    match fs::read(path) {
+        Ok(there) if there == text.as_bytes() => Ok(()),
+        Ok(_) => Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "there is another one already; move it away, or name another folder with --secrets-dir",
+        )),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => replace(path, &text),
+        Err(error) => Err(error),
+    }
 }

@@ -318,7 +318,8 @@ config! {
         certificate: Option<PathBuf> = None,
         /// Its key, PEM.
         key: Option<PathBuf> = None,
-        /// Authorities of clients' certificates, PEM. Default none: clients show none.
+        /// Authorities of clients' certificates, PEM: a file, or a folder as `openssl rehash` leaves it. Default none: clients show
+        /// none.
         client_ca: Option<PathBuf> = None,
         /// Revocation lists of those authorities, PEM; the site's own is looked at without being named. Default none.
         client_crl: Option<PathBuf> = None,
@@ -362,7 +363,8 @@ config! {
         bridge_aware: bool = false,
         /// Whether TLS is spoken there. Default false.
         tls: bool = false,
-        /// Authorities of the remote's certificate, PEM. Default none: those of the system.
+        /// Authorities of the remote's certificate, PEM: a file, or a folder as `openssl rehash` leaves it. Default none: those of
+        /// the system.
         ca: Option<PathBuf> = None,
         /// Certificate chain to show there, PEM. Default none.
         certificate: Option<PathBuf> = None,

@@ -34,8 +34,7 @@ use crate::{
     config::{ByteCount, Config, MqttBridgeSection, MqttListenerSection, MqttSection},
     ingest::{self, IngestSettings},
     pki::{
-        self,
-        files::{certificates, unreadable},
+        files::{self, certificates, unreadable},
         revocation::{Checked, Revocations},
     },
     uplink::hand_over,
@@ -440,7 +439,7 @@ const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 pub(crate) fn authorities(key: &str, named: Option<&Path>) -> Result<RootCertStore, ApiError> {
     let path = named.unwrap_or(Path::new(SYSTEM_AUTHORITIES));
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(key, path)? {
+    for certificate in files::authorities(key, path)? {
         match roots.add(certificate) {
             Ok(()) => {}
             // One of many of the system's may be odd, one that was named must not.
@@ -495,7 +494,9 @@ fn bridge_tls(
             digest.update(&fs::read(path).map_err(|e| unreadable(&key_of(key), path, &e))?);
         }
     }
-    digest.update(&fs::read(&path).map_err(|error| unreadable(&key, &path, &error))?);
+    for authority in files::authorities(&key, &path)? {
+        digest.update(&authority);
+    }
     Ok(RemoteTls::new(config, &digest.finalize()))
 }
 
@@ -515,7 +516,7 @@ fn revocations(
         }
         return Ok((Vec::new(), Vec::new()));
     };
-    let authorities = certificates(&key_of("client_ca"), path)?;
+    let authorities = files::authorities(&key_of("client_ca"), path)?;
     let mut revocations = Vec::new();
     let of_site = |authority: &&CertificateDer<'_>| access.revocations.is_of(authority);
     let mut site: Vec<_> = authorities.iter().filter(of_site).cloned().collect();
@@ -549,7 +550,7 @@ fn tls(
 ) -> Result<Arc<ServerConfig>, ApiError> {
     let key_of = |key: &str| format!("mqtt.listener.{name}.{key}");
     let files = (listener.certificate.as_deref(), listener.key.as_deref());
-    let (chain, key) = pki::files::certificate(config, &key_of, files)?;
+    let (chain, key) = files::certificate(config, &key_of, files)?;
     let provider = Arc::new(ring::default_provider());
     let verifier: Arc<dyn ClientCertVerifier> = match &listener.client_ca {
         None if listener.require_certificate => {
@@ -560,7 +561,7 @@ fn tls(
         None => Arc::new(NoClientAuth),
         Some(path) => {
             let mut roots = RootCertStore::empty();
-            for certificate in certificates(&key_of("client_ca"), path)? {
+            for certificate in files::authorities(&key_of("client_ca"), path)? {
                 roots
                     .add(certificate)
                     .map_err(|error| unreadable(&key_of("client_ca"), path, &error))?;

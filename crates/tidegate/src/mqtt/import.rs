@@ -1,145 +1,160 @@
-//! `tidegate config import-mosquitto`: the settings of a `mosquitto.conf` (2.0) as sections of `tidegate.toml`.
+//! `tidegate config import-mosquitto`: the settings of a `mosquitto.conf` (2.0, 2.1) as sections of `tidegate.toml`.
 //!
-//! Always true: every line with a setting is translated or listed with the reason why not; what cannot be told is
-//! left closed, and a listener or a bridge whose protection cannot be translated is left out; what lets in more than
-//! Mosquitto did is a warning; values that may be secret are not repeated.
+//! Always true: a value is read as Mosquitto reads it; every line with a setting is translated or listed with the reason why not;
+//! a listener or a bridge whose protection cannot be translated, or has a line with which Mosquitto would not start, is left out;
+//! what lets in more than Mosquitto did, or works otherwise without an error, is a warning; values that may be secret are not
+//! repeated.
 
 mod bridges;
+mod keys;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
+    fmt::{self, Write as _},
+    fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
+    path::{Path, PathBuf},
 };
 
-use self::bridges::Bridge;
+use self::{
+    bridges::Bridge,
+    keys::{Fate, Kind, Scope},
+};
 
 /// What became of a `mosquitto.conf`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
     /// Sections `[mqtt]`, `[mqtt.listener.NAME]` and `[mqtt.bridge.NAME]` for `tidegate.toml`.
     pub toml: String,
-    /// Lines without a counterpart, in order.
+    /// Passwords of bridges, each for a file of its own that only its owner may read.
+    pub secrets: Vec<Secret>,
+    /// Lines that are not translated, in order.
     pub untranslated: Vec<Untranslated>,
     /// What is other than it was, and what to look at.
     pub warnings: Vec<String>,
 }
 
-/// A line without a counterpart.
+/// A password, and the file that the translation looks for it in.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret {
+    /// The file.
+    pub path: PathBuf,
+    /// The password.
+    pub text: String,
+}
+
+/// A line that is not translated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Untranslated {
+    /// The file: the one that was named, or one of its `include_dir`.
+    pub file: PathBuf,
     /// Counted from 1.
     pub line: usize,
     /// As written; a value that may be secret is left out.
     pub text: String,
     /// Why there is none, and what to do.
     pub why: String,
+    /// Whether something is lost without it; false where it means nothing here, or where the same holds anyway.
+    pub is_lost: bool,
 }
 
-/// Translates the text of a `mosquitto.conf`.
-pub fn import(text: &str) -> Imported {
-    let mut import = Import::default();
-    import.read(text);
+/// Without the password.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secret").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Imported {
+    /// Whether something of the file is neither translated nor needless.
+    pub fn is_less(&self) -> bool {
+        self.untranslated.iter().any(|line| line.is_lost)
+    }
+}
+
+/// Translates a `mosquitto.conf` and what its `include_dir` holds. Passwords are to be put into `secrets`, a folder.
+///
+/// # Errors
+/// The file, or one of that folder, cannot be read.
+pub fn import_file(path: &Path, secrets: &Path) -> Result<Imported, ReadError> {
+    let text = read_file(path)?;
+    let mut import = Import::new(path, secrets);
+    import.read(&text, Some(&files_of))?;
+    Ok(import.write())
+}
+
+/// Translates the text of a `mosquitto.conf` that includes no others.
+#[cfg(test)]
+fn import(text: &str) -> Imported {
+    let mut import = Import::new(Path::new("mosquitto.conf"), Path::new("/etc/tidegate"));
+    import.read(text, None).expect("no file is read");
     import.write()
+}
+
+/// A file or folder that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{} cannot be read", .path.display())]
+pub struct ReadError {
+    /// Which.
+    pub path: PathBuf,
+    /// What the system said.
+    pub source: io::Error,
+}
+
+/// Comments may be in any encoding; a value that is no UTF-8 is seen by the character that stands in for it.
+fn read_file(path: &Path) -> Result<String, ReadError> {
+    let bytes = fs::read(path).map_err(|source| ReadError { path: path.to_owned(), source })?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The files of an `include_dir` that Mosquitto reads: `*.conf`, in its order.
+fn files_of(folder: &Path) -> Result<Vec<(PathBuf, String)>, ReadError> {
+    let failed = |source| ReadError { path: folder.to_owned(), source };
+    let entries = fs::read_dir(folder).map_err(failed)?;
+    let mut names = entries
+        .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(failed)?;
+    names.retain(|name| name.len() > ".conf".len() && name.ends_with(".conf"));
+    // Letter by letter: without regard to case first, then with it.
+    names.sort_by_cached_key(|name| {
+        name.bytes().map(|byte| (byte.to_ascii_uppercase(), byte)).collect::<Vec<_>>()
+    });
+    names
+        .into_iter()
+        .map(|name| folder.join(name))
+        .map(|path| Ok((path.clone(), read_file(&path)?)))
+        .collect()
 }
 
 /// What a packet may have beside its payload: a topic of the greatest length.
 const HEAD_BYTES: u64 = 64 << 10;
+/// A file that is not there: the node does not start before somebody has put another in its place.
+const BY_HAND: [(&str, &str); 2] =
+    [("acl_file", "set-acl_file-by-hand"), ("password_file", "set-password_file-by-hand")];
 
-/// Settings of Mosquitto that belong to the listener above them.
-const OF_LISTENER: &[&str] = &[
-    "bind_address",
-    "bind_interface",
-    "cafile",
-    "capath",
-    "certfile",
-    "ciphers",
-    "ciphers_tls1.3",
-    "crlfile",
-    "dhparamfile",
-    "http_dir",
-    "keyfile",
-    "max_connections",
-    "max_qos",
-    "max_topic_alias",
-    "mount_point",
-    "port",
-    "protocol",
-    "psk_hint",
-    "require_certificate",
-    "socket_domain",
-    "tls_engine",
-    "tls_engine_kpass_sha1",
-    "tls_keyform",
-    "tls_version",
-    "use_identity_as_username",
-    "use_subject_as_username",
-    "use_username_as_clientid",
-];
-/// Settings that belong to a listener with `per_listener_settings true`, and to all without.
-const OF_DOORS: &[&str] = &["acl_file", "allow_anonymous", "password_file"];
-
-/// Why a setting has no counterpart, by its key or the begin of its key.
-const REASONS: &[(&str, &str)] = &[
-    ("acl_opt_", PLUGIN),
-    ("allow_duplicate_messages", "overlapping subscriptions are served as MQTT 5 says"),
-    ("allow_zero_length_clientid", "clients without an identifier are given one, as MQTT says"),
-    ("auth_opt_", PLUGIN),
-    ("auth_plugin", PLUGIN),
-    ("auto_id_prefix", "identifiers that are given to clients have no prefix"),
-    ("autosave_", "the log keeps messages as they come; nothing is saved at intervals"),
-    ("bind_interface", "a listener is bound to an address: write that of the interface in listen"),
-    ("capath", "one file of certificates is read: join them into one and name it in client_ca"),
-    ("check_retain_source", "rules are asked when a message is published and when it is sent"),
-    ("ciphers", "cipher suites are those of TLS 1.2 and 1.3 that rustls holds safe"),
-    ("clientid_prefixes", "write ACL patterns with %c in place of it"),
-    ("connection_messages", LOGS),
-    ("crlfile", "revoked certificates are not looked up"),
-    ("dhparamfile", "keys are exchanged over elliptic curves"),
-    ("http_dir", "no files are served over HTTP"),
-    ("include_dir", "the files in it were not read: import each of them"),
-    ("log_", LOGS),
-    ("max_inflight_bytes", "clients are held back by the count that MQTT 5 calls receive maximum"),
-    ("max_qos", "every listener takes QoS 0 to 2"),
-    ("max_topic_alias", "topic aliases are bounded by the program"),
-    ("memory_limit", "memory is bounded by the bounds of queues and connections"),
-    ("mount_point", "topics get no prefix: write ACL rules in place of it"),
-    ("persistence", "nothing is kept over a restart yet"),
-    ("persistent_client_expiration", "sessions end as the client says, as in MQTT 5"),
-    ("pid_file", "the program stays in the foreground; its supervisor knows it"),
-    ("plugin", PLUGIN),
-    ("psk_", "there are no pre-shared keys: use certificates, or passwords over TLS"),
-    ("queue_qos0_messages", "messages of QoS 0 are not queued for clients that are away"),
-    ("retain_available", "retained messages are always there: write ACL rules in place of it"),
-    ("retained_persistence", "nothing is kept over a restart yet"),
-    ("set_tcp_nodelay", "sockets are set up by the program"),
-    ("socket_domain", "write an IPv4 or IPv6 address in listen"),
-    ("store_clean_interval", "nothing has to be cleaned at intervals"),
-    ("tls_engine", "keys are read from files"),
-    ("tls_keyform", "keys are read from PEM files"),
-    ("tls_version", "TLS 1.2 and 1.3 are spoken; older versions are not safe"),
-    ("upgrade_outgoing_qos", "messages are sent with the lower of the two QoS, as MQTT says"),
-    (
-        "use_subject_as_username",
-        "the common name in the certificate is taken, not the whole subject",
-    ),
-    ("use_username_as_clientid", "client identifiers are the client's"),
-    ("user", "the program runs as the user that starts it"),
-    ("websockets_", "requests of WebSockets are bounded by the program"),
-];
-const LOGS: &str = "logs are set up where the program is started";
-const PLUGIN: &str = "plugins are not run: use a password file, certificates and an ACL file";
+/// What gives the files of an `include_dir`.
+type Include<'a> = &'a dyn Fn(&Path) -> Result<Vec<(PathBuf, String)>, ReadError>;
 
 #[derive(Debug, Default)]
 struct Import {
+    /// Where passwords are to be.
+    secrets: PathBuf,
+    kept: Vec<Secret>,
     per_listener: bool,
     /// The first is the default listener: what stands before any `listener` line.
     listeners: Vec<Section>,
     bridges: Vec<Bridge>,
     general: BTreeMap<&'static str, Setting>,
+    /// Why no listener is opened.
+    shut: Option<String>,
+    /// Whether plugins decide who may do what.
+    has_plugin: bool,
     untranslated: Vec<Untranslated>,
     warnings: Vec<String>,
+    /// In the order in which they are read.
+    files: Vec<PathBuf>,
 }
 
 /// Settings of a listener.
@@ -147,14 +162,36 @@ struct Import {
 struct Section {
     /// None for the default listener.
     opened: Option<Setting>,
-    settings: BTreeMap<String, Setting>,
+    settings: BTreeMap<&'static str, Setting>,
+    /// Why it is not opened.
+    shut: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Setting {
+    /// Which of the files.
+    file: usize,
     line: usize,
     text: String,
     value: String,
+}
+
+/// Where lines of a file belong: each file begins outside of all listeners and connections.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    listener: usize,
+    bridge: Option<usize>,
+    /// Whether the connection was opened after the listener.
+    in_bridge: bool,
+}
+
+/// A line that is no comment.
+#[derive(Debug)]
+struct Line {
+    file: usize,
+    number: usize,
+    key: String,
+    rest: String,
 }
 
 impl Section {
@@ -168,65 +205,233 @@ impl Section {
 
     /// Whether Mosquitto opens it: the default listener only if something but the doors is set for it.
     fn is_open(&self) -> bool {
-        self.opened.is_some() || self.settings.keys().any(|key| OF_LISTENER.contains(&&**key))
+        let of_listener = |name: &str| {
+            keys::find(name)
+                .is_some_and(|key| matches!(key.scope, Scope::Listener | Scope::DefaultListener))
+        };
+        self.opened.is_some()
+            || self.shut.is_some()
+            || self.settings.keys().any(|key| of_listener(key))
+    }
+
+    fn allows_anonymous(&self) -> Option<bool> {
+        let value =
+            self.value("listener_allow_anonymous").or_else(|| self.value("allow_anonymous"));
+        value.map(|value| value == "true")
     }
 }
 
 impl Import {
-    fn read(&mut self, text: &str) {
-        self.listeners.push(Section::default());
-        // It counts for lines before it as well.
-        self.per_listener = text.lines().any(|line| {
-            let mut words = line.split_whitespace();
-            words.next() == Some("per_listener_settings") && words.next() == Some("true")
-        });
-        for (number, line) in text.lines().enumerate() {
-            let text = line.trim();
-            if text.is_empty() || text.starts_with('#') {
-                continue;
-            }
-            let (key, value) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-            let value = value.trim();
-            let setting =
-                Setting { line: number + 1, text: shown(key, text), value: value.to_owned() };
-            match key {
-                "listener" => {
-                    self.listeners.push(Section { opened: Some(setting), ..Section::default() });
-                }
-                "connection" => self.bridges.push(Bridge::new(setting)),
-                _ => self.setting(key, setting),
-            }
+    fn new(path: &Path, secrets: &Path) -> Self {
+        Self {
+            secrets: secrets.to_owned(),
+            listeners: vec![Section::default()],
+            files: vec![path.to_owned()],
+            ..Self::default()
         }
     }
 
-    fn setting(&mut self, key: &str, setting: Setting) {
-        if setting.value.is_empty() {
-            return self.leave(&setting, "it has no value");
+    fn read(&mut self, text: &str, include: Option<Include<'_>>) -> Result<(), ReadError> {
+        let mut lines = Vec::new();
+        self.lines(0, text, &mut lines, include)?;
+        // It counts for all lines; Mosquitto does not let it be unset.
+        self.per_listener = lines.iter().any(|line| {
+            line.key == "per_listener_settings"
+                && value_of(Kind::Flag, &line.rest).is_ok_and(|value| value == "true")
+        });
+        let mut places = vec![Place::default(); self.files.len()];
+        for line in lines {
+            self.line(line, &mut places);
         }
-        if key == "per_listener_settings" {
-            return;
+        Ok(())
+    }
+
+    /// The lines of a file, and where it names a folder, those of its files in place of that line.
+    fn lines(
+        &mut self,
+        file: usize,
+        text: &str,
+        lines: &mut Vec<Line>,
+        include: Option<Include<'_>>,
+    ) -> Result<(), ReadError> {
+        for (number, text) in text.split('\n').enumerate() {
+            let text = text.trim_end_matches('\r');
+            let plain = text.trim();
+            // Mosquitto takes a `#` for a comment only where the line begins with it. Nothing is lost by the others.
+            if plain.is_empty() || plain.starts_with('#') {
+                continue;
+            }
+            let (key, rest) = text
+                .trim_start_matches(' ')
+                .split_once(' ')
+                .unwrap_or((text.trim_start_matches(' '), ""));
+            let line =
+                Line { file, number: number + 1, key: key.to_owned(), rest: rest.to_owned() };
+            match (key, value_of(Kind::Text, rest), include) {
+                ("include_dir", Ok(folder), Some(include)) => {
+                    // As Mosquitto, which opens it where it runs.
+                    for (path, text) in include(Path::new(&folder))? {
+                        self.files.push(path);
+                        self.lines(self.files.len() - 1, &text, lines, None)?;
+                    }
+                }
+                _ => lines.push(line),
+            }
         }
-        if bridges::is_of_bridge(key) {
-            let old = match self.bridges.last_mut() {
-                Some(bridge) => bridge.set(key, setting.clone()),
-                None => return self.leave(&setting, "it stands under no connection"),
+        Ok(())
+    }
+
+    fn line(&mut self, line: Line, places: &mut [Place]) {
+        let place = &mut places[line.file];
+        let text = format!("{} {}", line.key, line.rest);
+        let setting = |value: &str| Setting {
+            file: line.file,
+            line: line.number,
+            text: shown(&line.key, text.trim()),
+            value: value.to_owned(),
+        };
+        match &*line.key {
+            "listener" => {
+                self.listeners.push(Section {
+                    opened: Some(setting(line.rest.trim())),
+                    ..Section::default()
+                });
+                (place.listener, place.in_bridge) = (self.listeners.len() - 1, false);
+                return;
+            }
+            "connection" => {
+                let name = value_of(Kind::Word, &line.rest);
+                self.bridges.push(Bridge::new(setting(name.as_deref().unwrap_or_default())));
+                (place.bridge, place.in_bridge) = (Some(self.bridges.len() - 1), true);
+                return;
+            }
+            _ => {}
+        }
+        let place = *place;
+        let Some(key) = keys::find(&line.key) else {
+            // A tab parts no key from its value; the word before it tells where the line belongs.
+            let word = line.key.split_whitespace().next().unwrap_or_default();
+            let setting = setting("");
+            return match (word == line.key, keys::find(word)) {
+                (false, Some(key)) => self.refuse(
+                    key,
+                    setting,
+                    place,
+                    "a space parts a key from its value, not a tab; Mosquitto would not start with this line",
+                ),
+                _ => self.unknown(setting, place),
             };
-            return self.leave_replaced(old, &setting);
+        };
+        match value_of(key.kind, &line.rest) {
+            Ok(value) => self.setting(key, setting(&value), place),
+            Err(why) => self.refuse(key, setting(""), place, why),
         }
-        let section = match OF_DOORS.contains(&key) && !self.per_listener {
-            true => self.listeners.first_mut(),
-            false => self.listeners.last_mut(),
+    }
+
+    /// Takes a setting that Mosquitto takes.
+    fn setting(&mut self, key: &'static keys::Key, setting: Setting, place: Place) {
+        let (name, value) = (key.name, setting.value.clone());
+        let shuts = key
+            .fate
+            .shuts(&value)
+            .then(|| format!("its {name} protects it and has no counterpart"));
+        match key.scope {
+            Scope::General => {
+                if shuts.is_some() {
+                    self.shut = Some(format!("{name} protects it and has no counterpart"));
+                }
+                match (name, key.fate) {
+                    ("per_listener_settings", _) => return,
+                    ("include_dir", _) => {
+                        return self.leave(&setting, "only the main file may name others; Mosquitto would not start with this line");
+                    }
+                    (_, Fate::Translated) => {
+                        // Two names of one setting.
+                        let name =
+                            if name == "retained_persistence" { "persistence" } else { name };
+                        let old = self.general.insert(name, setting.clone());
+                        return self.leave_replaced(old, &setting);
+                    }
+                    _ => {}
+                }
+            }
+            Scope::Bridge => {
+                let Some(bridge) = place.bridge else {
+                    return self.leave(&setting, "it stands under no connection");
+                };
+                let bridge = &mut self.bridges[bridge];
+                bridge.shut = bridge.shut.take().or(shuts);
+                if matches!(key.fate, Fate::Translated) {
+                    let old = bridge.set(name, setting.clone());
+                    return self.leave_replaced(old, &setting);
+                }
+                if name == "try_private" {
+                    bridge.tries_private = value == "true";
+                }
+            }
+            Scope::Doors | Scope::Listener | Scope::DefaultListener => {
+                self.has_plugin |= name.contains("plugin") || name.starts_with("auth_opt");
+                let section = self.section(key.scope, place);
+                section.shut = section.shut.take().or(shuts);
+                if matches!(key.fate, Fate::Translated) || key.scope != Scope::Doors {
+                    let old = section.settings.insert(name, setting.clone());
+                    return self.leave_replaced(old, &setting);
+                }
+            }
+        }
+        self.leave_by(key.fate, &setting);
+    }
+
+    /// A line with which Mosquitto would not start: what it belongs to stays shut.
+    fn refuse(&mut self, key: &'static keys::Key, setting: Setting, place: Place, why: &str) {
+        let shut = || Some(format!("line {} is wrong", setting.line));
+        match key.scope {
+            Scope::General if key.name == "per_listener_settings" => self.shut = shut(),
+            Scope::General if matches!(key.fate, Fate::Protects(..)) => self.shut = shut(),
+            Scope::General => {}
+            Scope::Bridge => {
+                // A topic protects nothing.
+                if let (Some(bridge), false) = (place.bridge, key.name == "topic") {
+                    self.bridges[bridge].shut = shut();
+                }
+            }
+            Scope::Listener | Scope::DefaultListener => {
+                self.section(key.scope, place).shut = shut();
+            }
+            Scope::Doors => {
+                self.has_plugin |= key.name.contains("plugin") || key.name.starts_with("auth_opt");
+                let by_hand = BY_HAND.iter().find(|(name, _)| *name == key.name);
+                let value = by_hand.map_or("false", |(_, value)| value).to_owned();
+                if matches!(key.fate, Fate::Translated) {
+                    let section = self.section(key.scope, place);
+                    section.settings.insert(key.name, Setting { value, ..setting.clone() });
+                }
+                if by_hand.is_some() {
+                    self.warnings.push(by_hand_note(key.name, "cannot be read"));
+                }
+            }
+        }
+        self.leave(&setting, why);
+    }
+
+    /// A line that no Mosquitto that we know takes: what it stands in stays shut.
+    fn unknown(&mut self, setting: Setting, place: Place) {
+        let shut = Some(format!("line {} is not known", setting.line));
+        match (place.in_bridge, place.bridge, place.listener) {
+            (true, Some(bridge), _) => self.bridges[bridge].shut = shut,
+            (_, _, 0) => {}
+            (_, _, listener) => self.listeners[listener].shut = shut,
+        }
+        self.leave(&setting, "Mosquitto 2.0 and 2.1 do not know it; is it spelled right?");
+    }
+
+    fn section(&mut self, scope: Scope, place: Place) -> &mut Section {
+        let is_default = match scope {
+            Scope::DefaultListener => true,
+            Scope::Doors => !self.per_listener,
+            _ => false,
         };
-        let section = section.expect("the default listener is there");
-        let old = if OF_DOORS.contains(&key) || OF_LISTENER.contains(&key) {
-            section.settings.insert(key.to_owned(), setting.clone())
-        } else if let Some(key) = general(key) {
-            self.general.insert(key, setting.clone())
-        } else {
-            let why = reason(key).unwrap_or("Mosquitto 2.0 does not know it; is it spelled right?");
-            return self.leave(&setting, why);
-        };
-        self.leave_replaced(old, &setting);
+        &mut self.listeners[if is_default { 0 } else { place.listener }]
     }
 
     fn leave_replaced(&mut self, old: Option<Setting>, new: &Setting) {
@@ -235,12 +440,25 @@ impl Import {
         }
     }
 
+    /// Says what becomes of a setting that is not translated.
+    fn leave_by(&mut self, fate: Fate, setting: &Setting) {
+        if let Some((why, is_lost)) = fate.of(&setting.value) {
+            self.push(setting, why, is_lost);
+        }
+    }
+
     fn leave(&mut self, setting: &Setting, why: &str) {
-        let Setting { line, text, .. } = setting;
+        self.push(setting, why, true);
+    }
+
+    fn push(&mut self, setting: &Setting, why: &str, is_lost: bool) {
+        let Setting { file, line, text, .. } = setting;
         self.untranslated.push(Untranslated {
+            file: self.files[*file].clone(),
             line: *line,
             text: text.clone(),
             why: why.to_owned(),
+            is_lost,
         });
     }
 
@@ -248,38 +466,64 @@ impl Import {
         let mut sections = std::mem::take(&mut self.listeners);
         let open: Vec<bool> = sections.iter().map(Section::is_open).collect();
         let local_only = !open.contains(&true);
-        let mut toml = String::from("[mqtt]\n");
-        self.write_doors(&sections, &open, local_only, &mut toml);
-        self.write_limits(&mut toml);
-        if local_only {
+        let mut body = String::new();
+        let default = self.write_doors(&sections, &open, local_only, &mut body);
+        self.write_limits(&mut body);
+        let mut listeners = String::new();
+        if local_only && self.shut.is_none() {
             self.warnings.push(
                 "no listener is set up: Mosquitto is then at 127.0.0.1:1883 only, and so is this one"
                     .to_owned(),
             );
             let _ = write!(
-                toml,
+                listeners,
                 "\n[mqtt.listener.tcp-1883]\nlisten = \"127.0.0.1:1883\"\nprotocol = \"tcp\"\n"
             );
         }
         let mut names = BTreeSet::new();
         for (section, open) in sections.iter_mut().zip(open) {
             if open {
-                match self.listener(section, &mut names) {
-                    Ok(text) => toml.push_str(&text),
+                let shut = self.shut.clone().or_else(|| section.shut.clone());
+                let written = match shut {
+                    Some(why) => Err(why),
+                    None => self.listener(section, default, &mut names),
+                };
+                match written {
+                    Ok(text) => listeners.push_str(&text),
                     Err(why) => self.leave_out(section, &why),
                 }
             }
         }
+        let mut toml = String::from("[mqtt]\n");
+        if listeners.is_empty() {
+            // A configuration without listeners has one on loopback.
+            toml.push_str("enabled = false\n");
+            self.warnings.push(
+                "no listener could be translated, so MQTT is not served: add one and take `enabled = false` out".to_owned(),
+            );
+        }
+        toml.push_str(&body);
+        toml.push_str(&listeners);
         let mut names = BTreeSet::new();
         for bridge in std::mem::take(&mut self.bridges) {
             toml.push_str(&self.bridge(&bridge, &mut names));
         }
-        self.untranslated.sort_by_key(|line| line.line);
-        Imported { toml, untranslated: self.untranslated, warnings: self.warnings }
+        let order: BTreeMap<PathBuf, usize> = self.files.iter().cloned().zip(0..).collect();
+        self.untranslated.sort_by_key(|line| (order.get(&line.file).copied(), line.line));
+        Imported {
+            toml,
+            secrets: self.kept,
+            untranslated: self.untranslated,
+            warnings: self.warnings,
+        }
     }
 
-    /// Bounds of packets, queues and keep alive, and the interval of `$SYS`, for all listeners.
+    /// Bounds of packets, queues, sessions and keep alive, and the interval of `$SYS`, for all listeners.
     fn write_limits(&mut self, toml: &mut String) {
+        if let Some(setting) = self.general.get("persistence") {
+            let durability = if setting.value == "true" { "page" } else { "memory" };
+            let _ = writeln!(toml, "durability = \"{durability}\"");
+        }
         let packet = 1 << 10..=128 << 20; // half of the default memory for payloads
         let whole = self.number("max_packet_size", packet.clone());
         let payload = self.number("message_size_limit", packet.clone());
@@ -315,88 +559,128 @@ impl Import {
         if let Some(seconds) = self.number("max_keepalive", 1..=65_535) {
             let _ = writeln!(toml, "keepalive_max = \"{seconds}s\"");
         }
+        if let Some(count) = self.number("global_max_clients", 1..=u64::from(u32::MAX)) {
+            let _ = writeln!(toml, "sessions_max = {count}");
+        }
+        self.write_expiry(toml);
         if let Some(seconds) = self.number("sys_interval", 0..=65_535) {
             let _ = writeln!(toml, "sys_interval = \"{seconds}s\"");
         }
     }
 
-    /// Password file, ACL file, and whether anonymous clients come in: ours are for all listeners.
+    /// How long sessions outlive their connections.
+    fn write_expiry(&mut self, toml: &mut String) {
+        const HOUR: u64 = 3600;
+        let Some(setting) = self.general.get("persistent_client_expiration").cloned() else {
+            self.warnings.push(
+                "a session that no client comes back to ends after 7 days, with what waits for it; in Mosquitto it stayed: see \
+                 mqtt.session_expiry_max"
+                    .to_owned(),
+            );
+            return;
+        };
+        let units = [
+            ('s', 1),
+            ('h', HOUR),
+            ('d', 24 * HOUR),
+            ('w', 7 * 24 * HOUR),
+            ('m', 30 * 24 * HOUR),
+            ('y', 365 * 24 * HOUR),
+        ];
+        let seconds = units.into_iter().find_map(|(unit, seconds)| {
+            let count: u64 = setting.value.strip_suffix(unit)?.parse().ok()?;
+            // As much as the protocol can say.
+            count.checked_mul(seconds).filter(|seconds| (1..u64::from(u32::MAX)).contains(seconds))
+        });
+        match seconds {
+            Some(seconds) if seconds % HOUR == 0 => {
+                let _ = writeln!(toml, "session_expiry_max = \"{}h\"", seconds / HOUR);
+            }
+            Some(seconds) => {
+                let _ = writeln!(toml, "session_expiry_max = \"{seconds}s\"");
+            }
+            None => self.leave(
+                &setting,
+                "it is no number above 0 with s, h, d, w, m or y, of 136 years at most",
+            ),
+        }
+    }
+
+    /// Password file and ACL file, which are for all listeners here, and whether anonymous clients come in where a listener does
+    /// not say otherwise.
     fn write_doors(
         &mut self,
         sections: &[Section],
         open: &[bool],
         local_only: bool,
         toml: &mut String,
-    ) {
+    ) -> bool {
         let opened = || sections.iter().zip(open).filter(|(_, open)| **open).map(|(s, _)| s);
         let relevant: Vec<&Section> = match self.per_listener && !local_only {
             true => opened().collect(),
             false => sections.iter().take(1).collect(),
         };
-        let mut agree = true;
-        for key in ["password_file", "acl_file"] {
+        for (key, by_hand) in BY_HAND.into_iter().rev() {
             let values: BTreeSet<Option<&str>> =
                 relevant.iter().map(|section| section.value(key)).collect();
             if values.len() > 1 {
-                agree = false;
                 for section in &relevant {
                     if let Some(setting) = section.settings.get(key) {
                         let why = "listeners differ in it, and here it is for all of them: join the files into one";
                         self.leave(setting, why);
                     }
                 }
-                self.warnings.push(format!(
-                    "{key} differs between listeners: set mqtt.{key} by hand before the node is started"
-                ));
-                // A file that is not there keeps the node from starting without these rules.
-                let _ = writeln!(toml, "{key} = {}", quoted(&format!("set-{key}-by-hand")));
+                self.warnings.push(by_hand_note(key, "differs between listeners"));
+                let _ = writeln!(toml, "{key} = {}", quoted(by_hand));
             } else if let Some(Some(value)) = values.first() {
                 let _ = writeln!(toml, "{key} = {}", quoted(value));
+            } else if self.has_plugin && key == "acl_file" {
+                self.warnings.push(by_hand_note(key, "may have been in the place of a plugin"));
+                let _ = writeln!(toml, "{key} = {}", quoted(by_hand));
             }
         }
         for section in sections {
-            for key in OF_DOORS {
+            for key in ["acl_file", "allow_anonymous", "password_file"] {
                 let lost = self.per_listener
                     && !local_only
                     && !relevant.iter().any(|r| std::ptr::eq(*r, section));
-                if let (true, Some(setting)) = (lost, section.settings.get(*key)) {
+                if let (true, Some(setting)) = (lost, section.settings.get(key)) {
                     self.leave(setting, "it stands under no listener that is open");
                 }
             }
         }
         // Mosquitto lets strangers in by itself only where it listens to this machine alone.
-        let anonymous = |section: &&Section| match section.value("allow_anonymous") {
-            Some(value) => value == "true",
-            None => local_only,
+        let anonymous = |section: &Section| {
+            section.allows_anonymous().unwrap_or(local_only) && !self.has_plugin
         };
-        let count = relevant.iter().filter(|section| anonymous(section)).count();
-        let allow = agree && count == relevant.len();
-        if !allow && count > 0 {
-            for section in &relevant {
-                if let Some(setting) = section.settings.get("allow_anonymous") {
-                    self.leave(
-                        setting,
-                        "listeners differ in it or in their files, and here it is for all of them",
-                    );
-                }
+        let default = relevant.iter().copied().all(anonymous);
+        let of = |section: &Section| match self.per_listener {
+            true => anonymous(section),
+            false => {
+                section.value("listener_allow_anonymous").map_or(default, |value| value == "true")
+                    && !self.has_plugin
             }
+        };
+        let is_any = (local_only && default) || opened().any(of);
+        if self.has_plugin {
             self.warnings.push(
-                "listeners differ in who may come in without a proof: nobody may now".to_owned(),
+                "plugins may have decided who comes in: only who has a proof may now".to_owned(),
             );
-        }
-        if allow && !local_only && relevant.iter().all(|s| s.value("acl_file").is_none()) {
+        } else if is_any && !local_only && relevant.iter().all(|s| s.value("acl_file").is_none()) {
             self.warnings.push(
                 "everybody may come in without a proof and do everything with topics, as in Mosquitto"
                     .to_owned(),
             );
         }
-        let _ = writeln!(toml, "allow_anonymous = {allow}");
+        let _ = writeln!(toml, "allow_anonymous = {default}");
+        default
     }
 
-    /// The section of a listener.
+    /// The section of a listener, in a configuration with that `allow_anonymous`.
     fn listener(
         &mut self,
         section: &Section,
+        default: bool,
         names: &mut BTreeSet<String>,
     ) -> Result<String, String> {
         let address = address(section)?;
@@ -405,11 +689,6 @@ impl Import {
             (None, None) => None,
             _ => return Err("a listener with TLS has a certfile and a keyfile".to_owned()),
         };
-        for key in ["psk_hint", "tls_engine", "crlfile"] {
-            if section.settings.contains_key(key) {
-                return Err(format!("its {key} protects it and has no counterpart"));
-            }
-        }
         let protocol = match (section.value("protocol").unwrap_or("mqtt"), tls) {
             ("mqtt", None) => "tcp",
             ("mqtt", Some(_)) => "tls",
@@ -418,11 +697,20 @@ impl Import {
             _ => return Err("its protocol is neither mqtt nor websockets".to_owned()),
         };
         let demanded = section.is_true("require_certificate");
+        let ca = section.value("cafile").or_else(|| section.value("capath"));
         if demanded && tls.is_none() {
             return Err("it wants certificates and has none of its own".to_owned());
         }
-        if demanded && section.value("cafile").is_none() {
-            return Err("it wants certificates and no cafile says of whom".to_owned());
+        if demanded && ca.is_none() {
+            return Err(
+                "it wants certificates and neither cafile nor capath says of whom".to_owned()
+            );
+        }
+        if section.settings.contains_key("bind_interface") && address.ip().is_unspecified() {
+            return Err(
+                "it was bound to one interface: write the address of that into its `listener` line"
+                    .to_owned(),
+            );
         }
         let mut name = format!("{protocol}-{}", address.port());
         for number in 2.. {
@@ -437,16 +725,28 @@ impl Import {
         if let Some((certificate, key)) = tls {
             let _ = writeln!(text, "certificate = {}\nkey = {}", quoted(certificate), quoted(key));
         }
-        if let (true, Some(ca)) = (demanded, section.value("cafile")) {
+        if let (true, Some(ca)) = (demanded, ca) {
             let _ = writeln!(text, "client_ca = {}\nrequire_certificate = true", quoted(ca));
+            if let Some(list) = section.value("crlfile") {
+                let _ = writeln!(text, "client_crl = {}", quoted(list));
+            }
+        }
+        let anonymous = match (section.value("listener_allow_anonymous"), self.per_listener) {
+            _ if self.has_plugin => false,
+            (Some(value), _) => value == "true",
+            (None, true) => section.allows_anonymous().unwrap_or(false),
+            (None, false) => default,
+        };
+        if anonymous != default {
+            let _ = writeln!(text, "allow_anonymous = {anonymous}");
         }
         if let Some(setting) = section.settings.get("max_connections") {
             match setting.value.parse::<i64>() {
-                Ok(number) if number > 0 => {
+                Ok(number) if (1..=i64::from(u32::MAX)).contains(&number) => {
                     let _ = writeln!(text, "connections_max = {number}");
                 }
-                Ok(-1) => {} // no bound of its own
-                _ => self.leave(setting, "it is neither -1 nor a number of connections above 0"),
+                Ok(number) if number < 0 => {} // no bound of its own
+                _ => self.leave(setting, "here it is from 1 to 4294967295"),
             }
         }
         self.rest_of_listener(section, &name, tls.is_some(), demanded);
@@ -461,33 +761,44 @@ impl Import {
                  as in Mosquitto; take it out if it is not meant"
             ));
         }
+        let host = section.opened.as_ref().and_then(|setting| words(&setting.value).nth(1));
+        let host = host.or_else(|| section.value("bind_address"));
+        if matches!(host, None | Some("localhost"))
+            && !section.settings.contains_key("socket_domain")
+        {
+            self.warnings.push(format!(
+                "{name} is at an IPv4 address; Mosquitto listened at the one of IPv6 as well"
+            ));
+        }
+        if section.value("protocol") == Some("websockets") {
+            self.warnings.push(format!(
+                "{name}: browsers connect at the path /mqtt, as in ws://HOST:PORT/mqtt; Mosquitto took any path"
+            ));
+        }
         for (key, setting) in &section.settings {
-            let why = match key.as_str() {
-                "bind_address" if section.opened.is_some() => {
-                    "the address stands in the `listener` line"
-                }
-                "port" if section.opened.is_some() => "the port stands in the `listener` line",
-                "cafile" if !demanded => "certificates of clients are not asked for there",
-                "require_certificate" if !demanded => continue,
+            let unasked = "certificates of clients are not asked for there";
+            let (why, is_lost) = match *key {
+                "cafile" | "capath" | "crlfile" if !demanded => (unasked, false),
+                "capath" if section.value("cafile").is_some() => (
+                    "there is one client_ca, a file or a folder: add what is in the folder to the file",
+                    true,
+                ),
                 "use_identity_as_username" if !demanded && setting.value == "true" => {
-                    "without require_certificate no certificate is asked for"
+                    (unasked, true)
                 }
-                "use_identity_as_username" => continue, // told below
-                "bind_interface" => {
-                    self.warnings.push(format!(
-                        "{name} was bound to one interface: write its address in listen, or it is open on all"
-                    ));
-                    reason(key).unwrap_or_default()
-                }
+                "bind_interface" => ("a listener is bound to an address", true),
                 "ciphers" | "ciphers_tls1.3" | "tls_version" if !tls => {
-                    "the listener has no certificate, and so no TLS"
+                    ("the listener has no certificate, and so no TLS", false)
                 }
-                key => match reason(key) {
-                    Some(why) => why,
-                    None => continue, // translated
-                },
+                key => {
+                    let fate = keys::find(key).expect("settings are known").fate;
+                    match fate.of(&setting.value) {
+                        Some(left) => left,
+                        None => continue,
+                    }
+                }
             };
-            self.leave(setting, why);
+            self.push(setting, why, is_lost);
         }
         if demanded {
             self.warnings.push(match section.is_true("use_identity_as_username") {
@@ -505,17 +816,9 @@ impl Import {
 
     fn leave_out(&mut self, section: &Section, why: &str) {
         let why = format!("the listener is left out: {why}");
-        let lines: Vec<&Setting> = section
-            .opened
-            .iter()
-            .chain(
-                section
-                    .settings
-                    .iter()
-                    .filter(|(k, _)| OF_LISTENER.contains(&&***k))
-                    .map(|(_, s)| s),
-            )
-            .collect();
+        let doors = |name: &str| keys::find(name).is_some_and(|key| key.scope == Scope::Doors);
+        let settings = section.settings.iter().filter(|(key, _)| !doors(key)).map(|(_, s)| s);
+        let lines: Vec<&Setting> = section.opened.iter().chain(settings).collect();
         for setting in lines {
             self.leave(setting, &why);
         }
@@ -524,53 +827,71 @@ impl Import {
     /// The value of a setting for all, none if it means "no bound".
     fn number(&mut self, key: &str, bounds: RangeInclusive<u64>) -> Option<u64> {
         let setting = self.general.get(key)?.clone();
-        match setting.value.parse() {
+        match setting.value.parse::<i64>() {
             Ok(0) if key == "max_keepalive" => {
                 self.leave(&setting, "connections that are never checked are not offered");
                 None
             }
-            Ok(0) if *bounds.start() > 0 => {
-                self.leave(&setting, "0 is no bound in Mosquitto; here the default bounds it");
+            // In Mosquitto a number below 0 is none.
+            Ok(number) if number <= 0 && *bounds.start() > 0 => {
+                self.leave(&setting, "that is no bound in Mosquitto; here the default bounds it");
                 None
             }
-            Ok(number) if !bounds.contains(&number) => {
+            Ok(number) => {
+                let number = u64::try_from(number).unwrap_or(0);
+                if bounds.contains(&number) {
+                    return Some(number);
+                }
                 let why = format!("here it is from {} to {}", bounds.start(), bounds.end());
                 self.leave(&setting, &why);
                 None
             }
-            Ok(number) => Some(number),
-            Err(_) => {
-                self.leave(&setting, "it is not a number");
-                None
-            }
+            Err(_) => unreachable!("the value was read as a number"),
         }
     }
 }
 
-/// The settings that are translated and for all listeners, wherever they stand.
-fn general(key: &str) -> Option<&'static str> {
-    [
-        "max_inflight_messages",
-        "max_keepalive",
-        "max_packet_size",
-        "max_queued_bytes",
-        "max_queued_messages",
-        "message_size_limit",
-        "sys_interval",
-    ]
-    .into_iter()
-    .find(|general| *general == key)
+/// A value as Mosquitto reads it, with flags as `true` and `false`; or why it would not start with it.
+fn value_of(kind: Kind, rest: &str) -> Result<String, &'static str> {
+    const EMPTY: &str = "it has no value; Mosquitto would not start with this line";
+    let first = || rest.split(' ').find(|word| !word.is_empty()).ok_or(EMPTY);
+    if rest.contains(char::REPLACEMENT_CHARACTER) {
+        return Err("it is not UTF-8; Mosquitto would not start with this line");
+    }
+    match kind {
+        Kind::Flag => match first()? {
+            "true" | "1" => Ok("true".to_owned()),
+            "false" | "0" => Ok("false".to_owned()),
+            _ => Err(
+                "it is neither true nor false, in small letters; Mosquitto would not start with this line",
+            ),
+        },
+        // Mosquitto 2.0 takes the digits that a word begins with, 2.1 no such word.
+        Kind::Number => match first()?.parse::<i64>() {
+            Ok(number) => Ok(number.to_string()),
+            Err(_) => Err("it is not a number"),
+        },
+        Kind::Word => Ok(first()?.to_owned()),
+        Kind::Words | Kind::Text => match rest.trim() {
+            "" => Err(EMPTY),
+            text => Ok(text.to_owned()),
+        },
+        Kind::Rest => match rest {
+            "" => Err(EMPTY),
+            text => Ok(text.to_owned()),
+        },
+    }
 }
 
-fn reason(key: &str) -> Option<&'static str> {
-    let exact = REASONS.iter().find(|(name, _)| *name == key);
-    let begins = |name: &str| {
-        key.starts_with(name)
-            && (name.ends_with('_')
-                || ["persistence", "plugin", "ciphers", "auth_plugin", "tls_engine"]
-                    .contains(&name))
-    };
-    exact.or_else(|| REASONS.iter().find(|(name, _)| begins(name))).map(|(_, why)| *why)
+/// The words of a value up to a comment.
+fn words(value: &str) -> impl Iterator<Item = &str> {
+    value.split(' ').filter(|word| !word.is_empty()).take_while(|word| !word.starts_with('#'))
+}
+
+fn by_hand_note(key: &str, why: &str) -> String {
+    format!(
+        "{key} {why}: set mqtt.{key} by hand before the node is started, which does not start before"
+    )
 }
 
 /// The line as it may be shown.
@@ -592,9 +913,8 @@ fn shown(key: &str, text: &str) -> String {
 fn address(section: &Section) -> Result<SocketAddr, String> {
     let (port, host) = match &section.opened {
         Some(setting) => {
-            let (port, host) =
-                setting.value.split_once(char::is_whitespace).unwrap_or((&setting.value, ""));
-            (port, Some(host.trim()).filter(|host| !host.is_empty()))
+            let mut words = words(&setting.value);
+            (words.next().unwrap_or_default(), words.next())
         }
         None => (section.value("port").unwrap_or("1883"), section.value("bind_address")),
     };
@@ -602,11 +922,16 @@ fn address(section: &Section) -> Result<SocketAddr, String> {
     if port == 0 {
         return Err("sockets of the file system are not listened on".to_owned());
     }
-    let ip: IpAddr = match (host, section.value("socket_domain")) {
-        (None, Some("ipv6")) => Ipv6Addr::UNSPECIFIED.into(),
-        (None, _) => Ipv4Addr::UNSPECIFIED.into(),
-        (Some("localhost"), Some("ipv6")) => Ipv6Addr::LOCALHOST.into(),
-        (Some("localhost"), _) => Ipv4Addr::LOCALHOST.into(),
+    let is_v6 = match section.value("socket_domain") {
+        None | Some("ipv4") => false,
+        Some("ipv6") => true,
+        Some(_) => return Err("its socket_domain is neither ipv4 nor ipv6".to_owned()),
+    };
+    let ip: IpAddr = match (host, is_v6) {
+        (None, true) => Ipv6Addr::UNSPECIFIED.into(),
+        (None, false) => Ipv4Addr::UNSPECIFIED.into(),
+        (Some("localhost"), true) => Ipv6Addr::LOCALHOST.into(),
+        (Some("localhost"), false) => Ipv4Addr::LOCALHOST.into(),
         (Some(host), _) => host.parse().map_err(|_| {
             format!("{host} is a name, and listen takes an address such as 192.0.2.1")
         })?,

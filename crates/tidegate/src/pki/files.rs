@@ -1,6 +1,6 @@
 //! Certificates and keys that a configuration names, in PEM.
 
-use std::path::Path;
+use std::{ffi::OsStr, fs, path::Path};
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tidegate_client::ApiError;
@@ -49,6 +49,50 @@ pub(crate) fn certificates(
         return Err(ApiError::new(Code::CONFIG_INVALID, text));
     }
     Ok(certificates)
+}
+
+/// Authorities: the certificates of a file, or those in a folder as OpenSSL keeps them (`capath`), in files named by the hash of
+/// their subject such as `5ad8a5d6.0`, which `openssl rehash` makes. At least one.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the key and the file.
+pub(crate) fn authorities(
+    key: &str,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, ApiError> {
+    if !path.is_dir() {
+        return certificates(key, path);
+    }
+    let failed = |error: std::io::Error| unreadable(key, path, &error);
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if is_hashed(&entry.file_name()) {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    if found.is_empty() {
+        let text = format!(
+            "{key}: the folder {} holds no certificate under the hash of its subject, such as 5ad8a5d6.0; `openssl rehash` makes those \
+             names",
+            path.display()
+        );
+        return Err(ApiError::new(Code::CONFIG_INVALID, text));
+    }
+    let read = found.iter().map(|path| certificates(key, path)).collect::<Result<Vec<_>, _>>()?;
+    Ok(read.concat())
+}
+
+/// Whether a file is named by a hash, as OpenSSL looks for it.
+fn is_hashed(name: &OsStr) -> bool {
+    let Some((hash, number)) = name.to_str().and_then(|name| name.split_once('.')) else {
+        return false;
+    };
+    hash.len() == 8
+        && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
+        && !number.is_empty()
+        && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// The file that a key of the configuration names is no good.

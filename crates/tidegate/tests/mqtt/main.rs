@@ -5,6 +5,7 @@ mod clients;
 mod doors;
 mod flows;
 mod hostile;
+mod import;
 mod inside;
 mod operators;
 mod overflow;

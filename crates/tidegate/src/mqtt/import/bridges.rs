@@ -3,60 +3,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
+    path::{Path, PathBuf},
 };
 
-use super::{Import, Setting, quoted};
+use super::{Import, Secret, Setting, quoted, words};
 use crate::mqtt::bridge::{BridgeError, BridgeSettings, RemoteVersion};
-
-/// Settings of a connection; they belong to the last one above them, whatever stands between.
-const KEYS: &[&str] = &[
-    "address",
-    "addresses",
-    "clientid",
-    "cleansession",
-    "idle_timeout",
-    "keepalive_interval",
-    "notification_topic",
-    "notifications",
-    "notifications_local_only",
-    "password",
-    "restart_timeout",
-    "round_robin",
-    "start_type",
-    "threshold",
-    "topic",
-    "try_private",
-    "username",
-];
-
-/// Why a setting has no counterpart, whatever its value is.
-const REASONS: &[(&str, &str)] = &[
-    ("bridge_alpn", "no protocol is named to the remote in TLS (ALPN)"),
-    (
-        "bridge_attempt_unsubscribe",
-        "a bridge looks after its subscriptions at the remote by itself",
-    ),
-    ("bridge_capath", "one file of certificates is read: join them into one and name it in ca"),
-    ("bridge_bind_address", "the system chooses the address that a bridge connects from"),
-    ("bridge_ciphers", "cipher suites are those of TLS 1.2 and 1.3 that rustls holds safe"),
-    ("bridge_insecure", "the name in the remote's certificate is always checked"),
-    ("bridge_max_packet_size", "packets are bounded by mqtt.packet_bytes_max"),
-    ("bridge_tls_version", "TLS 1.2 and 1.3 are spoken; older versions are not safe"),
-    ("idle_timeout", ALWAYS),
-    ("local_", "the bridge's session here needs no name and no password"),
-    ("notification", "its state stands in $SYS/broker/connection/NAME/state of this node alone"),
-    ("remote_password", PASSWORD),
-    (
-        "restart_timeout",
-        "waits grow from a hundredth of reconnect_backoff_max, or 50 ms, to it: set that",
-    ),
-    ("threshold", ALWAYS),
-];
-const ALWAYS: &str = "a bridge is connected all the time";
-const PASSWORD: &str =
-    "it is a secret: put it into a file of its own and name that in password_file";
-/// Settings without which a bridge would be less protected than it was.
-const PROTECTION: &[&str] = &["bridge_identity", "bridge_psk", "bridge_capath"];
 
 /// A `connection`.
 #[derive(Debug)]
@@ -64,8 +15,10 @@ pub(super) struct Bridge {
     opened: Setting,
     settings: BTreeMap<&'static str, Setting>,
     topics: Vec<Setting>,
-    /// Settings that are not translated, whatever they say.
-    others: Vec<(String, Setting)>,
+    /// Whether it tells the remote that it is a bridge.
+    pub(super) tries_private: bool,
+    /// Why it is left out whatever else it says.
+    pub(super) shut: Option<String>,
 }
 
 /// A `topic` line.
@@ -78,43 +31,30 @@ struct Topic {
     remote: String,
 }
 
-/// Whether a setting belongs to a connection.
-pub(super) fn is_of_bridge(key: &str) -> bool {
-    KEYS.contains(&key) || ["bridge_", "local_", "remote_"].iter().any(|name| key.starts_with(name))
-}
-
 impl Bridge {
     pub(super) fn new(opened: Setting) -> Self {
-        Self { opened, settings: BTreeMap::new(), topics: Vec::new(), others: Vec::new() }
+        Self {
+            opened,
+            settings: BTreeMap::new(),
+            topics: Vec::new(),
+            tries_private: true,
+            shut: None,
+        }
     }
 
-    /// Takes a setting; returns the one that it is in place of.
-    pub(super) fn set(&mut self, key: &str, setting: Setting) -> Option<Setting> {
+    /// Takes a setting that has a counterpart; returns the one that it is in place of.
+    pub(super) fn set(&mut self, key: &'static str, setting: Setting) -> Option<Setting> {
         let key = match key {
             "topic" => {
                 self.topics.push(setting);
                 return None;
             }
-            "address" | "addresses" => "address",
-            "bridge_cafile" => "bridge_cafile",
-            "bridge_certfile" => "bridge_certfile",
-            "bridge_keyfile" => "bridge_keyfile",
-            "bridge_outgoing_retain" => "bridge_outgoing_retain",
-            "bridge_protocol_version" => "bridge_protocol_version",
-            "bridge_require_ocsp" => "bridge_require_ocsp",
-            "bridge_tls_use_os_certs" => "bridge_tls_use_os_certs",
-            "cleansession" => "cleansession",
-            "keepalive_interval" => "keepalive_interval",
-            "clientid" | "remote_clientid" => "remote_clientid",
-            "remote_username" | "username" => "remote_username",
-            "round_robin" => "round_robin",
-            "start_type" => "start_type",
-            "try_private" => "try_private",
-            _ => {
-                let key = if key == "password" { "remote_password" } else { key };
-                self.others.push((key.to_owned(), setting));
-                return None;
-            }
+            // Two names of one setting.
+            "addresses" => "address",
+            "clientid" => "remote_clientid",
+            "password" => "remote_password",
+            "username" => "remote_username",
+            _ => key,
         };
         self.settings.insert(key, setting)
     }
@@ -123,32 +63,17 @@ impl Bridge {
         self.settings.get(key).map(|setting| &*setting.value)
     }
 
+    fn is_true(&self, key: &str) -> bool {
+        self.value(key) == Some("true")
+    }
+
     fn lines(&self) -> impl Iterator<Item = &Setting> {
-        let others = self.others.iter().map(|(_, setting)| setting);
-        [&self.opened].into_iter().chain(self.settings.values()).chain(&self.topics).chain(others)
+        [&self.opened].into_iter().chain(self.settings.values()).chain(&self.topics)
     }
-
-    /// Why it is left out, for its protection.
-    fn check_protection(&self) -> Result<(), String> {
-        if self.value("bridge_require_ocsp") == Some("true") {
-            return Err(protects("bridge_require_ocsp"));
-        }
-        let found = PROTECTION.iter().find(|name| self.others.iter().any(|(key, _)| key == *name));
-        match found {
-            // Fewer authorities are trusted without it.
-            Some(&"bridge_capath") if self.value("bridge_cafile").is_some() => Ok(()),
-            Some(name) => Err(protects(name)),
-            None => Ok(()),
-        }
-    }
-}
-
-fn protects(key: &str) -> String {
-    format!("its {key} protects it and has no counterpart")
 }
 
 impl Import {
-    /// The section of a bridge, or nothing if it is left out.
+    /// The sections of a connection, one for each pair of prefixes, or nothing if it is left out.
     pub(super) fn bridge(&mut self, bridge: &Bridge, names: &mut BTreeSet<String>) -> String {
         match self.try_bridge(bridge, names) {
             Ok(text) => text,
@@ -167,11 +92,13 @@ impl Import {
         names: &mut BTreeSet<String>,
     ) -> Result<String, String> {
         let addresses = bridge.value("address").ok_or("it has no address")?;
-        let mut addresses = addresses.split_whitespace();
+        let mut addresses = words(addresses);
         let remote = remote(addresses.next().ok_or("it has no address")?)?;
-        bridge.check_protection()?;
-        let (topics, refused) = gather(bridge);
-        if topics.is_empty() {
+        if let Some(why) = &bridge.shut {
+            return Err(why.clone());
+        }
+        let (groups, refused) = gather(bridge);
+        if groups.is_empty() {
             return Err(match refused.first() {
                 None => "it has no topic".to_owned(),
                 Some((_, why)) => format!("no topic of it can be translated; the first: {why}"),
@@ -180,27 +107,78 @@ impl Import {
         for (setting, why) in refused {
             self.leave(setting, &why);
         }
+        if addresses.next().is_some() {
+            self.leave(&bridge.settings["address"], "a bridge has one remote: the first is taken");
+        }
+        let count = groups.len();
+        let mut text = String::new();
+        let mut secret = None;
+        for (number, topics) in groups.iter().enumerate() {
+            let name = name(&bridge.opened.value, names);
+            let is_first = number == 0;
+            if is_first {
+                secret = self.keep_password(bridge, &name);
+                if count > 1 {
+                    self.warnings.push(format!(
+                        "bridge {name}: its topics have {count} pairs of prefixes, and a bridge has one: there are {count}, each with \
+                         a connection and a session of its own"
+                    ));
+                }
+            }
+            let _ = write!(text, "\n[mqtt.bridge.{name}]\nremote = {}\n", quoted(&remote));
+            self.write_group(bridge, &name, number, topics, secret.as_deref(), &mut text);
+        }
+        self.check_rest(bridge, &groups);
+        Ok(text)
+    }
+
+    /// The file that the password is to be put into; none if there is none.
+    fn keep_password(&mut self, bridge: &Bridge, name: &str) -> Option<PathBuf> {
+        let setting = bridge.settings.get("remote_password")?;
+        if bridge.value("remote_username").is_none() {
+            self.leave(setting, "a password without a remote_username is not sent");
+            return None;
+        }
+        let path = self.secrets.join(format!("mqtt-bridge-{name}.password"));
+        self.kept.push(Secret { path: path.clone(), text: setting.value.clone() });
+        Some(path)
+    }
+
+    /// A section, of topics with one pair of prefixes.
+    fn write_group(
+        &mut self,
+        bridge: &Bridge,
+        name: &str,
+        number: usize,
+        topics: &[Topic],
+        secret: Option<&Path>,
+        text: &mut String,
+    ) {
         let patterns = |wanted: fn(&Topic) -> bool| {
             topics.iter().filter(|topic| wanted(topic)).map(|topic| topic.pattern.clone()).collect()
         };
-        let mut settings = BridgeSettings {
+        let settings = BridgeSettings {
             topics_out: patterns(|topic| topic.goes_out),
             topics_in: patterns(|topic| topic.comes_in),
             local_prefix: topics[0].local.clone(),
             remote_prefix: topics[0].remote.clone(),
             ..BridgeSettings::default()
         };
-        if addresses.next().is_some() {
-            self.leave(&bridge.settings["address"], "a bridge has one remote: the first is taken");
+        self.write_version(bridge, settings.clone(), number == 0, text);
+        self.write_tls(bridge, number == 0, text);
+        if let Some(value) = bridge.value("remote_username") {
+            let _ = writeln!(text, "username = {}", quoted(value));
         }
-        let name = name(&bridge.opened.value, names);
-        let mut text = format!("\n[mqtt.bridge.{name}]\nremote = {}\n", quoted(&remote));
-        self.write_version(bridge, &mut settings, &mut text);
-        self.write_tls(bridge, &mut text);
-        for (key, ours) in [("remote_username", "username"), ("remote_clientid", "client_id")] {
-            if let Some(value) = bridge.value(key) {
-                let _ = writeln!(text, "{ours} = {}", quoted(value));
-            }
+        if let Some(path) = secret {
+            let _ = writeln!(text, "password_file = {}", quoted(&path.to_string_lossy()));
+        }
+        if let Some(value) = bridge.value("remote_clientid") {
+            // Two connections with one identifier would end each other.
+            let value = match number {
+                0 => value.to_owned(),
+                _ => format!("{value}-{}", number + 1),
+            };
+            let _ = writeln!(text, "client_id = {}", quoted(&value));
         }
         for (key, filters) in
             [("topics_out", &settings.topics_out), ("topics_in", &settings.topics_in)]
@@ -223,34 +201,64 @@ impl Import {
                 "bridge {name}: its topics differ in QoS, and a bridge has one: the highest is taken"
             ));
         }
-        self.write_rest(bridge, &settings, &mut text);
-        Ok(text)
-    }
-
-    fn write_version(&mut self, bridge: &Bridge, settings: &mut BridgeSettings, text: &mut String) {
-        let Some(setting) = bridge.settings.get("bridge_protocol_version") else { return };
-        settings.version = match &*setting.value {
-            "mqttv50" => RemoteVersion::V5,
-            "mqttv311" => RemoteVersion::V4,
-            "mqttv31" => return self.leave(setting, "bridges speak MQTT 3.1.1 and 5"),
-            _ => return self.leave(setting, "it is neither mqttv31 nor mqttv311 nor mqttv50"),
-        };
-        match settings.check() {
-            Err(error @ BridgeError::Overlap { .. }) => self.leave(setting, &error.to_string()),
-            _ => {
-                let _ = writeln!(text, "version = \"{}\"", settings.version.word());
-            }
+        self.write_times(bridge, number == 0, text);
+        if bridge.value("bridge_outgoing_retain") == Some("false") && settings.topics_in.is_empty()
+        {
+            text.push_str("retain = false\n");
         }
     }
 
-    fn write_tls(&mut self, bridge: &Bridge, text: &mut String) {
-        let ca = bridge.value("bridge_cafile");
-        let is_tls = ca.is_some() || bridge.value("bridge_tls_use_os_certs") == Some("true");
+    /// The version, and whether topics that go both ways may overlap where it is 3.1.1.
+    fn write_version(
+        &mut self,
+        bridge: &Bridge,
+        mut settings: BridgeSettings,
+        is_first: bool,
+        text: &mut String,
+    ) {
+        // Mosquitto's bridges count on the bridge bit unless they are told not to.
+        settings.version = RemoteVersion::V4;
+        let overlap = match settings.check() {
+            Err(error @ BridgeError::Overlap { .. }) => Some(error),
+            _ => None,
+        };
+        let is_aware = overlap.is_some() && bridge.tries_private;
+        if let Some(setting) = bridge.settings.get("bridge_protocol_version") {
+            let version = match (&*setting.value, &overlap) {
+                ("mqttv50", _) => Ok(RemoteVersion::V5),
+                ("mqttv311", Some(error)) if !is_aware => Err(error.to_string()),
+                ("mqttv311", _) => Ok(RemoteVersion::V4),
+                ("mqttv31", _) => Err("bridges speak MQTT 3.1.1 and 5".to_owned()),
+                _ => Err("it is neither mqttv31 nor mqttv311 nor mqttv50".to_owned()),
+            };
+            match version {
+                Ok(version) => {
+                    let _ = writeln!(text, "version = \"{}\"", version.word());
+                }
+                Err(why) if is_first => self.leave(setting, &why),
+                Err(_) => {}
+            }
+        }
+        if is_aware {
+            text.push_str("bridge_aware = true\n");
+        }
+    }
+
+    fn write_tls(&mut self, bridge: &Bridge, is_first: bool, text: &mut String) {
+        let ca = bridge.value("bridge_cafile").or_else(|| bridge.value("bridge_capath"));
+        let is_tls = ca.is_some() || bridge.is_true("bridge_tls_use_os_certs");
         if is_tls {
             text.push_str("tls = true\n");
         }
         if let Some(ca) = ca {
             let _ = writeln!(text, "ca = {}", quoted(ca));
+        }
+        let both = ["bridge_cafile", "bridge_capath"].map(|key| bridge.settings.get(key));
+        if let (true, [Some(_), Some(folder)]) = (is_first, both) {
+            self.leave(
+                folder,
+                "there is one ca, a file or a folder: add what is in the folder to the file",
+            );
         }
         let pair = ["bridge_certfile", "bridge_keyfile"].map(|key| bridge.settings.get(key));
         match (is_tls, pair) {
@@ -258,74 +266,79 @@ impl Import {
                 let (certificate, key) = (quoted(&certificate.value), quoted(&key.value));
                 let _ = writeln!(text, "certificate = {certificate}\nkey = {key}");
             }
-            (_, pair) => {
+            (_, pair) if is_first => {
                 let why = match is_tls {
                     true => "bridge_certfile and bridge_keyfile go together",
                     false => "without bridge_cafile there is no TLS",
                 };
                 pair.into_iter().flatten().for_each(|setting| self.leave(setting, why));
             }
+            _ => {}
         }
     }
 
-    fn write_rest(&mut self, bridge: &Bridge, settings: &BridgeSettings, text: &mut String) {
+    /// Keep alive, and waits between tries to connect.
+    fn write_times(&mut self, bridge: &Bridge, is_first: bool, text: &mut String) {
         if let Some(setting) = bridge.settings.get("keepalive_interval") {
             match setting.value.parse::<u16>() {
+                // Less is not taken.
                 Ok(seconds) if seconds > 0 => {
-                    let _ = writeln!(text, "keepalive = \"{seconds}s\"");
+                    let _ = writeln!(text, "keepalive = \"{}s\"", seconds.max(5));
                 }
-                _ => self.leave(setting, "it is no number of seconds from 1 to 65535"),
-            }
-        }
-        for (key, same, why) in [
-            ("cleansession", "false", "the session at the remote is kept while the bridge is away"),
-            ("round_robin", "false", "a bridge has one remote"),
-            ("start_type", "automatic", ALWAYS),
-            ("try_private", "true", "the bridge bit is tried wherever MQTT 3.1.1 is spoken"),
-        ] {
-            match bridge.settings.get(key) {
-                Some(setting) if setting.value != same => self.leave(setting, why),
+                _ if is_first => self.leave(setting, "it is no number of seconds from 1 to 65535"),
                 _ => {}
             }
         }
-        match bridge.settings.get("bridge_outgoing_retain") {
-            Some(setting) if setting.value == "false" => {
-                if settings.topics_in.is_empty() {
-                    text.push_str("retain = false\n");
-                } else {
-                    self.leave(setting, "retain would hold for what is fetched as well");
+        if let Some(setting) = bridge.settings.get("restart_timeout") {
+            // The longest wait: the second number, or the one that there is.
+            let seconds: Option<Vec<u32>> =
+                words(&setting.value).take(2).map(|word| word.parse().ok()).collect();
+            match seconds.as_deref().and_then(<[u32]>::last) {
+                Some(seconds) => {
+                    let _ = writeln!(
+                        text,
+                        "reconnect_backoff_max = \"{}s\"",
+                        (*seconds).clamp(1, 7200)
+                    );
                 }
+                None if is_first => self.leave(setting, "it is not a number of seconds"),
+                None => {}
+            }
+        }
+    }
+
+    /// What cannot be said of a bridge that fetches as well.
+    fn check_rest(&mut self, bridge: &Bridge, groups: &[Vec<Topic>]) {
+        let fetches = groups.iter().flatten().any(|topic| topic.comes_in);
+        match bridge.settings.get("bridge_outgoing_retain") {
+            Some(setting) if setting.value == "false" && fetches => {
+                self.leave(setting, "retain would hold for what is fetched as well");
             }
             _ => {}
-        }
-        for (key, setting) in &bridge.others {
-            let found = REASONS.iter().find(|(name, _)| key.starts_with(name));
-            let why = found.map_or("bridges have no such setting", |(_, why)| *why);
-            self.leave(setting, why);
         }
     }
 }
 
 /// The topics that one bridge can have together, and the others with why they are left.
-fn gather(bridge: &Bridge) -> (Vec<Topic>, Vec<(&Setting, String)>) {
-    let (mut topics, mut refused) = (Vec::new(), Vec::new());
+fn gather(bridge: &Bridge) -> (Vec<Vec<Topic>>, Vec<(&Setting, String)>) {
+    let (mut groups, mut refused) = (Vec::<Vec<Topic>>::new(), Vec::new());
     for setting in &bridge.topics {
-        match accept(setting, topics.first()) {
-            Ok(topic) => topics.push(topic),
+        match accept(setting) {
+            Ok(topic) => {
+                let prefixes = |topic: &Topic| (topic.local.clone(), topic.remote.clone());
+                match groups.iter_mut().find(|group| prefixes(&group[0]) == prefixes(&topic)) {
+                    Some(group) => group.push(topic),
+                    None => groups.push(vec![topic]),
+                }
+            }
             Err(why) => refused.push((setting, why)),
         }
     }
-    (topics, refused)
+    (groups, refused)
 }
 
-fn accept(setting: &Setting, first: Option<&Topic>) -> Result<Topic, String> {
+fn accept(setting: &Setting) -> Result<Topic, String> {
     let topic = read(setting)?;
-    let prefixes = |topic: &Topic| (topic.local.clone(), topic.remote.clone());
-    if first.is_some_and(|first| prefixes(first) != prefixes(&topic)) {
-        return Err("its prefixes are others than those above it, and a bridge has one pair: make a bridge of its own \
-                    for it"
-            .to_owned());
-    }
     if topic.pattern.is_empty() || topic.pattern.contains(',') {
         return Err("a filter in topics_out and topics_in is not empty and has no comma".to_owned());
     }
@@ -339,23 +352,36 @@ fn accept(setting: &Setting, first: Option<&Topic>) -> Result<Topic, String> {
     Ok(topic)
 }
 
-/// `topic PATTERN [DIRECTION [QOS [LOCAL [REMOTE]]]]`; `""` for a part that is empty.
+/// `topic PATTERN [DIRECTION [QOS [LOCAL [REMOTE]]]]`; `""` for a part that is empty, and a comment after the direction.
 fn read(setting: &Setting) -> Result<Topic, String> {
-    let mut words =
-        setting.value.split_whitespace().map(|word| if word == "\"\"" { "" } else { word });
-    let pattern = words.next().unwrap_or_default().to_owned();
-    let (goes_out, comes_in) = match words.next().unwrap_or("out") {
+    let mut words = setting.value.split(' ').filter(|word| !word.is_empty());
+    let pattern = words.next().unwrap_or_default();
+    if pattern.starts_with('"') && pattern != "\"\"" {
+        return Err(
+            "Mosquitto 2.0 and 2.1 read a pattern in quotes otherwise: make the bridge by hand"
+                .to_owned(),
+        );
+    }
+    let direction = words.next().map(str::to_ascii_lowercase);
+    let (goes_out, comes_in) = match direction.as_deref().unwrap_or("out") {
         "out" => (true, false),
         "in" => (false, true),
         "both" => (true, true),
         _ => return Err("its direction is neither out nor in nor both".to_owned()),
     };
+    // Here a comment may begin.
+    let mut words = words.take_while(|word| !word.starts_with('#'));
     let qos = words.next().unwrap_or("0").parse().ok().filter(|qos| *qos <= 2);
     let qos = qos.ok_or("its QoS is not from 0 to 2")?;
-    let [local, remote] = [words.next(), words.next()].map(|word| word.unwrap_or("").to_owned());
+    let mut part = || match words.next() {
+        None | Some("\"\"") => String::new(),
+        Some(word) => word.to_owned(),
+    };
+    let (local, remote) = (part(), part());
     if words.next().is_some() {
         return Err("it has more than a pattern, a direction, a QoS and two prefixes".to_owned());
     }
+    let pattern = if pattern == "\"\"" { "" } else { pattern }.to_owned();
     Ok(Topic { pattern, goes_out, comes_in, qos, local, remote })
 }
 

@@ -55,6 +55,7 @@ fn realistic_file_is_translated() {
 password_file = "/etc/mosquitto/passwd"
 acl_file = "/etc/mosquitto/acl"
 allow_anonymous = false
+durability = "page"
 packet_bytes_max = "1088KiB"
 keepalive_max = "600s"
 
@@ -80,31 +81,248 @@ remote = "cloud.example.com:8883"
 tls = true
 ca = "/etc/ssl/ca.crt"
 username = "site-7"
+password_file = "/etc/tidegate/mqtt-bridge-cloud.password"
 topics_out = "sensors/#"
 topics_in = "orders/#"
 qos = 1
 "#;
     assert_eq!(imported.toml, expected);
     loads(&imported.toml);
-    let left: Vec<(usize, &str)> =
-        imported.untranslated.iter().map(|line| (line.line, &*line.text)).collect();
+    let left: Vec<(usize, &str, bool)> =
+        imported.untranslated.iter().map(|line| (line.line, &*line.text, line.is_lost)).collect();
     assert_eq!(
         left,
         [
-            (3, "pid_file /run/mosquitto/mosquitto.pid"),
-            (4, "persistence true"),
-            (5, "persistence_location /var/lib/mosquitto/"),
-            (6, "log_dest file /var/log/mosquitto/mosquitto.log"),
-            (7, "include_dir /etc/mosquitto/conf.d"),
-            (12, "max_queued_bytes 0"),
-            (24, "tls_version tlsv1.2"),
-            (36, "remote_password ..."),
-            (38, "bridge_tls_version tlsv1.2"),
+            (3, "pid_file /run/mosquitto/mosquitto.pid", false),
+            (5, "persistence_location /var/lib/mosquitto/", false),
+            (6, "log_dest file /var/log/mosquitto/mosquitto.log", false),
+            (7, "include_dir /etc/mosquitto/conf.d", true), // a text has no folder
+            (12, "max_queued_bytes 0", true),
+            (24, "tls_version tlsv1.2", false),
+            (38, "bridge_tls_version tlsv1.2", false),
         ]
     );
     assert!(imported.untranslated.iter().all(|line| !line.why.is_empty()));
-    assert_eq!(imported.warnings.len(), 2, "{:?}", imported.warnings);
+    // The payload's bound, certificates, sessions that end, the second family of 8883, and the path of WebSockets.
+    assert_eq!(imported.warnings.len(), 5, "{:?}", imported.warnings);
+    let [secret] = &imported.secrets[..] else { panic!("one password") };
+    assert_eq!(secret.text, "hunter2");
     assert!(!format!("{imported:?}").contains("hunter2"));
+}
+
+/// Of each kind of value: as Mosquitto 2.0.11 reads it, or refuses to start with it.
+#[test]
+fn values_are_read_as_mosquitto_reads_them_or_the_listener_stays_shut() {
+    let tls = "listener 8883\ncertfile c\nkeyfile k\ncafile a\n";
+    let demanded = "client_ca = \"a\"\nrequire_certificate = true";
+    for (line, toml) in [
+        ("require_certificate true    # mTLS", Some(demanded)),
+        ("require_certificate true ", Some(demanded)),
+        ("require_certificate 1", Some(demanded)),
+        ("  require_certificate   true\r", Some(demanded)),
+        ("require_certificate false # true", Some("key = \"k\"\n")),
+        ("require_certificate 0", Some("key = \"k\"\n")),
+        ("require_certificate TRUE", None),
+        ("require_certificate True", None),
+        ("require_certificate yes", None),
+        ("require_certificate \"true\"", None),
+        ("require_certificate true# mTLS", None),
+        ("require_certificate", None),
+        ("require_certificate\ttrue", None),
+        ("require_certificate \ttrue", None),
+        ("requier_certificate true", None),
+        ("Require_certificate true", None),
+        ("cafile", None),
+        (
+            "crlfile /lists/a b.pem # lists\nrequire_certificate true",
+            Some("client_crl = \"/lists/a b.pem # lists\""),
+        ),
+        ("crlfile\nrequire_certificate true", None),
+        ("tls_version tlsv1.3", Some("key = \"k\"\n")),
+        ("psk_hint x", None),
+        ("mount_point tenant/", None),
+        ("websockets_origin example.com", None),
+        ("max_connections many", None),
+        ("max_connections 5 # five", Some("connections_max = 5")),
+    ] {
+        let imported = import(&format!("{tls}{line}\n"));
+        assert_eq!(
+            imported.toml.contains("[mqtt.listener."),
+            toml.is_some(),
+            "{line}: {imported:?}"
+        );
+        assert_eq!(
+            imported.toml.contains("enabled = false"),
+            toml.is_none(),
+            "{line}: {imported:?}"
+        );
+        assert!(imported.toml.contains(toml.unwrap_or_default()), "{line}: {imported:?}");
+        assert!(toml.is_some() || imported.is_less(), "{line}: {imported:?}");
+        let demands = toml.is_some_and(|toml| toml == demanded || toml.contains("client_crl"));
+        assert_eq!(imported.toml.contains("require_certificate = true"), demands, "{line}");
+        loads(&imported.toml);
+    }
+    // Of who comes in: nothing that cannot be read opens anything.
+    for (line, toml) in [
+        ("allow_anonymous true # lab", "allow_anonymous = true"),
+        ("allow_anonymous TRUE", "allow_anonymous = false"),
+        ("allow_anonymous\ttrue", "allow_anonymous = false"),
+        ("allow_anonymous true\nacl_file", "acl_file = \"set-acl_file-by-hand\""),
+        ("allow_anonymous true\nacl_file\t/etc/acl", "acl_file = \"set-acl_file-by-hand\""),
+        ("password_file", "password_file = \"set-password_file-by-hand\""),
+        (
+            "allow_anonymous true\nplugin /x.so",
+            "acl_file = \"set-acl_file-by-hand\"\nallow_anonymous = false",
+        ),
+        (
+            "allow_anonymous true\nplugin\t/x.so",
+            "acl_file = \"set-acl_file-by-hand\"\nallow_anonymous = false",
+        ),
+        ("allow_anonymous true\nclientid_prefixes dev-", "enabled = false"),
+        ("per_listener_settings TRUE", "enabled = false"),
+        ("acl_file /etc/acl # rules", "acl_file = \"/etc/acl # rules\""),
+    ] {
+        let imported = import(&format!("{line}\nlistener 1883\n"));
+        assert!(imported.toml.contains(toml), "{line}: {imported:?}");
+        loads(&imported.toml);
+    }
+    // Of a bridge.
+    let bridge = "connection a\naddress h # there\ntopic t both # all\nbridge_cafile ca\n";
+    for (line, is_kept) in [
+        ("bridge_require_ocsp true # x", false),
+        ("bridge_require_ocsp 1", false),
+        ("bridge_require_ocsp TRUE", false),
+        ("bridge_require_ocsp\ttrue", false),
+        ("bridge_require_ocsp false # x", true),
+        ("bridge_psk 00", false),
+        ("bridge_insecure TRUE", false),
+        ("bridge_colour red", false),
+        ("bridge_cafile", false),
+    ] {
+        let imported = import(&format!("{bridge}{line}\n"));
+        assert_eq!(imported.toml.contains("[mqtt.bridge.a]"), is_kept, "{line}: {imported:?}");
+        assert_eq!(imported.is_less(), !is_kept, "{line}: {imported:?}");
+        loads(&imported.toml);
+    }
+}
+
+/// What Mosquitto 2.1 knows is translated, or listed as what it is.
+#[test]
+fn words_of_later_versions_are_known() {
+    for (line, toml, is_less) in [
+        ("listener_allow_anonymous true", "protocol = \"tcp\"\nallow_anonymous = true", false),
+        ("listener_allow_anonymous false", "allow_anonymous = false\n", false),
+        ("global_max_clients 500", "sessions_max = 500", false),
+        ("global_max_connections 500", "[mqtt.listener.tcp-1883]", true),
+        ("packet_buffer_size 4096", "[mqtt.listener.tcp-1883]", false),
+        ("plugin_load auth /x.so\nplugin_use auth", "set-acl_file-by-hand", true),
+        ("global_plugin /x.so", "set-acl_file-by-hand", true),
+        ("retain_expiry_interval 5", "[mqtt.listener.tcp-1883]", true),
+        ("enable_control_api true", "[mqtt.listener.tcp-1883]", true),
+        ("disable_client_cert_date_checks true", "[mqtt.listener.tcp-1883]", true),
+        ("max_topic_alias_broker 5", "[mqtt.listener.tcp-1883]", true),
+        ("listener_auto_id_prefix x", "[mqtt.listener.tcp-1883]", true),
+        ("proxy_protocol_v2_require_tls true", "enabled = false", true),
+        ("persistent_client_expiration 90s", "session_expiry_max = \"90s\"", false),
+    ] {
+        let imported = import(&format!("listener 1883\n{line}\n"));
+        assert!(imported.toml.contains(toml), "{line}: {imported:?}");
+        assert_eq!(imported.is_less(), is_less, "{line}: {imported:?}");
+        let known = imported.untranslated.iter().all(|line| !line.why.contains("do not know"));
+        assert!(known, "{line}: {imported:?}");
+        loads(&imported.toml);
+    }
+    let bridge = "connection a\naddress h\ntopic t\n";
+    for line in [
+        "bridge_receive_maximum 5",
+        "bridge_session_expiry_interval 5",
+        "bridge_reload_type lazy",
+        "bridge_tcp_keepalive 1 2 3",
+        "bridge_tcp_user_timeout 5",
+        "bridge_ciphers_tls1.3 x",
+        "bridge_max_topic_alias 5",
+        "local_cleansession true",
+    ] {
+        let imported = import(&format!("{bridge}{line}\n"));
+        assert!(imported.toml.contains("[mqtt.bridge.a]"), "{line}: {imported:?}");
+        assert!(
+            imported.untranslated.iter().all(|line| !line.why.contains("do not know")),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn changes_without_an_error_are_said() {
+    for (text, word) in [
+        ("listener 1883", "IPv6 as well"),
+        ("listener 1883 localhost", "IPv6 as well"),
+        ("listener 9001\nprotocol websockets", "path /mqtt"),
+        ("listener 1883", "after 7 days"),
+        ("listener 1883\nallow_anonymous true", "everybody may come in"),
+        (
+            "per_listener_settings true\nlistener 1883\nallow_anonymous true",
+            "everybody may come in",
+        ),
+        ("listener 1883\nlistener_allow_anonymous true", "everybody may come in"),
+    ] {
+        let imported = import(text);
+        let is_said = imported.warnings.iter().any(|warning| warning.contains(word));
+        assert!(is_said, "{text}: {:?}", imported.warnings);
+    }
+    let said =
+        |text: &str, word: &str| import(text).warnings.iter().any(|line| line.contains(word));
+    assert!(!said("listener 1883 192.0.2.1", "IPv6"));
+    assert!(!said("listener 1883\nsocket_domain ipv6", "IPv6"));
+    assert!(!said("listener 1883\npersistent_client_expiration 1d", "7 days"));
+}
+
+/// Files in a folder are read where the folder is named, in Mosquitto's order, each outside of all listeners.
+#[test]
+fn files_of_a_folder_are_followed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let below = folder.path().join("conf.d");
+    fs::create_dir(&below).expect("a folder");
+    let write = |path: &Path, text: &[u8]| fs::write(path, text).expect("a file");
+    write(&below.join("b.conf"), b"allow_anonymous false\n");
+    write(&below.join("A.conf"), b"allow_anonymous true\nlistener 1884\ncertfile c\nkeyfile k\ncafile a\nrequire_certificate YES\n");
+    write(&below.join("z.conf"), b"# gr\xfc\xdfe\ninclude_dir /etc\nuser \xff\n");
+    write(&below.join("c.conf.bak"), b"listener 1885\n");
+    write(&below.join(".conf"), b"listener 1886\n");
+    let main = folder.path().join("mosquitto.conf");
+    let text = format!("listener 1883\ninclude_dir {}\nmax_connections 7\n", below.display());
+    write(&main, text.as_bytes());
+
+    let imported = import_file(&main, folder.path()).expect("files are read");
+
+    loads(&imported.toml);
+    // The line below the folder's belongs to the listener above it.
+    assert!(imported.toml.contains("[mqtt.listener.tcp-1883]"), "{}", imported.toml);
+    assert!(imported.toml.contains("connections_max = 7"), "{}", imported.toml);
+    assert!(imported.toml.contains("allow_anonymous = false"), "{}", imported.toml);
+    for port in ["1884", "1885", "1886"] {
+        assert!(!imported.toml.contains(port), "{port}: {}", imported.toml);
+    }
+    let left: Vec<(String, usize, &str)> = imported
+        .untranslated
+        .iter()
+        .map(|line| {
+            let name = line.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            (name, line.line, line.text.split(' ').next().unwrap_or_default())
+        })
+        .collect();
+    let at = |name: &str, line, key: &'static str| (name.to_owned(), line, key);
+    assert!(left.contains(&at("A.conf", 1, "allow_anonymous")), "said again in b.conf: {left:?}");
+    assert!(left.contains(&at("A.conf", 2, "listener")), "{left:?}");
+    assert!(left.contains(&at("A.conf", 6, "require_certificate")), "{left:?}");
+    assert!(left.contains(&at("z.conf", 2, "include_dir")), "{left:?}");
+    assert!(left.contains(&at("z.conf", 3, "user")), "{left:?}");
+
+    let missing = folder.path().join("missing.conf");
+    assert_eq!(import_file(&missing, folder.path()).expect_err("not there").path, missing);
+    write(&main, b"include_dir /no/such/folder\n");
+    let error = import_file(&main, folder.path()).expect_err("not there");
+    assert_eq!(error.path, Path::new("/no/such/folder"));
 }
 
 #[test]
@@ -114,18 +332,37 @@ fn lines_are_translated_or_left_with_a_reason() {
         ("allow_anonymous false", "allow_anonymous = false", ""),
         ("listener 1883", "allow_anonymous = false", ""),
         ("listener 1883 localhost", "listen = \"127.0.0.1:1883\"", ""),
-        ("listener 1883\nsocket_domain ipv6", "listen = \"[::]:1883\"", "IPv4 or IPv6"),
+        ("listener 1883\nsocket_domain ipv6", "listen = \"[::]:1883\"", ""),
+        ("listener 1883\nsocket_domain ipx", "enabled = false", "neither ipv4 nor ipv6"),
         ("port 1884\nbind_address 192.0.2.1", "listen = \"192.0.2.1:1884\"", ""),
         ("port 1884\nlistener 1884 ::1", "[mqtt.listener.tcp-1884-2]\nlisten = \"[::1]:1884\"", ""),
         ("max_connections 5", "listen = \"0.0.0.0:1883\"", ""),
-        ("listener 1883\nmax_connections x", "tcp-1883", "neither -1"),
-        ("listener 0 /run/m.sock", "[mqtt]\n", "sockets of the file system"),
+        ("listener 1883\nmax_connections x", "enabled = false", "not a number"),
+        ("listener 1883\nmax_connections 0", "tcp-1883", "from 1 to"),
+        ("listener 1883 # here", "listen = \"0.0.0.0:1883\"", ""),
+        ("listener 1883\nport 1884", "[mqtt.listener.tcp-1884]", ""),
+        ("listener 1883\nbind_interface eth0", "enabled = false", "bound to one interface"),
+        ("listener 1883 192.0.2.1\nbind_interface eth0", "192.0.2.1:1883", "bound to an address"),
+        ("persistence true", "durability = \"page\"", ""),
+        ("persistence false", "durability = \"memory\"", ""),
+        ("persistent_client_expiration 2d", "session_expiry_max = \"48h\"", ""),
+        ("persistent_client_expiration 2x", "[mqtt]", "no number above 0"),
+        ("listener 0 /run/m.sock", "enabled = false", "sockets of the file system"),
         ("listener 99999", "[mqtt]\n", "left out: its port"),
         ("listener 1883 broker.local", "[mqtt]\n", "broker.local is a name"),
         ("listener 8883\ncertfile c", "[mqtt]\n", "a certfile and a keyfile"),
         ("listener 8883\npsk_hint x", "[mqtt]\n", "psk_hint protects it"),
-        ("listener 8883\ncertfile c\nkeyfile k\ncrlfile r", "[mqtt]\n", "crlfile protects it"),
-        ("listener 8883\ncertfile c\nkeyfile k\nrequire_certificate true", "[mqtt]\n", "no cafile"),
+        (
+            "listener 8883\ncertfile c\nkeyfile k\ncapath a\ncrlfile r\nrequire_certificate true",
+            "client_ca = \"a\"\nrequire_certificate = true\nclient_crl = \"r\"",
+            "",
+        ),
+        ("listener 8883\ncertfile c\nkeyfile k\ncrlfile r", "key = \"k\"\n", "not asked for there"),
+        (
+            "listener 8883\ncertfile c\nkeyfile k\nrequire_certificate true",
+            "[mqtt]\n",
+            "neither cafile",
+        ),
         ("listener 8883\ncertfile c\nkeyfile k\ncafile a", "key = \"k\"", "not asked for there"),
         ("listener 9001\nprotocol websockets\ncertfile c\nkeyfile k", "\"secure-websocket\"", ""),
         ("listener 9001\nprotocol http_api", "[mqtt]\n", "neither mqtt nor websockets"),
@@ -134,19 +371,23 @@ fn lines_are_translated_or_left_with_a_reason() {
         ("plugin /usr/lib/x.so", "[mqtt]", "plugins are not run"),
         ("plugin_opt_secret s", "[mqtt]", "plugins are not run"),
         ("auth_opt_password s", "[mqtt]", "plugins are not run"),
-        ("log_type all", "[mqtt]", "logs are set up"),
+        ("log_type all", "[mqtt]", "TIDEGATE_LOG"),
         ("max_keepalive 0", "[mqtt]", "never checked"),
         ("message_size_limit many", "[mqtt]", "not a number"),
         ("usre mosquitto", "[mqtt]", "is it spelled right?"),
         ("password_file", "[mqtt]", "no value"),
         ("max_queued_messages 500", "queue_messages_max = 500", ""),
-        ("max_queued_messages 0", "[mqtt]", "0 is no bound"),
+        ("max_queued_messages 0", "[mqtt]", "no bound in Mosquitto"),
         ("max_inflight_messages 1", "inflight_max = 1", ""),
         ("max_inflight_messages 65536", "[mqtt]", "from 1 to 65535"),
         ("sys_interval 0", "sys_interval = \"0s\"", ""),
-        ("connection a\naddress b\ntopic c\nlistener 1883\nmount_point x", "tcp-1883", "no prefix"),
+        (
+            "connection a\naddress b\ntopic c\nlistener 1883\nmount_point x",
+            "enabled = false",
+            "its mount_point protects it",
+        ),
         ("topic a", "[mqtt]", "under no connection"),
-        ("remote_password=hunter2", "[mqtt]", "no value"),
+        ("remote_password=hunter2", "[mqtt]", "spelled right"),
         ("Remote_Password hunter2", "[mqtt]", "spelled right"),
     ] {
         let imported = import(text);
@@ -163,7 +404,7 @@ fn lines_are_translated_or_left_with_a_reason() {
 
 #[test]
 fn connections_are_translated_or_left_with_a_reason() {
-    let begin = "connection a.b c\naddress h\n";
+    let begin = "connection a.b/c # the cloud\naddress h\n";
     for (text, toml, why) in [
         ("topic t", "[mqtt.bridge.a-b-c]\nremote = \"h:1883\"\ntopics_out = \"t\"\nqos = 0", ""),
         (
@@ -177,9 +418,26 @@ fn connections_are_translated_or_left_with_a_reason() {
             "topics_out = \"t, u\"\ntopics_in = \"v\"\nqos = 1",
             "",
         ),
-        ("topic t\ntopic u out 0 l/", "topics_out = \"t\"\nqos", "a bridge has one pair"),
+        (
+            "topic t\nremote_clientid me\ntopic u out 1 l/\ntopic v both 2 l/",
+            "qos = 0\n\n[mqtt.bridge.a-b-c-2]\nremote = \"h:1883\"\nbridge_aware = true\nclient_id = \"me-2\"\ntopics_out = \"u, v\"\n\
+             topics_in = \"v\"\nlocal_prefix = \"l/\"\nqos = 2\n",
+            "",
+        ),
+        (
+            "topic t # out",
+            "[mqtt]",
+            "left out: no topic of it can be translated; the first: its direction",
+        ),
+        (
+            "topic t BOTH # all",
+            "bridge_aware = true\ntopics_out = \"t\"\ntopics_in = \"t\"\nqos = 0",
+            "",
+        ),
+        ("topic t both 2 l/ # r/", "local_prefix = \"l/\"\nqos = 2", ""),
+        ("topic t\ntopic \"a b\" out", "topics_out = \"t\"\n", "in quotes"),
         ("topic t\ntopic a,b", "topics_out = \"t\"\n", "has no comma"),
-        ("topic t\ntopic \"\" out 0 a b", "topics_out = \"t\"\n", "one pair"),
+        ("topic t\ntopic \"\" out 0 a b", "topics_out = \"t\"\n", "is not empty"),
         ("topic t\ntopic a#", "topics_out = \"t\"\n", "is no filter"),
         ("topic t\ntopic $share/g/a in", "topics_out = \"t\"\n", "shared subscription"),
         ("topic t\ntopic u up", "topics_out = \"t\"\n", "neither out"),
@@ -192,7 +450,19 @@ fn connections_are_translated_or_left_with_a_reason() {
         ("topic t\nbridge_protocol_version mqttv50", "version = \"5\"", ""),
         ("topic t\nbridge_protocol_version mqttv311", "version = \"3.1.1\"", ""),
         ("topic t\nbridge_protocol_version mqttv31", "qos = 0", "3.1.1 and 5"),
-        ("topic t both\nbridge_protocol_version mqttv311", "qos = 0", "bridge_aware"),
+        (
+            "topic t both\nbridge_protocol_version mqttv311",
+            "version = \"3.1.1\"\nbridge_aware = true",
+            "",
+        ),
+        (
+            "topic t both\ntry_private false\nbridge_protocol_version mqttv311",
+            "qos = 0",
+            "bridge_aware",
+        ),
+        ("topic t\nrestart_timeout 5 30", "reconnect_backoff_max = \"30s\"", ""),
+        ("topic t\nrestart_timeout 10 # s", "reconnect_backoff_max = \"10s\"", ""),
+        ("topic t\nrestart_timeout x", "qos = 0", "not a number of seconds"),
         ("topic t\ntry_private true\nstart_type automatic\ncleansession false", "qos = 0", ""),
         ("topic t\ntry_private false", "qos = 0", "bridge bit"),
         ("topic t\nstart_type lazy", "qos = 0", "all the time"),
@@ -206,13 +476,18 @@ fn connections_are_translated_or_left_with_a_reason() {
         ("topic t\nbridge_tls_use_os_certs true", "tls = true\ntopics_out", ""),
         ("topic t\nbridge_cafile a\nbridge_certfile c", "ca = \"a\"\ntopics_out", "go together"),
         ("topic t\nbridge_certfile c", "remote = \"h:1883\"\ntopics_out", "no TLS"),
-        ("topic t\nbridge_cafile a\nbridge_capath p", "tls = true\nca = \"a\"", "name it in ca"),
+        ("topic t\nbridge_cafile a\nbridge_capath p", "tls = true\nca = \"a\"", "there is one ca"),
+        ("topic t\nbridge_capath p", "tls = true\nca = \"p\"", ""),
         ("topic t\nbridge_cafile a\nbridge_insecure true", "tls = true", "always checked"),
-        ("topic t\npassword hunter2", "qos = 0", "name that in password_file"),
+        ("topic t\npassword hunter2", "qos = 0", "without a remote_username"),
+        (
+            "topic t\nusername me\npassword hunter2",
+            "username = \"me\"\npassword_file = \"/etc/tidegate/mqtt-bridge-a-b-c.password\"",
+            "",
+        ),
         ("topic t\nnotifications false", "qos = 0", "$SYS/broker/connection"),
-        ("topic t\nbridge_colour red", "qos = 0", "no such setting"),
         // Left out.
-        ("topic t\nbridge_capath p", "[mqtt]", "left out: its bridge_capath protects it"),
+        ("topic t\nbridge_colour red", "[mqtt]", "left out: line 4 is not known"),
         ("topic t\nbridge_psk 00", "[mqtt]", "left out: its bridge_psk protects it"),
         ("topic t\nbridge_require_ocsp true", "[mqtt]", "left out: its bridge_require_ocsp"),
         ("topic t\naddress h:0", "[mqtt]", "left out: its port"),
@@ -236,7 +511,8 @@ fn connections_are_translated_or_left_with_a_reason() {
 
 #[test]
 fn connections_of_one_name_are_two_bridges() {
-    let imported = import("connection\naddress a\ntopic t\nconnection\naddress b\ntopic t");
+    let imported =
+        import("connection bridge\naddress a\ntopic t\nconnection bridge\naddress b\ntopic t");
     loads(&imported.toml);
     assert!(imported.toml.contains("[mqtt.bridge.bridge]\nremote = \"a:1883\""));
     assert!(imported.toml.contains("[mqtt.bridge.bridge-2]\nremote = \"b:1883\""));
@@ -249,8 +525,11 @@ fn listeners_that_differ_open_no_door() {
     let imported = import(differ);
     assert!(imported.toml.contains("allow_anonymous = false"), "{}", imported.toml);
     assert!(imported.toml.contains("password_file = \"set-password_file-by-hand\""));
-    assert_eq!(imported.untranslated.len(), 3, "{:?}", imported.untranslated);
-    assert_eq!(imported.warnings.len(), 3, "{:?}", imported.warnings);
+    assert!(imported.toml.contains("acl_file = \"set-acl_file-by-hand\""));
+    let local = "listen = \"127.0.0.1:1883\"\nprotocol = \"tcp\"\nallow_anonymous = true\n";
+    assert!(imported.toml.contains(local), "each listener has its own: {}", imported.toml);
+    assert_eq!(imported.toml.matches("allow_anonymous = true").count(), 1, "{}", imported.toml);
+    assert_eq!(imported.untranslated.len(), 2, "{:?}", imported.untranslated);
 
     let agree = "per_listener_settings true\nallow_anonymous true\nlistener 1883\npassword_file p\n\
                  allow_anonymous true\nlistener 1884\nallow_anonymous true\npassword_file p\n";
