@@ -5,13 +5,21 @@
 //!  "door":"mqtt","what":"publish","target":"home/safe","rule":"rules.toml:7: role guest: deny publish home/safe"}
 //! ```
 //!
-//! Always true: a line holds no secret and ends with the only line feed in it; texts from elsewhere are cut to
-//! [`TEXT_BYTES_MAX`]; the memory for what was said of late is bounded.
+//! Always true: a line holds no secret and ends with the only line feed in it, and no letter in it steers a terminal; texts from
+//! elsewhere are cut to [`TEXT_BYTES_MAX`]; the memory for what was said of late is bounded. Refusals are written one by one as long
+//! as there are few of them, of one address and in all; what is beyond is summed up, so that a flood of them washes out nothing that
+//! was written before.
 
-use std::{collections::HashMap, net::IpAddr, time::Duration};
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr},
+    time::Duration,
+};
 
 use serde_json::{Map, Value};
 use tidegate_message::{Identity, Instant};
+
+use crate::escape;
 
 /// Longest text of a field, in bytes; what is longer is cut.
 pub const TEXT_BYTES_MAX: usize = 512;
@@ -100,7 +108,8 @@ impl Entry {
         if repeated > 0 {
             members.insert("repeated".to_owned(), repeated.into());
         }
-        format!("{}\n", Value::Object(members))
+        // JSON escapes the control characters of ASCII alone.
+        format!("{}\n", escape::json(&Value::Object(members).to_string()))
     }
 }
 
@@ -132,48 +141,152 @@ pub fn rfc3339(at: Instant) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
 }
 
-/// Refusals of late, so that one who asks again and again does not fill the disk: of those that are alike but for their time and
-/// rule one is written in [`QUIET`], and the next one says how many were left out.
+/// Refusals of late, so that who asks again and again does not fill the disk: of those that are alike but for their time and rule
+/// one is written in [`QUIET`], and the next one says how many were left out. Those that differ are written as well, as far as the
+/// [`Allowance`] of their address and that of all go; how many were beyond is [summed up](Self::summary).
 #[derive(Debug, Default)]
 pub struct Recent {
     /// By what is alike: when the last was written, and how many were left out since.
     written: HashMap<Alike, (Instant, u64)>,
+    all: Option<Allowance>,
+    addresses: HashMap<Option<IpAddr>, Allowance>,
+    /// When room was last made among them.
+    swept_at: Option<Instant>,
+    /// When the first was left out that no summary has told of.
+    left_out_since: Option<Instant>,
+    left_out: u64,
 }
 
 type Alike = (String, Option<IpAddr>, String, String);
 
-/// How long those that are alike are left out.
+/// How long those that are alike are left out, and how often those beyond the allowances are summed up.
 pub const QUIET: Duration = Duration::from_secs(60);
-/// Most kinds of entries that are remembered; beyond that nothing is left out.
+/// Most kinds of entries, and most addresses, that are remembered.
 const RECENT_MAX: usize = 1024;
+/// How often room is made for other addresses: a flood from ever new ones must not look through all of them for each.
+const SWEEPS_EVERY: Duration = Duration::from_secs(1);
+/// Refusals of one address that are written at once; one more every [`ADDRESS_EARNS`].
+const ADDRESS_MAX: u32 = 60;
+const ADDRESS_EARNS: Duration = Duration::from_secs(60);
+/// Refusals of all addresses that are written at once; one more every [`ALL_EARN`]: 3 MB a day.
+const ALL_MAX: u32 = 600;
+const ALL_EARN: Duration = Duration::from_secs(10);
+
+/// How many refusals may be written now.
+#[derive(Debug)]
+struct Allowance {
+    /// When it was full, had nothing been spent since.
+    full_at: Instant,
+    left_out: u64,
+}
+
+impl Allowance {
+    fn new(at: Instant) -> Self {
+        Self { full_at: at, left_out: 0 }
+    }
+
+    /// Spends one of `most`, if there is one; each comes back after `earns`.
+    fn spend(&mut self, at: Instant, most: u32, earns: Duration) -> bool {
+        // A clock that was set back takes nothing away for longer than it takes to earn all.
+        let spent = self.full_at.max(at).min(at + earns * most) + earns;
+        if spent.since(at) > earns * most {
+            self.left_out += 1;
+            return false;
+        }
+        self.full_at = spent;
+        true
+    }
+}
 
 impl Recent {
-    /// What to write of `entry`; none if a refusal like it was written a moment ago.
+    /// What to write of `entry`; none if a refusal like it was written a moment ago, or too many others were.
     pub fn line(&mut self, entry: &Entry) -> Option<String> {
         if entry.outcome != Outcome::Refused {
             return Some(entry.line(0));
         }
         let Entry { at, who, from, what, target, .. } = entry;
         let alike = (cut(who), *from, cut(what), cut(target));
-        match self.written.get_mut(&alike) {
-            Some((last, repeated)) if at.since(*last) < QUIET => {
-                *repeated += 1;
-                None
-            }
-            Some((last, repeated)) => {
-                *last = *at;
-                Some(entry.line(std::mem::take(repeated)))
-            }
-            None => {
-                if self.written.len() >= RECENT_MAX {
-                    self.written.retain(|_, (last, _)| at.since(*last) < QUIET);
-                }
-                if self.written.len() < RECENT_MAX {
-                    self.written.insert(alike, (*at, 0));
-                }
-                Some(entry.line(0))
-            }
+        if let Some((last, repeated)) = self.written.get_mut(&alike)
+            && at.since(*last) < QUIET
+        {
+            *repeated += 1;
+            return None;
         }
+        if !self.may_write(*at, *from) {
+            self.left_out += 1;
+            self.left_out_since.get_or_insert(*at);
+            return None;
+        }
+        if let Some((last, repeated)) = self.written.get_mut(&alike) {
+            *last = *at;
+            return Some(entry.line(std::mem::take(repeated)));
+        }
+        if self.written.len() >= RECENT_MAX {
+            self.written.retain(|_, (last, _)| at.since(*last) < QUIET);
+        }
+        if self.written.len() < RECENT_MAX {
+            self.written.insert(alike, (*at, 0));
+        }
+        Some(entry.line(0))
+    }
+
+    fn may_write(&mut self, at: Instant, from: Option<IpAddr>) -> bool {
+        let from = from.map(network);
+        let is_due = self.swept_at.is_none_or(|last| at < last || at.since(last) >= SWEEPS_EVERY);
+        if is_due && self.addresses.len() >= RECENT_MAX && !self.addresses.contains_key(&from) {
+            self.swept_at = Some(at);
+            // Those that could write as much as one that is not there.
+            self.addresses.retain(|_, allowance| allowance.full_at > at || allowance.left_out > 0);
+        }
+        let own = match self.addresses.len() < RECENT_MAX || self.addresses.contains_key(&from) {
+            true => Some(self.addresses.entry(from).or_insert_with(|| Allowance::new(at))),
+            false => None,
+        };
+        own.is_none_or(|own| own.spend(at, ADDRESS_MAX, ADDRESS_EARNS))
+            && self.all.get_or_insert_with(|| Allowance::new(at)).spend(at, ALL_MAX, ALL_EARN)
+    }
+
+    /// How many refusals were beyond the allowances and are not written, as an entry to be written; none while there are none, or
+    /// the first of them is younger than [`QUIET`]. With `is_last`, whatever its age.
+    pub fn summary(&mut self, now: Instant, is_last: bool) -> Option<Entry> {
+        let since = self.left_out_since?;
+        if !is_last && now.since(since) < QUIET {
+            return None;
+        }
+        self.left_out_since = None;
+        let count = std::mem::take(&mut self.left_out);
+        let most = self.addresses.iter().max_by_key(|(_, allowance)| allowance.left_out);
+        let most = most.filter(|(_, allowance)| allowance.left_out > 0);
+        let most = most.map(|(from, allowance)| {
+            let from = from.map_or("nowhere in particular".to_owned(), |from| from.to_string());
+            format!(", most of them ({}) from {from}", allowance.left_out)
+        });
+        for allowance in self.addresses.values_mut() {
+            allowance.left_out = 0;
+        }
+        Some(Entry {
+            at: now,
+            outcome: Outcome::Refused,
+            who: "several".to_owned(),
+            client: String::new(),
+            from: None,
+            door: "process",
+            what: "refusals".to_owned(),
+            target: String::new(),
+            rule: format!(
+                "{count} refusals since {} are not written one by one{}",
+                rfc3339(since),
+                most.unwrap_or_default()
+            ),
+        })
+    }
+}
+
+/// One network of IPv6 is one sender: it has more addresses than can be counted.
+fn network(from: IpAddr) -> IpAddr {
+    match from {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        IpAddr::V4(_) => from,
     }
 }
 
@@ -251,12 +364,67 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_stays_bounded_and_is_written() {
-        let mut recent = Recent::default();
-        for number in 0..3 * RECENT_MAX {
-            let entry = Entry { target: number.to_string(), ..entry(0) };
-            assert!(recent.line(&entry).is_some());
+    fn letters_that_steer_a_terminal_are_escaped() {
+        let steers = "a\u{1b}[2J\n\u{7f}\u{9b}31m\u{202e}b\u{2028}";
+        let entry = Entry {
+            who: steers.to_owned(),
+            client: steers.to_owned(),
+            rule: steers.to_owned(),
+            ..entry(0)
+        };
+        let line = entry.line(0);
+        assert!(!line.trim_end_matches('\n').contains(escape::steers), "{line:?}");
+        let value: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(value["client"], steers, "what is read is what it was");
+    }
+
+    /// Made-up names, tokens, topics; from one address, from one network, from many.
+    #[test]
+    fn a_flood_of_refusals_is_summed_up() {
+        let v6 = |host: u128| IpAddr::V6(Ipv6Addr::from_bits((0x2001_0db8 << 96) | host));
+        let one: &dyn Fn(u32) -> IpAddr = &|_| [192, 0, 2, 7].into();
+        let network: &dyn Fn(u32) -> IpAddr = &|number| v6(number.into());
+        let many: &dyn Fn(u32) -> IpAddr = &|number| IpAddr::V4(number.into());
+        for (kind, from, most) in [
+            ("one", one, ADDRESS_MAX),
+            ("network", network, ADDRESS_MAX),
+            ("many", many, ALL_MAX + 2),
+        ] {
+            let mut recent = Recent::default();
+            let mut written = 0;
+            // In 12 s.
+            for number in 0..53_344u32 {
+                let entry = Entry {
+                    who: format!("token {number}"),
+                    from: Some(from(number)),
+                    ..entry(i64::from(number) * 12_000 / 53_344)
+                };
+                written += u32::from(recent.line(&entry).is_some());
+            }
+            assert!((1..=most).contains(&written), "{kind}: {written}");
+            assert!(recent.written.len() <= RECENT_MAX && recent.addresses.len() <= RECENT_MAX);
+            assert!(recent.summary(Instant::from_millis(12_000), false).is_none(), "not yet");
+            let summary = recent.summary(Instant::from_millis(72_000), false).unwrap();
+            let count = format!("{} refusals since 1970-01-01", 53_344 - written);
+            assert!(summary.rule.starts_with(&count), "{kind}: {}", summary.rule);
+            assert!(recent.summary(Instant::from_millis(200_000), true).is_none(), "said once");
+            // Whoever acts is written whatever others do, and refusals are again after a while.
+            let done = Entry { outcome: Outcome::Done, ..entry(12_000) };
+            assert!(recent.line(&done).is_some());
+            let later = Entry { from: Some(from(0)), ..entry(200_000) };
+            assert!(recent.line(&later).is_some(), "{kind}");
         }
-        assert_eq!(recent.written.len(), RECENT_MAX);
+    }
+
+    #[test]
+    fn a_flood_from_one_address_hides_no_refusal_of_another() {
+        let mut recent = Recent::default();
+        for number in 0..10_000 {
+            recent.line(&Entry { who: format!("user {number}"), ..entry(0) });
+        }
+        let other = Entry { from: Some([192, 0, 2, 8].into()), ..entry(1) };
+        assert!(recent.line(&other).is_some());
+        let summary = recent.summary(Instant::from_millis(2), true).unwrap();
+        assert!(summary.rule.contains("from 192.0.2.7"), "{}", summary.rule);
     }
 }

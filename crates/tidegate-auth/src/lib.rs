@@ -13,6 +13,7 @@ pub mod acl;
 mod attempts;
 pub mod audit;
 pub mod doors;
+pub mod escape;
 pub mod keys;
 pub mod limits;
 pub mod password;

@@ -31,6 +31,7 @@ use std::{
     future::Future,
     io::{self, Write},
     path::PathBuf,
+    pin::pin,
     process::ExitCode,
     sync::Arc,
 };
@@ -57,7 +58,7 @@ pub use self::{
     sim::{MqttSimArgs, SimArgs, SimCommand},
     subscribe::SubscribeArgs,
 };
-use crate::{assemble, config::Config};
+use crate::{assemble, config::Config, logging};
 
 /// Carries camera frames within bounds that an application names, and the messages of sensors by MQTT.
 #[derive(Debug, Parser)]
@@ -139,6 +140,13 @@ pub enum Command {
 /// Runs the program and returns its exit status.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Err(error) = logging::begin() {
+        return finish(Err(ApiError::new(
+            Code::CONFIG_INVALID,
+            "nothing is begun with a wrong filter",
+        )
+        .caused_by(error)));
+    }
     match arguments::hide_secrets() {
         Ok(true) => tracing::warn!(
             "an argument held a password or the like; others could see it as the program started: use --password-file"
@@ -193,6 +201,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         (Command::Doctor(args), loaded) => return doctor::run(loaded, args),
         (_, loaded) => loaded?,
     };
+    logging::set_format(config.log.format);
     match cli.command {
         Command::Init(args) => init::run(&config, &args),
         Command::Invite(args) => enrol::invite(&config, &args),
@@ -202,12 +211,14 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
             keep_memory_private();
             let (path, set) = (cli.config, cli.set);
             let reload = Arc::new(move || Config::load(path.as_deref(), &set));
-            assemble::node(&config, reload, stop).await
+            until_stopped(stop.clone(), assemble::node(&config, reload, stop)).await
         }
         Command::Camera(args) => {
             keep_memory_private();
             let spec = args.spec()?;
-            assemble::camera(&config, args.name, spec, args.edge.as_deref(), stop).await
+            let edge = args.edge.as_deref();
+            let camera = assemble::camera(&config, args.name, spec, edge, stop.clone());
+            until_stopped(stop, camera).await
         }
         Command::Characterize(args) => characterize::run(&config, args).await,
         Command::Demo(args) => demo::run(args, stop).await,
@@ -230,6 +241,30 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Config(ConfigArgs { what: None }) => print(&config.to_string()),
         Command::Config(ConfigArgs { what: Some(command) }) => mqtt::config(&command),
     }
+}
+
+/// A node: its log says when it is to stop, and when it has.
+async fn until_stopped(
+    stop: CancellationToken,
+    node: impl Future<Output = Result<(), ApiError>>,
+) -> Result<(), ApiError> {
+    let mut node = pin!(node);
+    let ended = tokio::select! {
+        biased;
+        () = stop.cancelled() => None,
+        result = &mut node => Some(result),
+    };
+    let result = match ended {
+        Some(result) => result,
+        None => {
+            tracing::info!("stopping");
+            node.await
+        }
+    };
+    if result.is_ok() {
+        tracing::info!("stopped");
+    }
+    result
 }
 
 /// A command that leaves nothing behind: the first interrupt ends it as the shell expects.

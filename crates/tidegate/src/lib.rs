@@ -19,6 +19,7 @@ pub mod frame_log;
 pub mod health;
 pub mod ingest;
 pub mod link;
+pub mod logging;
 pub mod mqtt;
 pub mod node;
 pub mod pki;

@@ -4,7 +4,8 @@
 //!  who acts or is refused ──try_send──▶ entries (1024) ──▶ thread ──▶ audit.log ──full──▶ audit.log.1 ──▶ … ──▶ gone
 //! ```
 //!
-//! Always true: no door waits for the disk; entries that found no room are counted, and the next line says how many.
+//! Always true: no door waits for the disk; entries that found no room are counted, and a line says how many once a minute. Refusals
+//! have half of the room, so that acts find some while refusals pour in.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -14,13 +15,13 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
-        mpsc::{Receiver, SyncSender, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
     thread::{self, JoinHandle},
 };
 
-use tidegate_auth::audit::Recent;
 pub use tidegate_auth::audit::{Entry, Outcome};
+use tidegate_auth::audit::{QUIET, Recent};
 use tidegate_message::Instant;
 
 use crate::config::Config;
@@ -60,8 +61,17 @@ pub struct Audit(Option<Arc<Shared>>);
 struct Shared {
     /// None once it is dropped, so that the thread ends.
     entries: Option<SyncSender<Entry>>,
-    left_out: Arc<AtomicU64>,
+    left_out: Arc<LeftOut>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What does not wait for the disk.
+#[derive(Debug, Default)]
+struct LeftOut {
+    /// Entries that found no room.
+    count: AtomicU64,
+    /// Refusals that have some.
+    refusals: AtomicU64,
 }
 
 impl Audit {
@@ -71,7 +81,7 @@ impl Audit {
     /// The system's, if it gives no thread.
     pub fn start(config: AuditConfig) -> io::Result<Self> {
         let (entries, waiting) = sync_channel(ENTRIES_MAX);
-        let left_out = Arc::new(AtomicU64::new(0));
+        let left_out = Arc::new(LeftOut::default());
         let counter = left_out.clone();
         let thread = thread::Builder::new()
             .name("audit".to_owned())
@@ -84,8 +94,19 @@ impl Audit {
     pub fn tell(&self, entry: impl FnOnce() -> Entry) {
         let Some(shared) = &self.0 else { return };
         let Some(entries) = &shared.entries else { return };
-        if entries.try_send(entry()).is_err() {
-            shared.left_out.fetch_add(1, Ordering::Relaxed);
+        let entry = entry();
+        let is_refusal = entry.outcome == Outcome::Refused;
+        let refusals = &shared.left_out.refusals;
+        // Beside other threads it may be one too many, which does no harm.
+        let has_room = !is_refusal || refusals.load(Ordering::Relaxed) < ENTRIES_MAX as u64 / 2;
+        if has_room && is_refusal {
+            refusals.fetch_add(1, Ordering::Relaxed);
+        }
+        if !has_room || entries.try_send(entry).is_err() {
+            shared.left_out.count.fetch_add(1, Ordering::Relaxed);
+            if has_room && is_refusal {
+                refusals.fetch_sub(1, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -101,15 +122,33 @@ impl Drop for Shared {
     }
 }
 
-fn write(waiting: &Receiver<Entry>, left_out: &AtomicU64, mut file: Rotating) {
+fn write(waiting: &Receiver<Entry>, left_out: &LeftOut, mut file: Rotating) {
     let mut recent = Recent::default();
-    while let Ok(entry) = waiting.recv() {
-        let lost = left_out.swap(0, Ordering::Relaxed);
-        if lost > 0 {
-            file.put(&overflow(entry.at, lost).line(0));
+    let mut said_at = None;
+    loop {
+        let received = waiting.recv_timeout(QUIET);
+        let is_last = matches!(received, Err(RecvTimeoutError::Disconnected));
+        let now = crate::auth::now().wall;
+        if let Ok(entry) = received {
+            if entry.outcome == Outcome::Refused {
+                left_out.refusals.fetch_sub(1, Ordering::Relaxed);
+            }
+            if let Some(line) = recent.line(&entry) {
+                file.put(&line);
+            }
         }
-        if let Some(line) = recent.line(&entry) {
-            file.put(&line);
+        if is_last || said_at.is_none_or(|at| now.since(at) >= QUIET || now < at) {
+            let lost = left_out.count.swap(0, Ordering::Relaxed);
+            if lost > 0 {
+                file.put(&overflow(now, lost).line(0));
+                said_at = Some(now);
+            }
+        }
+        if let Some(summary) = recent.summary(now, is_last) {
+            file.put(&summary.line(0));
+        }
+        if is_last {
+            return;
         }
     }
 }
@@ -124,7 +163,9 @@ fn overflow(at: Instant, lost: u64) -> Entry {
         door: "process",
         what: "audit".to_owned(),
         target: String::new(),
-        rule: format!("{lost} entries before this one came faster than the disk takes them"),
+        rule: format!(
+            "{lost} entries of late, refusals most likely, came faster than they could be looked at, and are left out"
+        ),
     }
 }
 
@@ -250,6 +291,42 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text.lines().count(), 9);
         assert!(text.lines().all(|line| line.contains("\"what\":\"unregister\"")), "{text}");
+    }
+
+    /// From the doors to the disk: neither lines nor notes of what found no room fill it.
+    #[test]
+    fn a_flood_of_refusals_washes_nothing_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let config = AuditConfig { path: path.clone(), bytes_max: 64 << 10, files_max: 2 };
+        let audit = Audit::start(config).unwrap();
+        audit.tell(|| entry(0));
+        for number in 0..53_344u32 {
+            audit.tell(|| Entry {
+                at: crate::auth::now().wall,
+                outcome: Outcome::Refused,
+                who: format!("token {number}"),
+                from: Some([192, 0, 2, 7].into()),
+                what: "login".to_owned(),
+                ..entry(0)
+            });
+            if number % 5_000 == 0 {
+                audit.tell(|| entry(1));
+            }
+        }
+        drop(audit);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(
+            text.lines().next().unwrap().contains("\"what\":\"unregister\""),
+            "the first entry is there"
+        );
+        let count = |word: &str| text.lines().filter(|line| line.contains(word)).count();
+        assert!(count("\"what\":\"login\"") <= 61, "{}", count("login"));
+        assert!(
+            (1..=4).contains(&(count("\"what\":\"refusals\"") + count("\"what\":\"audit\""))),
+            "{text}"
+        );
+        assert!(!path.with_file_name("audit.log.1").exists(), "nothing was moved aside");
     }
 
     #[test]

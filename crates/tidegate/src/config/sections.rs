@@ -26,6 +26,7 @@ use crate::{
     detector::{DetectorError, DetectorSpec},
     ingest::{Format, Kind},
     link::Transport,
+    logging::LogFormat,
     mqtt::{
         bridge::RemoteVersion,
         journal::{BYTES_MIN, MqttDurability},
@@ -102,8 +103,10 @@ config! {
         interval: Duration = MezPiConfig::default().interval,
     }
 
-    /// `[log]`: frames that are kept, in `data_dir/log`, and what MQTT keeps.
+    /// `[log]`: frames that are kept, in `data_dir/log`, and what MQTT keeps; and how the program's own log is written.
     log: LogConfig {
+        /// How the program's own log is written, on the standard error: `text`, or `json`, an object a line. Default `text`.
+        format: LogFormat = LogFormat::Text,
         /// What a frame survives once it was captured or has arrived: `memory` (nothing), `page` (the end of the process, kill -9
         /// included) or `disk` (a loss of power, some ten milliseconds later). Default `page`.
         durability: Durability = Durability::Page,

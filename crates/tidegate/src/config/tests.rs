@@ -28,7 +28,7 @@ fn what_is_printed_loads_to_the_same() {
     let printed = config.to_string();
     assert!(printed.contains("name = \"north\" # site.toml:2\n"), "{printed}");
     let mut again = parse(&printed).unwrap();
-    assert_eq!(again.origins.0.len(), 83, "every setting but those that are not set");
+    assert_eq!(again.origins.0.len(), 84, "every setting but those that are not set");
     again.origins = config.origins.clone();
     assert_eq!(again, config);
 }
@@ -58,7 +58,7 @@ fn mistakes_name_file_line_and_way_out() {
         ),
         (
             "[log]\ncamera_bytes = \"1GiB\"\nstream = 1\n",
-            "site.toml:3: [log] has no \"stream\"; choose one of: durability camera_bytes camera_age stream_bytes mqtt_bytes \
+            "site.toml:3: [log] has no \"stream\"; choose one of: format durability camera_bytes camera_age stream_bytes mqtt_bytes \
              mqtt_commit_delay at_rest \
              key_file older_key_file passphrase_file",
         ),

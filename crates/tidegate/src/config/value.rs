@@ -16,6 +16,7 @@ use crate::{
     camera::Originals,
     ingest::{Format, Kind},
     link::Transport,
+    logging::LogFormat,
     mqtt::{
         bridge::RemoteVersion,
         journal::{MqttDurability, UnknownDurability},
@@ -190,6 +191,24 @@ impl Value for Cover {
         let word = match self {
             Self::Fill => "fill",
             Self::Blur => "blur",
+        };
+        Some(quoted(word))
+    }
+}
+
+impl Value for LogFormat {
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err("choose one of: text json".to_owned()),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        let word = match self {
+            Self::Text => "text",
+            Self::Json => "json",
         };
         Some(quoted(word))
     }

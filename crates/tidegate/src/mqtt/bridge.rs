@@ -40,7 +40,7 @@
 //! a cycle of MQTT 5 brokers a message comes to a node once for each way to it, and at most once more to where it began.
 
 use std::{
-    io,
+    fmt, io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -341,6 +341,28 @@ pub struct BridgeReport {
     pub too_large: u64,
     /// Connections made to the remote.
     pub connects: u64,
+}
+
+/// As in a log.
+impl fmt::Display for BridgeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} messages out ({} bytes), {} in ({} bytes), {} connections",
+            self.messages_out, self.bytes_out, self.messages_in, self.bytes_in, self.connects
+        )?;
+        for (count, what) in [
+            (self.looped, "had been here before"),
+            (self.unmapped, "without a name on the other side"),
+            (self.refused, "refused"),
+            (self.too_large, "too large"),
+        ] {
+            if count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Bridge {

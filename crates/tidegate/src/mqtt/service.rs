@@ -321,7 +321,7 @@ impl Service {
             if !keeps_local {
                 self.server.forget(&local_id);
             }
-            tracing::info!(bridge = %name, ?report, "bridge stopped");
+            tracing::info!(bridge = %name, %report, "bridge stopped");
             changed.push(name);
         }
         let mut failed = Ok(());

@@ -52,6 +52,17 @@ enum Mode {
     V4,
 }
 
+impl Mode {
+    /// For the log.
+    fn word(self) -> &'static str {
+        match self {
+            Self::V5 => "5",
+            Self::Bridge => "3.1.1 with the bridge bit",
+            Self::V4 => "3.1.1",
+        }
+    }
+}
+
 /// A socket and what is known of it.
 #[derive(Debug)]
 struct Line {
@@ -217,19 +228,19 @@ impl Runtime {
                 }
                 let text = crate::error_chain(&error);
                 if error.is_for_version() && !was_up && self.mode > 0 {
-                    tracing::info!(bridge = %self.settings.name, error = %text, next = ?self.modes[self.mode], "another version is tried");
+                    tracing::info!(bridge = %self.settings.name, error = %text, next = self.modes[self.mode].word(), "another version is tried");
                     continue;
                 }
                 // What stays the same is not said over and over.
                 if was_up || text != told {
-                    tracing::warn!(bridge = %self.settings.name, error = %text, report = ?self.counters.report(), "bridge down");
+                    tracing::warn!(bridge = %self.settings.name, error = %text, report = %self.counters.report(), "bridge down");
                     told = text;
                 }
             }
             self.rest(backoff);
             backoff = (backoff * 2).min(self.settings.backoff_max.max(first));
         }
-        tracing::info!(bridge = %self.settings.name, report = ?self.counters.report(), "bridge stopped");
+        tracing::info!(bridge = %self.settings.name, report = %self.counters.report(), "bridge stopped");
     }
 
     fn is_stopped(&self) -> bool {
@@ -547,7 +558,7 @@ impl Runtime {
         }
         self.say_state(b"1");
         self.counters.connects.fetch_add(1, Ordering::Relaxed);
-        tracing::info!(bridge = %self.settings.name, host = %self.settings.host, port = self.settings.port, ?mode,
+        tracing::info!(bridge = %self.settings.name, host = %self.settings.host, port = self.settings.port, version = mode.word(),
             session_present = connack.session_present, "bridge up");
         let broken = match self.turn(&mut local, &mut remote, keep_alive) {
             Err(broken) => broken,

@@ -1,0 +1,253 @@
+//! The program's log: one line an event on the standard error, as text or as JSON.
+//!
+//! ```text
+//! 2026-01-31T12:00:00.000000Z  INFO tidegate::mqtt::shard::visits: connected client=c1 user="user ada" address=192.0.2.7
+//! {"timestamp":"2026-01-31T12:00:00.000000Z","level":"INFO","target":"tidegate::…","message":"connected","client":"c1",…}
+//! ```
+//!
+//! Always true: an event is one line, and no letter in it steers a terminal but colours of our own, which only a terminal gets; so it
+//! does not matter whose text a field holds.
+
+use std::{
+    env,
+    ffi::OsStr,
+    fmt::{self, Write as _},
+    io::{self, IsTerminal as _},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use serde_json::{Map, Value};
+use tidegate_auth::escape;
+use tracing::{
+    Event, Level, Subscriber,
+    field::{Field, Visit},
+    level_filters::LevelFilter,
+};
+use tracing_subscriber::{
+    EnvFilter,
+    fmt::{
+        FmtContext, FormatEvent, FormatFields,
+        format::Writer,
+        time::{FormatTime as _, SystemTime},
+    },
+    registry::LookupSpan,
+};
+
+/// The variable that says what is logged.
+pub const FILTER_VARIABLE: &str = "TIDEGATE_LOG";
+/// What is logged where it says nothing.
+const USUAL: &str = "warn,tidegate=info";
+
+/// How events are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs: an object a line.
+    Json,
+}
+
+/// There is one log in a process, and it begins before the configuration is read.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Begins to log.
+///
+/// # Errors
+/// [`FilterError`], with which the program is not to go on: what somebody wanted to see would be missing.
+pub fn begin() -> Result<(), FilterError> {
+    let filter = filter(env::var_os(FILTER_VARIABLE).as_deref())?;
+    let has_colours =
+        io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(has_colours)
+        .event_format(Lines)
+        .init();
+    Ok(())
+}
+
+/// Goes on in that format.
+pub fn set_format(format: LogFormat) {
+    IS_JSON.store(format == LogFormat::Json, Ordering::Relaxed);
+}
+
+/// What is wrong with the filter.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "TIDEGATE_LOG: {part:?} {problem}; choose error, warn, info, debug, trace or off, for a part of the program behind its name, such as warn,tidegate::mqtt=debug"
+)]
+pub struct FilterError {
+    part: String,
+    problem: String,
+}
+
+fn filter(text: Option<&OsStr>) -> Result<EnvFilter, FilterError> {
+    let wrong = |part: &str, problem: &str| FilterError {
+        part: part.to_owned(),
+        problem: problem.to_owned(),
+    };
+    let text = match text {
+        None => USUAL,
+        Some(text) => match text.to_str() {
+            Some("") => USUAL,
+            Some(text) => text,
+            None => return Err(wrong(&text.to_string_lossy(), "is not UTF-8")),
+        },
+    };
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let parts: Vec<&str> = parts.collect();
+    for part in &parts {
+        // A word alone is taken for a part of the program, and a level that is misspelt would show nothing.
+        let is_name = part.contains("::") || part.contains('[') || part.starts_with("tidegate");
+        if !part.contains('=') && !is_name && part.parse::<LevelFilter>().is_err() {
+            return Err(wrong(part, "is no level"));
+        }
+    }
+    EnvFilter::try_new(parts.join(","))
+        .map_err(|error| wrong(text, &format!("is no filter ({error})")))
+}
+
+/// Writes an event as a line.
+struct Lines;
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut time = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        let (level, target) = (*event.metadata().level(), event.metadata().target());
+        if IS_JSON.load(Ordering::Relaxed) {
+            let mut object = Object(Map::new());
+            for (name, text) in
+                [("timestamp", &*time), ("level", level.as_str()), ("target", target)]
+            {
+                object.0.insert(name.to_owned(), text.into());
+            }
+            event.record(&mut object);
+            return writeln!(writer, "{}", escape::json(&Value::Object(object.0).to_string()));
+        }
+        let mut text = Text::default();
+        event.record(&mut text);
+        let (message, fields) = (escape::text(&text.message), escape::text(&text.fields));
+        if writer.has_ansi_escapes() {
+            let colour = match level {
+                Level::ERROR => 31,
+                Level::WARN => 33,
+                Level::INFO => 32,
+                Level::DEBUG => 34,
+                Level::TRACE => 35,
+            };
+            writeln!(
+                writer,
+                "\u{1b}[2m{time}\u{1b}[0m \u{1b}[{colour}m{level:>5}\u{1b}[0m \u{1b}[2m{target}:\u{1b}[0m {message}{fields}"
+            )
+        } else {
+            writeln!(writer, "{time} {level:>5} {target}: {message}{fields}")
+        }
+    }
+}
+
+/// Fields as text, each with a space before it.
+#[derive(Default)]
+struct Text {
+    message: String,
+    fields: String,
+}
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // A text takes it all.
+        let _ = match field.name() {
+            "message" => write!(self.message, "{value:?}"),
+            name => write!(self.fields, " {name}={value:?}"),
+        };
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        let _ = write!(self.fields, " {}={}", field.name(), crate::error_chain(value));
+    }
+}
+
+/// Fields as members.
+struct Object(Map<String, Value>);
+
+impl Object {
+    fn put(&mut self, field: &Field, value: impl Into<Value>) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+}
+
+impl Visit for Object {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.put(field, format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field, value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field, value);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.put(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field, value);
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        self.put(field, crate::error_chain(value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_filter_is_an_error_that_names_it() {
+        for good in [
+            "",
+            "info",
+            "WARN",
+            "off",
+            "debug,tidegate=trace",
+            "tidegate::mqtt=debug",
+            "rustls=debug",
+            "tidegate",
+            "tidegate_broker",
+            " info , rustls=warn ",
+        ] {
+            assert!(filter(Some(OsStr::new(good))).is_ok(), "{good}");
+        }
+        assert!(filter(None).is_ok());
+        for (bad, part) in [
+            ("inof", "inof"),
+            ("info,dbug", "dbug"),
+            ("tidegate=inof", "tidegate=inof"),
+            ("rustls", "rustls"),
+            ("info;debug", "info;debug"),
+        ] {
+            let error = filter(Some(OsStr::new(bad))).unwrap_err();
+            assert_eq!(error.part, part);
+            assert!(error.to_string().contains("choose error, warn"), "{error}");
+        }
+    }
+}
