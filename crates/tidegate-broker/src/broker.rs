@@ -35,7 +35,7 @@ pub use self::{
 };
 use crate::{
     admission::{Admission, Batch},
-    connection::Connection,
+    connection::{Connection, Ended},
     givers::Givers,
     journal::RetainedAs,
     message::Message,
@@ -515,6 +515,8 @@ impl Broker {
             return;
         }
         connection.is_closing = true;
+        let ended = Ended { is_by_client: false, reason, text: text.map(Into::into) };
+        connection.ended = Some(Box::new(ended));
         connection.receiving = None;
         if connection.version == Version::V5 {
             let mut packet = Disconnect::new(reason);
@@ -543,6 +545,11 @@ impl Broker {
     /// Ends a connection for a reason of the shell's, such as that there is no memory for what comes in.
     pub fn end(&mut self, key: ConnectionKey, reason: ReasonCode, text: &str) {
         self.disconnect(key, reason, Some(text));
+    }
+
+    /// Why a connection ends, until it is [closed](Self::closed); none if neither side said so.
+    pub fn why_ended(&self, key: ConnectionKey) -> Option<&Ended> {
+        self.connections.get(key)?.ended.as_deref()
     }
 
     /// Ends the session of a client that does not come again, and its connection, if it is here; what waits for it is gone.

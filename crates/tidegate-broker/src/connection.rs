@@ -22,6 +22,17 @@ use crate::{
     slab::Key,
 };
 
+/// Why a connection ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Whether the client said so; false if it was ended from this side.
+    pub is_by_client: bool,
+    /// The reason of the DISCONNECT; before MQTT 5, the one that it would have had.
+    pub reason: ReasonCode,
+    /// More about it.
+    pub text: Option<Box<str>>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Connection {
     /// Its session; none once another connection has taken that over.
@@ -60,6 +71,8 @@ pub(crate) struct Connection {
     pub(crate) output_charge: Option<Charge>,
     /// Ends when what waits has left; nothing more is read or delivered.
     pub(crate) is_closing: bool,
+    /// Why it ends; none while it does not, and where nobody said so before it was gone.
+    pub(crate) ended: Option<Box<Ended>>,
     /// When its large message or query is to be looked at again.
     pub(crate) wakes_at: Option<Instant>,
     /// The latency query under way.

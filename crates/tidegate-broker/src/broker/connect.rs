@@ -11,7 +11,7 @@ use super::{Broker, ConnectionKey, Output, mark_dirty, runs};
 use crate::{
     admission::{Draft, Verdict},
     config::SessionConfig,
-    connection::{AliasesOut, Authentication, Connection, Resend, WillMessage},
+    connection::{AliasesOut, Authentication, Connection, Ended, Resend, WillMessage},
     inflight::Inflight,
     journal::Record,
     message::{Body, Incoming},
@@ -224,6 +224,7 @@ impl Broker {
             is_blocked: false,
             output_charge: None,
             is_closing: false,
+            ended: None,
             wakes_at: None,
             query: None,
             timed: None,
@@ -303,6 +304,8 @@ impl Broker {
             connection.will = None; // MQTT-3.14.4-3: by no other reason
         }
         connection.is_closing = true;
+        connection.ended =
+            Some(Box::new(Ended { is_by_client: true, reason: packet.reason, text: None }));
         self.let_go(now, key, false);
         self.outputs.push_back(Output::Close(key));
     }

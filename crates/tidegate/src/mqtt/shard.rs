@@ -12,6 +12,7 @@ mod authentication;
 mod closing;
 mod open;
 mod opening;
+mod visits;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -39,7 +40,10 @@ use tidegate_message::{Identity, Instant, Proof, Refusal};
 use tidegate_wire::mqtt::Connect;
 use tokio::sync::oneshot;
 
-use self::open::FEW;
+use self::{
+    open::FEW,
+    visits::{Visitor, Visits},
+};
 use super::{
     bundle::{LocalEnd, LocalId},
     inbox::Inbox,
@@ -208,6 +212,8 @@ pub(super) struct Connection {
     lease: Option<Lease>,
     /// When the token that it showed expires.
     expires_at: Option<Instant>,
+    /// Who it is for the log, once it is connected; none for parts of this program.
+    visitor: Option<Box<Visitor>>,
 }
 
 impl Connection {
@@ -276,6 +282,7 @@ pub(super) struct Shard {
     peers: Vec<Peer>,
     handed: Vec<Handed>,
     settled: Vec<Acknowledged>,
+    visits: Visits,
     /// Where the next accepted connection goes.
     turn: usize,
     stops: Option<Instant>,
@@ -304,6 +311,7 @@ impl Shard {
             peers: Vec::new(),
             handed: Vec::new(),
             settled: Vec::new(),
+            visits: Visits::default(),
             turn: 0,
             stops: None,
             listeners_max: parts.listeners.len(),
@@ -338,6 +346,7 @@ impl Shard {
             self.flush_all(now);
             self.parts.pulse.beat();
             if self.stops.is_some_and(|at| at <= now || self.is_idle()) {
+                self.visits.sum_up(now, true);
                 return Ok(());
             }
         }

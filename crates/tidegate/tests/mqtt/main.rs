@@ -7,6 +7,7 @@ mod flows;
 mod hostile;
 mod import;
 mod inside;
+mod log;
 mod operators;
 mod overflow;
 mod peers;

@@ -89,7 +89,7 @@ impl Program {
         let (sender, lines) = mpsc::channel();
         thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
-                if sender.send(plain(&line)).is_err() {
+                if sender.send(line).is_err() {
                     return;
                 }
             }
@@ -217,21 +217,6 @@ impl Drop for Program {
 pub(crate) fn signal(process: u32, name: &str) {
     let kill = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status();
     assert!(kill.expect("kill").success());
-}
-
-/// Without colours.
-fn plain(line: &str) -> String {
-    let mut text = String::new();
-    let mut inside = false;
-    for character in line.chars() {
-        match character {
-            '\u{1b}' => inside = true,
-            'm' if inside => inside = false,
-            _ if inside => {}
-            _ => text.push(character),
-        }
-    }
-    text
 }
 
 /// How to connect to that listener.

@@ -1,13 +1,13 @@
 //! Ends: after what the peer was told has left, after a time, or at once.
 
-use std::{collections::VecDeque, io};
+use std::{collections::VecDeque, fmt, io};
 
 use rustls::CertificateError;
 use tidegate_broker::ConnectionKey;
 use tidegate_message::{Instant, Refusal};
 use tidegate_wire::mqtt::ReasonCode;
 
-use super::{LINGER, Shard, Stage};
+use super::{LINGER, Shard, Stage, visits::why_ended};
 
 impl Shard {
     pub(super) fn broke(&mut self, now: Instant, slot: usize, error: &io::Error) {
@@ -16,11 +16,17 @@ impl Shard {
         tracing::debug!(%error, ?peer, "connection broke");
         if let Some(connection) = connection
             && matches!(connection.stage, Stage::Opening)
-            && let Some(refusal) = refusal_of(error)
         {
-            self.parts.doors.refused("", connection.peer, refusal);
+            if let Some(refusal) = refusal_of(error) {
+                self.parts.doors.refused("", connection.peer, refusal);
+            }
+            // Whoever only looks whether the port is open resets it as well.
+            if let Some(cause) = error.get_ref() {
+                let (peer, listener) = (connection.peer, &connection.settings);
+                self.visits.refused(now, None, peer, listener, cause);
+            }
         }
-        self.drop_connection(now, slot);
+        self.end_connection(now, slot, Some(error));
     }
 
     pub(super) fn say_and_close(&mut self, now: Instant, slot: usize, bytes: &[u8]) {
@@ -38,6 +44,7 @@ impl Shard {
         }
         let Some(connection) = self.slots[slot].as_deref_mut() else { return };
         if connection.is_ending && connection.transport.is_clear() {
+            self.leaves(now, slot, key, None);
             self.broker.closed(now, key);
             self.begin_closing(now, slot);
         }
@@ -61,6 +68,25 @@ impl Shard {
 
     /// Ends a connection at once.
     pub(super) fn drop_connection(&mut self, now: Instant, slot: usize) {
+        self.end_connection(now, slot, None);
+    }
+
+    /// The broker is about to hear that a connection is gone.
+    fn leaves(&mut self, now: Instant, slot: usize, key: ConnectionKey, error: Option<&io::Error>) {
+        let Some(connection) = self.slots[slot].as_deref_mut() else { return };
+        let Some(visitor) = connection.visitor.take() else { return };
+        let error = error.map(|error| error as &dyn fmt::Display);
+        let why = why_ended(self.broker.why_ended(key), error);
+        let (peer, listener) = (connection.peer, &connection.settings);
+        self.visits.disconnected(now, &visitor, peer, listener, &why);
+    }
+
+    fn end_connection(&mut self, now: Instant, slot: usize, error: Option<&io::Error>) {
+        if let Some(connection) = self.slots[slot].as_deref()
+            && let Stage::Open(key) = connection.stage
+        {
+            self.leaves(now, slot, key, error);
+        }
         if let Some(connection) = self.displace(slot)
             && let Stage::Open(key) = connection.stage
         {
@@ -108,10 +134,13 @@ impl Shard {
 
     /// Ends connections that took too long to open or to close.
     pub(super) fn give_up(&mut self, now: Instant) {
+        self.visits.sum_up(now, false);
         while let Some((_, id)) = self.openings.pop_front_if(|(at, _)| *at <= now) {
             let Some(connection) = self.connection(id) else { continue };
             if !matches!(connection.stage, Stage::Open(_) | Stage::Closing) {
-                tracing::debug!(peer = ?connection.peer, "no CONNECT came in time");
+                let (peer, listener) = (connection.peer, connection.settings.clone());
+                let why = format!("no CONNECT came within {:?}", listener.connect_timeout);
+                self.visits.refused(now, None, peer, &listener, &why);
                 self.drop_connection(now, id.slot);
             }
         }

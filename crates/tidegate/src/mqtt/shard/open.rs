@@ -106,7 +106,9 @@ impl Shard {
                 Stage::Opening | Stage::Exchanging(..) | Stage::Waiting(_) => {
                     let read = &self.buffer[LEFT_BYTES..LEFT_BYTES + count];
                     if connection.left.len() + count > CONTROL_BYTES_MAX {
-                        tracing::debug!(peer = ?connection.peer, "too much came before CONNACK");
+                        let (peer, listener) = (connection.peer, &connection.settings);
+                        let why = "too much came before CONNACK";
+                        self.visits.refused(now, None, peer, listener, &why);
                         return self.drop_connection(now, slot);
                     }
                     connection.left.extend_from_slice(read);

@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    fmt,
     io::{self, IoSlice},
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -13,7 +14,7 @@ use tidegate_message::{Identity, IdentityKind, Instant, Proof, Refusal};
 use tidegate_wire::mqtt::{Connect, DecodeError, FixedHeader, Packet, ReasonCode, Version};
 
 use super::authentication::{SCRAM, reason_of};
-use super::{Connection, Listener, Note, Question, Shard, Stage};
+use super::{Connection, Listener, Note, Question, Shard, Stage, visits::Visitor};
 use crate::mqtt::transport::Transport;
 
 /// What the kernel may hold unsent before it stops asking for more.
@@ -40,7 +41,9 @@ impl Shard {
             let settings = listener.settings();
             if count >= settings.connections_max {
                 listener.connections.fetch_sub(1, Ordering::Relaxed);
-                tracing::debug!(listener = %settings.name, count, "connection refused: as many as allowed are there");
+                let why = format!("{count} connections are there, and no more are allowed");
+                let peer = socket.peer_addr().ok().map(|address| address.ip());
+                self.visits.refused(now, None, peer, &settings, &why);
                 continue;
             }
             let shard = self.turn % shards;
@@ -100,6 +103,7 @@ impl Shard {
             rests_until: None,
             lease: None,
             expires_at: None,
+            visitor: None,
         };
         let Some(slot) = self.place(Box::new(connection)) else { return };
         let id = self.id(slot);
@@ -129,7 +133,14 @@ impl Shard {
             Stage::Opening => {
                 // MQTT-3.1.0-1
                 if header.packet_type() != 1 {
-                    tracing::debug!(peer = ?connection.peer, "the first packet is no CONNECT");
+                    let (peer, listener) = (connection.peer, &connection.settings);
+                    self.visits.refused(
+                        now,
+                        None,
+                        peer,
+                        listener,
+                        &"the first packet is no CONNECT",
+                    );
                     self.drop_connection(now, slot);
                     return false;
                 }
@@ -174,7 +185,9 @@ impl Shard {
 
     /// A CONNECT that cannot be read. Who speaks another version is told so (MQTT-3.1.2-2).
     fn reject(&mut self, now: Instant, slot: usize, error: &DecodeError) {
-        tracing::debug!(slot, %error, "CONNECT refused");
+        if let Some(connection) = self.slots[slot].as_deref() {
+            self.visits.refused(now, None, connection.peer, &connection.settings, error);
+        }
         if let DecodeError::UnsupportedVersion { layout, .. } = error {
             let connack = Refused::new(*layout, error.reason(), "").connack;
             self.say_and_close(now, slot, &connack);
@@ -190,7 +203,23 @@ impl Shard {
         connect: &Connect,
         reason: ReasonCode,
     ) {
-        tracing::debug!(client = %connect.client_id, %reason, "CONNECT refused");
+        self.refuse_because(now, slot, connect, reason, &reason);
+    }
+
+    /// The same, with more for the log than the client is told.
+    fn refuse_because(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        connect: &Connect,
+        reason: ReasonCode,
+        why: &dyn fmt::Display,
+    ) {
+        if let Some(connection) = self.slots[slot].as_deref() {
+            let user = connect.username.as_deref();
+            let claimed = Some((&*connect.client_id, user, connect.version));
+            self.visits.refused(now, claimed, connection.peer, &connection.settings, why);
+        }
         let most = packet_bytes_max(connect);
         let connack = Refused::within(connect.version, reason, "", most).connack;
         self.say_and_close(now, slot, &connack);
@@ -255,25 +284,23 @@ impl Shard {
         let identity = match answer {
             Ok(identity) => identity,
             Err(refusal) => {
-                tracing::info!(client = %connect.client_id, %refusal, "connection refused");
-                return self.refuse(now, slot, &connect, reason_of(refusal));
+                return self.refuse_because(now, slot, &connect, reason_of(refusal), &refusal);
             }
         };
         let Some(connection) = self.slots[slot].as_deref_mut() else { return };
         connection.is_anonymous = identity.kind == IdentityKind::Anonymous;
         // A name that nobody could prove makes nobody somebody.
         if connection.is_anonymous && !connection.settings.anonymous {
-            tracing::info!(client = %connect.client_id, "connection refused: nothing was proved");
             let (client, address) = (&connect.client_id, connection.peer);
             self.parts.doors.refused(client, address, Refusal::ProofRequired);
-            return self.refuse(now, slot, &connect, reason_of(Refusal::ProofRequired));
+            let refusal = Refusal::ProofRequired;
+            return self.refuse_because(now, slot, &connect, reason_of(refusal), &refusal);
         }
         match self.parts.doors.enter(&identity) {
             Ok(lease) => connection.lease = lease,
             Err(refusal) => {
-                tracing::info!(client = %connect.client_id, %refusal, "connection refused");
                 self.parts.doors.refused(&connect.client_id, connection.peer, refusal);
-                return self.refuse(now, slot, &connect, reason_of(refusal));
+                return self.refuse_because(now, slot, &connect, reason_of(refusal), &refusal);
             }
         }
         // What the wall clock says of it, by ours.
@@ -308,10 +335,20 @@ impl Shard {
         // It may have been revoked between the handshake and here.
         if connection.is_revoked() {
             self.parts.doors.refused(&request.connect.client_id, connection.peer, Refusal::Revoked);
-            return self.refuse(now, slot, &request.connect, reason_of(Refusal::Revoked));
+            let refusal = Refusal::Revoked;
+            return self.refuse_because(now, slot, &request.connect, reason_of(refusal), &refusal);
         }
+        let visitor = Visitor::new(&request.connect, &request.identity);
+        let version = request.connect.version;
         match self.broker.connect(now, request) {
-            Err(refused) => self.say_and_close(now, slot, &refused.connack),
+            Err(refused) => {
+                if let Some(connection) = self.slots[slot].as_deref() {
+                    let claimed = Some((visitor.client(), Some(visitor.user()), version));
+                    let (peer, listener) = (connection.peer, &connection.settings);
+                    self.visits.refused(now, claimed, peer, listener, &refused.reason);
+                }
+                self.say_and_close(now, slot, &refused.connack);
+            }
             Ok(key) => {
                 let at = key.slot as usize;
                 if self.by_key.len() <= at {
@@ -323,6 +360,10 @@ impl Shard {
                 connection.is_readable = true;
                 if let Some(local) = &connection.listener.local {
                     self.locals.insert(local.id, slot);
+                } else {
+                    let (peer, listener) = (connection.peer, &connection.settings);
+                    self.visits.connected(now, &visitor, peer, listener);
+                    connection.visitor = Some(Box::new(visitor));
                 }
                 if let Some(at) = connection.expires_at {
                     self.expiring.insert((at, slot), key);
