@@ -4,12 +4,13 @@ use std::{
     io::{self, BufRead, Write},
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
+    thread,
     time::{Duration, Instant},
 };
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
+use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter};
 
 use crate::{
     args::qos,
@@ -19,6 +20,9 @@ use crate::{
 
 /// How soon a stop is noticed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Waits between tries to connect again: the first, and the longest.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// Flags of `pub`.
 #[derive(Args, Clone, Debug)]
@@ -82,9 +86,12 @@ pub struct SubArgs {
     /// Do not print messages that the broker had kept
     #[arg(short = 'R', long)]
     pub no_retained: bool,
-    /// What is printed of a message
-    #[arg(short = 'F', long, value_enum, default_value_t)]
-    pub format: MessageFormat,
+    /// What is printed of a message [default: payload]
+    #[arg(short, long, value_enum, alias = "format", short_alias = 'F')]
+    pub output: Option<MessageFormat>,
+    /// Print topics before payloads, as --output topic
+    #[arg(short, long, conflicts_with = "output")]
+    pub verbose: bool,
     /// User property of the connection, may be repeated (MQTT 5)
     #[arg(short = 'D', long, value_name = "NAME=VALUE", value_parser = property)]
     pub user_property: Vec<(String, String)>,
@@ -159,12 +166,52 @@ impl PubArgs {
 }
 
 impl SubArgs {
-    /// Prints messages to `output` until there were as many as asked for, the time is over, or `stop` is set. Returns how many.
+    /// Prints messages to `output` until there were as many as asked for, the time is over, or `stop` is set. Returns how many. A
+    /// connection that is lost is made again, and the standard error says so.
     ///
     /// # Errors
-    /// Any of [`CommandError`].
+    /// Any of [`CommandError`]: the first connection fails, the client is not let in, or another has taken its place.
     pub fn run(&self, mut output: impl Write, stop: &AtomicBool) -> Result<u64, CommandError> {
         let until = self.within.map(|within| Instant::now() + Duration::from_secs(within.into()));
+        let is_over = |messages: u64| {
+            self.count.is_some_and(|count| messages >= count)
+                || stop.load(Ordering::Relaxed)
+                || until.is_some_and(|until| until <= Instant::now())
+        };
+        let format = match (self.output, self.verbose) {
+            (Some(format), _) => format,
+            (None, true) => MessageFormat::Topic,
+            (None, false) => MessageFormat::Payload,
+        };
+        let mut client = self.begin()?;
+        let mut messages = 0;
+        while !is_over(messages) {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let message = match client.receive(left.unwrap_or(LOOK_EVERY).min(LOOK_EVERY)) {
+                Ok(Some(message)) => message,
+                Ok(None) => continue,
+                Err(error) if is_final(&error) => return Err(error.into()),
+                Err(error) => match self.begin_again(&error, || is_over(messages))? {
+                    Some(again) => {
+                        client = again;
+                        continue;
+                    }
+                    None => return Ok(messages),
+                },
+            };
+            if message.retain && self.no_retained {
+                continue;
+            }
+            messages += 1;
+            let written = format.write(&message, &mut output).and_then(|()| output.flush());
+            written.map_err(|source| CommandError::Output { source })?;
+        }
+        client.disconnect()?;
+        Ok(messages)
+    }
+
+    /// Connects and subscribes.
+    fn begin(&self) -> Result<Client, CommandError> {
         let mut client = Client::connect(self.connect.options(self.user_property.clone())?)?;
         let filter = |filter: &String| SubscribeFilter {
             filter: filter.clone(),
@@ -185,24 +232,57 @@ impl SubArgs {
             let peer = client.peer();
             return Err(ClientError::Subscribe { peer, filter: filter.clone(), reason }.into());
         }
-        let mut messages = 0;
-        while self.count.is_none_or(|count| messages < count) && !stop.load(Ordering::Relaxed) {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                break;
+        Ok(client)
+    }
+
+    /// The same after a connection was lost, until it works or is over; then none.
+    fn begin_again(
+        &self,
+        lost: &ClientError,
+        is_over: impl Fn() -> bool,
+    ) -> Result<Option<Client>, CommandError> {
+        // Who cannot read it reads what is printed all the same.
+        let say = |text: &str| {
+            let _ = writeln!(io::stderr(), "{text}");
+        };
+        say(&format!("{lost}; connecting again"));
+        let mut wait = FIRST_WAIT;
+        loop {
+            let from = Instant::now();
+            while from.elapsed() < wait {
+                if is_over() {
+                    return Ok(None);
+                }
+                thread::sleep(LOOK_EVERY.min(wait));
             }
-            let Some(message) = client.receive(left.unwrap_or(LOOK_EVERY).min(LOOK_EVERY))? else {
-                continue;
-            };
-            if message.retain && self.no_retained {
-                continue;
+            match self.begin() {
+                Ok(client) => {
+                    say("connected again");
+                    return Ok(Some(client));
+                }
+                Err(CommandError::Client(error)) if !is_final(&error) => {}
+                Err(error) => return Err(error),
             }
-            messages += 1;
-            let written = self.format.write(&message, &mut output).and_then(|()| output.flush());
-            written.map_err(|source| CommandError::Output { source })?;
+            wait = (wait * 2).min(LONGEST_WAIT);
         }
-        client.disconnect()?;
-        Ok(messages)
+    }
+}
+
+/// Whether another try would have the same end.
+fn is_final(error: &ClientError) -> bool {
+    match error {
+        ClientError::Disconnected { reason, .. } | ClientError::Refused { reason, .. } => matches!(
+            *reason,
+            ReasonCode::SESSION_TAKEN_OVER
+                | ReasonCode::BAD_USER_NAME_OR_PASSWORD
+                | ReasonCode::NOT_AUTHORIZED
+                | ReasonCode::BANNED
+                | ReasonCode::ADMINISTRATIVE_ACTION
+        ),
+        ClientError::Subscribe { .. }
+        | ClientError::ServerName { .. }
+        | ClientError::Topic { .. } => true,
+        _ => false,
     }
 }
 

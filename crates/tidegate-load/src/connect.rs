@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use clap::Args;
+use clap::{ArgAction, Args};
 use rustls_pki_types::{
     CertificateDer, PrivateKeyDer,
     pem::{self, PemObject as _},
@@ -22,10 +22,14 @@ use crate::{
 
 /// Flags of a connection.
 #[derive(Args, Clone, Debug)]
+#[command(disable_help_flag = true)]
 pub struct ConnectArgs {
     /// Broker's host, or its URL: mqtt://HOST, mqtts://HOST, ws://HOST/PATH, wss://HOST/PATH, each with :PORT if need be
-    #[arg(long, value_name = "HOST|URL", default_value = "127.0.0.1")]
+    #[arg(short = 'h', long, value_name = "HOST|URL", default_value = "127.0.0.1")]
     pub host: BrokerUrl,
+    /// Print help; the short flag is the host's, as users of mosquitto_pub and mosquitto_sub know it
+    #[arg(long, action = ArgAction::Help)]
+    pub help: Option<bool>,
     /// Broker's port [default: 1883, or 8883 with --cafile; 8083 of ws, 8084 of wss]
     #[arg(short, long, value_name = "PORT")]
     pub port: Option<u16>,

@@ -2,6 +2,7 @@
 
 mod authentication;
 mod clients;
+mod commands;
 mod doors;
 mod flows;
 mod hostile;
