@@ -156,10 +156,12 @@ impl Parser {
                 next: 0,
                 set: [0; SET_WORDS],
             };
+            // A mark of the order of bytes is no part of a text.
+            let text = message.payload.strip_prefix(b"\xef\xbb\xbf").unwrap_or(message.payload);
             let result = match &mut self.form {
-                Form::Csv(csv) => csv.read(message.payload, &mut cells),
-                Form::Json => json::read_object(message.payload, &mut cells),
-                Form::SenmlJson => senml::read_json(message.payload, &mut cells),
+                Form::Csv(csv) => csv.read(text, &mut cells),
+                Form::Json => json::read_object(text, &mut cells),
+                Form::SenmlJson => senml::read_json(text, &mut cells),
                 Form::Cbor => cbor::read_map(message.payload, &mut cells),
                 Form::SenmlCbor => senml::read_cbor(message.payload, &mut cells),
                 Form::Fixed(_) => Ok(()),

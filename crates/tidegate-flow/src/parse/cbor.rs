@@ -1,7 +1,10 @@
 //! CBOR (RFC 8949) as a stream of items, and the flat map.
 //!
 //! Text and bytes come in one piece; those of indefinite length are no sensor's and are refused. Arrays and maps may be of
-//! indefinite length. Tags are passed over.
+//! indefinite length. Tags are passed over but for those of numbers: bignums (2 and 3), decimal fractions (4) and bigfloats (5) are
+//! the numbers that they stand for (section 3.4.3 and 3.4.4).
+
+use std::io::Write as _;
 
 use super::{Cells, Value};
 use crate::bad::Reason;
@@ -87,7 +90,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next item, its tags passed over.
+    /// The next item, its tags passed over or, where they make a number of it, understood.
     pub(super) fn item(&mut self) -> Result<Item<'a>, Reason> {
         loop {
             let head = self.take(1)?[0];
@@ -110,8 +113,72 @@ impl<'a> Reader<'a> {
                 3 => Item::Text(self.take(argument)?),
                 4 => Item::Array(Count::Definite(argument)),
                 5 => Item::Map(Count::Definite(argument)),
-                _ => continue, // a tag
+                _ => match argument {
+                    2 | 3 => Item::of_number(self.bignum(argument == 3)?),
+                    4 | 5 => self.fraction(argument == 4)?,
+                    _ => continue, // a tag that changes nothing here
+                },
             });
+        }
+    }
+
+    /// The bytes of a bignum, the highest first.
+    fn bignum(&mut self, is_negative: bool) -> Result<Number, Reason> {
+        let head = self.take(1)?[0];
+        if head >> 5 != 2 {
+            return Err(Reason::Format);
+        }
+        let count = self.argument(head & 31)?;
+        let bytes = self.take(count)?;
+        let leading = bytes.iter().take_while(|byte| **byte == 0).count();
+        let bytes = &bytes[leading..];
+        // One bit is the sign's.
+        let fits = bytes.len() < 16 || bytes.len() == 16 && bytes[0] < 0x80;
+        Ok(if fits {
+            let value = bytes.iter().fold(0, |value, byte| value << 8 | i128::from(*byte));
+            Number::Integer(if is_negative { -1 - value } else { value })
+        } else {
+            // Of one so long the first bytes are all that a float shows of it, and the others whether they are nothing.
+            let (high, low) = bytes.split_at(15);
+            let high = high.iter().fold(0, |value, byte| value << 8 | i128::from(*byte));
+            let sticky = i128::from(low.iter().any(|byte| *byte != 0));
+            let value = scaled((high << 1 | sticky) as f64, 8 * low.len() as i64 - 1);
+            Number::Float(if is_negative { -value } else { value })
+        })
+    }
+
+    /// An exponent and a mantissa, each a whole number: nothing in it can go deeper.
+    fn fraction(&mut self, is_decimal: bool) -> Result<Item<'a>, Reason> {
+        let head = self.take(1)?[0];
+        let is_indefinite = head == 0x9f;
+        if !is_indefinite && (head >> 5 != 4 || self.argument(head & 31)? != 2) {
+            return Err(Reason::Format);
+        }
+        let Number::Integer(exponent) = self.whole()? else { return Err(Reason::Format) };
+        let mantissa = self.whole()?;
+        if is_indefinite && self.take(1)? != [0xff] {
+            return Err(Reason::Format);
+        }
+        // Beyond these all is nothing, or too large.
+        let exponent = exponent.clamp(-100_000, 100_000) as i64;
+        Ok(Item::of_number(match (mantissa, is_decimal) {
+            (Number::Integer(mantissa), true) => decimal(mantissa, exponent),
+            (Number::Float(mantissa), true) => {
+                Number::Float(mantissa * 10_f64.powi(exponent as i32))
+            }
+            (mantissa, false) => Number::Float(scaled(mantissa.float(), exponent)),
+        }))
+    }
+
+    /// A whole number, whether a bignum or not.
+    fn whole(&mut self) -> Result<Number, Reason> {
+        let head = self.take(1)?[0];
+        let argument = self.argument(head & 31)?;
+        match (head >> 5, argument) {
+            (0, value) => Ok(Number::Integer(i128::from(value))),
+            (1, value) => Ok(Number::Integer(-1 - i128::from(value))),
+            (6, 2 | 3) => self.bignum(argument == 3),
+            _ => Err(Reason::Format),
         }
     }
 
@@ -208,6 +275,57 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// A number that was put together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Number {
+    Integer(i128),
+    Float(f64),
+}
+
+impl Number {
+    fn float(self) -> f64 {
+        match self {
+            Self::Integer(value) => value as f64,
+            Self::Float(value) => value,
+        }
+    }
+}
+
+impl Item<'_> {
+    fn of_number(number: Number) -> Self {
+        match number {
+            Number::Integer(value) => Self::Integer(value),
+            Number::Float(value) => Self::Float(value),
+        }
+    }
+}
+
+/// A mantissa and a power of ten: the nearest float, or the whole number if it is one.
+fn decimal(mantissa: i128, exponent: i64) -> Number {
+    if let Ok(exponent) = u32::try_from(exponent)
+        && let Some(whole) = 10_i128.checked_pow(exponent).and_then(|ten| ten.checked_mul(mantissa))
+    {
+        return Number::Integer(whole);
+    }
+    // As text it is rounded once. The digits of 128 bits are 39.
+    let mut text = [0; 64];
+    let mut rest = &mut text[..];
+    write!(rest, "{mantissa}e{exponent}").expect("a sign, 39 digits and an exponent fit");
+    let left = rest.len();
+    let written = std::str::from_utf8(&text[..text.len() - left]).expect("digits are ASCII");
+    Number::Float(written.parse().expect("what was written is a number"))
+}
+
+/// A float and a power of two; in steps, since a float's own powers end before the product does.
+fn scaled(mut value: f64, mut exponent: i64) -> f64 {
+    while exponent.abs() > 1000 && value != 0.0 && value.is_finite() {
+        let step = exponent.signum() * 1000;
+        value *= 2_f64.powi(step as i32);
+        exponent -= step;
+    }
+    value * 2_f64.powi(exponent.clamp(-1000, 1000) as i32)
+}
+
 /// A float of 16 bits (IEEE 754 binary16).
 fn half(bits: u16) -> f64 {
     let sign = if bits & 0x8000 == 0 { 1.0 } else { -1.0 };
@@ -224,6 +342,46 @@ fn half(bits: u16) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_that_tags_make_are_read() {
+        fn item(bytes: &[u8]) -> Result<Item<'_>, Reason> {
+            let mut reader = Reader::new(bytes);
+            let item = reader.item()?;
+            reader.end().map(|()| item)
+        }
+        for (bytes, expected) in [
+            // RFC 8949, section 3.4.3 and 3.4.4, and appendix A.
+            (&b"\xc4\x82\x21\x19\x6a\xb3"[..], Ok(Item::Float(273.15))),
+            (b"\xc5\x82\x20\x03", Ok(Item::Float(1.5))),
+            (b"\xc2\x49\x01\0\0\0\0\0\0\0\0", Ok(Item::Integer(1 << 64))),
+            (b"\xc3\x49\x01\0\0\0\0\0\0\0\0", Ok(Item::Integer(-1 - (1 << 64)))),
+            (b"\xc4\x82\x02\x05", Ok(Item::Integer(500))),
+            (b"\xc4\x82\x20\x20", Ok(Item::Float(-0.1))),
+            (b"\xc4\x9f\x20\x0f\xff", Ok(Item::Float(1.5))), // of indefinite length
+            (b"\xd9\xd9\xf7\xc4\x82\x20\x0f", Ok(Item::Float(1.5))), // tagged as CBOR before
+            (b"\xc4\x82\x21\xc2\x42\x6a\xb3", Ok(Item::Float(273.15))),
+            (b"\xc4\x82\x3a\xff\xff\xff\xff\x01", Ok(Item::Float(0.0))),
+            (b"\xc4\x82\x1a\xff\xff\xff\xff\x01", Ok(Item::Float(f64::INFINITY))),
+            (b"\xc5\x82\x39\x04\x31\x01", Ok(Item::Float(5e-324))), // 2^-1074
+            (b"\xc5\x82\x39\x04\x41\x1a\0\x01\0\0", Ok(Item::Float(5e-324))), // 2^16 of 2^-1090
+            (b"\xc5\x82\x19\x03\xff\x01", Ok(Item::Float(2_f64.powi(1023)))),
+            (b"\xc5\x82\x19\x04\0\x01", Ok(Item::Float(f64::INFINITY))),
+            (b"\xc2\x40", Ok(Item::Integer(0))),
+            (b"\xc4\x83\x01\x01\x01", Err(Reason::Format)),
+            (b"\xc4\x82\x01\xfa\0\0\0\0", Err(Reason::Format)),
+            (b"\xc4\x82\x01\xc4\x82\x01\x01", Err(Reason::Format)),
+            (b"\xc4\x01", Err(Reason::Format)),
+            (b"\xc2\x01", Err(Reason::Format)),
+            (b"\xc4\x82\x01", Err(Reason::Format)),
+        ] {
+            assert_eq!(item(bytes), expected, "{bytes:02x?}");
+        }
+        let long = [&b"\xc2\x58\x20\x80"[..], &[0; 31]].concat();
+        assert_eq!(item(&long), Ok(Item::Float(2_f64.powi(255))));
+        let longer = [&b"\xc3\x59\x01\x00\x80"[..], &[0; 255]].concat();
+        assert_eq!(item(&longer), Ok(Item::Float(f64::NEG_INFINITY)));
+    }
 
     #[test]
     fn halves_are_read() {

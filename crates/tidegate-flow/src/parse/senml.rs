@@ -1,10 +1,11 @@
 //! SenML packs (RFC 8428) in JSON and CBOR, and the form `{"e":[…],"bt":…}` with values as text.
 //!
 //! A record is a field by its base name and name in one. Its value is `v` plus the base value, or a sum, text, data or a truth; its
-//! time, the field `@time`, is `t` plus the base time; that of the last record which is a field counts. Bases hold from their record
-//! on; those beside `e` hold for all records in it. A record that names no field is skipped.
+//! time, the field `@time`, is `t` plus the base time, each 0 where it is left out, which is now (section 4.5.3); that of the last
+//! record which is a field counts. Bases hold from their record on; those beside `e` hold for all records in it. A record that names no field is skipped.
 //!
-//! A version above 10, and a label that ends with `_`, of which none is known, make the whole pack bad (section 4.4).
+//! A version above 10, versions that differ, and a label that ends with `_`, of which none is known, make the whole pack bad
+//! (section 4.4).
 
 use super::{
     Cells, RECORD_TIME, Value,
@@ -30,6 +31,8 @@ struct Bases<'a> {
     value: f64,
     sum: f64,
     time: Option<f64>,
+    /// The version of the pack, from its first record on, which says it or means the one that is known.
+    version: Option<f64>,
 }
 
 /// One record.
@@ -43,27 +46,42 @@ struct Record<'a> {
     time: Option<f64>,
     /// The time as text, where it is no number.
     time_text: Option<Value<'a>>,
+    /// Whether an array or an object stands where the value should.
+    has_wrong_value: bool,
+    /// Whether records within it are fields.
+    has_fields: bool,
 }
 
 impl Bases<'_> {
     const fn new() -> Self {
-        Self { name: b"", value: 0.0, sum: 0.0, time: None }
+        Self { name: b"", value: 0.0, sum: 0.0, time: None, version: None }
+    }
+
+    /// A record says the version of its pack.
+    fn set_version(&mut self, version: f64) -> Result<(), Reason> {
+        check_version(version)?;
+        match self.version.replace(version) {
+            Some(other) if other != version => Err(Reason::Format),
+            _ => Ok(()),
+        }
     }
 }
 
 impl<'a> Record<'a> {
     fn put(&self, bases: &Bases<'a>, cells: &mut Cells<'_, '_>) {
-        let is_field = self.put_value(bases, cells);
+        let is_field = self.put_value(bases, cells) || self.has_fields;
         // Times count where they are a field's, or the whole pack's.
         if is_field || (self.value.is_none() && self.sum.is_none()) {
-            self.put_time(bases, cells);
+            self.put_time(bases, is_field, cells);
         }
     }
 
     /// Gives the field that it names its value; whether there is one.
     fn put_value(&self, bases: &Bases<'a>, cells: &mut Cells<'_, '_>) -> bool {
         let field = cells.find(bases.name, self.name);
-        if let Some(index) = field {
+        if let Some(index) = field.filter(|_| self.has_wrong_value) {
+            cells.fail(Reason::NotANumber, index);
+        } else if let Some(index) = field {
             let number = |value| as_number(value, cells).map(|value| (value, bases.value));
             let sum = match (self.value, self.sum) {
                 (Some(value), _) if self.is_number && bases.value != 0.0 => number(value),
@@ -79,10 +97,10 @@ impl<'a> Record<'a> {
         field.is_some()
     }
 
-    fn put_time(&self, bases: &Bases<'a>, cells: &mut Cells<'_, '_>) {
+    fn put_time(&self, bases: &Bases<'a>, is_field: bool, cells: &mut Cells<'_, '_>) {
         let text = self.time_text;
         let time = match (self.time, bases.time) {
-            (None, None) => None,
+            (None, None) if !is_field => None,
             (time, base) => Some(time.unwrap_or(0.0) + base.unwrap_or(0.0)),
         };
         if (text.is_some() || time.is_some())
@@ -132,6 +150,7 @@ fn json_record<'a>(
     reader.object(cells, |reader, cells, name| {
         json_member(reader, cells, name, &mut record, bases)
     })?;
+    bases.version.get_or_insert(VERSION);
     record.put(bases, cells);
     Ok(())
 }
@@ -146,7 +165,7 @@ fn json_object(reader: &mut Reader<'_>, cells: &mut Cells<'_, '_>) -> Result<(),
             if entries.replace(*reader).is_some() {
                 return Err(Reason::Format);
             }
-            return json_entries(reader, cells, &bases, &mut time);
+            return json_entries(reader, cells, &bases, &mut time, &mut record.has_fields);
         }
         is_behind |= entries.is_some() && matches!(name, Str::Plain(b"bn" | b"bv" | b"bs"));
         json_member(reader, cells, name, &mut record, &mut bases)
@@ -155,7 +174,7 @@ fn json_object(reader: &mut Reader<'_>, cells: &mut Cells<'_, '_>) -> Result<(),
     if let Some(mut entries) = entries.filter(|_| is_behind) {
         cells.forget();
         time = None;
-        json_entries(&mut entries, cells, &bases, &mut time)?;
+        json_entries(&mut entries, cells, &bases, &mut time, &mut record.has_fields)?;
     }
     record.time = record.time.or(time);
     record.put(&bases, cells);
@@ -168,18 +187,21 @@ fn json_entries<'a>(
     cells: &mut Cells<'_, '_>,
     bases: &Bases<'a>,
     time: &mut Option<f64>,
+    has_fields: &mut bool,
 ) -> Result<(), Reason> {
     reader.array(cells, |reader, cells| {
         let mut record = Record::default();
+        let mut inner = Bases { version: bases.version, ..Bases::new() };
         reader.object(cells, |reader, cells, name| match name {
             // Whether it would hold for the records behind it, nobody says.
             Str::Plain(b"bn" | b"bt" | b"bv" | b"bs") => Err(Reason::Format),
-            name => json_member(reader, cells, name, &mut record, &mut Bases::new()),
+            name => json_member(reader, cells, name, &mut record, &mut inner),
         })?;
         if record.time_text.is_some() {
             return Err(Reason::Format);
         }
         if record.put_value(bases, cells) {
+            *has_fields = true;
             *time = record.time;
         }
         Ok(())
@@ -208,11 +230,12 @@ fn json_member<'a>(
         b"v" | b"vs" | b"sv" | b"vb" | b"vd" => {
             record.is_number = name == b"v";
             record.value = reader.value(cells)?;
+            record.has_wrong_value |= record.value.is_none();
         }
         b"s" => record.sum = Some(json_number(reader, cells)?),
         b"bv" => bases.value = json_number(reader, cells)?,
         b"bs" => bases.sum = json_number(reader, cells)?,
-        b"bver" => check_version(json_number(reader, cells)?)?,
+        b"bver" => bases.set_version(json_number(reader, cells)?)?,
         b"t" | b"bt" => {
             let value = reader.value(cells)?.ok_or(Reason::Format)?;
             let number = as_number(value, cells);
@@ -310,16 +333,18 @@ pub(super) fn read_cbor(payload: &[u8], cells: &mut Cells<'_, '_>) -> Result<(),
                 label::VALUE | label::STRING_VALUE | label::BOOLEAN_VALUE | label::DATA_VALUE => {
                     record.is_number = name == label::VALUE;
                     record.value = reader.value()?;
+                    record.has_wrong_value |= record.value.is_none();
                 }
                 label::SUM => record.sum = Some(cbor_number(&mut reader)?),
                 label::BASE_VALUE => bases.value = cbor_number(&mut reader)?,
                 label::BASE_SUM => bases.sum = cbor_number(&mut reader)?,
-                label::BASE_VERSION => check_version(cbor_number(&mut reader)?)?,
+                label::BASE_VERSION => bases.set_version(cbor_number(&mut reader)?)?,
                 label::TIME => record.time = Some(cbor_number(&mut reader)?),
                 label::BASE_TIME => bases.time = Some(cbor_number(&mut reader)?),
                 _ => reader.skip()?,
             }
         }
+        bases.version.get_or_insert(VERSION);
         record.put(&bases, cells);
     }
     reader.end()

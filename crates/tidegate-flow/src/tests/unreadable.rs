@@ -273,15 +273,26 @@ parse = { format = "senml-json", fields = [
 step = [{ kernel = "notify", topic = "out", fields = ["x", "t", "on"] }]
 "##;
     for (payload, expected) in [
-        (r#"[{"n":"dev:x","v":1}]"#, r#"{"x":1,"t":null,"on":null}"#),
+        // Without a time it is now, which is 2^30 here.
+        (r#"[{"n":"dev:x","v":1}]"#, r#"{"x":1,"t":1073741824,"on":null}"#),
         (
             r#"[{"bn":"dev:","bt":1e9,"bv":10,"n":"x","v":1},{"n":"on","vb":true,"t":5}]"#,
             r#"{"x":11,"t":1000000005,"on":1}"#,
         ),
-        (r#"[{"bn":"de"},{"bn":"dev:"},{"n":"x","s":3,"bs":2}]"#, r#"{"x":5,"t":null,"on":null}"#),
-        // Less than 2^28 seconds is from now on, which is 2^30 here.
+        (
+            r#"[{"bn":"de"},{"bn":"dev:"},{"n":"x","s":3,"bs":2}]"#,
+            r#"{"x":5,"t":1073741824,"on":null}"#,
+        ),
+        // Less than 2^28 seconds is from now on.
         (r#"[{"bn":"dev:","n":"x","v":1,"t":-5}]"#, r#"{"x":1,"t":1073741819,"on":null}"#),
-        (r#"{"bn":"dev:","n":"x","v":7}"#, r#"{"x":7,"t":null,"on":null}"#),
+        (r#"{"bn":"dev:","n":"x","v":7}"#, r#"{"x":7,"t":1073741824,"on":null}"#),
+        // A pack that has none of the fields has no time for them.
+        (r#"[{"bn":"dev:"},{"n":"z","v":1}]"#, r#"{"x":null,"t":null,"on":null}"#),
+        (
+            r#"[{"n":"dev:x","v":1,"t":1e9},{"n":"dev:on","vb":true}]"#,
+            r#"{"x":1,"t":1073741824,"on":1}"#,
+        ),
+        ("\u{feff}[{\"n\":\"dev:x\",\"v\":1,\"t\":1e9}]", r#"{"x":1,"t":1000000000,"on":null}"#),
         (
             r#"{"bt":2000000000,"e":[{"n":"dev:x","v":"1.10"}]}"#,
             r#"{"x":1.1,"t":2000000000,"on":null}"#,
@@ -297,14 +308,15 @@ step = [{ kernel = "notify", topic = "out", fields = ["x", "t", "on"] }]
         ),
         (
             r#"{"e":[{"n":"dev:x","v":"?"},{"n":"x","v":3}],"bn":"dev:"}"#,
-            r#"{"x":3,"t":null,"on":null}"#,
+            r#"{"x":3,"t":1073741824,"on":null}"#,
         ),
-        (r#"{"bs":2,"e":[{"n":"dev:x","s":3}]}"#, r#"{"x":5,"t":null,"on":null}"#),
+        (r#"{"bs":2,"e":[{"n":"dev:x","s":3}]}"#, r#"{"x":5,"t":1073741824,"on":null}"#),
         (r#"{"e":[{"bn":"dev:","n":"x","v":1}]}"#, NO_FORMAT),
         (r#"{"e":[{"bt":5,"n":"dev:x","v":1}]}"#, NO_FORMAT),
         (r#"{"e":[{"n":"dev:x","v":1}],"e":[]}"#, NO_FORMAT),
         ("[]", r#"{"x":null,"t":null,"on":null}"#),
         (r#"[{"n":"dev:x","v":1e999}]"#, "x: the field is too large for a 64-bit float"),
+        (r#"[{"n":"dev:x","v":[1]}]"#, "x: the field is no decimal number"),
         (r#"[{"n":5,"v":1}]"#, "-: the payload is not in the flow's format"),
         (r#"[{"bt":"soon"}]"#, "t: the field is no time"),
     ] {
@@ -334,6 +346,12 @@ step = [{ kernel = "notify", topic = "out", fields = ["x"] }]
         (r#"{"e":[{"n":"x","v":1}],"new_":2}"#, EXTENSION),
         (r#"[{"bver":10,"n":"x","v":1}]"#, one),
         (r#"[{"bver":5,"n":"x","v":1}]"#, one),
+        // All records of a pack have the version of the first.
+        (r#"[{"bver":5,"n":"y","v":2},{"n":"x","v":1},{"bver":5}]"#, one),
+        (r#"[{"n":"x","v":1},{"bver":10}]"#, one),
+        (r#"[{"bver":5,"n":"x","v":1},{"bver":10}]"#, NO_FORMAT),
+        (r#"[{"n":"x","v":1},{"bver":5}]"#, NO_FORMAT),
+        (r#"[{"bver":5,"n":"x","v":1,"bver":6}]"#, NO_FORMAT),
         (r#"[{"bver":11,"n":"x","v":1}]"#, EXTENSION),
         (r#"[{"n":"x","v":1,"bver":1e3}]"#, EXTENSION),
         (r#"{"e":[{"n":"x","v":1}],"bver":11}"#, EXTENSION),
@@ -347,6 +365,9 @@ step = [{ kernel = "notify", topic = "out", fields = ["x"] }]
     for (members, expected) in [
         (&b"\xa2\x00\x61x\x02\x01"[..], one),
         (b"\xa3\x00\x61x\x02\x01\x20\x0a", one),
+        // A decimal fraction: 10 tenths.
+        (b"\xa2\x00\x61x\x02\xc4\x82\x20\x0a", one),
+        (b"\xa2\x00\x61x\x02\x81\x01", "x: the field is no decimal number"),
         (b"\xa3\x00\x61x\x02\x01\x20\x0b", EXTENSION),
         (b"\xa3\x00\x61x\x02\x01\x20\x00", NO_FORMAT),
         (b"\xa3\x00\x61x\x02\x01\x63new\x05", one),
