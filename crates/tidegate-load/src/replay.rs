@@ -289,6 +289,9 @@ pub enum RowFault {
     /// A quote of CSV that nothing closes within the bound of a row.
     #[error("a quote is not closed")]
     OpenQuote,
+    /// A bracket of JSON that nothing closes within the bound of a row.
+    #[error("a bracket is not closed")]
+    OpenBracket,
     /// A field of CSV that goes on behind its quotes.
     #[error("column {column}: text stands behind its closing quote")]
     BehindQuote {

@@ -380,8 +380,12 @@ impl<'a> Input<'a> {
                 }
                 continue;
             };
-            if format == super::Format::Csv && first.is_empty() {
-                rows.read_csv(options.delimiter);
+            if first.is_empty() {
+                match format {
+                    super::Format::Csv => rows.read_csv(options.delimiter),
+                    super::Format::Senml => rows.read_json(),
+                    super::Format::Riotbench => {}
+                }
             }
             match rows.next() {
                 Step::Row { line, bytes } => {
@@ -438,8 +442,10 @@ impl<'a> Input<'a> {
         self.counts_bad = false;
         self.chunks = read_ahead(self.trace).map_err(|source| self.unread(source))?;
         self.rows = Rows::new();
-        if self.recognised.format == super::Format::Csv {
-            self.rows.read_csv(self.options.delimiter);
+        match self.recognised.format {
+            super::Format::Csv => self.rows.read_csv(self.options.delimiter),
+            super::Format::Senml => self.rows.read_json(),
+            super::Format::Riotbench => {}
         }
         let mut skips_header = self.recognised.has_header;
         while skips_header {
