@@ -75,6 +75,12 @@ impl Notice {
             is_text: content_format.is_none() && str::from_utf8(payload).is_ok(),
         }
     }
+
+    /// Whether it tells the same, for however long that holds.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        (self.content_format, self.bytes, self.etag, &self.first)
+            == (other.content_format, other.bytes, other.etag, &other.first)
+    }
 }
 
 /// Tells payloads apart, so that who fetches one in blocks sees when it has become another.
@@ -205,6 +211,11 @@ impl Observers {
 
     pub(super) fn latest(&self, observer: &Observer) -> &Notice {
         &self.resources[observer.resource].latest
+    }
+
+    /// The state of a path that those who follow it know, or are about to be told.
+    pub(super) fn latest_of(&self, path: &str) -> Option<&Notice> {
+        self.find(path).map(|key| &self.resources[key].latest)
     }
 
     /// A path has a new state; returns the resource if anybody follows it.

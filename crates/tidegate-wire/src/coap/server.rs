@@ -28,7 +28,7 @@ use tidegate_message::Instant;
 use super::{
     Block, Code, ContentFormat, DecodeError, Header, Message, MessageType, Method, Token, Transmit,
     exchange::{Exchanges, Outcome},
-    observe::Observers,
+    observe::{Notice, Observers},
     outbox::Outbox,
     peer::Peers,
     slab::{Key, Slab},
@@ -170,6 +170,15 @@ impl Server {
     /// A path has a new state, which those who follow it are told. Does nothing if nobody follows it.
     pub fn notify(&mut self, now: Instant, path: &str, representation: &Representation) {
         self.notify_all(now, path, representation);
+    }
+
+    /// Somebody says again what the state of a path is: those who follow it are told if it is another one than they know. Does nothing
+    /// if nobody follows it.
+    pub fn remind(&mut self, now: Instant, path: &str, representation: &Representation) {
+        let notice = Notice::new(representation, self.config.size_exponent);
+        if self.observers.latest_of(path).is_some_and(|latest| !latest.is_same(&notice)) {
+            self.notify_all(now, path, representation);
+        }
     }
 
     /// Ends all observations of a path: those who follow it are told 4.04.

@@ -339,6 +339,11 @@ impl Coap {
         let content_format = message.content_type.as_deref().and_then(ContentFormat::of_media_type);
         let payload = message.payload;
         let value = Representation { content_format, payload, max_age: None };
-        self.server.notify(clock::now(), &message.topic, &value);
+        // What is retained comes with the subscription, which is made because somebody was just answered with it.
+        if message.retain {
+            self.server.remind(clock::now(), &message.topic, &value);
+        } else {
+            self.server.notify(clock::now(), &message.topic, &value);
+        }
     }
 }
