@@ -184,14 +184,16 @@ fn each(body: &[u8], max: usize) {
 /// A record of a pack has a name that can be a part of a topic and a time, stands by itself, and resolves to itself at any time.
 fn pack(body: &[u8]) {
     let Some(records) = resolve(body, 2e9) else { return };
-    let whole = serde_json::from_slice::<Vec<Json>>(body).expect("a pack is an array");
+    // A number in a member that is not known is passed on, also where no float is so large; `Json` has no place for it.
+    let Ok(whole) = serde_json::from_slice::<Vec<Json>>(body) else { return };
     assert!(records.len() <= whole.len());
     for (name, json) in records {
         check_topic_name(&format!("t/{name}"), 2048).expect("it is a topic");
         let alone = serde_json::from_str::<Vec<Map<String, Json>>>(&json).expect("it is a pack");
         let [record] = &alone[..] else { panic!("{json}") };
         assert_eq!(record["n"], Json::from(name.as_str()));
-        for label in ["bn", "bt", "bu", "bv", "bs", "bver"] {
+        // But for a version that is not the usual one (RFC 8428, section 4.6).
+        for label in ["bn", "bt", "bu", "bv", "bs"] {
             assert!(!record.contains_key(label), "{json}");
         }
         // What is earlier is relative to now (RFC 8428, section 4.5.3).

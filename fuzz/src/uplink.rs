@@ -201,6 +201,7 @@ impl World {
             topics_max: LIMITS.topics_max as u64,
             state_bytes_max: LIMITS.state_bytes_max,
             names_messages: false,
+            node: String::new(),
         };
         let ready = self.receiver.open(&open).expect("there is room");
         assert!(ready.state_bytes_max <= LIMITS.state_bytes_max);

@@ -84,6 +84,11 @@ impl<'a> Input<'a> {
         Self { left, field: "kind" }
     }
 
+    /// Whether nothing is left: a peer of an older minor version ends its records earlier.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.left.is_empty()
+    }
+
     /// Decodes the field called `name`.
     pub(crate) fn field<T: Field>(&mut self, name: &'static str) -> Result<T, DecodeError> {
         self.field = name;

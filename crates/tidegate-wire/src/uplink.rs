@@ -32,6 +32,8 @@ pub struct UplinkOpen {
     pub state_bytes_max: u64,
     /// Whether each message is to be published with its name: node, uplink, life and number.
     pub names_messages: bool,
+    /// The sender's name among the nodes that a message passed; empty if it says none, as before minor version 2.
+    pub node: String,
 }
 
 /// Answers [`UplinkOpen`]: what of this life the receiver has.
@@ -89,12 +91,33 @@ pub struct UplinkAck {
     pub batches: u64,
 }
 
-fields!(UplinkOpen { name, life, topics_max, state_bytes_max, names_messages });
 fields!(UplinkReady { resume, next, critical_next, state_bytes_max });
 fields!(Resume { epoch, sequence });
 fields!(SensorBatch { first, epoch, sequence });
 fields!(CriticalPart { number, more, bytes });
 fields!(UplinkAck { next, critical_next, batches });
+
+impl Field for UplinkOpen {
+    fn put(&self, out: &mut BytesMut) {
+        self.name.put(out);
+        self.life.put(out);
+        self.topics_max.put(out);
+        self.state_bytes_max.put(out);
+        self.names_messages.put(out);
+        self.node.put(out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            name: input.field("name")?,
+            life: input.field("life")?,
+            topics_max: input.field("topics_max")?,
+            state_bytes_max: input.field("state_bytes_max")?,
+            names_messages: input.field("names_messages")?,
+            node: if input.is_empty() { String::new() } else { input.field("node")? },
+        })
+    }
+}
 
 /// A part of a critical message.
 impl Field for Bytes {

@@ -383,8 +383,10 @@ impl Guarded {
         let served = match config.mqtt.enabled {
             true => {
                 let service = mqtt::Service::start(config, access.clone(), health)?;
-                upwards.receivers.serve_by(service.connector());
-                let served = Served::new(service, upwards.credentials, link_config(config));
+                let node: Arc<str> = mqtt::node_of_paths(config, planned.is_empty())?.into();
+                upwards.receivers.serve_by(service.connector(), &node);
+                service.tell_of_uplinks(&upwards.receivers);
+                let served = Served::new(service, node, upwards.credentials, link_config(config));
                 served.exchange_uplinks(planned);
                 Some(Arc::new(served))
             }
@@ -466,21 +468,34 @@ struct Served {
     // In the order in which they end.
     uplinks: Mutex<Uplinks>,
     service: mqtt::Service,
+    /// The node's name among those that a message passed.
+    node: Arc<str>,
     credentials: Credentials,
     link: LinkConfig,
 }
 
 impl Served {
-    fn new(service: mqtt::Service, credentials: Credentials, link: LinkConfig) -> Self {
-        Self { uplinks: Mutex::default(), service, credentials, link }
+    fn new(
+        service: mqtt::Service,
+        node: Arc<str>,
+        credentials: Credentials,
+        link: LinkConfig,
+    ) -> Self {
+        Self { uplinks: Mutex::default(), service, node, credentials, link }
     }
 
     /// Runs these uplinks and no others from now on.
     fn exchange_uplinks(&self, planned: Vec<UplinkSettings>) {
         let mut uplinks = self.uplinks.lock().unwrap_or_else(PoisonError::into_inner);
         let (connector, forget) = (self.service.connector(), |id: &str| self.service.forget(id));
-        let exchanged =
-            uplinks.exchange(planned, &connector, &self.credentials, &self.link, forget);
+        let exchanged = uplinks.exchange(
+            planned,
+            &self.node,
+            &connector,
+            &self.credentials,
+            &self.link,
+            forget,
+        );
         for name in exchanged {
             tracing::info!(uplink = name, "uplink started, stopped or made anew");
         }

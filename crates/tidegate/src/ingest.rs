@@ -57,7 +57,10 @@ pub use self::{
 use crate::{
     access::Access,
     health::{Health, Pulse},
-    mqtt::server::{Connector, Server},
+    mqtt::{
+        bridge::Stamps,
+        server::{Connector, Server},
+    },
 };
 pub(crate) use settings::all as settings_of;
 
@@ -114,6 +117,9 @@ struct Context {
     access: Access,
     connector: Connector,
     shared: Arc<Shared>,
+    /// The node's name among those that a message passed, and how it is told there.
+    node: Arc<str>,
+    stamps: Stamps,
     #[cfg(feature = "xdp")]
     filter: xdp::Slot,
 }
@@ -154,12 +160,14 @@ impl Context {
 }
 
 impl Ingest {
-    /// Listens, and hands what comes in to `server`; the thread is a pulse of `health`.
+    /// Listens, and hands what comes in to `server`; the thread is a pulse of `health`. `node` is this node's name among those that a
+    /// message passed.
     ///
     /// # Errors
     /// [`IngestError`].
     pub fn start(
         settings: IngestSettings,
+        node: Arc<str>,
         server: &Server,
         access: Access,
         health: &Health,
@@ -173,6 +181,8 @@ impl Ingest {
             access,
             connector: server.connector(),
             shared: server.shared().clone(),
+            stamps: Stamps::new(&node),
+            node,
             #[cfg(feature = "xdp")]
             filter: xdp::Slot::default(),
         });

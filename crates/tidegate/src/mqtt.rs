@@ -27,6 +27,8 @@ pub mod spill;
 mod transport;
 
 pub use bridge::Bridge;
-pub(crate) use configure::{authorities, host_and_port, numbered_node, usual_session};
+pub(crate) use configure::{
+    authorities, host_and_port, node_of_paths, numbered_node, usual_session,
+};
 pub use server::{Server, ServerError};
 pub use service::Service;

@@ -272,6 +272,8 @@ pub struct SinkReport {
     pub failures: u64,
     /// Messages of QoS 0 that came while two batches were full.
     pub dropped: u64,
+    /// Messages that were at the destination before, came round and were not sent there again; they count as taken.
+    pub looped: u64,
 }
 
 #[derive(Debug, Default)]
@@ -284,6 +286,7 @@ struct Counters {
     lost: AtomicU64,
     failures: AtomicU64,
     dropped: AtomicU64,
+    looped: AtomicU64,
     is_up: AtomicBool,
 }
 
@@ -299,6 +302,7 @@ impl Counters {
             lost: count(&self.lost),
             failures: count(&self.failures),
             dropped: count(&self.dropped),
+            looped: count(&self.looped),
         }
     }
 }
@@ -380,12 +384,21 @@ impl Drop for Sink {
 
 impl fmt::Display for SinkReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { messages, bytes, batches, refused, dead_lettered, lost, failures, dropped } =
-            self;
+        let Self {
+            messages,
+            bytes,
+            batches,
+            refused,
+            dead_lettered,
+            lost,
+            failures,
+            dropped,
+            looped,
+        } = self;
         write!(
             f,
             "{messages} messages of {bytes} bytes taken in {batches} batches, {refused} refused, {dead_lettered} of them dead \
-             letters and {lost} lost, {failures} failures, {dropped} of QoS 0 dropped"
+             letters and {lost} lost, {failures} failures, {dropped} of QoS 0 dropped, {looped} not sent again that came round"
         )
     }
 }

@@ -26,6 +26,8 @@
 //!   Topics may become critical, and no longer be, while messages wait: what a hand-over finds in both sessions comes twice.
 //! - Topic, payload, QoS (2 as 1), retain flag, expiry less what it waited, and user properties come out as they went in. They are published in the name of
 //!   the sending node, and the rules of the receiving one decide.
+//! - A message that has left this node before is not carried again, and one that has been at the other node is not published there
+//!   again: each node that it passes is added to its user properties ([`crate::mqtt::bridge::PROPERTY`]), as bridges do.
 //! - Messages over 16 MiB are not carried. What is larger than all that the other node's broker may hold is refused there for good.
 
 mod budget;
@@ -65,7 +67,7 @@ use tokio_util::sync::CancellationToken;
 use self::{outgoing::OutgoingConfig, sender::Sender};
 use crate::{
     link::{LinkConfig, Transport},
-    mqtt::server::Connector,
+    mqtt::{bridge::Stamps, server::Connector},
     pki::Credentials,
 };
 
@@ -142,6 +144,7 @@ pub(crate) struct Counters {
     definitions: AtomicU64,
     evictions: AtomicU64,
     refused: AtomicU64,
+    looped: AtomicU64,
     expired: AtomicU64,
     allowed: AtomicU64,
     held_bytes: AtomicU64,
@@ -172,6 +175,8 @@ pub struct UplinkReport {
     pub evictions: u64,
     /// Messages that cannot be carried.
     pub refused: u64,
+    /// Messages that had left this node before, and were not carried again.
+    pub looped: u64,
     /// Messages whose time was over before they were sent.
     pub expired: u64,
     /// Bytes a second that batches may use beside the frames of cameras; 0 without limit.
@@ -195,6 +200,7 @@ impl Counters {
             definitions: of(&self.definitions),
             evictions: of(&self.evictions),
             refused: of(&self.refused),
+            looped: of(&self.looped),
             expired: of(&self.expired),
             allowed: of(&self.allowed),
             held_bytes: of(&self.held_bytes),
@@ -213,12 +219,14 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    /// Carries messages of the broker behind `connector` to the other node, to which it introduces itself by `credentials`.
+    /// Carries messages of the broker behind `connector` to the other node, to which it introduces itself by `credentials`. `node` is
+    /// this node's name among those that a message passed, unique among all nodes that bridges and uplinks join.
     ///
     /// # Errors
     /// The system gives no thread.
     pub fn start(
         settings: UplinkSettings,
+        node: Arc<str>,
         connector: Connector,
         credentials: Credentials,
         link: LinkConfig,
@@ -227,6 +235,8 @@ impl Uplink {
         let (sender_subscribed, subscribed) = watch::channel(false);
         let sender = Sender {
             settings: settings.clone(),
+            stamps: Stamps::new(&node),
+            node,
             connector,
             credentials,
             link,
@@ -265,10 +275,11 @@ pub struct Uplinks {
 
 impl Uplinks {
     /// Runs `planned` and no others from now on; those whose settings are the same go on. Names those that were started, stopped
-    /// or made anew. Sessions that nobody reads any more are handed to `forget`.
+    /// or made anew. `node` is as in [`Uplink::start`]. Sessions that nobody reads any more are handed to `forget`.
     pub fn exchange(
         &mut self,
         planned: Vec<UplinkSettings>,
+        node: &Arc<str>,
         connector: &Connector,
         credentials: &Credentials,
         link: &LinkConfig,
@@ -290,8 +301,13 @@ impl Uplinks {
                 continue;
             }
             let name = settings.name.clone();
-            let uplink =
-                Uplink::start(settings, connector.clone(), credentials.clone(), link.clone());
+            let uplink = Uplink::start(
+                settings,
+                node.clone(),
+                connector.clone(),
+                credentials.clone(),
+                link.clone(),
+            );
             if !changed.contains(&name) {
                 changed.push(name.clone());
             }

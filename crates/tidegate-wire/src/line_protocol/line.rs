@@ -1,6 +1,6 @@
 //! Batches and their lines.
 
-use std::str::FromStr;
+use std::{borrow::Cow, str::FromStr};
 
 use tidegate_message::Instant;
 
@@ -27,9 +27,10 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// The lines of `bytes`, whose timestamps are in `precision`.
+    /// The lines of `bytes`, whose timestamps are in `precision`. A mark of the order of bytes before them is no part of the first.
     pub fn new(bytes: &'a [u8], precision: Precision) -> Self {
-        Self { rest: bytes, line: 1, precision, names: Vec::new() }
+        let rest = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+        Self { rest, line: 1, precision, names: Vec::new() }
     }
 
     /// Reads the line at the beginning of `rest`, which is not blank; returns it and how many bytes it has, without its end.
@@ -292,6 +293,18 @@ impl<'a> Line<'a> {
     /// When it was measured, if it says so.
     pub fn timestamp(&self) -> Option<Instant> {
         self.timestamp
+    }
+
+    /// All of it, without its end, with its time in nanoseconds, which is what a line means that comes without a precision; all else
+    /// is as it was written.
+    pub fn text_in_nanoseconds(&self, precision: Precision) -> Cow<'a, str> {
+        match self.timestamp.filter(|_| precision != Precision::Nanoseconds) {
+            None => Cow::Borrowed(self.text),
+            Some(timestamp) => {
+                let word = blanks_end(self.text.as_bytes(), self.fields_end);
+                Cow::Owned(format!("{}{}", &self.text[..word], timestamp.as_nanos()))
+            }
+        }
     }
 }
 

@@ -227,6 +227,7 @@ impl Coap {
             payload: publish.payload,
             retain,
             content_type: content_type.map(Into::into),
+            user: Vec::new(),
         };
         let publisher = self.publisher.clone();
         self.doing.push(Box::pin(async move {

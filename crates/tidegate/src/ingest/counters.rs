@@ -50,6 +50,8 @@ counters! {
     denied,
     /// What the broker had no room for, or could not take for another reason.
     refused,
+    /// Messages that had been at this node before, came round and were not published again.
+    looped,
     /// Datagrams that the kernel dropped because they came faster than they were taken.
     dropped,
     /// Connections or requests that took too long.

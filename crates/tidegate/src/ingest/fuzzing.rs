@@ -3,7 +3,8 @@
 use std::{net::SocketAddr, path::Path, sync::LazyLock};
 
 use tidegate_broker::SessionConfig;
-use tidegate_wire::line_protocol::Line;
+use tidegate_message::Instant;
+use tidegate_wire::line_protocol::{Line, Precision};
 
 use super::{IngestSettings, Template, http, line, settings, udp};
 use crate::config::Config;
@@ -31,8 +32,9 @@ impl Mapper {
     }
 
     /// Gives `take` topic and payload of each message of a line; false if the line becomes none.
-    pub fn line(&mut self, line: &Line<'_>, take: impl FnMut(&str, &[u8])) -> bool {
-        line::messages(line, &self.settings, &mut self.topic, take).is_ok()
+    pub fn line(&mut self, line: &Line<'_>, mut take: impl FnMut(&str, &[u8])) -> bool {
+        let take = |topic: &str, payload: &[u8], _: Option<Instant>| take(topic, payload);
+        line::messages(line, Precision::Nanoseconds, &self.settings, &mut self.topic, take).is_ok()
     }
 }
 
@@ -55,6 +57,7 @@ pub fn elements(text: &[u8], max: usize) -> Option<Vec<&[u8]>> {
 
 /// Name and JSON of each record of a SenML pack, resolved; `now` in seconds since 1970. None if it is no pack.
 pub fn resolve(pack: &[u8], now: f64) -> Option<Vec<(String, String)>> {
+    let now = Instant::from_nanos((now * 1e9) as i64);
     let records = http::senml::resolve(pack, now).ok()?;
     Some(records.into_iter().map(|record| (record.name, record.json)).collect())
 }

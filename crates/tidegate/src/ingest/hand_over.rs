@@ -85,13 +85,13 @@ struct Connection {
 }
 
 impl HandOver {
-    /// One more message. Its topic is one.
+    /// One more message, with user properties, encoded. Its topic is one.
     #[inline]
-    pub(super) fn push(&mut self, topic: &str, payload: &[u8], retain: bool) {
+    pub(super) fn push(&mut self, topic: &str, payload: &[u8], retain: bool, user: &[u8]) {
         let publication = Publication {
             topic: topic.as_bytes(),
             payload,
-            forwarded: &[],
+            forwarded: user,
             qos: QoS::AtMostOnce,
             retain,
             message_expiry: None,
@@ -101,7 +101,7 @@ impl HandOver {
         let Parcel { bundle, payload_bytes } = &mut self.growing;
         bundle.push(&publication, |_| {});
         *payload_bytes += payload.len() as u64;
-        self.waiting_bytes += topic.len() + payload.len();
+        self.waiting_bytes += topic.len() + user.len() + payload.len();
         if bundle.bytes() >= BUNDLE_BYTES || bundle.len() >= BUNDLE_MESSAGES {
             self.close();
         }

@@ -51,7 +51,7 @@ use super::{
     refused::Refused,
     spawn,
 };
-use crate::{api::server::caller::Peer, clock};
+use crate::{api::server::caller::Peer, clock, mqtt::bridge::NODE_HEADER};
 
 /// Bytes of all bodies that are held at a time.
 const HELD_BYTES: usize = 64 << 20;
@@ -226,7 +226,6 @@ impl Http {
         peer: &Peer,
         address: SocketAddr,
     ) -> Answer {
-        let counters = &self.context.counters;
         let path = request.uri().path().to_owned();
         let is = |method: Method| *request.method() == method;
         let is_read = is(Method::GET) || is(Method::HEAD);
@@ -241,7 +240,8 @@ impl Http {
                 return self.not_here(StatusCode::NOT_FOUND, "");
             }
             "/write" | "/api/v2/write" if is(Method::POST) => {
-                self.lines(request, peer, address).await
+                let answered = self.lines(request, peer, address).await;
+                return self.with_node(self.answered(answered));
             }
             _ if path.starts_with("/ingest/") && is(Method::POST) => {
                 self.post(request, peer, address).await
@@ -255,13 +255,22 @@ impl Http {
             }
             _ => return self.not_here(StatusCode::NOT_FOUND, ""),
         };
-        match answered {
-            Ok(answer) => answer,
-            Err(refused) => {
-                add(refused.counter(counters), 1);
-                self.refuse(&refused, String::new())
-            }
+        self.answered(answered)
+    }
+
+    fn answered(&self, answered: Result<Answer, Refused>) -> Answer {
+        answered.unwrap_or_else(|refused| {
+            add(refused.counter(&self.context.counters), 1);
+            self.refuse(&refused, String::new())
+        })
+    }
+
+    /// Says which node this is: who sends it what it has from elsewhere says in turn which nodes that passed.
+    fn with_node(&self, mut answer: Answer) -> Answer {
+        if let Ok(node) = HeaderValue::from_str(&self.context.node) {
+            answer.headers_mut().insert(NODE_HEADER, node);
         }
+        answer
     }
 
     async fn open(
@@ -320,6 +329,11 @@ impl Http {
         if let Some(after) = refused.retry_after() {
             let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
             answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        if matches!(refused, Refused::Form(_)) {
+            // RFC 9110, 15.5.16.
+            let known = HeaderValue::from_static("gzip, deflate");
+            answer.headers_mut().insert(header::ACCEPT_ENCODING, known);
         }
         if answer.status() == StatusCode::UNAUTHORIZED {
             let ask = HeaderValue::from_static("Basic realm=\"tidegate\", Bearer");

@@ -13,11 +13,14 @@ use std::{
 };
 
 use bytes::Bytes;
+use tidegate_message::Instant;
 use tidegate_wire::mqtt::{
     Connect, ConnectProperties, DecodeError, Disconnect, EncodeError, FixedHeader,
     ForwardedProperties, Packet, PublishHead, QoS, ReasonCode, RetainHandling, Subscribe,
-    SubscribeFilter, Unsubscribe, Version,
+    SubscribeFilter, Unsubscribe, Version, put_user_property,
 };
+
+use crate::sink::record::TIME_PROPERTY;
 
 /// Exchanges that are open at a time.
 pub(super) const WINDOW: usize = 1024;
@@ -30,6 +33,24 @@ pub(super) struct Message {
     pub(super) retain: bool,
     /// What the payload is, as a media type.
     pub(super) content_type: Option<Box<str>>,
+    /// User properties, encoded.
+    pub(super) user: Vec<u8>,
+}
+
+/// The user properties of a message that was measured then, if it says so, and has those that are `others`, encoded.
+pub(super) fn user_properties(at: Option<Instant>, others: &[u8]) -> Vec<u8> {
+    let mut user = others.to_vec();
+    if let Some(at) = at {
+        put_time(at, &mut user);
+    }
+    user
+}
+
+/// Appends the user property that says when a value was measured.
+pub(super) fn put_time(at: Instant, user: &mut Vec<u8>) {
+    let mut digits = itoa::Buffer::new();
+    let nanos = digits.format(at.as_nanos());
+    put_user_property(TIME_PROPERTY, nanos, user).expect("a number is a short text");
 }
 
 /// What the broker said.
@@ -129,6 +150,7 @@ impl<T> Inlet<T> {
             };
             content_type.encode(&mut properties).expect("a media type is short");
         }
+        properties.extend_from_slice(&message.user);
         encode(&mut self.output, message, QoS::AtLeastOnce, Some(id), &properties);
     }
 
@@ -210,6 +232,7 @@ impl<T> Inlet<T> {
                     payload: Bytes::copy_from_slice(publish.payload),
                     retain: publish.retain,
                     content_type: publish.properties.content_type().map(Into::into),
+                    user: Vec::new(),
                 }));
                 return Ok(());
             }
@@ -274,7 +297,8 @@ mod tests {
 
     fn message(topic: &str) -> Message {
         let payload = Bytes::from_static(b"21.5");
-        Message { topic: topic.into(), payload, retain: false, content_type: None }
+        let user = Vec::new();
+        Message { topic: topic.into(), payload, retain: false, content_type: None, user }
     }
 
     fn connected() -> Inlet<u32> {

@@ -1,7 +1,7 @@
 //! From a line of InfluxDB's protocol to messages.
 
-use tidegate_message::TopicError;
-use tidegate_wire::line_protocol::{Line, Value};
+use tidegate_message::{Instant, TopicError};
+use tidegate_wire::line_protocol::{Line, Precision, Value};
 
 use super::{IngestSettings, topic::NoTag};
 
@@ -18,24 +18,26 @@ pub(super) enum Unmapped {
     TooLarge { bytes: usize, bytes_max: usize },
 }
 
-/// Gives the messages of a line to `take`, as topic and payload: the line as it is, or the value of each field where the template
-/// names fields. All of them, or none.
+/// Gives the messages of a line to `take`, as topic and payload: the line as it is, its time in nanoseconds, or the value of each
+/// field where the template names fields, with the time that the line says. All of them, or none.
 ///
 /// # Errors
 /// [`Unmapped`].
 pub(super) fn messages(
     line: &Line<'_>,
+    precision: Precision,
     settings: &IngestSettings,
     topic: &mut String,
-    mut take: impl FnMut(&str, &[u8]),
+    mut take: impl FnMut(&str, &[u8], Option<Instant>),
 ) -> Result<(), Unmapped> {
     let template = &settings.topic;
     if !template.names_field() {
-        let payload = line.text().as_bytes();
+        let text = line.text_in_nanoseconds(precision);
+        let payload = text.as_bytes();
         topic.clear();
         template.of_line(line, "", topic)?;
         check(settings, topic, payload)?;
-        take(topic, payload);
+        take(topic, payload, None);
         return Ok(());
     }
     for is_checked in [false, true] {
@@ -53,7 +55,7 @@ pub(super) fn messages(
                 }
             };
             if is_checked {
-                take(topic, payload.as_bytes());
+                take(topic, payload.as_bytes(), line.timestamp());
             } else {
                 check(settings, topic, payload.as_bytes())?;
             }

@@ -25,6 +25,7 @@ use super::{
     Context, Format, IngestError, IngestSettings, Live, Parts,
     counters::add,
     hand_over::{HandOver, Outcome},
+    inlet::put_time,
     line,
     line::Unmapped,
     spawn,
@@ -223,7 +224,7 @@ impl Udp {
             self.sources[at] = Some((source, self.topic.as_str().into()));
         }
         let (_, topic) = self.sources[at].as_ref().expect("it is there, or was set above");
-        self.out.push(topic, datagram.bytes, settings.retain);
+        self.out.push(topic, datagram.bytes, settings.retain, &[]);
     }
 
     #[inline]
@@ -242,25 +243,37 @@ impl Udp {
                 }
             }
         }
-        self.out.push(&self.known, payload, settings.retain);
+        self.out.push(&self.known, payload, settings.retain, &[]);
     }
 
     fn take_lines(&mut self, settings: &IngestSettings, bytes: &[u8]) {
         let Self { topic, out, batch, .. } = self;
         let waiting = out.waiting_bytes();
+        let (names_field, mut user) = (settings.topic.names_field(), Vec::new());
         for line in Batch::new(bytes, Precision::Nanoseconds) {
             let Ok(line) = line else {
                 batch.invalid += 1;
                 continue;
             };
-            let taken = line::messages(&line, settings, topic, |topic, payload| {
-                // Long tags in the topic of each field make much of little.
-                if out.waiting_bytes() - waiting < LINES_BYTES_MAX {
-                    out.push(topic, payload, settings.retain);
-                } else {
-                    batch.too_large += 1;
-                }
-            });
+            // Of all fields of a line it is the same.
+            user.clear();
+            if let Some(at) = line.timestamp().filter(|_| names_field) {
+                put_time(at, &mut user);
+            }
+            let taken = line::messages(
+                &line,
+                Precision::Nanoseconds,
+                settings,
+                topic,
+                |topic, payload, _| {
+                    // Long tags in the topic of each field make much of little.
+                    if out.waiting_bytes() - waiting < LINES_BYTES_MAX {
+                        out.push(topic, payload, settings.retain, &user);
+                    } else {
+                        batch.too_large += 1;
+                    }
+                },
+            );
             match taken {
                 Ok(()) => {}
                 Err(Unmapped::TooLarge { .. }) => batch.too_large += 1,

@@ -19,7 +19,7 @@ use hyper::{
     upgrade::Upgraded,
 };
 use hyper_util::rt::TokioIo;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 use tidegate_wire::{
     mqtt::ReasonCode,
@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     counters::add,
     door::Caller,
-    http::{Http, parameter},
+    http::{Http, array, parameter},
     inlet::Message,
     publisher::{Answered, Unanswered},
     refused::Refused,
@@ -49,6 +49,9 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// What a message has beside its payload: braces, names, the topic, escapes.
 const ENVELOPE_BYTES: usize = 64 << 10;
 
+/// Members of an envelope.
+const MEMBERS_MAX: usize = 4;
+
 type Socket = TokioIo<Upgraded>;
 
 /// A message that names its topic.
@@ -56,11 +59,12 @@ type Socket = TokioIo<Upgraded>;
 #[serde(deny_unknown_fields)]
 struct Envelope {
     topic: String,
-    /// A text is its characters; anything else is its JSON.
-    payload: Value,
+    /// A text is its characters; anything else is its JSON, as it is written.
+    #[expect(dead_code, reason = "it has to be there, and is taken as it is written")]
+    payload: IgnoredAny,
     retain: Option<bool>,
-    /// Is in the answer.
-    id: Option<Value>,
+    /// Is in the answer, as it is written.
+    id: Option<IgnoredAny>,
 }
 
 /// Accepts a connection; what it is to be answered, and the topic of its messages if it names one.
@@ -148,11 +152,14 @@ struct Open {
     topic: Option<String>,
     decoder: Decoder,
     /// What is to be answered, the oldest first.
-    waiting: VecDeque<(Option<Value>, Waiting)>,
+    waiting: VecDeque<(Id, Waiting)>,
     /// Of messages that have not ended.
     bytes: Vec<u8>,
     out: Vec<u8>,
 }
+
+/// What a message is known by in its answer, as it was written.
+type Id = Option<String>;
 
 enum Waiting {
     For(Answered, u64),
@@ -239,7 +246,7 @@ impl Open {
         &self,
         bytes: Bytes,
         end: MessageEnd,
-        id: &mut Option<Value>,
+        id: &mut Id,
     ) -> Result<(Answered, u64), Refused> {
         let (http, now) = (&self.http, clock::now());
         let live = http.context.live();
@@ -254,22 +261,32 @@ impl Open {
             payload: bytes,
             retain: settings.retain,
             content_type: None,
+            user: Vec::new(),
         };
         match &self.topic {
             Some(topic) => message.topic = topic.as_str().into(),
             None => {
+                let wrong = |error| {
+                    Refused::Invalid(format!(
+                        "the message is not {{\"topic\": …, \"payload\": …}}: {error}"
+                    ))
+                };
                 let envelope: Envelope =
-                    serde_json::from_slice(&message.payload).map_err(|error| {
-                        Refused::Invalid(format!(
-                            "the message is not {{\"topic\": …, \"payload\": …}}: {error}"
-                        ))
-                    })?;
-                *id = envelope.id;
+                    serde_json::from_slice(array::without_mark(&message.payload)).map_err(wrong)?;
+                let members = array::members(&message.payload, MEMBERS_MAX);
+                let members = members.map_err(|error| Refused::Invalid(error.to_string()))?;
+                let written = |name: &str| {
+                    members.iter().find(|(found, _)| found == name).map(|(_, value)| *value)
+                };
+                *id = written("id")
+                    .filter(|_| envelope.id.is_some())
+                    .map(|id| String::from_utf8_lossy(id).into_owned());
                 message.topic = envelope.topic.into();
                 message.retain = envelope.retain.unwrap_or(message.retain);
-                message.payload = match envelope.payload {
-                    Value::String(text) => text.into(),
-                    other => other.to_string().into(),
+                let written = written("payload").expect("an envelope has a payload");
+                message.payload = match written.first() {
+                    Some(b'"') => serde_json::from_slice::<String>(written).map_err(wrong)?.into(),
+                    _ => message.payload.slice_ref(written),
                 };
             }
         }
@@ -290,7 +307,7 @@ impl Open {
     }
 
     /// Tells what became of a message.
-    fn answer(&mut self, id: Option<Value>, answer: Result<(ReasonCode, u64), Refused>) {
+    fn answer(&mut self, id: Id, answer: Result<(ReasonCode, u64), Refused>) {
         let counters = &self.http.context.counters;
         let refused = answer.and_then(|(reason, bytes)| {
             Refused::of_reason(reason)?;
@@ -299,9 +316,6 @@ impl Open {
             Ok(())
         });
         let mut said = serde_json::Map::new();
-        if let Some(id) = id {
-            said.insert("id".to_owned(), id);
-        }
         if let Err(refused) = refused {
             add(refused.counter(counters), 1);
             said.insert("code".to_owned(), refused.code().as_str().into());
@@ -310,7 +324,12 @@ impl Open {
                 said.insert("retry_after".to_owned(), after.as_secs_f64().into());
             }
         }
-        encode_text(&Value::Object(said).to_string(), None, &mut self.out);
+        let mut said = Value::Object(said).to_string();
+        if let Some(id) = id {
+            let separator = if said == "{}" { "" } else { "," };
+            said.insert_str(1, &format!("\"id\":{id}{separator}"));
+        }
+        encode_text(&said, None, &mut self.out);
     }
 }
 
@@ -318,9 +337,7 @@ impl Open {
 ///
 /// # Cancel safety
 /// Cancel safe: what was answered stays in its place until it is returned.
-async fn first(
-    waiting: &mut VecDeque<(Option<Value>, Waiting)>,
-) -> (Option<Value>, Result<(ReasonCode, u64), Refused>) {
+async fn first(waiting: &mut VecDeque<(Id, Waiting)>) -> (Id, Result<(ReasonCode, u64), Refused>) {
     let answer = match waiting.front_mut() {
         Some((_, Waiting::For(answered, bytes))) => {
             let bytes = *bytes;

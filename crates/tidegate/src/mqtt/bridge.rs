@@ -62,7 +62,7 @@ mod relay;
 mod runtime;
 mod topics;
 
-pub(crate) use path::{Direction, Stamps};
+pub(crate) use path::{Direction, NODE_HEADER, Stamps};
 pub use path::{PROPERTY, STAMPS_MAX};
 
 /// What a bridge is made of.
@@ -365,6 +365,34 @@ impl fmt::Display for BridgeReport {
     }
 }
 
+impl BridgeReport {
+    /// Each count with its name.
+    pub fn named(&self) -> Vec<(&'static str, u64)> {
+        let &Self {
+            messages_out,
+            bytes_out,
+            messages_in,
+            bytes_in,
+            looped,
+            unmapped,
+            refused,
+            too_large,
+            connects,
+        } = self;
+        vec![
+            ("messages_out", messages_out),
+            ("bytes_out", bytes_out),
+            ("messages_in", messages_in),
+            ("bytes_in", bytes_in),
+            ("looped", looped),
+            ("unmapped", unmapped),
+            ("refused", refused),
+            ("too_large", too_large),
+            ("connects", connects),
+        ]
+    }
+}
+
 impl Bridge {
     /// Begins to carry messages, now and whenever the remote can be reached. What is published here from now on waits for it.
     ///
@@ -390,6 +418,14 @@ impl Bridge {
     /// What it did.
     pub fn report(&self) -> BridgeReport {
         self.counters.report()
+    }
+
+    /// What gives each count with its name until the bridge has stopped.
+    pub(crate) fn counts(
+        &self,
+    ) -> impl Fn() -> Option<Vec<(&'static str, u64)>> + Send + Sync + 'static {
+        let counters = Arc::downgrade(&self.counters);
+        move || Some(counters.upgrade()?.report().named())
     }
 
     /// The name of its session here: the same in one process for one name of a bridge.

@@ -332,6 +332,24 @@ pub(crate) fn numbered_node(config: &Config) -> Result<String, ApiError> {
     Ok(format!("{}-{number}", config.node.name.as_str()))
 }
 
+/// The name of the node among those that a message passed. Where nothing is sent on it need not outlive the process.
+///
+/// # Errors
+/// [`Code::STORAGE_FAILED`].
+pub(crate) fn node_of_paths(config: &Config, only_receives: bool) -> Result<String, ApiError> {
+    match numbered_node(config) {
+        Err(error) if only_receives => {
+            let error = crate::error_chain(&error);
+            tracing::warn!(%error, "messages that come round after a restart are not known again");
+            let number = u64::from_ne_bytes(super::server::random_bytes().map_err(|error| {
+                ApiError::new(Code::INTERNAL, "the system gives no random bytes").caused_by(error)
+            })?);
+            Ok(format!("{}-{number:016x}", config.node.name.as_str()))
+        }
+        named => named,
+    }
+}
+
 /// A host, without the brackets of an IPv6 address, and a port from `HOST:PORT`.
 pub(crate) fn host_and_port(text: &str) -> Option<(&str, u16)> {
     let (host, port) = text.rsplit_once(':')?;

@@ -26,6 +26,7 @@ use crate::{
     ingest::Ingest,
     pki::Revocations,
     sink::{self, Sink, SinkSettings, configure::Kept},
+    uplink::Receivers,
 };
 
 /// What serves MQTT in a node; it stops when dropped.
@@ -136,9 +137,13 @@ impl Service {
             bridges.insert(settings.name.clone(), (settings, bridge));
         }
         let mut ingest = BTreeMap::new();
+        let node: Arc<str> = match listeners.is_empty() {
+            true => "".into(),
+            false => configure::node_of_paths(config, true)?.into(),
+        };
         for settings in listeners {
             let name = settings.name.clone();
-            let listener = Ingest::start(settings, &server, access.clone(), health);
+            let listener = Ingest::start(settings, node.clone(), &server, access.clone(), health);
             let listener = listener.map_err(|error| {
                 let text = format!("ingest.{name} cannot be served");
                 ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
@@ -173,6 +178,14 @@ impl Service {
     /// The way in beside MQTT of that name, or `None`.
     pub fn ingest(&self, name: &str) -> Option<&Ingest> {
         self.ingest.get(name)
+    }
+
+    /// Publishes what became of messages that came over uplinks, in `$SYS/broker/uplinks/`.
+    pub(crate) fn tell_of_uplinks(&self, receivers: &Arc<Receivers>) {
+        let receivers = Arc::downgrade(receivers);
+        self.server.shared().tell_in_sys("uplinks", move || {
+            receivers.upgrade().map(|receivers| vec![("looped", receivers.looped())])
+        });
     }
 
     /// Goes by `new` from now on: users, rules, policies, the settings of listeners, bridges; all of them, or none. Users whose
@@ -373,7 +386,12 @@ fn unplanned(error: &PlanError) -> ApiError {
 }
 
 fn bridge(server: &Server, settings: &BridgeSettings) -> Result<Bridge, ApiError> {
-    Bridge::start(settings.clone(), server.connector()).map_err(|error| {
+    let started = Bridge::start(settings.clone(), server.connector());
+    if let Ok(bridge) = &started {
+        let prefix = format!("connection/{}", settings.name);
+        server.shared().tell_in_sys(prefix, bridge.counts());
+    }
+    started.map_err(|error| {
         let text = format!("mqtt.bridge.{} cannot start", settings.name);
         ApiError::new(Code::INTERNAL, text).caused_by(crate::error_chain(&error))
     })

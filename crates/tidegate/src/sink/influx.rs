@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  number, JSON object, text ─▶ mqtt,topic=a/b value=21.5 1769842800000000123 ─▶ POST, many lines at a time
+//!                               (a text is value_text="ON", a truth value value_bool=true)
 //!  lines of the protocol ─────▶ as they are, with a time where they have none
 //! ```
 //!
@@ -9,30 +10,40 @@
 //!
 //! A batch is taken when the database has said so (2xx): at least once, and as durable as the database is then. A point that comes
 //! twice is one point there, for databases of this kind know points by measurement, tags and time. So that two messages of one
-//! topic that were received in the same nanosecond stay two, times are moved by what the message says, less than two microseconds.
-//! Of a batch that is refused (400, 413, 422) each half is tried on its own, until the message is found that is refused alone.
+//! topic that were received in the same nanosecond stay two, times are moved by what the message says, less than two microseconds;
+//! a time that a message brings ([`TIME_PROPERTY`](super::record::TIME_PROPERTY)) is not moved. A field has one type there, so that
+//! each type of value has a field of its own. Of a batch that is refused (400, 413, 422) each half is tried on its own, until the message is found that is refused alone.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     hash::{DefaultHasher, Hash as _, Hasher as _},
     ops::Range,
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::{Request, Response, StatusCode, Uri, header};
+use hyper::{
+    HeaderMap, Request, Response, StatusCode, Uri,
+    header::{self, HeaderValue},
+};
 use rustls::ClientConfig;
 use serde_json::Value as Json;
 use tidegate_message::{Instant, Secret};
-use tidegate_wire::line_protocol::{self, FieldValue, LineWriter, Precision};
+use tidegate_wire::{
+    line_protocol::{self, FieldValue, LineWriter, Precision},
+    mqtt::PublishProperties,
+};
 
 use super::{Batch, Destination, Record, Refusal, Trouble, http::HttpClient};
+use crate::mqtt::bridge::{Direction, NODE_HEADER, PROPERTY, Stamps};
 
 /// Places of one nanosecond among which messages of one topic are spread, of as many nanoseconds.
 const SPREAD: i64 = 1024;
+/// Longest time that a database is left alone because it said so.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 /// Bytes of an answer that are quoted.
 const QUOTED: usize = 300;
 
@@ -47,13 +58,15 @@ pub struct InfluxSettings {
     pub encoding: Encoding,
     /// Whom to trust, where TLS is spoken.
     pub tls: Arc<ClientConfig>,
+    /// The name of this node among those that a message passed.
+    pub node: String,
 }
 
 /// Two are the same by what was configured, whatever files said that were read for it.
 impl PartialEq for InfluxSettings {
     fn eq(&self, other: &Self) -> bool {
-        (&self.url, &self.authorization, &self.encoding)
-            == (&other.url, &other.authorization, &other.encoding)
+        (&self.url, &self.authorization, &self.encoding, &self.node)
+            == (&other.url, &other.authorization, &other.encoding, &other.node)
     }
 }
 
@@ -74,40 +87,96 @@ pub enum Encoding {
 pub(super) struct Influx {
     settings: InfluxSettings,
     client: HttpClient,
+    stamps: Stamps,
+    /// Those of the node that takes the lines, where it is one of this program.
+    peer: Option<Stamps>,
 }
 
 impl Influx {
     pub(super) fn new(settings: InfluxSettings) -> Self {
         let client = HttpClient::new(settings.tls.clone());
-        Self { settings, client }
+        Self { stamps: Stamps::new(&settings.node), settings, client, peer: None }
     }
 
-    async fn post(&self, lines: Bytes) -> Result<Response<Bytes>, Trouble> {
+    /// The messages of a batch by the nodes that they passed, which a request says of all its lines; those that were at the database before
+    /// are left out. A database that is no node is not told, and nothing is parted.
+    fn parts(&self, batch: &Batch) -> Vec<(Vec<String>, Vec<usize>)> {
+        let all = 0..batch.records().len();
+        let Some(of_peer) = &self.peer else { return vec![(Vec::new(), all.collect())] };
+        let mut parts: BTreeMap<Vec<String>, Vec<usize>> = BTreeMap::new();
+        for place in all {
+            let forwarded = &batch.records()[place].forwarded;
+            let properties = PublishProperties::decode(forwarded).unwrap_or_default();
+            let stamps = || properties.user_properties();
+            if !self.stamps.passes(Direction::Out, stamps())
+                || !of_peer.passes(Direction::In, stamps())
+            {
+                batch.pass_over(1);
+                continue;
+            }
+            let passed = stamps().filter(|(name, _)| *name == PROPERTY);
+            let passed = passed.map(|(_, node)| node.to_owned()).collect();
+            parts.entry(passed).or_default().push(place);
+        }
+        parts.into_iter().collect()
+    }
+
+    async fn post(&mut self, lines: Bytes, passed: &[String]) -> Result<Response<Bytes>, Trouble> {
         let mut request = Request::post(self.settings.url.clone())
             .header(header::CONTENT_TYPE, "text/plain; charset=utf-8")
             .header(header::USER_AGENT, concat!("tidegate/", env!("CARGO_PKG_VERSION")));
         if let Some(authorization) = &self.settings.authorization {
             request = request.header(header::AUTHORIZATION, &**authorization);
         }
+        if self.peer.is_some() {
+            let left = self.stamps.value(Direction::Out);
+            for node in passed.iter().map(String::as_str).chain([left]) {
+                // Names of nodes are such texts; what somebody else made up is left out.
+                if let Ok(value) = HeaderValue::from_str(node) {
+                    request = request.header(PROPERTY, value);
+                }
+            }
+        }
         let request = request
             .body(Full::new(lines))
             .map_err(|error| Trouble::of("no request can be made of url and password", error))?;
         let answered = self.client.send(request).await;
-        answered.map_err(|error| Trouble::of("the database did not answer", error))
+        let answer = answered.map_err(|error| Trouble::of("the database did not answer", error))?;
+        let node = answer.headers().get(NODE_HEADER).and_then(|node| node.to_str().ok());
+        self.peer = node.and_then(Stamps::of);
+        Ok(answer)
     }
 }
 
 #[async_trait]
 impl Destination for Influx {
     async fn deliver(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Trouble> {
-        let mut lines = Lines::new(&self.settings.encoding, batch.records());
+        let (mut refusals, mut taken) = (Vec::new(), HashSet::new());
+        for (passed, places) in self.parts(batch) {
+            refusals.extend(self.deliver_part(batch, &passed, &places, &mut taken).await?);
+        }
+        refusals.sort_by_key(|refusal: &Refusal| refusal.place);
+        Ok(refusals)
+    }
+}
+
+impl Influx {
+    /// Delivers messages that passed the same nodes.
+    async fn deliver_part<'a>(
+        &mut self,
+        batch: &'a Batch,
+        passed: &[String],
+        places: &[usize],
+        taken: &mut HashSet<(&'a str, i64)>,
+    ) -> Result<Vec<Refusal>, Trouble> {
+        let mut lines = Lines::new(&self.settings.encoding, batch.records(), places, taken);
         // The last is the next one, so that lines keep their order.
         let mut parts: Vec<_> = std::iter::once(0..lines.ends.len()).collect();
         while let Some(part) = parts.pop() {
             if part.is_empty() {
                 continue;
             }
-            let answer = self.post(lines.bytes(&part)).await?;
+            let answer = self.post(lines.bytes(&part), passed).await?;
             batch.step();
             match answer.status() {
                 status if status.is_success() => {}
@@ -124,18 +193,28 @@ impl Destination for Influx {
                     }
                 }
                 _ => {
-                    let after = answer.headers().get(header::RETRY_AFTER);
-                    let after = after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
-                    return Err(Trouble {
-                        after: after.map(|seconds: u32| Duration::from_secs(seconds.into())),
-                        ..Trouble::new(said(&answer))
-                    });
+                    let after = retry_after(answer.headers(), SystemTime::now());
+                    return Err(Trouble { after, ..Trouble::new(said(&answer)) });
                 }
             }
         }
-        lines.refusals.sort_by_key(|refusal| refusal.place);
         Ok(lines.refusals)
     }
+}
+
+/// How long the database wants to be left alone, if it says so: in seconds, or until a date (RFC 9110, 10.2.3), which is of its own
+/// clock where it tells that as well.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    let after = text(header::RETRY_AFTER)?;
+    if !after.is_empty() && after.bytes().all(|byte| byte.is_ascii_digit()) {
+        let seconds = after.parse().unwrap_or(u64::MAX);
+        return Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
+    }
+    let at = httpdate::parse_http_date(after).ok()?;
+    let now =
+        text(header::DATE).and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or(now);
+    Some(at.duration_since(now).unwrap_or_default().min(RETRY_AFTER_MAX))
 }
 
 /// What the database answers, in short.
@@ -159,14 +238,20 @@ struct Lines {
 }
 
 impl Lines {
-    fn new(encoding: &Encoding, records: &[Record]) -> Self {
+    /// Those of the messages at `places`. `taken` are the times that messages of the batch have.
+    fn new<'a>(
+        encoding: &Encoding,
+        records: &'a [Record],
+        places: &[usize],
+        taken: &mut HashSet<(&'a str, i64)>,
+    ) -> Self {
         let mut out = Vec::new();
         let (mut ends, mut refusals) = (Vec::new(), Vec::new());
         let mut writer = LineWriter::new(Precision::Nanoseconds);
-        let mut taken = HashSet::new();
-        for (place, record) in records.iter().enumerate() {
+        for &place in places {
+            let record = &records[place];
             let start = out.len();
-            let time = free_time(record, &mut taken);
+            let time = record.measured.unwrap_or_else(|| free_time(record, taken));
             let written = match encoding {
                 Encoding::Lines => copy_lines(record, time, &mut out),
                 Encoding::Values { measurement } => {
@@ -227,6 +312,7 @@ fn write_values(
 ) -> Result<(), String> {
     let text = std::str::from_utf8(&record.payload)
         .map_err(|_| "the payload is neither a number nor JSON nor text".to_owned())?;
+    let text = text.trim_start_matches('\u{feff}');
     let json = serde_json::from_str(text).unwrap_or_else(|_| Json::String(text.to_owned()));
     let mut fields = Vec::new();
     flatten("", &json, &mut fields);
@@ -236,8 +322,8 @@ fn write_values(
     writer.write(out, measurement, &tags, &fields, Some(time)).map_err(|error| error.to_string())
 }
 
-/// The values of a document, each by its path. All numbers are floats: a database takes one type for a field, and 21 may be
-/// followed by 21.5.
+/// The values of a document, each by its path. A database takes one type for a field, and refuses all others from the first on: all
+/// numbers are floats, since 21 may be followed by 21.5, and texts and truth values have fields of their own.
 fn flatten<'a>(path: &str, json: &'a Json, fields: &mut Vec<(String, FieldValue<'a>)>) {
     let of = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
     let value = match json {
@@ -256,7 +342,13 @@ fn flatten<'a>(path: &str, json: &'a Json, fields: &mut Vec<(String, FieldValue<
         Json::Number(number) => FieldValue::Float(number.as_f64().unwrap_or(f64::NAN)),
         Json::String(text) => FieldValue::Text(text),
     };
-    fields.push((if path.is_empty() { "value".to_owned() } else { path.to_owned() }, value));
+    let name = if path.is_empty() { "value" } else { path };
+    let suffix = match value {
+        FieldValue::Text(_) => "_text",
+        FieldValue::Boolean(_) => "_bool",
+        _ => "",
+    };
+    fields.push((format!("{name}{suffix}"), value));
 }
 
 #[cfg(test)]

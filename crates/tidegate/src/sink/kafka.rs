@@ -47,7 +47,10 @@ use self::{
     hash::partition_of,
     ledger::{Ledger, Mark, Tail, digest},
 };
-use super::{Batch, Destination, Record, Refusal, Trouble, record::ID_PROPERTY};
+use super::{
+    Batch, Destination, Record, Refusal, Trouble,
+    record::{ID_PROPERTY, TIME_PROPERTY},
+};
 
 /// The header that says when this node received a message: nanoseconds since the Unix epoch, in decimal.
 pub const RECEIVED_HEADER: &str = "tidegate-received";
@@ -408,6 +411,10 @@ fn kafka_record(record: &Record) -> KafkaRecord {
     if let Some(id) = &record.id {
         headers.insert(ID_PROPERTY.to_owned(), id.as_bytes().to_vec());
     }
+    if let Some(measured) = record.measured {
+        headers.insert(TIME_PROPERTY.to_owned(), measured.as_nanos().to_string().into_bytes());
+    }
+    // Not when it was measured: a topic forgets by this time, and refuses some.
     let timestamp: DateTime<Utc> = DateTime::from_timestamp_nanos(record.time.as_nanos());
     KafkaRecord {
         key: Some(record.topic.as_bytes().to_vec()),

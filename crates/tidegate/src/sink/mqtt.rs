@@ -395,6 +395,7 @@ impl Connection {
         let may_go = properties
             .is_none_or(|properties| stamps.passes(Direction::Out, properties.user_properties()));
         if !may_go {
+            progress.batch.pass_over(1);
             return progress.settle(place, None);
         }
         let now = clock::now();

@@ -10,6 +10,9 @@ use tidegate_wire::mqtt::{PacketId, QoS};
 /// The user property by which a message is known wherever it comes: `NODE/UPLINK/LIFE/NUMBER`.
 pub const ID_PROPERTY: &str = "tidegate-id";
 
+/// The user property that says when a value was measured, where its payload does not: nanoseconds since 1970, in decimal digits.
+pub const TIME_PROPERTY: &str = "tidegate-time";
+
 /// A message on its way to a destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -21,6 +24,8 @@ pub struct Record {
     pub qos: QoS,
     /// When this node received it.
     pub time: Instant,
+    /// When it was measured, if a property says so ([`TIME_PROPERTY`]).
+    pub measured: Option<Instant>,
     /// By what it is known wherever it comes, if it has such a name: what comes twice has the same, but for what the uplink below
     /// sends anew in its next life.
     pub id: Option<ByteString>,
@@ -45,6 +50,7 @@ impl Record {
             payload,
             qos,
             time,
+            measured: None,
             id: None,
             is_repeated,
             forwarded: Bytes::new(),
@@ -67,9 +73,12 @@ pub struct Batch {
     progress: Progress,
 }
 
-/// Steps that a destination has gone with a batch. No part of what the batch is.
+/// Steps that a destination has gone with a batch, and messages that it passed over. No part of what the batch is.
 #[derive(Debug, Default)]
-struct Progress(AtomicU64);
+struct Progress {
+    steps: AtomicU64,
+    looped: AtomicU64,
+}
 
 impl Clone for Progress {
     fn clone(&self) -> Self {
@@ -103,12 +112,22 @@ impl Batch {
 
     /// A destination that takes it in several exchanges has ended one: the time that it is given begins anew.
     pub fn step(&self) {
-        self.progress.0.fetch_add(1, Ordering::Relaxed);
+        self.progress.steps.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Exchanges so far.
     pub(super) fn steps(&self) -> u64 {
-        self.progress.0.load(Ordering::Relaxed)
+        self.progress.steps.load(Ordering::Relaxed)
+    }
+
+    /// So many of its messages were at the destination before, and count as taken without being sent there, of all tries so far.
+    pub fn pass_over(&self, count: u64) {
+        self.progress.looped.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Messages that were passed over since it was asked last.
+    pub(super) fn take_passed_over(&self) -> u64 {
+        self.progress.looped.swap(0, Ordering::Relaxed)
     }
 
     /// One more message.

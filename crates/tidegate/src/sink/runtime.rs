@@ -94,6 +94,8 @@ pub(super) struct Runtime {
     told: String,
     /// Whether it was told of this connection that dead letters are lost.
     told_lost: bool,
+    /// Whether it was told that messages come round.
+    told_looped: bool,
     said_up: Option<bool>,
     said_report: Option<SinkReport>,
 }
@@ -120,6 +122,7 @@ impl Runtime {
             random: u64::from_ne_bytes(random_bytes()?),
             told: String::new(),
             told_lost: false,
+            told_looped: false,
             said_up: None,
             said_report: None,
         };
@@ -295,6 +298,15 @@ impl Runtime {
     fn finish(&mut self, session: &mut Session, done: Option<Done>) {
         // A rest is over.
         let Some(Done { destination, batch, result }) = done else { return };
+        let looped = batch.take_passed_over();
+        if looped > 0 {
+            add(&self.counters.looped, looped);
+            // Where two nodes send each other what they get, it is of all of it.
+            if !std::mem::replace(&mut self.told_looped, true) {
+                tracing::warn!(sink = %self.settings.name, count = looped,
+                    "messages come round and are not sent again; from now on they are counted only");
+            }
+        }
         match result {
             Ok(refusals) => {
                 self.work = Work::Idle(destination);

@@ -6,7 +6,7 @@ use std::{io, num::NonZeroU16, time::Duration};
 use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
 use tidegate_broker::{Delivery, Handed, Run, RunMessage, SessionConfig};
-use tidegate_message::{Identity, IdentityKind};
+use tidegate_message::{Identity, IdentityKind, Instant};
 use tidegate_wire::mqtt::{
     Connect, ConnectProperties, DecodeError, Disconnect, EncodeError, FixedHeader,
     ForwardedProperties, PACKET_BYTES_MAX, Packet, PacketId, Publish, PublishProperties, QoS,
@@ -20,7 +20,7 @@ use tokio::{
 
 use super::{
     SinkKind, SinkSettings,
-    record::{ID_PROPERTY, Record},
+    record::{ID_PROPERTY, Record, TIME_PROPERTY},
 };
 use crate::mqtt::{
     deliveries::Deliveries,
@@ -36,6 +36,8 @@ const ROOM_BYTES: usize = 64 << 10;
 const GREETING: Duration = Duration::from_secs(10);
 /// A user property (MQTT 5, 3.3.2.3.7) called [`ID_PROPERTY`], up to the length of its value.
 const NAMED: &[u8] = b"\x26\x00\x0btidegate-id";
+/// The same of [`PROPERTY`](crate::mqtt::bridge::PROPERTY).
+const PASSED: &[u8] = b"\x26\x00\x0ftidegate-bridge";
 const SUBSCRIBE_ID: PacketId = PacketId::MAX;
 const UNSUBSCRIBE_ID: PacketId = NonZeroU16::new(u16::MAX - 1).expect("not zero");
 
@@ -118,7 +120,10 @@ impl Session {
             deliveries,
             run: None,
             room: BytesMut::new(),
-            keeps_properties: settings.destination.kind() == SinkKind::Mqtt,
+            keeps_properties: matches!(
+                settings.destination.kind(),
+                SinkKind::Mqtt | SinkKind::Influx
+            ),
             filters: settings.topics.clone(),
             packet_bytes_max: PACKET_BYTES_MAX,
             receive_maximum: u16::MAX,
@@ -365,12 +370,13 @@ struct Held {
 impl Held {
     fn record(&self, message: RunMessage, keeps_properties: bool) -> Record {
         let RunMessage { topic, forwarded, payload, packet_id } = message;
-        let id = name(&self.memory[forwarded.clone()]);
+        let (id, measured) = said(&self.memory[forwarded.clone()]);
         Record {
             topic: text(self.memory.slice(topic)),
             payload: self.memory.slice(payload),
             qos: self.run.qos(),
             time: self.run.received(),
+            measured,
             id: id.map(|id| text(self.memory.slice_ref(id.as_bytes()))),
             is_repeated: false,
             forwarded: if keeps_properties { self.memory.slice(forwarded) } else { Bytes::new() },
@@ -392,12 +398,14 @@ fn record(delivery: &Delivery, keeps_properties: bool, room: &mut BytesMut) -> R
     } else {
         copied(message.payload.segments().iter().map(|segment| &segment[..]), room)
     };
+    let (id, measured) = said(&message.forwarded);
     Record {
         topic: text(copied([message.topic.as_bytes()], room)),
         payload,
         qos: *qos,
         time: message.received,
-        id: name(&message.forwarded).map(|id| text(copied([id.as_bytes()], room))),
+        measured,
+        id: id.map(|id| text(copied([id.as_bytes()], room))),
         is_repeated: *is_repeated,
         forwarded: if keeps_properties {
             copied([&message.forwarded[..]], room)
@@ -419,18 +427,30 @@ fn copied<'a>(parts: impl IntoIterator<Item = &'a [u8]> + Clone, room: &mut Byte
     room.split().freeze()
 }
 
-/// The name of a message among its properties.
-fn name(forwarded: &[u8]) -> Option<&str> {
-    // What the broker holds was decoded where it came in. An uplink names most messages, and they have no other property.
-    if let Some((bytes, text)) = forwarded.strip_prefix(NAMED).and_then(<[u8]>::split_first_chunk)
-        && text.len() == usize::from(u16::from_be_bytes(*bytes))
+/// The value that `bytes` begin with, and what stands behind it.
+fn value(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (count, rest) = bytes.split_first_chunk()?;
+    rest.split_at_checked(usize::from(u16::from_be_bytes(*count)))
+}
+
+/// The name of a message among its properties, and when it was measured.
+fn said(forwarded: &[u8]) -> (Option<&str>, Option<Instant>) {
+    // What the broker holds was decoded where it came in. An uplink names most messages and says which node they left, and they
+    // have no other property.
+    if let Some((text, rest)) = forwarded.strip_prefix(NAMED).and_then(value)
+        && (rest.is_empty()
+            || rest.strip_prefix(PASSED).and_then(value).is_some_and(|(_, rest)| rest.is_empty()))
     {
-        return std::str::from_utf8(text).ok();
+        return (std::str::from_utf8(text).ok(), None);
     }
     if forwarded.is_empty() {
-        return None;
+        return (None, None);
     }
-    let properties = PublishProperties::decode(forwarded).ok()?;
-    let named = properties.user_properties().filter(|(name, _)| *name == ID_PROPERTY);
-    named.last().map(|(_, id)| id)
+    let Ok(properties) = PublishProperties::decode(forwarded) else { return (None, None) };
+    let last = |wanted: &str| {
+        let of = properties.user_properties().filter(|(name, _)| *name == wanted);
+        of.last().map(|(_, value)| value)
+    };
+    let measured = last(TIME_PROPERTY).and_then(|nanos| nanos.parse().ok());
+    (last(ID_PROPERTY), measured.map(Instant::from_nanos))
 }

@@ -8,6 +8,8 @@
 
 use tidegate_wire::mqtt::{Publish, PublishProperties, QoS};
 
+use crate::mqtt::bridge::{Direction, Stamps};
+
 const QOS: u8 = 0b0011;
 const RETAIN: u8 = 0b0100;
 const EXPIRES: u8 = 0b1000;
@@ -72,6 +74,13 @@ impl<'a> Attributes<'a> {
         Ok(Self { qos, retain: flags & RETAIN != 0, expiry, forwarded: rest })
     }
 
+    /// Whether it may come into the node of `stamps`: it was not there before.
+    pub(super) fn may_enter(&self, stamps: &Stamps) -> bool {
+        self.forwarded.is_empty()
+            || PublishProperties::decode(self.forwarded)
+                .is_ok_and(|properties| passes(stamps, Direction::In, &properties))
+    }
+
     /// Whether it was given a name by the node where it was published, or on its way.
     pub(super) fn is_named(&self) -> bool {
         !self.forwarded.is_empty()
@@ -79,6 +88,15 @@ impl<'a> Attributes<'a> {
                 properties.user_properties().any(|(name, _)| name == NAME_PROPERTY)
             })
     }
+}
+
+/// Whether a message with these properties may pass the node of `stamps` that way.
+pub(super) fn passes(
+    stamps: &Stamps,
+    direction: Direction,
+    properties: &PublishProperties<'_>,
+) -> bool {
+    stamps.passes(direction, properties.user_properties())
 }
 
 /// Seconds until the message of those attributes expires; none if it never does.

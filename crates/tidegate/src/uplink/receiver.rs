@@ -12,7 +12,10 @@
 use std::{
     collections::{HashMap, VecDeque},
     num::NonZeroU16,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -34,6 +37,7 @@ use super::{
     budget::{Budget, Reservation},
     incoming::{Incoming, IncomingError, LIMITS},
     message::{Attributes, AttributesError, NAME_PROPERTY},
+    sender::LOOPS_EVERY,
     telling::Telling,
 };
 use crate::{
@@ -41,6 +45,7 @@ use crate::{
     clock,
     link::{self, Link},
     mqtt::{
+        bridge::{Direction, Stamps},
         bundle::Exchanges,
         local::{Local, LocalError, LocalOptions},
         server::Connector,
@@ -72,7 +77,9 @@ const WAITING_MAX: usize = 4;
 #[derive(Debug)]
 pub struct Receivers {
     /// Of the broker that messages are published at; not there before it serves, and never where MQTT is not served.
-    connector: OnceLock<Connector>,
+    connector: OnceLock<(Connector, Stamps)>,
+    /// Messages that had been here before and were not published again.
+    looped: Arc<AtomicU64>,
     endpoints: Mutex<HashMap<Key, Entry>>,
     budget: Arc<Budget>,
 }
@@ -94,20 +101,26 @@ impl Receivers {
     pub fn new(bytes_max: u64) -> Self {
         Self {
             connector: OnceLock::new(),
+            looped: Arc::default(),
             endpoints: Mutex::default(),
             budget: Budget::new(bytes_max),
         }
     }
 
-    /// Uplinks are published at that broker from now on.
-    pub fn serve_by(&self, connector: Connector) {
+    /// Uplinks are published at that broker from now on. `node` is this node's name among those that a message passed.
+    pub fn serve_by(&self, connector: Connector, node: &str) {
         // A second one would be of the same node.
-        let _ = self.connector.set(connector);
+        let _ = self.connector.set((connector, Stamps::new(node)));
+    }
+
+    /// Messages that came over uplinks, had been here before and were not published again.
+    pub fn looped(&self) -> u64 {
+        self.looped.load(Relaxed)
     }
 
     /// What makes connections to this node's broker; none before it is served.
     pub fn connector(&self) -> Option<&Connector> {
-        self.connector.get()
+        self.connector.get().map(|(connector, _)| connector)
     }
 
     fn endpoints(&self) -> MutexGuard<'_, HashMap<Key, Entry>> {
@@ -160,7 +173,7 @@ impl Receivers {
         stop: &CancellationToken,
     ) -> Result<(), ApiError> {
         let refuse = |code: Code, text: String| ApiError::new(code, text);
-        let Some(connector) = self.connector.get() else {
+        let Some((connector, stamps)) = self.connector.get() else {
             let text = "this node publishes nothing: it serves no MQTT (mqtt.enabled)";
             return Err(refuse(Code::CONFIG_INVALID, text.to_owned()));
         };
@@ -193,7 +206,7 @@ impl Receivers {
                 tracing::info!(uplink = open.name, node = %identity, "a newer link of the uplink takes over");
                 Ok(())
             }
-            ended = endpoint.serve(self, connector, link, identity, &open) => ended,
+            ended = endpoint.serve(self, (connector, stamps), link, identity, &open) => ended,
         };
         if is_stopped && let Some(state) = &endpoint.state {
             // What was published need not come again.
@@ -228,6 +241,8 @@ enum Ended {
     Misplaced(&'static str),
     #[error("a message cannot be published")]
     Attributes(#[from] AttributesError),
+    #[error("the sender says a name of its node that is none")]
+    Name,
     #[error("a message has a topic that there cannot be")]
     Topic,
     #[error("this node's broker is out of reach")]
@@ -247,9 +262,11 @@ impl Ended {
             Self::Incoming(IncomingError::Room { .. }) | Self::NoRoom | Self::Budget { .. } => {
                 Code::LIMIT_REACHED
             }
-            Self::Incoming(_) | Self::Misplaced(_) | Self::Attributes(_) | Self::Topic => {
-                Code::LINK_PROTOCOL
-            }
+            Self::Incoming(_)
+            | Self::Misplaced(_)
+            | Self::Attributes(_)
+            | Self::Name
+            | Self::Topic => Code::LINK_PROTOCOL,
             Self::Local(_) => Code::INTERNAL,
         }
     }
@@ -264,6 +281,7 @@ impl Ended {
             }
             Self::Misplaced(_)
             | Self::Attributes(_)
+            | Self::Name
             | Self::Topic
             | Self::Local(_)
             | Self::NoRoom
@@ -292,12 +310,12 @@ impl Endpoint {
     async fn serve(
         &mut self,
         receivers: &Receivers,
-        connector: &Connector,
+        broker: (&Connector, &Stamps),
         link: &Link,
         identity: &Identity,
         open: &UplinkOpen,
     ) -> Result<(), Ended> {
-        let ended = self.serve_state(receivers, connector, link, identity, open).await;
+        let ended = self.serve_state(receivers, broker, link, identity, open).await;
         if ended.as_ref().is_err_and(Ended::loses_all) {
             self.state = None;
         }
@@ -307,7 +325,7 @@ impl Endpoint {
     async fn serve_state(
         &mut self,
         receivers: &Receivers,
-        connector: &Connector,
+        (connector, stamps): (&Connector, &Stamps),
         link: &Link,
         identity: &Identity,
         open: &UplinkOpen,
@@ -322,6 +340,9 @@ impl Endpoint {
                 critical: Publisher::connect(connector, identity, &open.name, "critical").await?,
             }),
         };
+        for publisher in [&mut state.batched, &mut state.critical] {
+            publisher.passage = Some(Passage::new(stamps, &open.node, &receivers.looped)?);
+        }
         if !state.incoming.knows(open)
             && let Some(other) = receivers.budget.reserve(open.state_bytes_max)
             && other.bytes() > state.reservation.bytes()
@@ -468,14 +489,41 @@ struct Publisher {
     under_way: VecDeque<Run>,
     under_way_bytes: usize,
     exchanges: Exchanges,
-    /// Number of the message that is published next.
+    /// Number of the message that is published next, and of the first since the last hand-over.
     next: u64,
+    first: u64,
     /// All messages with lower numbers were published, or can never be.
     published: u64,
     /// What names begin with.
     name: String,
+    /// None before a link.
+    passage: Option<Passage>,
     counts: PublishCounts,
     refusals: Telling,
+    loops: Telling,
+}
+
+/// The two nodes that a message passes.
+#[derive(Debug)]
+struct Passage {
+    /// This node's.
+    ours: Stamps,
+    /// The property that says that it left the other node; empty if that does not say its name.
+    left: Vec<u8>,
+    /// Whether they are the same node, so that all comes round.
+    is_one: bool,
+    looped: Arc<AtomicU64>,
+}
+
+impl Passage {
+    fn new(ours: &Stamps, theirs: &str, looped: &Arc<AtomicU64>) -> Result<Self, Ended> {
+        let left = match theirs {
+            "" => Vec::new(),
+            name => Stamps::of(name).ok_or(Ended::Name)?.property(Direction::Out).to_vec(),
+        };
+        let is_one = left == ours.property(Direction::Out);
+        Ok(Self { ours: ours.clone(), left, is_one, looped: looped.clone() })
+    }
 }
 
 /// Messages of consecutive numbers that were handed over together.
@@ -483,7 +531,8 @@ struct Publisher {
 struct Run {
     /// Messages handed over up to its last.
     handed: u64,
-    /// Number behind its last.
+    /// Number of its first, and behind its last. Those that go no further have numbers and are not handed over.
+    first: u64,
     next: u64,
     messages: u64,
     bytes: usize,
@@ -494,6 +543,8 @@ struct PublishCounts {
     published: u64,
     /// Times that something was not let in by the rules.
     refused: u64,
+    /// Messages that had been here before.
+    looped: u64,
 }
 
 impl Publisher {
@@ -528,10 +579,13 @@ impl Publisher {
             under_way_bytes: 0,
             exchanges: Exchanges::default(),
             next: 0,
+            first: 0,
             published: 0,
             name: String::new(),
+            passage: None,
             counts: PublishCounts::default(),
             refusals: Telling::default(),
+            loops: Telling::every(LOOPS_EVERY),
         })
     }
 
@@ -541,7 +595,7 @@ impl Publisher {
         // What is still under way is of the life before; its numbers mean nothing now.
         self.under_way.clear();
         self.under_way_bytes = 0;
-        (self.next, self.published) = (0, 0);
+        (self.next, self.first, self.published) = (0, 0, 0);
     }
 
     fn has_room(&self) -> bool {
@@ -553,14 +607,25 @@ impl Publisher {
         if self.under_way.is_empty() {
             self.published = self.published.max(number);
         }
-        self.next = number;
+        (self.next, self.first) = (number, number);
     }
 
     fn publish(&mut self, message: Message<'_>, names: bool) -> Result<(), Ended> {
         let attributes = Attributes::of(message.attributes)?;
-        let is_unnamed = names && !attributes.is_named();
         let number = self.next;
         self.next += 1;
+        let passage = self.passage.as_ref().expect("messages come over a link");
+        if passage.is_one || !attributes.may_enter(&passage.ours) {
+            passage.looped.fetch_add(1, Relaxed);
+            self.counts.looped += 1;
+            if let Some(count) = self.loops.more(clock::now()) {
+                let topic = String::from_utf8_lossy(message.topic);
+                tracing::warn!(uplink = self.name, %topic, count,
+                    "a message has been here before and is not published again; so many had since the last such line");
+            }
+            return Ok(());
+        }
+        let is_unnamed = names && !attributes.is_named();
         let publication = Publication {
             topic: message.topic,
             payload: message.payload,
@@ -580,6 +645,8 @@ impl Publisher {
                     .expect("names of nodes and uplinks are short texts");
                 name.truncate(name_len);
             }
+            // Behind the name: sinks look for that first.
+            forwarded.extend_from_slice(&passage.left);
         });
         self.counts.published += 1;
         Ok(())
@@ -587,24 +654,35 @@ impl Publisher {
 
     /// Hands over what was published since [`Publisher::expect`].
     fn hand_over(&mut self) {
-        if self.bundle.is_empty() {
+        if self.first == self.next {
             return;
         }
         let (messages, bytes) = (self.bundle.len() as u64, self.bundle.bytes());
         self.under_way.push_back(Run {
             handed: self.exchanges.handed(),
+            first: self.first,
             next: self.next,
             messages,
             bytes,
         });
+        self.first = self.next;
         self.under_way_bytes += bytes;
-        let room = self.local.empty(&self.bundle);
-        self.local.hand_over(std::mem::replace(&mut self.bundle, room));
+        if !self.bundle.is_empty() {
+            let room = self.local.empty(&self.bundle);
+            self.local.hand_over(std::mem::replace(&mut self.bundle, room));
+        }
+        self.advance();
     }
 
     /// Takes the broker's answers.
     fn settle(&mut self) -> Result<(), Ended> {
         let taken = self.take_answers();
+        self.advance();
+        taken
+    }
+
+    /// Notes which messages were published, or can never be.
+    fn advance(&mut self) {
         let acknowledged = self.exchanges.acknowledged();
         while let Some(run) = self.under_way.pop_front_if(|run| run.handed <= acknowledged) {
             self.under_way_bytes -= run.bytes;
@@ -613,9 +691,11 @@ impl Publisher {
         if let Some(run) = self.under_way.front() {
             // Answers may still be to what came before it.
             let left = (run.handed - acknowledged).min(run.messages);
-            self.published = run.next - left;
+            // Where some were not handed over, it is not known which numbers are left.
+            if run.messages == run.next - run.first {
+                self.published = run.next - left;
+            }
         }
-        taken
     }
 
     fn take_answers(&mut self) -> Result<(), Ended> {

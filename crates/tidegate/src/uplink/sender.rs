@@ -36,7 +36,7 @@ use super::{
     Counters, UplinkSettings,
     critical::Critical,
     hand_over::{self, HandOver},
-    message::Attributes,
+    message::{self, Attributes},
     outgoing::{Outgoing, TooLong, Untrue},
     telling::Telling,
 };
@@ -44,6 +44,7 @@ use crate::{
     clock,
     link::{self, Incoming, Link, LinkConfig, LinkError},
     mqtt::{
+        bridge::{Direction, Stamps},
         local::{Local, LocalError, LocalOptions},
         server::Connector,
     },
@@ -66,11 +67,16 @@ const MARKS_WAIT: Duration = Duration::from_secs(60);
 /// Batches and critical parts that wait for the link.
 const BULK_WAITING_MAX: usize = 2;
 const LANE_WAITING_MAX: usize = 16;
+/// From one line about messages that come round to the next: where two nodes have uplinks to each other it is of all of them.
+pub(super) const LOOPS_EVERY: Duration = Duration::from_secs(3600);
 
 /// What the task is made of.
 #[derive(Clone)]
 pub(super) struct Sender {
     pub(super) settings: UplinkSettings,
+    /// This node's name among those that a message passed, and how it is told there.
+    pub(super) node: Arc<str>,
+    pub(super) stamps: Stamps,
     pub(super) connector: Connector,
     pub(super) credentials: Credentials,
     pub(super) link: LinkConfig,
@@ -261,6 +267,7 @@ impl Sender {
             attributes: Vec::new(),
             checks_topics: batched_was_there || critical_was_there,
             too_long: Telling::default(),
+            looped: Telling::every(LOOPS_EVERY),
             said: None,
         };
         loop {
@@ -285,6 +292,7 @@ impl Sender {
     /// Dials, and asks what of this life has come.
     async fn dial(
         settings: UplinkSettings,
+        node: Arc<str>,
         credentials: Credentials,
         config: LinkConfig,
         life: u64,
@@ -324,6 +332,7 @@ impl Sender {
             topics_max: settings.encoder.topics_max as u64,
             state_bytes_max: settings.encoder.state_bytes_max,
             names_messages: settings.names_messages,
+            node: node.to_string(),
         };
         link.send(open).await?;
         match answer(&link).await? {
@@ -380,6 +389,7 @@ struct Life<'a> {
     /// Whether a session is of an earlier start, and may have subscriptions that are no longer wanted.
     checks_topics: bool,
     too_long: Telling,
+    looped: Telling,
     /// When it last said what it did, and whether it had a link.
     said: Option<(Instant, bool)>,
 }
@@ -450,6 +460,7 @@ impl Life<'_> {
             Event::Dial => {
                 let dialling = Sender::dial(
                     settings.clone(),
+                    self.sender.node.clone(),
                     self.sender.credentials.clone(),
                     self.sender.link.clone(),
                     self.number,
@@ -542,6 +553,11 @@ impl Life<'_> {
                 done.extend(publish.packet_id);
                 continue;
             }
+            if !message::passes(&self.sender.stamps, Direction::Out, &publish.properties) {
+                done.extend(publish.packet_id);
+                looped(self.sender, &mut self.looped, publish.topic);
+                continue;
+            }
             let message = message(&publish, &mut self.attributes);
             if let Err(error) = self.outgoing.take(now, message, publish.packet_id) {
                 done.extend(publish.packet_id);
@@ -574,6 +590,11 @@ impl Life<'_> {
             };
             if !is_carried {
                 done.extend(publish.packet_id);
+                continue;
+            }
+            if !message::passes(&self.sender.stamps, Direction::Out, &publish.properties) {
+                done.extend(publish.packet_id);
+                looped(self.sender, &mut self.looped, publish.topic);
                 continue;
             }
             let message = message(&publish, &mut self.attributes);
@@ -754,6 +775,15 @@ fn refused(sender: &Sender, telling: &mut Telling, topic: &str, error: TooLong) 
     if let Some(count) = telling.more(clock::now()) {
         tracing::warn!(uplink = %sender.settings.name, topic, %error, count,
             "message not carried; so many were not since the last such line");
+    }
+}
+
+/// A message has left this node before, or came to it by way of others: who is above has it already.
+fn looped(sender: &Sender, telling: &mut Telling, topic: &str) {
+    sender.counters.looped.fetch_add(1, Relaxed);
+    if let Some(count) = telling.more(clock::now()) {
+        tracing::warn!(uplink = %sender.settings.name, topic, count,
+            "a message comes round and is not carried again; so many did since the last such line");
     }
 }
 

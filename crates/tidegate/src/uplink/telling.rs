@@ -11,23 +11,29 @@ const EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Telling {
     untold: u64,
+    every: Duration,
     tells_at: Instant,
 }
 
 impl Default for Telling {
     fn default() -> Self {
-        Self { untold: 0, tells_at: Instant::MIN }
+        Self::every(EVERY)
     }
 }
 
 impl Telling {
+    /// Lines with that much time between them, at least.
+    pub(super) fn every(every: Duration) -> Self {
+        Self { untold: 0, every, tells_at: Instant::MIN }
+    }
+
     /// There is one more: of how many a line is to be written now, if one is.
     pub(super) fn more(&mut self, now: Instant) -> Option<u64> {
         self.untold += 1;
         if now < self.tells_at {
             return None;
         }
-        self.tells_at = now + EVERY;
+        self.tells_at = now + self.every;
         Some(std::mem::take(&mut self.untold))
     }
 }

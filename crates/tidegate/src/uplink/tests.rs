@@ -40,6 +40,7 @@ fn open() -> UplinkOpen {
         topics_max: 30,
         state_bytes_max: 256 << 20,
         names_messages: false,
+        node: String::new(),
     }
 }
 

@@ -9,6 +9,7 @@ mod hostile;
 mod import;
 mod inside;
 mod log;
+mod loops;
 mod operators;
 mod overflow;
 mod peers;

@@ -63,6 +63,7 @@ fn open(name: &str) -> UplinkOpen {
         topics_max: TOPICS_MAX,
         state_bytes_max: STATE_BYTES_MAX,
         names_messages: false,
+        node: String::new(),
     }
 }
 

@@ -106,14 +106,19 @@ impl Program {
 
     /// The next line of its log that holds `text`.
     pub(crate) fn line_with(&self, text: &str) -> String {
+        self.line_with_any(&[text])
+    }
+
+    /// The next line of its log that holds one of `texts`.
+    pub(crate) fn line_with_any(&self, texts: &[&str]) -> String {
         let end = Instant::now() + LONGEST;
         let mut seen = Vec::new();
         loop {
             match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
-                Ok(line) if line.contains(text) => return line,
+                Ok(line) if texts.iter().any(|text| line.contains(text)) => return line,
                 Ok(line) => seen.push(line),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    panic!("no line with {text:?} came, but:\n{}", seen.join("\n"));
+                    panic!("no line with any of {texts:?} came, but:\n{}", seen.join("\n"));
                 }
             }
         }

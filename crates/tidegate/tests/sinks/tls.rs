@@ -164,6 +164,7 @@ fn influx(port: u16, shown: &Shown, authorization: &str) -> SinkSettings {
         authorization: Some(authorization.into()),
         encoding: Encoding::Values { measurement: "m".to_owned() },
         tls: shown.client.clone(),
+        node: "here".to_owned(),
     };
     SinkSettings { destination: DestinationSettings::Influx(destination), ..settings("a/#") }
 }

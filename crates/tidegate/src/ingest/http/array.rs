@@ -1,4 +1,4 @@
-//! The elements of a JSON array, as they are written.
+//! The elements of a JSON array, and the members of a JSON object, as they are written.
 
 use serde::de::IgnoredAny;
 
@@ -9,6 +9,8 @@ pub(in crate::ingest) enum ArrayError {
     Json(#[from] serde_json::Error),
     #[error("the body is no array; write [ELEMENT, …], or leave out ?each")]
     NoArray,
+    #[error("the text is no object")]
+    NoObject,
     #[error("more than {max} elements")]
     TooMany { max: usize },
 }
@@ -18,10 +20,55 @@ pub(in crate::ingest) enum ArrayError {
 /// # Errors
 /// [`ArrayError`].
 pub(in crate::ingest) fn elements(text: &[u8], max: usize) -> Result<Vec<&[u8]>, ArrayError> {
+    let text = without_mark(text);
     // From here on brackets and quotes are known to be where they belong.
     serde_json::from_slice::<IgnoredAny>(text)?;
     let inside = text.trim_ascii().strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]"));
-    let inside = inside.ok_or(ArrayError::NoArray)?;
+    parts(inside.ok_or(ArrayError::NoArray)?, max)
+}
+
+/// The members of the object that `text` is, at most `max`: each name, unescaped, and its value as it is written, without blanks
+/// around it; in their order, those of one name as often as they stand there.
+///
+/// # Errors
+/// [`ArrayError`].
+pub(in crate::ingest) fn members(
+    text: &[u8],
+    max: usize,
+) -> Result<Vec<(String, &[u8])>, ArrayError> {
+    let text = without_mark(text);
+    serde_json::from_slice::<IgnoredAny>(text)?;
+    let inside = text.trim_ascii().strip_prefix(b"{").and_then(|text| text.strip_suffix(b"}"));
+    let parts = parts(inside.ok_or(ArrayError::NoObject)?, max)?;
+    parts.into_iter().map(member).collect()
+}
+
+/// A text without the mark of the order of bytes that may stand before it.
+pub(in crate::ingest) fn without_mark(text: &[u8]) -> &[u8] {
+    text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
+}
+
+fn member(text: &[u8]) -> Result<(String, &[u8]), ArrayError> {
+    let colon = name_end(text);
+    let name = serde_json::from_slice(&text[..colon])?;
+    Ok((name, text[colon + 1..].trim_ascii()))
+}
+
+/// Where the colon stands behind the text that a member begins with.
+fn name_end(member: &[u8]) -> usize {
+    let mut is_escaped = false;
+    let closes = member.iter().skip(1).position(|byte| {
+        let closes = *byte == b'"' && !is_escaped;
+        is_escaped = *byte == b'\\' && !is_escaped;
+        closes
+    });
+    let behind = closes.map_or(member.len(), |at| at + 2);
+    let colon = member[behind..].iter().position(|byte| *byte == b':');
+    behind + colon.expect("what was read as an object has a colon behind each name")
+}
+
+/// What commas part, of a text that was read.
+fn parts(inside: &[u8], max: usize) -> Result<Vec<&[u8]>, ArrayError> {
     let mut elements = Vec::new();
     let (mut depth, mut start) = (0_usize, 0);
     let (mut in_text, mut is_escaped) = (false, false);
@@ -85,6 +132,26 @@ mod tests {
             let error = elements(text.as_bytes(), 3).unwrap_err();
             assert!(matches!(error, ArrayError::TooMany { max: 3 }), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn members_are_as_they_are_written() {
+        for (text, expected) in [
+            ("{}", vec![]),
+            (r#"{"a":1.10 , "b" : {"c": [1 ,2]}}"#, vec![("a", "1.10"), ("b", r#"{"c": [1 ,2]}"#)]),
+            (
+                r#" {"a\"\u0062:,":"x,:}","":327267367867168100000} "#,
+                vec![("a\"b:,", r#""x,:}""#), ("", "327267367867168100000")],
+            ),
+            (r#"{"\\":1,"a":1,"a":2}"#, vec![("\\", "1"), ("a", "1"), ("a", "2")]),
+        ] {
+            let got = members(text.as_bytes(), 100).unwrap();
+            let got: Vec<_> =
+                got.iter().map(|(name, value)| (&**name, str::from_utf8(value).unwrap())).collect();
+            assert_eq!(got, expected, "{text}");
+        }
+        assert!(matches!(members(b"[]", 9), Err(ArrayError::NoObject)));
+        assert!(matches!(members(b"{\"a\":}", 9), Err(ArrayError::Json(_))));
     }
 
     proptest::proptest! {

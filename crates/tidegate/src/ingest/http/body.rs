@@ -1,9 +1,9 @@
 //! A request's body, bounded in bytes and in time.
 
-use std::io::Read as _;
+use std::io::Read;
 
 use bytes::{Bytes, BytesMut};
-use flate2::read::MultiGzDecoder;
+use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use http_body_util::BodyExt as _;
 use hyper::{HeaderMap, body::Incoming, header};
 use tokio::{sync::SemaphorePermit, time::timeout};
@@ -27,15 +27,8 @@ impl Http {
     ) -> Result<Body<'_>, Refused> {
         let bytes_max = live.settings.body_bytes_max;
         let too_large = || Refused::TooLarge { what: "the body", bytes_max };
-        let encoding = headers.get(header::CONTENT_ENCODING).map(|value| value.as_bytes());
-        let is_packed = match encoding {
-            None | Some(b"" | b"identity") => false,
-            Some(b"gzip" | b"x-gzip") => true,
-            Some(_) => {
-                let text = "the body's encoding is not known; there are gzip and identity";
-                return Err(Refused::Form(text.to_owned()));
-            }
-        };
+        let codings = codings(headers)?;
+        let is_packed = !codings.is_empty();
         let announced = headers
             .get(header::CONTENT_LENGTH)
             .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
@@ -50,7 +43,11 @@ impl Http {
         let bytes = collected.await.map_err(|_| Refused::Slow)??;
         add(&self.context.counters.received, 1);
         add(&self.context.counters.received_bytes, bytes.len() as u64);
-        let bytes = if is_packed { unpack(&bytes, bytes_max)? } else { bytes };
+        // What was applied last is taken off first.
+        let bytes = codings
+            .iter()
+            .rev()
+            .try_fold(bytes, |bytes, coding| coding.unpack(&bytes, bytes_max))?;
         Ok(Body { bytes, _held: held })
     }
 }
@@ -69,14 +66,62 @@ async fn collect(mut body: Incoming, bytes_max: usize) -> Result<Bytes, Refused>
     Ok(all.freeze())
 }
 
-fn unpack(packed: &[u8], bytes_max: usize) -> Result<Bytes, Refused> {
-    let mut bytes = Vec::new();
-    let mut unpacked = MultiGzDecoder::new(packed).take(bytes_max as u64 + 1);
-    unpacked
-        .read_to_end(&mut bytes)
-        .map_err(|error| Refused::Invalid(format!("the body is not what gzip makes: {error}")))?;
-    if bytes.len() > bytes_max {
-        return Err(Refused::TooLarge { what: "the unpacked body", bytes_max });
+/// How a body is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Coding {
+    Gzip,
+    Deflate,
+}
+
+/// Codings that a body may have one upon another.
+const CODINGS_MAX: usize = 4;
+
+/// The codings of a body, in the order in which they were applied (RFC 9110, 8.4): a list, maybe in several headers, of words in
+/// whatever case.
+fn codings(headers: &HeaderMap) -> Result<Vec<Coding>, Refused> {
+    let mut codings = Vec::new();
+    for value in headers.get_all(header::CONTENT_ENCODING) {
+        for word in value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+            match &*word.to_ascii_lowercase() {
+                b"" | b"identity" => {}
+                b"gzip" | b"x-gzip" => codings.push(Coding::Gzip),
+                b"deflate" => codings.push(Coding::Deflate),
+                _ => {
+                    let word = String::from_utf8_lossy(word);
+                    return Err(Refused::Form(format!(
+                        "the body's encoding {word:?} is not known; there are gzip, deflate and identity"
+                    )));
+                }
+            }
+        }
     }
-    Ok(bytes.into())
+    match codings.len() {
+        0..=CODINGS_MAX => Ok(codings),
+        _ => Err(Refused::Form(format!("the body is packed more than {CODINGS_MAX} times"))),
+    }
+}
+
+impl Coding {
+    fn unpack(self, packed: &[u8], bytes_max: usize) -> Result<Bytes, Refused> {
+        let (word, mut unpacked): (_, Box<dyn Read + '_>) = match self {
+            Self::Gzip => ("gzip", Box::new(MultiGzDecoder::new(packed))),
+            // By the standard it is of zlib; some send it without that (RFC 9110, 8.4.1.2).
+            Self::Deflate if is_zlib(packed) => ("deflate", Box::new(ZlibDecoder::new(packed))),
+            Self::Deflate => ("deflate", Box::new(DeflateDecoder::new(packed))),
+        };
+        let mut bytes = Vec::new();
+        unpacked.by_ref().take(bytes_max as u64 + 1).read_to_end(&mut bytes).map_err(|error| {
+            Refused::Invalid(format!("the body is not what {word} makes: {error}"))
+        })?;
+        if bytes.len() > bytes_max {
+            return Err(Refused::TooLarge { what: "the unpacked body", bytes_max });
+        }
+        Ok(bytes.into())
+    }
+}
+
+/// Whether bytes begin as zlib's do (RFC 1950): the method, and a check of the first two.
+fn is_zlib(packed: &[u8]) -> bool {
+    matches!(packed, [method, flags, ..]
+        if method & 15 == 8 && u16::from_be_bytes([*method, *flags]).is_multiple_of(31))
 }

@@ -1,16 +1,26 @@
 //! Lines of InfluxDB's protocol.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::atomic::Ordering};
 
-use hyper::{Request, StatusCode, body::Incoming};
-use tidegate_wire::line_protocol::{Batch, Precision};
+use hyper::{HeaderMap, Request, StatusCode, body::Incoming};
+use tidegate_wire::{
+    line_protocol::{Batch, Precision},
+    mqtt::put_user_property,
+};
 
 use super::{Answer, Http, MESSAGES_MAX, parameter, plain};
 use crate::{
     api::server::caller::Peer,
-    ingest::{counters::add, inlet::Message, line, refused::Refused},
+    ingest::{
+        counters::add,
+        inlet::{Message, user_properties},
+        line,
+        refused::Refused,
+    },
+    mqtt::bridge::{Direction, PROPERTY},
 };
 
+const NO_NODES: &str = "tidegate-bridge names no nodes; it is for nodes, others leave it out";
 /// Lines that are named in an answer.
 const NAMED_MAX: usize = 16;
 
@@ -28,6 +38,7 @@ impl Http {
         let precision = parameter(request.uri().query(), "precision");
         let precision = precision_of(precision.as_deref())?;
         let (head, body) = request.into_parts();
+        let passed = self.passed(&head.headers)?;
         let body = self.body(&live, &head.headers, body).await?;
         let (mut messages, mut topic) = (Vec::new(), String::new());
         let (mut allowed, mut wrong) = (String::new(), Vec::new());
@@ -44,22 +55,30 @@ impl Http {
             };
             let first = messages.len();
             let mut denied = None;
-            let mapped = line::messages(&line, settings, &mut topic, |topic, payload| {
-                // Lines of one series mostly follow one another.
-                if *allowed != *topic && denied.is_none() {
-                    match self.door.may_publish(&caller, topic) {
-                        Ok(()) => topic.clone_into(&mut allowed),
-                        Err(refused) => denied = Some(refused),
+            let mapped =
+                line::messages(&line, precision, settings, &mut topic, |topic, payload, at| {
+                    // Lines of one series mostly follow one another.
+                    if *allowed != *topic && denied.is_none() {
+                        match self.door.may_publish(&caller, topic) {
+                            Ok(()) => topic.clone_into(&mut allowed),
+                            Err(refused) => denied = Some(refused),
+                        }
                     }
-                }
-                let range = body.bytes.as_ptr_range();
-                let payload = match range.contains(&payload.as_ptr()) {
-                    true => body.bytes.slice_ref(payload),
-                    false => payload.to_vec().into(),
-                };
-                let retain = settings.retain;
-                messages.push(Message { topic: topic.into(), payload, retain, content_type: None });
-            });
+                    let range = body.bytes.as_ptr_range();
+                    let payload = match range.contains(&payload.as_ptr()) {
+                        true => body.bytes.slice_ref(payload),
+                        false => payload.to_vec().into(),
+                    };
+                    let retain = settings.retain;
+                    let user = user_properties(at, passed.as_deref().unwrap_or_default());
+                    messages.push(Message {
+                        topic: topic.into(),
+                        payload,
+                        retain,
+                        content_type: None,
+                        user,
+                    });
+                });
             if let Some(refused) = mapped.err().map(Refused::Line).or(denied) {
                 messages.truncate(first);
                 wrong.push((line.number(), refused));
@@ -72,8 +91,40 @@ impl Http {
             add(refused.counter(&self.context.counters), 1);
         }
         let taken = messages.len();
-        self.publish(&live, &caller, messages).await?;
+        match passed {
+            Some(_) => self.publish(&live, &caller, messages).await?,
+            None => self.looped(messages.len() as u64),
+        }
         Ok(if wrong.is_empty() { plain(StatusCode::NO_CONTENT) } else { self.partly(taken, wrong) })
+    }
+
+    /// The nodes that the lines of a request passed, as user properties; none if this one is among them.
+    fn passed(&self, headers: &HeaderMap) -> Result<Option<Vec<u8>>, Refused> {
+        let mut passed = Vec::new();
+        for value in headers.get_all(PROPERTY) {
+            let values = value.to_str().map_err(|_| Refused::Invalid(NO_NODES.to_owned()))?;
+            passed.extend(values.split(',').map(str::trim).filter(|value| !value.is_empty()));
+        }
+        let stamps = || passed.iter().map(|value| (PROPERTY, *value));
+        if !self.context.stamps.passes(Direction::In, stamps()) {
+            return Ok(None);
+        }
+        let mut user = Vec::new();
+        for (name, value) in stamps() {
+            put_user_property(name, value, &mut user)
+                .map_err(|_| Refused::Invalid(NO_NODES.to_owned()))?;
+        }
+        Ok(Some(user))
+    }
+
+    /// Messages came round.
+    fn looped(&self, count: u64) {
+        let counters = &self.context.counters;
+        if counters.looped.fetch_add(count, Ordering::Relaxed) == 0 && count > 0 {
+            let name = &self.context.live().settings.name;
+            tracing::warn!(ingest = %name, count,
+                "messages have been here before and are not published again; from now on such are counted only");
+        }
     }
 
     /// Some lines were not taken: as InfluxDB says it, and with each of them.

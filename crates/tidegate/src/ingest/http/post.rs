@@ -56,6 +56,7 @@ impl Http {
             payload,
             retain,
             content_type: content_type.clone(),
+            user: Vec::new(),
         };
         let mut messages = Vec::new();
         if resolve {
@@ -69,7 +70,7 @@ impl Http {
                 // What else is wrong is said in the terms of SenML.
                 Ok(_) | Err(_) => {}
             }
-            let now = clock::now().as_nanos() as f64 / 1e9;
+            let now = clock::now();
             let records = senml::resolve(&body.bytes, now);
             for record in records.map_err(|error| Refused::Invalid(error.to_string()))? {
                 let topic = format!("{topic}/{}", record.name);

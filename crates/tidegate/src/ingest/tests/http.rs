@@ -103,15 +103,41 @@ fn tls_is_spoken_where_it_is_asked_for_and_its_certificate_is_exchanged() {
 fn lines_become_messages_as_influxdb_takes_them() {
     let world = World::new(&listener(""));
     let mut all = world.subscriber("#");
-    for path in ["/write?db=x&precision=s", "/api/v2/write?bucket=x&precision=ns"] {
-        let body =
-            b"weather,site=north,sensor=7 temperature=21.50,open=true 17\n# comment\n\ncpu v=1i\n";
-        assert_eq!(ask(&world, &format!("POST {path}"), body).0, 204);
-        let line = "weather,site=north,sensor=7 temperature=21.50,open=true 17";
-        assert_eq!(next(&mut all), pair("weather/north/7", line));
+    // A line that is published says its time in nanoseconds, which is what one means that comes without a precision.
+    for (path, zeros) in [
+        ("/write?db=x&precision=s", "000000000"),
+        ("/write?precision=ms", "000000"),
+        ("/write?precision=u", "000"),
+        ("/api/v2/write?precision=us", "000"),
+        ("/api/v2/write?bucket=x&precision=ns", ""),
+        ("/write?precision=n", ""),
+        ("/write", ""),
+    ] {
+        let body = "\u{feff}weather,site=north,sensor=7 temperature=21.50,open=true  -17 \n# comment\n\ncpu v=1i\n";
+        assert_eq!(ask(&world, &format!("POST {path}"), body.as_bytes()).0, 204);
+        let (topic, line) = next(&mut all);
+        let expected =
+            format!("weather,site=north,sensor=7 temperature=21.50,open=true  -17{zeros}");
+        assert_eq!((&*topic, line.trim_end()), ("weather/north/7", &*expected), "{path}");
         assert_eq!(next(&mut all), pair("cpu", "cpu v=1i"));
     }
-    assert_eq!(world.report().published, 4);
+    assert_eq!(world.report().published, 14);
+}
+
+#[test]
+fn the_time_of_a_line_goes_with_each_of_its_fields() {
+    let world = World::new(&listener("topic = \"{measurement}/{field}\""));
+    let mut all = world.subscriber("#");
+    let body = b"w t=21.50,h=\"a b\" 17\nw t=22\n";
+    assert_eq!(ask(&world, "POST /write?precision=ms", body).0, 204);
+    for (topic, payload, time) in
+        [("w/t", "21.50", Some("17000000")), ("w/h", "a b", Some("17000000")), ("w/t", "22", None)]
+    {
+        let found = message(&mut all);
+        assert_eq!((&*found.topic, &*found.payload), (topic, payload.as_bytes()));
+        let times = time.map(|time| ("tidegate-time".to_owned(), time.to_owned()));
+        assert_eq!(found.user_properties, Vec::from_iter(times), "{topic}");
+    }
 }
 
 #[test]
@@ -151,8 +177,8 @@ fn a_payload_goes_to_the_topic_of_its_path() {
             "s?resolve",
             r#"[{"bn":"d/","bt":1e9,"n":"t","v":2},{"n":"u","vb":true}]"#,
             vec![
-                pair("s/d/t", r#"[{"n":"d/t","t":1000000000.0,"v":2.0}]"#),
-                pair("s/d/u", r#"[{"n":"d/u","t":1000000000.0,"vb":true}]"#),
+                pair("s/d/t", r#"[{"n":"d/t","t":1e9,"v":2}]"#),
+                pair("s/d/u", r#"[{"n":"d/u","t":1e9,"vb":true}]"#),
             ],
         ),
         ("empty", "", vec![pair("empty", "")]),
@@ -189,13 +215,47 @@ fn bodies_come_in_chunks_and_packed() {
     // A bomb, and what is no gzip.
     assert_eq!(ask(&world, head, &packed(&[0; 100_000])).0, 413);
     assert_eq!(ask(&world, head, b"plain").0, 400);
-    assert_eq!(ask(&world, "POST /ingest/a\nContent-Encoding: br", b"x").0, 415);
+    let (status, answer) = ask(&world, "POST /ingest/a\nContent-Encoding: br", b"x");
+    assert!(status == 415 && answer.contains("there are gzip, deflate and identity"), "{answer}");
+    // In any case, one upon another, in a list or in several headers.
+    let zlib = |bytes: &[u8]| {
+        let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    };
+    let raw = |bytes: &[u8]| {
+        let mut encoder =
+            flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    };
+    for (encoding, body, status) in [
+        ("Content-Encoding: GZIP", packed(b"x"), 204),
+        ("Content-Encoding: X-Gzip", packed(b"x"), 204),
+        ("Content-Encoding: Identity", b"x".to_vec(), 204),
+        ("Content-Encoding:", b"x".to_vec(), 204),
+        ("Content-Encoding: deflate", zlib(b"x"), 204),
+        ("Content-Encoding: Deflate", raw(b"x"), 204),
+        ("Content-Encoding: deflate,GZip , identity", packed(&zlib(b"x")), 204),
+        ("Content-Encoding: gzip\nContent-Encoding: gzip", packed(&packed(b"x")), 204),
+        ("Content-Encoding: gzip, br", packed(b"x"), 415),
+        ("Content-Encoding: gzip, gzip, gzip, gzip, gzip", packed(b"x"), 415),
+        ("Content-Encoding: deflate", packed(b"x"), 400),
+        ("Content-Encoding: deflate", zlib(&[0; 100_000]), 413),
+        ("Content-Encoding: gzip, gzip", packed(&packed(&[0; 100_000])), 413),
+    ] {
+        let (found, answer) = ask(&world, &format!("POST /ingest/a\n{encoding}"), &body);
+        assert_eq!(found, status, "{encoding}: {answer}");
+        if status == 204 {
+            assert_eq!(next(&mut all), pair("a", "x"), "{encoding}");
+        }
+    }
     // Too much, announced and not.
     let (status, answer) = ask(&world, "POST /ingest/a", &[b'x'; 1025]);
     assert!(status == 413 && answer.contains("ingest.message.too_large"), "{answer}");
     let chunk = format!("500\r\n{}\r\n0\r\n\r\n", "x".repeat(0x500));
     assert_eq!(ask(&world, "POST /ingest/a\nTransfer-Encoding: chunked", chunk.as_bytes()).0, 413);
-    assert_eq!(world.report().too_large, 3);
+    assert_eq!(world.report().too_large, 5);
 }
 
 #[test]

@@ -92,10 +92,16 @@ fn lines_in_a_datagram_become_messages() {
     sender(&world)
         .send(b"w,site=n t=1.10,open=true 5\nbroken\nw,site=a/b s=\"x y\",n=-3i")
         .unwrap();
-    for (topic, payload) in
-        [("i/w/n/t", "1.10"), ("i/w/n/open", "true"), ("i/w/a%2Fb/s", "x y"), ("i/w/a%2Fb/n", "-3")]
-    {
-        assert_eq!(next(&mut all), pair(topic, payload));
+    for (topic, payload, time) in [
+        ("i/w/n/t", "1.10", Some("5")),
+        ("i/w/n/open", "true", Some("5")),
+        ("i/w/a%2Fb/s", "x y", None),
+        ("i/w/a%2Fb/n", "-3", None),
+    ] {
+        let found = message(&mut all);
+        assert_eq!((&*found.topic, &*found.payload), (topic, payload.as_bytes()));
+        let times = time.map(|time| ("tidegate-time".to_owned(), time.to_owned()));
+        assert_eq!(found.user_properties, Vec::from_iter(times), "{topic}");
     }
     assert_eq!(world.report_when(|report| report.published == 4).invalid, 1);
 }

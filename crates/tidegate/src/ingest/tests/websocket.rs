@@ -79,13 +79,24 @@ fn objects_become_messages_and_are_answered_in_order() {
         (r#"{"topic":"a","payload":"21.50","id":1}"#, r#"{"id":1}"#),
         (r#"{"topic":"b","payload":{"v":1},"retain":true,"id":"x"}"#, r#"{"id":"x"}"#),
         (r#"{"topic":"c","payload":null}"#, "{}"),
+        // As it is written, and so is what the answer names it by.
+        (r#"{"topic":"d","payload":327267367867168100000,"id":1.10}"#, r#"{"id":1.10}"#),
+        (r#"{ "payload" : {"v": 1.10 , "payload":1} ,"topic":"d","id":null}"#, "{}"),
+        (r#"{"topic":"d","p\u0061yload":[1e2, "ä"],"id":{"a": 1}}"#, r#"{"id":{"a": 1}}"#),
+        (r#"{"topic":"d","payload":"1.10\u00e4"}"#, "{}"),
+        ("\u{feff}{\"topic\":\"d\",\"payload\":-0.0}", "{}"),
     ] {
         peer.send(text);
-        assert_eq!(peer.next().as_deref(), Some(answer));
+        assert_eq!(peer.next().as_deref(), Some(answer), "{text}");
     }
     assert_eq!(next(&mut all), pair("a", "21.50"));
     assert_eq!(next(&mut all), pair("b", r#"{"v":1}"#));
     assert_eq!(next(&mut all), pair("c", "null"));
+    for payload in
+        ["327267367867168100000", r#"{"v": 1.10 , "payload":1}"#, r#"[1e2, "ä"]"#, "1.10ä", "-0.0"]
+    {
+        assert_eq!(next(&mut all), pair("d", payload));
+    }
     // Many at once.
     for number in 0..1000 {
         peer.send(&format!(r#"{{"topic":"a","payload":"{number}","id":{number}}}"#));
@@ -94,7 +105,7 @@ fn objects_become_messages_and_are_answered_in_order() {
         assert_eq!(peer.next(), Some(format!(r#"{{"id":{number}}}"#)));
         assert_eq!(next(&mut all), pair("a", &number.to_string()));
     }
-    assert_eq!(world.report().published, 1003);
+    assert_eq!(world.report().published, 1008);
 }
 
 #[test]

@@ -14,8 +14,13 @@ use tidegate_wire::mqtt::ForwardedProperties;
 
 /// The user property that names nodes passed.
 pub const PROPERTY: &str = "tidegate-bridge";
+/// Which node answers a request: whoever sends it messages may leave out those that were there before.
+pub(crate) const NODE_HEADER: &str = "tidegate-node";
 /// Nodes that a message may pass, each counted when it is fetched into it and when it leaves it.
 pub const STAMPS_MAX: usize = 32;
+
+/// Longest name of a node that somebody else says.
+const NAME_BYTES_MAX: usize = 512;
 
 /// Which way a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +41,13 @@ pub(crate) struct Stamps {
 }
 
 impl Stamps {
+    /// Those of the node that somebody else says to be called `node`; none if that can be no name.
+    pub(crate) fn of(node: &str) -> Option<Self> {
+        let is_name =
+            (1..=NAME_BYTES_MAX).contains(&node.len()) && !node.contains(char::is_control);
+        is_name.then(|| Self::new(node))
+    }
+
     /// Those of the node called `node`, at most 1,000 bytes.
     pub(crate) fn new(node: &str) -> Self {
         let encode = |value: &str| {
@@ -49,6 +61,14 @@ impl Stamps {
         let (fetched, left) = (format!("in/{node}"), format!("out/{node}"));
         let (fetched_property, left_property) = (encode(&fetched), encode(&left));
         Self { fetched, left, fetched_property, left_property }
+    }
+
+    /// What a message gets, as text.
+    pub(crate) fn value(&self, direction: Direction) -> &str {
+        match direction {
+            Direction::Out => &self.left,
+            Direction::In => &self.fetched,
+        }
     }
 
     /// The property that a message gets, as it is encoded.
@@ -110,6 +130,20 @@ mod tests {
         assert!(stamps.passes(In, others.into_iter()), "other properties are not ours");
         let long = vec![(PROPERTY, "out/b"); STAMPS_MAX];
         assert!(!stamps.passes(Out, long.into_iter()), "somewhere it must end");
+    }
+
+    #[test]
+    fn what_a_peer_says_to_be_its_name_must_be_one() {
+        for (name, expected) in [
+            ("edge-0123456789ab", true),
+            ("", false),
+            ("a\0", false),
+            ("a\nb", false),
+            (&"x".repeat(NAME_BYTES_MAX), true),
+            (&"x".repeat(70_000), false),
+        ] {
+            assert_eq!(Stamps::of(name).is_some(), expected, "{} bytes", name.len());
+        }
     }
 
     #[test]

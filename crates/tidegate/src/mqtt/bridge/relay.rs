@@ -201,6 +201,8 @@ pub(super) struct Relay {
     keeps_retain: bool,
     topic: String,
     forwarded: Vec<u8>,
+    /// The topic of the first message that was not passed on because it came round.
+    pub(super) looped: Option<String>,
 }
 
 impl Relay {
@@ -214,6 +216,7 @@ impl Relay {
             keeps_retain,
             topic: String::new(),
             forwarded: Vec::new(),
+            looped: None,
         }
     }
 
@@ -323,7 +326,8 @@ impl Relay {
         payload_bytes: usize,
         counters: &Counters,
     ) -> bool {
-        let Self { local, remote, out, back, stamps, keeps_retain, topic, forwarded } = self;
+        let Self { local, remote, out, back, stamps, keeps_retain, topic, forwarded, looped } =
+            self;
         let (from, to, way) = match side {
             Side::Local => (local, remote, out),
             Side::Remote => (remote, local, back),
@@ -353,6 +357,7 @@ impl Relay {
             false
         } else if !stamps.passes(way.direction, publish.properties.user_properties()) {
             add(&counters.looped, 1);
+            looped.get_or_insert_with(|| publish.topic.to_owned());
             false
         } else {
             forwarded.clear();

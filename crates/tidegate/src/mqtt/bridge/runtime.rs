@@ -134,6 +134,8 @@ pub(super) struct Runtime {
     is_new: [bool; 2],
     /// Whether the remote session has the subscriptions of this process.
     is_subscribed: bool,
+    /// Whether it was told that messages come round.
+    told_looped: bool,
     buffer: Vec<u8>,
     random: u64,
 }
@@ -193,6 +195,7 @@ impl Runtime {
             mode: 0,
             is_new: [false; 2],
             is_subscribed: false,
+            told_looped: false,
             buffer: vec![0; READ_BYTES],
             random,
         })
@@ -589,6 +592,13 @@ impl Runtime {
                 if !is_busy {
                     break;
                 }
+            }
+            if !self.told_looped
+                && let Some(topic) = &self.relay.looped
+            {
+                tracing::warn!(bridge = %self.settings.name, topic,
+                    "a message comes round and is not passed on; from now on such are counted only");
+                self.told_looped = true;
             }
             let now = Instant::now();
             let mut wake_at = now + Duration::from_secs(60);

@@ -37,7 +37,7 @@ pub(super) fn of(
         SinkKind::Postgres => postgres(name, section),
         #[cfg(not(feature = "sink-postgres"))]
         SinkKind::Postgres => left_out(section.kind, "sink-postgres"),
-        SinkKind::Influx => influx(name, section),
+        SinkKind::Influx => influx(name, section, config),
         #[cfg(feature = "sink-kafka")]
         SinkKind::Kafka => kafka(name, section, under_way_max),
         #[cfg(not(feature = "sink-kafka"))]
@@ -195,7 +195,11 @@ fn postgres(name: &str, section: &SinkSection) -> Result<DestinationSettings, Si
     Ok(DestinationSettings::Postgres(settings))
 }
 
-fn influx(name: &str, section: &SinkSection) -> Result<DestinationSettings, SinkError> {
+fn influx(
+    name: &str,
+    section: &SinkSection,
+    config: &Config,
+) -> Result<DestinationSettings, SinkError> {
     use crate::sink::influx::{Encoding, InfluxSettings};
 
     let form =
@@ -233,7 +237,16 @@ fn influx(name: &str, section: &SinkSection) -> Result<DestinationSettings, Sink
         (Some(_), None) => return Err(wrong("username needs a password_file beside it")),
     };
     let tls = tls(name, section, is_tls)?;
-    Ok(DestinationSettings::Influx(InfluxSettings { url, authorization, encoding, tls }))
+    let node = numbered(config)?;
+    Ok(DestinationSettings::Influx(InfluxSettings { url, authorization, encoding, tls, node }))
+}
+
+/// The name of the node among those that a message passed.
+fn numbered(config: &Config) -> Result<String, SinkError> {
+    crate::mqtt::numbered_node(config).map_err(|error| SinkError::Destination {
+        problem: "the node has no number".to_owned(),
+        source: Some(error.into()),
+    })
 }
 
 fn mqtt(
@@ -260,10 +273,7 @@ fn mqtt(
         return Err(wrong("password_file needs a username beside it"));
     }
     let tls = tls(name, section, is_tls)?;
-    let node = crate::mqtt::numbered_node(config).map_err(|error| SinkError::Destination {
-        problem: "the node has no number".to_owned(),
-        source: Some(error.into()),
-    })?;
+    let node = numbered(config)?;
     Ok(DestinationSettings::Mqtt(MqttSettings {
         host: host.to_owned(),
         port,

@@ -8,7 +8,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 
-/// A database that refuses what has `bad` in it, as InfluxDB does: the others of the request are stored.
+/// A database that refuses what has `bad` in it, and a value of another type than its field has since its first, as InfluxDB does: the
+/// others of the request are stored.
 #[derive(Clone, Debug, Default)]
 struct Database(Arc<Mutex<Told>>);
 
@@ -19,6 +20,8 @@ struct Told {
     authorization: Option<String>,
     /// What the next requests are answered with.
     script: Vec<(u16, &'static str)>,
+    /// Of each field the type of its first value.
+    types: std::collections::HashMap<String, &'static str>,
 }
 
 impl Database {
@@ -59,7 +62,21 @@ impl Database {
             return answer(status, text);
         }
         let lines = std::str::from_utf8(&body).unwrap().lines().map(str::to_owned);
-        let (bad, good): (Vec<_>, Vec<_>) = lines.partition(|line| line.contains("bad"));
+        let is_bad = |line: &String| {
+            line.contains("bad")
+                || line_protocol::Batch::new(line.as_bytes(), Precision::Nanoseconds).any(|line| {
+                    line.unwrap().fields().any(|(name, value)| {
+                        let name = name.unescaped().into_owned();
+                        let of = match value {
+                            line_protocol::Value::Text(_) => "text",
+                            line_protocol::Value::Boolean(_) => "truth",
+                            _ => "number",
+                        };
+                        *told.types.entry(name).or_insert(of) != of
+                    })
+                })
+        };
+        let (bad, good): (Vec<_>, Vec<_>) = lines.partition(is_bad);
         told.lines.extend(good);
         if bad.is_empty() { answer(204, "") } else { answer(400, "partial write: dropped=1") }
     }
@@ -71,6 +88,7 @@ fn influx(url: &Uri, encoding: Encoding) -> Influx {
         authorization: Some("Token secret".into()),
         encoding,
         tls: super::super::http::tls(rustls::RootCertStore::empty()).unwrap(),
+        node: "here".to_owned(),
     })
 }
 
@@ -89,10 +107,11 @@ async fn payloads_become_fields() {
     let rows = [
         ("21.5", "value=21.5"),
         ("7", "value=7.0"),
-        ("on air", "value=\"on air\""),
+        ("on air", "value_text=\"on air\""),
+        ("true", "value_bool=true"),
         (
             r#"{"t":20,"deep":{"x":[1,true]},"none":null,"s":"y"}"#,
-            r#"deep.x.0=1.0,deep.x.1=true,s="y",t=20.0"#,
+            r#"deep.x.0=1.0,deep.x.1_bool=true,s_text="y",t=20.0"#,
         ),
     ];
     let batch: Batch = rows.iter().map(|(payload, _)| record(payload)).collect();
@@ -102,7 +121,7 @@ async fn payloads_become_fields() {
     for (line, (_, fields)) in told.lines.iter().zip(rows) {
         assert!(line.starts_with(&format!("mqtt,topic=a/b {fields} 1000000")), "{line}");
     }
-    assert_eq!((told.lines.len(), told.requests), (4, 1));
+    assert_eq!((told.lines.len(), told.requests), (5, 1));
     assert_eq!(told.authorization.as_deref(), Some("Token secret"));
 }
 
@@ -167,6 +186,60 @@ async fn a_database_that_is_busy_says_when_it_wants_to_be_asked_again() {
         assert!(trouble.what.contains(text) && trouble.what.contains(&status.to_string()));
     }
     assert_eq!(influx.deliver(&batch).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn values_of_different_types_are_in_each_others_way_in_no_order() {
+    let payloads =
+        ["ON", "21.5", "true", "22", r#"{"t":1}"#, r#"{"t":"off"}"#, r#"{"t":false}"#, "OFF"];
+    for first in 0..payloads.len() {
+        let database = Database::default();
+        let (url, _serving) = database.start().await;
+        let ordered = payloads.iter().cycle().skip(first).take(payloads.len());
+        let batch: Batch = ordered.map(|payload| record(payload)).collect();
+        assert_eq!(influx(&url, values()).deliver(&batch).await.unwrap(), []);
+        assert_eq!(database.0.lock().unwrap().lines.len(), payloads.len());
+    }
+}
+
+#[tokio::test]
+async fn a_time_that_a_message_brings_is_the_time_of_its_point() {
+    let database = Database::default();
+    let (url, _serving) = database.start().await;
+    let measured = Some(Instant::from_nanos(1_700_000_000_000_000_007));
+    let batch = Batch::from_iter([Record { measured, ..record("21.5") }, record("22")]);
+    assert_eq!(influx(&url, values()).deliver(&batch).await.unwrap(), []);
+    let told = database.0.lock().unwrap();
+    assert_eq!(told.lines[0], "mqtt,topic=a/b value=21.5 1700000000000000007");
+    assert!(told.lines[1].starts_with("mqtt,topic=a/b value=22.0 100000"), "{}", told.lines[1]);
+}
+
+#[test]
+fn a_database_may_say_when_in_seconds_or_by_a_date() {
+    // Sun, 06 Nov 1994 08:49:37 GMT, and a minute later by the database's own clock.
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+    for (after, date, expected) in [
+        ("7", None, Some(7)),
+        (" 120 ", None, Some(120)),
+        ("Sun, 06 Nov 1994 08:50:00 GMT", None, Some(23)),
+        ("Sunday, 06-Nov-94 08:50:00 GMT", None, Some(23)), // the two forms of before
+        ("Sun Nov  6 08:50:00 1994", None, Some(23)),
+        ("Sun, 06 Nov 1994 08:51:00 GMT", Some("Sun, 06 Nov 1994 08:50:37 GMT"), Some(23)),
+        ("Sun, 06 Nov 1994 08:00:00 GMT", None, Some(0)), // over
+        ("Sat, 06 Nov 2094 08:00:00 GMT", None, Some(3600)),
+        ("99999999999999999999999", None, Some(3600)),
+        ("soon", None, None),
+        ("-1", None, None),
+        ("", None, None),
+    ] {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::RETRY_AFTER, after.parse().unwrap());
+        if let Some(date) = date {
+            headers.insert(header::DATE, date.parse().unwrap());
+        }
+        let found = retry_after(&headers, now);
+        assert_eq!(found, expected.map(Duration::from_secs), "{after:?} {date:?}");
+    }
 }
 
 #[tokio::test]
