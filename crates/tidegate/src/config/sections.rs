@@ -583,6 +583,8 @@ config! {
         compression: Option<String> = None,
         /// Of `parquet`: how files are parted, `hour`, `day` or `none`. Default none: `hour`.
         partition: Option<String> = None,
+        /// Of `parquet`: what the column `time` counts, `us` or `ns`; Spark 3 and others do not read `ns`. Default none: `us`.
+        time_unit: Option<String> = None,
         /// Of `parquet` on S3: the region. Default none: `us-east-1`.
         region: Option<String> = None,
         /// Of `parquet` on S3: the address of a store that is not Amazon's. Default none.

@@ -156,7 +156,7 @@ impl Kind {
 struct Keys;
 
 impl Keys {
-    fn of(section: &SinkSection) -> [(&'static str, bool, &'static [SinkKind]); 14] {
+    fn of(section: &SinkSection) -> [(&'static str, bool, &'static [SinkKind]); 15] {
         use SinkKind::{Influx, Kafka, Memory, Mqtt, Parquet, Postgres};
         let away = &[Parquet, Postgres, Influx, Kafka, Mqtt];
         [
@@ -167,6 +167,7 @@ impl Keys {
             ("memory_messages", section.memory_messages.is_some(), &[Memory]),
             ("compression", section.compression.is_some(), &[Parquet, Kafka]),
             ("partition", section.partition.is_some(), &[Parquet]),
+            ("time_unit", section.time_unit.is_some(), &[Parquet]),
             ("region", section.region.is_some(), &[Parquet]),
             ("endpoint", section.endpoint.is_some(), &[Parquet]),
             ("table", section.table.is_some(), &[Postgres]),

@@ -38,13 +38,15 @@ pub struct ParquetSettings {
     pub partition: Partition,
     /// How columns are compressed.
     pub compression: Compression,
+    /// What times count.
+    pub time_unit: TimeUnit,
 }
 
 /// Two are the same by what was configured, whatever files said that were read for it.
 impl PartialEq for ParquetSettings {
     fn eq(&self, other: &Self) -> bool {
-        (&self.place, self.partition, self.compression)
-            == (&other.place, other.partition, other.compression)
+        (&self.place, self.partition, self.compression, self.time_unit)
+            == (&other.place, other.partition, other.compression, other.time_unit)
     }
 }
 
@@ -114,6 +116,16 @@ pub enum Compression {
     None,
 }
 
+/// What times count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TimeUnit {
+    /// Microseconds, which every reader knows; Spark before 4 reads no others of a logical type.
+    #[default]
+    Microseconds,
+    /// Nanoseconds, as this node knows them.
+    Nanoseconds,
+}
+
 /// The destination.
 #[derive(Debug)]
 pub(super) struct Parquet {
@@ -121,6 +133,7 @@ pub(super) struct Parquet {
     prefix: String,
     partition: Partition,
     compression: Compression,
+    time_unit: TimeUnit,
     /// Of the batch under way.
     batch: BatchNumber,
 }
@@ -139,13 +152,13 @@ impl Parquet {
     /// The folder cannot be made, or the store not be configured.
     pub(super) fn open(settings: &ParquetSettings) -> Result<Self, SinkError> {
         let (store, prefix) = store::open(&settings.place)?;
-        let (partition, compression) = (settings.partition, settings.compression);
+        let &ParquetSettings { partition, compression, time_unit, .. } = settings;
         let life = random_bytes().map_err(|error| SinkError::Destination {
             problem: "files cannot be named".to_owned(),
             source: Some(error.into()),
         })?;
         let batch = BatchNumber { life: u64::from_ne_bytes(life), number: 0 };
-        Ok(Self { store, prefix, partition, compression, batch })
+        Ok(Self { store, prefix, partition, compression, time_unit, batch })
     }
 
     /// Where the file of these messages lies.
@@ -182,7 +195,7 @@ impl Destination for Parquet {
             parts.entry(self.part(record)).or_default().push(record);
         }
         for (part, records) in parts {
-            let file = encode(&records, self.batch, self.compression)
+            let file = encode(&records, self.batch, self.compression, self.time_unit)
                 .map_err(|error| Trouble::of("a Parquet file cannot be made", error))?;
             let path = self.path(part, &file);
             let payload = PutPayload::from_bytes(file.bytes);

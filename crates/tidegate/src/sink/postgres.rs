@@ -10,7 +10,8 @@
 //! A batch is one transaction and is taken when that is committed, which is as durable as the server's `synchronous_commit` says.
 //! Messages that carry `tidegate-id` are stored once for each: the table has a unique index of `id`, and what is there already is passed
 //! over. Those without are stored at least once: a commit whose answer is lost is tried again. A row that the server refuses (a
-//! check of the table, a trigger) is refused alone.
+//! check of the table, a trigger, a payload that is no JSON for a column of that) is refused alone. What is wrong with the table or
+//! the rights is no message's fault: the batch waits until that is mended.
 
 use std::{future::Future, io, ops::Range, pin::Pin, sync::Arc};
 
@@ -117,6 +118,8 @@ pub(super) struct Postgres {
 /// A connection, prepared.
 struct Connection {
     client: Client,
+    /// What the columns take.
+    columns: Columns,
     /// How a row that is there already by its `id` is passed over; a row that breaks another rule is refused.
     unless_there: String,
     /// What moves its bytes.
@@ -150,6 +153,7 @@ impl Postgres {
         };
         let mut connection = Connection {
             client,
+            columns: Columns::default(),
             unless_there: String::new(),
             _driver: AbortOnDropHandle::new(driver),
         };
@@ -162,8 +166,12 @@ impl Postgres {
             let made = connection.client.batch_execute(&sql).await;
             made.map_err(|error| Trouble::of(format!("{table} cannot be made"), error))?;
         }
-        let stage = "CREATE TEMPORARY TABLE tidegate_stage (time timestamptz, topic text, payload bytea, qos smallint, id text)";
-        let made = connection.client.batch_execute(stage).await;
+        let types = self.types(&connection.client).await?;
+        connection.columns = Columns::of(table, &types)?;
+        let columns: Vec<String> =
+            types.iter().map(|(name, text, _)| format!("{name} {text}")).collect();
+        let stage = format!("CREATE TEMPORARY TABLE tidegate_stage ({})", columns.join(", "));
+        let made = connection.client.batch_execute(&stage).await;
         made.map_err(|error| Trouble::of("no temporary table can be made", error))?;
         // Of a hypertable it is the one of (id, time), which names what there is of `id` as well.
         let unique = format!(
@@ -182,6 +190,23 @@ impl Postgres {
             connection.unless_there = format!("ON CONFLICT ({columns}) DO NOTHING");
         }
         Ok(connection)
+    }
+
+    /// The columns of the table that are written: name, type as it is written, and its number, of a domain that of what it is made of.
+    async fn types(&self, client: &Client) -> Result<Vec<(String, String, u32)>, Trouble> {
+        let table = &self.settings.table;
+        let sql = format!(
+            "SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), \
+             CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END \
+             FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid \
+             WHERE a.attrelid = to_regclass('{}') AND a.attnum > 0 AND NOT a.attisdropped \
+             AND a.attname IN ('time', 'topic', 'payload', 'qos', 'id')",
+            table.replace('\'', "''")
+        );
+        let found = client.query(&*sql, &[]).await;
+        let found =
+            found.map_err(|error| Trouble::of(format!("{table} cannot be looked at"), error))?;
+        Ok(found.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect())
     }
 
     /// Stores all that can be stored in one transaction, and says what cannot.
@@ -227,7 +252,7 @@ impl Postgres {
         let mut sink = std::pin::pin!(client.copy_in::<_, Bytes>(&*statement).await?);
         let mut rows = BytesMut::from(COPY_HEAD);
         for record in records {
-            write_row(record, &mut rows);
+            write_row(record, connection.columns, &mut rows);
             if rows.len() >= COPY_BYTES {
                 sink.feed(rows.split().freeze()).await?;
             }
@@ -273,28 +298,127 @@ where
     }
 }
 
-/// Why a row will never be taken, if it is the row's fault: its values (class 22), what the table asks of it (23, 44), a trigger
-/// that says so (P0), or an index that has no room for a value so long (54).
+/// Why a row will never be taken, if it is the row's fault.
 fn refusal(error: &Error) -> Option<String> {
     let error: &DbError = error.as_db_error()?;
-    let class = error.code().code().get(..2)?;
-    let is_rows = matches!(class, "22" | "23" | "44" | "54" | "P0");
-    is_rows.then(|| format!("{} (SQLSTATE {})", error.message(), error.code().code()))
+    let code = error.code().code();
+    is_of_row(code).then(|| format!("{} (SQLSTATE {code})", error.message()))
+}
+
+/// Whether an error is one row's and stays: its values (class 22), what the table asks of it (21, 23, 44), a trigger that says so (09, 20,
+/// 27, 38, 39, P0, or a class of its own), or an index that has no room for a value so long (54). Others are of the server, the table or
+/// the rights, and pass or are mended.
+fn is_of_row(code: &str) -> bool {
+    const OTHERS: &[&str] = &[
+        "00", "01", "02", "03", "08", "0A", "0B", "0F", "0L", "0P", "0Z", "10", "24", "25", "26",
+        "28", "2B", "2D", "2F", "34", "3B", "3D", "3F", "40", "42", "53", "55", "57", "58", "72",
+        "F0", "HV", "TS", "XX",
+    ];
+    code.get(..2).is_some_and(|class| !OTHERS.contains(&class))
+}
+
+/// What the columns of a table take, as far as that differs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Columns {
+    payload: Payload,
+    qos: Whole,
+}
+
+/// What a column of payloads takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Payload {
+    /// Bytes, as they are: `bytea`; or text, or `json`, which are sent alike, and looked at by the server.
+    #[default]
+    Plain,
+    /// `jsonb`: a version before them.
+    Jsonb,
+}
+
+/// How many bytes a column of whole numbers takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Whole {
+    #[default]
+    Two,
+    Four,
+    Eight,
+}
+
+impl Columns {
+    /// Of columns by name, written type and number of that.
+    fn of(table: &str, types: &[(String, String, u32)]) -> Result<Self, Trouble> {
+        let mut columns = Self::default();
+        for name in COLUMNS.split(", ") {
+            let Some((_, text, number)) = types.iter().find(|(found, ..)| found == name) else {
+                let what = if types.is_empty() {
+                    format!("there is no table {table}")
+                } else {
+                    format!("{table} has no column {name}")
+                };
+                return Err(Trouble::new(format!("{what}; its columns must be {COLUMNS}")));
+            };
+            // The numbers of types are fixed in PostgreSQL's own catalogue.
+            let allowed = match (name, number) {
+                ("time", 1184 | 1114) => continue, // timestamptz, timestamp
+                ("topic" | "id", 25 | 1043 | 1042) => continue, // text, varchar, char
+                ("payload", 17 | 25 | 1043 | 1042 | 114) => continue, // bytea, text …, json
+                ("payload", 3802) => {
+                    columns.payload = Payload::Jsonb;
+                    continue;
+                }
+                ("qos", 21) => continue,
+                ("qos", 23) => {
+                    columns.qos = Whole::Four;
+                    continue;
+                }
+                ("qos", 20) => {
+                    columns.qos = Whole::Eight;
+                    continue;
+                }
+                ("time", _) => "timestamptz or timestamp",
+                ("payload", _) => "bytea, text, varchar, json or jsonb",
+                ("qos", _) => "smallint, integer or bigint",
+                _ => "text or varchar",
+            };
+            let what = format!("column {name} of {table} is of type {text}; it must be {allowed}");
+            return Err(Trouble::new(what));
+        }
+        Ok(columns)
+    }
 }
 
 /// One row in COPY's binary format: a length before each value.
-fn write_row(record: &Record, out: &mut BytesMut) {
+fn write_row(record: &Record, columns: Columns, out: &mut BytesMut) {
     let text = |out: &mut BytesMut, bytes: &[u8]| {
         out.put_i32(i32::try_from(bytes.len()).expect("a packet is shorter than 256 MiB"));
         out.put_slice(bytes);
     };
     out.put_i16(5);
     out.put_i32(8);
-    out.put_i64(micros(record.time));
+    out.put_i64(micros(record.measured.unwrap_or(record.time)));
     text(out, record.topic.as_bytes());
-    text(out, &record.payload);
-    out.put_i32(2);
-    out.put_i16(record.qos as i16);
+    match columns.payload {
+        Payload::Plain => text(out, &record.payload),
+        Payload::Jsonb => {
+            let bytes = i32::try_from(record.payload.len() + 1);
+            out.put_i32(bytes.expect("a packet is shorter than 256 MiB"));
+            out.put_u8(1);
+            out.put_slice(&record.payload);
+        }
+    }
+    match columns.qos {
+        Whole::Two => {
+            out.put_i32(2);
+            out.put_i16(record.qos as i16);
+        }
+        Whole::Four => {
+            out.put_i32(4);
+            out.put_i32(record.qos as i32);
+        }
+        Whole::Eight => {
+            out.put_i32(8);
+            out.put_i64(record.qos as i64);
+        }
+    }
     match &record.id {
         Some(id) => text(out, id.as_bytes()),
         None => out.put_i32(-1),
@@ -375,5 +499,56 @@ impl AsyncWrite for Secured {
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_a_rows_or_passes() {
+        for (code, expected) in [
+            ("22P02", true), // no JSON
+            ("22021", true), // no UTF-8
+            ("23514", true),
+            ("54000", true),
+            ("P0001", true), // RAISE in a trigger
+            ("UE001", true), // and with a code of its own
+            ("38000", true),
+            ("42804", false),
+            ("42501", false),
+            ("40001", false),
+            ("53100", false),
+            ("57P01", false),
+            ("TS001", false),
+            ("XX000", false),
+        ] {
+            assert_eq!(is_of_row(code), expected, "{code}");
+        }
+    }
+
+    #[test]
+    fn columns_of_other_types_are_named() {
+        let columns = |payload: (&str, u32), qos: (&str, u32)| {
+            let types = [
+                ("time", ("timestamp", 1114)),
+                ("topic", ("text", 25)),
+                ("payload", payload),
+                ("qos", qos),
+                ("id", ("text", 25)),
+            ];
+            let types =
+                types.map(|(name, (text, number))| (name.to_owned(), text.to_owned(), number));
+            Columns::of("t", &types).map_err(|trouble| trouble.what)
+        };
+        let expected = Columns { payload: Payload::Jsonb, qos: Whole::Eight };
+        assert_eq!(columns(("jsonb", 3802), ("bigint", 20)), Ok(expected));
+        assert_eq!(columns(("text", 25), ("smallint", 21)), Ok(Columns::default()));
+        let error = columns(("hstore", 99_999), ("smallint", 21)).unwrap_err();
+        assert!(error.contains("column payload of t is of type hstore"), "{error}");
+        assert!(error.contains("bytea, text, varchar, json or jsonb"), "{error}");
+        let error = Columns::of("t", &[]).unwrap_err().what;
+        assert!(error.contains("there is no table t"), "{error}");
     }
 }

@@ -55,6 +55,82 @@ async fn count(client: &Client, table: &str) -> i64 {
 }
 
 #[test]
+fn columns_of_json_and_text_take_what_they_can_and_refuse_the_rest() {
+    let Some(peer) = Peer::start("with-postgres", &["POSTGRES_URL"]) else { return };
+    let url = &*peer.told[0];
+    let reactor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    reactor.block_on(async {
+        let (client, _driver) = connect(url).await;
+        let payloads: [&[u8]; 6] =
+            [b"{\"v\": 1.10}", b"21.5", b"plain", b"\xff", b"nul \0", b"\"\\u0000\""];
+        for (column, refused) in [
+            ("bytea", &[][..]),
+            ("text", &[3, 4]),
+            ("varchar(12)", &[3, 4]),
+            ("json", &[2, 3, 4]),
+            ("jsonb", &[2, 3, 4, 5]),
+            ("object", &[1, 2, 3, 4, 5]),
+        ] {
+            for (place, qos) in ["smallint", "int", "bigint"].into_iter().enumerate() {
+                // Named, they go by way of a temporary table.
+                let named = place != 1;
+                let table = format!("t{place}_{}", column.split('(').next().unwrap());
+                client
+                    .batch_execute(&format!(
+                        "DO $$ BEGIN CREATE DOMAIN object AS jsonb CHECK (jsonb_typeof(VALUE) = 'object'); \
+                         EXCEPTION WHEN duplicate_object THEN END $$; \
+                         CREATE TABLE {table} (time timestamp, topic varchar, payload {column}, qos {qos}, id text, more int DEFAULT 7)"
+                    ))
+                    .await
+                    .unwrap();
+                let ids: Vec<String> = (0..payloads.len()).map(|id| format!("edge/1/{id}")).collect();
+                let id = |at: usize| named.then_some(&*ids[at]);
+                let batch: Batch = (payloads.iter().enumerate())
+                    .map(|(at, payload)| record("a", payload, id(at)))
+                    .collect();
+                let found = sink(url, &table).deliver(&batch).await.unwrap();
+                let places: Vec<usize> = found.iter().map(|refusal| refusal.place).collect();
+                assert_eq!(places, refused, "{table}: {found:?}");
+                let stored = (payloads.len() - refused.len()) as i64;
+                assert_eq!(count(&client, &table).await, stored, "{table}");
+                let sql = format!(
+                    "SELECT count(*) FROM {table} WHERE more = 7 AND qos = 0 AND time = '2026-01-31 23:59:59.000001'"
+                );
+                let right: i64 = client.query_one(&*sql, &[]).await.unwrap().get(0);
+                assert_eq!(right, stored, "{table}");
+            }
+        }
+        let sql = "SELECT (payload->>'v')::text FROM t0_jsonb WHERE id = 'edge/1/0'";
+        let value: String = client.query_one(sql, &[]).await.unwrap().get(0);
+        assert_eq!(value, "1.10");
+
+        // A column that takes none is no message's fault, and is named with what it may be.
+        client
+            .batch_execute("CREATE TABLE xml (time timestamptz, topic text, payload point, qos smallint, id text)")
+            .await
+            .unwrap();
+        let trouble = sink(url, "xml").deliver(&Batch::from_iter([record("a", b"1", None)])).await;
+        let text = trouble.unwrap_err().what;
+        assert!(text.contains("column payload") && text.contains("is of type point"), "{text}");
+
+        // A trigger may have a code of its own.
+        client
+            .batch_execute(
+                "CREATE TABLE guarded (time timestamptz, topic text, payload text, qos smallint, id text); \
+                 CREATE FUNCTION guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+                 IF NEW.payload = 'odd' THEN RAISE 'not that' USING ERRCODE = 'UE001'; END IF; RETURN NEW; END $$; \
+                 CREATE TRIGGER guard BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION guard()",
+            )
+            .await
+            .unwrap();
+        let batch = Batch::from_iter([record("a", b"1", None), record("a", b"odd", None)]);
+        let found = sink(url, "guarded").deliver(&batch).await.unwrap();
+        assert_eq!(found.iter().map(|refusal| refusal.place).collect::<Vec<_>>(), [1]);
+        assert!(found[0].reason.contains("UE001"), "{}", found[0].reason);
+    });
+}
+
+#[test]
 fn rows_are_stored_once_and_what_the_table_refuses_is_found() {
     let Some(peer) = Peer::start("with-postgres", &["POSTGRES_URL"]) else { return };
     let url = &*peer.told[0];

@@ -8,7 +8,7 @@ use std::{
 
 use tidegate::sink::{
     Batch, DestinationSettings, Record, Sink, SinkSettings,
-    parquet::{Compression, ParquetSettings, Partition, Place, S3Place},
+    parquet::{Compression, ParquetSettings, Partition, Place, S3Place, TimeUnit},
 };
 use tidegate_broker::BrokerConfig;
 use tidegate_message::Instant;
@@ -37,6 +37,7 @@ fn parquet(endpoint: &str, bucket: &str) -> DestinationSettings {
         }),
         partition: Partition::Hour,
         compression: Compression::Zstd,
+        time_unit: TimeUnit::Nanoseconds,
     })
 }
 

@@ -103,7 +103,7 @@ fn parquet(
     section: &SinkSection,
     config: &Config,
 ) -> Result<DestinationSettings, SinkError> {
-    use crate::sink::parquet::{Compression, ParquetSettings, Partition, Place, S3Place};
+    use crate::sink::parquet::{Compression, ParquetSettings, Partition, Place, S3Place, TimeUnit};
 
     let url = url(section, "a folder, or s3://BUCKET/PREFIX")?;
     let compression = match section.compression.as_deref() {
@@ -121,6 +121,11 @@ fn parquet(
         Some(other) => {
             return Err(wrong(format!("partition is {other:?}; choose hour, day or none")));
         }
+    };
+    let time_unit = match section.time_unit.as_deref() {
+        None | Some("us") => TimeUnit::Microseconds,
+        Some("ns") => TimeUnit::Nanoseconds,
+        Some(other) => return Err(wrong(format!("time_unit is {other:?}; choose us or ns"))),
     };
     let place = match url.split_once("://") {
         None => Place::Folder(config.path_of(&format!("sink.{name}.url"), url.as_ref())),
@@ -169,7 +174,8 @@ fn parquet(
             }
         }
     }
-    Ok(DestinationSettings::Parquet(ParquetSettings { place, partition, compression }))
+    let settings = ParquetSettings { place, partition, compression, time_unit };
+    Ok(DestinationSettings::Parquet(settings))
 }
 
 #[cfg(feature = "sink-postgres")]

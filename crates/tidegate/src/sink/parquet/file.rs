@@ -16,13 +16,13 @@ use parquet::{
 use sha2::{Digest as _, Sha256};
 use tidegate_message::Instant;
 
-use super::{BatchNumber, Compression};
+use super::{BatchNumber, Compression, TimeUnit};
 use crate::sink::Record;
 
-/// The columns, in order. `time` is when this node received the message.
+/// The columns, in order. `time` is when this node received the message, or when its value was measured, if the message says so.
 const SCHEMA: &str = "
 message message {
-    REQUIRED INT64 time (TIMESTAMP(NANOS,true));
+    REQUIRED INT64 time (TIMESTAMP(UNIT,true));
     REQUIRED BYTE_ARRAY topic (STRING);
     REQUIRED BYTE_ARRAY payload;
     REQUIRED INT32 qos (INTEGER(8,true));
@@ -47,6 +47,7 @@ pub(super) fn encode(
     records: &[&Record],
     batch: BatchNumber,
     compression: Compression,
+    time_unit: TimeUnit,
 ) -> Result<File, ParquetError> {
     let codec = match compression {
         Compression::Zstd => Codec::ZSTD(ZstdLevel::try_new(1)?),
@@ -64,7 +65,11 @@ pub(super) fn encode(
         .set_column_dictionary_enabled(column("id"), false)
         .set_column_encoding(column("id"), Encoding::DELTA_BYTE_ARRAY)
         .build();
-    let schema = Arc::new(parse_message_type(SCHEMA)?);
+    let (unit, nanos) = match time_unit {
+        TimeUnit::Microseconds => ("MICROS", 1_000),
+        TimeUnit::Nanoseconds => ("NANOS", 1),
+    };
+    let schema = Arc::new(parse_message_type(&SCHEMA.replace("UNIT", unit))?);
     let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties))?;
     let mut group = writer.next_row_group()?;
     let bytes = |bytes: &[u8]| ByteArray::from(bytes.to_vec());
@@ -72,7 +77,9 @@ pub(super) fn encode(
     while let Some(mut column) = group.next_column()? {
         match place {
             0 => {
-                let times: Vec<i64> = records.iter().map(|record| record.time.as_nanos()).collect();
+                let time = |record: &&Record| record.measured.unwrap_or(record.time).as_nanos();
+                let times: Vec<i64> =
+                    records.iter().map(|record| time(record).div_euclid(nanos)).collect();
                 column.typed::<Int64Type>().write_batch(&times, None, None)?;
             }
             1 => write_bytes(

@@ -54,7 +54,8 @@ fn files(folder: &std::path::Path) -> Vec<String> {
 
 fn sink(folder: &std::path::Path, partition: Partition, compression: Compression) -> Parquet {
     let place = Place::Folder(folder.to_owned());
-    Parquet::open(&ParquetSettings { place, partition, compression }).unwrap()
+    let time_unit = TimeUnit::Nanoseconds;
+    Parquet::open(&ParquetSettings { place, partition, compression, time_unit }).unwrap()
 }
 
 /// 2026-01-31, 23:59:59 UTC.
@@ -93,6 +94,31 @@ async fn what_is_written_is_what_came_in_the_hour_in_which_it_came() {
             rows(&folder.path().join(&found[1])),
             [(later, topic.clone(), b"two".to_vec(), 0, None), (later, topic, vec![], 0, None)]
         );
+    }
+}
+
+#[tokio::test]
+async fn times_are_of_a_unit_that_readers_know_unless_another_is_asked_for() {
+    use parquet::basic::{LogicalType, TimeUnit as Unit};
+
+    let time = LATE * 1_000_000_000 + 5_999;
+    let measured = time - 10_000_000_000;
+    let record = |measured| Record { measured, ..Record::new("a", "1", Instant::from_nanos(time)) };
+    let batch = Batch::from_iter([record(None), record(Some(Instant::from_nanos(measured)))]);
+    for (time_unit, nanos) in [(TimeUnit::default(), 1_000), (TimeUnit::Nanoseconds, 1)] {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::Folder(folder.path().to_owned());
+        let (partition, compression) = (Partition::None, Compression::Zstd);
+        let settings = ParquetSettings { place, partition, compression, time_unit };
+        Parquet::open(&settings).unwrap().deliver(&batch).await.unwrap();
+        let path = folder.path().join(&files(folder.path())[0]);
+        let reader = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).unwrap();
+        let schema = reader.metadata().file_metadata().schema_descr_ptr();
+        let unit = if nanos == 1_000 { Unit::MICROS } else { Unit::NANOS };
+        let expected = LogicalType::timestamp(true, unit);
+        assert_eq!(schema.column(0).logical_type_ref(), Some(&expected));
+        let times: Vec<i64> = rows(&path).into_iter().map(|row| row.0).collect();
+        assert_eq!(times, [time / nanos, measured / nanos]);
     }
 }
 
