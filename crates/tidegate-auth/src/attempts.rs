@@ -61,6 +61,13 @@ impl Attempts {
         (address.map(network), self.hasher.hash_one(user))
     }
 
+    /// Whether a check would be refused now.
+    pub(crate) fn is_blocked(&self, key: Key, now: Instant) -> bool {
+        self.entries
+            .get(&key)
+            .is_some_and(|failures| !failures.forgotten(now) && now < failures.blocked_until)
+    }
+
     /// Before a check; returns whether it was counted already. Where one failed before, this one counts as failed
     /// until it ends well: otherwise many at once would all pass before the first ends.
     pub(crate) fn begin(&mut self, key: Key, now: Instant) -> Result<bool, Refusal> {

@@ -23,6 +23,7 @@ pub mod roles;
 pub mod scram;
 pub mod token;
 mod verdict;
+mod verified;
 
 pub use doors::{
     Admitted, Doors, DoorsError, Now, Prepared, Rejected, Reloaded, Rules, Source, Sources,

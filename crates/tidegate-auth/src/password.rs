@@ -13,12 +13,13 @@
 //! that is there, picked by a keyed hash of the name, is checked in its place.
 
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     fmt::{self, Write as _},
     path::{Path, PathBuf},
 };
 
-use argon2::{Algorithm, Argon2, Params, PasswordHash, Version};
+use argon2::{Algorithm, Argon2, Block, Params, PasswordHash, Version};
 use base64::{
     Engine as _,
     alphabet::STANDARD,
@@ -325,10 +326,46 @@ impl Secret {
             Self::Argon2 { params, salt, hash } => {
                 let mut computed = vec![0; hash.len()];
                 let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params.clone());
-                let done = argon2.hash_password_into(password, salt, &mut computed);
+                let done = with_blocks(params.block_count(), |blocks| {
+                    argon2.hash_password_into_with_memory(password, salt, &mut computed, blocks)
+                });
                 done.is_ok() && computed.ct_eq(hash).into()
             }
             Self::Scram(credentials) => credentials.verify(password),
+        }
+    }
+
+    /// Gives `each` all that makes it another one than others.
+    pub(crate) fn fingerprint(&self, mut each: impl FnMut(&[u8])) {
+        let mut part = |bytes: &[u8]| {
+            each(&(bytes.len() as u64).to_le_bytes());
+            each(bytes);
+        };
+        match self {
+            Self::Salted { salt, hash } => {
+                for bytes in [&b"6"[..], salt, hash] {
+                    part(bytes);
+                }
+            }
+            Self::Pbkdf2 { iterations, salt, hash } => {
+                for bytes in [&b"7"[..], &iterations.to_le_bytes(), salt, hash] {
+                    part(bytes);
+                }
+            }
+            Self::Argon2 { params, salt, hash } => {
+                let costs = [params.m_cost(), params.t_cost(), params.p_cost()];
+                part(b"argon2id");
+                costs.iter().for_each(|cost| part(&cost.to_le_bytes()));
+                part(salt);
+                part(hash);
+            }
+            Self::Scram(Credentials { iterations, salt, stored_key, server_key }) => {
+                for bytes in
+                    [&b"scram"[..], &iterations.to_le_bytes(), salt, stored_key, server_key]
+                {
+                    part(bytes);
+                }
+            }
         }
     }
 
@@ -338,6 +375,28 @@ impl Secret {
             Self::Salted { .. } | Self::Pbkdf2 { .. } | Self::Argon2 { .. } => None,
         }
     }
+}
+
+/// Blocks that a thread keeps for its next check. More, for a line that asks for more than others, are given back.
+const BLOCKS_KEPT: usize = 64 << 10;
+
+thread_local! {
+    /// Memory for Argon2: megabytes for each check, which allocators keep for each thread that ever asked.
+    static BLOCKS: RefCell<Vec<Block>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `hash` with so many blocks, which hold whatever the last check left: it writes each before it reads it.
+fn with_blocks<T>(count: usize, hash: impl FnOnce(&mut [Block]) -> T) -> T {
+    BLOCKS.with_borrow_mut(|blocks| {
+        if blocks.len() < count {
+            blocks.resize(count, Block::new());
+        }
+        let hashed = hash(&mut blocks[..count]);
+        if blocks.len() > BLOCKS_KEPT {
+            *blocks = Vec::new();
+        }
+        hashed
+    })
 }
 
 /// Says nothing of it.

@@ -508,3 +508,67 @@ fn the_administrator_may_everything_until_a_roles_file_speaks() {
     let with = Sources { roles: source("roles", "[role.r]\nadmin = true\n"), ..sources };
     assert!(!administers(&Doors::new(with).unwrap(), IdentityKind::User, "alice"));
 }
+
+#[test]
+fn a_password_that_was_verified_is_not_hashed_again_until_its_line_changes() {
+    let doors = Doors::new(sources(true, None, false)).unwrap();
+    let proof = |user: &str, word: &str| Proof {
+        username: Some(user.to_owned()),
+        password: Some(word.as_bytes().to_vec().into()),
+        client: "c".to_owned(),
+        ..Proof::default()
+    };
+    let (right, wrong) = (proof("alice", "tide"), proof("alice", "ebb"));
+    for shown in [&right, &wrong, &proof("nobody", "tide"), &proof("bob", "tide")] {
+        assert!(doors.recall(shown, START).is_none(), "nothing was verified yet");
+    }
+    let first = doors.authenticate(&right, START).unwrap();
+    let again = doors.recall(&right, START).expect("it is remembered").unwrap();
+    assert_eq!(again.identity, first.identity);
+    assert!(doors.is_current(&again, START));
+    // It is whoever shows it, from wherever.
+    let other =
+        Proof { client: "d".to_owned(), address: Some([192, 0, 2, 1].into()), ..right.clone() };
+    assert_eq!(&*doors.recall(&other, START).unwrap().unwrap().identity.client, "d");
+    for shown in [&wrong, &proof("nobody", "tide"), &proof("bob", "tide"), &proof("alice", "")] {
+        assert!(doors.recall(shown, START).is_none());
+        assert!(doors.authenticate(shown, START).is_err());
+    }
+    // An exchange that leaves the line as it is forgets nothing; one that changes it, or takes it away, does.
+    doors.exchange(doors.prepare(sources(true, Some("topic read a\n"), false)).unwrap());
+    assert!(doors.recall(&right, START).is_some());
+    let new = Credentials::derive(b"tide", b"another salt", 4096).encode();
+    for text in [format!("alice:{new}\n"), "bob:".to_owned() + &new + "\n"] {
+        let passwords = source("passwords", &text);
+        doors.exchange(doors.prepare(Sources { passwords, ..sources(true, None, false) }).unwrap());
+        assert!(doors.recall(&right, START).is_none(), "{text}");
+    }
+    assert!(doors.authenticate(&right, START).is_err(), "alice is gone");
+    let none = sources(false, None, false);
+    doors.exchange(doors.prepare(none).unwrap());
+    assert!(doors.recall(&right, START).is_none());
+}
+
+#[test]
+fn who_guessed_too_often_is_refused_without_a_hash() {
+    let doors = Doors::new(sources(true, None, false)).unwrap();
+    let proof = |word: &str| Proof {
+        username: Some("alice".to_owned()),
+        password: Some(word.as_bytes().to_vec().into()),
+        address: Some([192, 0, 2, 1].into()),
+        ..Proof::default()
+    };
+    doors.authenticate(&proof("tide"), START).unwrap();
+    for _ in 0..5 {
+        assert!(doors.recall(&proof("x"), START).is_none());
+        assert_eq!(
+            doors.authenticate(&proof("x"), START).unwrap_err().refusal,
+            Refusal::BadCredentials
+        );
+    }
+    for word in ["x", "tide"] {
+        let refused = doors.recall(&proof(word), START).expect("it is known").unwrap_err();
+        assert_eq!(refused.refusal, Refusal::TooMany, "{word}");
+    }
+    assert!(doors.recall(&proof("tide"), later(2)).unwrap().is_ok());
+}
