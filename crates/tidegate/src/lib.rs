@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod api;
+mod arrivals;
 pub mod assemble;
 pub mod auth;
 pub mod camera;
@@ -11,6 +12,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod demo;
+mod descriptors;
 pub mod detector;
 pub mod doctor;
 pub mod enrol;

@@ -73,8 +73,8 @@ pub struct LinkConfig {
     pub quic_head_start: Duration,
     /// Most frames under way at once; default 32.
     pub frames_max: usize,
-    /// Most bytes of incoming frames and bulk that are being put together; default 256 MiB. Beyond it,
-    /// the peer's newest frames are refused.
+    /// Most bytes of incoming frames and bulk that are being put together, of all links of one peer; default 256 MiB. Beyond
+    /// it, the peer's newest frames are refused.
     pub assembly_bytes_max: usize,
     /// Most received items that wait for [`Link::recv`]; default 256.
     pub incoming_max: usize,

@@ -20,7 +20,7 @@ use tidegate_message::{Code, Identity, IdentityKind};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::mpsc,
-    task::JoinSet,
+    task::{AbortHandle, JoinSet},
     time,
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
@@ -32,15 +32,27 @@ use super::{
     quic, tcp,
 };
 use crate::{
+    arrivals::Arrivals,
     auth::{
         self,
         audit::{Audit, Entry, Outcome},
     },
+    descriptors::{self, Descriptor, Front},
     pki::{Credentials, NODE_SERVER_NAME, PeerIdentity},
 };
 
-/// Peers that are being authenticated at once; further ones wait.
-const HANDSHAKES_MAX: usize = 64;
+/// Peers that are being authenticated at once over each of QUIC and TCP, and of one address; beyond it the one that takes longest
+/// gives way.
+const HANDSHAKES_MAX: usize = 1024;
+const HANDSHAKES_OF_ADDRESS_MAX: usize = 256;
+/// Handshakes of QUIC from which on a peer must show first that it is where it says (RFC 9000 section 8.1.2): what is sent
+/// from addresses that are made up then takes no slot.
+const RETRIED_FROM: usize = 32;
+/// Bytes of a QUIC connection that is not taken up yet, and of all such: a few packets, since each is looked at at once.
+const UNTAKEN_BYTES: u64 = 64 << 10;
+const UNTAKEN_BYTES_ALL: u64 = 16 << 20;
+/// Such connections.
+const UNTAKEN_MAX: usize = 1024;
 /// Links that wait to be accepted.
 const ACCEPTED_MAX: usize = 16;
 /// Streams that a peer may have open at once.
@@ -80,6 +92,10 @@ impl Listener {
         let crypto = QuicServerConfig::try_from(tls.clone()).expect("TLS 1.3 is always enabled");
         let mut server = quinn::ServerConfig::with_crypto(Arc::new(crypto));
         server.transport_config(Arc::new(transport(&config)));
+        server
+            .max_incoming(UNTAKEN_MAX)
+            .incoming_buffer_size(UNTAKEN_BYTES)
+            .incoming_buffer_size_total(UNTAKEN_BYTES_ALL);
         let (udp, tcp) = bind_both(address)?;
         let runtime = Arc::new(quinn::TokioRuntime);
         let endpoint = quinn::Endpoint::new(EndpointConfig::default(), Some(server), udp, runtime)
@@ -198,7 +214,7 @@ async fn dial_tcp(
     set_options(&stream, config)?;
     let name = NODE_SERVER_NAME.try_into().expect("it is a DNS name");
     let stream = tls.connect(name, stream).await.map_err(failed)?;
-    let link = link_over_tcp(address, TlsStream::Client(stream), config.clone())?;
+    let link = link_over_tcp(address, TlsStream::Client(stream), config.clone(), None)?;
     tokio::select! {
         () = link.handle.core.heard() => Ok(link),
         reason = link.closed() => match reason {
@@ -242,15 +258,19 @@ async fn accept_tcp(
     audit: Audit,
     links: mpsc::Sender<Link>,
 ) {
-    let mut handshakes = JoinSet::new();
+    let mut handshakes = Handshakes::default();
     loop {
         tokio::select! {
-            Some(ended) = handshakes.join_next() => report(ended),
-            accepted = listener.accept(), if handshakes.len() < HANDSHAKES_MAX => match accepted {
+            Some(()) = handshakes.ended() => {}
+            accepted = listener.accept() => match accepted {
                 Ok((stream, address)) => {
                     let (tls, limit) = (tls.clone(), config.connect_timeout);
-                    let answer = answer_tcp(stream, address, tls, config.clone());
-                    handshakes.spawn(admit(address, limit, answer, audit.clone(), links.clone()));
+                    let Some(descriptor) = descriptors::take(Front::Link) else {
+                        tracing::warn!(%address, "a link was refused: the descriptors for links are all in use");
+                        continue;
+                    };
+                    let answer = answer_tcp(stream, address, tls, config.clone(), descriptor);
+                    handshakes.begin(address, limit, answer, &audit, &links);
                 }
                 Err(error) => {
                     // Out of file descriptors, most likely: give others the time to close some.
@@ -267,16 +287,18 @@ async fn answer_tcp(
     address: SocketAddr,
     tls: TlsAcceptor,
     config: LinkConfig,
+    descriptor: Descriptor,
 ) -> Result<Link, LinkError> {
     set_options(&stream, &config)?;
     let stream = tls.accept(stream).await.map_err(|error| tcp_error(address, &error))?;
-    link_over_tcp(address, TlsStream::Server(stream), config)
+    link_over_tcp(address, TlsStream::Server(stream), config, Some(descriptor))
 }
 
 fn link_over_tcp(
     address: SocketAddr,
     stream: TlsStream<TcpStream>,
     config: LinkConfig,
+    descriptor: Option<Descriptor>,
 ) -> Result<Link, LinkError> {
     let (socket, session) = stream.get_ref();
     if session.alpn_protocol() != Some(PROTOCOL) {
@@ -285,7 +307,7 @@ fn link_over_tcp(
     }
     let peer = PeerIdentity::of_chain(session.peer_certificates().unwrap_or_default())?;
     let socket = socket.as_fd().try_clone_to_owned().map_err(LinkError::Socket)?;
-    let carrier = Carrier::Tcp(tcp::Tcp::new(socket));
+    let carrier = Carrier::Tcp(tcp::Tcp::new(socket, descriptor));
     let (handle, queues) = Core::begin(peer, address, config, carrier);
     tcp::start(&handle.core, stream, queues);
     Ok(link(handle))
@@ -391,17 +413,78 @@ async fn accept_quic(
     audit: Audit,
     links: mpsc::Sender<Link>,
 ) {
-    let mut handshakes = JoinSet::new();
+    let mut handshakes = Handshakes::default();
     loop {
         tokio::select! {
-            Some(ended) = handshakes.join_next() => report(ended),
-            incoming = endpoint.accept(), if handshakes.len() < HANDSHAKES_MAX => {
+            Some(()) = handshakes.ended() => {}
+            incoming = endpoint.accept() => {
                 let Some(incoming) = incoming else { return };
                 let (address, limit) = (incoming.remote_address(), config.connect_timeout);
+                if handshakes.len() >= RETRIED_FROM && !incoming.remote_address_validated() {
+                    // Costs one packet and no state; a peer that is there comes again with what is in it.
+                    if let Err(error) = incoming.retry() {
+                        tracing::debug!(%address, %error, "a peer cannot be asked to retry");
+                    }
+                    continue;
+                }
                 let answer = answer_quic(incoming, endpoint.clone(), config.clone());
-                handshakes.spawn(admit(address, limit, answer, audit.clone(), links.clone()));
+                handshakes.begin(address, limit, answer, &audit, &links);
             }
         }
+    }
+}
+
+/// Peers that are being authenticated.
+struct Handshakes {
+    arrivals: Arrivals<AbortHandle>,
+    tasks: JoinSet<u64>,
+}
+
+impl Default for Handshakes {
+    fn default() -> Self {
+        let arrivals = Arrivals::new(HANDSHAKES_MAX, HANDSHAKES_OF_ADDRESS_MAX);
+        Self { arrivals, tasks: JoinSet::new() }
+    }
+}
+
+impl Handshakes {
+    fn len(&self) -> usize {
+        self.arrivals.len()
+    }
+
+    /// Authenticates one more; whoever has taken too long for that is cut off.
+    fn begin(
+        &mut self,
+        address: SocketAddr,
+        limit: Duration,
+        answer: impl Future<Output = Result<Link, LinkError>> + Send + 'static,
+        audit: &Audit,
+        links: &mpsc::Sender<Link>,
+    ) {
+        let (number, audit, links) = (self.arrivals.next(), audit.clone(), links.clone());
+        let handle = self.tasks.spawn(async move {
+            admit(address, limit, answer, audit, links).await;
+            number
+        });
+        if let Some(gone) = self.arrivals.begin(address.ip(), handle) {
+            tracing::debug!(newcomer = %address, "the handshake that took longest gives way");
+            gone.abort();
+        }
+    }
+
+    /// Waits until one is over; none while there are none.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: what ended is told the next time.
+    async fn ended(&mut self) -> Option<()> {
+        match self.tasks.join_next().await? {
+            Ok(number) => {
+                self.arrivals.end(number);
+            }
+            Err(error) if error.is_cancelled() => {}
+            Err(error) => tracing::error!(%error, "a handshake failed"),
+        }
+        Some(())
     }
 }
 
@@ -514,12 +597,6 @@ fn udp_socket(address: SocketAddr) -> Result<UdpSocket, LinkError> {
     let _ = options.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
     let _ = options.set_send_buffer_size(SOCKET_BUFFER_BYTES);
     Ok(socket)
-}
-
-fn report(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended.map_err(|error| error.to_string()) {
-        tracing::error!(error, "a handshake failed");
-    }
 }
 
 /// An error with its causes in one line.

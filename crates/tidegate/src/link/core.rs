@@ -1,9 +1,10 @@
 //! What every link has, whatever carries it: queues, frames under way, clock offset, tasks, the way down.
 
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, Weak,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -12,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use tidegate_message::Instant;
 use tidegate_wire::{
-    Ack, Class, FrameHeader, Ping, Pong, Record,
+    Ack, Class, FrameHeader, NodeId, Ping, Pong, Record,
     limits::{BULK_BYTES_MAX, FRAME_BYTES_MAX},
 };
 use tokio::{
@@ -77,7 +78,8 @@ pub(super) struct Core {
     offset: Mutex<Offset>,
     heard: watch::Sender<bool>,
     down: watch::Sender<Option<DownReason>>,
-    assembling: AtomicUsize,
+    /// Bytes that are being put together, of all links of this peer.
+    assembling: Arc<AtomicUsize>,
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -105,6 +107,7 @@ impl Core {
         let (critical, critical_end) = mpsc::channel(LANE_RECORDS_MAX);
         let (bulk, bulk_end) = mpsc::channel(BULK_WAITING_MAX);
         let (incoming, incoming_end) = mpsc::channel(config.incoming_max);
+        let assembling = assembling_of(peer.node);
         let core = Arc::new(Self {
             peer,
             peer_address,
@@ -119,7 +122,7 @@ impl Core {
             offset: Mutex::default(),
             heard: watch::Sender::new(false),
             down: watch::Sender::new(None),
-            assembling: AtomicUsize::new(0),
+            assembling,
             tasks: Mutex::default(),
         });
         core.spawn(ping(core.clone()));
@@ -266,7 +269,7 @@ impl Core {
         }
     }
 
-    /// Makes room for a body of `bytes`; gives it back when dropped. `None` beyond the limit.
+    /// Makes room for a body of `bytes`; gives it back when dropped. `None` beyond the limit, which is one for all links of a peer.
     pub(super) fn assemble(self: &Arc<Self>, bytes: u64) -> Option<Assembling> {
         let bytes = usize::try_from(bytes).ok()?;
         let fits = |used: usize| {
@@ -346,6 +349,19 @@ impl Core {
         let unknown = || DownReason::Broken { reason: "its tasks have ended".to_owned() };
         LinkError::Down(reason.unwrap_or_else(unknown))
     }
+}
+
+/// What is being put together of all links of a peer: a peer that opens many is given no more for it.
+fn assembling_of(peer: NodeId) -> Arc<AtomicUsize> {
+    static PEERS: Mutex<BTreeMap<[u8; 32], Weak<AtomicUsize>>> = Mutex::new(BTreeMap::new());
+    let mut peers = PEERS.lock().expect("no holder of this lock panics");
+    if let Some(known) = peers.get(&peer.0).and_then(Weak::upgrade) {
+        return known;
+    }
+    peers.retain(|_, known| known.strong_count() > 0);
+    let new = Arc::new(AtomicUsize::new(0));
+    peers.insert(peer.0, Arc::downgrade(&new));
+    new
 }
 
 /// Bytes of a body that is being put together.

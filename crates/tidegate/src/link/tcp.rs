@@ -30,6 +30,7 @@ use super::{
     core::{Assembling, Carrier, Core, Queues},
     frame::{ACK_INTERVAL, Receipt, Sending},
 };
+use crate::descriptors::Descriptor;
 
 const KIND_CONTROL: u8 = 1;
 const KIND_CRITICAL: u8 = 2;
@@ -56,6 +57,8 @@ pub(super) struct Tcp {
     pending: Mutex<Pending>,
     /// Something was put into `pending`.
     added: Notify,
+    /// Of an accepted connection.
+    _descriptor: Option<Descriptor>,
 }
 
 #[derive(Default)]
@@ -78,8 +81,8 @@ struct OutFrame {
 }
 
 impl Tcp {
-    pub(super) fn new(socket: OwnedFd) -> Self {
-        Self { socket, pending: Mutex::default(), added: Notify::new() }
+    pub(super) fn new(socket: OwnedFd, descriptor: Option<Descriptor>) -> Self {
+        Self { socket, pending: Mutex::default(), added: Notify::new(), _descriptor: descriptor }
     }
 
     pub(super) fn send_frame(

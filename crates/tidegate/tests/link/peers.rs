@@ -181,3 +181,73 @@ async fn of_two_links_that_race_one_is_left() {
     camera.send_frame(header(1, 1000), sent.clone(), Priority::Live).unwrap();
     assert!(next_frame(&edge).await.1 == sent);
 }
+
+/// Settings by which a peer that says nothing is waited for much longer than anybody dials.
+fn patient() -> LinkConfig {
+    let long = Duration::from_secs(60);
+    LinkConfig { connect_timeout: long, idle_timeout: long, ..LinkConfig::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_say_nothing_shut_nobody_out() {
+    let site = Site::new();
+    let mut listener = site.listen(patient()).await;
+    let address = listener.local_address();
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(tokio::net::TcpStream::connect(address).await.unwrap());
+    }
+    for transport in BOTH {
+        site.connect(&mut listener, address, transport).await;
+    }
+    // Those that took longest gave way, and were closed.
+    let mut byte = [0];
+    let first = silent[0].readable().await.and_then(|()| silent[0].try_read(&mut byte));
+    assert!(matches!(first, Ok(0) | Err(_)), "{first:?}");
+}
+
+/// The first packet of each of `count` QUIC connections to nowhere.
+async fn initials(site: &Site, count: usize) -> Vec<Vec<u8>> {
+    let nowhere = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = nowhere.local_addr().unwrap();
+    let mut dials = tokio::task::JoinSet::new();
+    for _ in 0..count {
+        let cam1 = site.cam1.clone();
+        dials.spawn(
+            async move { dial(address, &cam1, patient(), Transport::Quic).await.map(|_| ()) },
+        );
+    }
+    let mut packets = std::collections::HashMap::new();
+    let mut buffer = vec![0; 2048];
+    while packets.len() < count {
+        let received = tokio::time::timeout(PATIENCE, nowhere.recv_from(&mut buffer)).await;
+        let (bytes, from) = received.unwrap().unwrap();
+        packets.entry(from).or_insert_with(|| buffer[..bytes].to_vec());
+    }
+    packets.into_values().collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn first_packets_without_a_second_shut_nobody_out() {
+    let site = Site::new();
+    let mut listener = site.listen(patient()).await;
+    let address = listener.local_address();
+    let mut sockets = Vec::new();
+    for packet in initials(&site, 200).await {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.send_to(&packet, address).unwrap();
+        sockets.push(socket);
+    }
+    for transport in BOTH {
+        site.connect(&mut listener, address, transport).await;
+    }
+    // Most are asked to show that they are where they say, which takes no slot: a Retry is a long header of type 3.
+    let mut retried = 0;
+    for socket in &sockets {
+        socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let mut buffer = [0; 2048];
+        let answer = socket.recv(&mut buffer);
+        retried += usize::from(answer.is_ok() && buffer[0] & 0b1111_0000 == 0b1111_0000);
+    }
+    assert!(retried > 100, "{retried} of {} are retried", sockets.len());
+}
