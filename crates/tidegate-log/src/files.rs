@@ -49,12 +49,16 @@ use crate::{
     storage::{Begin, Framing, Recovered, SegmentId, SegmentInfo, Storage, StorageError, Written},
 };
 
+/// Of files that hold room in reserve.
+const RESERVE_SUFFIX: &str = ".reserve";
+
 /// A storage in the files of a folder.
 pub struct Files<D: Disk = Folder> {
     shared: Arc<Shared<D>>,
     config: FilesConfig,
     filling: Option<Filling<D>>,
     next_id: u64,
+    reserve: Reserve,
     /// Entries before it were appended.
     appended: Position,
     recovered: Option<Recovered<FileSegment>>,
@@ -172,6 +176,15 @@ struct Filling<D: Disk> {
     grows: bool,
 }
 
+/// Files that hold room on the disk for when it is full.
+#[derive(Clone, Copy, Default)]
+struct Reserve {
+    /// How many there are, numbered from 0.
+    count: u32,
+    /// Bytes of each.
+    len: u64,
+}
+
 impl<D: Disk> Files<D> {
     /// Opens the log in the folder `disk`, which may be empty.
     ///
@@ -214,6 +227,7 @@ impl<D: Disk> Files<D> {
             config,
             filling: None,
             next_id: found.next_id,
+            reserve: Reserve::default(),
             appended: next,
             recovered: Some(found.recovered),
             staged: Vec::new(),
@@ -235,12 +249,16 @@ impl<D: Disk> Files<D> {
     /// grows by it.
     fn take_file(&mut self, id: SegmentId, len: u64) -> io::Result<(Kept<D>, bool)> {
         let mut ready = self.shared.ready();
-        if let Some(kept) = ready.take_if(|ready| ready.id == id && ready.len == len) {
-            // The log has just wrapped if there is something to be used again.
-            return Ok((kept, self.shared.state().removed.is_empty()));
-        }
         let disk = &self.shared.disk;
         let name = file_name(id);
+        if let Some(kept) = ready.take_if(|ready| ready.id == id) {
+            if kept.len == len {
+                // The log has just wrapped if there is something to be used again.
+                return Ok((kept, self.shared.state().removed.is_empty()));
+            }
+            drop(kept);
+            disk.remove(&name)?;
+        }
         // One that could only be read keeps what is written to itself.
         let is_fit = |kept: &Kept<D>| kept.len == len && !kept.map.is_private();
         let Some(mut kept) = self.shared.take_unused(id, is_fit) else {
@@ -258,6 +276,122 @@ impl<D: Disk> Files<D> {
                 Err(error)
             }
         }
+    }
+
+    /// Has so many files of `len` bytes hold room on the disk for [`Storage::create_reserved`].
+    ///
+    /// # Errors
+    /// The disk has no room for all of them, or failed.
+    pub(crate) fn hold_in_reserve(&mut self, count: u32, len: u64) -> Result<(), StorageError> {
+        if self.reserve.len != len {
+            self.drop_reserve(0);
+            self.reserve.len = len;
+        }
+        self.drop_reserve(count);
+        while self.reserve.count < count {
+            let name = reserve_name(self.reserve.count);
+            let file = self.with_room(|files| files.shared.disk.create(&name, len).map(drop));
+            file.map_err(|source| not_created(len as usize, source))?;
+            self.reserve.count += 1;
+        }
+        Ok(())
+    }
+
+    /// Does what needs room on the disk; where that is full, files that are kept to be used again go first.
+    fn with_room<T>(&mut self, work: impl Fn(&mut Self) -> io::Result<T>) -> io::Result<T> {
+        match work(self) {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                self.tidy(0);
+                // What was removed is free at the latest once its removal is on the disk.
+                if !std::mem::take(&mut self.shared.state().is_renamed) {
+                    return Err(error);
+                }
+                if self.shared.disk.sync().is_err() {
+                    // Whoever is to make something durable meets it, too.
+                    self.shared.state().is_renamed = true;
+                    return Err(error);
+                }
+                work(self)
+            }
+            done => done,
+        }
+    }
+
+    /// Bytes that are held in reserve.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        u64::from(self.reserve.count) * self.reserve.len
+    }
+
+    fn drop_reserve(&mut self, count: u32) {
+        while self.reserve.count > count {
+            if self.shared.disk.remove(&reserve_name(self.reserve.count - 1)).is_err() {
+                return;
+            }
+            self.reserve.count -= 1;
+        }
+    }
+
+    /// The file of a segment, out of the reserve.
+    fn take_reserved(&mut self, id: SegmentId) -> io::Result<Kept<D>> {
+        let Reserve { count, len } = self.reserve;
+        let name = file_name(id);
+        let disk = &self.shared.disk;
+        disk.rename(&reserve_name(count - 1), &name)?;
+        self.reserve.count -= 1;
+        let file = disk.open(&name)?;
+        let map = file.map()?;
+        Ok(Kept { id, map, file: Some(Arc::new(file)), len })
+    }
+
+    /// Begins a segment in a file.
+    fn begin(
+        &mut self,
+        mut kept: Kept<D>,
+        begin: Begin,
+        grows: bool,
+    ) -> Result<(SegmentId, FileSegment), StorageError> {
+        let id = kept.id;
+        let header = Header {
+            len: u32::try_from(kept.len).expect("a segment is below 4 GiB"),
+            log_id: self.config.log_id,
+            segment: id,
+            base: begin.position,
+            before: begin.last,
+            created: self.config.opened,
+            kept: begin.kept,
+            is_sealed: self.config.keys.is_some(),
+        }
+        .encode();
+        kept.map.write(0, &header).map_err(|error| refused(id, "write", error))?;
+        let seed = seed(self.config.log_id, id);
+        let sealer = match &self.config.keys {
+            Some(keys) => {
+                let no_key =
+                    |source| StorageError::Segment { segment: id, operation: "seal", source };
+                let (sealer, key) = Sealer::generate().map_err(no_key)?;
+                let wrap = keys.rewrap(&key, &header, seed).map_err(no_key)?;
+                for offset in WRAPS {
+                    kept.map.write(offset, &wrap).map_err(|error| refused(id, "write", error))?;
+                }
+                Some(sealer)
+            }
+            None => None,
+        };
+        let proof = match &sealer {
+            Some(sealer) => Proof::sealed(seed, sealer.key()),
+            None => Proof::clear(seed),
+        };
+        let segment = FileSegment::filling(id, kept.map.region(), proof.clone());
+        let mut state = self.shared.state();
+        state.newest = kept.file.clone().map(|file| (id, file));
+        state.is_renamed = true;
+        drop(state);
+        let base = begin.position;
+        let filling = Filling { kept, segment: segment.clone(), proof, sealer, base, grows };
+        self.filling = Some(filling);
+        self.next_id += 1;
+        self.tidy(1);
+        Ok((id, segment))
     }
 
     /// Removes files that nobody needs, the `spare` newest aside.
@@ -298,54 +432,31 @@ impl<D: Disk> Storage for Files<D> {
         begin: Begin,
     ) -> Result<(SegmentId, FileSegment), StorageError> {
         let id = SegmentId(self.next_id);
-        let taken = self.take_file(id, len as u64);
-        let (mut kept, grows) = taken.map_err(|source| match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                StorageError::Full { bytes: len, source }
-            }
-            _ => StorageError::Create { bytes: len, source },
-        })?;
-        let header = Header {
-            len: u32::try_from(len).expect("a segment is below 4 GiB"),
-            log_id: self.config.log_id,
-            segment: id,
-            base: begin.position,
-            before: begin.last,
-            created: self.config.opened,
-            kept: begin.kept,
-            is_sealed: self.config.keys.is_some(),
+        let taken = self.with_room(|files| files.take_file(id, len as u64));
+        let (kept, grows) = taken.map_err(|source| not_created(len, source))?;
+        self.begin(kept, begin, grows)
+    }
+
+    fn secure(&mut self, len: usize) -> Result<(), StorageError> {
+        let id = SegmentId(self.next_id);
+        let taken = self.with_room(|files| files.take_file(id, len as u64));
+        let (kept, _) = taken.map_err(|source| not_created(len, source))?;
+        *self.shared.ready() = Some(kept);
+        Ok(())
+    }
+
+    fn create_reserved(
+        &mut self,
+        begin: Begin,
+    ) -> Result<Option<(SegmentId, FileSegment, usize)>, StorageError> {
+        if self.reserve.count == 0 {
+            return Ok(None);
         }
-        .encode();
-        kept.map.write(0, &header).map_err(|error| refused(id, "write", error))?;
-        let seed = seed(self.config.log_id, id);
-        let sealer = match &self.config.keys {
-            Some(keys) => {
-                let no_key =
-                    |source| StorageError::Segment { segment: id, operation: "seal", source };
-                let (sealer, key) = Sealer::generate().map_err(no_key)?;
-                let wrap = keys.rewrap(&key, &header, seed).map_err(no_key)?;
-                for offset in WRAPS {
-                    kept.map.write(offset, &wrap).map_err(|error| refused(id, "write", error))?;
-                }
-                Some(sealer)
-            }
-            None => None,
-        };
-        let proof = match &sealer {
-            Some(sealer) => Proof::sealed(seed, sealer.key()),
-            None => Proof::clear(seed),
-        };
-        let segment = FileSegment::filling(id, kept.map.region(), proof.clone());
-        let mut state = self.shared.state();
-        state.newest = kept.file.clone().map(|file| (id, file));
-        state.is_renamed = true;
-        drop(state);
-        let base = begin.position;
-        let filling = Filling { kept, segment: segment.clone(), proof, sealer, base, grows };
-        self.filling = Some(filling);
-        self.next_id += 1;
-        self.tidy(1);
-        Ok((id, segment))
+        let len = self.reserve.len as usize;
+        let kept = self.take_reserved(SegmentId(self.next_id));
+        let kept = kept.map_err(|source| not_created(len, source))?;
+        let (id, segment) = self.begin(kept, begin, false)?;
+        Ok(Some((id, segment, len)))
     }
 
     fn write_at(
@@ -525,7 +636,7 @@ impl<D: Disk> Storage for Files<D> {
         // One handle is the segment's own, if anyone still has that.
         let pinned = state.removed.iter().filter(|kept| kept.map.is_pinned_beyond(0));
         let held = kept.chain(full).chain(busy).chain(filling).sum::<u64>();
-        held + pinned.map(|kept| kept.len).sum::<u64>()
+        held + pinned.map(|kept| kept.len).sum::<u64>() + self.reserve_bytes()
     }
 
     fn bytes_removable(&self, segment: SegmentId) -> u64 {
@@ -611,6 +722,26 @@ fn staged(staged: &mut Vec<u8>, range: Range<usize>) -> &mut [u8] {
 /// The name of the file of a segment.
 pub(crate) fn file_name(id: SegmentId) -> String {
     format!("{:016x}.segment", id.0)
+}
+
+/// The name of a file that holds room in reserve.
+fn reserve_name(number: u32) -> String {
+    format!("{number:08}{RESERVE_SUFFIX}")
+}
+
+/// Whether a file of that name holds room in reserve: it has nothing to be read.
+pub fn is_reserve(name: &str) -> bool {
+    name.strip_suffix(RESERVE_SUFFIX)
+        .is_some_and(|number| number.len() == 8 && number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+fn not_created(bytes: usize, source: io::Error) -> StorageError {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            StorageError::Full { bytes, source }
+        }
+        _ => StorageError::Create { bytes, source },
+    }
 }
 
 pub(crate) fn refused(

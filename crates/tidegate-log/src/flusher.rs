@@ -99,6 +99,10 @@ impl<D: Disk> Shared<D> {
     fn make_ready(&self) {
         let Some((id, len)) = self.state().wanted.take() else { return };
         let mut ready = self.ready();
+        // The writer may have begun it long ago, and its name be free again.
+        if self.state().newest.as_ref().is_some_and(|(newest, _)| *newest >= id) {
+            return;
+        }
         // A full disk is the writer's to meet, if it comes to need the file; and it may have begun the segment meanwhile.
         let Ok(kept) = self.new_file(id, len) else { return };
         if let Ok(len) = usize::try_from(len) {

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Where [`Log`] is a ring that keeps what is new, this keeps what its owner still needs: it refuses when it is full. Its owner
-//! writes anew what is still true and releases what stood before.
+//! writes anew what is still true and releases what stood before. So that it can do so on a disk that others have filled, some room is
+//! held in reserve.
 //!
 //! Always true: a record is read whole or not at all; what was not released is kept.
 
@@ -23,7 +24,7 @@ use crate::{
     log::{Log, LogConfig, LogError, just_after},
     reader::ReadError,
     recovery::{Finding, OpenError, Report},
-    storage::StorageError,
+    storage::{Storage, StorageError},
     writer::{AppendError, LogWriter},
 };
 
@@ -31,9 +32,17 @@ use crate::{
 const CONTINUES: u8 = 1;
 /// Of an entry: its record goes on with the next.
 const IS_CONTINUED: u8 = 2;
+/// Of an entry: the record that the entry before begins was given up by its writer, who said so to whom it was from.
+const GIVES_UP: u8 = 4;
 
 /// Segments that [`Journal::ensure`] leaves to [`Journal::append`].
 const RESERVE_SEGMENTS: u64 = 2;
+/// A file that holds room in reserve is this part of a segment.
+const RESERVE_PART: u64 = 8;
+/// Its bytes at least.
+const RESERVE_FILE_BYTES_MIN: u64 = 64 << 10;
+/// Bytes that are held in reserve at most.
+const RESERVE_BYTES_MAX: u64 = 64 << 20;
 /// What a record takes beside its bytes, at most, if it is one entry.
 const ENTRY_BYTES: u64 = 128;
 
@@ -49,6 +58,10 @@ pub struct Journal<D: Disk = Folder> {
     next: Position,
     /// Records before it were released: the process ended before all of their files were gone.
     released: Position,
+    /// Files that are to hold room on the disk.
+    reserve_files: u32,
+    /// The last entry begins a record whose rest found no room.
+    has_given_up: bool,
 }
 
 /// What a journal needs to know.
@@ -99,6 +112,8 @@ impl<D: Disk> Journal<D> {
             credit: 0,
             next,
             released,
+            reserve_files: 0,
+            has_given_up: false,
         };
         Ok(OpenedJournal { journal, flusher, commits, report })
     }
@@ -116,16 +131,25 @@ impl<D: Disk> Journal<D> {
     ) -> Result<Position, AppendError> {
         let parts = parts.into_iter();
         let bytes: usize = parts.clone().map(<[u8]>::len).sum();
-        let most = self.writer.entry_bytes_max() - 1;
+        // So that each fits into what is held in reserve.
+        let most = self.entry_bytes_max();
         let mut parts = Parts { rest: &[], parts };
         let mut left = bytes;
-        let mut flags = 0;
+        let mut flags = if self.has_given_up { GIVES_UP } else { 0 };
         loop {
             let count = left.min(most);
             left -= count;
             flags |= if left > 0 { IS_CONTINUED } else { 0 };
             let at = self.writer.last_at().map_or(now, |last| now.max(just_after(last)));
-            let position = self.writer.append_with(at, &[flags], count, |room| parts.fill(room))?;
+            let appended = self.writer.append_with(at, &[flags], count, |room| parts.fill(room));
+            let position = match appended {
+                Ok(position) => position,
+                Err(error) => {
+                    self.has_given_up |= flags & CONTINUES != 0;
+                    return Err(error);
+                }
+            };
+            self.has_given_up = false;
             self.credit = self.credit.saturating_sub(count as u64 + ENTRY_BYTES);
             self.next = position.next();
             if left == 0 {
@@ -143,6 +167,7 @@ impl<D: Disk> Journal<D> {
     /// # Errors
     /// There is no room, or the disk failed.
     pub fn ensure(&mut self, bytes: usize) -> Result<(), AppendError> {
+        self.hold_in_reserve()?;
         let needed = bytes as u64 + ENTRY_BYTES;
         if self.credit < needed {
             let held = self.writer.bytes_held();
@@ -156,7 +181,50 @@ impl<D: Disk> Journal<D> {
                 return Err(AppendError::Full { held, bytes_max });
             }
         }
-        self.writer.ensure(bytes.min(self.writer.entry_bytes_max()))
+        let entry = bytes.min(self.entry_bytes_max()) + 1;
+        self.writer.ensure(entry)
+    }
+
+    /// Asks for so much room in reserve as what is written anew takes, whatever else fills the disk: it is there once
+    /// [`Journal::ensure`] succeeds. Bounded.
+    pub fn want_reserve(&mut self, bytes: u64) {
+        let bytes = bytes.min(RESERVE_BYTES_MAX).min(self.config.bytes_max / 8);
+        self.reserve_files =
+            u32::try_from(bytes.div_ceil(self.reserve_file_bytes())).unwrap_or(1).max(1);
+    }
+
+    /// Whether [`Journal::append`] may take what is held in reserve, where there is no other room: for what then lets go of more.
+    pub fn use_reserve(&mut self, may: bool) {
+        self.writer.use_reserve(may);
+    }
+
+    /// Bytes of records that can be appended by whoever [may use the reserve](Journal::use_reserve): surely where the disk is full,
+    /// else as far as the journal's own limit goes.
+    pub fn room(&mut self) -> u64 {
+        let left = self.writer.room() as u64;
+        let reserve = self.writer.storage_mut().reserve_bytes();
+        if self.writer.lacks_room() {
+            return left + reserve;
+        }
+        let held = self.writer.bytes_held();
+        let free = self.config.bytes_max.saturating_sub(held);
+        left + free / self.config.segment_bytes * self.config.segment_bytes + reserve
+    }
+
+    /// Bytes of a record in one entry at most.
+    fn entry_bytes_max(&mut self) -> usize {
+        let bytes = self.reserve_file_bytes() as usize;
+        self.writer.storage_mut().framing().entry_bytes_max(bytes) - 1
+    }
+
+    fn reserve_file_bytes(&self) -> u64 {
+        let LogConfig { segment_bytes, .. } = self.config;
+        (segment_bytes / RESERVE_PART).max(RESERVE_FILE_BYTES_MIN).min(segment_bytes)
+    }
+
+    fn hold_in_reserve(&mut self) -> Result<(), AppendError> {
+        let (count, len) = (self.reserve_files, self.reserve_file_bytes());
+        Ok(self.writer.storage_mut().hold_in_reserve(count, len)?)
     }
 
     /// Lets go of the records before `position`, by whole segments.
@@ -230,7 +298,7 @@ impl<D: Disk> Journal<D> {
             let is_last = flags & IS_CONTINUED == 0;
             if flags & CONTINUES == 0 {
                 // What was begun before it has no end.
-                lost += u64::from(open.take().is_some());
+                lost += u64::from(open.take().is_some() && flags & GIVES_UP == 0);
                 if is_last {
                     each(entry.body);
                 } else {
@@ -434,5 +502,93 @@ mod tests {
                 assert_eq!(*found, record(number as u8, 900), "seed {seed}");
             }
         }
+    }
+
+    /// A journal of larger segments, and room for `bytes` on its disk.
+    fn on_small_disk(bytes: u64) -> (SimulatedDisk, OpenedJournal<SimulatedDisk>) {
+        let disk = SimulatedDisk::new(5);
+        disk.set_capacity(bytes);
+        let commit = CommitConfig::default();
+        let files = FilesConfig { log_id: 7, opened: NOW, commit, keys: None };
+        let log = LogConfig { bytes_max: 1 << 30, segment_bytes: 1 << 20 };
+        let config = JournalConfig { files, log, durability: Durability::Page };
+        let mut opened = Journal::open(disk.clone(), config).unwrap();
+        opened.journal.want_reserve(1);
+        (disk, opened)
+    }
+
+    #[test]
+    fn on_a_disk_that_is_full_the_reserve_takes_what_lets_go_of_the_rest() {
+        for kilobytes in [700, 1_500, 5_000, 5_555] {
+            let (disk, mut opened) = on_small_disk(kilobytes << 10);
+            let journal = &mut opened.journal;
+            let mut appended = 0_u64;
+            let refused = loop {
+                if let Err(error) = journal.ensure(900) {
+                    break error;
+                }
+                journal.append(NOW, [&[1; 900][..]]).unwrap();
+                appended += 1;
+            };
+            assert_eq!(refused.code().as_str(), "storage.full", "{kilobytes}");
+            // Segments got smaller, so that most of the disk was used, the reserve aside.
+            assert!(appended * 950 > (kilobytes << 10) * 2 / 5, "{kilobytes}: {appended}");
+            // What tells of deliveries fills the rest, and finds no room then.
+            while journal.append(NOW, [&[2; 30][..]]).is_ok() {}
+            assert!(journal.append(NOW, [&[2; 30][..]]).is_err());
+            let start = journal.end();
+            assert!(journal.room() >= 50_000, "{kilobytes}: {}", journal.room());
+            journal.use_reserve(true);
+            for _ in 0..40 {
+                journal.append(NOW, [&[3; 1_000][..]]).unwrap();
+            }
+            journal.use_reserve(false);
+            journal.release(start).unwrap();
+            assert!(journal.ensure(900).is_ok(), "{kilobytes}: it takes records again");
+            journal.append(NOW, [&[4; 900][..]]).unwrap();
+            let (records, lost) = all(journal);
+            let kinds: Vec<u8> = records.iter().map(|record| record[0]).collect();
+            assert!(kinds.ends_with(&[3, 3, 4]) && lost == 0, "{kilobytes}: {kinds:?}");
+            assert_eq!(kinds.iter().filter(|&&kind| kind == 3).count(), 40);
+            // The next process finds no reserve to read, and nothing damaged.
+            drop(opened);
+            disk.end_process();
+            let opened = open(&disk, Durability::Page);
+            assert!(opened.report.findings.is_empty(), "{:?}", opened.report.findings);
+            assert_eq!(all(&opened.journal).0.last().unwrap()[0], 4);
+        }
+    }
+
+    #[test]
+    fn a_disk_that_others_filled_and_freed_is_used_again() {
+        let (disk, mut opened) = on_small_disk(10 << 10);
+        let journal = &mut opened.journal;
+        assert!(journal.ensure(900).is_err() && journal.append(NOW, [&[1; 900][..]]).is_err());
+        disk.set_capacity(300 << 10);
+        journal.ensure(900).expect("segments are smaller than usual");
+        journal.append(NOW, [&[1; 900][..]]).unwrap();
+        while journal.ensure(900).is_ok() {
+            journal.append(NOW, [&[1; 900][..]]).unwrap();
+        }
+        disk.set_capacity(30 << 20);
+        for _ in 0..10_000 {
+            journal.ensure(900).unwrap();
+            journal.append(NOW, [&[1; 900][..]]).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_record_that_found_no_room_half_way_is_no_damage() {
+        let (_disk, mut opened) = on_small_disk(600 << 10);
+        let journal = &mut opened.journal;
+        journal.append(NOW, [&[1; 900][..]]).unwrap();
+        let error = journal.append(NOW, [&vec![2; 3 << 20][..]]).unwrap_err();
+        assert_eq!(error.code().as_str(), "storage.full");
+        let before = all(journal);
+        assert_eq!(before.0.len(), 1);
+        journal.use_reserve(true);
+        journal.append(NOW, [&[3; 90][..]]).unwrap();
+        let (records, lost) = all(journal);
+        assert_eq!((records.len(), records[1][0], lost), (2, 3, 0));
     }
 }

@@ -76,7 +76,7 @@ pub use capture::{
 };
 pub use commit::{CommitConfig, CommitCounts, Commits, Durability, GroupCommit, NotDurable};
 pub use disk::{Disk, DiskEntry, DiskFile, DiskMap};
-pub use files::{Files, FilesConfig, Opened};
+pub use files::{Files, FilesConfig, Opened, is_reserve};
 pub use flusher::Flusher;
 pub use index::Slot;
 pub use journal::{Journal, JournalConfig, OpenJournalError, OpenedJournal};

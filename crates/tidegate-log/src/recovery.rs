@@ -25,7 +25,7 @@ use tidegate_message::{Instant, Position};
 
 use crate::{
     disk::{Disk, DiskFile, DiskMap, whole},
-    files::{Full, Kept, Map, Slots, file_name},
+    files::{Full, Kept, Map, Slots, file_name, is_reserve},
     format::{
         DATA_START, HEADER_BYTES, Header, HeaderError, Proof, SEALED_TAIL_BYTES, Trailer, Unproven,
         WRAPS, head_bytes, seed, slots_start,
@@ -52,6 +52,9 @@ pub struct Report {
     /// The first entry behind the last segment that is missing whole, without a file of its: those before may have been let go of
     /// with it, and their files be there still.
     pub behind_missing: Option<Position>,
+    /// Whether the newest entries are in a segment that was finished: the one that was begun after it is missing, unless the process
+    /// ended between the two.
+    pub ends_finished: bool,
     /// What an operator may want to know, in order of the segments.
     pub findings: Vec<Finding>,
 }
@@ -173,7 +176,8 @@ enum Segment<D: Disk> {
     Tampered,
     /// Left alone. It has no position from this one on.
     Refused(Position),
-    Gone,
+    /// Nothing was ever written to it, or all of it is lost.
+    Blank(Option<Kept<D>>),
 }
 
 /// A segment, and its header if that proved itself.
@@ -186,7 +190,9 @@ impl<D: Disk> Segment<D> {
             Self::Sealed(kept, ..) => Some(kept.id),
             Self::Scanned(full, _) => Some(full.kept.id),
             Self::Empty(kept) => header.map(|_| kept.id),
-            Self::Foreign | Self::Damaged | Self::Tampered | Self::Refused(_) | Self::Gone => None,
+            Self::Foreign | Self::Damaged | Self::Tampered | Self::Refused(_) | Self::Blank(_) => {
+                None
+            }
         }
     }
 }
@@ -212,6 +218,10 @@ pub(crate) fn recover<D: Disk>(
     for entry in entries {
         match segment_of(&entry.name) {
             Some(id) => ours.push((id, entry.name, entry.is_trusted)),
+            // It held room for the process that made it, and nothing else. Where it cannot be removed, it is passed over.
+            None if is_reserve(&entry.name) && entry.is_trusted => {
+                let _ = disk.remove(&entry.name);
+            }
             None => found.report.findings.push(Finding::Foreign { name: entry.name }),
         }
     }
@@ -308,6 +318,7 @@ impl<D: Disk> Found<D> {
                     slots: None,
                 };
                 if self.push(recovered, names) {
+                    self.report.ends_finished = true;
                     self.sealed.insert(kept.id, kept);
                 } else {
                     self.set_aside(disk, name, names, Damage::OutOfOrder);
@@ -316,6 +327,7 @@ impl<D: Disk> Found<D> {
             Segment::Scanned(full, recovered) => {
                 self.report.scanned += 1;
                 if self.push(recovered, names) {
+                    self.report.ends_finished = false;
                     self.full.push(full);
                 } else {
                     self.set_aside(disk, name, names, Damage::OutOfOrder);
@@ -323,12 +335,14 @@ impl<D: Disk> Found<D> {
             }
             Segment::Empty(kept) => {
                 if let Some(header) = header {
+                    self.report.ends_finished = false;
                     self.recovered.next = self.recovered.next.max(header.base);
                     self.recovered.last = self.recovered.last.max(header.before);
                 }
                 self.unused.push(kept);
             }
-            Segment::Gone | Segment::Refused(_) => {}
+            Segment::Refused(_) => {}
+            Segment::Blank(kept) => self.unused.extend(kept),
             Segment::Tampered => self.set_aside(disk, name, names, Damage::Tampered),
             Segment::Foreign => self.report.findings.push(Finding::Foreign { name }),
             Segment::Damaged => self.set_aside(disk, name, names, Damage::Unreadable),
@@ -410,8 +424,8 @@ impl Examine<'_> {
             Err(error) => return Ok(Err(error)),
         };
         if len == 0 {
-            // The process ended while it made it.
-            return Ok(disk.remove(name).map(|()| (Segment::Gone, None)));
+            // The process ended while it made it, or it was cut.
+            return Ok(disk.remove(name).map(|()| (Segment::Blank(None), None)));
         }
         if len < DATA_START as u64 || u32::try_from(len).is_err() {
             return Ok(Ok((Segment::Damaged, None)));
@@ -452,8 +466,9 @@ impl Examine<'_> {
                         let most = len / head_bytes(header.is_sealed) as u64;
                         Segment::Refused(Position(header.base.0 + most))
                     }
-                    None if is_stale || is_unwritten(&map) => {
-                        Segment::Empty(Kept { id, map, file: None, len })
+                    None if is_stale => Segment::Empty(Kept { id, map, file: None, len }),
+                    None if is_unwritten(&map) => {
+                        Segment::Blank(Some(Kept { id, map, file: None, len }))
                     }
                     None => Segment::Damaged,
                 };
@@ -481,12 +496,12 @@ impl Examine<'_> {
         is_tampered |= found.tampered > 0;
         if found.slots.is_empty() {
             drop(bytes);
-            let is_empty = header.is_some() || is_stale || is_unwritten(&map);
             if is_tampered {
                 return Ok(Ok((Segment::Tampered, None)));
             }
-            let segment = match is_empty {
+            let segment = match header.is_some() || is_stale {
                 true => Segment::Empty(kept(map, None)),
+                false if is_unwritten(&map) => Segment::Blank(Some(kept(map, None))),
                 false => Segment::Damaged,
             };
             return Ok(Ok((segment, header)));

@@ -44,6 +44,27 @@ pub trait Storage: Send + 'static {
         begin: Begin,
     ) -> Result<(SegmentId, Self::Segment), StorageError>;
 
+    /// Gets ready what the next segment of `len` bytes needs, so that [`create`](Storage::create) finds room. What is being filled is
+    /// not touched.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    fn secure(&mut self, _len: usize) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    /// Takes a new, empty segment out of the room that the storage holds in reserve, and tells its length in bytes; nothing if
+    /// there is no reserve.
+    ///
+    /// # Errors
+    /// The medium failed.
+    fn create_reserved(
+        &mut self,
+        _begin: Begin,
+    ) -> Result<Option<(SegmentId, Self::Segment, usize)>, StorageError> {
+        Ok(None)
+    }
+
     /// Whether the oldest segment is to make room where the medium has none for a new one. If not, the new one is refused.
     fn gives_way(&self) -> bool {
         false

@@ -30,6 +30,10 @@ pub struct LogWriter<S: Storage = Memory> {
     durable: Position,
     /// Whether only [`LogWriter::release`] and [`LogWriter::expire`] drop segments.
     keeps_all: bool,
+    /// Whether a new segment may come out of the storage's reserve.
+    may_use_reserve: bool,
+    /// The storage had no room for the segment that was asked for last.
+    lacks_room: bool,
     offered: Option<Offered>,
 }
 
@@ -46,10 +50,25 @@ struct Offered {
 #[derive(Clone, Copy)]
 struct Active {
     id: SegmentId,
+    /// Its bytes.
+    len: usize,
     used: usize,
     slots_used: usize,
     slots_max: usize,
 }
+
+/// Where the next segment comes from.
+enum Secured {
+    /// Wherever there is room for one of the usual size.
+    Usual,
+    /// The storage has room for one of that length.
+    Of(usize),
+    /// What the storage holds in reserve, since it has no other room.
+    InReserve(AppendError),
+}
+
+/// Where the medium has no room, segments get smaller down to this.
+const SEGMENT_BYTES_MIN: usize = 64 << 10;
 
 /// Where an entry that is being written goes.
 #[derive(Clone, Copy)]
@@ -96,6 +115,8 @@ impl<S: Storage> LogWriter<S> {
             next,
             durable: Position(0),
             keeps_all: false,
+            may_use_reserve: false,
+            lacks_room: false,
             offered: None,
         }
     }
@@ -239,6 +260,28 @@ impl<S: Storage> LogWriter<S> {
     /// Drops nothing from now on to make room: an append that finds none is refused with [`AppendError::Full`].
     pub(crate) fn keep_all(&mut self) {
         self.keeps_all = true;
+    }
+
+    /// Whether segments may come out of what the storage holds in reserve, where there is no other room.
+    pub(crate) fn use_reserve(&mut self, may: bool) {
+        self.may_use_reserve = may;
+    }
+
+    /// Whether the storage had no room for the segment that was asked for last.
+    pub(crate) fn lacks_room(&self) -> bool {
+        self.lacks_room
+    }
+
+    /// Bytes that the segment that is being filled has left.
+    pub(crate) fn room(&self) -> usize {
+        self.active.map_or(0, |active| {
+            let used = active.used + self.framing.entry_slot * active.slots_used;
+            active.len.saturating_sub(used + self.framing.segment_tail)
+        })
+    }
+
+    pub(crate) fn storage_mut(&mut self) -> &mut S {
+        &mut self.storage
     }
 
     /// Sees to it that an entry of so many bytes, meta and body together, can be appended.
@@ -405,7 +448,7 @@ impl<S: Storage> LogWriter<S> {
             Some(active) if self.fits(&active, bytes) && !self.storage.is_broken(active.id) => {
                 active
             }
-            _ => self.start_segment()?,
+            _ => self.start_segment(bytes)?,
         };
         let checked = "an entry is no larger than a segment, which is below 4 GiB";
         Ok(Place {
@@ -421,7 +464,7 @@ impl<S: Storage> LogWriter<S> {
         let framing = self.framing;
         let used = active.used + framing.entry_slot * active.slots_used;
         let needed = framing.entry_head + bytes + framing.entry_slot + framing.segment_tail;
-        let room = (self.config.segment_bytes as usize).saturating_sub(used);
+        let room = active.len.saturating_sub(used);
         needed + framing.entry_align - 1 <= room && active.slots_used < active.slots_max
     }
 
@@ -463,21 +506,21 @@ impl<S: Storage> LogWriter<S> {
         Ok(())
     }
 
-    /// Starts a new segment, dropping the oldest as the limit demands.
-    fn start_segment(&mut self) -> Result<Active, AppendError> {
+    /// Starts a new segment for an entry of so many bytes, dropping the oldest as the limit demands.
+    fn start_segment(&mut self, bytes: usize) -> Result<Active, AppendError> {
+        // Where nothing is dropped, what is left of a segment is given up only if there is another one.
+        let secured = if self.keeps_all { self.secure(bytes)? } else { Secured::Usual };
         self.end_segment()?;
         let slots = self.slots;
         self.store_slots();
-        let index_bytes = if self.framing.log_keeps_slots() { slots * Slot::BYTES } else { 0 };
-        self.make_room(self.config.segment_bytes + index_bytes as u64)?;
-        let (id, segment) = self.create()?;
+        let (id, segment, len) = self.begin_segment(secured, slots)?;
         let mut index_slots = std::mem::take(&mut self.spare_slots);
         if index_slots.capacity() != slots {
             index_slots = Vec::with_capacity(slots);
         }
         self.shared.index().push_segment(id, segment, index_slots);
         let used = self.framing.segment_head;
-        let active = Active { id, used, slots_used: 0, slots_max: slots };
+        let active = Active { id, len, used, slots_used: 0, slots_max: slots };
         self.active = Some(active);
         while let Some(surplus) = self.storage.surplus().filter(|&surplus| surplus != id) {
             self.storage.remove(surplus)?;
@@ -487,16 +530,68 @@ impl<S: Storage> LogWriter<S> {
         Ok(active)
     }
 
-    /// A new segment from the storage. Where the medium has no room for it, the oldest may have to go.
-    fn create(&mut self) -> Result<(SegmentId, S::Segment), StorageError> {
+    /// Finds room for a segment in which an entry of so many bytes fits, a smaller one where the medium has no room for one of the
+    /// usual size.
+    fn secure(&mut self, bytes: usize) -> Result<Secured, AppendError> {
+        let usual = self.config.segment_bytes as usize;
+        let mut len = usual;
+        let refused = loop {
+            let secured = self.make_room(len as u64);
+            let secured = secured.and_then(|()| Ok(self.storage.secure(len)?));
+            match secured {
+                Ok(()) => {
+                    self.lacks_room = len < usual;
+                    return Ok(Secured::Of(len));
+                }
+                Err(error @ AppendError::Storage(StorageError::Full { .. })) => {
+                    self.lacks_room = true;
+                    len /= 2;
+                    if len < SEGMENT_BYTES_MIN || self.framing.entry_bytes_max(len) < bytes {
+                        break error;
+                    }
+                }
+                Err(error) => break error,
+            }
+        };
+        if self.may_use_reserve && refused.code() == Code::STORAGE_FULL {
+            return Ok(Secured::InReserve(refused));
+        }
+        Err(refused)
+    }
+
+    /// A new segment from the storage, and its length. Where the medium has no room for it, the oldest may have to go.
+    fn begin_segment(
+        &mut self,
+        secured: Secured,
+        slots: usize,
+    ) -> Result<(SegmentId, S::Segment, usize), AppendError> {
+        let usual = self.config.segment_bytes as usize;
+        let len = match secured {
+            Secured::Of(len) => len,
+            Secured::Usual => {
+                let index_bytes =
+                    if self.framing.log_keeps_slots() { slots * Slot::BYTES } else { 0 };
+                self.make_room((usual + index_bytes) as u64)?;
+                usual
+            }
+            Secured::InReserve(refused) => {
+                let created = self.storage.create_reserved(self.begin())?;
+                return created.ok_or(refused);
+            }
+        };
         loop {
-            let kept = self.shared.index().first();
-            let begin = Begin { position: self.next, last: self.last, kept };
-            match self.storage.create(self.config.segment_bytes as usize, begin) {
+            match self.storage.create(len, self.begin()) {
                 Err(StorageError::Full { .. }) if self.storage.gives_way() => self.drop_oldest()?,
-                created => return created,
+                created => {
+                    let (id, segment) = created?;
+                    return Ok((id, segment, len));
+                }
             }
         }
+    }
+
+    fn begin(&self) -> Begin {
+        Begin { position: self.next, last: self.last, kept: self.shared.index().first() }
     }
 
     /// Lets go of slots that the storage keeps by now.

@@ -52,7 +52,7 @@ pub(super) fn entries(found: &mut Examination, path: &Path) -> Vec<(String, DirE
             Ok(metadata) if metadata.is_symlink() => {
                 found.problem(
                     path,
-                    "this is a link, which is not followed; put the file itself here, or remove it",
+                    "this is a link, which is not followed; put here what it leads to, or move it elsewhere",
                 );
             }
             Ok(metadata) => entries.push((name, entry, metadata)),

@@ -68,6 +68,10 @@ pub(super) fn examine(
             continue;
         }
         files::owned(found, &entry.path(), &metadata);
+        if kind == "mqtt" {
+            journals(found, &entry.path());
+            continue;
+        }
         for (name, entry, metadata) in files::entries(found, &entry.path()) {
             if metadata.is_dir() {
                 files::owned(found, &entry.path(), &metadata);
@@ -75,6 +79,23 @@ pub(super) fn examine(
             } else {
                 found.note(entry.path(), "this is no folder of a log");
             }
+        }
+    }
+}
+
+/// The journals of the MQTT sessions, which are no logs of frames: a start reads them, and sets aside what it cannot read.
+fn journals(found: &mut Examination, folder: &Path) {
+    for (name, entry, metadata) in files::entries(found, folder) {
+        if name.contains(".aside") {
+            found.problem(
+                entry.path(),
+                "a node has set it aside, because something in it could not be read: sessions, retained messages or messages that \
+                 waited may be missing; bring it back from a copy, or look into it and move it elsewhere",
+            );
+        } else if metadata.is_dir() {
+            files::owned(found, &entry.path(), &metadata);
+        } else {
+            found.note(entry.path(), "this is no journal of the MQTT sessions");
         }
     }
 }
@@ -98,7 +119,10 @@ fn log(
     for (name, entry, metadata) in files::entries(found, folder) {
         let path = entry.path();
         if !metadata.is_file() {
-            found.problem(&path, "this is no plain file; remove it");
+            found.problem(
+                &path,
+                "this is no plain file, and the log does not know it: a node leaves it alone",
+            );
             continue;
         }
         let is_trusted = files::owned(found, &path, &metadata);
@@ -106,7 +130,7 @@ fn log(
             if name.contains(".damaged") {
                 found.problem(
                     &path,
-                    "a node has set it aside because it is damaged; look into it, then remove it",
+                    "a node has set it aside because it is damaged; look into it, then move it elsewhere",
                 );
                 summary.set_aside.push(name);
             } else {
@@ -193,7 +217,7 @@ fn tell(
         SegmentState::Foreign => {
             found.problem(
                 path,
-                format!("segment {segment} of another log; put it back there, or remove it"),
+                format!("segment {segment} of another log; put it back there, or elsewhere"),
             );
         }
         SegmentState::Newer => {

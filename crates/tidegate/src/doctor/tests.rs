@@ -126,6 +126,31 @@ fn what_is_wrong_with_files_is_told_by_file() {
 }
 
 #[test]
+fn the_journals_of_mqtt_are_known_and_nobody_is_told_to_remove_them() {
+    let site = site(10, None);
+    let journals = site.path().join("log/mqtt");
+    for folder in ["00000007/000", "00000007/001", "00000008.new/000"] {
+        fs::create_dir_all(journals.join(folder)).unwrap();
+    }
+    fs::write(journals.join("00000007/000/0000000000000000.segment"), vec![0_u8; 4096]).unwrap();
+    let found = look(site.path(), "");
+    assert!(problems(&found).is_empty(), "{found}");
+    fs::create_dir(journals.join("00000003.aside")).unwrap();
+    symlink("/nowhere", site.path().join("log/camera/cam1/link")).unwrap();
+    fs::create_dir(site.path().join("log/camera/cam1/folder")).unwrap();
+    let found = look(site.path(), "");
+    let told = problems(&found);
+    for (name, text) in
+        [("00000003.aside", "set it aside"), ("link", "a link"), ("folder", "no plain file")]
+    {
+        let is_told = told.iter().any(|(of, what)| of == name && what.contains(text));
+        assert!(is_told, "{name}: {told:?}");
+    }
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told.iter().all(|(_, text)| !text.contains("remove")), "{told:?}");
+}
+
+#[test]
 fn a_sealed_log_is_told_with_its_key() {
     let keys = NodeKeys { current: NodeKey::from_bytes([1; 32]), older: Vec::new() };
     let site = site(200, Some(keys.clone()));

@@ -6,11 +6,15 @@
 //!  data_dir/log/mqtt/00000007.aside         an earlier one of which something could not be read
 //! ```
 //!
+//! In each stands `generation`, which says how many shards it is of and how far each had come when it was begun: so what is missing of
+//! it is known, whole shards and emptied files included.
+//!
 //! A start reads all journals there are, however many shards wrote them, and begins new ones with what they said: so it does not
 //! matter how many shards there are now, and whatever was damaged is behind us. What cannot be read is named in the node's log and
-//! left in its folder; the node starts in any case.
+//! left in its folder, under another name; the node starts in any case. Of several folders the newest whole one counts.
 //!
-//! Always true: the folder of the former process is not touched before all that it said is on the disk in the next one.
+//! Always true: the folder of the former process is not touched before all that it said is on the disk in the next one. What could not
+//! be read is not removed, [`ASIDES_MAX`] at most.
 
 #[cfg(test)]
 mod tests;
@@ -28,7 +32,7 @@ use std::{
 
 use tidegate_broker::{
     Broker,
-    journal::{Journal, JournalError, Recovered, Replay},
+    journal::{Journal, JournalError, Record, Recovered, Replay},
 };
 use tidegate_log::{
     AppendError, CommitConfig, Commits, Durability, FilesConfig, Finding, Flusher,
@@ -46,6 +50,13 @@ const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const SEGMENTS: u64 = 16;
 /// Least bytes of all journals, for as many shards as there may be.
 pub const BYTES_MIN: u64 = 256 * SEGMENTS * SEGMENT_BYTES_MIN;
+
+/// Folders that are set aside at most.
+const ASIDES_MAX: usize = 16;
+/// What each generation is of, and the first line of that.
+const MARK_FILE: &str = "generation";
+const MARK: &str = "tidegate MQTT journals 1";
+const MARK_BYTES_MAX: u64 = 64 << 10;
 
 /// How sessions and retained messages are kept.
 #[derive(Clone, Debug)]
@@ -142,17 +153,13 @@ pub(super) fn open(
     fs::create_dir_all(&settings.folder).map_err(failed(&settings.folder, "made"))?;
     let folder = Folder::open(&settings.folder)?;
     let began = clock::now();
-    let generations = Generations::of(&settings.folder)?;
-    let former = generations.complete.last().copied();
-    let mut found = match former {
-        Some(former) => Former::read(&generation(&settings.folder, former, "")),
-        None => Former::default(),
-    };
+    let mut found = Generations::read(&settings.folder)?;
     let recovered = Recovered::join(mem::take(&mut found.replays));
     let counts = recovered.found;
     Broker::restore_all(shards, now, recovered);
-    let next = former.unwrap_or(0) + 1;
-    let begun = begin(settings, next, shards);
+    let count = shards.len();
+    let begun = Begun::write(settings, &found, count, |journals| write_at_once(shards, journals));
+    let begun = begun.and_then(|begun| begun.finish(settings, &folder, &found));
     let took = clock::now().since(began);
     tracing::info!(
         sessions = counts.sessions,
@@ -162,14 +169,8 @@ pub(super) fn open(
         ?took,
         "MQTT sessions and retained messages are back"
     );
-    let flushers = match begun.and_then(|flushers| {
-        let path = generation(&settings.folder, next, "");
-        fs::rename(generation(&settings.folder, next, ".new"), &path)
-            .and_then(|()| folder.sync())
-            .map_err(failed(&path, "named"))?;
-        Ok(flushers)
-    }) {
-        Ok(flushers) => flushers,
+    match begun {
+        Ok(flushers) => Ok(Running { flushers, folder }),
         Err(error) => {
             let error = Arc::new(error);
             tracing::error!(code = %error.code(), error = %crate::error_chain(&*error),
@@ -177,58 +178,111 @@ pub(super) fn open(
             for shard in shards {
                 shard.keep(Box::new(NoJournal(error.clone())));
             }
-            return Ok(Running { flushers: Vec::new(), folder });
-        }
-    };
-    for number in generations.complete {
-        let path = generation(&settings.folder, number, "");
-        if Some(number) == former && found.lacks > 0 {
-            let aside = generation(&settings.folder, number, ".aside");
-            tracing::warn!(folder = %aside.display(), unread = found.lacks,
-                "what could not be read of the MQTT journals is kept there");
-            report(fs::rename(&path, &aside).map_err(failed(&path, "set aside")));
-        } else {
-            report(fs::remove_dir_all(&path).map_err(failed(&path, "removed")));
+            Ok(Running { flushers: Vec::new(), folder })
         }
     }
-    Ok(Running { flushers, folder })
 }
 
-/// Begins the journals of the next generation with what the shards have.
-fn begin(
-    settings: &JournalSettings,
-    number: u64,
-    shards: &mut [Broker],
-) -> Result<Vec<(Flusher, Commits)>, JournalStartError> {
-    let path = generation(&settings.folder, number, ".new");
-    fs::create_dir(&path).map_err(failed(&path, "made"))?;
-    let begin_failed =
-        |error: Box<dyn std::error::Error + Send + Sync>| JournalStartError::Begin(error);
-    let mut flushers = Vec::new();
-    let mut journals = Vec::new();
-    for shard in 0..shards.len() {
-        let folder = Folder::open(&path.join(shard_name(shard)))?;
-        let config = config(settings, shards.len(), shard);
-        let opened = RecordLog::open(folder, config).map_err(|error| begin_failed(error.into()))?;
-        let OpenedJournal { journal, flusher, commits, .. } = opened;
-        flushers.push((flusher, commits));
-        journals.push(journal);
-    }
-    // All at once: each writes all that its shard has, and waits for the disk.
-    let written: Vec<Result<(), JournalError>> = thread::scope(|scope| {
-        let write = |(shard, log): (&mut Broker, RecordLog)| {
-            shard.keep(Box::new(ShardJournal { log }));
+/// Has all shards write all that they have, at once, and waits for the disk.
+fn write_at_once(shards: &mut [Broker], journals: Vec<ShardJournal>) -> Vec<Written> {
+    thread::scope(|scope| {
+        let write = |(shard, journal): (&mut Broker, ShardJournal)| {
+            shard.keep(Box::new(journal));
             shard.flush_journal()
         };
         let writing: Vec<_> =
             shards.iter_mut().zip(journals).map(|of| scope.spawn(move || write(of))).collect();
         writing.into_iter().map(joined).collect()
-    });
-    for written in written {
-        written.map_err(|error| begin_failed(error.into()))?;
+    })
+}
+
+/// Whether a shard has written all that it has.
+type Written = Result<(), JournalError>;
+
+/// The journals of the next generation, with all that the shards have.
+struct Begun {
+    number: u64,
+    flushers: Vec<(Flusher, Commits)>,
+}
+
+impl Begun {
+    /// Makes the journals, and has `write` hand one to each of so many shards. What was begun goes if that fails.
+    fn write(
+        settings: &JournalSettings,
+        former: &Generations,
+        shards: usize,
+        write: impl FnOnce(Vec<ShardJournal>) -> Vec<Written>,
+    ) -> Result<Self, JournalStartError> {
+        let path = generation(&settings.folder, former.next, ".new");
+        let remove = || match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(folder = %path.display(), %error, "a journal that was begun stays");
+            }
+            _ => {}
+        };
+        // What this process could not give its name.
+        remove();
+        let begun = Self::write_in(settings, &path, (former, shards), write);
+        if begun.is_err() {
+            remove();
+        }
+        begun
     }
-    Folder::open(&path)?.sync().map_err(failed(&path, "synced"))?;
-    Ok(flushers)
+
+    fn write_in(
+        settings: &JournalSettings,
+        path: &Path,
+        (former, shards): (&Generations, usize),
+        write: impl FnOnce(Vec<ShardJournal>) -> Vec<Written>,
+    ) -> Result<Self, JournalStartError> {
+        fs::create_dir(path).map_err(failed(path, "made"))?;
+        let begin_failed =
+            |error: Box<dyn std::error::Error + Send + Sync>| JournalStartError::Begin(error);
+        let number = former.next;
+        let mut begun = Self { number, flushers: Vec::new() };
+        let mut journals = Vec::new();
+        for shard in 0..shards {
+            let folder = Folder::open(&path.join(shard_name(shard)))?;
+            let config = config(settings, shards, shard);
+            let opened =
+                RecordLog::open(folder, config).map_err(|error| begin_failed(error.into()))?;
+            let OpenedJournal { mut journal, flusher, commits, .. } = opened;
+            // One record at least, so that a journal whose files lost what was in them is told from one that says nothing.
+            let mut first = Vec::new();
+            Record::Seen { shard: 0, number: 0, and_before: true }.encode(&mut first);
+            let appended = journal.append(clock::now(), [&first[..]]);
+            appended.map_err(|error| begin_failed(error.into()))?;
+            begun.flushers.push((flusher, commits));
+            journals.push(ShardJournal { log: journal });
+        }
+        let ends: Vec<Position> = journals.iter().map(|journal| journal.log.end()).collect();
+        for written in write(journals) {
+            written.map_err(|error| begin_failed(error.into()))?;
+        }
+        let made_from = former.superseded.iter().filter_map(|path| path.file_name()?.to_str());
+        let mark = Mark { ends, made_from: made_from.map(str::to_owned).collect() };
+        mark.write(path).map_err(failed(path, "marked"))?;
+        Folder::open(path)?.sync().map_err(failed(path, "synced"))?;
+        Ok(begun)
+    }
+
+    /// Gives the generation its name, from which on it counts, and does away with those before it.
+    fn finish(
+        self,
+        settings: &JournalSettings,
+        folder: &Folder,
+        former: &Generations,
+    ) -> Result<Vec<(Flusher, Commits)>, JournalStartError> {
+        let path = generation(&settings.folder, self.number, "");
+        let new = generation(&settings.folder, self.number, ".new");
+        let named = fs::rename(&new, &path).and_then(|()| {
+            // So that it can be tried again; the error that is told is the first.
+            folder.sync().inspect_err(|_| drop(fs::rename(&path, &new)))
+        });
+        named.map_err(failed(&path, "named"))?;
+        former.retire(&settings.folder);
+        Ok(self.flushers)
+    }
 }
 
 fn config(settings: &JournalSettings, shards: usize, shard: usize) -> JournalConfig {
@@ -250,25 +304,54 @@ fn config(settings: &JournalSettings, shards: usize, shard: usize) -> JournalCon
 #[derive(Default)]
 struct Former {
     replays: Vec<Replay>,
+    /// Records that were read.
+    records: u64,
     /// Things that could not be read.
     lacks: u64,
+    /// What it says of itself.
+    mark: Option<Mark>,
 }
 
 impl Former {
     /// Reads the journals of a generation, as many at once as there are processors.
     fn read(path: &Path) -> Self {
-        let path = |shard: usize| path.join(shard_name(shard));
-        let count = (0..).take_while(|shard| path(*shard).is_dir()).count();
         let mut all = Self::default();
-        let shards: Vec<usize> = (0..count).collect();
+        if !path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
+            // A link may lead to what another node has.
+            all.lack(path, &*Box::<dyn std::error::Error>::from("it is no folder"));
+            return all;
+        }
+        all.mark = Mark::read(path).unwrap_or_else(|error| {
+            all.lack(path, &error);
+            None
+        });
+        let ends = all.mark.as_ref().map(|mark| mark.ends.clone());
+        let shards = match shards_in(path) {
+            Ok(found) => {
+                let count = found.last().map_or(0, |last| last + 1);
+                let count = ends.as_ref().map_or(count, |ends| count.max(ends.len()));
+                for missing in (0..count).filter(|shard| !found.contains(shard)) {
+                    let error = format!("the folder {} of a shard is missing", shard_name(missing));
+                    all.lack(path, &*Box::<dyn std::error::Error>::from(error));
+                }
+                found
+            }
+            Err(error) => {
+                all.lack(path, &error);
+                Vec::new()
+            }
+        };
+        if shards.is_empty() && all.lacks == 0 {
+            all.lack(path, &*Box::<dyn std::error::Error>::from("there is no journal in it"));
+        }
         let at_once = thread::available_parallelism().map_or(1, NonZero::get);
         for shards in shards.chunks(at_once) {
             let read = |shard: usize| {
-                let (path, mut former, mut replay) =
-                    (path(shard), Self::default(), Replay::default());
-                if let Err(error) = former.read_shard(&path, shard, &mut replay) {
-                    former.lacks += 1;
-                    tracing::error!(folder = %path.display(), error = %crate::error_chain(&*error), "a journal of the MQTT sessions cannot be read");
+                let path = path.join(shard_name(shard));
+                let (mut former, mut replay) = (Self::default(), Replay::default());
+                let end = ends.as_ref().and_then(|ends| ends.get(shard)).copied();
+                if let Err(error) = former.read_shard(&path, (shard, end), &mut replay) {
+                    former.lack(&path, &*error);
                 }
                 former.replays.push(replay);
                 former
@@ -280,16 +363,24 @@ impl Former {
             });
             for former in read {
                 all.replays.extend(former.replays);
+                all.records += former.records;
                 all.lacks += former.lacks;
             }
         }
         all
     }
 
+    /// Something cannot be read.
+    fn lack(&mut self, path: &Path, error: &dyn std::error::Error) {
+        self.lacks += 1;
+        tracing::error!(folder = %path.display(), error = %crate::error_chain(error),
+            "a journal of the MQTT sessions cannot be read");
+    }
+
     fn read_shard(
         &mut self,
         path: &Path,
-        shard: usize,
+        (shard, end): (usize, Option<Position>),
         replay: &mut Replay,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let settings = JournalSettings {
@@ -302,8 +393,12 @@ impl Former {
         let config = config(&settings, 1, shard);
         let OpenedJournal { journal, report, .. } = RecordLog::open(Folder::open(path)?, config)?;
         self.note(path, &report);
-        let mut wrong = 0;
+        if end.is_some_and(|end| journal.end() < end) || report.ends_finished {
+            self.lack(path, &*Box::<dyn std::error::Error>::from("its newest records are missing"));
+        }
+        let (mut wrong, mut records) = (0, 0);
         let lost = journal.read_all(|record| {
+            records += 1;
             if let Err(error) = replay.read(&record) {
                 wrong += 1;
                 tracing::warn!(folder = %path.display(), %error, "a record of the MQTT sessions is not taken");
@@ -312,6 +407,7 @@ impl Former {
         if lost > 0 {
             tracing::warn!(folder = %path.display(), lost, "records of the MQTT sessions are damaged");
         }
+        self.records += records;
         self.lacks += lost + wrong;
         Ok(())
     }
@@ -330,28 +426,214 @@ impl Former {
 }
 
 /// The generations in a folder.
+#[derive(Default)]
 struct Generations {
-    /// Their numbers, least first.
-    complete: Vec<u64>,
+    /// What the one that counts says.
+    replays: Vec<Replay>,
+    /// The number of the next.
+    next: u64,
+    /// Those that the next one says again, or that were followed by one that did.
+    superseded: Vec<PathBuf>,
+    /// Those of which something could not be read, and those before one of them.
+    aside: Vec<PathBuf>,
 }
 
 impl Generations {
-    /// What there is; those that were never finished are removed.
-    fn of(folder: &Path) -> Result<Self, JournalStartError> {
-        let mut complete = Vec::new();
+    /// Reads the newest that is whole; if none is, the newest of which something can be read.
+    ///
+    /// One that was begun and never finished is removed where there is what it was made from.
+    fn read(folder: &Path) -> Result<Self, JournalStartError> {
+        let mut numbered = Vec::new();
+        let mut unfinished = Vec::new();
         for entry in fs::read_dir(folder).map_err(failed(folder, "read"))? {
             let entry = entry.map_err(failed(folder, "read"))?;
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
             if let Some(number) = number(name) {
-                complete.push(number);
-            } else if name.strip_suffix(".new").and_then(number).is_some() {
-                fs::remove_dir_all(entry.path()).map_err(failed(&entry.path(), "removed"))?;
+                numbered.push((number, entry.path()));
+            } else if let Some(number) = name.strip_suffix(".new").and_then(number) {
+                unfinished.push((number, entry.path()));
             }
         }
-        complete.sort_unstable();
-        Ok(Self { complete })
+        numbered.sort_unstable();
+        let newest = numbered.iter().chain(&unfinished).map(|(number, _)| *number).max();
+        let mut all = Self { next: newest.unwrap_or(0) + 1, ..Self::default() };
+        let is_only = numbered.len() == 1;
+        let mut partial: Option<Former> = None;
+        let mut found: Option<Mark> = None;
+        for (_, path) in numbered.into_iter().rev() {
+            if let Some(mark) = &found {
+                // The one that counts says what it says again, unless it was put here since.
+                match mark.is_made_from(&path) {
+                    true => all.superseded.push(path),
+                    false => all.aside.push(path),
+                }
+                continue;
+            }
+            // Nor is an older one to be brought back in place of what is known of a newer one.
+            if partial.is_some() {
+                all.aside.push(path);
+                continue;
+            }
+            let former = Former::read(&path);
+            // An earlier version left no mark: then only what it says proves that nothing is missing, or that there is no other.
+            if former.lacks == 0 && (former.mark.is_some() || former.records > 0 || is_only) {
+                all.replays = former.replays;
+                all.superseded.push(path);
+                found = Some(former.mark.unwrap_or_default());
+                continue;
+            }
+            if former.records > 0 {
+                partial = Some(former);
+            }
+            all.aside.push(path);
+        }
+        if let Some(former) = partial {
+            all.replays = former.replays;
+        }
+        for (_, path) in unfinished {
+            let is_folder = path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
+            let has_source = !all.superseded.is_empty() || !all.aside.is_empty();
+            if is_folder && (has_source || !holds_records(&path)) {
+                report(fs::remove_dir_all(&path).map_err(failed(&path, "removed")));
+            } else {
+                tracing::error!(folder = %path.display(),
+                    "a journal of the MQTT sessions is no folder, or was not finished and what it was made from is missing");
+                all.aside.push(path);
+            }
+        }
+        Ok(all)
     }
+
+    /// Removes those that are said again elsewhere, and gives those that could not be read another name.
+    fn retire(&self, folder: &Path) {
+        for path in &self.superseded {
+            report(fs::remove_dir_all(path).map_err(failed(path, "removed")));
+        }
+        let mut asides = asides(folder);
+        for path in &self.aside {
+            if asides.len() >= ASIDES_MAX {
+                tracing::error!(folder = %path.display(), most = ASIDES_MAX,
+                    "what could not be read of the MQTT journals stays where it is: as many folders as there may be were set aside already; look into those whose names have .aside in them, and move them away");
+                continue;
+            }
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let name = name.strip_suffix(".new").unwrap_or(&name);
+            let is_free = |to: &PathBuf| to.symlink_metadata().is_err();
+            let numbered = (2..).map(|number| folder.join(format!("{name}.aside-{number}")));
+            let mut to = std::iter::once(folder.join(format!("{name}.aside"))).chain(numbered);
+            let to = to.find(is_free).expect("there are names without end");
+            match fs::rename(path, &to) {
+                Ok(()) => {
+                    tracing::error!(folder = %to.display(),
+                        "what could not be read of the MQTT journals was set aside; sessions, retained messages or messages that waited may be missing: bring the folder back from a copy, or look into it and then move it away");
+                    asides.push(to);
+                }
+                Err(error) => tracing::error!(folder = %path.display(), %error,
+                    "what cannot be read of the MQTT journals stays where it is"),
+            }
+        }
+    }
+}
+
+/// The shard whose folder in that of a generation has that name.
+fn shard_of(name: &str) -> Option<usize> {
+    let shard = name.parse::<usize>().ok()?;
+    (shard_name(shard) == name).then_some(shard)
+}
+
+/// What was set aside in a folder.
+fn asides(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_aside = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.split_once(".aside").is_some_and(|(head, _)| number(head).is_some())
+    };
+    entries.map(|entry| entry.path()).filter(is_aside).collect()
+}
+
+/// Whether any of the shards' folders in it has a file.
+fn holds_records(path: &Path) -> bool {
+    let has_file = |shard: usize| {
+        fs::read_dir(path.join(shard_name(shard))).is_ok_and(|mut entries| entries.next().is_some())
+    };
+    shards_in(path).is_ok_and(|shards| shards.into_iter().any(has_file))
+}
+
+/// The shards whose folders are in that of a generation, in order.
+fn shards_in(path: &Path) -> io::Result<Vec<usize>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let name = entry?.file_name();
+        found.extend(name.to_str().and_then(shard_of));
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// What a generation says of itself, in a file of its folder.
+#[derive(Debug, Default)]
+struct Mark {
+    /// By shard, which position its journal had reached when it was begun.
+    ends: Vec<Position>,
+    /// The folders that it says again.
+    made_from: Vec<String>,
+}
+
+impl Mark {
+    fn write(&self, path: &Path) -> io::Result<()> {
+        let ends = self.ends.iter().map(|end| format!("shard ends at {}\n", end.0));
+        let made_from = self.made_from.iter().map(|name| format!("made from {name}\n"));
+        let text = std::iter::once(format!("{MARK}\n")).chain(ends).chain(made_from);
+        let mut file = fs::File::create(path.join(MARK_FILE))?;
+        io::Write::write_all(&mut file, text.collect::<String>().as_bytes())?;
+        file.sync_all()
+    }
+
+    /// That of a generation; nothing if an earlier version of this program wrote it.
+    fn read(path: &Path) -> Result<Option<Self>, MarkError> {
+        let path = path.join(MARK_FILE);
+        let is_mark = |metadata: fs::Metadata| {
+            // A pipe in its place would be waited for.
+            metadata.is_file() && metadata.len() <= MARK_BYTES_MAX
+        };
+        let text = match path.symlink_metadata().map(is_mark) {
+            Ok(true) => {
+                fs::read(&path).map_err(|source| MarkError::Io { path: path.clone(), source })?
+            }
+            Ok(false) => return Err(MarkError::Unknown { path }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(MarkError::Io { path, source }),
+        };
+        let mark = Self::parse(&String::from_utf8_lossy(&text));
+        mark.map(Some).ok_or(MarkError::Unknown { path })
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let lines = text.strip_suffix('\n')?.strip_prefix(MARK)?;
+        let mut mark = Self::default();
+        for line in lines.lines().skip(1) {
+            match (line.strip_prefix("shard ends at "), line.strip_prefix("made from ")) {
+                (Some(end), _) => mark.ends.push(Position(end.parse().ok()?)),
+                (_, Some(name)) => mark.made_from.push(name.to_owned()),
+                _ => return None,
+            }
+        }
+        (lines.starts_with('\n') && !mark.ends.is_empty()).then_some(mark)
+    }
+
+    fn is_made_from(&self, path: &Path) -> bool {
+        self.made_from.iter().any(|name| path.file_name().is_some_and(|of| of == name.as_str()))
+    }
+}
+
+/// Why it is not known what a generation is to have.
+#[derive(Debug, thiserror::Error)]
+enum MarkError {
+    #[error("{path} cannot be read")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{path} is damaged, or a later version of this program has written it")]
+    Unknown { path: PathBuf },
 }
 
 /// What a thread of this start came to.
@@ -360,8 +642,9 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 }
 
 fn number(name: &str) -> Option<u64> {
+    // Below the greatest, so that there is a next.
     (name.len() >= 8 && name.bytes().all(|byte| byte.is_ascii_digit()))
-        .then(|| name.parse().ok())?
+        .then(|| name.parse().ok().filter(|number| *number < u64::MAX))?
 }
 
 fn generation(folder: &Path, number: u64, suffix: &str) -> PathBuf {

@@ -188,6 +188,223 @@ fn a_start_that_did_not_finish_is_as_if_it_had_not_begun() {
     assert!(!unfinished.exists());
 }
 
+/// Names in the folder of the journals.
+fn names(settings: &JournalSettings) -> Vec<String> {
+    let entries = fs::read_dir(&settings.folder).expect("it is there").flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    fs::set_permissions(to, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("ours");
+    for entry in fs::read_dir(from).expect("a folder").flatten() {
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), &to).expect("a copy");
+            fs::set_permissions(&to, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+                .expect("ours");
+        }
+    }
+}
+
+/// The segments of a generation.
+fn segments(path: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for shard in shards_in(path).expect("a generation") {
+        let files = fs::read_dir(path.join(shard_name(shard))).expect("a shard").flatten();
+        found.extend(
+            files
+                .map(|file| file.path())
+                .filter(|path| path.extension().is_some_and(|e| e == "segment")),
+        );
+    }
+    assert!(!found.is_empty());
+    found
+}
+
+/// What a node of three shards leaves: `log/mqtt/00000001` with 12 sessions and 30 retained messages.
+fn left() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let settings = settings(folder.path());
+    let (shared, mut shards) = node(3);
+    let running = open(&settings, &mut shards, clock::now()).expect("a journal");
+    for number in 0..12 {
+        session(&shared, &mut shards, &format!("client-{number}"));
+    }
+    for number in 0..30 {
+        publish(&mut shards[number % 3], &format!("kept/{number}"), b"x", true);
+    }
+    publish(&mut shards[0], "to/all", b"to everybody", false);
+    exchange(&mut shards);
+    drop((shards, running));
+    assert_eq!(names(&settings), ["00000001"]);
+    folder
+}
+
+#[test]
+fn nothing_that_cannot_be_read_is_removed_and_a_good_one_is_found_beside_it() {
+    type Harm = fn(&Path);
+    // Beside the good one, by a greater number.
+    let beside: [(&str, Harm); 8] = [
+        ("an empty folder", |log| fs::create_dir(log.join("00000099")).unwrap()),
+        ("empty shards", |log| fs::create_dir_all(log.join("00000099/000")).unwrap()),
+        ("a file", |log| fs::write(log.join("00000099"), "what?").unwrap()),
+        ("a dangling link", |log| {
+            std::os::unix::fs::symlink("/nowhere", log.join("00000099")).unwrap();
+        }),
+        ("a link", |log| std::os::unix::fs::symlink("00000001", log.join("00000099")).unwrap()),
+        ("a mark alone", |log| {
+            fs::create_dir(log.join("00000099")).unwrap();
+            let mark = Mark { ends: vec![Position(7)], made_from: Vec::new() };
+            mark.write(&log.join("00000099")).unwrap();
+        }),
+        ("a later version", |log| {
+            fs::create_dir(log.join("00000099")).unwrap();
+            fs::write(log.join("00000099/generation"), "tidegate MQTT journals 2\n").unwrap();
+        }),
+        ("zeros", |log| {
+            copy(&log.join("00000001"), &log.join("00000099"));
+            for segment in segments(&log.join("00000099")) {
+                let len = segment.metadata().unwrap().len();
+                fs::write(&segment, vec![0; len as usize]).unwrap();
+            }
+        }),
+    ];
+    for (what, harm) in beside {
+        let folder = left();
+        let settings = settings(folder.path());
+        harm(&settings.folder);
+        for round in 0..2 {
+            let (shared, mut shards) = node(2);
+            let running = open(&settings, &mut shards, clock::now()).expect("a journal");
+            assert_eq!(shared.retained_count(), 30, "{what}, start {round}");
+            assert_eq!(shared.subscriptions(), 24, "{what}, start {round}");
+            drop((shards, running));
+        }
+        assert_eq!(names(&settings), ["00000099.aside", "00000101"], "{what}");
+    }
+}
+
+#[test]
+fn a_journal_of_which_something_is_missing_is_set_aside_and_the_rest_is_served() {
+    type Harm = fn(&Path);
+    let harms: [(&str, Harm); 6] = [
+        ("the last shard is missing", |one| fs::remove_dir_all(one.join("002")).unwrap()),
+        ("the first shard is missing", |one| fs::remove_dir_all(one.join("000")).unwrap()),
+        ("a shard is a file", |one| {
+            fs::remove_dir_all(one.join("001")).unwrap();
+            fs::write(one.join("001"), "").unwrap();
+        }),
+        ("a shard has no files", |one| {
+            for segment in
+                segments(one).iter().filter(|path| path.to_string_lossy().contains("/001/"))
+            {
+                fs::remove_file(segment).unwrap();
+            }
+        }),
+        ("segments are empty", |one| {
+            for segment in
+                segments(one).iter().filter(|path| path.to_string_lossy().contains("/002/"))
+            {
+                fs::write(segment, "").unwrap();
+            }
+        }),
+        ("segments are zero", |one| {
+            for segment in
+                segments(one).iter().filter(|path| path.to_string_lossy().contains("/000/"))
+            {
+                let len = segment.metadata().unwrap().len();
+                fs::write(segment, vec![0; len as usize]).unwrap();
+            }
+        }),
+    ];
+    for (what, harm) in harms {
+        let folder = left();
+        let settings = settings(folder.path());
+        harm(&settings.folder.join("00000001"));
+        let (shared, mut shards) = node(3);
+        let running = open(&settings, &mut shards, clock::now()).expect("a journal");
+        let (retained, subscriptions) = (shared.retained_count(), shared.subscriptions());
+        assert!(
+            (10..30).contains(&retained) && (2..24).contains(&subscriptions),
+            "{what}: {retained} {subscriptions}"
+        );
+        drop((shards, running));
+        assert_eq!(names(&settings), ["00000001.aside", "00000002"], "{what}");
+        // Once is enough: the next start finds all that there is.
+        let (shared, mut shards) = node(1);
+        let running = open(&settings, &mut shards, clock::now()).expect("a journal");
+        assert_eq!((shared.retained_count(), shared.subscriptions()), (retained, subscriptions));
+        drop((shards, running));
+        assert_eq!(names(&settings), ["00000001.aside", "00000003"], "{what}");
+    }
+}
+
+#[test]
+fn an_older_journal_that_was_put_beside_the_newest_is_set_aside() {
+    let folder = left();
+    let settings = settings(folder.path());
+    let older = tempfile::tempdir().expect("a folder");
+    copy(&settings.folder.join("00000001"), &older.path().join("copy"));
+    let (_, mut shards) = node(1);
+    drop(open(&settings, &mut shards, clock::now()).expect("a journal"));
+    drop(shards);
+    assert_eq!(names(&settings), ["00000002"]);
+    // One that the newest was made from is removed by a start that was cut short before; one that was brought back is not.
+    fs::rename(settings.folder.join("00000002"), settings.folder.join("00000009")).unwrap();
+    copy(&older.path().join("copy"), &settings.folder.join("00000001"));
+    copy(&older.path().join("copy"), &settings.folder.join("00000003"));
+    let (shared, mut shards) = node(1);
+    drop(open(&settings, &mut shards, clock::now()).expect("a journal"));
+    assert_eq!(shared.retained_count(), 30);
+    assert_eq!(names(&settings), ["00000003.aside", "00000010"]);
+}
+
+#[test]
+fn a_journal_without_anything_in_it_is_no_loss() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let settings = settings(folder.path());
+    for round in 1..4 {
+        let (_, mut shards) = node(round);
+        drop(open(&settings, &mut shards, clock::now()).expect("a journal"));
+        drop(shards);
+        assert_eq!(names(&settings), [format!("{round:08}")]);
+    }
+}
+
+#[test]
+fn what_was_set_aside_is_bounded_and_never_overwritten() {
+    let folder = left();
+    let settings = settings(folder.path());
+    for number in 0..ASIDES_MAX + 2 {
+        fs::create_dir(settings.folder.join("00000900")).expect("a folder");
+        fs::write(settings.folder.join("00000900/note"), format!("{number}")).expect("a file");
+        let (shared, mut shards) = node(1);
+        drop(open(&settings, &mut shards, clock::now()).expect("a journal"));
+        assert_eq!(shared.retained_count(), 30);
+        drop(shards);
+        // As if it had been put there again.
+        let own = generation(&settings.folder, 901, "");
+        fs::rename(own, generation(&settings.folder, 1, "")).expect("a name");
+        if number >= ASIDES_MAX {
+            let left = settings.folder.join("00000900");
+            assert_eq!(fs::read_to_string(left.join("note")).unwrap(), format!("{number}"));
+            fs::remove_dir_all(left).unwrap();
+        }
+    }
+    let mut notes: Vec<String> = asides(&settings.folder)
+        .iter()
+        .map(|aside| fs::read_to_string(aside.join("note")).expect("it is as it was"))
+        .collect();
+    notes.sort_by_key(|note| note.parse::<usize>().unwrap());
+    assert_eq!(notes, (0..ASIDES_MAX).map(|number| number.to_string()).collect::<Vec<_>>());
+}
+
 /// `cargo test --release -p tidegate --lib million -- --ignored --nocapture`
 #[test]
 #[ignore = "a figure, of a release build"]
