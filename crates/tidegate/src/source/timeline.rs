@@ -119,14 +119,6 @@ impl Timeline {
         self.newest.map_or(0, |(media, _)| media)
     }
 
-    /// The delay of the fastest picture of late: the camera's own and that of the way.
-    pub(super) fn delay(&self) -> Duration {
-        let Some((media, fastest)) = self.newest.map(|(media, _)| media).zip(self.fastest) else {
-            return Duration::ZERO;
-        };
-        Instant::from_nanos(media.saturating_add(fastest)).since(self.captured(media))
-    }
-
     /// Whether the camera's clock is set as ours is, as far as one can see.
     fn agrees(&self, reported: i64) -> bool {
         let delay = self.fastest.unwrap_or_default().saturating_sub(reported);
@@ -170,6 +162,12 @@ mod tests {
             .collect()
     }
 
+    /// The delay of the fastest picture of late: the camera's own and that of the way.
+    fn delay(timeline: &Timeline) -> Duration {
+        let (media, fastest) = (timeline.newest(), timeline.fastest.unwrap());
+        Instant::from_nanos(media + fastest).since(timeline.captured(media))
+    }
+
     fn report(frame: i64, clock_ahead_ms: i64) -> SenderReport {
         let timestamp = 4_294_960_000_u32.wrapping_add(frame as u32 * 9_000);
         SenderReport { wall: ms(frame * 100 + clock_ahead_ms), timestamp }
@@ -183,7 +181,7 @@ mod tests {
             errors, [4; 9],
             "but for what the fastest takes, over the wrap of the timestamps"
         );
-        assert_eq!(timeline.delay(), WAY);
+        assert_eq!(delay(&timeline), WAY);
     }
 
     #[test]
@@ -224,7 +222,7 @@ mod tests {
         let hour = 3_600_000;
         timeline.reported(ms(420), ms(420 + hour), report(4, hour));
         assert_eq!(errors(&mut timeline, 5, &[300]), [0]);
-        assert_eq!(timeline.delay(), Duration::from_millis(300));
+        assert_eq!(delay(&timeline), Duration::from_millis(300));
     }
 
     #[test]
