@@ -125,6 +125,67 @@ pub struct Situation<'a> {
     pub share: Option<f64>,
 }
 
+/// What could be had where both bounds cannot be kept: whoever asks for it has it, as long as the path carries what it carries now.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Promise {
+    /// Latency that can be kept at the accuracy and the frame rate that there are; nothing if no setting is that accurate, if frames
+    /// of that accuracy follow each other faster than the path carries them, or if nothing was measured yet.
+    pub latency: Option<Duration>,
+    /// Accuracy that can be kept at the latency and the frame rate that there are; nothing if no frame is that fast.
+    pub accuracy: Option<f64>,
+    /// Frames a second at which the accuracy asked for can be kept, if it is the frame rate that is too high, and the latency of
+    /// each.
+    pub frame_rate: Option<(f64, Duration)>,
+    /// Whether the path was measured.
+    pub is_measured: bool,
+}
+
+/// Part of the latency bound, and of the capacity, that a promise counts on.
+const PROMISED_LATENCY: f64 = 0.95;
+const PROMISED_CAPACITY: f64 = 0.9;
+/// Time for which a frame waits for its turn in this process.
+const TURN: Duration = Duration::from_millis(2);
+/// Part by which a frame may be larger than it was predicted.
+const LARGER: f64 = 0.02;
+/// Most that is put aside for a path that fluctuates.
+const FLUCTUATION_MAX: f64 = 0.4;
+
+/// An accuracy as it is told and asked for, in thousandths, and not above what it is.
+pub(crate) fn told(accuracy: f64) -> f64 {
+    (accuracy * 1e3).floor() / 1e3
+}
+
+impl Situation<'_> {
+    /// What could be had now.
+    pub fn promise(&self) -> Promise {
+        let Some(capacity) = self.capacity else { return Promise::default() };
+        let rate = capacity.bytes_per_second;
+        let overhead = self.encode + self.one_way + self.delivery + TURN;
+        let larger = 1.0 + LARGER + capacity.deviation.min(FLUCTUATION_MAX);
+        let takes = |rung: &Rung| {
+            let seconds = (overhead.as_secs_f64() + rung.bytes * larger / rate) / PROMISED_LATENCY;
+            Duration::from_secs_f64(seconds.min(3600.0))
+        };
+        let in_time = |rung: &Rung| takes(rung) <= self.bounds.latency();
+        // Bytes a second that are this camera's.
+        let own = PROMISED_CAPACITY * self.share.map_or(rate, |share| share.min(rate));
+        let frames_per_second = |rung: &Rung| own / (rung.bytes * rung.kept).max(1.0);
+        let carried = |rung: &Rung| frames_per_second(rung) * self.period.as_secs_f64() >= 1.0;
+        let all = || self.rungs.iter().enumerate();
+        let least = smallest(all().filter(|(_, rung)| rung.accuracy >= self.bounds.accuracy()));
+        let least = least.map(|rung| &self.rungs[rung]);
+        let had = most_accurate(all().filter(|(_, rung)| in_time(rung) && carried(rung)));
+        Promise {
+            latency: least.filter(|rung| carried(rung)).map(takes),
+            accuracy: had.map(|rung| told(self.rungs[rung].accuracy)),
+            frame_rate: least
+                .filter(|rung| !carried(rung))
+                .map(|rung| (frames_per_second(rung), takes(rung))),
+            is_measured: true,
+        }
+    }
+}
+
 /// What a frame gets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Choice {

@@ -115,6 +115,8 @@ struct Encoding {
 const FOREIGN_VALID: Duration = Duration::from_millis(50);
 /// Longest latency a lost frame is thought to have had.
 const EXPECTED_MAX: Duration = Duration::from_secs(10);
+/// Time that a frame is given which is sent to measure the path, however late it will be: acknowledgements come every 10 ms.
+const TRIAL_FLIGHT: Duration = Duration::from_millis(250);
 /// Pauses longer than this are no frame period.
 const PERIOD_MAX: Duration = Duration::from_secs(2);
 
@@ -378,9 +380,13 @@ impl Transfer {
         while self.link_up && self.encoding.is_none() {
             let Some(waiting) = self.waiting.front().copied() else { return };
             if self.droppable() && !waiting.replayed && now >= self.deadline(waiting.frame) {
+                if let Some(trial) = self.tell_if_hopeless(now, waiting) {
+                    self.waiting.pop_front();
+                    self.begin(trial);
+                    continue;
+                }
                 self.waiting.pop_front();
                 self.drop_frame(waiting.frame, DropReason::Late);
-                self.tell_if_hopeless();
                 let waited = now.since(waiting.frame);
                 self.observe(now, &Observation::Lost { waited, expected: waited });
                 continue;
@@ -400,24 +406,37 @@ impl Transfer {
     }
 
     /// A bound that the path and the delivery alone use up is told as infeasible: no frame would ever get as
-    /// far as the controller, which tells of all others.
-    fn tell_if_hopeless(&mut self) {
+    /// far as the controller, which tells of all others. Now and then such a frame is sent all the same, late as it is: only what
+    /// was sent says what could be had.
+    fn tell_if_hopeless(&mut self, now: Instant, of: Waiting) -> Option<Encoding> {
         let fixed = self.config.delivery + self.one_way + self.encode.usual_max();
         if self.demand.bounds.latency() > fixed || self.ladder.rungs().is_empty() {
-            return;
+            return None;
         }
-        let carry = |rung: usize| {
-            let bytes = self.ladder.rungs()[rung].bytes;
-            let seconds = self.capacity.capacity().map_or(0.0, |c| bytes / c.bytes_per_second);
-            Duration::try_from_secs_f64(seconds).unwrap_or_default()
-        };
-        let accurate = self.smallest_rung(self.demand.bounds.accuracy());
-        let infeasible = Infeasible {
-            by_latency: None,
-            by_accuracy: accurate.map(|rung| (rung, fixed + carry(rung))),
-            bytes_max: 0.0,
-        };
-        let report = self.reasons.infeasible(&self.demand, self.ladder.rungs(), &infeasible);
+        self.ladder.predict(of.bytes);
+        self.report_infeasible(now, None);
+        let trial = self.trial_due(now) && self.flights.is_empty();
+        let rung = self.smallest_rung(self.demand.bounds.accuracy()).or(self.smallest_rung(0.0));
+        let rung = rung.filter(|_| trial)?;
+        let accuracy_kept = self.ladder.rungs()[rung].accuracy >= self.demand.bounds.accuracy();
+        Some(Encoding {
+            rung,
+            accuracy_kept,
+            deadline: now + TRIAL_FLIGHT,
+            trial: true,
+            ..self.plan(now, of)
+        })
+    }
+
+    /// Tells that both bounds cannot be kept, and what could be had; `in_time` is the rung that the frame in hand gets for the latency.
+    fn report_infeasible(&mut self, now: Instant, in_time: Option<usize>) {
+        let mut promise = self.situation(now, Duration::ZERO).promise();
+        // What is had is to be had, with whatever margin.
+        let had = in_time
+            .and_then(|rung| self.ladder.rungs().get(rung))
+            .map(|rung| controller::told(rung.accuracy));
+        promise.accuracy = promise.accuracy.or(had);
+        let report = self.reasons.infeasible(now, &self.demand, promise, self.period);
         self.commands.extend(report.map(Command::Report));
     }
 
@@ -443,24 +462,9 @@ impl Transfer {
         }
         self.ladder.predict(of.bytes);
         let choice = self.choose(now, of);
-        let base = if of.replayed { now } else { of.frame };
-        let deadline = if self.droppable() { self.deadline(base) } else { Instant::MAX };
         let accuracy = self.demand.bounds.accuracy();
         let rungs = self.ladder.rungs();
-        let plan = Encoding {
-            of,
-            base,
-            rung: 0,
-            ladder: self.ladder_number,
-            promised: (0, KnobSetting::ORIGINAL, 0.0),
-            bytes_max: f64::INFINITY,
-            deadline,
-            accuracy_kept: true,
-            encodes: 1,
-            took: Duration::ZERO,
-            trial: self.capacity.capacity().is_none(),
-            replaces_bytes: None,
-        };
+        let plan = self.plan(now, of);
         match choice {
             Choice::Rung { rung, bytes_max } => {
                 let rung = rung.min(rungs.len() - 1);
@@ -485,12 +489,30 @@ impl Transfer {
         }
     }
 
+    /// A frame's encoding before anything was decided about it.
+    fn plan(&self, now: Instant, of: Waiting) -> Encoding {
+        let base = if of.replayed { now } else { of.frame };
+        Encoding {
+            of,
+            base,
+            rung: 0,
+            ladder: self.ladder_number,
+            promised: (0, KnobSetting::ORIGINAL, 0.0),
+            bytes_max: f64::INFINITY,
+            deadline: if self.droppable() { self.deadline(base) } else { Instant::MAX },
+            accuracy_kept: true,
+            encodes: 1,
+            took: Duration::ZERO,
+            trial: self.capacity.capacity().is_none(),
+            replaces_bytes: None,
+        }
+    }
+
     /// Obeys the subscriber's choice when no rung keeps both bounds.
     fn give_way(&mut self, now: Instant, plan: Encoding, infeasible: Infeasible) -> Plan {
         let policy = self.demand.when_infeasible;
+        self.report_infeasible(now, infeasible.by_latency);
         let rungs = self.ladder.rungs();
-        let report = self.reasons.infeasible(&self.demand, rungs, &infeasible);
-        self.commands.extend(report.map(Command::Report));
         let quiet = self.flights.is_empty();
         let kept = |rung: usize| rungs[rung].accuracy >= self.demand.bounds.accuracy();
         let trial = self.trial_due(now) && quiet;
@@ -514,10 +536,12 @@ impl Transfer {
             // Something has to travel now and then, or better times would go unnoticed.
             (WhenInfeasible::KeepLatency, None, _) if trial || (!self.droppable() && quiet) => {
                 let rung = self.smallest_rung(0.0).unwrap_or(0);
-                Plan::Encode(Encoding { trial: true, ..encode(rung) })
+                let deadline = plan.deadline.max(now + TRIAL_FLIGHT);
+                Plan::Encode(Encoding { trial: true, deadline, ..encode(rung) })
             }
             (WhenInfeasible::Pause, _, Some((rung, _))) if trial => {
-                Plan::Encode(Encoding { trial: true, ..encode(rung) })
+                let deadline = plan.deadline.max(now + TRIAL_FLIGHT);
+                Plan::Encode(Encoding { trial: true, deadline, ..encode(rung) })
             }
             _ if !self.droppable() => Plan::Wait,
             (WhenInfeasible::Pause, ..) => Plan::Drop(DropReason::Paused),
@@ -542,14 +566,13 @@ impl Transfer {
             .map(|(index, _)| index)
     }
 
-    /// Asks the controller; one that panics is replaced.
-    fn choose(&mut self, now: Instant, of: Waiting) -> Choice {
-        let behind = of.replayed || (!self.droppable() && self.waiting.len() > 1);
-        let situation = Situation {
+    /// All that is known at this moment, of a frame that was captured `elapsed` ago.
+    fn situation(&self, now: Instant, elapsed: Duration) -> Situation<'_> {
+        Situation {
             rungs: self.ladder.rungs(),
             current: self.current,
             bounds: self.demand.bounds,
-            elapsed: if behind { Duration::ZERO } else { now.since(of.frame) },
+            elapsed,
             capacity: self.capacity.capacity(),
             outstanding_bytes: self.flights.outstanding_bytes() + self.foreign_bytes(now),
             one_way: self.one_way,
@@ -557,9 +580,19 @@ impl Transfer {
             delivery: self.config.delivery,
             period: self.period,
             share: self.share.filter(|(_, until)| now < *until).map(|(share, _)| share),
-        };
-        let controller = &mut self.controller;
-        if let Ok(choice) = catch_unwind(AssertUnwindSafe(|| controller.choose(now, &situation))) {
+        }
+    }
+
+    /// Asks the controller; one that panics is replaced.
+    fn choose(&mut self, now: Instant, of: Waiting) -> Choice {
+        let behind = of.replayed || (!self.droppable() && self.waiting.len() > 1);
+        let elapsed = if behind { Duration::ZERO } else { now.since(of.frame) };
+        // Apart from the rest for as long as it looks at it; what stands in its place has no size.
+        let mut controller = std::mem::replace(&mut self.controller, Box::new(Fixed));
+        let situation = self.situation(now, elapsed);
+        let chosen = catch_unwind(AssertUnwindSafe(|| controller.choose(now, &situation)));
+        if let Ok(choice) = chosen {
+            self.controller = controller;
             return choice;
         }
         let choice = Fixed.choose(now, &situation);

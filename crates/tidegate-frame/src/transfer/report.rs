@@ -2,14 +2,12 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tidegate_message::{AdaptationProfile, ControllerKind, Demand, FrameSize, WhenInfeasible};
+use tidegate_message::{
+    AdaptationProfile, Bounds, ControllerKind, Demand, FrameSize, Instant, WhenInfeasible,
+};
 
 use super::ladder::Ladder;
-use crate::{
-    capacity::Capacity,
-    controller::{Infeasible, Rung},
-    knob::KnobSetting,
-};
+use crate::{capacity::Capacity, controller::Promise, knob::KnobSetting};
 
 /// Choices that must keep both bounds before an infeasible state is over.
 const FEASIBLE_AFTER: u8 = 3;
@@ -28,12 +26,14 @@ pub enum Report {
         /// Why, in one sentence.
         reason: Arc<str>,
     },
-    /// No setting keeps both bounds.
+    /// No setting keeps both bounds at the camera's frame rate. Told again when what could be had changes.
     Infeasible {
-        /// Latency that could be kept at the accuracy asked for; nothing if no setting is that accurate.
+        /// Latency that could be kept at the accuracy asked for, as in [`Promise::latency`].
         latency_at_accuracy: Option<Duration>,
         /// Accuracy that could be kept at the latency asked for; nothing if no frame is that fast.
         accuracy_at_latency: Option<f64>,
+        /// Frames a second at which both could be kept; nothing if it is not the frame rate that is too high.
+        frames_per_second: Option<f64>,
         /// What gives way.
         policy: WhenInfeasible,
         /// The same in one sentence.
@@ -143,9 +143,58 @@ impl fmt::Display for DropReason {
 pub(super) struct Reasons {
     sentence: Arc<str>,
     capacity: Option<f64>,
-    infeasible: Option<WhenInfeasible>,
+    infeasible: Option<Told>,
     feasible: u8,
     demand_changed: bool,
+}
+
+/// What was told of bounds that cannot be kept.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    at: Instant,
+    policy: WhenInfeasible,
+    bounds: Bounds,
+    promise: Promise,
+}
+
+/// Least time between two corrections.
+const CORRECT_EVERY: Duration = Duration::from_secs(1);
+/// Part by which a latency or a frame rate must be better to be told again. What is worse than was told is told: a promise holds.
+const BETTER: f64 = 0.2;
+/// The same of an accuracy.
+const BETTER_ACCURACY: f64 = 0.01;
+/// Part by which a latency or a frame rate may be worse: promises have that much in reserve.
+const WORSE: f64 = 0.05;
+
+impl Told {
+    /// Whether what could be had is so much different now that it is to be told again.
+    fn is_corrected(&self, now: Instant, demand: &Demand, promise: &Promise) -> bool {
+        let before = &self.promise;
+        if self.policy != demand.when_infeasible
+            || self.bounds != demand.bounds
+            || before.is_measured != promise.is_measured
+        {
+            return true;
+        }
+        // Of values of which more is better.
+        let differs =
+            |before: Option<f64>, now: Option<f64>, worse: f64, better: f64| match (before, now) {
+                (Some(before), Some(now)) => now < before - worse || now > before + better,
+                (before, now) => before.is_some() != now.is_some(),
+            };
+        let part = |before: Option<f64>, now: Option<f64>| {
+            let of = before.unwrap_or_default();
+            differs(before, now, WORSE * of, BETTER * of)
+        };
+        let speed = |latency: Option<Duration>| {
+            latency.map(|latency| 1.0 / latency.as_secs_f64().max(1e-6))
+        };
+        let frames = |promise: &Promise| promise.frame_rate.map(|(frames, _)| frames);
+        now >= self.at + CORRECT_EVERY
+            && (differs(before.accuracy, promise.accuracy, 0.0, BETTER_ACCURACY)
+                || part(speed(before.latency), speed(promise.latency))
+                || part(frames(before), frames(promise)))
+    }
 }
 
 impl Default for Reasons {
@@ -215,43 +264,70 @@ impl Reasons {
         Some(Report::Knobs { from, to: to.setting, reason: self.sentence() })
     }
 
-    /// Nothing keeps both bounds; gives the report when that is new or another policy rules.
+    /// Nothing keeps both bounds; gives the report when that is new, when another policy rules, or when what could be had has
+    /// changed. Frames come `period` apart.
     pub(super) fn infeasible(
         &mut self,
+        now: Instant,
         demand: &Demand,
-        rungs: &[Rung],
-        infeasible: &Infeasible,
+        promise: Promise,
+        period: Duration,
     ) -> Option<Report> {
         self.feasible = 0;
         let policy = demand.when_infeasible;
-        if self.infeasible.replace(policy) == Some(policy) {
+        if self.infeasible.is_some_and(|told| !told.is_corrected(now, demand, &promise)) {
             return None;
         }
-        let latency_at_accuracy = infeasible.by_accuracy.map(|(_, latency)| latency);
-        let accuracy_at_latency = infeasible.by_latency.map(|rung| rungs[rung].accuracy);
+        self.infeasible = Some(Told { at: now, policy, bounds: demand.bounds, promise });
         let (latency, accuracy) = (demand.bounds.latency(), demand.bounds.accuracy());
-        let could = match (latency_at_accuracy, accuracy_at_latency) {
-            (Some(latency), Some(accuracy)) => {
+        let is_in_time = |(_, each): &(f64, Duration)| *each <= latency;
+        let mut could = Vec::new();
+        if let Some((frames, each)) = promise.frame_rate {
+            could.push(if each <= latency {
+                format!("both at {frames:.1} frames a second")
+            } else {
                 format!(
-                    "{:.0} ms at this accuracy, or {accuracy:.3} at this latency",
-                    millis(latency)
+                    "this accuracy within {:.0} ms at {frames:.1} frames a second",
+                    millis(each).ceil()
                 )
+            });
+        }
+        could.extend(
+            promise
+                .latency
+                .map(|latency| format!("this accuracy within {:.0} ms", millis(latency).ceil())),
+        );
+        could.extend(
+            promise.accuracy.map(|accuracy| format!("accuracy {accuracy:.3} at this latency")),
+        );
+        let could = match could.is_empty() {
+            false => format!("could be had: {}", could.join(", or ")),
+            true if promise.is_measured => "no setting is that accurate, or that fast".to_owned(),
+            true => "what could be had is being measured".to_owned(),
+        };
+        let rate = match promise.frame_rate {
+            Some(_) => format!(" at {:.1} frames a second", 1.0 / period.as_secs_f64().max(1e-3)),
+            None => String::new(),
+        };
+        let gives_way = match (policy, promise.accuracy, promise.frame_rate) {
+            (WhenInfeasible::KeepLatency, None, _) if promise.is_measured => {
+                "no frame is delivered"
             }
-            (Some(latency), None) => {
-                format!("{:.0} ms at this accuracy, nothing at this latency", millis(latency))
+            (WhenInfeasible::KeepLatency, ..) => "the accuracy gives way",
+            (WhenInfeasible::KeepAccuracy, _, Some((_, each))) if each <= latency => {
+                "the frame rate gives way"
             }
-            (None, Some(accuracy)) => {
-                format!("{accuracy:.3} at this latency, no row is that accurate")
-            }
-            (None, None) => "nothing at this latency, and no row is that accurate".to_owned(),
+            (WhenInfeasible::KeepAccuracy, ..) => "latency and frame rate give way",
+            (WhenInfeasible::Pause, ..) => "nothing is sent until then",
         };
         let reason = format!(
-            "accuracy {accuracy} within {:.0} ms cannot be kept; could be had: {could}; {policy}",
+            "accuracy {accuracy} within {:.0} ms cannot be kept{rate}: {could}; {gives_way} ({policy})",
             millis(latency)
         );
         Some(Report::Infeasible {
-            latency_at_accuracy,
-            accuracy_at_latency,
+            latency_at_accuracy: promise.latency,
+            accuracy_at_latency: promise.accuracy,
+            frames_per_second: promise.frame_rate.filter(is_in_time).map(|(frames, _)| frames),
             policy,
             reason: reason.into(),
         })
