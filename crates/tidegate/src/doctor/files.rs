@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, DirEntry, Metadata},
+    io,
     os::unix::fs::MetadataExt,
     path::Path,
 };
@@ -56,6 +57,8 @@ pub(super) fn entries(found: &mut Examination, path: &Path) -> Vec<(String, DirE
                 );
             }
             Ok(metadata) => entries.push((name, entry, metadata)),
+            // A node that runs has let go of it meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => found.problem(path, format!("it cannot be looked at: {error}")),
         }
     }

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs::{self, File, TryLockError},
+    io,
     path::{Path, PathBuf},
 };
 
@@ -158,6 +159,8 @@ fn log(
                     next = Some(end);
                 }
             }
+            // The node that has the log open has let go of it meanwhile.
+            Err(error) if summary.in_use && error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => found.problem(&path, format!("it cannot be read: {error}")),
         }
     }

@@ -3,6 +3,7 @@
 mod authentication;
 mod clients;
 mod commands;
+mod disk;
 mod doors;
 mod flows;
 mod hostile;

@@ -180,7 +180,13 @@ impl Program {
         self.end();
     }
 
-    /// The same, and keeps its folder.
+    /// The same, and gives its folder.
+    pub(crate) fn stop_and_keep(mut self) -> TempDir {
+        self.end();
+        std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"))
+    }
+
+    /// Asks it to end and waits; its folder stays until this goes.
     pub(crate) fn end(&mut self) {
         signal(self.id(), "TERM");
         let end = Instant::now() + LONGEST;

@@ -1,0 +1,127 @@
+//! What nodes leave on the disk, as the doctor sees it.
+
+use std::{fs, process::Command};
+
+use tidegate::pki::{self, InitRequest};
+use tidegate_load::client::{Client, Options, Outgoing};
+use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
+
+use super::program::{LONGEST, Program, options_of};
+
+const FLOW: &str = r##"
+[flow.f]
+topics = ["t/#"]
+key = { field = "id" }
+forward = "all"
+parse = { format = "csv", fields = ["id:text"] }
+
+[[flow.f.step]]
+kernel = "count"
+into = "n"
+
+[[flow.f.step]]
+kernel = "notify"
+topic = "out/{field:id}"
+payload = "{field:n}"
+"##;
+
+fn lasting(program: &Program, name: &str) -> Client {
+    let options = Options {
+        client_id: name.to_owned(),
+        clean_start: false,
+        session_expiry: Some(3600),
+        username: Some("u".to_owned()),
+        password: Some(b"word".to_vec()),
+        ..options_of(program.address("main"))
+    };
+    Client::connect(options).expect("it is let in")
+}
+
+fn filter(filter: &str) -> SubscribeFilter {
+    SubscribeFilter {
+        filter: filter.to_owned(),
+        maximum_qos: QoS::AtLeastOnce,
+        no_local: false,
+        retain_as_published: false,
+        retain_handling: RetainHandling::DoNotSend,
+    }
+}
+
+/// The doctor finds no problem, and tells nobody to remove anything.
+fn assert_sound(program: &Program, when: &str) {
+    let config = program.path("tidegate.toml");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(["--config".as_ref(), config.as_os_str(), "doctor".as_ref()]);
+    let output = command.output().expect("the doctor");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{when}: {text}");
+    assert!(!text.contains("remove"), "{when}: {text}");
+}
+
+#[test]
+fn the_doctor_finds_nothing_wrong_with_what_nodes_make() {
+    // The last one's queues are so small that what waits is on the disk too.
+    for (at_rest, durability, spill) in [
+        ("clear", "page", ""),
+        ("sealed", "disk", "overflow = \"spill\"\nqueue_bytes_max = \"64KiB\"\n"),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().to_owned();
+        let path = |name: &str| root.join(name);
+        pki::init(&path("data/pki"), &InitRequest::default()).expect("certificates");
+        fs::write(path("flows.toml"), FLOW).expect("a file");
+        let hash = tidegate::auth::password::hash(b"word").expect("a hash");
+        fs::write(path("users"), format!("u:{hash}\n")).expect("a file");
+        tidegate_log::KeyFile::create(&path("node.key")).expect("a key");
+        let key = match at_rest {
+            "sealed" => format!("key_file = {:?}\n", path("node.key")),
+            _ => String::new(),
+        };
+        let settings = format!(
+            "[log]\nat_rest = \"{at_rest}\"\n{key}[flow.f]\nfile = {:?}\n\
+             [mqtt]\nshards = 2\ndurability = \"{durability}\"\npassword_file = {:?}\n{spill}\
+             [mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\nallow_anonymous = false\n",
+            path("flows.toml"),
+            path("users"),
+        );
+        let case = |when: &str| format!("{at_rest}, {durability}: {when}");
+        let mut program = Program::start_in(folder, &settings);
+        assert_sound(&program, &case("at first"));
+        for is_killed in [true, false] {
+            let mut away = lasting(&program, "away");
+            away.subscribe(&[filter("t/#")]).expect("it is granted");
+            away.disconnect().expect("it leaves");
+            let mut publisher = lasting(&program, "publisher");
+            let payload = [b'7'; 2_000];
+            for number in 0..200 {
+                let topic = format!("t/{number}");
+                let message = Outgoing {
+                    topic: &topic,
+                    payload: &payload,
+                    qos: QoS::AtLeastOnce,
+                    ..Outgoing::default()
+                };
+                let kept = Outgoing { payload: b"1", retain: true, ..message };
+                for message in [message, kept] {
+                    let reason = publisher.publish(&message).expect("it is answered");
+                    assert!(!reason.is_failure(), "{reason:?}");
+                }
+            }
+            assert_sound(&program, &case("of a node that runs"));
+            let folder = if is_killed { program.kill() } else { program.stop_and_keep() };
+            program = Program::start_in(folder, &settings);
+            assert_sound(&program, &case("after a start"));
+            // It was not the doctor who let something go.
+            let mut away = lasting(&program, "away");
+            assert!(away.connack().session_present, "{}", case("the session is gone"));
+            for number in 0..400 {
+                let got = away.receive(LONGEST).expect("it is connected");
+                assert!(got.is_some(), "{}", case(&format!("message {number}")));
+            }
+            away.disconnect().expect("it leaves");
+        }
+        program.end();
+        assert_sound(&program, &case("after a stop"));
+    }
+}
