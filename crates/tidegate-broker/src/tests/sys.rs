@@ -48,6 +48,10 @@ fn what_is_told_is_what_the_book_lists() {
     };
     let listed: Vec<&str> = rows.flat_map(names).collect();
     each_with(telling(), |world| {
+        // What other parts of the node count.
+        for (prefix, name) in [("uplinks", "looped"), ("connection/cloud", "state")] {
+            world.shared.tell_in_sys(prefix, move || Some(vec![(name, 0)]));
+        }
         let p = world.join(v5("p"));
         let watcher = watch(world);
         slow(world, "slow", p);
@@ -61,7 +65,8 @@ fn what_is_told_is_what_the_book_lists() {
             let is_told = told.keys().any(|topic| topic_matches(filter, topic));
             assert!(is_told, "{filter} is told");
         }
-        assert_eq!(told.len(), 69 + 1, "all there are, and the one that holds something");
+        // The broker's own, those of the parts, and the one that holds something.
+        assert_eq!(told.len(), 69 + 2 + 1, "all there are");
     });
 }
 
