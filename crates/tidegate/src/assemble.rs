@@ -42,6 +42,7 @@ use crate::{
     node::{Node, NodeOptions},
     pki::{self, Credentials, Revocations},
     source::{self, SourceSpec},
+    step,
     uplink::{self, UplinkSettings, Uplinks},
 };
 
@@ -175,6 +176,7 @@ pub async fn node(
     reload: Arc<Reload>,
     stop: CancellationToken,
 ) -> Result<(), ApiError> {
+    step::begin("reading certificates, users and rules");
     let frames = &config.frames;
     let credentials = credentials(config, config.node.name.as_str())?;
     let access = access(config, credentials.revocations().clone())?;
@@ -206,8 +208,10 @@ pub async fn node(
         ApiError::new(code, "the node cannot run").caused_by(crate::error_chain(&error))
     };
     let health = Health::default();
+    step::begin("opening listeners");
     let watch = watch(config, &health, &stop).await?;
     let node = Node::bind(options).await.map_err(failed)?;
+    step::begin("starting MQTT, flows, sinks, ways in and uplinks");
     let manager = watch.manager();
     let guarded = Guarded::start(config, reload, access, upwards, &health, manager)?;
     let name = config.node.name.clone();
@@ -223,9 +227,13 @@ pub async fn node(
     guarded.uplinks_subscribed().await;
     manager.ready();
     tracing::info!(api = %node.api_address(), link = %node.link_address(), "node ready");
+    step::begin("ending the calls of applications and the links of cameras");
     let served = node.serve(stop).await.map_err(failed);
+    step::begin("writing the logs of frames to the disk");
     finish_logs().await;
+    step::begin("ending sinks, uplinks, ways in, flows and MQTT");
     guarded.stop().await;
+    step::begin("ending threads");
     served
 }
 
@@ -554,8 +562,11 @@ pub async fn camera(
     let _revocations = AbortOnDropHandle::new(tokio::spawn(watch_revocations(access, None)));
     let options = CameraOptions { health, ..camera_options(config, name, spec.to_string()) };
     watch.manager().ready();
+    step::begin("the source, its detector and the link to the edge");
     let ended = camera::run(options, &spec, dial, stop).await;
+    step::begin("writing the log of frames to the disk");
     finish_logs().await;
+    step::begin("ending threads");
     Ok(ended?)
 }
 

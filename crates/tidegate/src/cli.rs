@@ -23,6 +23,7 @@ mod replay;
 mod revoke;
 mod sessions;
 mod sim;
+mod stop;
 mod subscribe;
 mod time;
 
@@ -34,6 +35,7 @@ use std::{
     pin::pin,
     process::ExitCode,
     sync::Arc,
+    time::Duration,
 };
 
 use clap::{Parser, Subcommand};
@@ -176,16 +178,15 @@ pub fn main() -> ExitCode {
         }
     };
     let stop = CancellationToken::new();
-    let interrupted = stop.clone();
-    finish(runtime.block_on(async {
-        tokio::select! {
-            biased;
-            // Signals first: they are waited for before the command says that it is ready. Ends with the command.
-            error = cancel_when_interrupted(interrupted) => Err(error),
-            result = run(cli, stop) => result,
-        }
-    }))
+    // Signals first: they are waited for before the command says that it is ready.
+    let result = stop::on_signals(stop.clone()).and_then(|()| runtime.block_on(run(cli, stop)));
+    // A thread that still reads what never answers is not waited for.
+    runtime.shutdown_timeout(BLOCKED_MAX);
+    finish(result)
 }
+
+/// What runs on threads that may block is waited for so long, once all is done.
+const BLOCKED_MAX: Duration = Duration::from_secs(1);
 
 /// Keys of the node are in its memory.
 fn keep_memory_private() {
@@ -220,7 +221,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
             let camera = assemble::camera(&config, args.name, spec, edge, stop.clone());
             until_stopped(stop, camera).await
         }
-        Command::Characterize(args) => characterize::run(&config, args).await,
+        Command::Characterize(args) => until(stop, characterize::run(&config, args)).await,
         Command::Demo(args) => demo::run(args, stop).await,
         #[cfg(feature = "sink-parquet")]
         Command::DemoSensors(args) => demo::sensors(args, stop).await,
@@ -275,29 +276,6 @@ async fn until(
     tokio::select! {
         result = command => result,
         () = stop.cancelled() => std::process::exit(INTERRUPTED),
-    }
-}
-
-/// Cancels `stop` on the first interrupt or termination and never returns unless signals cannot be had;
-/// the second one ends the process at once.
-async fn cancel_when_interrupted(stop: CancellationToken) -> ApiError {
-    use tokio::signal::unix::{SignalKind, signal};
-    let failed =
-        |error| ApiError::new(Code::INTERNAL, "signals cannot be received").caused_by(error);
-    let (mut interrupt, mut terminate) =
-        match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
-            (Ok(interrupt), Ok(terminate)) => (interrupt, terminate),
-            (Err(error), _) | (_, Err(error)) => return failed(error),
-        };
-    loop {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-        if stop.is_cancelled() {
-            std::process::exit(INTERRUPTED);
-        }
-        stop.cancel();
     }
 }
 

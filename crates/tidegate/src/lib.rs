@@ -28,6 +28,7 @@ pub mod pki;
 pub mod report;
 pub mod sink;
 pub mod source;
+pub(crate) mod step;
 pub mod tasks;
 pub mod uplink;
 

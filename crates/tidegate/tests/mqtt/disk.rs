@@ -1,12 +1,20 @@
-//! What nodes leave on the disk, as the doctor sees it.
+//! What nodes leave on the disk, as the doctor sees it; and their end, whatever hangs.
 
-use std::{fs, process::Command};
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
 
 use tidegate::pki::{self, InitRequest};
 use tidegate_load::client::{Client, Options, Outgoing};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
-use super::program::{LONGEST, Program, options_of};
+use super::program::{LONGEST, Program, options_of, signal};
+
+/// Every command ends within this of the first SIGTERM.
+const STOPS_WITHIN: Duration = Duration::from_secs(10);
 
 const FLOW: &str = r##"
 [flow.f]
@@ -124,4 +132,68 @@ fn the_doctor_finds_nothing_wrong_with_what_nodes_make() {
         program.end();
         assert_sound(&program, &case("after a stop"));
     }
+}
+
+/// The end of a process within that time, and how long it took; none if it still runs.
+fn wait(child: &mut Child, most: Duration) -> Option<Duration> {
+    let began = Instant::now();
+    while began.elapsed() < most {
+        if child.try_wait().expect("it is our child").is_some() {
+            return Some(began.elapsed());
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    None
+}
+
+/// What a process that has ended wrote to its standard error.
+fn said(child: Child) -> String {
+    let output = child.wait_with_output().expect("it is our child");
+    assert!(!output.status.success(), "{}", output.status);
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Has a command run, ends it by SIGTERM while it waits for what never comes, and gives what it said.
+fn ended_while_it_hangs(arguments: &[&str]) -> String {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    let _input = child.stdin.take().expect("it was asked for");
+    assert!(wait(&mut child, Duration::from_secs(1)).is_none(), "{arguments:?}: {}", said(child));
+    signal(child.id(), "TERM");
+    let took = wait(&mut child, LONGEST);
+    if took.is_none() {
+        child.kill().expect("it runs");
+    }
+    let text = said(child);
+    assert!(took.is_some_and(|took| took <= STOPS_WITHIN), "{arguments:?}: {took:?}: {text}");
+    text
+}
+
+#[test]
+fn a_command_that_hangs_ends_all_the_same_and_says_where() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("flows.toml");
+    fs::write(&file, FLOW).expect("a file");
+    let file = file.display().to_string();
+    // On the thread that runs the command, a read that never ends.
+    let text = ended_while_it_hangs(&["flow", "run", &file, "--input", "-", "--topic", "t/a"]);
+    assert!(text.contains("it hung at this step"), "{text}");
+    // A detector that says nothing is not waited for.
+    let output = folder.path().join("table").display().to_string();
+    ended_while_it_hangs(&[
+        "characterize",
+        "--clip",
+        "scene:street?fps=5",
+        "--detector",
+        "command",
+        "--detector-command",
+        "sleep 60",
+        "--output",
+        &output,
+    ]);
 }
