@@ -32,7 +32,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// Messages that it stands for.
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.run.as_ref().map_or(1, |run| run.len())
     }
 
@@ -252,6 +252,11 @@ impl Inflight {
     /// What is sent again to a new connection, in order (section 4.4).
     pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter()
+    }
+
+    /// The exchanges, in order, once nobody is there for whom they would go on.
+    pub(crate) fn into_entries(self) -> impl Iterator<Item = Entry> {
+        self.entries.into_iter()
     }
 
     /// Forgets what cannot be sent again.

@@ -32,6 +32,8 @@ pub(crate) struct Queued {
     pub(crate) since: Instant,
     /// What its topic or its subscriber says: whether it may be dropped does not depend on what comes after it.
     pub(crate) overflow: Overflow,
+    /// The shared subscription that it came by: another member has it if this session ends before it is sent and acknowledged.
+    pub(crate) group: Option<Arc<str>>,
     /// Its number in the shard's journal; 0 if it is not written down.
     pub(crate) number: u64,
     /// An earlier process may have sent it.
@@ -124,6 +126,7 @@ impl Queued {
             ids,
             since,
             overflow,
+            group: None,
             number,
             is_repeated,
             sequence: 0,
@@ -264,6 +267,29 @@ impl Queue {
         let former = class.exchange(at, queued);
         self.counts.subtract(&former);
         Ok(former)
+    }
+
+    /// All that wait, in the order in which they came.
+    pub(crate) fn into_waiting(self) -> Vec<Queued> {
+        let mut all: Vec<Queued> = self.small.waiting.into();
+        all.extend(self.large.waiting);
+        all.sort_by_key(|queued| queued.sequence);
+        all
+    }
+
+    /// Takes out what came by that shared subscription, in the order in which it came.
+    pub(crate) fn take_group(&mut self, name: &str) -> Vec<Queued> {
+        let is_its = |queued: &Queued| queued.group.as_deref() == Some(name);
+        let mut taken = Vec::new();
+        for is_large in [false, true] {
+            for at in (0..self.class(is_large).waiting.len()).rev() {
+                if is_its(&self.class(is_large).waiting[at]) {
+                    taken.extend(self.take(is_large, at));
+                }
+            }
+        }
+        taken.sort_by_key(|queued| queued.sequence);
+        taken
     }
 
     /// All that wait, each class in its order.

@@ -38,7 +38,7 @@ pub(crate) struct Routes {
 #[derive(Debug)]
 struct Group {
     /// As it is subscribed to, with `$share/NAME/`.
-    name: Box<str>,
+    name: Arc<str>,
     members: Vec<Member>,
     turn: Arc<AtomicUsize>,
 }
@@ -77,6 +77,8 @@ pub(crate) struct Target {
     pub(crate) retain_as_published: bool,
     /// Whether it is of a session that is written down, or was when it subscribed.
     pub(crate) is_written: bool,
+    /// The shared subscription that it is a member of, as that is subscribed to.
+    pub(crate) group: Option<Arc<str>>,
     ids: Box<[u32]>,
     /// Those that count for messages of its own, if they are not the same.
     own_ids: Option<Box<[u32]>>,
@@ -88,7 +90,7 @@ pub(crate) struct Target {
 #[derive(Debug)]
 struct Turns {
     /// The shared subscription's, with `$share/NAME/`.
-    name: Box<str>,
+    name: Arc<str>,
     members: Box<[Target]>,
     turn: Arc<AtomicUsize>,
 }
@@ -116,7 +118,7 @@ impl Routes {
             Some(id) => *id,
             None => {
                 let group =
-                    Group { name: (&**filter).into(), members: Vec::new(), turn: Arc::default() };
+                    Group { name: filter.clone(), members: Vec::new(), turn: Arc::default() };
                 let id = self.free_groups.pop().unwrap_or_else(|| {
                     self.groups.push(None);
                     u32::try_from(self.groups.len() - 1).expect("fewer groups than subscriptions")
@@ -161,13 +163,17 @@ impl Routes {
         let removed = group.members.len() < before;
         self.members -= usize::from(removed);
         if group.members.is_empty() {
-            let name = std::mem::take(&mut group.name);
             self.groups[id as usize] = None;
-            self.group_ids.remove(&name);
+            self.group_ids.remove(filter);
             self.free_groups.push(id);
             self.shared.remove(shared.filter, id);
         }
         removed
+    }
+
+    /// Whether a shared subscription of that filter, `$share/NAME/` included, has members.
+    pub(crate) fn has_group(&self, filter: &str) -> bool {
+        self.group_ids.contains_key(filter)
     }
 
     /// Subscriptions, each member of a shared one counted.
@@ -204,7 +210,10 @@ impl Routes {
                 members: group
                     .members
                     .iter()
-                    .map(|m| Target::of(&[(m.session, m.options)], &m.state))
+                    .map(|m| Target {
+                        group: Some(group.name.clone()),
+                        ..Target::of(&[(m.session, m.options)], &m.state)
+                    })
                     .collect(),
                 turn: group.turn.clone(),
             });
@@ -252,6 +261,11 @@ impl Route {
     /// A shared subscription's filter, as it is subscribed to.
     pub(crate) fn group_name(&self, group: usize) -> &str {
         &self.groups[group].name
+    }
+
+    /// Which of the shared subscriptions that match has that filter, `$share/NAME/` included.
+    pub(crate) fn group_named(&self, name: &str) -> Option<usize> {
+        self.groups.iter().position(|group| *group.name == *name)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -323,6 +337,7 @@ impl Target {
             own: highest(&mut options().filter(|options| !options.no_local)),
             retain_as_published: options().any(|options| options.retain_as_published),
             is_written: options().any(|options| options.is_written),
+            group: None,
             ids: ids(&mut options()),
             own_ids: some_not_local.then(|| ids(&mut options().filter(|o| !o.no_local))),
             state: state.clone(),

@@ -316,6 +316,8 @@ pub struct Dropped {
     pub too_large: u64,
     /// The right to it was taken away while it waited.
     pub not_allowed: u64,
+    /// It waited, or was not acknowledged, when its session ended, and no other member of a shared subscription took it.
+    pub session_ended: u64,
 }
 
 impl Dropped {
@@ -325,7 +327,7 @@ impl Dropped {
     }
 
     /// Each reason with its count.
-    pub fn by_reason(&self) -> [(&'static str, u64); 8] {
+    pub fn by_reason(&self) -> [(&'static str, u64); 9] {
         let &Self {
             queue_full,
             spill_full,
@@ -335,6 +337,7 @@ impl Dropped {
             expired,
             too_large,
             not_allowed,
+            session_ended,
         } = self;
         [
             ("queue_full", queue_full),
@@ -345,6 +348,7 @@ impl Dropped {
             ("expired", expired),
             ("too_large", too_large),
             ("not_allowed", not_allowed),
+            ("session_ended", session_ended),
         ]
     }
 
@@ -357,6 +361,7 @@ impl Dropped {
         self.expired += other.expired;
         self.too_large += other.too_large;
         self.not_allowed += other.not_allowed;
+        self.session_ended += other.session_ended;
     }
 }
 

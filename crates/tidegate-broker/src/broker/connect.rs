@@ -12,11 +12,11 @@ use crate::{
     admission::{Draft, Verdict},
     config::SessionConfig,
     connection::{AliasesOut, Authentication, Connection, Ended, Resend, WillMessage},
-    inflight::Inflight,
+    inflight::{Awaits, Inflight},
     journal::Record,
     message::{Body, Incoming},
     outbox::Outbox,
-    queue::Queue,
+    queue::{Queue, Queued},
     schedule::Schedule,
     session::{Session, SessionState},
     slab::Key,
@@ -330,6 +330,10 @@ impl Broker {
         let will = connection.will.take();
         connection.receiving = None;
         let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
+        if let Some(query) = connection.query.take() {
+            // It is the connection's own, and no message of anybody.
+            session.inflight.end(query.id, Awaits::Puback);
+        }
         session.connection = None;
         session.window = (0, 0);
         session.note_room();
@@ -439,8 +443,6 @@ impl Broker {
         }
         let session_key = self.session_key(key);
         let Some(session) = self.sessions.remove(key) else { return };
-        let number = session.number;
-        self.write(number, || Record::Ended { session: number });
         self.timers.cancel(session.ends_at, Timer::SessionEnd(key));
         self.by_client.remove(&session.client_id);
         self.shared.end_session();
@@ -451,6 +453,11 @@ impl Broker {
                 routes.remove(filter, session_key);
             }
         }
+        // Before it is written that it ended: until then it is the one that has them.
+        let left = self.left_behind(session.inflight, session.queue);
+        self.hand_on(now, left);
+        let number = session.number;
+        self.write(number, || Record::Ended { session: number });
         self.release(session.blocks, session_key);
     }
 
@@ -474,6 +481,27 @@ impl Broker {
             self.end_session(now, *key);
         }
         keys.len()
+    }
+
+    /// Of what waited for a session that has ended or was not acknowledged, what others may have: what came by shared
+    /// subscriptions, unless it had begun with QoS 2 (MQTT-4.8.2-5). The rest is counted as dropped.
+    fn left_behind(&mut self, inflight: Inflight, queue: Queue) -> Vec<Queued> {
+        let mut left = Vec::new();
+        let mut lost = 0;
+        for entry in inflight.into_entries() {
+            match (entry.awaits, &entry.kept) {
+                (Awaits::Pubcomp, _) => {}
+                (Awaits::Puback, Some(queued)) if queued.group.is_some() => {
+                    left.extend(entry.kept.map(|queued| *queued));
+                }
+                _ => lost += entry.len() as u64,
+            }
+        }
+        for queued in queue.into_waiting() {
+            if queued.group.is_some() { left.push(queued) } else { lost += 1 }
+        }
+        self.statistics.dropped.session_ended += lost;
+        left
     }
 
     fn assign_client_id(&mut self) -> String {

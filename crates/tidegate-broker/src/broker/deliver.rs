@@ -131,28 +131,8 @@ impl Broker {
             self.note_shared();
         }
         for group in 0..route.group_count() {
-            let at = if self.promised {
-                self.turns[group]
-            } else {
-                let authorize = self.shared.authorize();
-                route.turn(group, |member| may_have(authorize, member, message.topic))
-            };
-            let member = route.member(group, at);
-            let shard = member.session.shard();
-            if shard == self.shard {
-                self.deliver(now, route, member, message, held, &mut Encoded::default());
-            } else if let Some(held) = self.held(message, held) {
-                if !self.promised {
-                    self.expect(message, member);
-                }
-                let is_written = message.qos > QoS::AtMostOnce && member.is_written;
-                let sent = || Sent::Group(route.group_name(group).into());
-                let origin = self.note_sent(shard, message.topic, Some(&held), is_written, sent);
-                let (route, promised) = (RouteHandle(route.clone()), Promised(self.promised));
-                self.send(shard, Peer::Member(held, route, group, at, promised, origin));
-            } else {
-                self.statistics.dropped.budget_full += 1;
-            }
+            let reserved = self.promised.then(|| self.turns[group]);
+            self.deliver_in_turn(now, route, group, message, held, reserved);
         }
         for shard in 0..self.shared.shards() {
             if shard == self.shard || route.on(shard).is_empty() {
@@ -227,7 +207,7 @@ impl Broker {
         self.end_record(&incoming, held.as_ref());
     }
 
-    /// A message from another shard for one member of a shared subscription.
+    /// A message from another shard for one member of a shared subscription, or for another of them if it has ended meanwhile.
     pub(super) fn deliver_member(
         &mut self,
         now: Instant,
@@ -240,14 +220,103 @@ impl Broker {
         let mut held = Some(message.clone());
         let incoming = message.as_incoming();
         let promised = self.promised;
-        if !promised {
+        if self.sessions.get(target.session.key()).is_none() {
             self.note_arrival(&incoming, target);
-        }
-        self.deliver(now, route, target, &incoming, &mut held, &mut Encoded::default());
-        if promised {
-            self.note_arrival(&incoming, target);
+            let name = route.group_name(group);
+            self.deliver_to_another(now, name, &incoming, &mut held);
+        } else {
+            if !promised {
+                self.note_arrival(&incoming, target);
+            }
+            self.deliver(now, route, target, &incoming, &mut held, &mut Encoded::default());
+            if promised {
+                self.note_arrival(&incoming, target);
+            }
         }
         self.end_record(&incoming, held.as_ref());
+    }
+
+    /// Hands a message to the member of a shared subscription where a place is reserved, or else to the one whose turn it is, on
+    /// whatever shard.
+    fn deliver_in_turn(
+        &mut self,
+        now: Instant,
+        route: &Arc<Route>,
+        group: usize,
+        message: &Incoming<'_>,
+        held: &mut Option<Arc<Message>>,
+        reserved: Option<usize>,
+    ) {
+        let at = reserved.unwrap_or_else(|| {
+            let authorize = self.shared.authorize();
+            route.turn(group, |member| may_have(authorize, member, message.topic))
+        });
+        let member = route.member(group, at);
+        let shard = member.session.shard();
+        if shard == self.shard {
+            self.deliver(now, route, member, message, held, &mut Encoded::default());
+        } else if let Some(held) = self.held_to_wait(message, held) {
+            if reserved.is_none() {
+                self.expect(message, member);
+            }
+            let is_written = message.qos > QoS::AtMostOnce && member.is_written;
+            let sent = || Sent::Group(route.group_name(group).into());
+            let origin = self.note_sent(shard, message.topic, Some(&held), is_written, sent);
+            let (route, promised) = (RouteHandle(route.clone()), Promised(self.promised));
+            self.send(shard, Peer::Member(held, route, group, at, promised, origin));
+        } else {
+            self.statistics.dropped.budget_full += 1;
+        }
+    }
+
+    /// Hands a message to a member that the shared subscription of that name has now; counts it as dropped if there is none.
+    fn deliver_to_another(
+        &mut self,
+        now: Instant,
+        name: &str,
+        message: &Incoming<'_>,
+        held: &mut Option<Arc<Message>>,
+    ) {
+        let route = self.route(message.topic);
+        self.note_shared();
+        match route.group_named(name) {
+            Some(group) => self.deliver_in_turn(now, &route, group, message, held, None),
+            None => self.statistics.dropped.session_ended += 1,
+        }
+    }
+
+    /// Hands messages on that a member of shared subscriptions leaves, which is a member no more; what cannot be is counted as
+    /// dropped.
+    ///
+    /// They were accepted: who takes them takes them however much waits for it, unless its policy drops.
+    pub(super) fn hand_on(&mut self, now: Instant, left: Vec<Queued>) {
+        let was = std::mem::replace(&mut self.promised, true);
+        for queued in left {
+            let name = queued.group.clone().expect("it came by a shared subscription");
+            let route = self.route(queued.message.topic());
+            if route.group_named(&name).is_none() {
+                self.statistics.dropped.session_ended += 1;
+                continue;
+            }
+            let message = match &queued.message {
+                Held::Memory(message) => Some(message.clone()),
+                Held::Disk(spilled) => self.read_now(spilled),
+            };
+            let Some(message) = message else {
+                self.statistics.dropped.spill_lost += 1;
+                continue;
+            };
+            if message.is_expired(now) {
+                self.statistics.dropped.expired += 1;
+                continue;
+            }
+            self.begin_record(None);
+            let mut held = Some(message.clone());
+            let incoming = message.as_incoming();
+            self.deliver_to_another(now, &name, &incoming, &mut held);
+            self.end_record(&incoming, held.as_ref());
+        }
+        self.promised = was;
     }
 
     #[inline]
@@ -525,7 +594,8 @@ impl Broker {
         }
         let mut number = 0;
         let hands_out = connection.outbox.hands_out();
-        let is_kept = qos > QoS::AtMostOnce && session.is_kept();
+        // A member of a shared subscription may end and leave it to another.
+        let is_kept = qos > QoS::AtMostOnce && (session.is_kept() || target.group.is_some());
         if (is_kept || hands_out) && held.is_none() {
             let (budget, bytes) = (self.shared.budget(), message.charge_bytes());
             // Other shards may have taken what was there when it was accepted.
@@ -545,6 +615,7 @@ impl Broker {
             let overflow = overflow(session, qos, route);
             let mut queued =
                 Queued::new(Held::Memory(held.clone()), qos, retain, ids, now, overflow);
+            queued.group = target.group.clone();
             if is_written {
                 queued.number =
                     Self::message_number(&mut self.keeper, &mut self.numbers, session.number);
@@ -612,6 +683,7 @@ impl Broker {
                 retain,
                 ids: ids.to_vec(),
                 begun: packet_id.filter(|_| qos == QoS::ExactlyOnce),
+                group: target.group.clone(),
             };
             Self::note_waiting(&mut self.keeper, number, waiting);
         }
@@ -648,14 +720,15 @@ impl Broker {
         let ids = target.ids(message.publisher);
         let overflow = overflow(session, qos, route);
         let mut queued = Queued::new(Held::Memory(held), qos, retain, Ids::of(ids), now, overflow);
+        queued.group = target.group.clone();
         let session = if qos > QoS::AtMostOnce { session.number } else { 0 };
         if session > 0 {
             queued.number = Self::message_number(&mut self.keeper, &mut self.numbers, session);
         }
         let number = queued.number;
         if self.enqueue(key, queued, route) && session > 0 {
-            let ids = ids.to_vec();
-            let waiting = Waiting { session, again: 0, qos, retain, ids, begun: None };
+            let (ids, group) = (ids.to_vec(), target.group.clone());
+            let waiting = Waiting { session, again: 0, qos, retain, ids, begun: None, group };
             Self::note_waiting(&mut self.keeper, number, waiting);
         }
     }

@@ -540,7 +540,8 @@ impl Keeper {
 /// How a session waits for a message.
 pub(super) fn waiting(session: u64, queued: &Queued, begun: Option<PacketId>) -> Waiting {
     let (qos, retain) = (queued.qos, queued.retain);
-    Waiting { session, again: 0, qos, retain, ids: queued.ids.as_slice().to_vec(), begun }
+    let (ids, group) = (queued.ids.as_slice().to_vec(), queued.group.clone());
+    Waiting { session, again: 0, qos, retain, ids, begun, group }
 }
 
 /// A message for one session that waits for it.

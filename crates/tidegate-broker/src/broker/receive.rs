@@ -208,7 +208,7 @@ impl Broker {
                 Ok(())
             }
             Packet::Subscribe(packet) => self.subscribe(now, key, packet),
-            Packet::Unsubscribe(packet) => self.unsubscribe(key, packet),
+            Packet::Unsubscribe(packet) => self.unsubscribe(now, key, packet),
             Packet::Pingreq => {
                 self.answer(key, |version, out| {
                     Packet::Pingresp.encode(version, out).expect("two bytes");

@@ -294,7 +294,7 @@ impl Broker {
         may_be_on_disk: bool,
     ) -> Queued {
         let number = restoring.number(self.shard, &recovered);
-        let RecoveredQueued { message: stored, qos, retain, ids, .. } = recovered;
+        let RecoveredQueued { message: stored, qos, retain, ids, group, .. } = recovered;
         let message = restoring.message(self.shared.budget(), &stored, may_be_on_disk);
         let config = &self.shared.config().session;
         let exception = TopicConfig::of(&self.shared.topics(), message.topic())
@@ -302,6 +302,7 @@ impl Broker {
         let overflow = exception.unwrap_or_else(|| config.overflow_of(qos));
         let mut queued = Queued::new(message, qos, retain, Ids::of(&ids), now, overflow);
         queued.number = number;
+        queued.group = group;
         // What has begun with QoS 2 is told by its exchange.
         queued.is_repeated = qos == QoS::AtLeastOnce;
         queued

@@ -119,6 +119,16 @@ impl Broker {
         }
     }
 
+    /// A message that waits on disk, read while its shard waits: none if it is lost.
+    pub(super) fn read_now(&mut self, spilled: &Arc<Spilled>) -> Option<Arc<Message>> {
+        if let Some(message) = spilled.in_memory() {
+            return Some(message);
+        }
+        let disk = self.spilling.disk.clone().filter(|_| !spilled.is_lost())?;
+        let answer = disk.read_now(spilled.place());
+        self.bring_back(spilled, answer, true)
+    }
+
     /// A message from what was read of it; none if it is lost, or if there is no memory and it may not go beyond that.
     pub(super) fn bring_back(
         &mut self,

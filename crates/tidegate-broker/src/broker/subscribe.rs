@@ -8,9 +8,10 @@ use tidegate_wire::mqtt::{
     Version,
 };
 
-use super::{Broker, publish::Fault};
+use super::{Broker, keep::done, publish::Fault};
 use crate::{
     journal::Record,
+    queue::Queued,
     session::{FILTERS_OWN_BYTES, RetainedScan, SubscriptionOptions, filter_bytes},
     slab::Key,
 };
@@ -154,12 +155,18 @@ impl Broker {
         })
     }
 
-    pub(super) fn unsubscribe(&mut self, key: Key, packet: Unsubscribe) -> Result<(), Fault> {
+    pub(super) fn unsubscribe(
+        &mut self,
+        now: Instant,
+        key: Key,
+        packet: Unsubscribe,
+    ) -> Result<(), Fault> {
         let connection = self.connections.get(key).expect("it is being received from");
         let session_key = connection.session.expect("checked before");
         let own = self.session_key(session_key);
         let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
         let mut reasons = Vec::with_capacity(packet.filters.len());
+        let mut left = Vec::new();
         for filter in &packet.filters {
             let found = session.subscriptions.remove(&**filter).is_some();
             if found {
@@ -168,7 +175,13 @@ impl Broker {
                 if let Some(charge) = &mut session.filter_charge {
                     charge.shrink_to(beyond);
                 }
-                self.shared.routes_mut().remove(filter, own);
+                let mut routes = self.shared.routes_mut();
+                routes.remove(filter, own);
+                if routes.has_group(filter) {
+                    // What has not begun is another member's; what has goes on here (MQTT-3.10.4-3).
+                    left.extend(session.queue.take_group(filter));
+                }
+                drop(routes);
                 session.retained.retain(|scan| *scan.filter != **filter);
                 if session.number > 0
                     && let Some(keeper) = &mut self.keeper
@@ -183,6 +196,9 @@ impl Broker {
                 ReasonCode::NO_SUBSCRIPTION_EXISTED
             });
         }
+        if !left.is_empty() {
+            self.leave_group(now, session_key, left);
+        }
         let answer = Suback {
             packet_id: packet.packet_id,
             reason_string: None,
@@ -193,5 +209,19 @@ impl Broker {
             Packet::Unsuback(answer).encode(version, out).expect("a byte for each filter received");
         });
         Ok(())
+    }
+
+    /// Messages that waited for a session are another's, whose shared subscription it has left.
+    fn leave_group(&mut self, now: Instant, key: Key, left: Vec<Queued>) {
+        let own = self.session_key(key);
+        let numbers: Vec<u64> = left.iter().map(|queued| queued.number).collect();
+        self.hand_on(now, left);
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        for number in numbers {
+            done(&mut self.keeper, session, number);
+        }
+        let behind = session.note_behind(&self.shared);
+        let released = if behind { Vec::new() } else { std::mem::take(&mut session.blocks) };
+        self.release(released, own);
     }
 }

@@ -280,7 +280,8 @@ impl Broker {
                 done(&mut self.keeper, session, queued.number);
             } else {
                 let packet_id = (queued.qos > QoS::AtMostOnce).then(|| {
-                    let kept = session.is_kept().then(|| Box::new(queued.clone()));
+                    let is_kept = session.is_kept() || queued.group.is_some();
+                    let kept = is_kept.then(|| Box::new(queued.clone()));
                     session.inflight.begin(queued.qos, bytes, class == Class::Large, kept)
                 });
                 let waits = packet_id.filter(|_| queued.qos == QoS::ExactlyOnce).and_then(|id| {

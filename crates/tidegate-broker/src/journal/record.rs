@@ -15,6 +15,8 @@ use tidegate_wire::mqtt::{PacketId, QoS, Version};
 
 /// The version of all records.
 const VERSION: u8 = 1;
+/// Beside the retain flag of what waits: the name of a shared subscription follows.
+const IN_GROUP: u8 = 2;
 
 /// One thing that is so from now on. Sessions and messages have numbers that their shard gives, from 1 and never again.
 #[derive(Clone, Debug, PartialEq)]
@@ -244,6 +246,8 @@ pub struct Waiting {
     pub ids: Vec<u32>,
     /// The identifier of its QoS 2 exchange, if that has begun.
     pub begun: Option<PacketId>,
+    /// The shared subscription that it came by, `$share/GROUP/` included.
+    pub group: Option<Arc<str>>,
 }
 
 /// What a message is to another shard.
@@ -510,7 +514,12 @@ impl Put<'_> {
         self.number(waiting.session);
         self.number(waiting.again);
         self.u8(waiting.qos as u8);
-        self.flag(waiting.retain);
+        // Records of versions that knew no groups here have the lower bit alone.
+        let group = if waiting.group.is_some() { IN_GROUP } else { 0 };
+        self.u8(u8::from(waiting.retain) | group);
+        if let Some(group) = &waiting.group {
+            self.text(group);
+        }
         self.number(waiting.ids.len() as u64);
         for id in &waiting.ids {
             self.number((*id).into());
@@ -721,11 +730,18 @@ impl Take<'_> {
     }
 
     fn waiting(&mut self) -> Taken<Waiting> {
+        let (session, again, qos) = (self.number("session")?, self.number("message")?, self.qos()?);
+        let flags = self.u8("retain flag")?;
+        if flags & !(IN_GROUP | 1) != 0 {
+            return Err(RecordError::Field { field: "retain flag" });
+        }
+        let group = if flags & IN_GROUP != 0 { Some(self.text("group")?.into()) } else { None };
         Ok(Waiting {
-            session: self.number("session")?,
-            again: self.number("message")?,
-            qos: self.qos()?,
-            retain: self.flag("retain flag")?,
+            session,
+            again,
+            qos,
+            retain: flags & 1 != 0,
+            group,
             ids: self
                 .list("subscription identifiers", |take| take.u32("subscription identifier"))?,
             begun: self.option(Self::id)?,

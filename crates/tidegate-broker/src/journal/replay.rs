@@ -211,8 +211,8 @@ impl Replay {
         seen.is_some_and(|seen| number <= seen.before || seen.numbers.contains(&number))
     }
 
-    /// Hands a message over that another shard has sent and this one does not have.
-    fn take_over(&mut self, number: u64, sent: &Sent, message: &Arc<StoredMessage>) {
+    /// Hands a message over that another shard has sent and this one does not have; whether somebody takes it.
+    fn take_over(&mut self, number: u64, sent: &Sent, message: &Arc<StoredMessage>) -> bool {
         let mut takers = Vec::new();
         for (&key, session) in self.sessions.iter().filter(|(_, session)| session.opened.is_some())
         {
@@ -235,16 +235,24 @@ impl Replay {
                     retain: message.retain && found.iter().any(|o| o.retain_as_published),
                     ids: found.iter().map(|options| options.id).filter(|id| *id != 0).collect(),
                     begun: None,
+                    group: match sent {
+                        Sent::Group(name) => Some((&**name).into()),
+                        _ => None,
+                    },
                 });
             }
         }
         if let Sent::Group(_) = sent {
             takers.truncate(1);
         }
+        if takers.is_empty() {
+            return false;
+        }
         self.messages.insert(number, message.clone());
         for waiting in takers {
             self.wait(number, waiting, u64::MAX);
         }
+        true
     }
 }
 
@@ -327,6 +335,8 @@ pub struct RecoveredQueued {
     pub retain: bool,
     /// Subscription identifiers.
     pub ids: Vec<u32>,
+    /// The shared subscription that it came by.
+    pub group: Option<Arc<str>>,
 }
 
 /// A retained message.
@@ -406,7 +416,10 @@ impl Recovered {
                     replay.retain(retained, &message);
                 } else {
                     next += 1;
-                    replay.take_over(next, &sent, &message);
+                    if !replay.take_over(next, &sent, &message) && matches!(sent, Sent::Group(_)) {
+                        // Its member has ended: another one may be anywhere.
+                        replays.iter_mut().any(|replay| replay.take_over(next, &sent, &message));
+                    }
                 }
             }
         }
@@ -432,9 +445,9 @@ impl Recovered {
                 continue;
             };
             self.found.waiting += 1;
-            let Waiting { qos, retain, ids, begun, .. } = waiting;
+            let Waiting { qos, retain, ids, begun, group, .. } = waiting;
             let message = message.clone();
-            let queued = RecoveredQueued { message, journal, order, qos, retain, ids };
+            let queued = RecoveredQueued { message, journal, order, qos, retain, ids, group };
             match begun {
                 Some(id) => inflight.push((began, id, Some(queued))),
                 None => queue.push(queued),

@@ -82,6 +82,7 @@ impl Draw {
             retain: self.0.random(),
             ids: self.list(|draw| draw.0.random()),
             begun: self.some(Self::id),
+            group: self.some(|draw| draw.text().into()),
         }
     }
 
@@ -246,7 +247,7 @@ fn text(number: u64, text: &'static str) -> StoredMessage {
 
 fn waits(session: u64) -> Waiting {
     let qos = QoS::ExactlyOnce;
-    Waiting { session, again: 0, qos, retain: false, ids: Vec::new(), begun: None }
+    Waiting { session, again: 0, qos, retain: false, ids: Vec::new(), begun: None, group: None }
 }
 
 fn texts(queue: &[RecoveredQueued]) -> Vec<Bytes> {

@@ -964,10 +964,13 @@ fn what_a_whole_queue_lost_is_counted() {
     for _ in 0..10 {
         world.publish(p, message("t", AtLeastOnce, &"x".repeat(60_000)));
     }
-    let queued = world.shards[0].sessions(1)[0].queued as u64;
+    let report = &world.shards[0].sessions(1)[0];
+    let (queued, session_ended) = (report.queued as u64, report.inflight as u64);
     world.publish(p, retained("r", AtLeastOnce, &"y".repeat(500_000)));
     assert!(queued > 5 && !world.is_open(s));
-    assert_eq!(dropped(&world), Dropped { budget_full: queued, ..Dropped::default() });
+    // What was in flight went with the session.
+    let expected = Dropped { budget_full: queued, session_ended, ..Dropped::default() };
+    assert_eq!((dropped(&world), session_ended), (expected, 1));
 }
 
 /// Fills the memory with what waits for the session of `connect`, which is away; how many wait.

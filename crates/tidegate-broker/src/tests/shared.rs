@@ -123,3 +123,251 @@ fn a_slow_member_does_not_hold_up_the_group() {
         assert_eq!(world.messages(slow).len(), 5);
     });
 }
+
+/// How a member of a shared subscription ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    /// Its session ends with its connection.
+    Leaves,
+    Expires,
+    StartsClean,
+    IsForgotten,
+    /// It is no member any more, and its session ends later.
+    Unsubscribes,
+}
+
+const ENDS: [End; 5] =
+    [End::Leaves, End::Expires, End::StartsClean, End::IsForgotten, End::Unsubscribes];
+
+fn dropped(world: &World) -> crate::Dropped {
+    let mut sum = crate::Dropped::default();
+    world.shards.iter().for_each(|shard| sum.add(shard.statistics().dropped));
+    sum
+}
+
+fn forget(world: &mut World, name: &str) {
+    let client = world.placed(name);
+    let shard = world.shared.shard_of(&client);
+    assert!(world.shards[shard].forget(world.now, &client));
+    world.pump();
+}
+
+/// Ends a member, connected or not, whose session is kept for an hour unless it is to leave.
+fn end(world: &mut World, name: &str, at: At, how: End) {
+    match how {
+        End::Leaves => world.cut(at),
+        End::Expires => {
+            world.cut(at);
+            world.advance(seconds(3601));
+        }
+        End::StartsClean => {
+            let again = world.join(v5(name));
+            world.cut(again);
+        }
+        End::IsForgotten => forget(world, name),
+        End::Unsubscribes => {
+            world.unsubscribe(at, &["$share/g/t"]);
+            forget(world, name);
+        }
+    }
+}
+
+fn member(name: &str, how: End) -> Connect {
+    let mut connect = if how == End::Leaves { v5(name) } else { kept(name) };
+    connect.properties.receive_maximum = NonZeroU16::new(5);
+    connect
+}
+
+#[test]
+fn what_a_member_that_ends_did_not_acknowledge_is_anothers() {
+    // 4.8.2: what is in flight with QoS 1, and what was not sent; MQTT-4.8.2-5: not what has begun with QoS 2.
+    for how in ENDS {
+        for qos in [AtLeastOnce, ExactlyOnce] {
+            each(|world| {
+                let first = world.mute(member("first", how));
+                world.subscribe(first, "$share/g/t", ExactlyOnce);
+                let p = world.join(v5("p"));
+                for number in 0..20 {
+                    world.publish(p, message("t", qos, &number.to_string()));
+                }
+                let sent = world.messages(first);
+                assert_eq!(sent.len(), 5);
+                if qos == ExactlyOnce {
+                    // Every phase: PUBCOMP came, PUBREC came, nothing came.
+                    for delivery in &sent[..2] {
+                        world.pubrec(first, delivery.id.unwrap());
+                    }
+                    world.pubcomp(first, sent[0].id.unwrap());
+                }
+                let sent = sent.len() + world.messages(first).len();
+                let second = world.join(kept("second"));
+                world.subscribe(second, "$share/g/t", ExactlyOnce);
+                end(world, "first", first, how);
+                let got = world.messages(second);
+                let texts: Vec<String> = got.iter().map(Delivery::text).collect();
+                let begun = if qos == ExactlyOnce { sent } else { 0 };
+                let mut expected: Vec<String> = (begun..20).map(|n| n.to_string()).collect();
+                if how == End::Unsubscribes && qos == AtLeastOnce {
+                    // What had begun went on where it was until that ended.
+                    expected.rotate_left(5);
+                }
+                assert_eq!(texts, expected, "{how:?} {qos:?}");
+                assert!(got.iter().all(|delivery| !delivery.dup && delivery.qos == qos));
+                // Of QoS 2, two had been taken.
+                let lost = begun.saturating_sub(2) as u64;
+                let expected = crate::Dropped { session_ended: lost, ..Default::default() };
+                assert_eq!(dropped(world), expected, "{how:?} {qos:?}");
+            });
+        }
+    }
+}
+
+#[test]
+fn what_no_member_takes_is_counted() {
+    for how in ENDS {
+        each(|world| {
+            let last = world.mute(member("last", how));
+            world.subscribe(last, "$share/g/t", AtLeastOnce);
+            let p = world.join(v5("p"));
+            for number in 0..20 {
+                world.publish(p, message("t", AtLeastOnce, &number.to_string()));
+            }
+            end(world, "last", last, how);
+            let expected = crate::Dropped { session_ended: 20, ..Default::default() };
+            assert_eq!(dropped(world), expected, "{how:?}");
+        });
+    }
+    // What waits for a subscriber of its own is counted, too, when its session ends.
+    each(|world| {
+        let alone = world.mute(member("alone", End::Expires));
+        world.subscribe(alone, "t", AtLeastOnce);
+        let p = world.join(v5("p"));
+        for number in 0..20 {
+            world.publish(p, message("t", AtLeastOnce, &number.to_string()));
+        }
+        world.cut(alone);
+        world.advance(seconds(3601));
+        assert_eq!(dropped(world).session_ended, 20);
+    });
+}
+
+#[test]
+fn a_member_that_ends_after_a_restart_leaves_what_waits_to_another() {
+    for how in [End::Expires, End::StartsClean, End::IsForgotten] {
+        each(|world| {
+            if world.tapes.is_empty() {
+                return;
+            }
+            let first = world.mute(member("first", how));
+            // It also has them for itself.
+            world.subscribe(first, "t", AtLeastOnce);
+            world.subscribe(first, "$share/g/t", AtLeastOnce);
+            let p = world.join(v5("p"));
+            for number in 0..10 {
+                world.publish(p, message("t", AtLeastOnce, &number.to_string()));
+            }
+            let second = world.join(kept("second"));
+            world.subscribe(second, "$share/g/t", AtLeastOnce);
+            world.cut(second);
+            world.restart(world.shards.len());
+            match how {
+                End::Expires => world.advance(seconds(3500)),
+                End::StartsClean => {
+                    let again = world.join(v5("first"));
+                    world.cut(again);
+                }
+                _ => forget(world, "first"),
+            }
+            let second = world.join(kept("second"));
+            if how == End::Expires {
+                world.advance(seconds(200));
+            }
+            let mut texts = world.texts(second);
+            texts.sort();
+            assert_eq!(texts, (0..10).map(|n| n.to_string()).collect::<Vec<_>>(), "{how:?}");
+            assert_eq!(dropped(world).session_ended, 10, "its own");
+        });
+    }
+}
+
+#[test]
+fn what_waits_on_disk_for_a_member_that_ends_is_anothers() {
+    let session = SessionConfig {
+        queue_bytes_max: 10_000,
+        overflow: crate::Overflow::Spill,
+        ..SessionConfig::default()
+    };
+    each_with(BrokerConfig { session, ..settings() }, |world| {
+        let first = world.join(kept("first"));
+        world.subscribe(first, "$share/g/t", AtLeastOnce);
+        world.cut(first);
+        let p = world.join(v5("p"));
+        for number in 0..100 {
+            world.publish(p, message("t", AtLeastOnce, &format!("{number:<2000}")));
+        }
+        assert!(world.disk.bytes() > 100_000);
+        world.beyond = 1 << 20;
+        let second = world.join(kept("second"));
+        world.subscribe(second, "$share/g/t", AtLeastOnce);
+        world.cut(second);
+        forget(world, "first");
+        let second = world.join(kept("second"));
+        let texts: Vec<String> =
+            world.texts(second).iter().map(|text| text.trim().to_owned()).collect();
+        assert_eq!(texts, (0..100).map(|n| n.to_string()).collect::<Vec<_>>());
+        assert_eq!(dropped(world).total(), 0);
+    });
+}
+
+#[test]
+fn members_that_are_full_take_what_was_accepted_for_another() {
+    let config = SessionConfig { queue_messages_max: 5, ..SessionConfig::default() };
+    each_with(BrokerConfig { session: config, ..settings() }, |world| {
+        let members = ["first", "second"].map(|name| world.join(kept(name)));
+        for at in members {
+            world.subscribe(at, "$share/g/t", AtLeastOnce);
+            world.cut(at);
+        }
+        let p = world.join(v5("p"));
+        let mut accepted = Vec::new();
+        for number in 0..20 {
+            let id = world.publish(p, message("t", AtLeastOnce, &number.to_string())).unwrap();
+            if !world.accepted(p, id).is_failure() {
+                accepted.push(number.to_string());
+            }
+        }
+        assert_eq!(accepted.len(), 12);
+        forget(world, "first");
+        let second = world.join(kept("second"));
+        let mut texts = world.texts(second);
+        texts.sort_by_key(|text| text.parse::<u32>().unwrap());
+        assert_eq!(texts, accepted);
+        assert_eq!(dropped(world).total(), 0);
+    });
+}
+
+#[test]
+fn what_is_on_its_way_to_a_member_that_has_ended_is_anothers() {
+    // Between two shards: handed to a member there that ends before it arrives.
+    let mut world = World::new(settings(), 3);
+    let names = ["zero", "one", "two"];
+    let members = names.map(|name| world.join(kept(name)));
+    let p = world.join(v5("p"));
+    world.subscribe(members[1], "$share/g/t", AtLeastOnce);
+    let publisher = world.clients[p.0].shard;
+    let gone = world.clients[members[1].0].shard;
+    assert_ne!(publisher, gone);
+    let publish = Publish { packet_id: Some(id(1)), ..message("t", AtLeastOnce, "x") };
+    let bytes = publish_bytes(publish, &[]);
+    let key = world.clients[p.0].key.unwrap();
+    world.shards[publisher].receive(world.now, key, &bytes);
+    // It has left the publisher's shard, and the member ends.
+    let mut batch = Vec::new();
+    assert!(world.shards[publisher].poll_peers(gone, &mut batch));
+    world.subscribe(members[2], "$share/g/t", AtLeastOnce);
+    forget(&mut world, "one");
+    world.shards[gone].handle_peers(world.now, batch);
+    world.pump();
+    assert_eq!(world.texts(members[2]), ["x"]);
+    assert_eq!(dropped(&world).total(), 0);
+}
