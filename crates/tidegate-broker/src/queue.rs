@@ -2,13 +2,20 @@
 //!
 //! What is on disk keeps its place: only its payload is elsewhere, and it leaves once that is back.
 //!
+//! What expires is taken out when that is asked for ([`Queue::lapse`]): its memory and its place are then free, at a cost that does
+//! not grow with the queue, however what expires lies in it.
+//!
 //! Always true: messages of one topic leave in the order in which they came. A topic that has a large message waiting is
 //! in the large class until that class has none of it left, and a large message does not start before the small ones of
 //! its topic that came earlier. Of a class, what begins is in memory.
 
 mod class;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+    sync::Arc,
+};
 
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::QoS;
@@ -19,6 +26,9 @@ use crate::{
     message::Message,
     spill::{SpillError, Spilled},
 };
+
+/// Expiries beside those of what waits, before those of what has left are cleared away.
+const OLD_ENTRIES: usize = 64;
 
 /// A message and how it goes to this subscriber.
 #[derive(Clone, Debug)]
@@ -48,6 +58,8 @@ pub(crate) struct Queued {
 pub(crate) enum Held {
     Memory(Arc<Message>),
     Disk(Arc<Spilled>),
+    /// It has expired. What is left keeps the order of those around it, and goes with them.
+    Gone(Arc<str>),
 }
 
 impl Held {
@@ -55,6 +67,7 @@ impl Held {
         match self {
             Self::Memory(message) => &message.topic,
             Self::Disk(spilled) => &spilled.topic,
+            Self::Gone(topic) => topic,
         }
     }
 
@@ -63,6 +76,7 @@ impl Held {
         match self {
             Self::Memory(message) => message.charged(),
             Self::Disk(spilled) => spilled.charged,
+            Self::Gone(_) => 0,
         }
     }
 
@@ -70,14 +84,28 @@ impl Held {
         match self {
             Self::Memory(message) => message.payload.len(),
             Self::Disk(spilled) => spilled.payload_bytes,
+            Self::Gone(_) => 0,
         }
+    }
+
+    /// When it loses its worth, if ever.
+    pub(crate) fn expires(&self) -> Option<Instant> {
+        match self {
+            Self::Memory(message) => message.expires,
+            Self::Disk(spilled) => spilled.expires,
+            Self::Gone(_) => None,
+        }
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(self, Self::Gone(_))
     }
 
     /// The message, if it is in memory.
     pub(crate) fn memory(&self) -> Option<&Arc<Message>> {
         match self {
             Self::Memory(message) => Some(message),
-            Self::Disk(_) => None,
+            Self::Disk(_) | Self::Gone(_) => None,
         }
     }
 }
@@ -156,6 +184,8 @@ pub(crate) struct Queue {
     large_topics: HashMap<Arc<str>, usize>,
     /// Where of each topic the newest waits, by sequence; kept once `latest` is asked for.
     latest: HashMap<Arc<str>, u64>,
+    /// When messages expire, and their sequence; also of some that have left.
+    expiring: BinaryHeap<Reverse<(Instant, u64)>>,
     /// Of the last that came; counts from 1.
     sequence: u64,
     counts: Counts,
@@ -181,7 +211,7 @@ impl Queue {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.small.waiting.len() + self.large.waiting.len()
+        self.small.len() + self.large.len()
     }
 
     /// Bytes of the messages that wait in memory, each counted whole.
@@ -230,6 +260,7 @@ impl Queue {
             self.latest.remove(queued.message.topic());
         }
         queued.sequence = self.sequence;
+        self.note_expiry(&queued);
         self.counts.add(&queued);
         let topic = queued.message.topic();
         if self.goes_to_large(topic, is_large) {
@@ -237,7 +268,8 @@ impl Queue {
                 *count += 1;
             } else {
                 let mut smaller = self.small.waiting.iter().rev();
-                let before = smaller.find(|small| small.message.topic() == topic);
+                let before = smaller
+                    .find(|small| !small.message.is_gone() && small.message.topic() == topic);
                 let before = before.map_or(0, |small| small.sequence);
                 self.large_topics.insert(topic.clone(), 1);
                 queued.after = before;
@@ -264,7 +296,9 @@ impl Queue {
         self.counts.add(&queued);
         let waiting = &class.waiting[at];
         let queued = Queued { sequence: waiting.sequence, after: waiting.after, ..queued };
+        let expires = queued.message.expires().map(|at| Reverse((at, queued.sequence)));
         let former = class.exchange(at, queued);
+        self.expiring.extend(expires);
         self.counts.subtract(&former);
         Ok(former)
     }
@@ -273,6 +307,7 @@ impl Queue {
     pub(crate) fn into_waiting(self) -> Vec<Queued> {
         let mut all: Vec<Queued> = self.small.waiting.into();
         all.extend(self.large.waiting);
+        all.retain(|queued| !queued.message.is_gone());
         all.sort_by_key(|queued| queued.sequence);
         all
     }
@@ -294,7 +329,8 @@ impl Queue {
 
     /// All that wait, each class in its order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Queued> {
-        self.small.waiting.iter().chain(&self.large.waiting)
+        let all = self.small.waiting.iter().chain(&self.large.waiting);
+        all.filter(|queued| !queued.message.is_gone())
     }
 
     /// The next small message, if it is in memory.
@@ -372,15 +408,79 @@ impl Queue {
             return Some(queued);
         }
         let queued = self.large.remove(at)?;
-        // What it waited for is waited for by the next of its topic.
-        let topic = queued.message.topic();
-        let mut others = self.large.waiting.iter_mut();
-        let next = others.find(|next| next.message.topic() == topic);
-        if let Some(next) = next.filter(|_| queued.after > 0) {
-            next.after = queued.after;
-        }
+        self.pass_on_order(&queued);
         self.left_large(&queued);
         Some(queued)
+    }
+
+    /// What a large message waited for is waited for by the next of its topic.
+    fn pass_on_order(&mut self, queued: &Queued) {
+        if queued.after > 0 {
+            let topic = queued.message.topic();
+            let mut others = self.large.waiting.iter_mut();
+            let next = others.find(|next| !next.message.is_gone() && next.message.topic() == topic);
+            if let Some(next) = next {
+                next.after = queued.after;
+            }
+        }
+    }
+
+    // ---- expiry
+
+    fn note_expiry(&mut self, queued: &Queued) {
+        if self.is_empty() {
+            self.expiring.clear();
+        }
+        let Some(at) = queued.message.expires() else { return };
+        self.expiring.push(Reverse((at, queued.sequence)));
+        if self.expiring.len() > 2 * self.len() + OLD_ENTRIES {
+            let all = self.small.waiting.iter().chain(&self.large.waiting).chain([queued]);
+            let expiring = all.filter_map(|queued| {
+                let at = queued.message.expires()?;
+                Some(Reverse((at, queued.sequence)))
+            });
+            self.expiring = expiring.collect();
+        }
+    }
+
+    /// When the first of what waits expires, at the earliest.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        self.expiring.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Takes out what has expired.
+    pub(crate) fn lapse(&mut self, now: Instant) -> Vec<Queued> {
+        let mut lapsed = Vec::new();
+        while let Some(&Reverse((_, sequence))) =
+            self.expiring.peek().filter(|Reverse((at, _))| *at <= now)
+        {
+            self.expiring.pop();
+            let found = [false, true].into_iter().find_map(|is_large| {
+                let waiting = &self.class(is_large).waiting;
+                let at = waiting.binary_search_by_key(&sequence, |queued| queued.sequence).ok()?;
+                // Another may have taken its place since.
+                let is_over = waiting[at].message.expires().is_some_and(|at| at <= now);
+                is_over.then_some((is_large, at))
+            });
+            if let Some((is_large, at)) = found {
+                lapsed.push(self.lapse_at(is_large, at));
+            }
+        }
+        self.small.tidy();
+        self.large.tidy();
+        lapsed
+    }
+
+    fn lapse_at(&mut self, is_large: bool, at: usize) -> Queued {
+        let class = if is_large { &mut self.large } else { &mut self.small };
+        let queued = class.lapse(at);
+        if is_large {
+            self.pass_on_order(&queued);
+            self.left_large(&queued);
+        } else {
+            self.left(&queued);
+        }
+        queued
     }
 
     // ---- on disk
@@ -479,6 +579,7 @@ impl Counts {
                 self.spilled += 1;
                 self.spilled_bytes += bytes;
             }
+            Held::Gone(_) => {}
         }
         self.droppable_bytes += droppable_bytes(queued);
         self.spillable_bytes += spillable_bytes(queued);
@@ -492,6 +593,7 @@ impl Counts {
                 self.spilled -= 1;
                 self.spilled_bytes -= bytes;
             }
+            Held::Gone(_) => {}
         }
         self.droppable_bytes -= droppable_bytes(queued);
         self.spillable_bytes -= spillable_bytes(queued);
@@ -516,6 +618,10 @@ mod tests {
     };
 
     fn queued(topic: &str, overflow: Overflow, text: &str) -> Queued {
+        expiring(topic, overflow, text, None)
+    }
+
+    fn expiring(topic: &str, overflow: Overflow, text: &str, expires: Option<Instant>) -> Queued {
         let qos = QoS::AtLeastOnce;
         let message = Incoming {
             topic: &topic.into(),
@@ -523,7 +629,7 @@ mod tests {
             forwarded: &[],
             qos,
             retain: false,
-            expires: None,
+            expires,
             received: Instant::EPOCH,
             publisher: None,
         };
@@ -542,6 +648,53 @@ mod tests {
         assert!(queue.large().is_none(), "the small one came first");
         queue.pop_small();
         assert!(queue.large().is_some());
+    }
+
+    #[test]
+    fn what_has_expired_has_no_place_wherever_it_was() {
+        use rand::{Rng, SeedableRng, rngs::SmallRng};
+        for seed in 0..200 {
+            println!("seed {seed}");
+            let mut random = SmallRng::seed_from_u64(seed);
+            let mut queue = Queue::default();
+            // What is to be there, in order: number, expiry, whether it is large.
+            let mut model: Vec<(u64, Option<Instant>, bool)> = Vec::new();
+            let mut now = Instant::EPOCH;
+            for number in 0..300_u64 {
+                now = now + std::time::Duration::from_millis(random.random_range(0..20));
+                let life = std::time::Duration::from_millis(random.random_range(0..2_000));
+                let expires = random.random_ratio(2, 3).then(|| now + life);
+                let is_large = random.random_ratio(1, 3);
+                let topic = if is_large { "large" } else { "small" };
+                let text = number.to_string();
+                queue.push(expiring(topic, Overflow::Disconnect, &text, expires), is_large);
+                model.push((number, expires, is_large));
+                if random.random_ratio(1, 4) {
+                    let popped =
+                        if random.random() { queue.pop_small() } else { queue.pop_large() };
+                    if let Some(popped) = popped {
+                        let number = popped.begun().payload.to_contiguous();
+                        let at = model.iter().position(|(n, ..)| n.to_string() == number).unwrap();
+                        let is_large = model[at].2;
+                        assert!(!model[..at].iter().any(|(.., large)| *large == is_large));
+                        model.remove(at);
+                    }
+                }
+                if random.random_ratio(1, 3) {
+                    let before = model.len();
+                    model.retain(|(_, expires, _)| expires.is_none_or(|at| at > now));
+                    assert_eq!(queue.lapse(now).len(), before - model.len());
+                }
+                assert_eq!((queue.len(), queue.is_empty()), (model.len(), model.is_empty()));
+                let bytes: u64 = queue.iter().map(|queued| queued.message.charged()).sum();
+                assert_eq!(queue.bytes(), bytes);
+                let soonest = model.iter().filter_map(|(_, expires, _)| *expires).min();
+                assert!(soonest.is_none_or(|at| queue.next_expiry().unwrap() <= at));
+                assert!(queue.expiring.len() <= 2 * queue.len() + OLD_ENTRIES + 2);
+                let places = queue.small.waiting.len() + queue.large.waiting.len();
+                assert!(places <= 2 * queue.len() + 64, "{places} places of {}", queue.len());
+            }
+        }
     }
 
     #[test]

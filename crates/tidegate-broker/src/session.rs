@@ -281,6 +281,8 @@ pub(crate) struct Session {
     pub(crate) will: Option<(Box<WillMessage>, Instant)>,
     /// When it ends, if nobody comes.
     pub(crate) ends_at: Option<Instant>,
+    /// When it is looked at whether something of its queue has expired.
+    pub(crate) lapses_at: Option<Instant>,
     pub(crate) dropped: Dropped,
     /// A message that found no place was kept here under [`Overflow::Disconnect`], for which its connection ended, and more than
     /// half of what may wait still does.

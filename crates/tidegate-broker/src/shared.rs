@@ -23,6 +23,9 @@ use crate::{
     waits::Waits,
 };
 
+/// Retained messages that have expired and make room for one at once.
+const EXPIRED_AT_ONCE: usize = 64;
+
 /// The state of a node that its shards share.
 #[derive(Debug)]
 pub struct Shared {
@@ -405,6 +408,13 @@ impl Shared {
     pub(crate) fn retain(&self, topic: &str, kept: Option<Kept>) -> Retention {
         let mut retained = self.retained();
         let is_known = retained.get(topic).is_some();
+        // What has expired has no place, whenever its timer comes. Its memory is given back after the lock.
+        let mut expired = Vec::new();
+        if let Some(kept) = kept.as_ref().filter(|_| !is_known)
+            && retained.len() >= self.config.retained_max
+        {
+            expired = retained.take_expired(kept.message.received, EXPIRED_AT_ONCE);
+        }
         let retention = match kept {
             Some(_) if !is_known && retained.len() >= self.config.retained_max => {
                 return Retention::Refused;
@@ -419,6 +429,8 @@ impl Shared {
             None => Retention::Unchanged,
         };
         self.retained_count.store(retained.len(), Ordering::Relaxed);
+        drop(retained);
+        drop(expired);
         retention
     }
 

@@ -8,6 +8,7 @@ mod allocation;
 mod auth;
 mod connect;
 mod errors;
+mod expiry;
 mod flow;
 mod hand_over;
 mod journal;

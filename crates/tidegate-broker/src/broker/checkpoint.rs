@@ -243,6 +243,7 @@ impl Broker {
             let message = match &queued.message {
                 Held::Memory(message) => Some(message.clone()),
                 Held::Disk(spilled) => spilled.in_memory(),
+                Held::Gone(_) => None,
             };
             if message.is_none() && checkpoint.is_new(queued.number) {
                 let wanted = checkpoint.wanted(&left[at..]);

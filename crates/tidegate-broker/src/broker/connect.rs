@@ -422,6 +422,7 @@ impl Broker {
             state: Arc::new(state),
             will: None,
             ends_at: None,
+            lapses_at: None,
             dropped: Default::default(),
             is_full: false,
             window: (0, 0),
@@ -444,6 +445,7 @@ impl Broker {
         let session_key = self.session_key(key);
         let Some(session) = self.sessions.remove(key) else { return };
         self.timers.cancel(session.ends_at, Timer::SessionEnd(key));
+        self.timers.cancel(session.lapses_at, Timer::Lapse(key));
         self.by_client.remove(&session.client_id);
         self.shared.end_session();
         self.shared.forget_full(&session.state);

@@ -111,6 +111,9 @@ impl Broker {
     ) -> Outcome {
         let mut acceptance = Acceptance::Some;
         if message.qos > QoS::AtMostOnce && answer != Answer::None {
+            if self.shared.some_full() {
+                self.lapse_full(now, route);
+            }
             acceptance = self.accept(route, message, answer);
             if acceptance == Acceptance::None {
                 return Outcome::Refused;
@@ -156,6 +159,17 @@ impl Broker {
                 Outcome::RefusedBySome
             }
             _ => Outcome::Matched,
+        }
+    }
+
+    /// Takes what has expired out of the queues of those sessions of this shard that are full; those of others do so on time.
+    #[cold]
+    fn lapse_full(&mut self, now: Instant, route: &Route) {
+        let members = (0..route.group_count()).flat_map(|group| route.members_of(group));
+        for target in route.on(self.shard).iter().chain(members) {
+            if target.session.shard() == self.shard && target.state.is_full() {
+                self.lapse(now, target.session.key());
+            }
         }
     }
 
@@ -301,6 +315,7 @@ impl Broker {
             let message = match &queued.message {
                 Held::Memory(message) => Some(message.clone()),
                 Held::Disk(spilled) => self.read_now(spilled),
+                Held::Gone(_) => None,
             };
             let Some(message) = message else {
                 self.statistics.dropped.spill_lost += 1;
@@ -726,6 +741,7 @@ impl Broker {
             queued.number = Self::message_number(&mut self.keeper, &mut self.numbers, session);
         }
         let number = queued.number;
+        self.lapse(now, key);
         if self.enqueue(key, queued, route) && session > 0 {
             let (ids, group) = (ids.to_vec(), target.group.clone());
             let waiting = Waiting { session, again: 0, qos, retain, ids, begun: None, group };
@@ -748,6 +764,7 @@ impl Broker {
                     session.dropped.conflated += 1;
                     self.statistics.dropped.conflated += 1;
                     session.note_behind(&self.shared);
+                    self.watch_lapse(key);
                     return true;
                 }
             }
@@ -822,11 +839,15 @@ impl Broker {
             }
         }
         let Some(session) = self.sessions.get_mut(key) else { return false };
+        let expires = queued.message.expires().is_some();
         session.queue.push(queued, is_large);
         session.note_behind(&self.shared);
         if let Some(gives) = self.givers.note(key, session) {
             self.shared.note_gives(self.shard, gives);
             self.givers.tidy(&self.sessions);
+        }
+        if expires {
+            self.watch_lapse(key);
         }
         let session = self.sessions.get(key).expect("looked up above");
         if let Some(at) = session.connection {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::ReasonCode;
 
-use super::{Broker, sys::HEAVIEST};
+use super::{Broker, keep::done, sys::HEAVIEST};
 use crate::{
     connection::{STALLED, silence},
     slab::Key,
@@ -35,6 +35,13 @@ impl Broker {
                     if let Some((will, _)) = session.will.take() {
                         self.publish_will(now, key, &will);
                         self.write_closed(key);
+                    }
+                }
+                Timer::Lapse(key) => {
+                    if let Some(session) = self.sessions.get_mut(key) {
+                        session.lapses_at = None;
+                        self.lapse(now, key);
+                        self.watch_lapse(key);
                     }
                 }
                 Timer::Retained => self.forget_expired(now),
@@ -87,6 +94,39 @@ impl Broker {
             receiving.looked_at = now;
         }
         self.watch_silence(key);
+    }
+
+    /// Looks at what waits for a session when some of it expires, unless somebody looks before.
+    pub(super) fn watch_lapse(&mut self, key: Key) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        if let Some(at) = session.queue.next_expiry()
+            && session.lapses_at.is_none_or(|set| at < set)
+        {
+            self.timers.cancel(session.lapses_at.replace(at), Timer::Lapse(key));
+            self.timers.set(at, Timer::Lapse(key));
+        }
+    }
+
+    /// Takes out of a session's queue what has expired: it has no place there, no memory, and makes nobody wait.
+    pub(super) fn lapse(&mut self, now: Instant, key: Key) {
+        let own = self.session_key(key);
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        if session.queue.next_expiry().is_none_or(|at| now < at) {
+            return;
+        }
+        let lapsed = session.queue.lapse(now);
+        for queued in &lapsed {
+            done(&mut self.keeper, session, queued.number);
+        }
+        session.dropped.expired += lapsed.len() as u64;
+        self.statistics.dropped.expired += lapsed.len() as u64;
+        let behind = session.note_behind(&self.shared);
+        let released = if behind { Vec::new() } else { std::mem::take(&mut session.blocks) };
+        let connection = session.connection;
+        self.release(released, own);
+        if let Some(key) = connection {
+            self.end_drained(key);
+        }
     }
 
     /// Looks at retained messages when one expires, unless somebody looks before.

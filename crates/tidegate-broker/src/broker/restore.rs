@@ -250,6 +250,9 @@ impl Broker {
         if let Some(gives) = self.givers.note(key, session) {
             self.shared.note_gives(self.shard, gives);
         }
+        // What expired meanwhile is not brought back.
+        self.lapse(now, key);
+        self.watch_lapse(key);
     }
 
     fn restore_subscriptions(

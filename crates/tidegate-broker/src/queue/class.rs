@@ -5,18 +5,22 @@
 //!                               └ near
 //! ```
 //!
-//! Always true: what is before `near` is in memory, and what stands there, if anything does, is on disk. What came under another
+//! What has expired in the middle leaves a mark in its place until the front comes there, or half of all places are marks.
+//!
+//! Always true: what is before `near` is in memory or a mark, the first is no mark, and what stands there, if anything does, is on disk. What came under another
 //! policy may be in memory behind that.
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::{Held, Queued};
+use super::{Held, Ids, Queued};
 use crate::{config::Overflow, message::Message, spill::Spilled};
 
 #[derive(Debug, Default)]
 pub(super) struct Class {
     pub(super) waiting: VecDeque<Queued>,
     near: usize,
+    /// Places of what has expired.
+    gone: usize,
     /// Bytes of what is before it.
     near_bytes: u64,
     /// Some of what is on disk was asked for and has not come.
@@ -24,6 +28,11 @@ pub(super) struct Class {
 }
 
 impl Class {
+    /// Messages that wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len() - self.gone
+    }
+
     pub(super) fn near_bytes(&self) -> u64 {
         self.near_bytes
     }
@@ -49,7 +58,54 @@ impl Class {
             self.near_bytes -= queued.message.charged();
         }
         self.advance();
+        self.trim();
         Some(queued)
+    }
+
+    /// Takes out what has expired.
+    pub(super) fn lapse(&mut self, at: usize) -> Queued {
+        if at == 0 || at + 1 == self.waiting.len() {
+            return self.remove(at).expect("the caller found it");
+        }
+        let queued = &self.waiting[at];
+        let mark = Queued {
+            message: Held::Gone(queued.message.topic().clone()),
+            qos: queued.qos,
+            retain: false,
+            ids: Ids::None,
+            since: queued.since,
+            // One that nothing drops.
+            overflow: Overflow::Disconnect,
+            group: None,
+            number: 0,
+            is_repeated: false,
+            sequence: queued.sequence,
+            after: 0,
+        };
+        let queued = std::mem::replace(&mut self.waiting[at], mark);
+        self.gone += 1;
+        if at < self.near {
+            self.near_bytes -= queued.message.charged();
+        }
+        self.advance();
+        queued
+    }
+
+    /// Clears marks away, if they are many.
+    pub(super) fn tidy(&mut self) {
+        if self.gone > self.len() + super::OLD_ENTRIES / 2 {
+            self.waiting.retain(|queued| !queued.message.is_gone());
+            (self.gone, self.near, self.near_bytes) = (0, 0, 0);
+            self.advance();
+        }
+    }
+
+    /// No mark is first.
+    fn trim(&mut self) {
+        while self.waiting.pop_front_if(|queued| queued.message.is_gone()).is_some() {
+            self.near -= 1;
+            self.gone -= 1;
+        }
     }
 
     /// Puts a message in the place of another, which it gives.
@@ -66,9 +122,10 @@ impl Class {
     }
 
     fn advance(&mut self) {
-        while let Some(Queued { message: Held::Memory(message), .. }) = self.waiting.get(self.near)
+        while let Some(queued) = self.waiting.get(self.near)
+            && !matches!(queued.message, Held::Disk(_))
         {
-            self.near_bytes += message.charged();
+            self.near_bytes += queued.message.charged();
             self.near += 1;
         }
     }
@@ -84,7 +141,7 @@ impl Class {
     pub(super) fn first_spilled(&self) -> Option<(usize, &Arc<Spilled>)> {
         match &self.waiting.get(self.near)?.message {
             Held::Disk(spilled) => Some((self.near, spilled)),
-            Held::Memory(_) => None,
+            Held::Memory(_) | Held::Gone(_) => None,
         }
     }
 

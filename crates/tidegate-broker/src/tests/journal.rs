@@ -147,6 +147,7 @@ fn both(world: &World) -> [BTreeMap<String, Kept>; 2] {
             let bytes = |queued: &Queued| match &queued.message {
                 Held::Memory(message) => message.payload.to_contiguous().to_vec(),
                 Held::Disk(spilled) => spilled.payload_on_disk(),
+                Held::Gone(_) => unreachable!("it is not among what waits"),
             };
             let wait = |queued: &&Queued| {
                 (bytes(queued), queued.qos, queued.retain, queued.ids.as_slice().to_vec())
