@@ -455,7 +455,9 @@ impl Site {
             "sessions count more than the node: {dropped:?}, {:?}",
             statistics.dropped
         );
-        self.oracle.judge(&dropped, everywhere, statistics.refused, self.ends == 0);
+        let session_ended = statistics.dropped.session_ended;
+        let refused = statistics.refused;
+        self.oracle.judge(&dropped, everywhere, session_ended, refused, self.ends == 0);
         assert!(self.oracle.written <= statistics.sent, "more was written than is counted as sent");
         if self.lossy_ends == 0 {
             assert_eq!(self.oracle.written, statistics.sent, "what was sent");
@@ -493,6 +495,7 @@ impl Site {
             sum.dropped.expired += one.dropped.expired;
             sum.dropped.too_large += one.dropped.too_large;
             sum.dropped.not_allowed += one.dropped.not_allowed;
+            sum.dropped.session_ended += one.dropped.session_ended;
         }
         sum
     }
