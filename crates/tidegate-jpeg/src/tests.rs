@@ -806,10 +806,9 @@ fn scan_by_scan(planes: &[Planes; 3], qualities: [u8; 3]) -> Vec<u8> {
     frame.1.extend([3, 1, 0x11, 0, 2, 0x11, 0, 3, 0x11, 0]);
     let mut segments: Vec<_> = of(0xe0, 0).chain([frame]).chain(of(0xc4, 0)).collect();
     let mut jpeg = Vec::new();
-    for part in 0..3 {
+    for (part, (_, data)) in parts.iter().enumerate() {
         segments.extend(of(0xdb, part));
         segments.push((0xda, vec![1, part as u8 + 1, 0, 0, 63, 0]));
-        let data = &parts[part].1;
         let piece = put_together(&segments, &data[..data.len() - 2]);
         jpeg.extend_from_slice(if part == 0 { &piece } else { &piece[2..] });
         segments.clear();
@@ -958,12 +957,15 @@ fn with_segments(jpeg: &[u8], added: &[(u8, Vec<u8>)]) -> Vec<u8> {
     put_together(&[added, &segments].concat(), &rest)
 }
 
+/// What is read, the segments that stand before the picture, and the orientation that a reader sees.
+type OrientationCase = (String, Vec<(u8, Vec<u8>)>, u8);
+
 #[test]
 fn the_orientation_is_read_where_readers_look_for_it() {
     let jpeg = encode(&picture(64, 48, 3, sampling((2, 2), (1, 1))), 80);
     let tag = |value| (274, 3, 1, value);
     let make = (271, 2, 4, 0x4142_4300);
-    let mut cases: Vec<(String, Vec<(u8, Vec<u8>)>, u8)> = Vec::new();
+    let mut cases: Vec<OrientationCase> = Vec::new();
     for big in [false, true] {
         let mut add = |what: &str, directories: &[&[(u16, u16, u32, u32)]], expected: u8| {
             cases.push((format!("{what}, big {big}"), vec![exif(big, directories)], expected));

@@ -304,7 +304,7 @@ pub async fn run(
                     match &taken {
                         Ok(_) => usable.holds(),
                         Err(error) => {
-                            usable.fails(format!("the source's frames are refused: {error}"))
+                            usable.fails(format!("the source's frames are refused: {error}"));
                         }
                     }
                     refusals.tell(clock::now(), taken.err().as_ref());

@@ -155,7 +155,7 @@ pub fn main() -> ExitCode {
         ),
         Ok(false) => {}
         Err(error) => {
-            tracing::warn!(%error, "an argument that is secret cannot be hidden from other users")
+            tracing::warn!(%error, "an argument that is secret cannot be hidden from other users");
         }
     }
     // Before there are threads: frames and messages are woken for many times a second, and each time there is little to do.

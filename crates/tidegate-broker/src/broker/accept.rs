@@ -118,15 +118,12 @@ impl Broker {
                 }
             }
         }
-        let mut reserved = 0;
-        for target in self.plain_elsewhere(route) {
-            if !self.accepts(route, message, target) {
-                self.give_up(route, message, reserved);
-                return false;
-            }
-            reserved += 1;
+        let plain = self.plain_elsewhere(route);
+        let refusing = plain.enumerate().find(|(_, target)| !self.accepts(route, message, target));
+        if let Some((reserved, _)) = refusing {
+            self.give_up(route, message, reserved);
         }
-        true
+        refusing.is_none()
     }
 
     /// Whether a session takes a message; one of another shard has a place reserved for it then.

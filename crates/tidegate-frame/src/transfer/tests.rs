@@ -302,8 +302,11 @@ fn an_infeasible_bound_is_told_once_with_what_could_be_had_and_obeyed() {
     }
 }
 
-/// What was told of bounds that cannot be kept: latency, accuracy, frame rate and the sentence, each time.
-fn told(rig: &Rig) -> Vec<(Option<Duration>, Option<f64>, Option<f64>, String)> {
+/// The latency, accuracy and frame rate that could be had, and the sentence.
+type Told = (Option<Duration>, Option<f64>, Option<f64>, String);
+
+/// All that was told of bounds that cannot be kept, in order.
+fn told(rig: &Rig) -> Vec<Told> {
     let told = |report: &Report| match report {
         Report::Infeasible {
             latency_at_accuracy,

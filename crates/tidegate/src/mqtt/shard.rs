@@ -146,9 +146,12 @@ pub(super) enum Note {
     Stop,
 }
 
-/// Which sessions are meant, by the client identifier and whose they are.
+/// Tells of a session, by its client identifier and whose it is, whether it is meant.
+type IsMeant = dyn Fn(&str, &Identity) -> bool + Send + Sync;
+
+/// Which sessions are meant.
 #[derive(Clone)]
-pub(super) struct Which(pub(super) Arc<dyn Fn(&str, &Identity) -> bool + Send + Sync>);
+pub(super) struct Which(pub(super) Arc<IsMeant>);
 
 impl fmt::Debug for Which {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -213,7 +213,7 @@ impl Frames for Node {
                 .owner
                 .clone()
                 .unwrap_or(SessionOwner { kind: "user".into(), name: "ada".into() }),
-            connected: number % 2 == 0,
+            connected: number.is_multiple_of(2),
             subscriptions: 1,
             queued: 2,
             queued_bytes: 3,
