@@ -64,6 +64,9 @@ pub struct SessionConfig {
     pub queue_bytes_max: u64,
     /// Messages that wait for one subscriber, in memory and on disk. Default 100,000.
     pub queue_messages_max: usize,
+    /// How long a session may be full and without a connection before its oldest messages are dropped, and counted, whatever
+    /// [`SessionConfig::overflow`] says, so that its publishers are no longer refused or held up for it; zero for ever. Default 1 h.
+    pub queue_idle_max: Duration,
     /// What happens to QoS 0 messages beyond that. Default [`Overflow::DropOldest`].
     pub overflow_qos0: Overflow,
     /// What happens to QoS 1 and 2 messages beyond that. Default [`Overflow::Disconnect`].
@@ -189,6 +192,7 @@ impl Default for SessionConfig {
             topic_bytes_max: 65_535,
             queue_bytes_max: 32 << 20,
             queue_messages_max: 100_000,
+            queue_idle_max: Duration::from_secs(3600),
             overflow_qos0: Overflow::DropOldest,
             overflow: Overflow::Disconnect,
             policy: Policy::default(),

@@ -380,13 +380,13 @@ impl Queue {
         self.left(queued);
     }
 
-    /// Takes out the oldest message that may be dropped.
-    pub(crate) fn drop_oldest(&mut self) -> Option<Queued> {
-        if self.counts.droppable_bytes == 0 {
+    /// Takes out the oldest message that may be dropped, or the oldest of all.
+    pub(crate) fn drop_oldest(&mut self, of_all: bool) -> Option<Queued> {
+        if self.counts.droppable_bytes == 0 && !of_all {
             return None;
         }
-        let position =
-            |class: &Class| class.waiting.iter().position(|queued| queued.overflow.drops());
+        let may_go = |queued: &Queued| of_all || queued.overflow.drops();
+        let position = |class: &Class| class.waiting.iter().position(may_go);
         let sequence = |class: &Class, at: usize| class.waiting[at].sequence;
         match (position(&self.small), position(&self.large)) {
             (Some(small), Some(large))
@@ -644,7 +644,7 @@ mod tests {
         queue.push(queued("t", Overflow::DropOldest, "large"), true);
         queue.push(queued("t", Overflow::DropOldest, "larger"), true);
         assert!(queue.large().is_none());
-        assert!(queue.drop_oldest().is_some());
+        assert!(queue.drop_oldest(false).is_some());
         assert!(queue.large().is_none(), "the small one came first");
         queue.pop_small();
         assert!(queue.large().is_some());

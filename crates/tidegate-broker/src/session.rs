@@ -105,6 +105,8 @@ pub(crate) struct SessionState {
     full: AtomicBool,
     /// What happens to QoS 1 and 2 messages whose topic says nothing else ([`Overflow`]).
     overflow: AtomicU8,
+    /// Whether it was full and away for so long that its oldest messages go, whatever their policy says.
+    is_idle: AtomicBool,
     /// Whether a message waits for it.
     waits: AtomicBool,
     /// Messages, and bytes of them, that may come from other shards; below zero where more wait than may.
@@ -134,6 +136,7 @@ impl SessionState {
             identity: RwLock::new(None),
             full: AtomicBool::new(false),
             overflow: AtomicU8::new(overflow as u8),
+            is_idle: AtomicBool::new(false),
             waits: AtomicBool::new(false),
             room_messages: AtomicI64::new(i64::MAX),
             room_bytes: AtomicI64::new(i64::MAX),
@@ -173,6 +176,9 @@ impl SessionState {
 
     /// What happens to QoS 1 and 2 messages of a topic with that exception.
     pub(crate) fn overflow(&self, exception: Option<Overflow>) -> Overflow {
+        if self.is_idle.load(Ordering::Acquire) {
+            return Overflow::DropOldest;
+        }
         exception.unwrap_or_else(|| Overflow::of_number(self.overflow.load(Ordering::Relaxed)))
     }
 
@@ -281,6 +287,12 @@ pub(crate) struct Session {
     pub(crate) will: Option<(Box<WillMessage>, Instant)>,
     /// When it ends, if nobody comes.
     pub(crate) ends_at: Option<Instant>,
+    /// Since when it has no connection, if it has none.
+    pub(crate) away_since: Option<Instant>,
+    /// When that is too long for one that is full.
+    pub(crate) idles_at: Option<Instant>,
+    /// It was full and away for so long that its oldest messages go.
+    pub(crate) is_idle: bool,
     /// When it is looked at whether something of its queue has expired.
     pub(crate) lapses_at: Option<Instant>,
     pub(crate) dropped: Dropped,
@@ -425,10 +437,27 @@ impl Session {
         self.state.behind.store(behind, Ordering::Relaxed);
         self.note_room();
         if !behind {
+            self.set_idle(false);
             self.is_full = false;
             shared.forget_full(&self.state);
         }
         behind
+    }
+
+    /// Whether more than half of what may wait does.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.state.behind.load(Ordering::Relaxed)
+    }
+
+    /// Whether publishers are refused, or not read from, because its queue is full.
+    pub(crate) fn holds_up(&self) -> bool {
+        self.state.is_full() || !self.blocks.is_empty()
+    }
+
+    /// Notes that it was full and away for so long that its oldest messages go, or that this is over; what it was before.
+    pub(crate) fn set_idle(&mut self, is_idle: bool) -> bool {
+        self.state.is_idle.store(is_idle, Ordering::Release);
+        std::mem::replace(&mut self.is_idle, is_idle)
     }
 
     /// Whether the places that are left for such a message are reserved for those on their way from other shards, which were
@@ -469,7 +498,7 @@ impl Session {
     /// Bytes of memory that it could give back for others: what may be dropped or go to disk, or all that waits if it ends with
     /// its connection.
     pub(crate) fn gives(&self) -> u64 {
-        if self.connection.is_some() && !self.is_kept() {
+        if self.is_idle || self.connection.is_some() && !self.is_kept() {
             self.queue.bytes()
         } else {
             let spillable_bytes = if self.cannot_spill { 0 } else { self.queue.spillable_bytes() };

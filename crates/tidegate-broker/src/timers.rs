@@ -18,6 +18,8 @@ pub(crate) enum Timer {
     SessionEnd(Key),
     /// A will's delay ends.
     Will(Key),
+    /// Nobody has fetched for long what waits for a session that is full.
+    Idle(Key),
     /// What waits for a session expires.
     Lapse(Key),
     /// Retained messages expire.

@@ -262,6 +262,11 @@ impl Broker {
         session.connection = Some(key);
         let session_key = connection.session.expect("just given");
         self.timers.cancel(session.ends_at.take(), Timer::SessionEnd(session_key));
+        self.timers.cancel(session.idles_at.take(), Timer::Idle(session_key));
+        session.away_since = None;
+        if session.set_idle(false) && session.is_full {
+            self.shared.note_full(&session.state);
+        }
         let will_at = session.will.take().map(|(_, at)| at); // MQTT-3.1.3-9
         self.timers.cancel(will_at, Timer::Will(session_key));
         session.state.connected.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -345,6 +350,7 @@ impl Broker {
             self.end_session(now, session_key);
             return;
         }
+        session.away_since = Some(now);
         runs::part(session, self.shared.budget());
         session.inflight.keep_resendable();
         if let Some(expiry) = session.expiry {
@@ -363,6 +369,7 @@ impl Broker {
             _ => {}
         }
         self.write_closed(session_key);
+        self.watch_idle(session_key);
     }
 
     /// Publishes a will by the rules and through the operators that hold for what its owner publishes.
@@ -422,6 +429,9 @@ impl Broker {
             state: Arc::new(state),
             will: None,
             ends_at: None,
+            away_since: None,
+            idles_at: None,
+            is_idle: false,
             lapses_at: None,
             dropped: Default::default(),
             is_full: false,
@@ -446,6 +456,7 @@ impl Broker {
         let Some(session) = self.sessions.remove(key) else { return };
         self.timers.cancel(session.ends_at, Timer::SessionEnd(key));
         self.timers.cancel(session.lapses_at, Timer::Lapse(key));
+        self.timers.cancel(session.idles_at, Timer::Idle(key));
         self.by_client.remove(&session.client_id);
         self.shared.end_session();
         self.shared.forget_full(&session.state);

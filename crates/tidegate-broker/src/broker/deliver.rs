@@ -512,7 +512,7 @@ impl Broker {
             freed = self.spilling.give(session, bytes);
         }
         while freed < bytes {
-            let Some(dropped) = session.queue.drop_oldest() else { break };
+            let Some(dropped) = session.queue.drop_oldest(session.is_idle) else { break };
             done(&mut self.keeper, session, dropped.number);
             freed += dropped.message.charged();
             session.dropped.budget_full += 1;
@@ -770,7 +770,11 @@ impl Broker {
             }
         }
         let bytes = queued.message.charged();
-        if !self.promised && queued.qos > QoS::AtMostOnce && session.is_reserved(&queued, bytes) {
+        if !self.promised
+            && !session.is_idle
+            && queued.qos > QoS::AtMostOnce
+            && session.is_reserved(&queued, bytes)
+        {
             session.dropped.queue_full += 1;
             self.statistics.dropped.queue_full += 1;
             return false;
@@ -787,9 +791,17 @@ impl Broker {
             && (session.queue.bytes() + bytes > config.queue_bytes_max
                 || session.queue.len() >= config.queue_messages_max)
         {
+            let goes_on = session.is_idle && !queued.overflow.drops();
             let gone = match queued.overflow {
+                _ if goes_on => {
+                    let gone = session.queue.drop_oldest(true);
+                    if let Some(gone) = &gone {
+                        done(&mut self.keeper, session, gone.number);
+                    }
+                    gone.is_some()
+                }
                 Overflow::DropOldest | Overflow::Latest => {
-                    let gone = session.queue.drop_oldest();
+                    let gone = session.queue.drop_oldest(false);
                     if let Some(gone) = &gone {
                         done(&mut self.keeper, session, gone.number);
                     }
@@ -841,13 +853,16 @@ impl Broker {
         let Some(session) = self.sessions.get_mut(key) else { return false };
         let expires = queued.message.expires().is_some();
         session.queue.push(queued, is_large);
-        session.note_behind(&self.shared);
+        let is_behind = session.note_behind(&self.shared);
         if let Some(gives) = self.givers.note(key, session) {
             self.shared.note_gives(self.shard, gives);
             self.givers.tidy(&self.sessions);
         }
         if expires {
             self.watch_lapse(key);
+        }
+        if is_behind {
+            self.watch_idle(key);
         }
         let session = self.sessions.get(key).expect("looked up above");
         if let Some(at) = session.connection {

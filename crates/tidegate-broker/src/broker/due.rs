@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_message::Instant;
+use tidegate_message::{IdentityKind, Instant};
 use tidegate_wire::mqtt::ReasonCode;
 
 use super::{Broker, keep::done, sys::HEAVIEST};
@@ -16,6 +16,9 @@ use crate::{
 /// million expire at once, and nobody waits for longer than a fraction of a millisecond.
 const RETAINED_STEP: usize = 256;
 const RETAINED_PAUSE: Duration = Duration::from_millis(1);
+/// How often a session is looked at that has been away for too long and is over half full: a publisher of another shard that asks
+/// it and others for a place may find it full, and publish to none.
+const IDLE_LOOK: Duration = Duration::from_secs(60);
 
 impl Broker {
     /// Does what is due.
@@ -37,6 +40,7 @@ impl Broker {
                         self.write_closed(key);
                     }
                 }
+                Timer::Idle(key) => self.idle(now, key),
                 Timer::Lapse(key) => {
                     if let Some(session) = self.sessions.get_mut(key) {
                         session.lapses_at = None;
@@ -94,6 +98,52 @@ impl Broker {
             receiving.looked_at = now;
         }
         self.watch_silence(key);
+    }
+
+    /// Looks at a session that has no connection, and is full or may soon be, when it has been away for too long.
+    pub(super) fn watch_idle(&mut self, key: Key) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let longest = session.config.queue_idle_max;
+        let Some(since) = session.away_since else { return };
+        // Parts of this node come back, and were promised that nothing is lost.
+        let is_own = session.config.is_local || session.identity.kind == IdentityKind::Internal;
+        if is_own
+            || longest.is_zero()
+            || session.is_idle
+            || !(session.holds_up() || session.is_behind())
+        {
+            return;
+        }
+        let at = since + longest;
+        if session.idles_at.is_none_or(|earlier| session.holds_up() && at < earlier) {
+            self.timers.cancel(session.idles_at.replace(at), Timer::Idle(key));
+            self.timers.set(at, Timer::Idle(key));
+        }
+    }
+
+    /// A session was away for long: if it is still full, publishers are not refused or held up for it any more.
+    fn idle(&mut self, now: Instant, key: Key) {
+        let own = self.session_key(key);
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        session.idles_at = None;
+        if !session.holds_up() {
+            if session.is_behind() {
+                // Another shard may find it full without a message that comes here.
+                session.idles_at = Some(now + IDLE_LOOK);
+                self.timers.set(now + IDLE_LOOK, Timer::Idle(key));
+            }
+            return;
+        }
+        session.set_idle(true);
+        self.shared.forget_full(&session.state);
+        tracing::warn!(client = %session.client_id, user = %session.identity.name, messages = session.queue.len(),
+            bytes = session.queue.bytes(), away = ?session.config.queue_idle_max,
+            "its queue is full and it has been away for long: its oldest messages are dropped from now on (mqtt.queue_idle_max)");
+        let blocks = std::mem::take(&mut session.blocks);
+        if let Some(gives) = self.givers.note(key, session) {
+            self.shared.note_gives(self.shard, gives);
+        }
+        self.release(blocks, own);
     }
 
     /// Looks at what waits for a session when some of it expires, unless somebody looks before.

@@ -231,6 +231,8 @@ impl Broker {
         }
         let session = self.sessions.get_mut(key).expect("just begun");
         session.ends_at = ends_at;
+        let since = ends_at.zip(expiry).map(|(at, expiry)| at - expiry);
+        session.away_since = Some(since.map_or(now, |since| since.min(now)));
         if let Some(at) = ends_at {
             self.timers.set(at, Timer::SessionEnd(key));
         }
@@ -253,6 +255,7 @@ impl Broker {
         // What expired meanwhile is not brought back.
         self.lapse(now, key);
         self.watch_lapse(key);
+        self.watch_idle(key);
     }
 
     fn restore_subscriptions(

@@ -1071,3 +1071,133 @@ fn filters_aliases_and_retained_places_are_inside_the_budget() {
         assert!(world.shared.budget().used() >= 100 * 300);
     });
 }
+
+#[test]
+fn nobody_is_refused_for_a_session_that_was_full_and_away_for_long() {
+    for overflow in [Overflow::Disconnect, Overflow::BlockPublisher, Overflow::Spill] {
+        // Whether it left before it was full.
+        for leaves_first in [true, false] {
+            let session = SessionConfig { queue_idle_max: seconds(600), ..config(overflow, 10) };
+            each_with(BrokerConfig { session, ..settings() }, |world| {
+                let mut connect = kept("s");
+                connect.properties.receive_maximum = NonZeroU16::new(5);
+                let s = world.mute(connect);
+                world.subscribe(s, "t", AtLeastOnce);
+                if leaves_first {
+                    world.cut(s);
+                    world.advance(seconds(300));
+                }
+                let p = world.join(v4("p"));
+                let all = |world: &mut World, from: usize| {
+                    for number in from..from + 30 {
+                        world.publish(p, message("t", AtLeastOnce, &number.to_string()));
+                    }
+                };
+                all(world, 0);
+                let holds_up = !world.is_open(p) || world.is_paused(p);
+                assert!(holds_up || !leaves_first, "{overflow:?}");
+                if world.is_open(s) {
+                    world.cut(s);
+                }
+                world.advance(seconds(if leaves_first { 299 } else { 599 }));
+                let again = world.join(v4("again"));
+                world.publish(again, message("t", AtLeastOnce, "refused"));
+                assert!(!world.is_open(again) || world.is_paused(again), "{overflow:?}");
+                world.advance(seconds(1));
+                let next = world.join(v4("next"));
+                for number in 100..130 {
+                    world.publish(next, message("t", AtLeastOnce, &number.to_string()));
+                    assert!(world.is_open(next) && !world.is_paused(next), "{overflow:?}");
+                }
+                // Thirty came for ten places.
+                let dropped = dropped(world);
+                assert!(dropped.queue_full + dropped.spill_full >= 20, "{dropped:?}");
+                // It finds the newest, and is as any other again.
+                let s = world.join(kept("s"));
+                let got = world.texts(s);
+                assert_eq!(got.last().map(String::as_str), Some("129"));
+                assert!(got.len() >= 10);
+                world.publish(next, message("t", AtLeastOnce, "new"));
+                assert_eq!(world.texts(s), ["new"]);
+            });
+        }
+    }
+    // Zero is for ever.
+    let session =
+        SessionConfig { queue_idle_max: Duration::ZERO, ..config(Overflow::Disconnect, 10) };
+    let mut world = World::new(BrokerConfig { session, ..settings() }, 1);
+    let s = world.join(kept("s"));
+    world.subscribe(s, "t", AtLeastOnce);
+    world.cut(s);
+    let p = world.join(v5("p"));
+    for _ in 0..11 {
+        world.publish(p, message("t", AtLeastOnce, "x"));
+    }
+    world.advance(seconds(3_500));
+    let id = world.publish(p, message("t", AtLeastOnce, "x")).unwrap();
+    assert_eq!(world.accepted(p, id), ReasonCode::QUOTA_EXCEEDED);
+}
+
+#[test]
+fn a_session_that_is_full_without_another_message_is_idle_in_time_too() {
+    let session =
+        SessionConfig { queue_idle_max: seconds(600), ..config(Overflow::Disconnect, 10) };
+    each_with(BrokerConfig { session, ..settings() }, |world| {
+        for name in ["a", "b", "c", "d"] {
+            // `fuller` is full when the other has as much as may wait: what it is asked to take then comes to nothing.
+            let (full, fuller) = (format!("full{name}"), format!("fuller{name}"));
+            for (client, own) in [(&full, "full"), (&fuller, "fuller")] {
+                let at = world.join(kept(client));
+                world.subscribe(at, &format!("both/{name}"), AtLeastOnce);
+                world.subscribe(at, &format!("{own}/{name}"), AtLeastOnce);
+                world.cut(at);
+            }
+            let p = world.join(v5(&format!("p{name}")));
+            let send = |world: &mut World, own: &str| {
+                let to = format!("{own}/{name}");
+                let id = world.publish(p, message(&to, AtLeastOnce, "x")).unwrap();
+                world.accepted(p, id)
+            };
+            while send(world, "fuller") != ReasonCode::QUOTA_EXCEEDED {}
+            for _ in 0..10 {
+                assert!(!send(world, "full").is_failure());
+            }
+            assert_eq!(send(world, "both"), ReasonCode::QUOTA_EXCEEDED);
+            world.advance(seconds(700));
+            for own in ["full", "both", "fuller"] {
+                for _ in 0..3 {
+                    assert!(!send(world, own).is_failure(), "{own}, {} shards", world.shards.len());
+                    world.advance(seconds(60));
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_session_that_was_full_before_a_restart_is_idle_in_time() {
+    for overflow in [Overflow::Disconnect, Overflow::BlockPublisher, Overflow::Spill] {
+        for shards in [1, 3] {
+            let session = SessionConfig { queue_idle_max: seconds(600), ..config(overflow, 10) };
+            let settings = BrokerConfig { session, ..settings() };
+            let mut world = World::keeping(settings, shards, false);
+            let s = world.join(kept("s"));
+            world.subscribe(s, "t", AtLeastOnce);
+            world.cut(s);
+            let p = world.join(v4("p"));
+            for number in 0..12 {
+                world.publish(p, message("t", AtLeastOnce, &number.to_string()));
+            }
+            world.restart(shards);
+            world.advance(seconds(601));
+            let p = world.join(v4("q"));
+            for number in 20..40 {
+                world.publish(p, message("t", AtLeastOnce, &number.to_string()));
+                assert!(world.is_open(p) && !world.is_paused(p), "{overflow:?}, {number}");
+            }
+            let s = world.join(kept("s"));
+            assert_eq!(world.texts(s).last().map(String::as_str), Some("39"));
+            world.end();
+        }
+    }
+}

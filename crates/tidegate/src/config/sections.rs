@@ -244,6 +244,9 @@ config! {
         queue_bytes_max: ByteCount = ByteCount(32 << 20),
         /// Messages that may wait for one subscriber. Default 100000.
         queue_messages_max: u32 = 100_000,
+        /// How long a session may be full and without a connection before its oldest messages are dropped, so that publishers are no
+        /// longer refused or held up for it; `0s` for ever. Bridges, sinks and uplinks of this node are exempt. Default `1h`.
+        queue_idle_max: Duration = Duration::from_secs(3600),
         /// Bytes on disk of messages that wait for subscribers under the overflow `spill`, of all of them; 0 for none. Default
         /// `1GiB`.
         spill_bytes: ByteCount = ByteCount(1 << 30),

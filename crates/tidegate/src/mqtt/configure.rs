@@ -234,6 +234,7 @@ fn session(section: &MqttSection, policies: &PolicyConfig) -> SessionConfig {
         topic_bytes_max: section.topic_bytes_max.0 as usize,
         queue_bytes_max: section.queue_bytes_max.0,
         queue_messages_max: section.queue_messages_max as usize,
+        queue_idle_max: section.queue_idle_max,
         overflow_qos0: section.overflow_qos0,
         overflow: section.overflow,
         policy: tuned(policies, &section.policy),
