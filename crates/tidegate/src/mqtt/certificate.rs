@@ -33,7 +33,7 @@ pub fn named(
 ///
 /// Letters of two and four bytes (BMPString, UniversalString) are not read: their bytes, taken for UTF-8, may be another's
 /// name. Nor is a name with control characters, which no user has either.
-fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
+pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
     name_of(certificate.subject())
 }

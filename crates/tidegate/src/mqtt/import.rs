@@ -85,8 +85,7 @@ pub fn import_file(path: &Path, secrets: &Path) -> Result<Imported, ReadError> {
 }
 
 /// Translates the text of a `mosquitto.conf` that includes no others.
-#[cfg(test)]
-fn import(text: &str) -> Imported {
+pub fn import(text: &str) -> Imported {
     let mut import = Import::new(Path::new("mosquitto.conf"), Path::new("/etc/tidegate"));
     import.read(text, None).expect("no file is read");
     import.write()
