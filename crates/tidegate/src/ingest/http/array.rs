@@ -1,4 +1,6 @@
 //! The elements of a JSON array, and the members of a JSON object, as they are written.
+//!
+//! Always true: each of them is UTF-8, as all of JSON is (RFC 8259 section 8.1).
 
 use serde::de::IgnoredAny;
 
@@ -7,6 +9,8 @@ use serde::de::IgnoredAny;
 pub(in crate::ingest) enum ArrayError {
     #[error("the body is no JSON")]
     Json(#[from] serde_json::Error),
+    #[error("the body is not UTF-8, which JSON is")]
+    Utf8(#[from] std::str::Utf8Error),
     #[error("the body is no array; write [ELEMENT, …], or leave out ?each")]
     NoArray,
     #[error("the text is no object")]
@@ -22,7 +26,7 @@ pub(in crate::ingest) enum ArrayError {
 pub(in crate::ingest) fn elements(text: &[u8], max: usize) -> Result<Vec<&[u8]>, ArrayError> {
     let text = without_mark(text);
     // From here on brackets and quotes are known to be where they belong.
-    serde_json::from_slice::<IgnoredAny>(text)?;
+    read(text)?;
     let inside = text.trim_ascii().strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]"));
     parts(inside.ok_or(ArrayError::NoArray)?, max)
 }
@@ -37,10 +41,16 @@ pub(in crate::ingest) fn members(
     max: usize,
 ) -> Result<Vec<(String, &[u8])>, ArrayError> {
     let text = without_mark(text);
-    serde_json::from_slice::<IgnoredAny>(text)?;
+    read(text)?;
     let inside = text.trim_ascii().strip_prefix(b"{").and_then(|text| text.strip_suffix(b"}"));
     let parts = parts(inside.ok_or(ArrayError::NoObject)?, max)?;
     parts.into_iter().map(member).collect()
+}
+
+/// Whether it is JSON. Texts that are skipped are not looked at by the reader, so that their bytes are looked at before.
+fn read(text: &[u8]) -> Result<(), ArrayError> {
+    serde_json::from_str::<IgnoredAny>(str::from_utf8(text)?)?;
+    Ok(())
 }
 
 /// A text without the mark of the order of bytes that may stand before it.
@@ -152,6 +162,21 @@ mod tests {
         }
         assert!(matches!(members(b"[]", 9), Err(ArrayError::NoObject)));
         assert!(matches!(members(b"{\"a\":}", 9), Err(ArrayError::Json(_))));
+    }
+
+    #[test]
+    fn a_text_that_is_not_utf_8_is_no_json_wherever_that_stands() {
+        for text in [
+            &b"[\"\xff\"]"[..],
+            b"[{\"vs\":\"a\xc3\"}]",
+            b"[{\"\xff\":1}]",
+            b"[[\"\xed\xa0\x80\"]]",
+        ] {
+            assert!(matches!(elements(text, 9), Err(ArrayError::Utf8(_))), "{text:?}");
+        }
+        for text in [&b"{\"a\":\"\xff\"}"[..], b"{\"a\":[\"\xff\"]}", b"{\"\xff\":1}"] {
+            assert!(matches!(members(text, 9), Err(ArrayError::Utf8(_))), "{text:?}");
+        }
     }
 
     proptest::proptest! {
