@@ -6,7 +6,9 @@ use tidegate_message::Instant;
 
 use super::{
     LineError, LineProblem, Text, Value,
-    scan::{OF_MEASUREMENT, OF_NAME, blanks_end, is_line_end, name_end, text_end, word_end},
+    scan::{
+        OF_MEASUREMENT, OF_NAME, blanks_end, is_line_end, lead_end, name_end, text_end, word_end,
+    },
 };
 
 /// Longest line.
@@ -27,10 +29,10 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// The lines of `bytes`, whose timestamps are in `precision`. A mark of the order of bytes before them is no part of the first.
+    /// The lines of `bytes`, whose timestamps are in `precision`. A byte order mark before a line is no part of it, on any line:
+    /// batches are files that were joined, too.
     pub fn new(bytes: &'a [u8], precision: Precision) -> Self {
-        let rest = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-        Self { rest, line: 1, precision, names: Vec::new() }
+        Self { rest: bytes, line: 1, precision, names: Vec::new() }
     }
 
     /// Reads the line at the beginning of `rest`, which is not blank; returns it and how many bytes it has, without its end.
@@ -179,7 +181,7 @@ impl<'a> Iterator for Batch<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let blanks = self.rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+            let blanks = lead_end(self.rest);
             let begin = self.rest;
             match &begin[blanks..] {
                 [] => return None,

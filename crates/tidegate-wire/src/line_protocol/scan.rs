@@ -8,6 +8,21 @@ pub(super) const OF_MEASUREMENT: &[u8] = b", ";
 /// What ends the name or the value of a tag, or the name of a field.
 pub(super) const OF_NAME: &[u8] = b",= ";
 
+/// A byte order mark, as some editors write it at the beginning of a file.
+pub(super) const BYTE_ORDER_MARK: &str = "\u{feff}";
+
+/// Where blanks, tabs and byte order marks before a line end.
+pub(super) fn lead_end(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    loop {
+        match bytes[at..] {
+            [b' ' | b'\t', ..] => at += 1,
+            [0xef, 0xbb, 0xbf, ..] => at += BYTE_ORDER_MARK.len(),
+            _ => return at,
+        }
+    }
+}
+
 /// Where the name that begins at `at` ends: at one of `ends`, at the end of the line or at the end of all.
 pub(super) fn name_end(bytes: &[u8], mut at: usize, ends: &[u8]) -> usize {
     while let Some(&byte) = bytes.get(at) {

@@ -168,6 +168,20 @@ fn a_bad_line_costs_no_other() {
 }
 
 #[test]
+fn a_byte_order_mark_before_a_line_is_no_part_of_it() {
+    // Two files that were joined, and marks that stand alone, behind blanks or before a comment.
+    let batch = "\u{feff}a f=1\n\u{feff}\u{feff}b f=2\n \u{feff}\tc f=3\n\u{feff}# d f=4\n\u{feff}\ne\u{feff} f=5\n\u{feff}g";
+    let found: Vec<String> = lines(batch)
+        .iter()
+        .map(|line| match line {
+            Ok(line) => format!("{} {}", line.number(), line.text()),
+            Err(error) => format!("{}:{} {:?}", error.line, error.column, error.problem),
+        })
+        .collect();
+    assert_eq!(found, ["1 a f=1", "2 b f=2", "3 c f=3", "6 e\u{feff} f=5", "7:3 NoFields"]);
+}
+
+#[test]
 fn timestamps_have_a_precision() {
     for (precision, count, expected) in [
         ("ns", "7", Ok(7)),
@@ -284,6 +298,10 @@ fn what_cannot_be_said_is_not_written() {
             "the tag's name ends with a backslash, which would take what comes after it along",
         ),
         (write("#m", &[], &one), "the measurement begins with #, as comments do"),
+        (
+            write("\u{feff}m", &[], &one),
+            "the measurement begins with a byte order mark (U+FEFF), which readers leave out",
+        ),
         (write("m", &[], &[]), "a line has one field at least"),
         (write("m", &[("a", "1"), ("b", "2"), ("a", "3")], &one), "two tags have one name"),
         (write("m", &[], &[one[0], one[0]]), "two fields have one name"),
@@ -299,8 +317,8 @@ fn what_cannot_be_said_is_not_written() {
 
 /// Names that can be written.
 fn name() -> impl Strategy<Value = String> {
-    let name = prop_oneof!["[a-z]{1,8}", "[a-z,= \\\\\"ä#]{1,8}"];
-    name.prop_map(|name| format!("{}x", name.trim_start_matches('#')))
+    let name = prop_oneof!["[a-z]{1,8}", "[a-z,= \\\\\"ä#\u{feff}]{1,8}"];
+    name.prop_map(|name| format!("{}x", name.trim_start_matches(['#', '\u{feff}'])))
 }
 
 #[derive(Clone, Debug)]

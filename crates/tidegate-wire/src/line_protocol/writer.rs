@@ -6,7 +6,7 @@ use tidegate_message::Instant;
 
 use super::{
     FIELDS_MAX, LINE_BYTES_MAX, Precision, TAGS_MAX, Value,
-    scan::{OF_MEASUREMENT, OF_NAME},
+    scan::{BYTE_ORDER_MARK, OF_MEASUREMENT, OF_NAME},
     value::OF_TEXT,
 };
 
@@ -79,6 +79,9 @@ impl LineWriter {
     ) -> Result<(), WriteError> {
         if measurement.starts_with('#') {
             return Err(WriteError::Comment);
+        }
+        if measurement.starts_with(BYTE_ORDER_MARK) {
+            return Err(WriteError::Mark);
         }
         put_name("measurement", measurement, OF_MEASUREMENT, out)?;
         if fields.is_empty() {
@@ -213,6 +216,9 @@ pub enum WriteError {
     /// The measurement begins with `#`.
     #[error("the measurement begins with #, as comments do")]
     Comment,
+    /// The measurement begins with U+FEFF.
+    #[error("the measurement begins with a byte order mark (U+FEFF), which readers leave out")]
+    Mark,
     /// There are no fields.
     #[error("a line has one field at least")]
     NoFields,
