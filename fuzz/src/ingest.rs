@@ -155,11 +155,17 @@ pub fn ingest_body(data: &[u8]) {
     }
 }
 
+/// A byte order mark before JSON is no part of it, and one only.
+fn without_mark(body: &[u8]) -> &[u8] {
+    body.strip_prefix("\u{feff}".as_bytes()).unwrap_or(body)
+}
+
 /// Elements are all that there are, as they are written, and what they are where the body is read as a whole.
 fn each(body: &[u8], max: usize) {
     let all = elements(body, usize::MAX);
     let is_few = all.as_ref().is_some_and(|all| all.len() <= max);
     assert_eq!(elements(body, max), all.clone().filter(|_| is_few));
+    let body = without_mark(body);
     let values = serde_json::from_slice::<Vec<Json>>(body).ok();
     let Some(all) = all else {
         assert_eq!(values, None);
@@ -185,7 +191,7 @@ fn each(body: &[u8], max: usize) {
 fn pack(body: &[u8]) {
     let Some(records) = resolve(body, 2e9) else { return };
     // A number in a member that is not known is passed on, also where no float is so large; `Json` has no place for it.
-    let Ok(whole) = serde_json::from_slice::<Vec<Json>>(body) else { return };
+    let Ok(whole) = serde_json::from_slice::<Vec<Json>>(without_mark(body)) else { return };
     assert!(records.len() <= whole.len());
     for (name, json) in records {
         check_topic_name(&format!("t/{name}"), 2048).expect("it is a topic");
