@@ -16,6 +16,7 @@ pub mod doors;
 pub mod escape;
 pub mod keys;
 pub mod limits;
+pub mod logins;
 pub mod password;
 mod pattern;
 mod poison;

@@ -65,6 +65,11 @@ impl<T> Arrivals<T> {
         gone
     }
 
+    /// The one that has taken longest.
+    pub(crate) fn oldest(&self) -> Option<&T> {
+        self.under_way.values().next().map(|(_, handle)| handle)
+    }
+
     /// One is over; gives what would have ended it, if it was under way.
     pub(crate) fn end(&mut self, number: u64) -> Option<T> {
         let (address, handle) = self.under_way.remove(&number)?;

@@ -10,6 +10,7 @@
 //! Always true: files are read as a whole before anything is exchanged; a file that is missing or broken changes nothing.
 
 pub mod audit;
+pub(crate) mod checks;
 pub mod fetch;
 
 use std::{

@@ -15,11 +15,7 @@ use std::sync::{
 const RESERVED_MIN: usize = 64;
 const RESERVED_MAX: usize = 1024;
 
-/// Who takes connections. Each has its part, also where it does not count its own.
-#[allow(
-    dead_code,
-    reason = "the parts of those that do not count their connections are kept for them all the same"
-)]
+/// Who takes connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Front {
     /// MQTT: the most, for devices are many.

@@ -49,8 +49,14 @@ fn what_is_told_is_what_the_book_lists() {
     let listed: Vec<&str> = rows.flat_map(names).collect();
     each_with(telling(), |world| {
         // What other parts of the node count.
-        for (prefix, name) in [("uplinks", "looped"), ("connection/cloud", "state")] {
-            world.shared.tell_in_sys(prefix, move || Some(vec![(name, 0)]));
+        let parts: [(&str, &[&str]); 3] = [
+            ("uplinks", &["looped"]),
+            ("connection/cloud", &["state"]),
+            ("logins", &["waiting", "checked", "gave_up", "busy"]),
+        ];
+        for (prefix, names) in parts {
+            let counts: Vec<_> = names.iter().map(|name| (*name, 0)).collect();
+            world.shared.tell_in_sys(prefix, move || Some(counts.clone()));
         }
         let p = world.join(v5("p"));
         let watcher = watch(world);
@@ -66,7 +72,7 @@ fn what_is_told_is_what_the_book_lists() {
             assert!(is_told, "{filter} is told");
         }
         // The broker's own, those of the parts, and the one that holds something.
-        assert_eq!(told.len(), 70 + 2 + 1, "all there are");
+        assert_eq!(told.len(), 70 + 6 + 1, "all there are");
     });
 }
 

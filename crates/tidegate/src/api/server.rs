@@ -1,20 +1,22 @@
 //! `tidegate.v1.Frames` over gRPC with TLS, in front of a [`Frames`].
 //!
 //! ```text
-//!  accept ─▶ handshake (a task each, 5 s) ─▶ HTTP/2 connection ─▶ caller ─▶ Service ─▶ dyn Frames
+//!  accept ─▶ handshake (a task each, 5 s) ─▶ HTTP/2 connection ─▶ gate (caller) ─▶ Service ─▶ dyn Frames
 //! ```
 //!
 //! Always true: no byte of a request is read before the peer's certificate is verified, and none comes without one unless
-//! passwords or tokens are taken; then no call is answered whose caller has shown neither; every message is checked before it reaches the implementation; a stopped server ends its streams with
+//! passwords or tokens are taken; then no byte of a call's body is read whose caller has shown neither, and a connection over which nobody
+//! shows either ends after some seconds; every message is checked before it reaches the implementation; a stopped server ends its streams with
 //! `ended: shutdown` and is gone after [`GRACE`] at the latest.
 
 pub(crate) mod caller;
 mod connection;
+mod gate;
 mod service;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use tidegate_client::{MESSAGE_BYTES_MAX, proto};
+use tidegate_client::proto;
 use tidegate_message::Code;
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -23,7 +25,8 @@ use tonic::{service::interceptor::InterceptedService, transport::server::Server 
 
 use self::{
     caller::Callers,
-    connection::{Entrance, accept},
+    connection::{Connected, Entrance, accept},
+    gate::Gates,
     service::Service,
 };
 use super::{ApiError, Frames};
@@ -43,6 +46,14 @@ const _: () = assert!(CONNECTION_WINDOW_BYTES >= 2 * STREAM_WINDOW_BYTES);
 
 /// Calls under way on one connection.
 const STREAMS_MAX: u32 = 1024;
+
+/// The same of a connection without a certificate: what comes before its calls show who makes them waits within this.
+const OPEN_STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const OPEN_CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+const OPEN_STREAMS_MAX: u32 = 128;
+
+/// Longest message of a call for descriptions of the API.
+const REFLECTION_BYTES_MAX: usize = 64 << 10;
 
 /// A peer that is gone is noticed after twice this.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -98,35 +109,24 @@ impl Server {
         frames: Arc<dyn Frames>,
         stop: CancellationToken,
     ) -> Result<(), ServerError> {
-        let service = Arc::new(Service::new(frames, &self.config, stop.clone()));
-        let sessions = proto::sessions_server::SessionsServer::from_arc(service.clone());
-        let service = proto::frames_server::FramesServer::from_arc(service)
-            .max_decoding_message_size(MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let callers = Arc::new(Callers::new(self.config.access.clone(), "api"));
-        let may_reflect = move |request| callers.may_reflect(request);
-        // One connection waits to be taken up; more wait in the kernel's backlog.
-        let (connected, incoming) = mpsc::channel(1);
-        let http = Http::builder()
-            .initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .max_concurrent_streams(STREAMS_MAX)
-            .http2_keepalive_interval(Some(KEEP_ALIVE))
-            .http2_keepalive_timeout(Some(KEEP_ALIVE))
-            .add_service(service)
-            .add_service(sessions)
-            .add_service(InterceptedService::new(
-                reflection().build_v1().map_err(ServerError::Reflection)?,
-                may_reflect.clone(),
-            ))
-            .add_service(InterceptedService::new(
-                reflection().build_v1alpha().map_err(ServerError::Reflection)?,
-                may_reflect,
-            ))
-            .serve_with_incoming_shutdown(
-                ReceiverStream::new(incoming),
-                stop.clone().cancelled_owned(),
-            );
+        let service = Service::new(frames, &self.config, callers.clone(), stop.clone());
+        let gates = Gates::new(service, callers.clone(), self.config.frame_bytes_max);
+        // One connection of each kind waits to be taken up; more wait in the kernel's backlog.
+        let (certified, incoming) = mpsc::channel(1);
+        let (open, incoming_open) = mpsc::channel(1);
+        let windows = (STREAM_WINDOW_BYTES, CONNECTION_WINDOW_BYTES, STREAMS_MAX);
+        let windows_open =
+            (OPEN_STREAM_WINDOW_BYTES, OPEN_CONNECTION_WINDOW_BYTES, OPEN_STREAMS_MAX);
+        let http = router(&gates, &callers, windows)?.serve_with_incoming_shutdown(
+            ReceiverStream::new(incoming),
+            stop.clone().cancelled_owned(),
+        );
+        let http_open = router(&gates, &callers, windows_open)?.serve_with_incoming_shutdown(
+            ReceiverStream::new(incoming_open),
+            stop.clone().cancelled_owned(),
+        );
+        let connected = Connected { certified, open };
         let doors = Entrance {
             tls: self.config.tls,
             tls_open: self.config.tls_open,
@@ -137,7 +137,10 @@ impl Server {
             stop.cancelled().await;
             tokio::time::sleep(GRACE).await;
         };
-        let serve = async { tokio::join!(http, accepting).0 };
+        let serve = async {
+            let (certified, open, ()) = tokio::join!(http, http_open, accepting);
+            certified.and(open)
+        };
         tokio::select! {
             served = serve => served.map_err(ServerError::Serve),
             () = late => {
@@ -146,6 +149,34 @@ impl Server {
             }
         }
     }
+}
+
+/// The services over HTTP/2, with so large a window for each stream and each connection, and so many streams of one.
+fn router(
+    gates: &Gates,
+    callers: &Arc<Callers>,
+    (stream, connection, streams): (u32, u32, u32),
+) -> Result<tonic::transport::server::Router, ServerError> {
+    let v1 = reflection().build_v1().map_err(ServerError::Reflection)?;
+    let v1alpha = reflection().build_v1alpha().map_err(ServerError::Reflection)?;
+    let callers = callers.clone();
+    let may_reflect = move |request| callers.may_reflect(request);
+    Ok(Http::builder()
+        .initial_stream_window_size(stream)
+        .initial_connection_window_size(connection)
+        .max_concurrent_streams(streams)
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE))
+        .add_service(gates.frames.clone())
+        .add_service(gates.sessions.clone())
+        .add_service(InterceptedService::new(
+            v1.max_decoding_message_size(REFLECTION_BYTES_MAX),
+            may_reflect.clone(),
+        ))
+        .add_service(InterceptedService::new(
+            v1alpha.max_decoding_message_size(REFLECTION_BYTES_MAX),
+            may_reflect,
+        )))
 }
 
 fn reflection() -> tonic_reflection::server::Builder<'static> {

@@ -17,7 +17,13 @@ mod post;
 pub(super) mod senml;
 
 use std::{
-    convert::Infallible, io, net::SocketAddr, sync::Arc, thread::JoinHandle, time::Duration,
+    collections::HashMap,
+    convert::Infallible,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    thread::JoinHandle,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -51,7 +57,13 @@ use super::{
     refused::Refused,
     spawn,
 };
-use crate::{api::server::caller::Peer, clock, mqtt::bridge::NODE_HEADER};
+use crate::{
+    api::server::caller::Peer,
+    arrivals::network,
+    clock,
+    descriptors::{self, Descriptor, Front},
+    mqtt::bridge::NODE_HEADER,
+};
 
 /// Bytes of all bodies that are held at a time.
 const HELD_BYTES: usize = 64 << 20;
@@ -123,6 +135,8 @@ async fn serve(
         stop: stop.clone(),
     });
     let mut connections = JoinSet::new();
+    // By address, as many references as it has connections, and one.
+    let mut addresses: HashMap<IpAddr, Arc<()>> = HashMap::new();
     loop {
         let may_accept =
             connections.len() + http.upgraded.len() < context.live().settings.connections_max;
@@ -133,7 +147,20 @@ async fn serve(
             accepted = listener.accept(), if may_accept => match accepted {
                 Ok((socket, peer)) => {
                     add(&context.counters.connections, 1);
-                    connections.spawn(greet(http.clone(), socket, peer, stop.clone()));
+                    let own = addresses.entry(network(peer.ip())).or_insert_with(|| Arc::new(())).clone();
+                    // Half of the connections at most are of one address.
+                    let most = context.live().settings.connections_max.div_ceil(2);
+                    let descriptor = descriptors::take(Front::Ingest);
+                    let Some(descriptor) = descriptor.filter(|_| Arc::strong_count(&own) <= most + 1)
+                    else {
+                        tracing::debug!(%peer, "a connection to ingest was refused: its address has its part of them");
+                        continue;
+                    };
+                    if addresses.len() > 2 * (connections.len() + 16) {
+                        addresses.retain(|_, own| Arc::strong_count(own) > 1);
+                    }
+                    let place = Arc::new(Place { _of_address: own, _descriptor: descriptor });
+                    connections.spawn(greet(http.clone(), socket, (peer, place), stop.clone()));
                 }
                 Err(error) => {
                     // Most likely out of file descriptors: wait for some to come free.
@@ -163,12 +190,23 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
+/// The place that a connection has among those of the listener and of its address, also as a WebSocket.
+#[derive(Debug)]
+pub(super) struct Place {
+    _of_address: Arc<()>,
+    _descriptor: Descriptor,
+}
+
+/// Where a connection comes from, and its place.
+type Origin = (SocketAddr, Arc<Place>);
+
 /// Serves a connection, by TLS where it is spoken.
-async fn greet(http: Arc<Http>, socket: TcpStream, address: SocketAddr, stop: CancellationToken) {
+async fn greet(http: Arc<Http>, socket: TcpStream, from: Origin, stop: CancellationToken) {
     let live = http.context.live();
     let Some(tls) = &live.settings.tls else {
-        return converse(http, socket, address, stop).await;
+        return converse(http, socket, from, stop).await;
     };
+    let address = from.0;
     let (acceptor, most) = (TlsAcceptor::from(tls.config.clone()), live.settings.request_timeout);
     drop(live);
     let shaken = tokio::select! {
@@ -176,7 +214,7 @@ async fn greet(http: Arc<Http>, socket: TcpStream, address: SocketAddr, stop: Ca
         shaken = timeout(most, acceptor.accept(socket)) => shaken,
     };
     match shaken {
-        Ok(Ok(stream)) => converse(http, stream, address, stop).await,
+        Ok(Ok(stream)) => converse(http, stream, from, stop).await,
         Ok(Err(error)) => {
             add(&http.context.counters.denied, 1);
             tracing::debug!(%error, %address, "a TLS handshake with ingest failed");
@@ -186,14 +224,15 @@ async fn greet(http: Arc<Http>, socket: TcpStream, address: SocketAddr, stop: Ca
 }
 
 /// Answers one connection's requests, until it is silent for too long.
-async fn converse<S>(http: Arc<Http>, stream: S, address: SocketAddr, stop: CancellationToken)
+async fn converse<S>(http: Arc<Http>, stream: S, (address, place): Origin, stop: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let silent_max = http.context.live().settings.request_timeout;
     let peer = Arc::new(Peer::new(address, None));
-    let service = service_fn(|request| {
+    let service = service_fn(|mut request: Request<Incoming>| {
         let (http, peer) = (http.clone(), peer.clone());
+        request.extensions_mut().insert(place.clone());
         async move { Ok::<_, Infallible>(http.answer(request, &peer, address).await) }
     });
     let mut builder = http1::Builder::new();

@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     counters::add,
     door::Caller,
-    http::{Http, array, parameter},
+    http::{Http, Place, array, parameter},
     inlet::Message,
     publisher::{Answered, Unanswered},
     refused::Refused,
@@ -117,6 +117,7 @@ impl Http {
                 .map_err(|source| Refused::Topic { topic: topic.clone(), source })?;
             self.door.may_publish(&caller, topic)?;
         }
+        let place = request.extensions().get::<Arc<Place>>().cloned();
         let upgrade = hyper::upgrade::on(&mut request);
         let (http, stop) = (self.clone(), self.stop.clone());
         self.upgraded.spawn(async move {
@@ -137,6 +138,7 @@ impl Http {
                         out: Vec::new(),
                     };
                     open.serve(reading, writing, stop).await;
+                    drop(place);
                 }
                 Err(error) => tracing::debug!(%error, %address, "a WebSocket did not open"),
             }

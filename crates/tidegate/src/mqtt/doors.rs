@@ -22,6 +22,13 @@ impl Authenticate for Access {
         }
     }
 
+    fn recall(&self, proof: &Proof) -> Option<Result<Identity, Refusal>> {
+        Some(match self.doors.recall(proof, auth::now())? {
+            Ok(admitted) => Ok(admitted.identity),
+            Err(rejected) => Err(self.rejected(proof, proof.username.as_deref(), &rejected)),
+        })
+    }
+
     fn generation(&self) -> u64 {
         Authorize::generation(&*self.doors)
     }

@@ -4,11 +4,7 @@ use std::{
     collections::HashSet,
     io,
     net::{Ipv4Addr, SocketAddr},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-        mpsc::{self, Receiver},
-    },
+    sync::Arc,
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -16,7 +12,6 @@ use std::{
 use mio::{Poll, Token, net::TcpListener};
 use tidegate_broker::{Broker, SessionConfig, SessionReport, Shared};
 use tidegate_message::Identity;
-use tidegate_sys::sched;
 use tokio::sync::oneshot;
 
 use super::{
@@ -24,20 +19,17 @@ use super::{
     deliveries::{Deliveries, Way},
     inbox::{Inbox, waker},
     journal::{self, JournalStartError},
-    settings::{Authenticate, ListenerSettings, ServerSettings, SessionSettings},
-    shard::{Listener, Note, Question, Shard, ShardParts, Which},
+    settings::{ListenerSettings, ServerSettings, SessionSettings},
+    shard::{Listener, Note, Shard, ShardParts, Which},
     spill::DiskSpill,
 };
 use crate::{
+    auth::checks::checks,
     clock,
     health::{Health, Pulse},
     pki::Revocations,
 };
 
-/// Questions that may wait for the doors; beyond them clients are told that the server is busy.
-const QUESTIONS_MAX: usize = 1024;
-/// Threads that answer them.
-const ANSWERERS: usize = 2;
 /// A shard's loop comes round at least so often, or it hangs.
 const PULSE: Duration = Duration::from_secs(20);
 /// Connections that may wait to be accepted.
@@ -53,7 +45,6 @@ pub struct Server {
     threads: Vec<JoinHandle<()>>,
     addresses: Vec<(Arc<str>, SocketAddr)>,
     listeners: Vec<Arc<Listener>>,
-    stops: Arc<AtomicBool>,
     /// Of the shards: one that has ended is missed.
     pulses: Vec<Pulse>,
     /// Where messages wait on disk.
@@ -119,14 +110,13 @@ impl Server {
             polls.push(poll);
         }
         let inboxes: Arc<[Arc<Inbox<Note>>]> = inboxes.into();
-        let (questions, asked) = mpsc::sync_channel(QUESTIONS_MAX);
+        shared.tell_in_sys("logins", || Some(checks().counts()));
         let mut server = Self {
             shared: shared.clone(),
             inboxes: inboxes.clone(),
             threads: Vec::new(),
             addresses,
             listeners: sockets.iter().map(|(_, listener)| listener.clone()).collect(),
-            stops: Arc::default(),
             pulses: Vec::new(),
             spill: None,
         };
@@ -167,7 +157,6 @@ impl Server {
                 inboxes: inboxes.clone(),
                 listeners: if shard == 0 { std::mem::take(&mut sockets) } else { Vec::new() },
                 doors: doors.clone(),
-                questions: questions.clone(),
                 pulse,
             };
             let shard_loop = Shard::new(parts, broker).map_err(ServerError::Start)?;
@@ -181,22 +170,8 @@ impl Server {
             let inboxes = inboxes.clone();
             server.spawn("mqtt-spill".to_owned(), move || reader.run(&inboxes))?;
         }
-        drop(questions);
         if let Some(journals) = journals {
             server.keep(journals)?;
-        }
-        // One goes on while another computes; a third would take the processors from those who are in already.
-        let asked = Arc::new(Mutex::new(asked));
-        for number in 0..ANSWERERS {
-            let (asked, doors) = (asked.clone(), doors.clone());
-            let (inboxes, stops) = (inboxes.clone(), server.stops.clone());
-            server.spawn(format!("mqtt-doors-{number}"), move || {
-                // Whoever is in already goes first.
-                if let Err(error) = sched::give_way() {
-                    tracing::debug!(%error, "logins compete with messages");
-                }
-                answer(&asked, &*doors, &inboxes, &stops);
-            })?;
         }
         Ok(server)
     }
@@ -325,7 +300,6 @@ impl Server {
         for inbox in self.inboxes.iter() {
             inbox.put([Note::Stop]);
         }
-        self.stops.store(true, Ordering::Release);
         if let Some(spill) = &self.spill {
             spill.stop();
         }
@@ -500,28 +474,8 @@ impl Connector {
             ..ListenerSettings::new(name, loopback.local_addr()?)
         };
         let listener = Arc::new(Listener::local(settings, local));
-        self.inboxes[0].put([Note::Accepted(mio::net::TcpStream::from_std(far), listener)]);
+        self.inboxes[0].put([Note::Accepted(mio::net::TcpStream::from_std(far), listener, None)]);
         Ok(near)
-    }
-}
-
-/// Answers what the shards ask: passwords take long by design. Questions whose askers have given up are passed over, so that
-/// many at once do not starve those that come later.
-fn answer(
-    asked: &Mutex<Receiver<Question>>,
-    doors: &dyn Authenticate,
-    inboxes: &[Arc<Inbox<Note>>],
-    stops: &AtomicBool,
-) {
-    let next = || asked.lock().expect("no panic while one is taken").recv();
-    while let Ok(question) = next() {
-        if stops.load(Ordering::Acquire) {
-            return;
-        }
-        if question.until > clock::now() {
-            let answer = doors.authenticate(&question.proof);
-            inboxes[question.shard].put([Note::Answered(question.connection, answer)]);
-        }
     }
 }
 

@@ -208,6 +208,12 @@ pub trait Authenticate: Send + Sync + std::fmt::Debug {
     /// [`Refusal`].
     fn authenticate(&self, proof: &Proof) -> Result<Identity, Refusal>;
 
+    /// The same, if it is known without taking long: because it was found out before, or because of too many wrong proofs.
+    fn recall(&self, proof: &Proof) -> Option<Result<Identity, Refusal>> {
+        let _ = proof;
+        None
+    }
+
     /// Counts the exchanges of users and rules.
     fn generation(&self) -> u64 {
         0

@@ -10,6 +10,7 @@
 
 mod authentication;
 mod closing;
+mod lobby;
 mod open;
 mod opening;
 mod visits;
@@ -21,7 +22,6 @@ use std::{
     sync::{
         Arc, RwLock,
         atomic::{AtomicUsize, Ordering},
-        mpsc,
     },
     time::Duration,
 };
@@ -36,11 +36,12 @@ use tidegate_broker::{
     PartialCharge, Peer, SessionReport, Shared,
     spill::{SpillError, Wanted},
 };
-use tidegate_message::{Identity, Instant, Proof, Refusal};
-use tidegate_wire::mqtt::Connect;
+use tidegate_message::{Identity, Instant, Refusal};
+use tidegate_wire::mqtt::{Connect, ReasonCode};
 use tokio::sync::oneshot;
 
 use self::{
+    lobby::{LOBBY_BYTES, Lobby},
     open::FEW,
     visits::{Visitor, Visits},
 };
@@ -50,7 +51,13 @@ use super::{
     settings::{Authenticate, ListenerSettings, Scram},
     transport::Transport,
 };
-use crate::{auth::limits::Lease, clock, health::Pulse};
+use crate::{
+    arrivals::Arrivals,
+    auth::{checks::Waiting, limits::Lease},
+    clock,
+    descriptors::Descriptor,
+    health::Pulse,
+};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -58,6 +65,10 @@ const READ_BYTES: usize = 64 << 10;
 const LEFT_BYTES: usize = 4 << 10;
 /// How long a connection that is closed from here may take to read what it was told.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// Connections of a node, and of one address, of which no CONNECT has come; beyond it the one that takes longest gives way.
+const OPENINGS_MAX: usize = 32_768;
+const OPENINGS_OF_ADDRESS_MAX: usize = 16_384;
 
 const WAKER: Token = Token(0);
 /// Tokens from here on are listeners, as many as there are, then connections.
@@ -108,12 +119,12 @@ impl Listener {
 /// What other threads tell a shard.
 #[derive(Debug)]
 pub(super) enum Note {
-    /// A connection that was accepted.
-    Accepted(TcpStream, Arc<Listener>),
+    /// A connection that was accepted, and its right to be; none of a part of this program.
+    Accepted(TcpStream, Arc<Listener>, Option<Descriptor>),
     /// A client whose session lives here.
     Welcome(Box<Connection>, Box<ConnectRequest>),
-    /// What the doors said of a connection that is opening here.
-    Answered(ConnectionId, Result<Identity, Refusal>),
+    /// What the doors said of a connection that is opening here; none if more ask than can be answered.
+    Answered(ConnectionId, Option<Result<Identity, Refusal>>),
     /// Messages of a part of this program that is connected here.
     Bundle(LocalId, Bundle),
     /// A part of this program that is connected here takes messages again.
@@ -159,16 +170,6 @@ impl fmt::Debug for Which {
     }
 }
 
-/// A question for the doors, answered on their thread.
-#[derive(Debug)]
-pub(super) struct Question {
-    pub(super) proof: Proof,
-    pub(super) shard: usize,
-    pub(super) connection: ConnectionId,
-    /// Nobody waits for the answer after that.
-    pub(super) until: Instant,
-}
-
 /// A slot and which use of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConnectionId {
@@ -187,8 +188,13 @@ pub(super) struct Connection {
     stage: Stage,
     /// Bytes that are no whole packet yet.
     left: Vec<u8>,
-    /// Their part of the node's budget, if they are many.
+    /// Their part of the node's budget, if they are many and it is open.
     left_charge: Option<PartialCharge>,
+    /// Bytes of its CONNECT, while it is not open.
+    connect_bytes: usize,
+    /// Its number among those of whom no CONNECT has come.
+    arrival: Option<u64>,
+    _descriptor: Option<Descriptor>,
     /// What a part of this program handed over and was not published.
     bundles: VecDeque<BundleReader>,
     /// Whether the socket may have more to read.
@@ -234,8 +240,8 @@ enum Stage {
     Opening,
     /// An authentication exchange is under way.
     Exchanging(Box<Connect>, Option<Scram>),
-    /// The doors are being asked.
-    Waiting(Box<Connect>),
+    /// The doors are being asked, as long as it waits.
+    Waiting(Box<Connect>, Waiting),
     Open(ConnectionKey),
     /// What it was told is on its way; what it sends is read and forgotten.
     Closing,
@@ -256,7 +262,6 @@ pub(super) struct ShardParts {
     /// On the first shard alone.
     pub(super) listeners: Vec<(TcpListener, Arc<Listener>)>,
     pub(super) doors: Arc<dyn Authenticate>,
-    pub(super) questions: mpsc::SyncSender<Question>,
     pub(super) pulse: Pulse,
 }
 
@@ -286,6 +291,10 @@ pub(super) struct Shard {
     handed: Vec<Handed>,
     settled: Vec<Acknowledged>,
     visits: Visits,
+    /// What is held of connections that are not open.
+    lobby: Lobby,
+    /// Connections of which no CONNECT has come.
+    arrivals: Arrivals<ConnectionId>,
     /// Where the next accepted connection goes.
     turn: usize,
     stops: Option<Instant>,
@@ -315,6 +324,11 @@ impl Shard {
             handed: Vec::new(),
             settled: Vec::new(),
             visits: Visits::default(),
+            lobby: Lobby::new((LOBBY_BYTES / parts.inboxes.len().max(1)).max(1 << 20)),
+            arrivals: Arrivals::new(
+                OPENINGS_MAX / parts.inboxes.len().max(1),
+                OPENINGS_OF_ADDRESS_MAX / parts.inboxes.len().max(1),
+            ),
             turn: 0,
             stops: None,
             listeners_max: parts.listeners.len(),
@@ -401,6 +415,9 @@ impl Shard {
             connection.is_readable = true;
             connection.has_hung_up |= event.is_read_closed() || event.is_error();
             self.read(now, slot);
+            if event.is_read_closed() || event.is_error() {
+                self.leave_line(now, slot, event.is_error() || event.is_write_closed());
+            }
         }
         if event.is_writable() {
             self.write_again(now, slot);
@@ -409,17 +426,25 @@ impl Shard {
 
     fn handle_note(&mut self, now: Instant, note: Note) {
         match note {
-            Note::Accepted(socket, listener) => self.open(now, socket, listener),
+            Note::Accepted(socket, listener, descriptor) => {
+                self.open(now, socket, listener, descriptor);
+            }
             Note::Welcome(connection, request) => {
                 let Some(slot) = self.place(connection) else { return };
                 self.welcome(now, slot, *request);
             }
             Note::Answered(id, answer) => {
                 let Some(connection) = self.connection(id) else { return };
-                let Stage::Waiting(_) = connection.stage else { return };
+                let Stage::Waiting(..) = connection.stage else { return };
                 let stage = std::mem::replace(&mut connection.stage, Stage::Opening);
-                let Stage::Waiting(connect) = stage else { unreachable!("looked at above") };
-                self.answered(now, id.slot, connect, answer, None);
+                let Stage::Waiting(connect, waiting) = stage else {
+                    unreachable!("looked at above")
+                };
+                drop(waiting);
+                match answer {
+                    Some(answer) => self.answered(now, id.slot, connect, answer, None),
+                    None => self.refuse(now, id.slot, &connect, ReasonCode::SERVER_BUSY),
+                }
             }
             Note::Bundle(local, bundle) => {
                 // Whoever is not there any more hears of it by its socket.
@@ -540,6 +565,10 @@ impl Shard {
     /// Takes a connection out of its slot, for another shard or for good.
     fn displace(&mut self, slot: usize) -> Option<Box<Connection>> {
         let mut connection = self.slots[slot].take()?;
+        self.lobby.release(slot);
+        if let Some(number) = connection.arrival.take() {
+            self.arrivals.end(number);
+        }
         if let Some(at) = connection.expires_at {
             self.expiring.remove(&(at, slot));
         }

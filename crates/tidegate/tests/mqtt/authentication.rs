@@ -4,13 +4,15 @@ use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     process::{Command, Stdio},
-    sync::Arc,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 use tidegate::auth::scram::ScramClient;
 use tidegate_load::client::{Client, ClientError, Options};
 use tidegate_wire::mqtt::{
-    Auth, Connect, ConnectProperties, FixedHeader, Packet, ReasonCode, Version,
+    Auth, Connect, ConnectProperties, FixedHeader, Packet, QoS, ReasonCode, RetainHandling,
+    SubscribeFilter, Version,
 };
 
 use crate::{
@@ -229,5 +231,164 @@ fn a_site_begins_with_an_administrator_whose_password_is_shown_once() {
     }
     assert!(connect(Some(&password)).is_err());
     connect(Some("another")).expect("the password that was set");
+    program.stop();
+}
+
+/// A CONNECT of a user name with its password.
+fn login(user: &str, password: &str) -> Vec<u8> {
+    let connect = Connect {
+        version: Version::V5,
+        bridge: false,
+        clean_start: true,
+        keep_alive: 0,
+        client_id: format!("client of {user}"),
+        will: None,
+        username: Some(user.to_owned()),
+        password: Some(password.as_bytes().to_vec()),
+        properties: ConnectProperties::default(),
+    };
+    let mut bytes = Vec::new();
+    Packet::Connect(Box::new(connect)).encode(Version::V5, &mut bytes).unwrap();
+    bytes
+}
+
+/// Counts of logins in `$SYS`, by name.
+type Counts = std::collections::BTreeMap<String, u64>;
+
+/// Those counts, once they are as `wanted` and nobody waits.
+fn logins(program: &Program, wanted: impl Fn(&Counts) -> bool) -> Counts {
+    let (username, password) = (Some("ada".to_owned()), Some(b"tide".to_vec()));
+    let options = Options { username, password, ..options_of(program.address("main")) };
+    let mut client = Client::connect(options).unwrap();
+    let filter = SubscribeFilter {
+        filter: "$SYS/broker/logins/+".to_owned(),
+        maximum_qos: QoS::AtMostOnce,
+        no_local: false,
+        retain_as_published: false,
+        retain_handling: RetainHandling::Send,
+    };
+    client.subscribe(&[filter]).unwrap();
+    let began = Instant::now();
+    let mut counts = Counts::new();
+    loop {
+        assert!(began.elapsed() < LONGEST, "{counts:?}");
+        let Some(message) = client.receive(LONGEST).unwrap() else { continue };
+        let name = message.topic.rsplit('/').next().unwrap().to_owned();
+        // All of one moment are told together, this one last; before that come those that are retained.
+        let is_last = name == "busy" && !message.retain;
+        counts.insert(name, String::from_utf8_lossy(&message.payload).parse().unwrap());
+        if is_last && counts["waiting"] == 0 && wanted(&counts) {
+            break;
+        }
+    }
+    counts
+}
+
+/// A node whose users, `ada` first, all have the password `tide`.
+fn node_of(users: impl IntoIterator<Item = String>) -> Program {
+    let folder = tempfile::tempdir().unwrap();
+    tidegate::pki::init(&folder.path().join("data/pki"), &Default::default()).unwrap();
+    let file = folder.path().join("users");
+    passwd(&file, &["ada"], "tide\n");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let line = text.lines().find(|line| line.starts_with("ada:")).unwrap();
+    let mut lines = format!("{line}\n");
+    for user in users {
+        lines += &format!("{user}{}\n", line.strip_prefix("ada").unwrap());
+    }
+    std::fs::write(&file, lines).unwrap();
+    let text = format!(
+        "[mqtt]\npassword_file = {file:?}\nsys_interval = \"1s\"\n[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n"
+    );
+    Program::start_in(folder, &text)
+}
+
+/// Connects as `user`; none if there is no answer in so long.
+fn try_login(address: SocketAddr, user: &str, patience: Duration) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(patience)).unwrap();
+    stream.write_all(&login(user, "tide")).unwrap();
+    let mut connack = [0; 4];
+    match stream.read_exact(&mut connack) {
+        Ok(()) => {
+            assert_eq!((connack[0], connack[3]), (0x20, 0), "{user}: {connack:02x?}");
+            Some(stream)
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{user}");
+            None
+        }
+    }
+}
+
+#[test]
+fn logins_that_hung_up_are_not_hashed_and_a_verified_one_is_hashed_once() {
+    let program = node_of([]);
+    let address = program.address("main");
+    for number in 0..200 {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(&login(&format!("made up {number}"), "x")).unwrap();
+    }
+    for _ in 0..10 {
+        try_login(address, "ada", LONGEST).expect("she is let in");
+    }
+    let counts = logins(&program, |counts| counts["checked"] + counts["gave_up"] >= 200 + 1);
+    assert!(counts["checked"] < 60, "most hung up before their turn: {counts:?}");
+    assert!(counts["gave_up"] > 140, "{counts:?}");
+    program.stop();
+}
+
+#[test]
+fn a_fleet_that_gives_up_and_comes_again_is_in_after_one_hash_for_each_device() {
+    const DEVICES: usize = 120;
+    // Far less than it takes to check all of them.
+    const PATIENCE: Duration = Duration::from_millis(700);
+    let name = |number: usize| format!("device{number}");
+    let program = node_of((0..DEVICES).map(name).chain(["newcomer".to_owned()]));
+    let address = program.address("main");
+    let admitted = Mutex::new(0);
+    let come = || {
+        let began = Instant::now();
+        let device = |number: usize| loop {
+            if let Some(stream) = try_login(address, &name(number), PATIENCE) {
+                *admitted.lock().unwrap() += 1;
+                break stream;
+            }
+            assert!(began.elapsed() < 2 * LONGEST, "{number} never gets in");
+        };
+        std::thread::scope(|scope| {
+            let devices: Vec<_> =
+                (0..DEVICES).map(|number| scope.spawn(move || device(number))).collect();
+            // All wait by now, or nearly.
+            while *admitted.lock().unwrap() == 0 {
+                std::thread::yield_now();
+            }
+            let before = *admitted.lock().unwrap();
+            try_login(address, "newcomer", LONGEST).expect("it is let in");
+            let after = *admitted.lock().unwrap();
+            let streams: Vec<_> =
+                devices.into_iter().map(|device| device.join().unwrap()).collect();
+            (streams, after - before)
+        })
+    };
+    let (streams, passed) = come();
+    assert!(passed <= DEVICES / 4, "{passed} devices go before a newcomer");
+    let counts = logins(&program, |counts| counts["checked"] >= DEVICES as u64 + 2);
+    // A check that was under way when its device gave up is remembered, unless the device was back before it ended.
+    let most = (DEVICES + 2 + DEVICES / 10) as u64;
+    assert!(counts["checked"] <= most, "more hashes than devices: {counts:?}");
+    // The network was away, and the node was not.
+    drop(streams);
+    let (streams, _) = come();
+    // One more, whose count says that those before it are told.
+    TcpStream::connect(address).unwrap().write_all(&login("nobody", "x")).unwrap();
+    let sum = |counts: &Counts| counts["checked"] + counts["gave_up"];
+    let again = logins(&program, |again| sum(again) > sum(&counts));
+    assert_eq!(
+        sum(&again),
+        sum(&counts) + 1,
+        "nothing is hashed again: {again:?} after {counts:?}"
+    );
+    drop(streams);
     program.stop();
 }

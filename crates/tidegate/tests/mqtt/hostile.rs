@@ -322,6 +322,34 @@ fn packets_that_are_never_whole_stay_within_the_budget() {
 }
 
 #[test]
+fn connects_that_are_never_whole_take_no_memory_from_those_who_are_in() {
+    let program = Program::start(&format!(
+        "[mqtt]\npayload_bytes_max = \"8MiB\"\npacket_bytes_max = \"4MiB\"\n{LISTENER}"
+    ));
+    let address = program.address("main");
+    let mut client = Client::connect(options_of(address)).unwrap();
+    let before = program.resident_bytes();
+    // CONNECTs of 250 kB that lack their last kilobyte, from nobody.
+    let mut connect = vec![0x10, 0x90, 0xa1, 0x0f];
+    connect.resize(249_000, 0);
+    let mut streams: Vec<TcpStream> = (0..200).map(|_| dial(address)).collect();
+    for stream in &mut streams {
+        // It may be ended before it has sent all.
+        let _ = stream.write_all(&connect);
+    }
+    for _ in 0..10 {
+        let payload = vec![b'x'; 100_000];
+        let qos = QoS::AtLeastOnce;
+        let message = Outgoing { topic: "t", payload: &payload, qos, ..Outgoing::default() };
+        assert_eq!(client.publish(&message).unwrap(), ReasonCode::NO_MATCHING_SUBSCRIBERS);
+    }
+    let grown = program.resident_bytes().saturating_sub(before);
+    assert!(grown < 40 << 20, "{grown} bytes");
+    drop(streams);
+    program.stop();
+}
+
+#[test]
 fn each_listener_has_its_own_limits() {
     let program = Program::start(&format!(
         "{LISTENER}[mqtt.listener.small]\nlisten = \"127.0.0.1:0\"\npacket_bytes_max = \"2KiB\"\n\

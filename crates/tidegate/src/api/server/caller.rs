@@ -11,30 +11,35 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex},
-    thread,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest as _, Sha256};
 use tidegate_message::{Code, Proof, Refusal};
-use tidegate_sys::sched;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tonic::{Request, Status};
 
+use super::gate::Room;
 use crate::{
     access::{Access, Identity},
     api::ApiError,
     auth::{
-        self, Rejected,
+        self, Admitted, Rejected,
         audit::{Entry, Outcome},
+        checks::{Turn, checks},
         limits::Lease,
         token::TOKEN_BYTES_MAX,
     },
+    clock,
 };
 
-/// Passwords that are checked at a time: each takes megabytes and tens of milliseconds by design.
-const CHECKS_MAX: usize = 2;
+/// How long a call waits for its password to be checked.
+const CHECK_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Longest `authorization`: a token with the word before it.
 const AUTHORIZATION_BYTES_MAX: usize = TOKEN_BYTES_MAX + 16;
 
@@ -45,11 +50,22 @@ pub(crate) struct Peer {
     certificate: Option<Arc<Identity>>,
     /// The digest of the password that came with the last call, and who it was: checking one takes long.
     last: Mutex<Option<([u8; 32], Arc<Identity>)>>,
+    /// Whether somebody showed over it who they are.
+    has_proved: AtomicBool,
+    /// For messages of its calls that have not come whole.
+    pub(super) partial: Arc<Room>,
 }
 
 impl Peer {
     pub(crate) fn new(address: SocketAddr, certificate: Option<Arc<Identity>>) -> Self {
-        Self { address, certificate, last: Mutex::default() }
+        let has_proved = AtomicBool::new(certificate.is_some());
+        let partial = Arc::new(Room::of_peer());
+        Self { address, certificate, last: Mutex::default(), has_proved, partial }
+    }
+
+    /// Whether somebody showed over this connection who they are.
+    pub(super) fn has_proved(&self) -> bool {
+        self.has_proved.load(Ordering::Acquire)
     }
 }
 
@@ -58,26 +74,31 @@ impl Peer {
 pub(crate) struct Callers {
     access: Access,
     door: &'static str,
-    checks: Arc<Semaphore>,
 }
 
 impl Callers {
     /// Asks the doors of `access`; `door` is the name of this one in the audit log.
     pub(crate) fn new(access: Access, door: &'static str) -> Self {
-        Self { access, door, checks: Arc::new(Semaphore::new(CHECKS_MAX)) }
+        Self { access, door }
     }
 
-    /// Who makes this call.
-    pub(super) async fn identity<T>(&self, request: &Request<T>) -> Result<Arc<Identity>, Status> {
-        let peer = request.extensions().get::<Arc<Peer>>().cloned();
-        let peer =
-            peer.ok_or_else(|| ApiError::new(Code::INTERNAL, "the connection has no peer"))?;
-        let authorization = request.metadata().get("authorization");
-        let authorization = authorization.map(|value| value.as_encoded_bytes());
-        if let Some(identity) = self.by_authorization(&peer, authorization).await? {
+    /// Who makes this call, as the gate has found out.
+    pub(super) fn identity<T>(&self, request: &Request<T>) -> Result<Arc<Identity>, Status> {
+        let known = request.extensions().get::<Arc<Identity>>().cloned();
+        known.ok_or_else(|| ApiError::new(Code::INTERNAL, "nobody asked who calls").into())
+    }
+
+    /// Who makes a call over the connection of `peer` that comes with `authorization`.
+    pub(super) async fn known(
+        &self,
+        peer: &Arc<Peer>,
+        authorization: Option<&[u8]>,
+    ) -> Result<Arc<Identity>, Status> {
+        if let Some(identity) = self.by_authorization(peer, authorization).await? {
+            peer.has_proved.store(true, Ordering::Release);
             return Ok(identity);
         }
-        Ok(self.by_certificate(&peer)?)
+        Ok(self.by_certificate(peer)?)
     }
 
     /// Who came with a certificate that still counts.
@@ -110,6 +131,7 @@ impl Callers {
             Some(proof) if proof.token.is_some() => {
                 let admitted = self.access.doors.authenticate(&proof, auth::now());
                 admitted.map_err(|rejected| self.refused(&peer, "", rejected))?;
+                peer.has_proved.store(true, Ordering::Release);
             }
             Some(_) => {
                 let text = "reflection takes a certificate or a token, and no password";
@@ -151,29 +173,40 @@ impl Callers {
         {
             return Ok(identity);
         }
-        let checks = self.checks.clone().acquire_owned().await.expect("it is never closed");
-        let doors = self.access.doors.clone();
-        let failed = |error: String| {
-            ApiError::new(Code::INTERNAL, "a password could not be checked").caused_by(error)
+        let checked = match self.access.doors.recall(&proof, auth::now()) {
+            Some(known) => known,
+            None => self.check(peer, &user, proof).await?,
         };
-        let (answer, checked) = oneshot::channel();
-        let check = move || {
-            // Whoever is in already goes first.
-            if let Err(error) = sched::give_way() {
-                tracing::debug!(%error, "logins compete with calls");
-            }
-            // Who has hung up needs no answer.
-            let _ = answer.send(doors.authenticate(&proof, auth::now()));
-            drop(checks);
-        };
-        // A thread of its own, for one that gave way cannot be used for anything else.
-        let thread = thread::Builder::new().name("api-doors".to_owned()).spawn(check);
-        thread.map_err(|error| failed(error.to_string()))?;
-        let checked = checked.await.map_err(|error| failed(error.to_string()))?;
         let admitted = checked.map_err(|rejected| self.refused(peer, &user, rejected))?;
         let identity = Arc::new(Identity::of_user(admitted));
         *peer.last.lock().expect("no panic while it is set") = Some((digest, identity.clone()));
         Ok(identity)
+    }
+
+    /// Has a password checked when its turn comes. A call that is cancelled is not checked any more.
+    async fn check(
+        &self,
+        peer: &Peer,
+        user: &str,
+        proof: Proof,
+    ) -> Result<Result<Admitted, Rejected>, ApiError> {
+        let doors = self.access.doors.clone();
+        let (answer, checked) = oneshot::channel();
+        let check = move |turn| {
+            if turn == Turn::Check {
+                // Who has hung up needs no answer.
+                let _ = answer.send(doors.authenticate(&proof, auth::now()));
+            }
+        };
+        let until = clock::now() + CHECK_WAIT_MAX;
+        let waiting = checks().push(Some(peer.address.ip()), user, until, check);
+        let _waiting = waiting.map_err(|error| {
+            ApiError::new(Code::INTERNAL, "a password could not be checked").caused_by(error)
+        })?;
+        checked.await.map_err(|_| {
+            let text = "more passwords wait to be checked than can be; try again in some seconds";
+            ApiError::new(Code::LIMIT_REACHED, text)
+        })
     }
 
     /// A stream more of an identity.

@@ -4,7 +4,7 @@ use std::{
     io::{self, IoSlice},
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex},
     task::{Context, Poll},
     time::Duration,
 };
@@ -15,22 +15,29 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::mpsc,
-    task::JoinSet,
+    task::{AbortHandle, JoinSet},
     time::{sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::server::Connected;
 
 use super::caller::{Peer, refused_login};
 use crate::{
     access::{Access, Identity},
+    arrivals::Arrivals,
+    descriptors::{self, Descriptor, Front},
     pki::{PeerIdentity, PkiError},
 };
 
-/// Handshakes under way; more peers wait in the kernel's backlog. So many that a thousand peers who begin one and say nothing
-/// keep others waiting for [`HANDSHAKE_MAX`] once or twice, not for minutes.
+/// Handshakes under way, and connections over which nobody has shown who they are: in all, and of one address. Beyond it the one
+/// that takes longest gives way.
 const HANDSHAKES_MAX: usize = 512;
+const HANDSHAKES_OF_ADDRESS_MAX: usize = 128;
+const STRANGERS_MAX: usize = 256;
+const STRANGERS_OF_ADDRESS_MAX: usize = 64;
+
+/// A connection without a certificate over which nobody has shown who they are by then is cut off.
+const STRANGER_MAX: Duration = Duration::from_secs(15);
 
 /// A peer that has not finished its handshake by then is cut off.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
@@ -43,6 +50,52 @@ const UNSENT_BYTES_MAX: u32 = 256 << 10;
 pub(super) struct Connection {
     stream: TlsStream<TcpStream>,
     peer: Arc<Peer>,
+    /// Until somebody shows over it who they are.
+    stranger: Option<Stranger>,
+    _descriptor: Descriptor,
+}
+
+/// Those who accept connections: of peers with a certificate, and of others.
+#[derive(Clone)]
+pub(super) struct Connected {
+    pub(super) certified: mpsc::Sender<io::Result<Connection>>,
+    pub(super) open: mpsc::Sender<io::Result<Connection>>,
+}
+
+/// Connections over which nobody has shown who they are.
+type Strangers = Arc<Mutex<Arrivals<CancellationToken>>>;
+
+/// One of them: it ends after a time, or when it has to give way to another.
+struct Stranger {
+    ends: Pin<Box<dyn Future<Output = ()> + Send>>,
+    number: u64,
+    among: Strangers,
+}
+
+impl Stranger {
+    fn new(address: SocketAddr, among: &Strangers) -> Self {
+        let gives_way = CancellationToken::new();
+        let mut all = among.lock().expect("no panic while it is held");
+        let number = all.next();
+        if let Some(gone) = all.begin(address.ip(), gives_way.clone()) {
+            gone.cancel();
+        }
+        drop(all);
+        // Dropped with the connection, or when somebody has shown who they are.
+        let ends = Box::pin(async move {
+            tokio::select! {
+                () = gives_way.cancelled() => {}
+                () = sleep(STRANGER_MAX) => {}
+            }
+        });
+        Self { ends, number, among: among.clone() }
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.among.lock().expect("no panic while it is held").end(self.number);
+    }
 }
 
 /// What it takes to come in.
@@ -57,17 +110,39 @@ pub(super) struct Entrance {
 pub(super) async fn accept(
     listener: TcpListener,
     entrance: Entrance,
-    connected: mpsc::Sender<io::Result<Connection>>,
+    connected: Connected,
     stop: CancellationToken,
 ) {
     let mut handshakes = JoinSet::new();
+    let mut arrivals: Arrivals<AbortHandle> =
+        Arrivals::new(HANDSHAKES_MAX, HANDSHAKES_OF_ADDRESS_MAX);
+    let strangers: Strangers =
+        Arc::new(Mutex::new(Arrivals::new(STRANGERS_MAX, STRANGERS_OF_ADDRESS_MAX)));
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
-            Some(ended) = handshakes.join_next() => report(ended),
-            accepted = listener.accept(), if handshakes.len() < HANDSHAKES_MAX => match accepted {
+            Some(ended) = handshakes.join_next() => match ended {
+                Ok(number) => drop(arrivals.end(number)),
+                // It gave way.
+                Err(error) if error.is_cancelled() => {}
+                Err(error) => tracing::error!(%error, "a handshake broke; this is a bug"),
+            },
+            accepted = listener.accept() => match accepted {
                 Ok((socket, peer)) => {
-                    handshakes.spawn(admit(entrance.clone(), socket, peer, connected.clone()));
+                    let Some(descriptor) = descriptors::take(Front::Api) else {
+                        tracing::warn!(%peer, "a connection to the API was refused: its descriptors are all in use");
+                        continue;
+                    };
+                    let (number, strangers) = (arrivals.next(), strangers.clone());
+                    let (entrance, connected) = (entrance.clone(), connected.clone());
+                    let handle = handshakes.spawn(async move {
+                        admit(entrance, socket, peer, descriptor, &strangers, connected).await;
+                        number
+                    });
+                    if let Some(gone) = arrivals.begin(peer.ip(), handle) {
+                        tracing::debug!(newcomer = %peer, "the handshake that took longest gives way");
+                        gone.abort();
+                    }
                 }
                 Err(error) => {
                     // Most likely out of file descriptors: wait for some to come free.
@@ -83,11 +158,18 @@ async fn admit(
     entrance: Entrance,
     socket: TcpStream,
     peer: SocketAddr,
-    connected: mpsc::Sender<io::Result<Connection>>,
+    descriptor: Descriptor,
+    strangers: &Strangers,
+    connected: Connected,
 ) {
-    match timeout(HANDSHAKE_MAX, handshake(&entrance, socket, peer)).await {
-        // The server stopped taking connections: so does this one.
-        Ok(Ok(connection)) => drop(connected.send(Ok(connection)).await),
+    let shaken = handshake(&entrance, socket, peer, descriptor, strangers);
+    match timeout(HANDSHAKE_MAX, shaken).await {
+        Ok(Ok(connection)) => {
+            let is_open = connection.stranger.is_some();
+            let server = if is_open { connected.open } else { connected.certified };
+            // The server stopped taking connections: so does this one.
+            drop(server.send(Ok(connection)).await);
+        }
         Ok(Err(error)) => {
             let cause = std::error::Error::source(&error).map(ToString::to_string);
             let code = match error {
@@ -110,6 +192,8 @@ async fn handshake(
     entrance: &Entrance,
     socket: TcpStream,
     address: SocketAddr,
+    descriptor: Descriptor,
+    strangers: &Strangers,
 ) -> Result<Connection, Refused> {
     socket.set_nodelay(true).map_err(Refused::Socket)?;
     SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT_BYTES_MAX).map_err(Refused::Socket)?;
@@ -127,13 +211,9 @@ async fn handshake(
             Some(Arc::new(Identity::of_peer(&peer, Some(address.ip()))))
         }
     };
-    Ok(Connection { stream, peer: Arc::new(Peer::new(address, certificate)) })
-}
-
-fn report(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(%error, "a handshake broke; this is a bug");
-    }
+    let stranger = certificate.is_none().then(|| Stranger::new(address, strangers));
+    let peer = Arc::new(Peer::new(address, certificate));
+    Ok(Connection { stream, peer, stranger, _descriptor: descriptor })
 }
 
 /// Why a peer was turned away.
@@ -147,7 +227,7 @@ enum Refused {
     Identity(#[source] PkiError),
 }
 
-impl Connected for Connection {
+impl tonic::transport::server::Connected for Connection {
     type ConnectInfo = Arc<Peer>;
 
     fn connect_info(&self) -> Arc<Peer> {
@@ -161,6 +241,15 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.stranger.is_some() && self.peer.has_proved() {
+            self.stranger = None;
+        }
+        if let Some(stranger) = &mut self.stranger
+            && stranger.ends.as_mut().poll(context).is_ready()
+        {
+            tracing::debug!("nobody showed who they are: the connection is cut off");
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
@@ -192,5 +281,32 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_over_which_nobody_shows_anything_ends() {
+        let among: Strangers =
+            Arc::new(Mutex::new(Arrivals::new(STRANGERS_MAX, STRANGERS_OF_ADDRESS_MAX)));
+        let address = |last| SocketAddr::from(([192, 0, 2, last], 1));
+        let mut first = Stranger::new(address(1), &among);
+        assert!(first.ends.as_mut().now_or_never().is_none());
+        let mut others: Vec<Stranger> =
+            (0..STRANGERS_OF_ADDRESS_MAX).map(|_| Stranger::new(address(1), &among)).collect();
+        let mut elsewhere = Stranger::new(address(2), &among);
+        assert!(first.ends.as_mut().now_or_never().is_some(), "it gives way to those after it");
+        assert!(others[0].ends.as_mut().now_or_never().is_none());
+        tokio::time::advance(STRANGER_MAX).await;
+        for stranger in others.iter_mut().chain([&mut elsewhere]) {
+            assert!(stranger.ends.as_mut().now_or_never().is_some(), "its time is over");
+        }
+        drop((first, others, elsewhere));
+        assert_eq!(among.lock().unwrap().len(), 0);
     }
 }

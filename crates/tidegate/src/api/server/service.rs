@@ -28,7 +28,7 @@ use crate::{
 /// The one service of the server.
 pub(super) struct Service {
     frames: Arc<dyn Frames>,
-    callers: Callers,
+    callers: Arc<Callers>,
     node: String,
     frame_bytes_max: u64,
     /// Distinguishes the clients of this run from those of earlier ones.
@@ -41,11 +41,12 @@ impl Service {
     pub(super) fn new(
         frames: Arc<dyn Frames>,
         config: &ServerConfig,
+        callers: Arc<Callers>,
         stop: CancellationToken,
     ) -> Self {
         Self {
             frames,
-            callers: Callers::new(config.access.clone(), "api"),
+            callers,
             node: config.node.clone(),
             frame_bytes_max: config.frame_bytes_max,
             started_at: clock::now(),
@@ -64,7 +65,7 @@ impl sessions_wire::Sessions for Service {
         &self,
         request: Request<proto::ListSessionsRequest>,
     ) -> Answer<proto::ListSessionsResponse> {
-        let identity = self.callers.identity(&request).await?;
+        let identity = self.callers.identity(&request)?;
         let sessions = self.frames.sessions(&identity, request.into_inner().into()).await?;
         let sessions = sessions.into_iter().map(Into::into).collect();
         Ok(Response::new(proto::ListSessionsResponse { sessions }))
@@ -74,7 +75,7 @@ impl sessions_wire::Sessions for Service {
         &self,
         request: Request<proto::EndSessionsRequest>,
     ) -> Answer<proto::EndSessionsResponse> {
-        let identity = self.callers.identity(&request).await?;
+        let identity = self.callers.identity(&request)?;
         let ended = self.frames.end_sessions(&identity, request.into_inner().into()).await?;
         Ok(Response::new(proto::EndSessionsResponse { ended }))
     }
@@ -86,7 +87,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::ConnectRequest>,
     ) -> Answer<proto::ConnectResponse> {
-        let identity = self.callers.identity(&request).await?;
+        let identity = self.callers.identity(&request)?;
         let ordinal = self.clients.fetch_add(1, Ordering::Relaxed);
         let client_id = format!("{}-{:x}-{ordinal}", self.node, self.started_at.as_nanos());
         let program = request.get_ref().client.escape_debug();
@@ -105,7 +106,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::RegisterRequest>,
     ) -> Answer<proto::RegisterResponse> {
-        let identity = self.callers.identity(&request).await?;
+        let identity = self.callers.identity(&request)?;
         let registration = Registration::try_from(request.into_inner())?;
         self.frames.register(&identity, registration).await?;
         Ok(Response::new(proto::RegisterResponse {}))
@@ -115,7 +116,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::UnregisterRequest>,
     ) -> Answer<proto::UnregisterResponse> {
-        let identity = self.callers.identity(&request).await?;
+        let identity = self.callers.identity(&request)?;
         let camera = name(&request.into_inner().camera)?;
         self.frames.unregister(&identity, &camera).await?;
         Ok(Response::new(proto::UnregisterResponse {}))
@@ -127,7 +128,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<Streaming<proto::PublishRequest>>,
     ) -> Answer<Self::PublishStream> {
-        let identity = self.callers.identity(&request).await?;
+        let identity = self.callers.identity(&request)?;
         let publication = Publication {
             lease: self.callers.enter(&identity)?,
             identity,
@@ -152,7 +153,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::ListCamerasRequest>,
     ) -> Answer<proto::ListCamerasResponse> {
-        let identity = self.callers.identity(&request).await?;
+        let identity = self.callers.identity(&request)?;
         let cameras = self.frames.cameras(&identity).await?;
         let cameras = cameras.into_iter().map(Into::into).collect();
         Ok(Response::new(proto::ListCamerasResponse { cameras }))
@@ -162,7 +163,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::GetCameraInfoRequest>,
     ) -> Answer<proto::GetCameraInfoResponse> {
-        let identity = self.callers.identity(&request).await?;
+        let identity = self.callers.identity(&request)?;
         let camera = self.frames.camera(&identity, &name(&request.get_ref().camera)?).await?;
         Ok(Response::new(proto::GetCameraInfoResponse { camera: Some(camera.into()) }))
     }
@@ -173,7 +174,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::SubscribeRequest>,
     ) -> Answer<Self::SubscribeStream> {
-        let identity = self.callers.identity(&request).await?;
+        let identity = self.callers.identity(&request)?;
         let lease = self.callers.enter(&identity)?;
         let request = SubscribeRequest::try_from(request.into_inner())?;
         future_is_left(&request, clock::now())?;
@@ -195,7 +196,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::UpdateSubscriptionRequest>,
     ) -> Answer<proto::UpdateSubscriptionResponse> {
-        let identity = self.callers.identity(&request).await?;
+        let identity = self.callers.identity(&request)?;
         let request = request.into_inner();
         let changes = Changes::try_from(request.changes.unwrap_or_default())?;
         let id = SubscriptionId(request.subscription_id);
@@ -207,7 +208,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::UnsubscribeRequest>,
     ) -> Answer<proto::UnsubscribeResponse> {
-        let identity = self.callers.identity(&request).await?;
+        let identity = self.callers.identity(&request)?;
         let id = SubscriptionId(request.into_inner().subscription_id);
         Ok(Response::new(self.frames.unsubscribe(&identity, id).await?.into()))
     }
@@ -216,7 +217,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::FetchOriginalRequest>,
     ) -> Answer<proto::FetchOriginalResponse> {
-        let identity = self.callers.identity(&request).await?;
+        let identity = self.callers.identity(&request)?;
         let request = request.into_inner();
         let captured_at = Instant::from_nanos(request.captured_at);
         let camera = name(&request.camera)?;
@@ -230,7 +231,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::FeedbackRequest>,
     ) -> Answer<Self::FeedbackStream> {
-        let identity = self.callers.identity(&request).await?;
+        let identity = self.callers.identity(&request)?;
         let lease = self.callers.enter(&identity)?;
         let of = FeedbackOf::try_from(request.into_inner())?;
         let verdicts = self.frames.feedback(&identity, of).await?;

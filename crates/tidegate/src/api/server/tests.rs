@@ -10,9 +10,12 @@ use async_trait::async_trait;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use futures::StreamExt;
-use tidegate_client::{Client, ConnectOptions, Credentials, proto::frames_client::FramesClient};
+use tidegate_client::{
+    Client, ConnectOptions, Credentials, MESSAGE_BYTES_MAX, proto::frames_client::FramesClient,
+};
 use tidegate_message::{CameraName, ControllerKind, Demand, Instant};
 use tokio::task::JoinHandle;
+use tonic::codegen::http;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity as PemIdentity};
 
 use super::*;
@@ -895,5 +898,41 @@ async fn reflection_says_nothing_to_strangers() {
         }
         let answered = client.server_reflection_info(request).await;
         assert_eq!(answered.is_ok(), is_answered, "{authorization:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_calls_is_found_out_before_the_body_is_read() {
+    use tonic::{body::Body, codegen::Service as _};
+    let (site, _access) = Site::with(sources(&Issuer::new())).await;
+    let ca = std::fs::read(site.folder.path().join("ca.pem")).unwrap();
+    let tls = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(ca))
+        .domain_name(NODE_SERVER_NAME);
+    let endpoint = Endpoint::from_shared(site.endpoint()).unwrap().tls_config(tls).unwrap();
+    let mut channel = endpoint.connect().await.unwrap();
+    // Calls of one message, and of many, whose bodies never come.
+    let frames = ["Connect", "Register", "ListCameras", "Publish", "Subscribe"];
+    let frames = frames.map(|method| format!("Frames/{method}"));
+    let sessions = ["ListSessions", "EndSessions"].map(|method| format!("Sessions/{method}"));
+    for method in frames.into_iter().chain(sessions) {
+        for authorization in [None, Some("Bearer a.b.c"), Some("Basic Ym9iOnRpZGU=")] {
+            type Frame = hyper::body::Frame<Bytes>;
+            let body = futures::stream::pending::<Result<Frame, tonic::Status>>();
+            let uri = format!("{}/tidegate.v1.{method}", site.endpoint());
+            let mut request = http::Request::post(uri).header("content-type", "application/grpc");
+            if let Some(shown) = authorization {
+                request = request.header("authorization", shown);
+            }
+            let body = Body::new(http_body_util::StreamBody::new(body));
+            let answered = async {
+                std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+                channel.call(request.body(body).unwrap()).await.unwrap()
+            };
+            let answer = tokio::time::timeout(std::time::Duration::from_secs(20), answered).await;
+            let answer = answer.unwrap_or_else(|_| panic!("{method} waits for its body"));
+            let status = answer.headers().get("grpc-status").map(|status| status.as_bytes());
+            assert_eq!(status, Some(&b"16"[..]), "{method} {authorization:?}");
+        }
     }
 }

@@ -59,6 +59,8 @@ impl Shard {
         connection.rests_until = None;
         connection.left = Vec::new();
         connection.left_charge = None;
+        connection.connect_bytes = 0;
+        self.lobby.release(slot);
         connection.bundles = VecDeque::new();
         connection.lease = None;
         connection.transport.end();

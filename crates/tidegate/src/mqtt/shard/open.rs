@@ -13,7 +13,7 @@ use tidegate_broker::{
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::ReasonCode;
 
-use super::{LEFT_BYTES, READ_BYTES, Shard, Stage};
+use super::{LEFT_BYTES, READ_BYTES, Shard, Stage, lobby::Room};
 use crate::mqtt::{deliveries::Way, transport::ReadOutcome};
 
 /// Reads of one connection in one turn, before others have theirs.
@@ -49,7 +49,7 @@ impl Shard {
             // behind CONNECT waits until the doors have answered.
             let waits = match &connection.stage {
                 Stage::Open(key) => self.broker.answer_bytes(*key) > ANSWER_BYTES_MAX,
-                Stage::Waiting(_) => true,
+                Stage::Waiting(..) => true,
                 Stage::Opening | Stage::Exchanging(..) | Stage::Closing => false,
             };
             if waits || (!connection.transport.is_plain() && !connection.transport.is_clear()) {
@@ -103,7 +103,7 @@ impl Shard {
                     self.rest(now, slot, self.broker.received() - received, count);
                 }
                 Stage::Closing => {}
-                Stage::Opening | Stage::Exchanging(..) | Stage::Waiting(_) => {
+                Stage::Opening | Stage::Exchanging(..) | Stage::Waiting(..) => {
                     let read = &self.buffer[LEFT_BYTES..LEFT_BYTES + count];
                     if connection.left.len() + count > CONTROL_BYTES_MAX {
                         let (peer, listener) = (connection.peer, &connection.settings);
@@ -200,6 +200,7 @@ impl Shard {
     pub(super) fn charge_left(&mut self, now: Instant, slot: usize) {
         let Some(connection) = self.slots[slot].as_deref_mut() else { return };
         let bytes = connection.left.capacity();
+        let Stage::Open(key) = connection.stage else { return self.hold_left(now, slot) };
         if bytes <= FREE_BYTES {
             connection.left_charge = None;
             return;
@@ -213,16 +214,28 @@ impl Shard {
             return;
         }
         tracing::debug!(peer = ?connection.peer, bytes, "no memory for a packet that is not whole");
-        match connection.stage {
-            Stage::Open(key) => {
-                connection.left = Vec::new();
-                let text = "the server has no memory for packets that are not whole";
-                self.broker.end(key, ReasonCode::QUOTA_EXCEEDED, text);
+        connection.left = Vec::new();
+        let text = "the server has no memory for packets that are not whole";
+        self.broker.end(key, ReasonCode::QUOTA_EXCEEDED, text);
+    }
+
+    /// Holds what came of a connection that is not open within what strangers may take, or ends somebody's.
+    fn hold_left(&mut self, now: Instant, slot: usize) {
+        loop {
+            let Some(connection) = self.slots[slot].as_deref() else { return };
+            if matches!(connection.stage, Stage::Open(_) | Stage::Closing) {
+                return;
             }
-            Stage::Opening | Stage::Exchanging(..) | Stage::Waiting(_) => {
-                self.drop_connection(now, slot);
+            let bytes = connection.left.capacity() + connection.connect_bytes;
+            let bytes = if bytes <= FREE_BYTES { 0 } else { bytes };
+            match self.lobby.hold(slot, connection.peer, bytes) {
+                Room::Held => return,
+                Room::After(gone) => {
+                    let peer = self.slots[gone].as_deref().and_then(|connection| connection.peer);
+                    tracing::debug!(?peer, "no memory for a CONNECT that is not accepted");
+                    self.drop_connection(now, gone);
+                }
             }
-            Stage::Closing => {}
         }
     }
 

@@ -14,8 +14,12 @@ use tidegate_message::{Identity, IdentityKind, Instant, Proof, Refusal};
 use tidegate_wire::mqtt::{Connect, DecodeError, FixedHeader, Packet, ReasonCode, Version};
 
 use super::authentication::{SCRAM, reason_of};
-use super::{Connection, Listener, Note, Question, Shard, Stage, visits::Visitor};
-use crate::mqtt::transport::Transport;
+use super::{Connection, Listener, Note, Shard, Stage, visits::Visitor};
+use crate::{
+    auth::checks::{Turn, checks},
+    descriptors::{self, Descriptor, Front},
+    mqtt::transport::Transport,
+};
 
 /// What the kernel may hold unsent before it stops asking for more.
 const UNSENT_BYTES: u32 = WRITE_BYTES_MAX as u32;
@@ -46,18 +50,36 @@ impl Shard {
                 self.visits.refused(now, None, peer, &settings, &why);
                 continue;
             }
+            let descriptor = descriptors::take(Front::Mqtt).or_else(|| {
+                // Whoever has taken longest to say anything gives way.
+                let oldest =
+                    self.arrivals.oldest().copied().filter(|id| self.connection(*id).is_some());
+                self.drop_connection(now, oldest?.slot);
+                descriptors::take(Front::Mqtt)
+            });
+            let Some(descriptor) = descriptor else {
+                listener.connections.fetch_sub(1, Ordering::Relaxed);
+                tracing::debug!(listener = %settings.name, "connection refused: the descriptors for MQTT are all in use");
+                continue;
+            };
             let shard = self.turn % shards;
             self.turn = self.turn.wrapping_add(1);
             if shard == self.parts.shard {
-                self.open(now, socket, listener);
+                self.open(now, socket, listener, Some(descriptor));
             } else {
-                self.parts.inboxes[shard].put([Note::Accepted(socket, listener)]);
+                self.parts.inboxes[shard].put([Note::Accepted(socket, listener, Some(descriptor))]);
             }
         }
     }
 
     /// Takes up an accepted connection, which counts at its listener.
-    pub(super) fn open(&mut self, now: Instant, socket: TcpStream, listener: Arc<Listener>) {
+    pub(super) fn open(
+        &mut self,
+        now: Instant,
+        socket: TcpStream,
+        listener: Arc<Listener>,
+        descriptor: Option<Descriptor>,
+    ) {
         let settings = listener.settings();
         let options = socket2::SockRef::from(&socket);
         let set = options
@@ -90,6 +112,9 @@ impl Shard {
             stage: Stage::Opening,
             left: Vec::new(),
             left_charge: None,
+            connect_bytes: 0,
+            arrival: None,
+            _descriptor: descriptor,
             bundles: VecDeque::new(),
             is_readable: false,
             has_hung_up: false,
@@ -107,6 +132,18 @@ impl Shard {
         };
         let Some(slot) = self.place(Box::new(connection)) else { return };
         let id = self.id(slot);
+        if let Some(connection) = self.slots[slot].as_deref_mut()
+            && connection.listener.local.is_none()
+            && let Some(peer) = connection.peer
+        {
+            connection.arrival = Some(self.arrivals.next());
+            if let Some(gone) = self.arrivals.begin(peer, id)
+                && self.connection(gone).is_some()
+            {
+                tracing::debug!(newcomer = %peer, "the connection that took longest to send CONNECT gives way");
+                self.drop_connection(now, gone.slot);
+            }
+        }
         let at = self.openings.partition_point(|(at, _)| *at <= now + timeout);
         self.openings.insert(at, (now + timeout, id));
     }
@@ -152,7 +189,11 @@ impl Shard {
                         return false;
                     }
                 };
+                connection.connect_bytes = header.packet_bytes();
                 connection.left.drain(..header.packet_bytes());
+                if connection.left.is_empty() {
+                    connection.left = Vec::new();
+                }
                 self.introduced(now, slot, connect);
             }
             Stage::Exchanging(connect, scram) => {
@@ -229,6 +270,9 @@ impl Shard {
     fn introduced(&mut self, now: Instant, slot: usize, mut connect: Box<Connect>) {
         let id = self.id(slot);
         let connection = self.slots[slot].as_deref_mut().expect("it just spoke");
+        if let Some(number) = connection.arrival.take() {
+            self.arrivals.end(number);
+        }
         connection.settings = connection.listener.settings();
         connection.generation = self.parts.doors.generation();
         if let Some(method) = &connect.properties.authentication_method {
@@ -263,12 +307,43 @@ impl Shard {
             let answer = self.parts.doors.authenticate(&proof);
             return self.answered(now, slot, connect, answer, None);
         }
+        if let Some(answer) = self.parts.doors.recall(&proof) {
+            return self.answered(now, slot, connect, answer, None);
+        }
         let until = now + connection.settings.connect_timeout;
-        let question = Question { proof, shard: self.parts.shard, connection: id, until };
-        match self.parts.questions.try_send(question) {
-            Ok(()) => connection.stage = Stage::Waiting(connect),
-            // More ask than can be answered.
-            Err(_) => self.refuse(now, slot, &connect, ReasonCode::SERVER_BUSY),
+        let (doors, inbox) =
+            (self.parts.doors.clone(), self.parts.inboxes[self.parts.shard].clone());
+        let (address, user) = (proof.address, proof.username.clone().unwrap_or_default());
+        let ask = move |turn| {
+            let answer = match turn {
+                Turn::Check => Some(doors.authenticate(&proof)),
+                Turn::Busy => None,
+            };
+            inbox.put([Note::Answered(id, answer)]);
+        };
+        match checks().push(address, &user, until, ask) {
+            Ok(waiting) => connection.stage = Stage::Waiting(connect, waiting),
+            Err(error) => {
+                tracing::warn!(%error, "no thread checks passwords");
+                self.refuse(now, slot, &connect, ReasonCode::SERVER_BUSY);
+            }
+        }
+    }
+
+    /// A peer whose login waits to be checked sends no more: it hung up, and nothing is computed for it, unless it had more to
+    /// say. `has_reset` says that nothing can be sent to it either.
+    pub(super) fn leave_line(&mut self, now: Instant, slot: usize, has_reset: bool) {
+        let Some(connection) = self.slots[slot].as_deref_mut() else { return };
+        if !matches!(connection.stage, Stage::Waiting(..)) {
+            return;
+        }
+        // A client may publish behind its CONNECT and leave (section 3.1.4); that counts if it may come in.
+        let may_have_said_more = !connection.left.is_empty()
+            || connection.transport.is_plain()
+                && matches!(connection.transport.socket().peek(&mut [0]), Ok(count) if count > 0);
+        if has_reset || !may_have_said_more {
+            tracing::debug!(peer = ?connection.peer, "hung up before its login was checked");
+            self.drop_connection(now, slot);
         }
     }
 
@@ -357,7 +432,9 @@ impl Shard {
                 self.by_key[at] = slot;
                 let connection = self.slots[slot].as_deref_mut().expect("it was just answered");
                 connection.stage = Stage::Open(key);
+                connection.connect_bytes = 0;
                 connection.is_readable = true;
+                self.lobby.release(slot);
                 if let Some(local) = &connection.listener.local {
                     self.locals.insert(local.id, slot);
                 } else {

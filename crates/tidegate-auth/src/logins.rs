@@ -1,0 +1,258 @@
+//! Logins that wait to be checked: which one is next, when more come than can be hashed.
+//!
+//! ```text
+//!  push ─▶ by address: fresh ─┐  newest first
+//!                      again ─┴─▶ in turn ─▶ addresses in turn ─▶ pop
+//! ```
+//!
+//! A check takes tens of milliseconds by design, and who waits gives up after some seconds. In the order of arrival, what is
+//! checked is then always what waited longest: under load every check is of somebody who is about to hang up, or has. So the
+//! newest login goes first, which still has all its patience; whoever hangs up is taken out, and comes again as new. As long
+//! as more wait than can be checked, each check lets somebody in, and a fleet of any size is in after its number of checks.
+//!
+//! Of one address, those who hung up before (`again`) and those who did not (`fresh`) take turns, so that a newcomer does not wait
+//! behind a fleet that keeps coming back, nor the fleet behind made-up names. Addresses take turns as well, and those that
+//! have had no turn of late take every second one: many addresses cannot make one that comes for the first time wait for its turn among
+//! all of them.
+//!
+//! Always true: at most [`WAITING_MAX`] wait; beyond that the address with most loses its oldest, which is told; what is given out
+//! was not taken out, and its time is not over.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    hash::{BuildHasher as _, Hash, RandomState},
+    net::IpAddr,
+    time::Duration,
+};
+
+use tidegate_message::Instant;
+
+use crate::attempts::network;
+
+/// Logins that wait at most.
+pub const WAITING_MAX: usize = 16_384;
+/// Names that gave up, and addresses that had a turn, remembered at most of each.
+const REMEMBERED_MAX: usize = 16_384;
+/// How long it is remembered that somebody gave up.
+const GAVE_UP: Duration = Duration::from_secs(60);
+/// How long an address that had a turn is none that comes for the first time.
+const HAD_TURN: Duration = Duration::from_millis(500);
+
+/// Names a login that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(u64);
+
+/// Logins that wait, with what is to be done for each.
+#[derive(Debug)]
+pub struct Logins<T> {
+    entries: HashMap<Ticket, Entry<T>>,
+    flows: HashMap<Option<IpAddr>, Flow>,
+    /// Addresses that have had no turn of late, the newest last.
+    new: Vec<Option<IpAddr>>,
+    /// The others, by turn.
+    old: VecDeque<Option<IpAddr>>,
+    /// Whether the next turn is of one that had turns before.
+    is_turn_of_old: bool,
+    /// Who gave up, by a hash of address and name, and when.
+    gave_up: HashMap<u64, Instant>,
+    /// Addresses that had a turn, and when.
+    had_turn: HashMap<Option<IpAddr>, Instant>,
+    next: u64,
+    hasher: RandomState,
+    waiting_max: usize,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    item: T,
+    address: Option<IpAddr>,
+    name: u64,
+    is_again: bool,
+    until: Instant,
+}
+
+/// What waits of one address.
+#[derive(Debug, Default)]
+struct Flow {
+    fresh: BTreeSet<Ticket>,
+    again: BTreeSet<Ticket>,
+    is_turn_of_again: bool,
+    /// Whether it is among those that have had no turn.
+    is_new: bool,
+}
+
+impl Flow {
+    fn len(&self) -> usize {
+        self.fresh.len() + self.again.len()
+    }
+
+    /// The newest of the lane whose turn it is.
+    fn next(&mut self) -> Option<Ticket> {
+        let first_again = self.is_turn_of_again;
+        self.is_turn_of_again = !first_again;
+        let (first, second) = match first_again {
+            true => (&mut self.again, &mut self.fresh),
+            false => (&mut self.fresh, &mut self.again),
+        };
+        first.pop_last().or_else(|| second.pop_last())
+    }
+
+    fn oldest(&self) -> Option<Ticket> {
+        self.fresh.first().into_iter().chain(self.again.first()).min().copied()
+    }
+}
+
+impl<T> Default for Logins<T> {
+    fn default() -> Self {
+        Self::with_room(WAITING_MAX)
+    }
+}
+
+impl<T> Logins<T> {
+    /// Of which at most `waiting_max` wait.
+    pub fn with_room(waiting_max: usize) -> Self {
+        Self {
+            entries: HashMap::new(),
+            flows: HashMap::new(),
+            new: Vec::new(),
+            old: VecDeque::new(),
+            is_turn_of_old: false,
+            gave_up: HashMap::new(),
+            had_turn: HashMap::new(),
+            next: 0,
+            hasher: RandomState::new(),
+            waiting_max: waiting_max.max(1),
+        }
+    }
+
+    /// A login of `user` from `address`, which is of no use from `until` on. Gives its name, and who has to go for it, if somebody
+    /// has.
+    pub fn push(
+        &mut self,
+        now: Instant,
+        address: Option<IpAddr>,
+        user: &str,
+        until: Instant,
+        item: T,
+    ) -> (Ticket, Option<T>) {
+        let gone = (self.entries.len() >= self.waiting_max).then(|| self.make_room(now)).flatten();
+        let address = address.map(network);
+        let name = self.hasher.hash_one((address, user));
+        let is_again = self.gave_up.get(&name).is_some_and(|at| now < *at + GAVE_UP);
+        let ticket = Ticket(self.next);
+        self.next += 1;
+        let had_turn = self.had_turn.get(&address).is_some_and(|at| now < *at + HAD_TURN);
+        let flow = self.flows.entry(address).or_insert_with(|| {
+            if had_turn {
+                self.old.push_back(address);
+            } else {
+                self.new.push(address);
+            }
+            Flow { is_new: !had_turn, ..Flow::default() }
+        });
+        if is_again {
+            flow.again.insert(ticket)
+        } else {
+            flow.fresh.insert(ticket)
+        };
+        self.entries.insert(ticket, Entry { item, address, name, is_again, until });
+        (ticket, gone)
+    }
+
+    /// Whoever waits has hung up; what was to be done, if it waited still.
+    pub fn cancel(&mut self, now: Instant, ticket: Ticket) -> Option<T> {
+        let entry = self.entries.remove(&ticket)?;
+        if let Some(flow) = self.flows.get_mut(&entry.address) {
+            if entry.is_again {
+                flow.again.remove(&ticket)
+            } else {
+                flow.fresh.remove(&ticket)
+            };
+            if flow.len() == 0 {
+                self.forget(entry.address);
+            }
+        }
+        self.note_gave_up(now, entry.name);
+        Some(entry.item)
+    }
+
+    /// The next one; nothing if nobody waits. Those whose time is over are passed over, and given to `late`.
+    pub fn pop(&mut self, now: Instant, mut late: impl FnMut(T)) -> Option<T> {
+        loop {
+            let address = self.next_address()?;
+            let flow = self.flows.get_mut(&address).expect("an address in a list has a flow");
+            let ticket = flow.next().expect("an empty flow is in no list");
+            let is_empty = flow.len() == 0;
+            flow.is_new = false;
+            remember(&mut self.had_turn, address, now, HAD_TURN);
+            if is_empty {
+                self.flows.remove(&address);
+            } else {
+                self.old.push_back(address);
+            }
+            let entry = self.entries.remove(&ticket).expect("a flow names what waits");
+            if now < entry.until {
+                self.gave_up.remove(&entry.name);
+                return Some(entry.item);
+            }
+            self.note_gave_up(now, entry.name);
+            late(entry.item);
+        }
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The address whose turn it is, taken out of its list.
+    fn next_address(&mut self) -> Option<Option<IpAddr>> {
+        let of_old = self.is_turn_of_old;
+        self.is_turn_of_old = !of_old;
+        match of_old {
+            true => self.old.pop_front().or_else(|| self.new.pop()),
+            false => self.new.pop().or_else(|| self.old.pop_front()),
+        }
+    }
+
+    /// Nobody of that address waits any more.
+    fn forget(&mut self, address: Option<IpAddr>) {
+        let Some(flow) = self.flows.remove(&address) else { return };
+        // Short lists, but for many addresses: each is looked through once for each of them that goes.
+        if flow.is_new {
+            self.new.retain(|other| *other != address);
+        } else {
+            self.old.retain(|other| *other != address);
+        }
+    }
+
+    fn make_room(&mut self, now: Instant) -> Option<T> {
+        let most = self.flows.iter().max_by_key(|(_, flow)| flow.len());
+        let oldest = most.and_then(|(_, flow)| flow.oldest())?;
+        self.cancel(now, oldest)
+    }
+
+    fn note_gave_up(&mut self, now: Instant, name: u64) {
+        remember(&mut self.gave_up, name, now, GAVE_UP);
+    }
+}
+
+/// Notes `key` for as long as `lasts`.
+fn remember<K: Eq + Hash>(all: &mut HashMap<K, Instant>, key: K, now: Instant, lasts: Duration) {
+    if all.len() >= REMEMBERED_MAX {
+        all.retain(|_, at| now < *at + lasts);
+        if all.len() >= REMEMBERED_MAX {
+            // They are so many that it tells nobody from anybody.
+            all.clear();
+        }
+    }
+    all.insert(key, now);
+}
+
+#[cfg(test)]
+mod tests;
