@@ -81,11 +81,12 @@ impl Stranger {
             gone.cancel();
         }
         drop(all);
+        let over = sleep(STRANGER_MAX);
         // Dropped with the connection, or when somebody has shown who they are.
         let ends = Box::pin(async move {
             tokio::select! {
                 () = gives_way.cancelled() => {}
-                () = sleep(STRANGER_MAX) => {}
+                () = over => {}
             }
         });
         Self { ends, number, among: among.clone() }

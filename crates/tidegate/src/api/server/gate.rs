@@ -6,13 +6,14 @@
 //! ```
 //!
 //! Always true: no message of a call is decoded whose caller is not known; a message is no longer than its method may have; what all
-//! streams hold of messages that have not come whole is bounded, of each connection and of all.
+//! streams hold of messages that have not come whole is bounded, of each connection, of each caller and of all.
 
 use std::{
+    collections::HashMap,
     convert::Infallible,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex, Weak,
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll},
@@ -25,6 +26,7 @@ use tidegate_client::{
     proto::{frames_server::FramesServer, sessions_server::SessionsServer},
 };
 use tidegate_message::Code;
+use tidegate_wire::NodeId;
 use tonic::{
     Status,
     body::Body,
@@ -42,9 +44,12 @@ use crate::api::ApiError;
 const SMALL_BYTES_MAX: usize = 1 << 20;
 /// What a message that carries a frame has beside it.
 const BESIDE_FRAME_BYTES: usize = 1 << 20;
-/// Bytes of messages that have not come whole: of one connection, and of all.
+/// Bytes of messages that have not come whole: of one connection, of one caller over all of them, and of all.
 const PARTIAL_BYTES_OF_PEER: usize = 64 << 20;
+const PARTIAL_BYTES_OF_CALLER: usize = 128 << 20;
 const PARTIAL_BYTES: usize = 256 << 20;
+/// Callers that are remembered without a look whether they still call.
+const CALLERS_SWEPT: usize = 256;
 /// A gRPC message begins with a flag and its length.
 const PREFIX_BYTES: usize = 5;
 
@@ -69,7 +74,7 @@ impl Gates {
         let sessions = SessionsServer::from_arc(service.clone())
             .max_decoding_message_size(SMALL_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        let partial = Arc::new(Room::new(PARTIAL_BYTES));
+        let partial = Arc::new(Rooms::default());
         Self {
             frames: Gate {
                 publish: Some(frames(publish_max)),
@@ -89,7 +94,7 @@ pub(super) struct Gate<S> {
     publish: Option<S>,
     others: S,
     callers: Arc<Callers>,
-    partial: Arc<Room>,
+    partial: Arc<Rooms>,
 }
 
 impl<S: NamedService> NamedService for Gate<S> {
@@ -121,11 +126,13 @@ where
             };
             let authorization = parts.headers.get(http::header::AUTHORIZATION);
             let authorization = authorization.map(|value| value.as_bytes());
-            match gate.callers.known(&peer, authorization).await {
-                Ok(identity) => parts.extensions.insert(identity),
+            let identity = match gate.callers.known(&peer, authorization).await {
+                Ok(identity) => identity,
                 Err(status) => return Ok(status.into_http()),
             };
-            let rooms = [peer.partial.clone(), gate.partial];
+            let of_caller = gate.partial.of(identity.key);
+            parts.extensions.insert(identity);
+            let rooms = [peer.partial.clone(), of_caller, gate.partial.all.clone()];
             let body = Body::new(Metered { body, message: Message::default(), held: 0, rooms });
             let is_publish = parts.uri.path().strip_prefix('/').is_some_and(|path| {
                 path.strip_prefix(S::NAME).is_some_and(|method| method == "/Publish")
@@ -136,6 +143,35 @@ where
             };
             server.call(http::Request::from_parts(parts, body)).await
         })
+    }
+}
+
+/// Where bytes may be held.
+#[derive(Debug)]
+struct Rooms {
+    all: Arc<Room>,
+    by_caller: Mutex<HashMap<NodeId, Weak<Room>>>,
+}
+
+impl Default for Rooms {
+    fn default() -> Self {
+        Self { all: Arc::new(Room::new(PARTIAL_BYTES)), by_caller: Mutex::default() }
+    }
+}
+
+impl Rooms {
+    /// The room of a caller, over whatever connections it calls.
+    fn of(&self, caller: NodeId) -> Arc<Room> {
+        let mut rooms = self.by_caller.lock().expect("no panic while it is held");
+        if let Some(room) = rooms.get(&caller).and_then(Weak::upgrade) {
+            return room;
+        }
+        if rooms.len() >= CALLERS_SWEPT {
+            rooms.retain(|_, room| room.strong_count() > 0);
+        }
+        let room = Arc::new(Room::new(PARTIAL_BYTES_OF_CALLER));
+        rooms.insert(caller, Arc::downgrade(&room));
+        room
     }
 }
 
@@ -207,23 +243,19 @@ struct Metered {
     body: Body,
     message: Message,
     held: usize,
-    rooms: [Arc<Room>; 2],
+    /// Of its connection, of its caller, and of all.
+    rooms: [Arc<Room>; 3],
 }
 
 impl Metered {
     /// Holds `bytes` from now on; false if there is no room.
     fn hold(&mut self, bytes: usize) -> bool {
-        let [own, all] = &self.rooms;
         if bytes <= self.held {
-            own.give(self.held - bytes);
-            all.give(self.held - bytes);
+            self.rooms.iter().for_each(|room| room.give(self.held - bytes));
         } else {
             let more = bytes - self.held;
-            if !own.take(more) {
-                return false;
-            }
-            if !all.take(more) {
-                own.give(more);
+            if let Some(full) = self.rooms.iter().position(|room| !room.take(more)) {
+                self.rooms[..full].iter().for_each(|room| room.give(more));
                 return false;
             }
         }
@@ -295,17 +327,40 @@ mod tests {
 
     #[test]
     fn a_room_gives_no_more_than_it_has() {
-        let rooms = [Arc::new(Room::new(10)), Arc::new(Room::new(15))];
-        let body = || Metered {
+        let rooms = [10, 12, 15].map(|limit| Arc::new(Room::new(limit)));
+        let body = |rooms: [Arc<Room>; 3]| Metered {
             body: Body::empty(),
             message: Message::default(),
             held: 0,
-            rooms: rooms.clone(),
+            rooms,
         };
-        let (mut one, mut two) = (body(), body());
+        let (mut one, mut two) = (body(rooms.clone()), body(rooms.clone()));
         assert!(one.hold(8) && !two.hold(3) && two.hold(2));
         assert!(one.hold(3) && two.hold(7) && !two.hold(8));
-        drop((one, two));
-        assert_eq!(rooms.map(|room| room.used.load(Ordering::Relaxed)), [0, 0]);
+        // Over another connection, and of another caller.
+        let peer = || Arc::new(Room::new(10));
+        let mut other = body([peer(), rooms[1].clone(), rooms[2].clone()]);
+        assert!(other.hold(2) && !other.hold(3));
+        let mut another = body([peer(), Arc::new(Room::new(12)), rooms[2].clone()]);
+        assert!(another.hold(3) && !another.hold(4));
+        drop((one, two, other, another));
+        assert_eq!(rooms.map(|room| room.used.load(Ordering::Relaxed)), [0, 0, 0]);
+    }
+
+    #[test]
+    fn a_caller_has_one_room_over_all_its_connections() {
+        let rooms = Rooms::default();
+        let caller = |number: u8| NodeId([number; 32]);
+        let first = rooms.of(caller(1));
+        assert!(Arc::ptr_eq(&first, &rooms.of(caller(1))));
+        assert!(!Arc::ptr_eq(&first, &rooms.of(caller(2))));
+        for number in 0..10 * CALLERS_SWEPT {
+            let [high, low] = (number as u16).to_be_bytes();
+            let mut id = [3; 32];
+            id[..2].copy_from_slice(&[high, low]);
+            rooms.of(NodeId(id));
+        }
+        assert!(rooms.by_caller.lock().unwrap().len() <= CALLERS_SWEPT + 1);
+        assert!(Arc::ptr_eq(&first, &rooms.of(caller(1))), "it is still there");
     }
 }

@@ -7,7 +7,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use base64::{
+    Engine as _,
+    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
+};
 use bytes::Bytes;
 use futures::StreamExt;
 use tidegate_client::{
@@ -916,7 +919,9 @@ async fn who_calls_is_found_out_before_the_body_is_read() {
     let frames = frames.map(|method| format!("Frames/{method}"));
     let sessions = ["ListSessions", "EndSessions"].map(|method| format!("Sessions/{method}"));
     for method in frames.into_iter().chain(sessions) {
-        for authorization in [None, Some("Bearer a.b.c"), Some("Basic Ym9iOnRpZGU=")] {
+        // A name of its own for each, since one with many wrong passwords has to wait.
+        let password = format!("Basic {}", STANDARD.encode(format!("{method}:wrong")));
+        for authorization in [None, Some("Bearer a.b.c"), Some(password.as_str())] {
             type Frame = hyper::body::Frame<Bytes>;
             let body = futures::stream::pending::<Result<Frame, tonic::Status>>();
             let uri = format!("{}/tidegate.v1.{method}", site.endpoint());
