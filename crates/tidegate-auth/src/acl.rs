@@ -58,6 +58,20 @@ impl Acl {
     /// # Errors
     /// [`AclError`], which names the line and the way out; nothing of the file is used then.
     pub fn parse(path: &Path, text: &str) -> Result<Self, AclError> {
+        let mut wrong = Vec::new();
+        let acl = Self::parse_lines(path, text, &mut wrong);
+        wrong.into_iter().next().map_or(Ok(acl), Err)
+    }
+
+    /// Each line of the file that is wrong.
+    pub fn problems(path: &Path, text: &str) -> Vec<AclError> {
+        let mut wrong = Vec::new();
+        Self::parse_lines(path, text, &mut wrong);
+        wrong
+    }
+
+    /// The rules of the lines that are right; what is wrong with others is added to `wrong`.
+    fn parse_lines(path: &Path, text: &str, wrong: &mut Vec<AclError>) -> Self {
         let place = path.display();
         let mut acl = Self {
             anonymous: Rules::default(),
@@ -81,7 +95,8 @@ impl Acl {
             let rest = rest.trim_start();
             if word == "user" {
                 if rest.is_empty() || rest.chars().any(char::is_control) {
-                    return Err(error(AclProblem::UserName));
+                    wrong.push(error(AclProblem::UserName));
+                    continue;
                 }
                 acl.users.entry(rest.into()).or_default();
                 user = Some(rest);
@@ -90,14 +105,26 @@ impl Acl {
             let pattern = match word {
                 "topic" => false,
                 "pattern" => true,
-                _ => return Err(error(AclProblem::UnknownWord { word: word.to_owned() })),
+                _ => {
+                    wrong.push(error(AclProblem::UnknownWord { word: word.to_owned() }));
+                    continue;
+                }
             };
-            let (kind, filter) = access(rest).map_err(error)?;
-            if !pattern && (filter.contains("%c") || filter.contains("%u")) {
-                return Err(error(AclProblem::NameInTopic));
-            }
-            let pattern_of = |NoFilter { filter }| error(AclProblem::Filter { filter });
-            let topics = Pattern::parse(filter).map_err(pattern_of)?;
+            let rule = access(rest).and_then(|(kind, filter)| {
+                if !pattern && (filter.contains("%c") || filter.contains("%u")) {
+                    return Err(AclProblem::NameInTopic);
+                }
+                let topics = Pattern::parse(filter)
+                    .map_err(|NoFilter { filter }| AclProblem::Filter { filter })?;
+                Ok((kind, topics))
+            });
+            let (kind, topics) = match rule {
+                Ok(rule) => rule,
+                Err(problem) => {
+                    wrong.push(error(problem));
+                    continue;
+                }
+            };
             let text: Arc<str> = format!("{place}:{number}: {line}").into();
             let rules = match (pattern, user) {
                 (true, _) => &mut acl.patterns,
@@ -106,7 +133,7 @@ impl Acl {
             };
             rules.add(kind, Rule { topics, text });
         }
-        Ok(acl)
+        acl
     }
 
     /// Its generation, for an owner that replaces it by another one.

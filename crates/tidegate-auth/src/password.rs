@@ -59,22 +59,44 @@ impl Passwords {
     /// # Errors
     /// [`PasswordError`], which names the line and the way out; nothing of the file is used then.
     pub fn parse(path: &Path, text: &str, key: DecoyKey) -> Result<Self, PasswordError> {
+        let mut wrong = Vec::new();
+        let secrets = Self::parse_lines(path, text, &mut wrong);
+        wrong.into_iter().next().map_or(Ok(Self { secrets, key }), Err)
+    }
+
+    /// Each line of the file that is wrong.
+    pub fn problems(path: &Path, text: &str) -> Vec<PasswordError> {
+        let mut wrong = Vec::new();
+        Self::parse_lines(path, text, &mut wrong);
+        wrong
+    }
+
+    fn parse_lines(
+        path: &Path,
+        text: &str,
+        wrong: &mut Vec<PasswordError>,
+    ) -> BTreeMap<Box<str>, Secret> {
         let mut secrets = BTreeMap::new();
         for (number, line) in text.lines().enumerate() {
-            let error =
-                |problem| PasswordError { path: path.to_owned(), line: number + 1, problem };
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let (user, secret) = line.split_once(':').ok_or(error(PasswordProblem::NoColon))?;
-            check_user(user).map_err(error)?;
-            let secret = Secret::parse(secret).map_err(error)?;
-            if secrets.insert(user.into(), secret).is_some() {
-                return Err(error(PasswordProblem::Duplicate { user: user.to_owned() }));
+            let entry = line.split_once(':').ok_or(PasswordProblem::NoColon);
+            let entry = entry.and_then(|(user, secret)| {
+                check_user(user)?;
+                Ok((user, Secret::parse(secret)?))
+            });
+            let entered =
+                entry.and_then(|(user, secret)| match secrets.insert(user.into(), secret) {
+                    Some(_) => Err(PasswordProblem::Duplicate { user: user.to_owned() }),
+                    None => Ok(()),
+                });
+            if let Err(problem) = entered {
+                wrong.push(PasswordError { path: path.to_owned(), line: number + 1, problem });
             }
         }
-        Ok(Self { secrets, key })
+        secrets
     }
 
     /// Whether `password` is the password of `user`. Takes tens of milliseconds by design, and megabytes with

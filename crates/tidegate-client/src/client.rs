@@ -11,14 +11,18 @@ use tonic::{
 
 use crate::{
     ApiError, CameraInfo, Credentials, EndSessions, Feedback, FeedbackOf, MESSAGE_BYTES_MAX,
-    Original, Publisher, Registration, ServerInfo, SessionInfo, SessionsPage, SubscribeRequest,
-    Subscription,
+    Original, Publisher, Registration, ReloadedConfiguration, ServerInfo, SessionInfo,
+    SessionsPage, SubscribeRequest, Subscription,
     credentials::Shown,
-    proto::{self, frames_client::FramesClient, sessions_client::SessionsClient},
+    proto::{
+        self, configuration_client::ConfigurationClient, frames_client::FramesClient,
+        sessions_client::SessionsClient,
+    },
 };
 
 pub(crate) type Stub = FramesClient<InterceptedService<Channel, Shown>>;
 type SessionsStub = SessionsClient<InterceptedService<Channel, Shown>>;
+type ConfigurationStub = ConfigurationClient<InterceptedService<Channel, Shown>>;
 
 /// How a client connects and how hard it tries.
 #[derive(Clone, Debug)]
@@ -74,6 +78,7 @@ const CONNECTION_WINDOW_BYTES: u32 = 512 << 20;
 pub struct Client {
     stub: Stub,
     sessions: SessionsStub,
+    configuration: ConfigurationStub,
     options: ConnectOptions,
     server: ServerInfo,
 }
@@ -118,6 +123,8 @@ impl Client {
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .connect_lazy();
         let sessions = SessionsClient::with_interceptor(channel.clone(), credentials.shown());
+        let configuration =
+            ConfigurationClient::with_interceptor(channel.clone(), credentials.shown());
         let stub = FramesClient::with_interceptor(channel, credentials.shown())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
@@ -135,7 +142,7 @@ impl Client {
             }
             _ => error,
         })?;
-        Ok(Self { stub, sessions, options, server: answer.into_inner().into() })
+        Ok(Self { stub, sessions, configuration, options, server: answer.into_inner().into() })
     }
 
     /// What the node said of itself.
@@ -260,6 +267,19 @@ impl Client {
             async move { stub.end_sessions(asked).await.map_err(failure) }
         });
         Ok(answer.await?.into_inner().ended)
+    }
+
+    /// Has the node read its configuration again, all of it or nothing; says what came of it.
+    ///
+    /// # Errors
+    /// [`Code::ACTION_DENIED`] without the right `admin` on the node, [`Code::LIMIT_REACHED`] while another reload is under way.
+    pub async fn reload_configuration(&self) -> Result<ReloadedConfiguration, ApiError> {
+        let answer = retry(&self.options, |_| {
+            let mut stub = self.configuration.clone();
+            let asked = call(&self.options, proto::ReloadConfigurationRequest {});
+            async move { stub.reload_configuration(asked).await.map_err(failure) }
+        });
+        Ok(answer.await?.into_inner().into())
     }
 
     pub(crate) fn stub(&self) -> Stub {

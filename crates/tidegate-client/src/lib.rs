@@ -32,6 +32,7 @@
 
 mod camera;
 mod client;
+mod configuration;
 mod convert;
 mod credentials;
 mod error;
@@ -44,6 +45,7 @@ mod verdict;
 
 pub use camera::{CameraInfo, ClockOffset, Original, ServerInfo};
 pub use client::{Client, ConnectOptions};
+pub use configuration::ReloadedConfiguration;
 pub use credentials::Credentials;
 pub use error::{ApiError, CODE_METADATA, exit_status, grpc_code};
 pub use event::{

@@ -28,8 +28,8 @@ pub use self::{
     types::{
         ApiError, CameraInfo, Changes, ClockOffset, EndReason, EndSessions, Event, FeedbackOf,
         Frame, Infeasible, KnobsChanged, Missed, MissedWhy, Original, Outcome, Registration,
-        SessionInfo, SessionOwner, SessionsPage, Stages, Started, SubscribeRequest, SubscriptionId,
-        TransferState, Unchanged, UnsubscribeStatus, Verdict,
+        ReloadedConfiguration, SessionInfo, SessionOwner, SessionsPage, Stages, Started,
+        SubscribeRequest, SubscriptionId, TransferState, Unchanged, UnsubscribeStatus, Verdict,
     },
 };
 pub use crate::access::Identity;
@@ -120,6 +120,12 @@ pub trait Frames: Send + Sync + 'static {
 
     /// Ends sessions of MQTT clients; how many there were.
     async fn end_sessions(&self, identity: &Identity, which: EndSessions) -> Result<u64, ApiError>;
+
+    /// Reads the configuration again and takes all of it, or nothing.
+    async fn reload_configuration(
+        &self,
+        identity: &Identity,
+    ) -> Result<ReloadedConfiguration, ApiError>;
 }
 
 /// A subscription that runs.

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_client::ApiError;
+use tidegate_client::{ApiError, ReloadedConfiguration};
 use tidegate_frame::{
     controller::{ControllerConfig, LinkModel, MezPiConfig},
     coordinator::CoordinatorConfig,
@@ -20,7 +20,7 @@ use tidegate_message::{CameraName, Code, Identity, IdentityKind};
 use tidegate_wire::TransferHints;
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::watch,
+    sync::{mpsc, oneshot, watch},
     task::JoinHandle,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -33,14 +33,14 @@ use crate::{
         fetch::{self, Fetcher},
     },
     camera::{self, CameraOptions, DialOptions, Privacy},
-    config::{Config, ConfigError, ENTRY_META_BYTES_MAX},
+    config::{Config, ENTRY_META_BYTES_MAX, problems::Problems},
     enrol::{Enrolment, Invitations},
     frame_log::{self, FrameLogConfig, Place},
     health::{Condition, Health, Manager, Watch},
     link::LinkConfig,
     mqtt,
     node::{Node, NodeOptions},
-    pki::{self, Credentials, Revocations},
+    pki::{self, Credentials, Revocations, revocation::RevocationError},
     source::{self, SourceSpec},
     step,
     uplink::{self, UplinkSettings, Uplinks},
@@ -158,7 +158,11 @@ fn limits(config: &Config) -> FrameLimits {
     }
 }
 
-fn credentials(config: &Config, name: &str) -> Result<Credentials, ApiError> {
+/// The certificate called `name`, with its key.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the file and the command that makes it.
+pub(crate) fn credentials(config: &Config, name: &str) -> Result<Credentials, ApiError> {
     let folder = config.pki_dir();
     pki::load(&folder, name).map_err(|error| {
         let text = format!("no usable certificate for {name}; `tidegate init` makes them");
@@ -181,6 +185,9 @@ pub async fn node(
     let credentials = credentials(config, config.node.name.as_str())?;
     let access = access(config, credentials.revocations().clone())?;
     let uplinks = Arc::new(uplink::Receivers::new(config.link.uplink_bytes_max.0));
+    // One waits while one is read.
+    let (reloads, asked) = mpsc::channel(1);
+    let reload = Reloader { reload, asked };
     let upwards = Upwards { credentials: credentials.clone(), receivers: uplinks.clone() };
     let options = NodeOptions {
         api_listen: config.node.api_listen,
@@ -202,6 +209,7 @@ pub async fn node(
         }),
         access: access.clone(),
         uplinks: uplinks.clone(),
+        reloads: Some(reloads),
     };
     let failed = |error: crate::node::NodeError| {
         let code = error.code();
@@ -254,10 +262,8 @@ fn access(config: &Config, revocations: Arc<Revocations>) -> Result<Access, ApiE
 
 /// Goes by the newest revocation list that a former start knew of, and says so where the file has an older one or none.
 fn keep_revocations(config: &Config, access: &Access) -> Result<(), ApiError> {
-    let wrong = access.revocations.keep_in(&config.state_dir()).map_err(|error| {
-        let text = "nobody knows which certificates were revoked; restore the file, or remove it once its authority's newest list is in place";
-        ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
-    })?;
+    let kept = access.revocations.keep_in(&config.state_dir());
+    let wrong = kept.map_err(|error| revocations_unknown(&error))?;
     for error in wrong {
         let error = crate::error_chain(&error);
         tracing::error!(%error, "the revocation list of the last start stays in use");
@@ -268,6 +274,11 @@ fn keep_revocations(config: &Config, access: &Access) -> Result<(), ApiError> {
         });
     }
     Ok(())
+}
+
+pub(crate) fn revocations_unknown(error: &RevocationError) -> ApiError {
+    let text = "nobody knows which certificates were revoked; restore the file, or remove it once its authority's newest list is in place";
+    ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(error))
 }
 
 /// Redeems invitations until what it returns is dropped.
@@ -356,8 +367,14 @@ async fn watch_revocations(access: Access, served: Option<Weak<Served>>) {
     }
 }
 
-/// Reads the configuration of this process again.
-pub type Reload = dyn Fn() -> Result<Config, ConfigError> + Send + Sync;
+/// Reads the configuration of this process again, and checks it.
+pub type Reload = dyn Fn() -> Result<Config, ApiError> + Send + Sync;
+
+/// What reads the configuration again, and who asks for it.
+struct Reloader {
+    reload: Arc<Reload>,
+    asked: mpsc::Receiver<oneshot::Sender<Result<ReloadedConfiguration, ApiError>>>,
+}
 
 /// What uplinks need of a node.
 struct Upwards {
@@ -377,7 +394,7 @@ impl Guarded {
     /// Starts MQTT, a task that fetches keys of tokens, and one that reads the configuration anew on SIGHUP.
     fn start(
         config: &Config,
-        reload: Arc<Reload>,
+        reloader: Reloader,
         access: Access,
         upwards: Upwards,
         health: &Health,
@@ -411,15 +428,29 @@ impl Guarded {
         let revocations = tokio::spawn(watch_revocations(access.clone(), serving.clone()));
         let manager = manager.clone();
         let reloads = tokio::spawn(async move {
-            while hangups.recv().await.is_some() {
+            let Reloader { reload, mut asked } = reloader;
+            let mut is_asked = true;
+            loop {
+                let answer = tokio::select! {
+                    hangup = hangups.recv() => match hangup {
+                        Some(()) => None,
+                        None => break,
+                    },
+                    answer = asked.recv(), if is_asked => match answer {
+                        Some(answer) => Some(answer),
+                        None => {
+                            is_asked = false;
+                            continue;
+                        }
+                    },
+                };
                 manager.reloading();
                 let (reload, access) = (reload.clone(), access.clone());
                 let serving = serving.clone().and_then(|served| served.upgrade());
                 let reloaded = tokio::task::spawn_blocking(move || {
                     refresh_revocations(&access, serving.as_deref().map(|s| &s.service), true);
-                    let result = reload()
-                        .map_err(ApiError::from)
-                        .and_then(|new| exchange(new, serving.as_deref(), &access));
+                    let result =
+                        reload().and_then(|new| exchange(new, serving.as_deref(), &access));
                     let (outcome, rule) = match &result {
                         Ok(_) => (Outcome::Done, String::new()),
                         Err(error) => (Outcome::Failed, crate::error_chain(error)),
@@ -431,14 +462,30 @@ impl Guarded {
                     });
                     result
                 });
-                match reloaded.await {
-                    // Nobody fetches any more if it cannot be sent: the node stops.
-                    Ok(Ok(fetcher)) => _ = fetchers.send(fetcher),
-                    Ok(Err(error)) => {
-                        let error = crate::error_chain(&error);
-                        tracing::error!(%error, "users, rules and the configuration of MQTT stay as they were");
+                let reloaded = match reloaded.await {
+                    Ok(Ok((fetcher, reloaded))) => {
+                        // Nobody fetches any more if it cannot be sent: the node stops.
+                        let _ = fetchers.send(fetcher);
+                        Ok(reloaded)
                     }
-                    Err(error) => tracing::error!(%error, "the reload failed"),
+                    Ok(Err(error)) => {
+                        tell_unread(&error);
+                        match problems_of(&error) {
+                            Some(problems) => Ok(ReloadedConfiguration {
+                                problems: problems.iter().map(ToString::to_string).collect(),
+                                ..ReloadedConfiguration::default()
+                            }),
+                            None => Err(error),
+                        }
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "the reload failed");
+                        Err(ApiError::new(Code::INTERNAL, "the reload failed").caused_by(error))
+                    }
+                };
+                if let Some(answer) = answer {
+                    // Whoever asked may be gone.
+                    let _ = answer.send(reloaded);
                 }
                 manager.ready();
             }
@@ -510,6 +557,25 @@ impl Served {
     }
 }
 
+/// Says why nothing was exchanged: a line for each mistake, in the words of `tidegate config check`.
+fn tell_unread(error: &ApiError) {
+    let error = match problems_of(error) {
+        Some(problems) => {
+            for problem in problems.iter() {
+                tracing::error!("{problem}");
+            }
+            error.message().to_owned()
+        }
+        None => crate::error_chain(error),
+    };
+    tracing::error!(%error, "users, rules and the configuration of MQTT stay as they were");
+}
+
+/// The mistakes that an error is made of; none if it is of another kind.
+fn problems_of(error: &ApiError) -> Option<&Problems> {
+    std::error::Error::source(error).and_then(|source| source.downcast_ref())
+}
+
 fn this_node() -> Identity {
     Identity::new(IdentityKind::Internal, "", "")
 }
@@ -519,12 +585,15 @@ fn exchange(
     new: Config,
     served: Option<&Served>,
     access: &Access,
-) -> Result<Option<Fetcher>, ApiError> {
+) -> Result<(Option<Fetcher>, ReloadedConfiguration), ApiError> {
     let fetcher = Fetcher::of(&new)?;
     let planned = uplink::configure::planned(&new)?;
+    let mut exchanged = ReloadedConfiguration::default();
     match served {
         Some(served) => {
-            served.service.reload(new)?;
+            let reloaded = served.service.reload(new)?;
+            exchanged.exchanged = reloaded.exchanged;
+            exchanged.need_restart = reloaded.need_restart;
             served.exchange_uplinks(planned);
         }
         None => {
@@ -534,7 +603,7 @@ fn exchange(
                 roles_changed = reloaded.roles_changed, tokens_changed = reloaded.tokens_changed, "users and rules read anew");
         }
     }
-    Ok(fetcher)
+    Ok((fetcher, exchanged))
 }
 
 /// Runs a camera node until `stop` or until its source ends.
@@ -613,8 +682,8 @@ pub fn source_spec(text: &str) -> Result<SourceSpec, ApiError> {
     })
 }
 
-async fn resolve(edge: &str) -> Result<SocketAddr, ApiError> {
-    let invalid = || format!("link.edge is {edge:?}; write it as host:port");
+pub(crate) async fn resolve(edge: &str) -> Result<SocketAddr, ApiError> {
+    let invalid = || format!("no address was found of {edge:?}; write it as host:port");
     let mut found = tokio::net::lookup_host(edge)
         .await
         .map_err(|error| ApiError::new(Code::CONFIG_INVALID, invalid()).caused_by(error))?;

@@ -33,7 +33,10 @@ use self::{
     password::DecoyKey,
     token::TokenConfig,
 };
-use crate::{clock, config::Config};
+use crate::{
+    clock,
+    config::{Config, Purpose, problems::Problems},
+};
 
 /// Largest password file, ACL file or roles file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -70,7 +73,7 @@ pub fn sources(config: &Config) -> Result<Sources, ApiError> {
     };
     let passwords = password_file(config);
     let decoy_key = if passwords.is_some() {
-        let key = kept_random(&config.state_dir(), DECOY_KEY_FILE);
+        let key = kept_random(&config.state_dir(), DECOY_KEY_FILE, Purpose::Run);
         key.map(DecoyKey).map_err(|error| {
             let text = "node.data_dir cannot keep the state of the doors";
             ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
@@ -155,6 +158,43 @@ pub(crate) fn unread(error: &dyn std::error::Error) -> ApiError {
         .caused_by(crate::error_chain(error))
 }
 
+/// All that is wrong with the files of users, rules and keys; nothing is written.
+pub(crate) fn problems(config: &Config) -> Problems {
+    let mut problems = Problems::default();
+    type Look = fn(&Source) -> Vec<String>;
+    let files: [(&str, Option<PathBuf>, Look); 3] = [
+        ("mqtt.password_file", password_file(config), |source| {
+            texts(password::Passwords::problems(&source.path, &source.text))
+        }),
+        ("mqtt.acl_file", config.mqtt.acl_file.clone(), |source| {
+            texts(acl::Acl::problems(&source.path, &source.text))
+        }),
+        ("auth.roles_file", config.auth.roles_file.clone(), |source| {
+            texts(roles::Roles::problems(&source.path, &source.text))
+        }),
+    ];
+    for (key, path, look) in files {
+        let Some(path) = path else { continue };
+        match read(&path) {
+            Ok(source) => {
+                for text in look(&source) {
+                    problems.say(Code::CONFIG_INVALID, text);
+                }
+            }
+            Err(error) => {
+                let text = format!("{key}: {}", crate::error_chain(&error));
+                problems.say(Code::CONFIG_INVALID, text);
+            }
+        }
+    }
+    problems.take(tokens(config));
+    problems
+}
+
+fn texts<E: std::error::Error>(errors: Vec<E>) -> Vec<String> {
+    errors.iter().map(|error| crate::error_chain(error)).collect()
+}
+
 /// What tokens are accepted, as `[auth]` says.
 fn tokens(config: &Config) -> Result<Option<TokenSource>, ApiError> {
     let section = &config.auth;
@@ -174,7 +214,10 @@ fn tokens(config: &Config) -> Result<Option<TokenSource>, ApiError> {
                 "auth.token_keys_file and auth.token_keys_url exclude each other; name one",
             );
         }
-        (Some(path), None) => Some(key_set(path)?),
+        (Some(path), None) => Some(key_set(path).map_err(|error| {
+            let text = format!("auth.token_keys_file: {}", error.chain());
+            ApiError::new(Code::CONFIG_INVALID, text)
+        })?),
         // What was fetched before the last stop, until newer ones come.
         (None, Some(url)) => {
             let path = fetch::kept_path(config, url);
@@ -207,9 +250,12 @@ fn tokens(config: &Config) -> Result<Option<TokenSource>, ApiError> {
 }
 
 fn key_set(path: &Path) -> Result<KeySet, ApiError> {
-    let text = read_bounded(path, KEY_SET_BYTES_MAX as u64).map_err(|error| unread(&error))?;
+    let invalid = |error: &dyn std::error::Error| {
+        ApiError::new(Code::CONFIG_INVALID, crate::error_chain(error))
+    };
+    let text = read_bounded(path, KEY_SET_BYTES_MAX as u64).map_err(|error| invalid(&error))?;
     let failed = |error| DoorsError::Keys { path: path.to_owned(), error };
-    KeySet::parse(text.as_bytes()).map_err(failed).map_err(|error| unread(&error))
+    KeySet::parse(text.as_bytes()).map_err(failed).map_err(|error| invalid(&error))
 }
 
 fn read(path: &Path) -> Result<Source, FileError> {
@@ -255,12 +301,17 @@ pub fn warnings(config: &Config) -> Vec<String> {
         .collect()
 }
 
-/// Random bytes that stay the same from the first start on.
-pub(crate) fn kept_random(folder: &Path, name: &str) -> io::Result<[u8; 32]> {
+/// Random bytes that stay the same from the first start on; zeros for a check, if there are none yet.
+pub(crate) fn kept_random(folder: &Path, name: &str, purpose: Purpose) -> io::Result<[u8; 32]> {
     let path = folder.join(name);
     match fs::read(&path) {
+        // Of what is made at the next start nobody knows more than that.
+        Err(error) if purpose == Purpose::Check && error.kind() == io::ErrorKind::NotFound => {
+            return Ok([0; 32]);
+        }
         Ok(bytes) => match bytes.try_into() {
             Ok(kept) => return Ok(kept),
+            Err(_) if purpose == Purpose::Check => return Ok([0; 32]),
             Err(_) => {
                 tracing::warn!(path = %path.display(), "not a file of ours; it is made anew");
             }

@@ -12,6 +12,7 @@ mod args;
 mod arguments;
 mod cameras;
 mod characterize;
+mod check;
 mod demo;
 mod doctor;
 mod enrol;
@@ -38,7 +39,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use tidegate_client::{ApiError, exit_status};
 use tidegate_load::command::{PubArgs, SubArgs};
 use tidegate_message::Code;
@@ -53,14 +54,18 @@ pub use self::{
     fetch::FetchArgs,
     flow::FlowArgs,
     init::InitArgs,
-    mqtt::{BenchArgs, ConfigArgs, PasswdArgs},
+    mqtt::{BenchArgs, ConfigArgs, ConfigCommand, PasswdArgs},
     replay::ReplayArgs,
     revoke::RevokeArgs,
     sessions::SessionsArgs,
     sim::{MqttSimArgs, SimArgs, SimCommand},
     subscribe::SubscribeArgs,
 };
-use crate::{assemble, config::Config, logging};
+use crate::{
+    assemble,
+    config::{Config, problems::Problems},
+    logging, step,
+};
 
 /// Carries camera frames within bounds that an application names, and the messages of sensors by MQTT.
 #[derive(Debug, Parser)]
@@ -196,11 +201,23 @@ fn keep_memory_private() {
 }
 
 async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
-    let loaded = Config::load(cli.config.as_deref(), &cli.set);
-    let config = match (&cli.command, loaded) {
+    let load = || Config::load(cli.config.as_deref(), &cli.set);
+    let config = match &cli.command {
         // A configuration that is wrong is one more thing to be found.
-        (Command::Doctor(args), loaded) => return doctor::run(loaded, args),
-        (_, loaded) => loaded?,
+        Command::Doctor(args) => return doctor::run(load(), args),
+        // It reads the configuration to the end, whatever is wrong with it.
+        Command::Config(ConfigArgs { what: Some(ConfigCommand::Check(_)) }) => Config::default(),
+        Command::Node(NodeArgs {}) => {
+            step::begin("reading the configuration, certificates, users and rules");
+            let (path, set) = (cli.config.clone(), cli.set.clone());
+            tokio::task::spawn_blocking(move || crate::check::read(path.as_deref(), &set))
+                .await
+                .map_err(|error| {
+                let text = "the configuration was not read by a fault of the program";
+                ApiError::new(Code::INTERNAL, text).caused_by(error)
+            })??
+        }
+        _ => load()?,
     };
     logging::set_format(config.log.format);
     match cli.command {
@@ -211,7 +228,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Node(NodeArgs {}) => {
             keep_memory_private();
             let (path, set) = (cli.config, cli.set);
-            let reload = Arc::new(move || Config::load(path.as_deref(), &set));
+            let reload = Arc::new(move || crate::check::read(path.as_deref(), &set));
             until_stopped(stop.clone(), assemble::node(&config, reload, stop)).await
         }
         Command::Camera(args) => {
@@ -240,7 +257,15 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Doctor(args) => doctor::run(Ok(config), &args),
         Command::Acl(args) => acl::run(&config, &args),
         Command::Config(ConfigArgs { what: None }) => print(&config.to_string()),
-        Command::Config(ConfigArgs { what: Some(command) }) => mqtt::config(&command),
+        Command::Config(ConfigArgs { what: Some(ConfigCommand::Check(args)) }) => {
+            until(stop, check::run(cli.config.as_deref(), &cli.set, &args)).await
+        }
+        Command::Config(ConfigArgs { what: Some(ConfigCommand::Reload(args)) }) => {
+            until(stop, check::reload(&config, &args)).await
+        }
+        Command::Config(ConfigArgs {
+            what: Some(ConfigCommand::ImportMosquitto { file, secrets_dir }),
+        }) => mqtt::import(&file, &secrets_dir),
     }
 }
 
@@ -279,6 +304,16 @@ async fn until(
     }
 }
 
+/// How data is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs.
+    Json,
+}
+
 /// Writes to the standard output, all or nothing.
 fn print(text: &str) -> Result<(), ApiError> {
     let mut out = io::stdout().lock();
@@ -305,7 +340,15 @@ fn report(error: &ApiError) -> String {
     let mut text = format!("error: {}\n", args::plain(&error.to_string()));
     let mut next = error.source();
     while let Some(cause) = next {
-        text.push_str(&format!("  because: {}\n", args::plain(&cause.to_string())));
+        match cause.downcast_ref::<Problems>() {
+            Some(problems) => {
+                for problem in problems.iter() {
+                    let problem = args::plain(&problem.to_string());
+                    text.push_str(&format!("  because: {problem}\n"));
+                }
+            }
+            None => text.push_str(&format!("  because: {}\n", args::plain(&cause.to_string()))),
+        }
         next = cause.source();
     }
     text.push_str(&format!("  code: {}\n", error.code()));

@@ -9,6 +9,7 @@
 
 mod error;
 mod layers;
+pub mod problems;
 #[macro_use]
 mod table;
 mod sections;
@@ -16,13 +17,15 @@ pub mod units;
 mod value;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     env,
     path::{Path, PathBuf},
 };
 
 use self::layers::Setting;
-pub use self::{error::ConfigError, layers::Origin, sections::*, units::ByteCount};
+pub use self::{
+    error::ConfigError, layers::Origin, problems::Purpose, sections::*, units::ByteCount,
+};
 
 /// The file that is read when none is named.
 pub const FILE: &str = "tidegate.toml";
@@ -38,10 +41,17 @@ impl Config {
     /// # Errors
     /// [`ConfigError`], which names the place and the way out. A named file must exist.
     pub fn load(path: Option<&Path>, flags: &[String]) -> Result<Self, ConfigError> {
+        let (config, wrong) = Self::load_all(path, flags);
+        wrong.map_or(Ok(config), Err)
+    }
+
+    /// The same with the settings that are right, whether or not others are wrong.
+    pub fn load_all(path: Option<&Path>, flags: &[String]) -> (Self, Option<ConfigError>) {
         let named = path.map(Path::to_owned).or_else(|| env::var_os(FILE_VARIABLE).map(Into::into));
         let usual = || [FILE, FILE_SYSTEM].iter().map(PathBuf::from).find(|path| path.exists());
+        let mut wrong = Vec::new();
         let mut settings = match named.or_else(usual) {
-            Some(path) => layers::files(&path)?,
+            Some(path) => layers::files(&path, &mut wrong),
             None => Vec::new(),
         };
         settings.extend(layers::variables(
@@ -49,9 +59,12 @@ impl Config {
                 .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))),
         ));
         for text in flags {
-            settings.push(layers::flag(text)?);
+            match layers::flag(text) {
+                Ok(setting) => settings.push(setting),
+                Err(error) => wrong.push(error),
+            }
         }
-        Self::of_settings(settings)
+        Self::of_settings(settings, wrong)
     }
 
     /// The configuration in one TOML text that stands in `path`.
@@ -59,7 +72,10 @@ impl Config {
     /// # Errors
     /// [`ConfigError`].
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        Self::of_settings(layers::file(path, text)?)
+        let mut wrong = Vec::new();
+        let settings = layers::file(path, text, &mut wrong);
+        let (config, wrong) = Self::of_settings(settings, wrong);
+        wrong.map_or(Ok(config), Err)
     }
 
     /// Folder of the certificates: `pki` in the data folder.
@@ -72,30 +88,110 @@ impl Config {
         self.node.data_dir.join("state")
     }
 
-    fn of_settings(settings: impl IntoIterator<Item = Setting>) -> Result<Self, ConfigError> {
+    /// What `settings` make of the defaults; `wrong` is what was wrong with them before.
+    fn of_settings(
+        settings: Vec<Setting>,
+        mut wrong: Vec<ConfigError>,
+    ) -> (Self, Option<ConfigError>) {
         let mut config = Self::default();
-        let settings: Vec<Setting> = settings.into_iter().collect();
+        // Of a file that cannot be read nobody knows what it sets, and bounds between settings would be of other ones.
+        let are_known = !wrong.iter().any(ConfigError::hides_settings);
         // Who names listeners names all of them.
         if settings.iter().any(|setting| setting.section.starts_with("mqtt.listener.")) {
             config.mqtt_listeners.clear();
         }
+        let mut unknown = BTreeSet::new();
+        let sections: BTreeSet<String> =
+            settings.iter().map(|setting| setting.section.clone()).collect();
         for setting in settings {
-            config.set(setting)?;
+            let holds_others = setting.key.is_empty()
+                && sections.iter().any(|section| {
+                    section.strip_prefix(&setting.section).is_some_and(|rest| rest.starts_with('.'))
+                });
+            match config.set(setting) {
+                Ok(()) => {}
+                // All of a section that is unknown is, and where it only holds others they are named.
+                Err(ConfigError::UnknownSection { section, .. })
+                    if holds_others || unknown.contains(&section) => {}
+                Err(error) => {
+                    if let ConfigError::UnknownSection { section, .. } = &error {
+                        unknown.insert(section.clone());
+                    }
+                    wrong.push(error);
+                }
+            }
         }
-        config.check()?;
-        Ok(config)
+        if are_known {
+            wrong.extend(config.check());
+        }
+        (config, ConfigError::of_all(wrong))
     }
 }
 
 /// Where settings were written, by `section.key`; those that are not here are defaults.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Origins(BTreeMap<String, Origin>);
+pub struct Origins {
+    settings: BTreeMap<String, Origin>,
+    /// Where each section begins.
+    sections: BTreeMap<String, Origin>,
+}
 
 impl Origins {
     /// Where `section.key` was written, none if it is the default.
     pub fn of(&self, name: &str) -> Option<&Origin> {
-        self.0.get(name)
+        self.settings.get(name)
     }
+
+    /// Notes where a section begins; a file that comes later only adds to it.
+    fn begin(&mut self, section: &str, origin: &Origin) {
+        self.sections.entry(section.to_owned()).or_insert_with(|| origin.clone());
+    }
+
+    /// Where `section` begins, none if nothing was written in it.
+    pub fn section(&self, section: &str) -> Option<Origin> {
+        self.sections.get(section).cloned()
+    }
+
+    /// Where the setting was written that `text` names; the section that it names, if none of its settings is.
+    pub fn named_in(&self, text: &str) -> Option<&Origin> {
+        let setting = earliest(text, &self.settings, false);
+        let section = earliest(text, &self.sections, true);
+        match (setting, section) {
+            (Some((at, _, origin)), Some((begin, ..))) if at <= begin => Some(origin),
+            (_, Some((begin, section, origin))) => {
+                // `sink.x cannot be: url is …` names a key without its section.
+                let words = text[begin + section.len()..]
+                    .split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                let mut keys = words.map(|word| format!("{section}.{word}"));
+                keys.find_map(|key| self.settings.get(&key)).or(Some(origin))
+            }
+            (Some((.., origin)), None) => Some(origin),
+            (None, None) => None,
+        }
+    }
+}
+
+/// Which of `names` comes first in `text`, and where; the longest of several. It stands there as a whole, with a key behind it if it
+/// is that of a section.
+fn earliest<'n>(
+    text: &str,
+    names: &'n BTreeMap<String, Origin>,
+    are_sections: bool,
+) -> Option<(usize, &'n str, &'n Origin)> {
+    let is_part = |c: char| c.is_alphanumeric() || "_-".contains(c);
+    let is_whole = |at: usize, name: &str| {
+        let mut after = text[at + name.len()..].chars();
+        let ends = match after.next() {
+            Some('.') => are_sections || !after.next().is_some_and(is_part),
+            next => !next.is_some_and(is_part),
+        };
+        ends && !text[..at].ends_with(|c| is_part(c) || "./".contains(c))
+    };
+    let found = names.iter().filter(|(name, _)| name.contains('.')).filter_map(|(name, origin)| {
+        let mut places = text.match_indices(&**name).map(|(at, _)| at);
+        Some((places.find(|at| is_whole(*at, name))?, &**name, origin))
+    });
+    found.min_by_key(|(at, name, _)| (*at, usize::MAX - name.len()))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ pub mod auth;
 pub mod camera;
 pub mod carrier;
 pub mod characterize;
+pub mod check;
 pub mod cli;
 pub mod clock;
 pub mod config;

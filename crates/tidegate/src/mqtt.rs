@@ -27,8 +27,10 @@ pub mod spill;
 mod transport;
 
 pub use bridge::Bridge;
+pub(crate) use bridge::RemoteTls;
 pub(crate) use configure::{
-    authorities, host_and_port, node_of_paths, numbered_node, usual_session,
+    authorities, bridges, broker, host_and_port, node_of_paths, numbered_node, problems,
+    usual_session,
 };
 pub use server::{Server, ServerError};
 pub use service::Service;

@@ -37,6 +37,7 @@ use tidegate_message::{Action, Code, Target};
 use tidegate_wire::{
     BootId, CameraAnnounce, Features, Record, Refused, Role, TransferHints, Welcome,
 };
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -47,7 +48,7 @@ use self::{
 };
 use crate::{
     access::{Access, Identity},
-    api::{self, ApiError, ServerConfig, ServerError, SubscriptionId},
+    api::{self, ApiError, ReloadedConfiguration, ServerConfig, ServerError, SubscriptionId},
     camera::{self, CameraOptions},
     carrier::{Carrier, Down, Incoming},
     clock,
@@ -88,7 +89,13 @@ pub struct NodeOptions {
     pub access: Access,
     /// What takes uplinks of other nodes.
     pub uplinks: Arc<Receivers>,
+    /// What reads the configuration again; none where nothing does.
+    pub reloads: Option<Reloads>,
 }
+
+/// Asks for the configuration to be read again: what came of it is sent to whoever asked. One waits while one is read, and others
+/// are refused.
+pub type Reloads = mpsc::Sender<oneshot::Sender<Result<ReloadedConfiguration, ApiError>>>;
 
 /// Why a node cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -129,6 +136,7 @@ pub(crate) struct NodeState {
     shares: Mutex<Shares>,
     access: Access,
     uplinks: Arc<Receivers>,
+    reloads: Option<Reloads>,
     tasks: Tasks,
     stop: CancellationToken,
     this: Weak<NodeState>,
@@ -143,6 +151,7 @@ impl NodeState {
         shares: Shares,
         access: Access,
         uplinks: Arc<Receivers>,
+        reloads: Option<Reloads>,
         tasks: Tasks,
         stop: CancellationToken,
     ) -> Arc<Self> {
@@ -156,6 +165,7 @@ impl NodeState {
             shares: Mutex::new(shares),
             access,
             uplinks,
+            reloads,
             tasks,
             stop,
             this: this.clone(),
@@ -224,11 +234,29 @@ impl Node {
     /// [`NodeError`] if the API fails as a whole.
     pub async fn serve(self, stop: CancellationToken) -> Result<(), NodeError> {
         let (tasks, owner) = tasks::tasks();
-        let NodeOptions { hosted, stream_log, hints, credentials, medium, access, uplinks, .. } =
-            self.options;
+        let NodeOptions {
+            hosted,
+            stream_log,
+            hints,
+            credentials,
+            medium,
+            access,
+            uplinks,
+            reloads,
+            ..
+        } = self.options;
         let shares = Shares::new(clock::now(), self.tables, medium);
-        let state =
-            NodeState::new(hosted, stream_log, hints, shares, access, uplinks, tasks, stop.clone());
+        let state = NodeState::new(
+            hosted,
+            stream_log,
+            hints,
+            shares,
+            access,
+            uplinks,
+            reloads,
+            tasks,
+            stop.clone(),
+        );
         let accepting = accept(self.listener, state.clone(), credentials);
         let (served, (), ()) = tokio::join!(
             self.server.serve(state, stop.clone()),

@@ -26,12 +26,36 @@ impl Roles {
     /// # Errors
     /// [`RolesError`], which names the line and the way out; nothing of the file is used then.
     pub fn parse(path: &Path, text: &str) -> Result<Self, RolesError> {
+        let mut wrong = Vec::new();
+        let roles = Self::read(path, text, &mut wrong);
+        // Without a file there is nothing, and then something is wrong.
+        match (wrong.into_iter().next(), roles) {
+            (None, Some(roles)) => Ok(roles),
+            (Some(error), _) => Err(error),
+            (None, None) => unreachable!("a text that gives no rules is wrong"),
+        }
+    }
+
+    /// All that is wrong with the file: of each member and each role the first mistake.
+    pub fn problems(path: &Path, text: &str) -> Vec<RolesError> {
+        let mut wrong = Vec::new();
+        Self::read(path, text, &mut wrong);
+        wrong.sort_by_key(|error| error.line);
+        wrong
+    }
+
+    /// What is right of it, none of a text that is no TOML; what is wrong is added to `wrong`.
+    fn read(path: &Path, text: &str, wrong: &mut Vec<RolesError>) -> Option<Self> {
         let reader = Reader { path, text };
-        let root = DeTable::parse(text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start);
-            reader.error(at, RolesProblem::Syntax { message: error.message().to_owned() })
-        })?;
-        reader.roles_file(root.get_ref())
+        match DeTable::parse(text) {
+            Ok(root) => Some(reader.roles_file(root.get_ref(), wrong)),
+            Err(error) => {
+                let at = error.span().map_or(0, |span| span.start);
+                let message = error.message().to_owned();
+                wrong.push(reader.error(at, RolesProblem::Syntax { message }));
+                None
+            }
+        }
     }
 }
 
@@ -44,7 +68,7 @@ type Key<'a> = Spanned<std::borrow::Cow<'a, str>>;
 type Value<'a> = Spanned<DeValue<'a>>;
 
 impl Reader<'_> {
-    fn roles_file(&self, root: &DeTable<'_>) -> Result<Roles, RolesError> {
+    fn roles_file(&self, root: &DeTable<'_>, wrong: &mut Vec<RolesError>) -> Roles {
         let place = self.path.display();
         let mut found = Roles {
             roles: Vec::new(),
@@ -59,25 +83,23 @@ impl Reader<'_> {
             internal: "this node itself".into(),
         };
         // Roles first, since members name them, wherever they stand.
-        for (key, value) in root {
-            if key.get_ref() == "role" {
-                for (name, value) in self.table(key, value)? {
-                    let role = self.role(name, value)?;
-                    found.roles.push(role);
-                }
+        for (key, value) in root.iter().filter(|(key, _)| key.get_ref() == "role") {
+            for (name, value) in note(self.table(key, value), wrong).into_iter().flatten() {
+                // Whoever has a role that is wrong is not wrong as well.
+                let role = note(self.role(name, value), wrong).unwrap_or_else(|| Role {
+                    name: name.get_ref().as_ref().into(),
+                    rights: Default::default(),
+                });
+                found.roles.push(role);
             }
         }
-        for (key, value) in root {
-            let table = self.table(key, value)?;
+        for (key, value) in root.iter().filter(|(key, _)| key.get_ref() != "role") {
+            let Some(table) = note(self.table(key, value), wrong) else { continue };
             let members = match &**key.get_ref() {
-                "role" => continue,
                 "authenticated" | "anonymous" => {
-                    let member = self.member(&found.roles, key.get_ref(), table)?;
-                    if !member.groups.is_empty() {
-                        let section = key.get_ref().to_string();
-                        let problem = RolesProblem::NoGroups { section };
-                        return Err(self.error(key.span().start, problem));
-                    }
+                    let at = key.span().start;
+                    let member = self.ungrouped(&found.roles, key.get_ref(), at, table);
+                    let member = note(member, wrong).unwrap_or_default();
                     match &**key.get_ref() {
                         "anonymous" => found.anonymous = member,
                         _ => found.authenticated = member,
@@ -90,29 +112,56 @@ impl Reader<'_> {
                 "group" => &mut found.groups,
                 other => {
                     let problem = RolesProblem::UnknownSection { section: other.to_owned() };
-                    return Err(self.error(key.span().start, problem));
+                    wrong.push(self.error(key.span().start, problem));
+                    continue;
                 }
             };
             for (name, value) in table {
-                let section = format!("{}.{}", key.get_ref(), name.get_ref());
-                if name.get_ref().is_empty() || name.get_ref().chars().any(char::is_control) {
-                    return Err(self.error(name.span().start, RolesProblem::Name { section }));
-                }
-                let table = self.table(name, value)?;
-                let member = self.member(&found.roles, &section, table)?;
-                if key.get_ref() == "group" && !member.groups.is_empty() {
-                    let problem = RolesProblem::NoGroups { section };
-                    return Err(self.error(name.span().start, problem));
-                }
+                let member = self.named_member(&found.roles, key, name, value);
+                let member = note(member, wrong).unwrap_or_default();
                 members.insert(name.get_ref().as_ref().into(), member);
             }
         }
-        self.groups_are_there(root, &found)?;
-        Ok(found)
+        self.groups_are_there(root, &found, wrong);
+        found
+    }
+
+    fn named_member(
+        &self,
+        roles: &[Role],
+        key: &Key<'_>,
+        name: &Key<'_>,
+        value: &Value<'_>,
+    ) -> Result<Member, RolesError> {
+        let section = format!("{}.{}", key.get_ref(), name.get_ref());
+        let at = name.span().start;
+        if name.get_ref().is_empty() || name.get_ref().chars().any(char::is_control) {
+            return Err(self.error(at, RolesProblem::Name { section }));
+        }
+        let table = self.table(name, value)?;
+        match key.get_ref() == "group" {
+            true => self.ungrouped(roles, &section, at, table),
+            false => self.member(roles, &section, table),
+        }
+    }
+
+    /// A member that can be in no group.
+    fn ungrouped(
+        &self,
+        roles: &[Role],
+        section: &str,
+        at: usize,
+        table: &DeTable<'_>,
+    ) -> Result<Member, RolesError> {
+        let member = self.member(roles, section, table)?;
+        match member.groups.is_empty() {
+            true => Ok(member),
+            false => Err(self.error(at, RolesProblem::NoGroups { section: section.to_owned() })),
+        }
     }
 
     /// A group that is misspelt would take rights away without a word.
-    fn groups_are_there(&self, root: &DeTable<'_>, found: &Roles) -> Result<(), RolesError> {
+    fn groups_are_there(&self, root: &DeTable<'_>, found: &Roles, wrong: &mut Vec<RolesError>) {
         for (_, section) in root {
             let Some(section) = section.get_ref().as_table() else { continue };
             for (_, member) in section {
@@ -122,12 +171,11 @@ impl Reader<'_> {
                     let Some(name) = group.get_ref().as_str() else { continue };
                     if !found.groups.contains_key(name) {
                         let problem = RolesProblem::UnknownGroup { group: name.to_owned() };
-                        return Err(self.error(group.span().start, problem));
+                        wrong.push(self.error(group.span().start, problem));
                     }
                 }
             }
         }
-        Ok(())
     }
 
     fn role(&self, name: &Key<'_>, value: &Value<'_>) -> Result<Role, RolesError> {
@@ -272,6 +320,11 @@ impl Reader<'_> {
     fn error(&self, at: usize, problem: RolesProblem) -> RolesError {
         RolesError { path: self.path.to_owned(), line: self.line(at), problem }
     }
+}
+
+/// What is right; what is wrong is added to `wrong`.
+fn note<T>(result: Result<T, RolesError>, wrong: &mut Vec<RolesError>) -> Option<T> {
+    result.map_err(|error| wrong.push(error)).ok()
 }
 
 /// What an entry of a right extends to.

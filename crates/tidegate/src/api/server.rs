@@ -169,6 +169,7 @@ fn router(
         .http2_keepalive_timeout(Some(KEEP_ALIVE))
         .add_service(gates.frames.clone())
         .add_service(gates.sessions.clone())
+        .add_service(gates.configuration.clone())
         .add_service(InterceptedService::new(
             v1.max_decoding_message_size(REFLECTION_BYTES_MAX),
             may_reflect.clone(),

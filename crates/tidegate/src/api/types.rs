@@ -2,7 +2,7 @@
 
 pub use tidegate_client::{
     ApiError, CameraInfo, Changes, ClockOffset, EndReason, EndSessions, Event, FeedbackOf, Frame,
-    Infeasible, KnobsChanged, Missed, MissedWhy, Original, Outcome, Registration, ServerInfo,
-    SessionInfo, SessionOwner, SessionsPage, Stages, Started, SubscribeRequest, SubscriptionId,
-    TransferState, Unchanged, UnsubscribeStatus, Verdict,
+    Infeasible, KnobsChanged, Missed, MissedWhy, Original, Outcome, Registration,
+    ReloadedConfiguration, ServerInfo, SessionInfo, SessionOwner, SessionsPage, Stages, Started,
+    SubscribeRequest, SubscriptionId, TransferState, Unchanged, UnsubscribeStatus, Verdict,
 };

@@ -21,8 +21,8 @@ use crate::{
 /// Which node to talk to, and as whom.
 #[derive(Args, Clone, Debug)]
 pub struct RemoteArgs {
-    /// Address of the node's API [default: https://, then node.api_listen of the configuration]
-    #[arg(long, value_name = "URL")]
+    /// Address of the node's API, as host:port or https://host:port [default: node.api_listen of the configuration]
+    #[arg(long, value_name = "HOST:PORT")]
     pub node: Option<String>,
     /// Name of the certificate to show, from the `pki` folder
     #[arg(long = "as", value_name = "NAME", default_value = "application")]
@@ -49,8 +49,8 @@ impl RemoteArgs {
     /// A client of the node.
     pub(super) async fn connect(&self, config: &Config) -> Result<Client, ApiError> {
         let credentials = self.credentials(&config.pki_dir())?;
-        let usual = || format!("https://{}", config.node.api_listen);
-        let endpoint = self.node.clone().unwrap_or_else(usual);
+        let usual = || config.node.api_listen.to_string();
+        let endpoint = endpoint(&self.node.clone().unwrap_or_else(usual));
         Client::connect(&endpoint, credentials.server_name(NODE_SERVER_NAME)).await
     }
 
@@ -79,6 +79,11 @@ impl RemoteArgs {
         let file = |end: &str| pki.join(format!("{}.{end}", self.identity));
         Credentials::load(pki.join("ca.pem"), file("pem"), file("key"))
     }
+}
+
+/// The address of an API that somebody wrote as `host:port` or as `https://host:port`.
+fn endpoint(text: &str) -> String {
+    if text.contains("://") { text.to_owned() } else { format!("https://{text}") }
 }
 
 /// Arguments of `tidegate node`: everything is in the configuration.

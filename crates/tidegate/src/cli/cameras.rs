@@ -1,10 +1,10 @@
 //! `tidegate cameras`: who is there.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use tidegate_client::{ApiError, CameraInfo};
 use tidegate_message::Instant;
 
-use super::{args::RemoteArgs, print};
+use super::{Output, args::RemoteArgs, print};
 use crate::{
     clock,
     config::{ByteCount, Config},
@@ -18,13 +18,6 @@ pub struct CamerasArgs {
     /// How to print them
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
-}
-
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum Output {
-    #[default]
-    Table,
-    Json,
 }
 
 pub(super) async fn run(config: &Config, args: &CamerasArgs) -> Result<(), ApiError> {

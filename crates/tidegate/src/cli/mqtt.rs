@@ -26,7 +26,11 @@ use tidegate_wire::mqtt::ReasonCode;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
-use super::{INTERRUPTED, print};
+use super::{
+    INTERRUPTED,
+    check::{CheckArgs, ReloadArgs},
+    print,
+};
 use crate::{
     auth::{password, scram::Credentials},
     mqtt::import::import_file,
@@ -99,6 +103,15 @@ pub struct ConfigArgs {
 /// What else can be done with configurations.
 #[derive(Subcommand, Clone, Debug)]
 pub enum ConfigCommand {
+    /// Say all that is wrong with the configuration and the files that it names, as a start would; writes nothing
+    ///
+    /// Each mistake is a line that begins with its file and line. Exit status 0 if a start takes it, 2 if not, 4 if only a server
+    /// was not reached.
+    Check(CheckArgs),
+    /// Have a node read its configuration again: it takes all of it, or nothing and says all that is wrong
+    ///
+    /// Needs the right `admin` on the node.
+    Reload(ReloadArgs),
     /// Translate a mosquitto.conf; lines that are not translated are named on the standard error
     ///
     /// Exit status 3 if anything was lost: a line without a counterpart, or one with which Mosquitto would not start.
@@ -387,8 +400,7 @@ pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
 /// What the import of a configuration exits with if something of it was lost.
 const IMPORTED_LESS: i32 = 3;
 
-pub(super) fn config(command: &ConfigCommand) -> Result<(), ApiError> {
-    let ConfigCommand::ImportMosquitto { file, secrets_dir } = command;
+pub(super) fn import(file: &Path, secrets_dir: &Path) -> Result<(), ApiError> {
     let failed = |path: &Path, what: &str, error: io::Error| {
         let text = format!("{} cannot be {what}", path.display());
         ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)

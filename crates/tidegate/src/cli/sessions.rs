@@ -1,10 +1,11 @@
 //! `tidegate sessions`: whose sessions the broker of a node keeps, and their end.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use tidegate_client::{ApiError, Client, EndSessions, SessionInfo, SessionOwner, SessionsPage};
 use tidegate_message::Code;
 
 use super::{
+    Output,
     args::{RemoteArgs, plain},
     print,
 };
@@ -50,13 +51,6 @@ struct EndArgs {
     /// All sessions of one owner: a user by its name, or certificate:NAME, node:NAME, anonymous
     #[arg(long, value_name = "OWNER")]
     owner: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum Output {
-    #[default]
-    Table,
-    Json,
 }
 
 pub(super) async fn run(config: &Config, args: &SessionsArgs) -> Result<(), ApiError> {

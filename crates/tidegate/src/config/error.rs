@@ -5,7 +5,10 @@ use std::{io, path::PathBuf};
 use tidegate_client::ApiError;
 use tidegate_message::Code;
 
-use super::Origin;
+use super::{
+    Origin,
+    problems::{Problem, Problems, nearest},
+};
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +38,7 @@ pub enum ConfigError {
         key: String,
     },
     /// There is no such section.
-    #[error("{origin}: there is no section [{section}]; choose one of: {known}")]
+    #[error("{origin}: there is no section [{section}]; {}choose one of: {known}", section_meant(.section, .known))]
     UnknownSection {
         /// Where.
         origin: Origin,
@@ -45,7 +48,7 @@ pub enum ConfigError {
         known: &'static str,
     },
     /// There is no such key in the section.
-    #[error("{origin}: [{section}] has no {key:?}; choose one of: {known}")]
+    #[error("{origin}: [{section}] has no {key:?}; {}choose one of: {known}", key_meant(.key, .known))]
     UnknownKey {
         /// Where.
         origin: Origin,
@@ -76,6 +79,12 @@ pub enum ConfigError {
         /// The range.
         bound: &'static str,
     },
+    /// Several of these.
+    #[error("{}", .all.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Several {
+        /// Each, in the order in which they were found.
+        all: Vec<ConfigError>,
+    },
     /// A flag that is no setting.
     #[error("--set {text:?} is not of the form section.key=value")]
     Flag {
@@ -84,8 +93,56 @@ pub enum ConfigError {
     },
 }
 
+impl ConfigError {
+    /// All of them as one; none if there is none.
+    pub(super) fn of_all(mut all: Vec<Self>) -> Option<Self> {
+        match all.len() {
+            0 | 1 => all.pop(),
+            _ => Some(Self::Several { all }),
+        }
+    }
+
+    /// Whether there are settings that nobody knows because of it.
+    pub(crate) fn hides_settings(&self) -> bool {
+        match self {
+            Self::Read { .. } | Self::Syntax { .. } => true,
+            Self::Several { all } => all.iter().any(Self::hides_settings),
+            _ => false,
+        }
+    }
+
+    /// Each mistake, with its place.
+    pub fn problems(&self) -> Problems {
+        let one = |error: &Self| Problem::new(Code::CONFIG_INVALID, &crate::error_chain(error));
+        let problems: Vec<Problem> = match self {
+            Self::Several { all } => all.iter().map(one).collect(),
+            error => vec![one(error)],
+        };
+        problems.into()
+    }
+}
+
+/// The section that was probably meant, as the beginning of what follows.
+fn section_meant(section: &str, known: &str) -> String {
+    let (prefix, name) = section.rsplit_once('.').unwrap_or((section, ""));
+    let plain = known.split(' ').filter(|section| !section.ends_with(".NAME"));
+    let named = known.split(' ').filter_map(|section| section.strip_suffix(".NAME"));
+    let meant = match nearest(section, plain) {
+        Some(section) => Some(section.to_owned()),
+        None if name.is_empty() => nearest(prefix, named).map(|prefix| format!("{prefix}.NAME")),
+        None => nearest(prefix, named).map(|prefix| format!("{prefix}.{name}")),
+    };
+    meant.map(|section| format!("did you mean [{section}]? ")).unwrap_or_default()
+}
+
+/// The key that was probably meant, in the same way.
+fn key_meant(key: &str, known: &str) -> String {
+    nearest(key, known.split(' ')).map(|key| format!("did you mean {key:?}? ")).unwrap_or_default()
+}
+
 impl From<ConfigError> for ApiError {
     fn from(error: ConfigError) -> Self {
-        Self::new(Code::CONFIG_INVALID, "the configuration is wrong").caused_by(error)
+        let wrong = error.problems().refuse();
+        wrong.expect_err("an error is at least one mistake")
     }
 }

@@ -45,28 +45,40 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The settings of one TOML text.
-pub(super) fn file(path: &Path, text: &str) -> Result<Vec<Setting>, ConfigError> {
+/// The settings of one TOML text; what is wrong with it is added to `wrong`. Of a text that is no TOML there are none.
+pub(super) fn file(path: &Path, text: &str, wrong: &mut Vec<ConfigError>) -> Vec<Setting> {
     let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
     let origin = |at: usize| Origin::File { path: path.to_owned(), line: line(at) };
-    let root = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
-        origin: origin(error.span().map_or(0, |span| span.start)),
-        message: error.message().to_owned(),
-    })?;
+    let (root, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        let place = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
+        let mut errors: Vec<(usize, String)> =
+            errors.iter().map(|error| (place(error), error.message().to_owned())).collect();
+        errors.sort();
+        // What follows on one line from its first mistake is no other one.
+        errors.dedup_by_key(|(at, _)| line(*at));
+        wrong.extend(
+            errors
+                .into_iter()
+                .map(|(at, message)| ConfigError::Syntax { origin: origin(at), message }),
+        );
+        return Vec::new();
+    }
     let mut settings = Vec::new();
     for (section, value) in root.get_ref() {
         let at = origin(section.span().start);
         let DeValue::Table(table) = value.get_ref() else {
-            return Err(ConfigError::NoSection { origin: at, key: section.get_ref().to_string() });
+            wrong.push(ConfigError::NoSection { origin: at, key: section.get_ref().to_string() });
+            continue;
         };
-        section_settings(section.get_ref().to_string(), at, table, &origin, &mut settings)?;
+        section_settings(section.get_ref().to_string(), at, table, &origin, &mut settings, wrong);
     }
     // The parser sorts by name; what comes later in the file is to be blamed later.
     settings.sort_by_key(|setting| match setting.origin {
         Origin::File { line, .. } => line,
         _ => 0,
     });
-    Ok(settings)
+    settings
 }
 
 /// The settings of one section, then of those below it, such as `[mqtt.listener.main]` below `[mqtt]`.
@@ -76,7 +88,8 @@ fn section_settings(
     table: &DeTable<'_>,
     origin: &impl Fn(usize) -> Origin,
     settings: &mut Vec<Setting>,
-) -> Result<(), ConfigError> {
+    wrong: &mut Vec<ConfigError>,
+) {
     settings.push(Setting {
         section: section.clone(),
         key: String::new(),
@@ -92,48 +105,47 @@ fn section_settings(
             DeValue::Boolean(choice) => choice.to_string(),
             DeValue::Table(below) => {
                 let section = format!("{section}.{}", key.get_ref());
-                section_settings(section, at, below, origin, settings)?;
+                section_settings(section, at, below, origin, settings, wrong);
                 continue;
             }
             DeValue::Datetime(_) | DeValue::Array(_) => {
-                return Err(ConfigError::Value {
+                wrong.push(ConfigError::Value {
                     origin: at,
                     key: format!("{section}.{}", key.get_ref()),
                     problem: "a text or a number is needed".to_owned(),
                 });
+                continue;
             }
         };
         let (section, key) = (section.clone(), key.get_ref().to_string());
         settings.push(Setting { section, key, text, origin: at });
     }
-    Ok(())
 }
 
 /// The settings of `path` and of every `*.toml` in `conf.d` beside it, in order of their names.
-pub(super) fn files(path: &Path) -> Result<Vec<Setting>, ConfigError> {
-    let read = |path: &Path| {
-        let text = fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        file(path, &text)
+pub(super) fn files(path: &Path, wrong: &mut Vec<ConfigError>) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    let mut read = |path: &Path, wrong: &mut Vec<ConfigError>| match fs::read_to_string(path) {
+        Ok(text) => settings.extend(file(path, &text, wrong)),
+        Err(source) => wrong.push(ConfigError::Read { path: path.to_owned(), source }),
     };
-    let mut settings = read(path)?;
+    read(path, wrong);
     let folder = path.with_file_name("conf.d");
-    let unreadable = |source: io::Error| ConfigError::Read { path: folder.clone(), source };
-    let entries = match fs::read_dir(&folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(settings),
-        Err(error) => return Err(unreadable(error)),
-    };
-    let mut paths = entries
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<Result<Vec<PathBuf>, _>>()
-        .map_err(unreadable)?;
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
-    paths.sort();
-    for path in paths {
-        settings.extend(read(&path)?);
+    let entries = fs::read_dir(&folder).and_then(|entries| {
+        entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<PathBuf>>>()
+    });
+    match entries {
+        Ok(mut paths) => {
+            paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+            paths.sort();
+            for path in paths {
+                read(&path, wrong);
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(source) => wrong.push(ConfigError::Read { path: folder, source }),
     }
-    Ok(settings)
+    settings
 }
 
 /// The settings among the variables: `TIDEGATE__SECTION__KEY`, with sections below sections parted in the same way.

@@ -20,7 +20,9 @@ use tidegate_message::{CameraName, FrameSize};
 use tidegate_sys::{bpf::Mode, datagram::Method};
 use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 
-use super::{ByteCount, ConfigError, Origin, Origins, layers::Setting, value::Value};
+use super::{
+    ByteCount, ConfigError, Origin, Origins, layers::Setting, problems::suggested, value::Value,
+};
 use crate::{
     camera::Originals,
     detector::{DetectorError, DetectorSpec},
@@ -608,7 +610,9 @@ config! {
 
 impl Config {
     /// The bounds of single settings and what holds between them.
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    pub(super) fn check(&self) -> Vec<ConfigError> {
+        let mut wrong: Vec<ConfigError> = Vec::new();
+        let mut blamed: Vec<&str> = Vec::new();
         let (frames, log, link) = (&self.frames, &self.log, &self.link);
         let frame_bytes = frames.frame_bytes_max.0;
         // Room for what stands beside the frame in its message.
@@ -769,29 +773,35 @@ impl Config {
                 "from 1B to 65535B",
             ),
         ] {
-            if !kept {
+            // The first bound of a setting says enough, and of one that goes by the size of frames nothing is known while that is wrong.
+            let says_enough = blamed.contains(&name)
+                || (name.starts_with("log.") && blamed.contains(&"frames.frame_bytes_max"));
+            if !kept && !says_enough {
+                blamed.push(name);
                 let origin = self.origins.of(name).cloned();
-                return Err(ConfigError::Bound { origin, key: name, bound });
+                wrong.push(ConfigError::Bound { origin, key: name, bound });
             }
         }
         for (name, camera) in &self.log_cameras {
             if camera.bytes.is_some_and(|bytes| bytes.0 < log_bytes_min) {
                 let origin = self.origins.of(&format!("log.camera.{name}.bytes")).cloned();
-                return Err(ConfigError::Bound { origin, key: "bytes", bound: LOG_BOUND });
+                wrong.push(ConfigError::Bound { origin, key: "bytes", bound: LOG_BOUND });
             }
         }
         for (name, flow) in &self.flows {
             let origin = |key: &str| self.origins.of(&format!("flow.{name}.{key}")).cloned();
             if flow.file.as_os_str().is_empty() {
                 let bound = "the name of a file of flows";
-                return Err(ConfigError::Bound { origin: origin("file"), key: "file", bound });
+                let origin =
+                    origin("file").or_else(|| self.origins.section(&format!("flow.{name}")));
+                wrong.push(ConfigError::Bound { origin, key: "file", bound });
             }
             if !(seconds(1)..=seconds(3600)).contains(&flow.state_interval) {
                 let (key, bound) = ("state_interval", "from 1s to 1h");
-                return Err(ConfigError::Bound { origin: origin(key), key, bound });
+                wrong.push(ConfigError::Bound { origin: origin(key), key, bound });
             }
         }
-        Ok(())
+        wrong
     }
 
     /// A path that stands in a file: relative ones begin at the folder of the file that names it, others of a variable or flag

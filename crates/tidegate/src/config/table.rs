@@ -60,16 +60,21 @@ macro_rules! config {
         impl Config {
             pub(super) fn set(&mut self, setting: Setting) -> Result<(), ConfigError> {
                 let Setting { section, key, text, origin } = setting;
+                if key.is_empty() {
+                    self.origins.begin(&section, &origin);
+                }
+                let wrong = |section: &str, key: &str, origin: Origin, problem: String| ConfigError::Value {
+                    origin,
+                    key: format!("{section}.{key}"),
+                    problem: suggested(&problem, Some(&text)),
+                };
                 match section.as_str() {
                     $(stringify!($section) => {
                         match key.as_str() {
                             "" => return Ok(()),
                             $(stringify!($field) => match Value::read(&text) {
                                 Ok(value) => self.$section.$field = value,
-                                Err(problem) => {
-                                    let key = format!("{section}.{key}");
-                                    return Err(ConfigError::Value { origin, key, problem });
-                                }
+                                Err(problem) => return Err(wrong(&section, &key, origin, problem)),
                             },)+
                             _ => {
                                 let known = concat!($(stringify!($field), " "),+).trim_end();
@@ -88,10 +93,7 @@ macro_rules! config {
                                     "" => return Ok(()),
                                     $(stringify!($named_field) => match Value::read(&text) {
                                         Ok(value) => named.$named_field = value,
-                                        Err(problem) => {
-                                            let key = format!("{section}.{key}");
-                                            return Err(ConfigError::Value { origin, key, problem });
-                                        }
+                                        Err(problem) => return Err(wrong(&section, &key, origin, problem)),
                                     },)+
                                     _ => {
                                         let known = concat!($(stringify!($named_field), " "),+).trim_end();
@@ -106,7 +108,7 @@ macro_rules! config {
                         }
                     }
                 }
-                self.origins.0.insert(format!("{section}.{key}"), origin);
+                self.origins.settings.insert(format!("{section}.{key}"), origin);
                 Ok(())
             }
         }

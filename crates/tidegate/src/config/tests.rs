@@ -8,6 +8,11 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(Path::new("site.toml"), text)
 }
 
+fn of_settings(settings: &[Setting]) -> Result<Config, ConfigError> {
+    let (config, wrong) = Config::of_settings(settings.to_vec(), Vec::new());
+    wrong.map_or(Ok(config), Err)
+}
+
 #[test]
 fn the_defaults_are_the_golden_file() {
     let golden = include_str!("../../testdata/config-default.toml");
@@ -28,7 +33,7 @@ fn what_is_printed_loads_to_the_same() {
     let printed = config.to_string();
     assert!(printed.contains("name = \"north\" # site.toml:2\n"), "{printed}");
     let mut again = parse(&printed).unwrap();
-    assert_eq!(again.origins.0.len(), 85, "every setting but those that are not set");
+    assert_eq!(again.origins.settings.len(), 85, "every setting but those that are not set");
     again.origins = config.origins.clone();
     assert_eq!(again, config);
 }
@@ -53,7 +58,7 @@ fn mistakes_name_file_line_and_way_out() {
     for (text, expected) in [
         (
             "\n[nodes]\n",
-            "site.toml:2: there is no section [nodes]; choose one of: node frames mez_pi log privacy link auth mqtt \
+            "site.toml:2: there is no section [nodes]; did you mean [node]? choose one of: node frames mez_pi log privacy link auth mqtt \
              log.camera.NAME mqtt.listener.NAME mqtt.bridge.NAME uplink.NAME ingest.NAME mqtt.user.NAME mqtt.topic.NAME flow.NAME sink.NAME",
         ),
         (
@@ -147,23 +152,28 @@ fn later_layers_win_and_are_blamed() {
     fs::write(extra.join("10.toml"), "[node]\nname = \"two\"\n").unwrap();
     fs::write(extra.join("notes.txt"), "not a setting").unwrap();
 
-    let mut settings = layers::files(&path).unwrap();
-    assert_eq!(Config::of_settings(settings.clone()).unwrap().node.name.as_str(), "three");
+    let mut wrong = Vec::new();
+    let mut settings = layers::files(&path, &mut wrong);
+    assert!(wrong.is_empty(), "{wrong:?}");
+    assert_eq!(of_settings(&settings).unwrap().node.name.as_str(), "three");
     settings.extend(layers::variables([
         ("TIDEGATE__NODE__NAME".to_owned(), "four".to_owned()),
         ("TIDEGATE_CONFIG".to_owned(), "no setting".to_owned()),
     ]));
-    let config = Config::of_settings(settings.clone()).unwrap();
+    let config = of_settings(&settings).unwrap();
     assert_eq!(config.node.name.as_str(), "four");
     assert_eq!(config.node.api_listen.port(), 1);
     let origin = Origin::Variable("TIDEGATE__NODE__NAME".to_owned());
     assert_eq!(config.origins.of("node.name"), Some(&origin));
 
     settings.push(layers::flag("node.name=five").unwrap());
-    assert_eq!(Config::of_settings(settings.clone()).unwrap().node.name.as_str(), "five");
+    assert_eq!(of_settings(&settings).unwrap().node.name.as_str(), "five");
     settings.push(layers::flag("node.nam=six").unwrap());
-    let error = Config::of_settings(settings).unwrap_err().to_string();
-    assert!(error.starts_with("--set node.nam=six: [node] has no \"nam\";"), "{error}");
+    let error = of_settings(&settings).unwrap_err().to_string();
+    assert!(
+        error.starts_with("--set node.nam=six: [node] has no \"nam\"; did you mean \"name\"?"),
+        "{error}"
+    );
     assert!(layers::flag("node.name").is_err());
 }
 
@@ -183,5 +193,61 @@ fn what_is_shown_is_read_again_whatever_names_hold() {
         let config = config.unwrap();
         let again = parse(&config.to_string()).unwrap_or_else(|error| panic!("{error}\n{config}"));
         assert_eq!(config.differences(&again), [""; 0]);
+    }
+}
+
+#[test]
+fn every_mistake_is_named_with_what_was_meant() {
+    let text = "[node]\nnam = \"x\"\napi_listen = \"7080\"\n[lnik]\nlisten = \"a\"\nedge = \"b\"\n[link]\ntransport = \"qiuc\"\n\
+                queue_allowed = \"2s\"\n[mqtt.listner.tls]\nlisten = \"127.0.0.1:1\"\n[mqtt.listener.main]\nprotocol = \"tsl\"\n\
+                [flow.x]\n[log]\ncamera_bytes = [1]\n";
+    let expected = [
+        "site.toml:16: log.camera_bytes: a text or a number is needed",
+        "site.toml:2: [node] has no \"nam\"; did you mean \"name\"? choose one of: name data_dir",
+        "site.toml:3: node.api_listen: an address with a port is needed, such as 127.0.0.1:7080",
+        "site.toml:4: there is no section [lnik]; did you mean [link]? choose one of: node",
+        "site.toml:8: link.transport: did you mean \"quic\"? choose one of: auto quic tcp",
+        "site.toml:10: there is no section [mqtt.listner.tls]; did you mean [mqtt.listener.tls]? choose",
+        "site.toml:13: mqtt.listener.main.protocol: \"tsl\" is no protocol; did you mean \"tls\"? choose tcp, tls",
+        "site.toml:9: link.queue_allowed must be from 1ms to 1s",
+        "site.toml:14: file must be the name of a file of flows",
+    ];
+    let problems = parse(text).unwrap_err().problems();
+    let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(lines.len(), expected.len(), "{problems}");
+    for (line, expected) in lines.iter().zip(expected) {
+        assert!(line.starts_with(expected), "{line}");
+    }
+    // Where a file is no TOML, each such line is named, and nothing is made of the rest.
+    let problems =
+        parse("[node]\nname = \n[link]\nedge == 3\n").unwrap_err().problems().to_string();
+    let lines: Vec<&str> = problems.lines().collect();
+    assert!(
+        lines[0].starts_with("site.toml:2: ") && lines[1].starts_with("site.toml:4: "),
+        "{problems}"
+    );
+}
+
+#[test]
+fn a_text_that_names_a_setting_leads_to_its_line() {
+    let config = parse(
+        "[mqtt.listener.main]\nlisten = \"127.0.0.1:1\"\ncertificate = \"x.pem\"\n[sink.a]\ntopics = \"#\"\nurl = \"x\"\n\
+         [sink.ab]\ntopics = \"#\"\n[mqtt]\nacl_file = \"rules\"\n",
+    )
+    .unwrap();
+    for (text, expected) in [
+        ("mqtt.listener.main.certificate: x.pem cannot be used", Some(3)),
+        ("mqtt.listener.main.key means nothing", Some(1)),
+        ("sink.a cannot be: url is wrong", Some(6)),
+        ("sink.ab cannot be: url is wrong", Some(7)),
+        ("mqtt.acl_file: rules cannot be read", Some(10)),
+        ("mqtt.acl_file_of is no key", None),
+        ("something else", None),
+    ] {
+        let line = config.origins.named_in(text).map(|origin| match origin {
+            Origin::File { line, .. } => *line,
+            other => panic!("{other}"),
+        });
+        assert_eq!(line, expected, "{text}");
     }
 }

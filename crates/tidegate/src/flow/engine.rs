@@ -120,14 +120,26 @@ impl Flows {
     /// # Errors
     /// [`PlanError`], naming the section, and the file and flow.
     pub fn plan(&self, config: &Config) -> Result<Plan, PlanError> {
+        let mut wrong = Vec::new();
+        let plan = self.plan_all(config, &mut wrong);
+        wrong.into_iter().next().map_or(Ok(plan), Err)
+    }
+
+    /// The flows that are right; what is wrong with others is added to `wrong`, of each file and of each flow the first mistake.
+    pub fn plan_all(&self, config: &Config, wrong: &mut Vec<PlanError>) -> Plan {
         let mut plan = Plan::default();
         for (section, settings) in config.flows.iter().filter(|(_, flow)| flow.enabled) {
             let path = config.path_of(&format!("flow.{section}.file"), &settings.file);
             let models = settings.models_dir.as_ref();
             let models =
                 models.map(|path| config.path_of(&format!("flow.{section}.models_dir"), path));
-            let file = FlowFile::read(&path, models.as_deref())
-                .map_err(|source| PlanError::File { section: section.clone(), source })?;
+            let file = match FlowFile::read(&path, models.as_deref()) {
+                Ok(file) => file,
+                Err(source) => {
+                    wrong.push(PlanError::File { section: section.clone(), source });
+                    continue;
+                }
+            };
             let topics = settings.topics.as_deref().map(|text| {
                 let filters = text.split(',').map(str::trim).filter(|filter| !filter.is_empty());
                 filters.map(str::to_owned).collect::<Vec<_>>()
@@ -136,10 +148,11 @@ impl Flows {
                 if let Some(topics) = &topics {
                     spec.topics.clone_from(topics);
                 }
-                self.add(&mut plan, section, spec, models, settings.state_interval)?;
+                let added = self.add(&mut plan, section, spec, models, settings.state_interval);
+                wrong.extend(added.err());
             }
         }
-        Ok(plan)
+        plan
     }
 
     /// What one file describes.

@@ -15,6 +15,8 @@ use std::{
 
 use tidegate_flow::{Model, ModelError, Models, Spec, Specs, StepSpec, Table, TableError};
 
+use crate::config::problems::suggested;
+
 /// Largest file of flows.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Largest model, table or set.
@@ -42,7 +44,7 @@ impl FlowFile {
             line: error
                 .span()
                 .map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1),
-            message: error.message().to_owned(),
+            message: suggested(error.message(), None),
         })?;
         let beside = path.with_file_name("models");
         let folder = models_dir.unwrap_or(&beside);
@@ -178,6 +180,13 @@ pub enum FlowFileError {
         /// What is wrong with it.
         source: TableError,
     },
+}
+
+impl FlowFileError {
+    /// Whether its text begins with a line of the file.
+    pub fn is_at_line(&self) -> bool {
+        matches!(self, Self::Form { .. })
+    }
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use tidegate_sys::{
 
 use super::topic::{Place, Template};
 use crate::{
-    config::{Config, IngestSection},
+    config::{Config, IngestSection, problems::Problems},
     pki::files,
 };
 
@@ -126,6 +126,13 @@ pub enum Kind {
     WebSocket,
 }
 
+impl Kind {
+    /// Whether its listener takes datagrams.
+    pub(crate) fn is_of_datagrams(self) -> bool {
+        matches!(self, Self::Udp | Self::Coap)
+    }
+}
+
 /// What a datagram is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
@@ -203,8 +210,13 @@ pub(crate) fn all(
     session: &SessionConfig,
     asks_for_proof: bool,
 ) -> Result<Vec<IngestSettings>, ApiError> {
+    let mut problems = Problems::default();
     let sections = config.ingest.iter();
-    sections.map(|(name, section)| one(config, name, section, session, asks_for_proof)).collect()
+    let listeners = problems.take_all(
+        sections.map(|(name, section)| one(config, name, section, session, asks_for_proof)),
+    );
+    problems.into_result()?;
+    Ok(listeners)
 }
 
 fn one(
@@ -217,12 +229,13 @@ fn one(
     let wrong = |key: &str, bound: &str| {
         ApiError::new(Code::CONFIG_INVALID, format!("ingest.{name}.{key} {bound}"))
     };
+    let mut problems = Problems::default();
     let kind = section.kind;
     let is_named = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if !(1..=64).contains(&name.len()) || !name.chars().all(is_named) {
         let text =
             format!("{name:?} is no name of an ingest listener: 1 to 64 letters, digits, - _ .");
-        return Err(ApiError::new(Code::CONFIG_INVALID, text));
+        problems.say(Code::CONFIG_INVALID, text);
     }
     let place = match (kind, section.format) {
         (Kind::Udp, Format::Payload) => Some(Place::Datagram),
@@ -233,26 +246,28 @@ fn one(
     let topic = match (place, &section.topic) {
         (None, Some(_)) => {
             let text = "means nothing here, for each message names its topic; leave it out";
-            return Err(wrong("topic", text));
+            problems.note(wrong("topic", text));
+            Template::default()
         }
         (Some(place), text) => {
             let template = Template::parse(text.as_deref().unwrap_or(place.usual()), place);
-            template.map_err(|error| wrong("topic", &format!("is wrong: {error}")))?
+            let template = template.map_err(|error| wrong("topic", &format!("is wrong: {error}")));
+            problems.take(template).unwrap_or_default()
         }
         (None, None) => Template::default(),
     };
     let tls = match (kind, section.tls) {
         (Kind::Http | Kind::WebSocket, true) => {
-            Some(ServerTls::open(config, &|key| format!("ingest.{name}.{key}"), section)?)
+            problems.take(ServerTls::open(config, &|key| format!("ingest.{name}.{key}"), section))
         }
         (Kind::Udp | Kind::Coap, true) => {
-            return Err(wrong(
-                "tls",
-                "is for http and websocket: DTLS is not spoken; leave it out",
-            ));
+            let text = "is for http and websocket: DTLS is not spoken; leave it out";
+            problems.note(wrong("tls", text));
+            None
         }
         (_, false) if section.certificate.is_some() || section.key.is_some() => {
-            return Err(wrong("certificate", "and key need tls = true"));
+            problems.note(wrong("certificate", "and key need tls = true"));
+            None
         }
         (_, false) => None,
     };
@@ -291,7 +306,7 @@ fn one(
         ),
     ] {
         if !holds {
-            return Err(wrong(key, bound));
+            problems.note(wrong(key, bound));
         }
     }
     let ip = section.listen.ip();
@@ -304,14 +319,19 @@ fn one(
     if identity.is_none() && matches!(kind, Kind::Udp | Kind::Coap) {
         let text = "must name the user whose rights hold for what comes in here, since nobody can show who it is; or set \
                     allow_anonymous = true";
-        return Err(wrong("identity", text));
+        problems.note(wrong("identity", text));
     }
     if cfg!(not(feature = "xdp"))
         && let Some(key) = xdp_key(section)
     {
         let text = "means nothing, for this build has no filter in the kernel; build with --features xdp, or leave it out";
-        return Err(wrong(key, text));
+        problems.note(wrong(key, text));
     }
+    #[cfg(feature = "xdp")]
+    let xdp = problems.take(
+        super::xdp::settings(section).map_err(|wrong_xdp| wrong(wrong_xdp.key, &wrong_xdp.text)),
+    );
+    problems.into_result()?;
     Ok(IngestSettings {
         name: name.into(),
         kind,
@@ -332,8 +352,7 @@ fn one(
         topic_max: (session.topic_levels_max, session.topic_bytes_max),
         session: session.clone(),
         #[cfg(feature = "xdp")]
-        xdp: super::xdp::settings(section)
-            .map_err(|wrong_xdp| wrong(wrong_xdp.key, &wrong_xdp.text))?,
+        xdp: xdp.flatten(),
     })
 }
 

@@ -155,6 +155,11 @@ impl RemoteTls {
     pub fn new(config: rustls::ClientConfig, digest: &[u8]) -> Self {
         Self { config: Arc::new(config), digest: digest.to_owned() }
     }
+
+    /// What is spoken by.
+    pub(crate) fn config(&self) -> Arc<rustls::ClientConfig> {
+        self.config.clone()
+    }
 }
 
 impl PartialEq for RemoteTls {

@@ -31,7 +31,10 @@ use super::{
 use crate::{
     access::Access,
     auth,
-    config::{ByteCount, Config, MqttBridgeSection, MqttListenerSection, MqttSection},
+    config::{
+        ByteCount, Config, MqttBridgeSection, MqttListenerSection, MqttSection, Purpose,
+        problems::Problems,
+    },
     ingest::{self, IngestSettings},
     pki::{
         files::{self, certificates, unreadable},
@@ -43,12 +46,47 @@ use crate::{
 /// The settings of the MQTT server that `config` describes.
 ///
 /// # Errors
-/// [`Code::CONFIG_INVALID`], naming the key or the file.
-pub(super) fn settings(config: &Config, access: Access) -> Result<ServerSettings, ApiError> {
+/// [`Code::CONFIG_INVALID`], naming the keys or the files.
+pub(super) fn settings(
+    config: &Config,
+    access: Access,
+    purpose: Purpose,
+) -> Result<ServerSettings, ApiError> {
+    let section = &config.mqtt;
+    let mut problems = Problems::default();
+    let broker = problems.take(broker(config)).unwrap_or_default();
+    let listeners = problems.take_all(listeners(config, &broker, &access, purpose));
+    problems.into_result()?;
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    Ok(ServerSettings {
+        broker,
+        listeners,
+        shards: if section.shards == 0 { processors.min(255) } else { section.shards as usize },
+        authorize: Arc::new(access.clone()) as Arc<dyn Authorize>,
+        doors: Arc::new(access),
+        operators: None,
+        journal: (section.durability.0 != Durability::Memory).then(|| JournalSettings {
+            folder: config.node.data_dir.join("log/mqtt"),
+            is_on_disk: section.durability.0 == Durability::Disk,
+            bytes_max: config.log.mqtt_bytes.0,
+            commit_delay: config.log.mqtt_commit_delay,
+        }),
+        spill: (section.spill_bytes.0 > 0).then(|| SpillSettings {
+            folder: config.node.data_dir.join("spill"),
+            bytes_max: section.spill_bytes.0,
+        }),
+    })
+}
+
+/// What holds for all listeners.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the keys.
+pub(crate) fn broker(config: &Config) -> Result<BrokerConfig, ApiError> {
     let section = &config.mqtt;
     let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
-    let policies = Arc::new(policies(section)?);
-    let session = session(section, &policies);
+    let mut problems = Problems::default();
+    let policies = problems.take(policies(section)).unwrap_or_default();
     let marks = hand_over::sizes().map(|(filter, large_bytes)| {
         Ok(TopicConfig { filter, large_bytes: Some(large_bytes), overflow: None })
     });
@@ -62,7 +100,9 @@ pub(super) fn settings(config: &Config, access: Access) -> Result<ServerSettings
             overflow: topic.overflow,
         })
     });
-    let broker = BrokerConfig {
+    let topics = problems.take_all(marks.chain(topics));
+    problems.into_result()?;
+    Ok(BrokerConfig {
         payload_bytes_max: section.payload_bytes_max.0,
         session_expiry_max: section.session_expiry_max,
         sessions_max: section.sessions_max as usize,
@@ -70,15 +110,29 @@ pub(super) fn settings(config: &Config, access: Access) -> Result<ServerSettings
         retained_max: section.retained_max as usize,
         inflight_max: section.inflight_max,
         keep_alive_max: u16::try_from(section.keepalive_max.as_secs()).unwrap_or(u16::MAX),
-        session: session.clone(),
-        topics: marks.chain(topics).collect::<Result<_, ApiError>>()?,
+        session: session(section, &policies),
+        topics,
         sys_interval: section.sys_interval,
         query_topic: section.policy_query_topic.as_str().into(),
         ..BrokerConfig::default()
-    };
-    let listeners = config.mqtt_listeners.iter().map(|(name, listener)| {
-        check_listener(name, listener, section)?;
-        let mut session = session.clone();
+    })
+}
+
+/// What holds for each listener.
+fn listeners<'c>(
+    config: &'c Config,
+    broker: &'c BrokerConfig,
+    access: &'c Access,
+    purpose: Purpose,
+) -> impl Iterator<Item = Result<ListenerSettings, ApiError>> + 'c {
+    let section = &config.mqtt;
+    let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
+    // What is wrong with them was said of the whole broker.
+    let policies = Arc::new(policies(section).unwrap_or_default());
+    config.mqtt_listeners.iter().map(move |(name, listener)| {
+        let mut problems = Problems::default();
+        check_listener(name, listener, section, &mut problems);
+        let mut session = broker.session.clone();
         session.packet_bytes_max =
             listener.packet_bytes_max.map_or(session.packet_bytes_max, bytes);
         session.topic_levels_max =
@@ -108,11 +162,13 @@ pub(super) fn settings(config: &Config, access: Access) -> Result<ServerSettings
             // Who makes users wants them to be asked for.
             listener.listen.ip().is_loopback() && section.password_file.is_none()
         });
-        let (site, revocations) = revocations(config, name, listener, &access)?;
+        let revoked = problems.take(revocations(config, name, listener, access, purpose));
+        let (site, revocations) = revoked.unwrap_or_default();
         let tls = match listener.protocol.is_secure() {
-            true => Some(tls(config, name, listener, &revocations)?),
+            true => problems.take(tls(config, name, listener, &revocations)),
             false => None,
         };
+        problems.into_result()?;
         Ok(ListenerSettings {
             name: name.as_str().into(),
             listen: listener.listen,
@@ -132,38 +188,29 @@ pub(super) fn settings(config: &Config, access: Access) -> Result<ServerSettings
             tcp_congestion: listener.tcp_congestion.clone(),
             publish_rate_max: NonZeroU32::new(listener.publish_rate_max),
         })
-    });
-    let processors = thread::available_parallelism().map_or(1, usize::from);
-    Ok(ServerSettings {
-        broker,
-        listeners: listeners.collect::<Result<_, ApiError>>()?,
-        shards: if section.shards == 0 { processors.min(255) } else { section.shards as usize },
-        authorize: Arc::new(access.clone()) as Arc<dyn Authorize>,
-        doors: Arc::new(access),
-        operators: None,
-        journal: (section.durability.0 != Durability::Memory).then(|| JournalSettings {
-            folder: config.node.data_dir.join("log/mqtt"),
-            is_on_disk: section.durability.0 == Durability::Disk,
-            bytes_max: config.log.mqtt_bytes.0,
-            commit_delay: config.log.mqtt_commit_delay,
-        }),
-        spill: (section.spill_bytes.0 > 0).then(|| SpillSettings {
-            folder: config.node.data_dir.join("spill"),
-            bytes_max: section.spill_bytes.0,
-        }),
     })
 }
 
-/// The listeners beside MQTT that `config` describes, of the server with these settings.
+/// All that is wrong with what MQTT clients, bridges and other ways in are served by; nothing is written.
+pub(crate) fn problems(config: &Config, access: &Access) -> Problems {
+    let mut problems = Problems::default();
+    let broker = problems.take(broker(config)).unwrap_or_default();
+    problems.take_all(listeners(config, &broker, access, Purpose::Check));
+    problems.take(bridges(config, &broker, access, Purpose::Check));
+    problems.take(ingest(config, &broker));
+    problems
+}
+
+/// The listeners beside MQTT that `config` describes.
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key.
 pub(super) fn ingest(
     config: &Config,
-    server: &ServerSettings,
+    broker: &BrokerConfig,
 ) -> Result<Vec<IngestSettings>, ApiError> {
     let asks_for_proof = config.mqtt.password_file.is_some();
-    ingest::settings_of(config, &server.broker.session, asks_for_proof)
+    ingest::settings_of(config, &broker.session, asks_for_proof)
 }
 
 /// That policy with the numbers of this node.
@@ -248,9 +295,10 @@ fn check_listener(
     name: &str,
     listener: &MqttListenerSection,
     whole: &MqttSection,
-) -> Result<(), ApiError> {
-    let wrong = |key: &str, text: &str| {
-        Err(ApiError::new(Code::CONFIG_INVALID, format!("mqtt.listener.{name}.{key} {text}")))
+    problems: &mut Problems,
+) {
+    let mut wrong = |key: &str, text: &str| {
+        problems.say(Code::CONFIG_INVALID, format!("mqtt.listener.{name}.{key} {text}"));
     };
     if !listener.protocol.is_secure() {
         for (key, is_set) in [
@@ -261,10 +309,7 @@ fn check_listener(
             ("require_certificate", listener.require_certificate),
         ] {
             if is_set {
-                return wrong(
-                    key,
-                    "means nothing without TLS; set protocol to tls or secure-websocket",
-                );
+                wrong(key, "means nothing without TLS; set protocol to tls or secure-websocket");
             }
         }
     }
@@ -277,58 +322,60 @@ fn check_listener(
             let known = known.unwrap_or_default();
             let text =
                 format!("{name:?} cannot be set ({error}); this system has: {}", known.trim());
-            return wrong("tcp_congestion", &text);
+            wrong("tcp_congestion", &text);
         }
     }
     if listener.connections_max == 0 {
-        return wrong("connections_max", "must be at least 1");
+        wrong("connections_max", "must be at least 1");
     }
     let packet = listener.packet_bytes_max.map_or(whole.packet_bytes_max.0, |count| count.0);
     if !(1 << 10..=whole.packet_bytes_max.0).contains(&packet) {
-        return wrong("packet_bytes_max", "must be from 1KiB to mqtt.packet_bytes_max");
+        wrong("packet_bytes_max", "must be from 1KiB to mqtt.packet_bytes_max");
     }
     if listener.topic_levels_max.is_some_and(|levels| !(1..=65_535).contains(&levels)) {
-        return wrong("topic_levels_max", "must be from 1 to 65535");
+        wrong("topic_levels_max", "must be from 1 to 65535");
     }
     if listener.topic_bytes_max.is_some_and(|count| !(1..=65_535).contains(&count.0)) {
-        return wrong("topic_bytes_max", "must be from 1B to 65535B");
+        wrong("topic_bytes_max", "must be from 1B to 65535B");
     }
     if listener.connect_timeout < Duration::from_millis(100) {
-        return wrong("connect_timeout", "must be at least 100ms");
+        wrong("connect_timeout", "must be at least 100ms");
     }
-    Ok(())
 }
 
-/// The bridges that `config` describes, of the server with these settings.
+/// The bridges that `config` describes, of the broker with these settings.
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key or the file.
-pub(super) fn bridges(
+pub(crate) fn bridges(
     config: &Config,
-    server: &ServerSettings,
+    broker: &BrokerConfig,
     access: &Access,
+    purpose: Purpose,
 ) -> Result<Vec<BridgeSettings>, ApiError> {
     if config.mqtt_bridges.is_empty() {
         return Ok(Vec::new());
     }
-    let node = numbered_node(config)?;
-    let policies = policies(&config.mqtt)?;
+    let mut problems = Problems::default();
+    let node = problems.take(numbered_node(config, purpose)).unwrap_or_default();
+    let policies = problems.take(policies(&config.mqtt)).unwrap_or_default();
     let sections = config.mqtt_bridges.iter();
-    sections
-        .map(|(name, section)| bridge(name, section, &node, server, access, &policies))
-        .collect()
+    let bridges = problems.take_all(
+        sections.map(|(name, section)| bridge(name, section, &node, broker, access, &policies)),
+    );
+    problems.into_result()?;
+    Ok(bridges)
 }
 
 /// The name of the node among those that a message passed: two nodes may have one name, as those that keep the default do.
 ///
 /// # Errors
 /// [`Code::STORAGE_FAILED`].
-pub(crate) fn numbered_node(config: &Config) -> Result<String, ApiError> {
-    let number =
-        auth::kept_random(&config.node.data_dir.join("state"), "node.id").map_err(|error| {
-            let text = "node.data_dir cannot keep the number of the node";
-            ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
-        })?;
+pub(crate) fn numbered_node(config: &Config, purpose: Purpose) -> Result<String, ApiError> {
+    let number = auth::kept_random(&config.state_dir(), "node.id", purpose).map_err(|error| {
+        let text = "node.data_dir cannot keep the number of the node";
+        ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
+    })?;
     let number: String = number[..6].iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(format!("{}-{number}", config.node.name.as_str()))
 }
@@ -338,7 +385,7 @@ pub(crate) fn numbered_node(config: &Config) -> Result<String, ApiError> {
 /// # Errors
 /// [`Code::STORAGE_FAILED`].
 pub(crate) fn node_of_paths(config: &Config, only_receives: bool) -> Result<String, ApiError> {
-    match numbered_node(config) {
+    match numbered_node(config, Purpose::Run) {
         Err(error) if only_receives => {
             let error = crate::error_chain(&error);
             tracing::warn!(%error, "messages that come round after a restart are not known again");
@@ -363,7 +410,7 @@ fn bridge(
     name: &str,
     section: &MqttBridgeSection,
     node: &str,
-    server: &ServerSettings,
+    broker: &BrokerConfig,
     access: &Access,
     policies: &PolicyConfig,
 ) -> Result<BridgeSettings, ApiError> {
@@ -371,8 +418,10 @@ fn bridge(
     let wrong = |key: &str, bound: &str| {
         ApiError::new(Code::CONFIG_INVALID, format!("{} must be {bound}", key_of(key)))
     };
-    let (host, port) = host_and_port(&section.remote)
-        .ok_or_else(|| wrong("remote", "a host and a port, such as mqtt.example:8883"))?;
+    let mut problems = Problems::default();
+    let remote = host_and_port(&section.remote)
+        .ok_or_else(|| wrong("remote", "a host and a port, such as mqtt.example:8883"));
+    let (host, port) = problems.take(remote).unwrap_or_default();
     // What was meant to protect the password must not be left out without a word.
     for (key, is_set) in [
         ("ca", section.ca.is_some()),
@@ -381,31 +430,36 @@ fn bridge(
     ] {
         if is_set && !section.tls {
             let text = format!("{} means nothing without TLS; set tls to true", key_of(key));
-            return Err(ApiError::new(Code::CONFIG_INVALID, text));
+            problems.say(Code::CONFIG_INVALID, text);
         }
     }
     if section.password_file.is_some() && section.username.is_none() {
         let text = format!("{} needs a username beside it", key_of("password_file"));
-        return Err(ApiError::new(Code::CONFIG_INVALID, text));
+        problems.say(Code::CONFIG_INVALID, text);
     }
     let qos = u8::try_from(section.qos).ok().and_then(QoS::of_bits);
+    let qos = problems.take(qos.ok_or_else(|| wrong("qos", "0, 1 or 2")));
     let list = |text: &str| {
         let filters = text.split(',').map(str::trim).filter(|filter| !filter.is_empty());
         filters.map(str::to_owned).collect()
     };
     let keep_alive = u16::try_from(section.keepalive.as_secs());
-    let password = match &section.password_file {
-        None => None,
-        Some(path) => {
-            let mut password = fs::read(path)
-                .map_err(|error| unreadable(&key_of("password_file"), path, &error))?;
-            while password.last().is_some_and(|last| matches!(last, b'\n' | b'\r')) {
-                password.pop();
-            }
-            Some(password.into())
+    let keep_alive = problems.take(keep_alive.map_err(|_| wrong("keepalive", "at most 65535s")));
+    let password = section.password_file.as_ref().and_then(|path| {
+        let read = fs::read(path);
+        problems.take(read.map_err(|error| unreadable(&key_of("password_file"), path, &error)))
+    });
+    let password = password.map(|mut password| {
+        while password.last().is_some_and(|last| matches!(last, b'\n' | b'\r')) {
+            password.pop();
         }
+        password.into()
+    });
+    let tls = match section.tls {
+        true => problems.take(bridge_tls(&key_of, section, access)),
+        false => None,
     };
-    let usual = &server.broker.session;
+    let usual = &broker.session;
     let session = SessionConfig {
         queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |count| count.0),
         overflow_qos0: section.overflow_qos0.unwrap_or(usual.overflow_qos0),
@@ -428,23 +482,25 @@ fn bridge(
         port,
         version: section.version,
         bridge_aware: section.bridge_aware,
-        tls: if section.tls { Some(bridge_tls(&key_of, section, access)?) } else { None },
+        tls,
         username: section.username.clone(),
         password,
         topics_out: list(&section.topics_out),
         topics_in: list(&section.topics_in),
         local_prefix: section.local_prefix.clone(),
         remote_prefix: section.remote_prefix.clone(),
-        qos: qos.ok_or_else(|| wrong("qos", "0, 1 or 2"))?,
+        qos: qos.unwrap_or(QoS::AtMostOnce),
         retain: section.retain,
-        keep_alive: keep_alive.map_err(|_| wrong("keepalive", "at most 65535s"))?,
+        keep_alive: keep_alive.unwrap_or_default(),
         backoff_max: section.reconnect_backoff_max,
         session,
-        receive_maximum: server.broker.receive_maximum,
-        packet_bytes_max: server.broker.session.packet_bytes_max,
+        receive_maximum: broker.receive_maximum,
+        packet_bytes_max: broker.session.packet_bytes_max,
         ..BridgeSettings::default()
     };
-    settings.check().map_err(|error| invalid(&format!("mqtt.bridge.{name}"), &error))?;
+    let checked = settings.check();
+    problems.take(checked.map_err(|error| invalid(&format!("mqtt.bridge.{name}"), &error)));
+    problems.into_result()?;
     Ok(settings)
 }
 
@@ -526,6 +582,7 @@ fn revocations(
     name: &str,
     listener: &MqttListenerSection,
     access: &Access,
+    purpose: Purpose,
 ) -> Result<(Vec<CertificateDer<'static>>, Vec<Arc<Revocations>>), ApiError> {
     let key_of = |key: &str| format!("mqtt.listener.{name}.{key}");
     let Some(path) = &listener.client_ca else {
@@ -550,10 +607,17 @@ fn revocations(
         // A file that was named is there, or nobody was meant to be let in.
         fs::metadata(path).map_err(|error| failed(&error))?;
         let own = Revocations::open(path.clone(), authorities).map_err(|error| failed(&error))?;
-        own.tell_to(access.audit.clone());
-        for error in own.keep_in(&config.state_dir()).map_err(|error| failed(&error))? {
-            let error = crate::error_chain(&error);
-            tracing::error!(%error, listener = name, "the revocation list that was in use before stays in use");
+        match purpose {
+            Purpose::Check => {
+                own.look_in(&config.state_dir()).map_err(|error| failed(&error))?;
+            }
+            Purpose::Run => {
+                own.tell_to(access.audit.clone());
+                for error in own.keep_in(&config.state_dir()).map_err(|error| failed(&error))? {
+                    let error = crate::error_chain(&error);
+                    tracing::error!(%error, listener = name, "the revocation list that was in use before stays in use");
+                }
+            }
         }
         revocations.push(Arc::new(own));
     }
@@ -627,9 +691,9 @@ mod tests {
         let text = format!("[node]\nname = \"north\"\ndata_dir = \"{place}\"\n{text}");
         let config = Config::parse(Path::new("site.toml"), &text)?;
         let access = access(&config)?;
-        let settings = settings(&config, access.clone())?;
-        let again = bridges(&config, &settings, &access)?;
-        let found = bridges(&config, &settings, &access)?;
+        let broker = settings(&config, access.clone(), Purpose::Run)?.broker;
+        let again = bridges(&config, &broker, &access, Purpose::Run)?;
+        let found = bridges(&config, &broker, &access, Purpose::Run)?;
         assert_eq!(
             found.first().map(|bridge| &bridge.node),
             again.first().map(|bridge| &bridge.node),
@@ -662,7 +726,7 @@ mod tests {
         let settings = |text: &str| {
             let text = format!("[mqtt]\n{text}\n[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n");
             let config = Config::parse(Path::new("site.toml"), &text)?;
-            settings(&config, access(&config)?)
+            settings(&config, access(&config)?, Purpose::Run)
         };
         let found = settings(
             "policy = \"probabilistic\"\npolicy_lambda = 0.5\npolicy_threshold_samples = 9\npolicy_query_period = \"1s\"\n\

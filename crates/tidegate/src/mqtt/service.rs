@@ -20,7 +20,7 @@ use super::{
 use crate::{
     access::Access,
     auth,
-    config::Config,
+    config::{Config, Purpose},
     flow::{Flows, Keeper, PlanError},
     health::Health,
     ingest::Ingest,
@@ -102,15 +102,15 @@ impl Service {
     /// # Errors
     /// What keeps it from that, naming the key, the file or the address.
     pub fn start(config: &Config, access: Access, health: &Health) -> Result<Self, ApiError> {
-        let mut settings = configure::settings(config, access.clone())?;
-        let planned = configure::bridges(config, &settings, &access)?;
+        let mut settings = configure::settings(config, access.clone(), Purpose::Run)?;
+        let planned = configure::bridges(config, &settings.broker, &access, Purpose::Run)?;
         let flows = flows(config, settings.shards)?;
         let folder = flow_folder(config);
         let plan = flows.plan(config).map_err(|error| unplanned(&error))?;
         flows.commit(plan, folder.as_deref());
         settings.operators = Some(Arc::new(flows.clone()));
-        let sinks = sink::configure::sinks(config, &settings.broker.session)?;
-        let listeners = configure::ingest(config, &settings)?;
+        let sinks = sink::configure::sinks(config, &settings.broker.session, Purpose::Run)?;
+        let listeners = configure::ingest(config, &settings.broker)?;
         let server = Server::start(settings, health).map_err(|error| {
             let text = "MQTT cannot be served; mqtt.enabled=false leaves it out";
             ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
@@ -198,13 +198,13 @@ impl Service {
     /// but that bridge has.
     pub fn reload(&self, new: Config) -> Result<Reloaded, ApiError> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let settings = configure::settings(&new, self.access.clone())?;
+        let settings = configure::settings(&new, self.access.clone(), Purpose::Run)?;
         let rules = auth::sources_again(&new, &self.access.doors)?;
         let rules = self.access.doors.prepare(rules).map_err(|error| auth::unread(&error))?;
-        let planned = configure::bridges(&new, &settings, &self.access)?;
+        let planned = configure::bridges(&new, &settings.broker, &self.access, Purpose::Run)?;
         let plan = self.flows.plan(&new).map_err(|error| unplanned(&error))?;
-        let sinks = sink::configure::sinks(&new, &settings.broker.session)?;
-        let listeners = configure::ingest(&new, &settings)?;
+        let sinks = sink::configure::sinks(&new, &settings.broker.session, Purpose::Run)?;
+        let listeners = configure::ingest(&new, &settings.broker)?;
         // All of it is right.
         let mut reloaded = Reloaded {
             exchanged: running.config.differences(&new),
@@ -284,7 +284,7 @@ impl Service {
         if planned.is_empty() && !Kept::is_there(config) {
             return Ok(());
         }
-        let kept = Kept::of(config)?;
+        let kept = Kept::of(config, Purpose::Run)?;
         for session in kept.take_gone(&planned)? {
             self.server.forget(&session);
         }
@@ -366,7 +366,7 @@ fn flows(config: &Config, shards: usize) -> Result<Arc<Flows>, ApiError> {
     let state = config.state_dir();
     // What sketches hold goes on after a restart where their state does.
     let kept = match flow_folder(config) {
-        Some(_) => auth::kept_random(&state, "flow.seed").map_err(failed)?.to_vec(),
+        Some(_) => auth::kept_random(&state, "flow.seed", Purpose::Run).map_err(failed)?.to_vec(),
         None => server::random_bytes().map_err(failed)?.to_vec(),
     };
     let part =

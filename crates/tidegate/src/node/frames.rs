@@ -32,8 +32,9 @@ use super::{
 };
 use crate::api::{
     ApiError, CameraInfo, Changes, ClockOffset, EVENTS_BUFFERED, EndSessions, FeedbackOf, Frames,
-    Identity, Original, Registration, SessionInfo, SessionOwner, SessionsPage, SubscribeRequest,
-    Subscription, SubscriptionId, TransferState, UnsubscribeStatus, Verdict,
+    Identity, Original, Registration, ReloadedConfiguration, SessionInfo, SessionOwner,
+    SessionsPage, SubscribeRequest, Subscription, SubscriptionId, TransferState, UnsubscribeStatus,
+    Verdict,
 };
 use crate::{auth::audit::Outcome, mqtt::server::Connector, pki::Kind};
 
@@ -41,6 +42,8 @@ use crate::{auth::audit::Outcome, mqtt::server::Connector, pki::Kind};
 const SWITCHES_MAX: usize = 8;
 /// How long a subscriber whose right ended may take to read that it did.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
+/// How long whoever asks for a reload may wait: less than clients give a call.
+const RELOAD_MAX: Duration = Duration::from_secs(20);
 
 /// A running subscription, from the node's side.
 pub(super) struct Live {
@@ -300,6 +303,25 @@ impl Frames for NodeState {
             inflight: report.inflight as u64,
         };
         Ok(sessions.into_iter().map(info).collect())
+    }
+
+    async fn reload_configuration(
+        &self,
+        identity: &Identity,
+    ) -> Result<ReloadedConfiguration, ApiError> {
+        self.access.may("api", identity, Action::Admin, Target::Node)?;
+        let busy = |text: &str| ApiError::new(Code::LIMIT_REACHED, text);
+        let reloads = self.reloads.as_ref().ok_or_else(|| {
+            ApiError::new(Code::CONFIG_INVALID, "this node has no configuration to read again")
+        })?;
+        let (answer, answered) = oneshot::channel();
+        let asked = reloads.try_send(answer);
+        asked.map_err(|_| busy("the configuration is being read already; try again later"))?;
+        let reloaded = tokio::time::timeout(RELOAD_MAX, answered).await;
+        let late =
+            || busy("the configuration is still being read; the node's log says what comes of it");
+        let reloaded = reloaded.map_err(|_| late())?;
+        reloaded.map_err(|_| busy("the node stops"))?
     }
 
     async fn end_sessions(&self, identity: &Identity, which: EndSessions) -> Result<u64, ApiError> {

@@ -76,6 +76,7 @@ impl Rig {
             shares,
             Access::default(),
             Arc::new(Receivers::new(1 << 30)),
+            None,
             tasks,
             stop,
         );

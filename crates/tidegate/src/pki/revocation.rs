@@ -185,12 +185,37 @@ impl Revocations {
     /// # Errors
     /// [`RevocationError`] if a copy cannot be used, since nobody knows then who was revoked.
     pub fn keep_in(&self, folder: &Path) -> Result<Vec<RevocationError>, RevocationError> {
-        let Some(path) = &self.path else { return Ok(Vec::new()) };
+        if self.path.is_none() {
+            return Ok(Vec::new());
+        }
         // Nobody reads the file meanwhile.
         let seen = self.seen();
         let folder = self.kept.get_or_init(|| folder.to_owned());
+        let (lists, wrong) = self.with_kept(folder)?;
+        if !wrong.is_empty() {
+            self.exchange(lists);
+        }
+        self.keep();
+        drop(seen);
+        Ok(wrong)
+    }
+
+    /// Says what [`Revocations::keep_in`] would; nothing is written or exchanged.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn look_in(&self, folder: &Path) -> Result<Vec<RevocationError>, RevocationError> {
+        self.with_kept(folder).map(|(_, wrong)| wrong)
+    }
+
+    /// The lists, with those of former starts that are in `folder` in place of older ones, and which were older.
+    fn with_kept(
+        &self,
+        folder: &Path,
+    ) -> Result<(Vec<RevocationList>, Vec<RevocationError>), RevocationError> {
         let mut lists = self.lists().to_vec();
         let mut wrong = Vec::new();
+        let Some(path) = &self.path else { return Ok((lists, wrong)) };
         for authority in &self.authorities {
             let copy = copy_path(folder, authority);
             if stamp(&copy) == Stamp::Nothing {
@@ -211,12 +236,7 @@ impl Revocations {
                 }
             }
         }
-        if !wrong.is_empty() {
-            self.exchange(lists);
-        }
-        self.keep();
-        drop(seen);
-        Ok(wrong)
+        Ok((lists, wrong))
     }
 
     /// Copies the lists in use, if there is a folder for that.

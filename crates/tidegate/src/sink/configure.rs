@@ -17,7 +17,7 @@ use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 use super::{SinkError, SinkKind, SinkSettings};
 use crate::{
     auth,
-    config::{Config, SinkSection},
+    config::{Config, Purpose, SinkSection, problems::Problems},
 };
 
 /// What waits for a sink at most, where nothing else is said.
@@ -29,27 +29,33 @@ const LETTER_BYTES: u32 = 192 << 10;
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key or the file.
-pub(crate) fn sinks(config: &Config, usual: &SessionConfig) -> Result<Vec<SinkSettings>, ApiError> {
+pub(crate) fn sinks(
+    config: &Config,
+    usual: &SessionConfig,
+    purpose: Purpose,
+) -> Result<Vec<SinkSettings>, ApiError> {
     if config.sinks.is_empty() {
         return Ok(Vec::new());
     }
-    let kept = Kept::of(config)?;
-    config
-        .sinks
-        .iter()
-        .map(|(name, section)| {
-            let invalid = |error: SinkError| invalid(name, &error);
-            let section = with_paths(name, section, config);
-            let mut settings = sink(name, &section, config, usual).map_err(invalid)?;
-            settings.name.clone_from(name);
-            settings.client_id = kept.client_id(name);
-            settings.unwanted = kept.unwanted(name, &settings.topics)?;
-            settings.check().map_err(invalid)?;
-            // What this build has none of, and what cannot be made, is said before anything changes.
-            settings.destination.open().map_err(invalid)?;
-            Ok(settings)
-        })
-        .collect()
+    let kept = Kept::of(config, purpose)?;
+    let mut problems = Problems::default();
+    let sinks = problems.take_all(config.sinks.iter().map(|(name, section)| {
+        let invalid = |error: SinkError| invalid(name, &error);
+        let section = with_paths(name, section, config);
+        let mut settings = sink(name, &section, config, usual, purpose).map_err(invalid)?;
+        settings.name.clone_from(name);
+        settings.client_id = kept.client_id(name);
+        settings.unwanted = kept.unwanted(name, &settings.topics)?;
+        settings.check().map_err(invalid)?;
+        // What this build has none of, and what cannot be made, is said before anything changes.
+        match purpose {
+            Purpose::Run => settings.destination.open().map(drop).map_err(invalid)?,
+            Purpose::Check => settings.destination.look().map_err(invalid)?,
+        }
+        Ok(settings)
+    }));
+    problems.into_result()?;
+    Ok(sinks)
 }
 
 fn invalid(name: &str, error: &SinkError) -> ApiError {
@@ -87,6 +93,7 @@ fn sink(
     section: &SinkSection,
     config: &Config,
     usual: &SessionConfig,
+    purpose: Purpose,
 ) -> Result<SinkSettings, SinkError> {
     let kind = Kind::of(section.kind);
     check_keys(section)?;
@@ -117,7 +124,7 @@ fn sink(
         timeout: section.timeout,
         sys_interval: config.mqtt.sys_interval,
         session,
-        destination: destinations::of(name, section, config, under_way_max)?,
+        destination: destinations::of(name, section, config, under_way_max, purpose)?,
         trust: section.ca.as_deref().map(trust).transpose()?,
         ..SinkSettings::default()
     })
@@ -192,11 +199,12 @@ impl Kept {
     ///
     /// # Errors
     /// [`Code::STORAGE_FAILED`].
-    pub(crate) fn of(config: &Config) -> Result<Self, ApiError> {
-        let number = auth::kept_random(&config.state_dir(), "sinks.id").map_err(|error| {
-            let text = "node.data_dir cannot keep the number of its sinks";
-            ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
-        })?;
+    pub(crate) fn of(config: &Config, purpose: Purpose) -> Result<Self, ApiError> {
+        let number =
+            auth::kept_random(&config.state_dir(), "sinks.id", purpose).map_err(|error| {
+                let text = "node.data_dir cannot keep the number of its sinks";
+                ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
+            })?;
         let number = number[..8].iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(Self { folder: config.state_dir().join("sinks"), number })
     }

@@ -1,6 +1,7 @@
 //! What kinds of destinations there are, and what each is made of.
 
 use super::{Destination, SinkError, memory::Ring};
+use crate::check::server;
 
 /// What kind of destination a sink has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,6 +87,55 @@ impl DestinationSettings {
             Self::Kafka(settings) => Box::new(super::kafka::Kafka::new(settings.clone())),
             Self::Mqtt(settings) => Box::new(super::mqtt::Mqtt::new(settings.clone())),
         })
+    }
+
+    /// Whether it can be opened, without making anything.
+    ///
+    /// # Errors
+    /// As for [`DestinationSettings::open`].
+    pub(crate) fn look(&self) -> Result<(), SinkError> {
+        match self {
+            #[cfg(feature = "sink-parquet")]
+            Self::Parquet(settings) => super::parquet::look(settings),
+            _ => self.open().map(drop),
+        }
+    }
+
+    /// Connects to the destination and leaves again; nothing is stored there.
+    ///
+    /// # Errors
+    /// Why it was not reached.
+    pub(crate) async fn reach(&self) -> Result<(), String> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            #[cfg(feature = "sink-parquet")]
+            Self::Parquet(settings) => super::parquet::reach(settings).await,
+            #[cfg(feature = "sink-postgres")]
+            Self::Postgres(settings) => settings.reach().await,
+            Self::Influx(settings) => {
+                let is_tls = settings.url.scheme_str() == Some("https");
+                let host = settings.url.host().unwrap_or_default();
+                let host = host.trim_start_matches('[').trim_end_matches(']');
+                let port = settings.url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+                server(host, port, is_tls.then(|| settings.tls.clone())).await
+            }
+            #[cfg(feature = "sink-kafka")]
+            Self::Kafka(settings) => {
+                // One of them leads to the others.
+                let mut missed = Vec::new();
+                for broker in &settings.brokers {
+                    let Some((host, port)) = crate::mqtt::host_and_port(broker) else { continue };
+                    match server(host, port, settings.tls.clone()).await {
+                        Ok(()) => return Ok(()),
+                        Err(text) => missed.push(text),
+                    }
+                }
+                Err(missed.join("; "))
+            }
+            Self::Mqtt(settings) => {
+                server(&settings.host, settings.port, settings.tls.clone()).await
+            }
+        }
     }
 
     /// What kind it is.

@@ -224,5 +224,15 @@ fn date(nanos: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
+/// Whether it can be opened, without making anything.
+pub(super) fn look(settings: &ParquetSettings) -> Result<(), SinkError> {
+    store::look(&settings.place)
+}
+
+/// Connects to a store that is elsewhere, and leaves again.
+pub(super) async fn reach(settings: &ParquetSettings) -> Result<(), String> {
+    store::reach(&settings.place).await
+}
+
 #[cfg(test)]
 mod tests;

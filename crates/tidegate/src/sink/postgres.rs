@@ -64,6 +64,18 @@ impl PartialEq for PostgresSettings {
 }
 
 impl PostgresSettings {
+    /// Logs in and leaves again.
+    ///
+    /// # Errors
+    /// Why there is no connection.
+    pub(crate) async fn reach(&self) -> Result<(), String> {
+        let connected = match &self.tls {
+            None => self.config.connect(NoTls).await.map(drop),
+            Some(tls) => self.config.connect(Tls(tls.clone())).await.map(drop),
+        };
+        connected.map_err(|error| crate::error_chain(&error))
+    }
+
     /// From an address, such as `postgresql://user@host/database`, and the name of a table, with a schema or without. TLS is spoken
     /// unless the address says `sslmode=disable`, or names no mode and the server is on this machine.
     ///

@@ -9,7 +9,7 @@ use tidegate_message::{Code, check_topic_filter};
 
 use super::{UplinkSettings, incoming::TOPICS_MAX, layouts};
 use crate::{
-    config::{Config, UplinkSection},
+    config::{Config, UplinkSection, problems::Problems},
     mqtt,
 };
 
@@ -27,7 +27,12 @@ pub fn planned(config: &Config) -> Result<Vec<UplinkSettings>, ApiError> {
         return Err(ApiError::new(Code::CONFIG_INVALID, text));
     }
     let usual = mqtt::usual_session(config)?;
-    config.uplinks.iter().map(|(name, section)| uplink(config, name, section, &usual)).collect()
+    let mut problems = Problems::default();
+    let uplinks = config.uplinks.iter();
+    let uplinks =
+        problems.take_all(uplinks.map(|(name, section)| uplink(config, name, section, &usual)));
+    problems.into_result()?;
+    Ok(uplinks)
 }
 
 fn uplink(
@@ -42,8 +47,9 @@ fn uplink(
     let port = section.to.rsplit_once(':').and_then(|(host, port)| {
         port.parse::<u16>().ok().filter(|port| *port > 0 && !host.is_empty())
     });
+    let mut problems = Problems::default();
     if port.is_none() {
-        return Err(wrong("to", "a host and a port, such as core.example:7443"));
+        problems.note(wrong("to", "a host and a port, such as core.example:7443"));
     }
     let levels = config.mqtt.topic_levels_max as usize;
     let list = |key: &str, text: &str| {
@@ -55,15 +61,18 @@ fn uplink(
         });
         checked.collect::<Result<Vec<_>, _>>()
     };
-    let topics = list("topics", &section.topics)?;
-    if topics.is_empty() {
-        return Err(wrong("topics", "at least one filter; `#` stands for all topics"));
+    let topics = problems.take(list("topics", &section.topics));
+    if topics.as_ref().is_some_and(Vec::is_empty) {
+        problems.note(wrong("topics", "at least one filter; `#` stands for all topics"));
     }
+    let critical = problems.take(list("critical", &section.critical));
     let layouts = layouts::read(&section.layouts, levels).map_err(|problem| {
         ApiError::new(Code::CONFIG_INVALID, format!("uplink.{name}.layouts: {problem}"))
-    })?;
+    });
+    let layouts = problems.take(layouts);
     let compression = compression(&section.compression)
-        .ok_or_else(|| wrong("compression", "none, zstd:LEVEL or zstd-stream:LEVEL, 1 to 19"))?;
+        .ok_or_else(|| wrong("compression", "none, zstd:LEVEL or zstd-stream:LEVEL, 1 to 19"));
+    let compression = problems.take(compression);
     for (key, is_right, bound) in [
         (
             "batch_age",
@@ -99,9 +108,11 @@ fn uplink(
         ),
     ] {
         if !is_right {
-            return Err(wrong(key, bound));
+            problems.note(wrong(key, bound));
         }
     }
+    problems.into_result()?;
+    let (topics, critical) = (topics.unwrap_or_default(), critical.unwrap_or_default());
     let size = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
     let overflow = section.overflow.unwrap_or(match config.mqtt.spill_bytes.0 {
         0 => usual.overflow,
@@ -112,16 +123,16 @@ fn uplink(
         to: section.to.clone(),
         transport: section.transport,
         topics,
-        critical: list("critical", &section.critical)?,
+        critical,
         critical_bytes_per_second: section.critical_bytes_per_second.0,
         batch_age: section.batch_age,
         batch_bytes: size(section.batch_bytes.0),
         window_bytes_max: size(section.window_bytes.0),
         flight_bytes_max: size(section.flight_bytes.0),
         encoder: EncoderConfig {
-            layouts,
+            layouts: layouts.unwrap_or_default(),
             columns: section.columns,
-            compression,
+            compression: compression.unwrap_or(Compression::None),
             topics_max: section.topics_max as usize,
             state_bytes_max: section.state_bytes.0,
             ..EncoderConfig::default()
@@ -228,7 +239,9 @@ mod tests {
             ),
         ] {
             let error = of(&format!("[uplink.u]\n{text}\n")).expect_err(text);
-            assert!(error.message().starts_with(expected), "{text}: {error:?}");
+            let chain = error.chain();
+            let text = format!("[uplink.u]\n{text}\n");
+            assert!(chain.contains(expected), "{text}: {error:?}");
             assert_eq!(error.code(), Code::CONFIG_INVALID);
         }
         let error = of("[mqtt]\nenabled = false\n[uplink.u]\nto = \"x:1\"\ntopics = \"#\"\n");

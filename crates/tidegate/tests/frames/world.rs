@@ -83,6 +83,7 @@ impl World {
             hints: TransferHints::default(),
             medium: Some(CoordinatorConfig::default()),
             access: Access::default(),
+            reloads: None,
             uplinks: Arc::new(Receivers::new(1 << 30)),
         };
         let node = Node::bind(options).await.expect("a node");

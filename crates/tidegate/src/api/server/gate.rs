@@ -23,7 +23,10 @@ use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tidegate_client::{
     MESSAGE_BYTES_MAX,
-    proto::{frames_server::FramesServer, sessions_server::SessionsServer},
+    proto::{
+        configuration_server::ConfigurationServer, frames_server::FramesServer,
+        sessions_server::SessionsServer,
+    },
 };
 use tidegate_message::Code;
 use tidegate_wire::NodeId;
@@ -58,6 +61,7 @@ const PREFIX_BYTES: usize = 5;
 pub(super) struct Gates {
     pub(super) frames: Gate<FramesServer<Service>>,
     pub(super) sessions: Gate<SessionsServer<Service>>,
+    pub(super) configuration: Gate<ConfigurationServer<Service>>,
 }
 
 impl Gates {
@@ -74,6 +78,9 @@ impl Gates {
         let sessions = SessionsServer::from_arc(service.clone())
             .max_decoding_message_size(SMALL_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let configuration = ConfigurationServer::from_arc(service.clone())
+            .max_decoding_message_size(SMALL_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let partial = Arc::new(Rooms::default());
         Self {
             frames: Gate {
@@ -82,7 +89,13 @@ impl Gates {
                 callers: callers.clone(),
                 partial: partial.clone(),
             },
-            sessions: Gate { publish: None, others: sessions, callers, partial },
+            sessions: Gate {
+                publish: None,
+                others: sessions,
+                callers: callers.clone(),
+                partial: partial.clone(),
+            },
+            configuration: Gate { publish: None, others: configuration, callers, partial },
         }
     }
 }

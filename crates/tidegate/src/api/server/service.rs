@@ -7,8 +7,8 @@ use std::sync::{
 
 use futures::stream::{self, BoxStream, StreamExt};
 use tidegate_client::proto::{
-    self, frames_server as wire, publish_response as answer, sessions_server as sessions_wire,
-    subscribe_response as event,
+    self, configuration_server as configuration_wire, frames_server as wire,
+    publish_response as answer, sessions_server as sessions_wire, subscribe_response as event,
 };
 use tidegate_message::{CameraName, Code, Instant};
 use tokio::sync::mpsc;
@@ -78,6 +78,18 @@ impl sessions_wire::Sessions for Service {
         let identity = self.callers.identity(&request)?;
         let ended = self.frames.end_sessions(&identity, request.into_inner().into()).await?;
         Ok(Response::new(proto::EndSessionsResponse { ended }))
+    }
+}
+
+#[tonic::async_trait]
+impl configuration_wire::Configuration for Service {
+    async fn reload_configuration(
+        &self,
+        request: Request<proto::ReloadConfigurationRequest>,
+    ) -> Answer<proto::ReloadConfigurationResponse> {
+        let identity = self.callers.identity(&request)?;
+        let reloaded = self.frames.reload_configuration(&identity).await?;
+        Ok(Response::new(reloaded.into()))
     }
 }
 

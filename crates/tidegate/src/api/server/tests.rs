@@ -26,8 +26,9 @@ use crate::{
     access::Access,
     api::{
         CameraInfo, Changes, EVENTS_BUFFERED, EndReason, EndSessions, Event, FeedbackOf, Frame,
-        Identity, Original, Outcome, Registration, SessionInfo, SessionOwner, SessionsPage, Stages,
-        SubscribeRequest, Subscription, SubscriptionId, TransferState, UnsubscribeStatus, Verdict,
+        Identity, Original, Outcome, Registration, ReloadedConfiguration, SessionInfo,
+        SessionOwner, SessionsPage, Stages, SubscribeRequest, Subscription, SubscriptionId,
+        TransferState, UnsubscribeStatus, Verdict,
     },
     auth::{
         Doors, Source, Sources, TokenSource, keys::KeySet, password::DecoyKey,
@@ -226,6 +227,13 @@ impl Frames for Node {
             inflight: 4,
         };
         Ok((0..page.limit).map(session).collect())
+    }
+
+    async fn reload_configuration(&self, _: &Identity) -> Result<ReloadedConfiguration, ApiError> {
+        Ok(ReloadedConfiguration {
+            exchanged: vec!["mqtt.policy".to_owned()],
+            ..ReloadedConfiguration::default()
+        })
     }
 
     async fn end_sessions(&self, _: &Identity, which: EndSessions) -> Result<u64, ApiError> {
@@ -867,7 +875,7 @@ async fn reflection_names_the_service() {
     let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else {
         panic!("{answer:?}")
     };
-    for expected in ["tidegate.v1.Frames", "tidegate.v1.Sessions"] {
+    for expected in ["tidegate.v1.Configuration", "tidegate.v1.Frames", "tidegate.v1.Sessions"] {
         assert!(list.service.iter().any(|service| service.name == expected), "{list:?}");
     }
 }
@@ -918,7 +926,8 @@ async fn who_calls_is_found_out_before_the_body_is_read() {
     let frames = ["Connect", "Register", "ListCameras", "Publish", "Subscribe"];
     let frames = frames.map(|method| format!("Frames/{method}"));
     let sessions = ["ListSessions", "EndSessions"].map(|method| format!("Sessions/{method}"));
-    for method in frames.into_iter().chain(sessions) {
+    let configuration = ["Configuration/ReloadConfiguration".to_owned()];
+    for method in frames.into_iter().chain(sessions).chain(configuration) {
         // A name of its own for each, since one with many wrong passwords has to wait.
         let password = format!("Basic {}", STANDARD.encode(format!("{method}:wrong")));
         for authorization in [None, Some("Bearer a.b.c"), Some(password.as_str())] {

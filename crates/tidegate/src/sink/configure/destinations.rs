@@ -5,7 +5,7 @@ use std::fs;
 use tidegate_message::Secret;
 
 use crate::{
-    config::{Config, SinkSection},
+    config::{Config, Purpose, SinkSection},
     sink::{DestinationSettings, SinkError, SinkKind, memory::Ring},
 };
 
@@ -21,6 +21,7 @@ pub(super) fn of(
     section: &SinkSection,
     config: &Config,
     under_way_max: u16,
+    purpose: Purpose,
 ) -> Result<DestinationSettings, SinkError> {
     #[cfg(not(feature = "sink-kafka"))]
     let _ = under_way_max;
@@ -37,12 +38,12 @@ pub(super) fn of(
         SinkKind::Postgres => postgres(name, section),
         #[cfg(not(feature = "sink-postgres"))]
         SinkKind::Postgres => left_out(section.kind, "sink-postgres"),
-        SinkKind::Influx => influx(name, section, config),
+        SinkKind::Influx => influx(name, section, config, purpose),
         #[cfg(feature = "sink-kafka")]
         SinkKind::Kafka => kafka(name, section, under_way_max),
         #[cfg(not(feature = "sink-kafka"))]
         SinkKind::Kafka => left_out(section.kind, "sink-kafka"),
-        SinkKind::Mqtt => mqtt(name, section, config),
+        SinkKind::Mqtt => mqtt(name, section, config, purpose),
     }
 }
 
@@ -205,6 +206,7 @@ fn influx(
     name: &str,
     section: &SinkSection,
     config: &Config,
+    purpose: Purpose,
 ) -> Result<DestinationSettings, SinkError> {
     use crate::sink::influx::{Encoding, InfluxSettings};
 
@@ -243,13 +245,13 @@ fn influx(
         (Some(_), None) => return Err(wrong("username needs a password_file beside it")),
     };
     let tls = tls(name, section, is_tls)?;
-    let node = numbered(config)?;
+    let node = numbered(config, purpose)?;
     Ok(DestinationSettings::Influx(InfluxSettings { url, authorization, encoding, tls, node }))
 }
 
 /// The name of the node among those that a message passed.
-fn numbered(config: &Config) -> Result<String, SinkError> {
-    crate::mqtt::numbered_node(config).map_err(|error| SinkError::Destination {
+fn numbered(config: &Config, purpose: Purpose) -> Result<String, SinkError> {
+    crate::mqtt::numbered_node(config, purpose).map_err(|error| SinkError::Destination {
         problem: "the node has no number".to_owned(),
         source: Some(error.into()),
     })
@@ -259,6 +261,7 @@ fn mqtt(
     name: &str,
     section: &SinkSection,
     config: &Config,
+    purpose: Purpose,
 ) -> Result<DestinationSettings, SinkError> {
     use crate::sink::mqtt::MqttSettings;
 
@@ -279,7 +282,7 @@ fn mqtt(
         return Err(wrong("password_file needs a username beside it"));
     }
     let tls = tls(name, section, is_tls)?;
-    let node = numbered(config)?;
+    let node = numbered(config, purpose)?;
     Ok(DestinationSettings::Mqtt(MqttSettings {
         host: host.to_owned(),
         port,

@@ -43,6 +43,37 @@ pub(super) fn open(place: &Place) -> Result<(Arc<dyn ObjectStore>, String), Sink
     }
 }
 
+/// Whether the place can be opened, without making a folder.
+pub(super) fn look(place: &Place) -> Result<(), SinkError> {
+    match place {
+        Place::Folder(folder) => {
+            let there = folder.ancestors().find(|path| path.exists());
+            if there.is_some_and(|path| !path.is_dir()) {
+                let problem = format!(
+                    "the folder {} cannot be used: there is a file in its place",
+                    folder.display()
+                );
+                return Err(SinkError::Destination { problem, source: None });
+            }
+            Ok(())
+        }
+        Place::S3(place) => s3(place).map(drop),
+    }
+}
+
+/// Connects to a store that is elsewhere, and leaves again.
+pub(super) async fn reach(place: &Place) -> Result<(), String> {
+    let Place::S3(place) = place else { return Ok(()) };
+    let amazon = || format!("https://s3.{}.amazonaws.com", place.region);
+    let endpoint = place.endpoint.clone().unwrap_or_else(amazon);
+    let wrong = || format!("{endpoint:?} is no address");
+    let url: hyper::Uri = endpoint.parse().map_err(|_| wrong())?;
+    let is_tls = url.scheme_str() == Some("https");
+    let host = url.host().ok_or_else(wrong)?.trim_start_matches('[').trim_end_matches(']');
+    let port = url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+    crate::check::server(host, port, is_tls.then(|| place.tls.clone())).await
+}
+
 fn s3(place: &S3Place) -> Result<object_store::aws::AmazonS3, SinkError> {
     let mut builder = AmazonS3Builder::new()
         .with_bucket_name(&place.bucket)

@@ -1,0 +1,277 @@
+//! What `tidegate config check`, a start and a reload find wrong with a configuration, before anything is begun.
+//!
+//! ```text
+//!  Config ─▶ node: certificates, users, rules, keys, tables, listeners, flows, sinks, bridges, uplinks ─▶ Findings
+//!         ─▶ reach: the servers of those, each within REACH_MAX ──────────────────────────────────────▶ Problems
+//! ```
+//!
+//! Always true: nothing is written, made or opened for others; a mistake hides no other one; a start and a reload refuse what is a
+//! problem here, in the same words.
+
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use tidegate_client::ApiError;
+use tidegate_message::Code;
+use tokio::{net::TcpStream, task::JoinSet, time::timeout};
+use tokio_rustls::TlsConnector;
+
+use crate::{
+    access::Access,
+    assemble, auth,
+    auth::fetch::Fetcher,
+    camera,
+    config::{Config, Purpose, problems::Problems},
+    error_chain,
+    flow::{Flows, PlanError},
+    frame_log, link, mqtt, pki, sink, uplink,
+};
+
+/// How long a server may take until it counts as not reached.
+pub const REACH_MAX: Duration = Duration::from_secs(5);
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// What a start refuses.
+    pub problems: Problems,
+    /// What an operator should look at, and a start goes on with.
+    pub warnings: Problems,
+}
+
+/// The configuration that a node runs by, read and checked.
+///
+/// # Errors
+/// All that is wrong.
+pub fn read(path: Option<&Path>, flags: &[String]) -> Result<Config, ApiError> {
+    let (config, found) = look(path, flags);
+    found.problems.refuse()?;
+    Ok(config)
+}
+
+/// All that is wrong with the configuration that [`Config::load`] reads, beside the settings of it that are right.
+pub fn look(path: Option<&Path>, flags: &[String]) -> (Config, Findings) {
+    let (config, error) = Config::load_all(path, flags);
+    let Some(error) = error else {
+        let found = node(&config);
+        return (config, found);
+    };
+    let mut found = Findings { problems: error.problems(), ..Findings::default() };
+    // Of a file that cannot be read nobody knows what it sets.
+    if !error.hides_settings() {
+        let rest = node(&config);
+        found.problems.add(rest.problems);
+        found.warnings = rest.warnings;
+    }
+    (config, found)
+}
+
+/// Looks at all that a start of a node reads.
+pub fn node(config: &Config) -> Findings {
+    let mut problems = Problems::default();
+    let mut warnings = Problems::default();
+    let credentials = problems.take(assemble::credentials(config, config.node.name.as_str()));
+    let access = match &credentials {
+        Some(credentials) => {
+            Access { revocations: credentials.revocations().clone(), ..Access::default() }
+        }
+        None => Access::default(),
+    };
+    match access.revocations.look_in(&config.state_dir()) {
+        Ok(older) => {
+            for error in older {
+                warnings.say(Code::CONFIG_INVALID, error_chain(&error));
+            }
+        }
+        Err(error) => problems.note(assemble::revocations_unknown(&error)),
+    }
+    problems.add(auth::problems(config));
+    for warning in auth::warnings(config) {
+        warnings.say(Code::CONFIG_INVALID, warning);
+    }
+    problems.take(Fetcher::of(config));
+    if let Err(error) = camera::tables(config.frames.tables_dir.as_deref()) {
+        let text = format!("frames.tables_dir: {}", error_chain(&error));
+        problems.say(Code::TABLE_INVALID, text);
+    }
+    if let Err(error) = frame_log::node_keys(&config.log) {
+        let text = format!("{}; frames are kept in memory only", error_chain(&error));
+        warnings.say(error.code(), text);
+    }
+    if config.node.enrol_listen.is_some()
+        && let Err(error) = pki::Authority::load(&config.pki_dir())
+    {
+        let text =
+            "node.enrol_listen: only the machine with the authority's key can redeem invitations";
+        problems.note(ApiError::new(Code::CONFIG_INVALID, text).caused_by(error_chain(&error)));
+    }
+    problems.take(uplink::configure::planned(config));
+    if config.mqtt.enabled {
+        served(config, &access, &mut problems);
+    }
+    addresses(config, &mut problems);
+    Findings { problems: problems.placed(config), warnings: warnings.placed(config) }
+}
+
+/// What MQTT is made of, and what is connected to it.
+fn served(config: &Config, access: &Access, problems: &mut Problems) {
+    problems.add(mqtt::problems(config, access));
+    let broker = mqtt::broker(config).unwrap_or_default();
+    problems.take(sink::configure::sinks(config, &broker.session, Purpose::Check));
+    let mut wrong = Vec::new();
+    Flows::new(1, 0, 0).plan_all(config, &mut wrong);
+    for error in wrong {
+        match error {
+            // The file and its line lead to the mistake.
+            PlanError::File { source, .. } if source.is_at_line() => {
+                problems.say(Code::CONFIG_INVALID, error_chain(&source));
+            }
+            error => problems.say(Code::CONFIG_INVALID, error_chain(&error)),
+        }
+    }
+}
+
+/// Two listeners cannot have one address.
+fn addresses(config: &Config, problems: &mut Problems) {
+    let node = &config.node;
+    let mut tcp: Vec<(String, SocketAddr)> = vec![
+        ("node.api_listen".to_owned(), node.api_listen),
+        ("link.listen".to_owned(), config.link.listen),
+    ];
+    let optional =
+        [("node.enrol_listen", node.enrol_listen), ("node.health_listen", node.health_listen)];
+    tcp.extend(optional.into_iter().filter_map(|(key, at)| Some((key.to_owned(), at?))));
+    let mut udp = vec![("link.listen".to_owned(), config.link.listen)];
+    if config.mqtt.enabled {
+        let listeners = config.mqtt_listeners.iter();
+        tcp.extend(listeners.map(|(name, at)| (format!("mqtt.listener.{name}.listen"), at.listen)));
+        for (name, section) in &config.ingest {
+            let sockets = if section.kind.is_of_datagrams() { &mut udp } else { &mut tcp };
+            sockets.push((format!("ingest.{name}.listen"), section.listen));
+        }
+    }
+    for sockets in [tcp, udp] {
+        let mut by_port: BTreeMap<u16, Vec<(String, IpAddr)>> = BTreeMap::new();
+        for (key, address) in sockets.into_iter().filter(|(_, address)| address.port() != 0) {
+            let others = by_port.entry(address.port()).or_default();
+            let overlaps = |other: &IpAddr| {
+                *other == address.ip()
+                    || (other.is_ipv4() == address.is_ipv4()
+                        && (other.is_unspecified() || address.ip().is_unspecified()))
+            };
+            if let Some((other, _)) = others.iter().find(|(_, other)| overlaps(other)) {
+                let text = format!(
+                    "{key}: {address} is where {other} listens already; choose another port"
+                );
+                problems.say(Code::CONFIG_INVALID, text);
+            }
+            others.push((key, address.ip()));
+        }
+    }
+}
+
+/// Tries to reach every server that a node with this configuration would, all of them at once. Nothing is published or stored there.
+///
+/// # Cancel safety
+/// Dropping it ends the tries.
+pub async fn reach(config: &Config) -> Problems {
+    let mut tries: JoinSet<Option<String>> = JoinSet::new();
+    let mut problems = Problems::default();
+    if let Ok(Some(fetcher)) = Fetcher::of(config) {
+        tries.spawn(within("auth.token_keys_url".to_owned(), async move {
+            fetcher.fetch().await.map(drop).map_err(|error| error_chain(&error))
+        }));
+    }
+    let credentials = assemble::credentials(config, config.node.name.as_str()).ok();
+    if config.mqtt.enabled {
+        let broker = mqtt::broker(config).unwrap_or_default();
+        let access = Access::default();
+        for bridge in mqtt::bridges(config, &broker, &access, Purpose::Check).unwrap_or_default() {
+            tries.spawn(within(format!("mqtt.bridge.{}.remote", bridge.name), async move {
+                let tls = bridge.tls.as_ref().map(mqtt::RemoteTls::config);
+                server(&bridge.host, bridge.port, tls).await
+            }));
+        }
+        let sinks = sink::configure::sinks(config, &broker.session, Purpose::Check);
+        for sink in sinks.unwrap_or_default() {
+            tries.spawn(within(format!("sink.{}.url", sink.name), async move {
+                sink.destination.reach().await
+            }));
+        }
+        let uplinks = uplink::configure::planned(config).unwrap_or_default();
+        for (uplink, credentials) in uplinks.into_iter().zip(std::iter::repeat(credentials)) {
+            let Some(credentials) = credentials else { continue };
+            let settings = assemble::link_config(config);
+            tries.spawn(within(format!("uplink.{}.to", uplink.name), async move {
+                let address = assemble::resolve(&uplink.to).await.map_err(|e| e.chain())?;
+                let link = link::dial(address, &credentials, settings, uplink.transport).await;
+                let link =
+                    link.map_err(|error| format!("{}: {}", uplink.to, error_chain(&error)))?;
+                link.close(0, "the configuration was checked");
+                Ok(())
+            }));
+        }
+    }
+    let mut missed = Vec::new();
+    while let Some(tried) = tries.join_next().await {
+        match tried {
+            Ok(text) => missed.extend(text),
+            Err(error) => problems.say(Code::INTERNAL, error_chain(&error)),
+        }
+    }
+    missed.sort();
+    for text in missed {
+        problems.say(Code::LINK_DOWN, text);
+    }
+    problems.placed(config)
+}
+
+/// What is wrong with the server of that setting; none if it was reached.
+async fn within(key: String, attempt: impl Future<Output = Result<(), String>>) -> Option<String> {
+    match timeout(REACH_MAX, attempt).await {
+        Ok(Ok(())) => None,
+        Ok(Err(text)) => Some(format!("{key}: not reached: {text}")),
+        Err(_) => Some(format!("{key}: not reached: no answer within {} s", REACH_MAX.as_secs())),
+    }
+}
+
+/// Connects to a server, with TLS if there are settings for it, and leaves again.
+///
+/// # Errors
+/// Why it was not reached.
+pub(crate) async fn server(
+    host: &str,
+    port: u16,
+    tls: Option<Arc<ClientConfig>>,
+) -> Result<(), String> {
+    let failed = |error: io::Error| format!("{host}:{port}: {}", error_chain(&error));
+    let socket = TcpStream::connect((host, port)).await.map_err(failed)?;
+    let Some(tls) = tls else { return Ok(()) };
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|_| format!("{host:?} is no name that a certificate can have"))?;
+    TlsConnector::from(tls).connect(name, socket).await.map(drop).map_err(failed)
+}
+
+impl fmt::Display for Findings {
+    /// A line each, warnings behind problems.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for problem in self.problems.iter() {
+            writeln!(f, "{problem}")?;
+        }
+        for warning in self.warnings.iter() {
+            match &warning.place {
+                Some(place) => writeln!(f, "{place}: warning: {}", warning.text)?,
+                None => writeln!(f, "warning: {}", warning.text)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,297 @@
+//! All that is wrong with a configuration, gone through to the end, each mistake with its place.
+
+use std::fmt;
+
+use tidegate_client::ApiError;
+use tidegate_message::Code;
+
+use super::{Config, Origin};
+
+/// What a configuration is read for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To run by it: numbers and keys that the data folder keeps from the first start on are made where they are missing.
+    Run,
+    /// To look whether a start would take it: nothing is written.
+    Check,
+}
+
+/// One mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The stable code of its kind.
+    pub code: Code,
+    /// Where it was written; none where a default does not hold.
+    pub place: Option<Origin>,
+    /// What is wrong, and the way out.
+    pub text: String,
+}
+
+impl Problem {
+    /// What `text` says; if it begins with a file and a line, that is the place.
+    pub(super) fn new(code: Code, text: &str) -> Self {
+        let placed = text.split_once(": ").and_then(|(place, rest)| {
+            let (path, line) = place.rsplit_once(':')?;
+            let line = line.parse().ok().filter(|_| !path.is_empty())?;
+            Some((Origin::File { path: path.into(), line }, rest))
+        });
+        let (place, text) = placed.map_or((None, text), |(place, rest)| (Some(place), rest));
+        Self { code, place, text: suggested(text, None) }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Some(place) => write!(f, "{place}: {}", self.text),
+            None => f.write_str(&self.text),
+        }
+    }
+}
+
+/// Mistakes, in the order in which they were found; printed a line each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Problems(Vec<Problem>);
+
+impl Problems {
+    /// Notes a mistake, or all that it is made of.
+    pub fn note(&mut self, error: ApiError) {
+        let several =
+            std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<Self>());
+        match several {
+            Some(several) => self.add(several.clone()),
+            None => self.say(error.code(), error.chain()),
+        }
+    }
+
+    /// Notes a mistake whose text names its place, or the setting in question.
+    pub fn say(&mut self, code: Code, text: impl Into<String>) {
+        // Several parts may go by one setting.
+        self.add(Self(vec![Problem::new(code, &text.into())]));
+    }
+
+    /// What is right of it; else its mistake is noted.
+    pub fn take<T>(&mut self, result: Result<T, ApiError>) -> Option<T> {
+        result.map_err(|error| self.note(error)).ok()
+    }
+
+    /// All that is right of them; the mistakes of the others are noted.
+    pub fn take_all<T>(
+        &mut self,
+        results: impl IntoIterator<Item = Result<T, ApiError>>,
+    ) -> Vec<T> {
+        results.into_iter().filter_map(|result| self.take(result)).collect()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Problem> {
+        self.0.iter()
+    }
+
+    /// Says of each that does not name its place where the setting was written that it names.
+    #[must_use]
+    pub fn placed(mut self, config: &Config) -> Self {
+        for problem in &mut self.0 {
+            if problem.place.is_none() {
+                problem.place = config.origins.named_in(&problem.text).cloned();
+            }
+        }
+        self
+    }
+
+    /// Adds those of `others` that are not among these.
+    pub fn add(&mut self, others: Self) {
+        for problem in others.0 {
+            if !self.0.contains(&problem) {
+                self.0.push(problem);
+            }
+        }
+    }
+
+    /// Fails if there is one: with that one, or with all of them as its cause.
+    ///
+    /// # Errors
+    /// With the code of the first.
+    pub fn into_result(mut self) -> Result<(), ApiError> {
+        match self.0.len() {
+            0 => Ok(()),
+            1 => {
+                let Problem { code, text, .. } = self.0.remove(0);
+                Err(ApiError::new(code, text))
+            }
+            _ => self.refuse(),
+        }
+    }
+
+    /// Fails if there is one, and says that it is the configuration which is wrong.
+    ///
+    /// # Errors
+    /// With the code of the first, caused by all of them.
+    pub fn refuse(self) -> Result<(), ApiError> {
+        let Some(first) = self.0.first() else { return Ok(()) };
+        let text = match self.0.len() {
+            1 => "the configuration is wrong".to_owned(),
+            count => format!("the configuration has {count} mistakes"),
+        };
+        Err(ApiError::new(first.code, text).caused_by(self))
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, problem) in self.0.iter().enumerate() {
+            write!(f, "{}{problem}", if place == 0 { "" } else { "\n" })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+impl From<Vec<Problem>> for Problems {
+    fn from(problems: Vec<Problem>) -> Self {
+        Self(problems)
+    }
+}
+
+/// The candidate that `word` is most like, if it is like one enough to be meant: a third of its letters may be other ones.
+pub(crate) fn nearest<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let word = word.to_lowercase();
+    let most = (word.chars().count() / 3).clamp(1, 3);
+    candidates
+        .into_iter()
+        .map(|candidate| (distance(&word, &candidate.to_lowercase()), candidate))
+        .filter(|(distance, _)| *distance <= most)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Letters that are missing, too many, others or exchanged with the next (Damerau and Levenshtein, restricted).
+fn distance(one: &str, other: &str) -> usize {
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    let mut rows = [vec![0; other.len() + 1], (0..=other.len()).collect(), Vec::new()];
+    for (i, a) in one.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, b) in other.iter().enumerate() {
+            let mut least =
+                (rows[1][j] + usize::from(a != b)).min(rows[1][j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *a == other[j - 1] && one[i - 1] == *b {
+                least = least.min(rows[0][j - 1] + 1);
+            }
+            row.push(least);
+        }
+        rows[2] = row;
+        rows.rotate_left(1);
+    }
+    rows[1][other.len()]
+}
+
+/// A text that offers words to choose from, with the one that was probably meant before them. `found` is what was written; none if
+/// the text quotes it.
+pub(crate) fn suggested(text: &str, found: Option<&str>) -> String {
+    // What serde says of files of flows is of another form.
+    for (start, end) in [("choose ", ";"), ("expected one of ", ";"), ("expected ", ";")] {
+        let Some(at) = text.find(start) else { continue };
+        let offered = &text[at + start.len()..];
+        let offered = offered.split(end).next().unwrap_or_default();
+        let words = offered.trim_start_matches("one of: ").split([' ', ',']);
+        let words = words
+            .map(|word| word.trim_matches(['`', '"', '\'']).trim_end_matches(".NAME"))
+            .filter(|word| !word.is_empty() && *word != "or");
+        let quoted = || {
+            let before = &text[..at];
+            let between = |quote| before.rsplit(quote).nth(1);
+            let section = || before.rsplit_once('[')?.1.split(']').next();
+            between('"').or_else(|| between('`')).or_else(section)
+        };
+        let Some(found) = found.or_else(quoted) else { return text.to_owned() };
+        return match nearest(found, words) {
+            Some(word) if word != found && !text.contains("did you mean") => {
+                format!("{}did you mean {word:?}? {}", &text[..at], &text[at..])
+            }
+            _ => text.to_owned(),
+        };
+    }
+    text.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_probably_meant_is_offered_and_nothing_far_fetched() {
+        let words = ["listen", "protocol", "certificate", "key", "tls"];
+        for (word, expected) in [
+            ("lisen", Some("listen")),
+            ("lsiten", Some("listen")),
+            ("Listen", Some("listen")),
+            ("certifcate", Some("certificate")),
+            ("protokol", Some("protocol")),
+            ("kay", Some("key")),
+            ("xyz", None),
+            ("", None),
+            ("port", None),
+        ] {
+            assert_eq!(nearest(word, words), expected, "{word}");
+        }
+        assert_eq!((distance("ab", "ba"), distance("", "abc"), distance("abc", "abc")), (1, 3, 0));
+    }
+
+    #[test]
+    fn a_text_that_offers_words_says_which_was_meant() {
+        for (text, found, expected) in [
+            (
+                "choose one of: auto quic tcp",
+                Some("qiuc"),
+                "did you mean \"quic\"? choose one of: auto quic tcp",
+            ),
+            ("choose one of: auto quic tcp", Some("udp"), "choose one of: auto quic tcp"),
+            (
+                "compression is \"zsdt\"; choose zstd, snappy or none",
+                None,
+                "compression is \"zsdt\"; did you mean \"zstd\"? choose zstd, snappy or none",
+            ),
+            (
+                "f.toml:2: unknown field `topic`, expected one of `topics`, `parse`",
+                None,
+                "f.toml:2: unknown field `topic`, did you mean \"topics\"? expected one of `topics`, `parse`",
+            ),
+            (
+                "there is no section [usr]; choose one of: role.NAME user.NAME",
+                None,
+                "there is no section [usr]; did you mean \"user\"? choose one of: role.NAME user.NAME",
+            ),
+            ("a number is needed", Some("x"), "a number is needed"),
+        ] {
+            assert_eq!(suggested(text, found), expected);
+        }
+    }
+
+    #[test]
+    fn mistakes_are_kept_apart_and_each_is_said_once() {
+        let mut all = Problems::default();
+        all.note(ApiError::new(Code::CONFIG_INVALID, "one").caused_by("for a reason"));
+        let mut inner = Problems::default();
+        inner.say(Code::CONFIG_INVALID, "two");
+        inner.say(Code::CONFIG_INVALID, "three");
+        all.note(inner.clone().into_result().unwrap_err());
+        all.add(inner);
+        all.say(Code::CONFIG_INVALID, "a/b:7: four");
+        let placed = all.0.pop().expect("it was said");
+        assert_eq!(placed.place, Some(Origin::File { path: "a/b".into(), line: 7 }));
+        assert_eq!((&*placed.text, &*placed.to_string()), ("four", "a/b:7: four"));
+        assert_eq!(all.to_string(), "one: for a reason\ntwo\nthree");
+        let error = all.refuse().unwrap_err();
+        assert_eq!(error.message(), "the configuration has 3 mistakes");
+        assert!(Problems::default().into_result().is_ok());
+    }
+}
