@@ -32,6 +32,14 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
             ));
         }
         violations.extend(script(file, &text)?);
+        if file.extension().is_some_and(|extension| extension == "rs") {
+            violations.extend(debug_in_log(&text).map(|line| {
+                format!(
+                    "{}:{line} logs a value in its Debug form: write it for people, with % or as text or number",
+                    file.display()
+                )
+            }));
+        }
     }
     violations.extend(promises(&files)?);
     let well = format!("{} tracked files name no machine, and all scripts parse", files.len());
@@ -115,6 +123,37 @@ fn own_paths(text: &str) -> Vec<(usize, &'static str)> {
     found
 }
 
+/// Lines of what `tracing` logs that have a value in its Debug form: `?value` as a field. Quotes around
+/// a text, `{text:?}`, are another thing.
+fn debug_in_log(text: &str) -> impl Iterator<Item = usize> {
+    const LEVELS: [&str; 5] = ["error!(", "warn!(", "info!(", "debug!(", "trace!("];
+    let begins = text.match_indices("tracing::").filter_map(|(at, word)| {
+        let rest = &text[at + word.len()..];
+        let level = LEVELS.iter().find(|level| rest.starts_with(**level))?;
+        Some(at + word.len() + level.len())
+    });
+    begins.filter_map(|begin| {
+        let (mut depth, mut in_text, mut before) = (1, false, ' ');
+        for (at, letter) in text[begin..].char_indices() {
+            match letter {
+                '"' if before != '\\' => in_text = !in_text,
+                '(' if !in_text => depth += 1,
+                ')' if !in_text => depth -= 1,
+                // `?` behind a value hands on its error.
+                '?' if !in_text && " (,=".contains(before) => {
+                    return Some(text[..begin + at].matches('\n').count() + 1);
+                }
+                _ => {}
+            }
+            if depth == 0 {
+                break;
+            }
+            before = letter;
+        }
+        None
+    })
+}
+
 /// Lines of the promises that name no test, or one that there is not.
 fn promises(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     const FILE: &str = "docs/src/promises.md";
@@ -184,6 +223,20 @@ fn script(file: &Path, text: &str) -> anyhow::Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_in_its_debug_form_is_found_in_what_is_logged_and_nowhere_else() {
+        // Written apart, so that this file does not find itself.
+        let log = concat!("tracing", "::info!(");
+        for (text, found) in [
+            (format!("{log}?report, \"ended\");"), vec![1]),
+            (format!("\n{log}a = 1,\n    b = ?c, \"ended\");"), vec![3]),
+            (format!("{log}%report, count = read()?, \"ended? (who knows)\");"), vec![]),
+            ("let a = b?;\nformat!(\"{a:?}\")".to_owned(), vec![]),
+        ] {
+            assert_eq!(debug_in_log(&text).collect::<Vec<_>>(), found, "{text}");
+        }
+    }
 
     #[test]
     fn a_path_of_one_machine_is_found_and_its_likes_are_not() {

@@ -17,7 +17,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    io,
+    fmt, io,
     sync::Arc,
 };
 
@@ -127,6 +127,48 @@ pub enum Finding {
         /// Position after the last one.
         to: Position,
     },
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Foreign { name } => write!(f, "{name} is no file of this log and was left alone"),
+            Self::Untrusted { name } => write!(
+                f,
+                "{name} is a link, a folder, or open to others' writing, and was left alone; its entries are missing"
+            ),
+            Self::Unreadable { name, error } => {
+                write!(f, "{name} could not be read: {error}; its entries are missing")
+            }
+            Self::SetAside { name, to: Ok(to), why } => {
+                write!(f, "{name} was renamed to {to}: {}", why.as_str())
+            }
+            Self::SetAside { name, to: Err(error), why } => {
+                write!(f, "{name} could not be renamed ({error}): {}", why.as_str())
+            }
+            Self::Repaired { name } => {
+                write!(f, "header or end of {name} was damaged; its entries were found")
+            }
+            Self::Tampered { name, entries } => {
+                write!(f, "{name} was tampered with: {entries} entries are not served")
+            }
+            Self::OtherKey { name, key } => write!(
+                f,
+                "{name} is sealed with the key {key}, which is not here; its entries are missing"
+            ),
+            Self::Clear { name } => write!(
+                f,
+                "{name} is in clear text in a sealed log and was left alone; its entries are missing"
+            ),
+            Self::NotRewrapped { name, error } => write!(
+                f,
+                "{name} could not be taken over by the current key: {error}; keep the older one"
+            ),
+            Self::Lost { from, to } => {
+                write!(f, "{} entries are missing, from position {from} on", to.0 - from.0)
+            }
+        }
+    }
 }
 
 /// What is wrong with a file that was set aside.

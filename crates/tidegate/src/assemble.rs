@@ -599,7 +599,7 @@ fn exchange(
         None => {
             let prepared = access.doors.prepare(auth::sources_again(&new, &access.doors)?);
             let reloaded = access.doors.exchange(prepared.map_err(|error| auth::unread(&error))?);
-            tracing::info!(users = reloaded.users, users_changed = ?reloaded.users_changed, roles = reloaded.roles_rules,
+            tracing::info!(users = reloaded.users, users_changed = reloaded.users_changed.join(", "), roles = reloaded.roles_rules,
                 roles_changed = reloaded.roles_changed, tokens_changed = reloaded.tokens_changed, "users and rules read anew");
         }
     }

@@ -24,7 +24,7 @@
 //! allocates beyond the limits; the tasks of a link end when its last handle is dropped or it goes down; a
 //! peer that is silent for [`LinkConfig::idle_timeout`] takes the link down.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidegate_message::{Code, Instant};
@@ -115,6 +115,17 @@ pub enum Transport {
     Quic,
     /// TLS over TCP.
     Tcp,
+}
+
+impl fmt::Display for Transport {
+    /// Its word in configuration.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Quic => "quic",
+            Self::Tcp => "tcp",
+        })
+    }
 }
 
 /// How much QUIC has in flight.

@@ -111,7 +111,7 @@ impl Broker {
             // Nor is it another's to end. Whose it is, is for the log: the client may be anybody.
             let owner = former.map_or(&identity, |session| &session.identity);
             let client = connect.client_id.escape_debug();
-            tracing::info!(%client, user = %identity.name, kind = identity.kind.word(), address = ?identity.address,
+            tracing::info!(%client, user = %identity.name, kind = identity.kind.word(), address = identity.address.map(tracing::field::display),
                 owner = %owner.name, owner_kind = owner.kind.word(),
                 "CONNECT refused: the session of this client identifier is another's; `tidegate sessions end` ends it");
             let text = "this client identifier is that of another user's session";

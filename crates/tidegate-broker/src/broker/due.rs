@@ -137,7 +137,7 @@ impl Broker {
         session.set_idle(true);
         self.shared.forget_full(&session.state);
         tracing::warn!(client = %session.client_id, user = %session.identity.name, messages = session.queue.len(),
-            bytes = session.queue.bytes(), away = ?session.config.queue_idle_max,
+            bytes = session.queue.bytes(), away_s = session.config.queue_idle_max.as_secs(),
             "its queue is full and it has been away for long: its oldest messages are dropped from now on (mqtt.queue_idle_max)");
         let blocks = std::mem::take(&mut session.blocks);
         if let Some(gives) = self.givers.note(key, session) {

@@ -144,7 +144,7 @@ impl Server {
         tokio::select! {
             served = serve => served.map_err(ServerError::Serve),
             () = late => {
-                tracing::warn!(grace = ?GRACE, "some clients did not let go of their calls in time");
+                tracing::warn!(grace_s = GRACE.as_secs(), "some clients did not let go of their calls in time");
                 Ok(())
             }
         }

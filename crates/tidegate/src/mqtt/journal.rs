@@ -166,7 +166,7 @@ pub(super) fn open(
         retained = counts.retained,
         waiting = counts.waiting,
         handed_over = counts.handed_over,
-        ?took,
+        took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
         "MQTT sessions and retained messages are back"
     );
     match begun {
@@ -416,10 +416,10 @@ impl Former {
         for finding in &report.findings {
             // The last segment of a process that was killed has no end; nothing of it is missing.
             if let Finding::Repaired { .. } = finding {
-                tracing::info!(folder = %path.display(), ?finding, "found in a journal of the MQTT sessions");
+                tracing::info!(folder = %path.display(), %finding, "found in a journal of the MQTT sessions");
             } else {
                 self.lacks += 1;
-                tracing::warn!(folder = %path.display(), ?finding, "found in a journal of the MQTT sessions");
+                tracing::warn!(folder = %path.display(), %finding, "found in a journal of the MQTT sessions");
             }
         }
     }

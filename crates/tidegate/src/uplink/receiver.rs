@@ -11,6 +11,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    fmt,
     num::NonZeroU16,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -371,8 +372,8 @@ impl Endpoint {
         state.batched.local.forget_empties();
         state.critical.local.forget_empties();
         let (topics, state_bytes) = state.incoming.state();
-        let counts = (state.batched.counts, state.critical.counts);
-        tracing::info!(uplink = open.name, node = %identity, topics, state_bytes, ?counts, "uplink no longer served");
+        let (batched, critical) = (state.batched.counts, state.critical.counts);
+        tracing::info!(uplink = open.name, node = %identity, topics, state_bytes, %batched, %critical, "uplink no longer served");
         ended
     }
 }
@@ -545,6 +546,13 @@ struct PublishCounts {
     refused: u64,
     /// Messages that had been here before.
     looped: u64,
+}
+
+impl fmt::Display for PublishCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { published, refused, looped } = self;
+        write!(f, "{published} published, {refused} refused, {looped} looped")
+    }
 }
 
 impl Publisher {

@@ -511,8 +511,8 @@ impl Life<'_> {
         let revocations = self.sender.credentials.revocations().clone();
         tasks.spawn(end_when_revoked(link.clone(), revocations));
         let path = link.path();
-        tracing::info!(uplink = %self.sender.settings.name, to = %link.peer_address(), transport = ?path.transport,
-            resumed = ready.resume.is_some(), next = ?ready.next, "uplink up");
+        tracing::info!(uplink = %self.sender.settings.name, to = %link.peer_address(), transport = %path.transport,
+            resumed = ready.resume.is_some(), next = ready.next, "uplink up");
         self.told.clear();
         self.sender.counters.is_up.store(true, Relaxed);
         self.sender.counters.connects.fetch_add(1, Relaxed);

@@ -82,7 +82,7 @@ impl Shard {
                 .map(|(identity, data)| AuthAnswer::Accept { identity, data: Some(data) }),
         };
         let answer = step.unwrap_or_else(|refusal| {
-            tracing::info!(peer = ?connection.peer, %refusal, "re-authentication failed");
+            tracing::info!(peer = connection.peer.map(tracing::field::display), %refusal, "re-authentication failed");
             // A DISCONNECT has no other reason for it (MQTT-3.14.2-1).
             AuthAnswer::Refuse(ReasonCode::NOT_AUTHORIZED)
         });

@@ -13,7 +13,7 @@ impl Shard {
     pub(super) fn broke(&mut self, now: Instant, slot: usize, error: &io::Error) {
         let connection = self.slots[slot].as_deref();
         let peer = connection.and_then(|connection| connection.peer);
-        tracing::debug!(%error, ?peer, "connection broke");
+        tracing::debug!(%error, peer = peer.map(tracing::field::display), "connection broke");
         if let Some(connection) = connection
             && matches!(connection.stage, Stage::Opening)
         {
