@@ -40,7 +40,7 @@ use crate::{
     link::LinkConfig,
     mqtt,
     node::{Node, NodeOptions},
-    pki::{self, Credentials, Revocations, revocation::RevocationError},
+    pki::{self, Credentials, Kind, PkiError, Revocations, revocation::RevocationError},
     source::{self, SourceSpec},
     step,
     uplink::{self, UplinkSettings, Uplinks},
@@ -162,12 +162,30 @@ fn limits(config: &Config) -> FrameLimits {
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the file and the command that makes it.
-pub(crate) fn credentials(config: &Config, name: &str) -> Result<Credentials, ApiError> {
+pub(crate) fn credentials(
+    config: &Config,
+    kind: Kind,
+    name: &str,
+) -> Result<Credentials, ApiError> {
     let folder = config.pki_dir();
     pki::load(&folder, name).map_err(|error| {
-        let text = format!("no usable certificate for {name}; `tidegate init` makes them");
-        ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+        let key = if kind == Kind::Node { "node.name: " } else { "" };
+        let text = format!("{key}no usable certificate for the {kind} {name}");
+        let way_out = match &error {
+            PkiError::Missing { .. } => format!("; {}", how_to_make(config, kind, name)),
+            _ => String::new(),
+        };
+        ApiError::new(Code::CONFIG_INVALID, text + &way_out).caused_by(crate::error_chain(&error))
     })
+}
+
+/// What makes that certificate, for people to type.
+pub(crate) fn how_to_make(config: &Config, kind: Kind, name: &str) -> String {
+    let init = config.command(&format!("init --{kind} {name}"));
+    let kinds = if kind == Kind::Camera { String::new() } else { format!(" --kind {kind}") };
+    format!(
+        "`{init}` makes it on the machine of the site's authority; on another one `tidegate invite {name}{kinds}` there and `tidegate join` here"
+    )
 }
 
 /// Runs an edge node until `stop`; says on the standard error where it listens. On SIGHUP it takes from `reload` what can be
@@ -182,7 +200,7 @@ pub async fn node(
 ) -> Result<(), ApiError> {
     step::begin("reading certificates, users and rules");
     let frames = &config.frames;
-    let credentials = credentials(config, config.node.name.as_str())?;
+    let credentials = credentials(config, Kind::Node, config.node.name.as_str())?;
     let access = access(config, credentials.revocations().clone())?;
     let uplinks = Arc::new(uplink::Receivers::new(config.link.uplink_bytes_max.0));
     // One waits while one is read.
@@ -226,6 +244,7 @@ pub async fn node(
     let _valid = AbortOnDropHandle::new(tokio::spawn(watch_certificate(
         health.condition("certificate"),
         config.clone(),
+        Kind::Node,
         name,
     )));
     let _enrolment = match config.node.enrol_listen {
@@ -283,7 +302,7 @@ pub(crate) fn revocations_unknown(error: &RevocationError) -> ApiError {
 
 /// Redeems invitations until what it returns is dropped.
 async fn enrol(config: &Config, address: SocketAddr) -> Result<AbortOnDropHandle<()>, ApiError> {
-    let credentials = credentials(config, config.node.name.as_str())?;
+    let credentials = credentials(config, Kind::Node, config.node.name.as_str())?;
     let invitations = Invitations::in_folder(&config.state_dir());
     let enrolment = Enrolment::bind(address, &credentials, &config.pki_dir(), invitations).await;
     let enrolment = enrolment.map_err(|error| {
@@ -309,11 +328,11 @@ async fn watch(
 const CERTIFICATE_LOOKED_AT: Duration = Duration::from_secs(60);
 
 /// Says whether the certificate called `name` is one to serve with.
-async fn watch_certificate(condition: Condition, config: Config, name: CameraName) {
+async fn watch_certificate(condition: Condition, config: Config, kind: Kind, name: CameraName) {
     let mut ticks = tokio::time::interval(CERTIFICATE_LOOKED_AT);
     loop {
         ticks.tick().await;
-        match credentials(&config, name.as_str()) {
+        match credentials(&config, kind, name.as_str()) {
             Ok(_) => condition.holds(),
             Err(error) => condition.fails(crate::error_chain(&error)),
         }
@@ -623,6 +642,7 @@ pub async fn camera(
     let _valid = AbortOnDropHandle::new(tokio::spawn(watch_certificate(
         health.condition("certificate"),
         config.clone(),
+        Kind::Camera,
         name.clone(),
     )));
     let revocations = dial.credentials.revocations().clone();
@@ -658,7 +678,7 @@ pub async fn dial_options(
     Ok(DialOptions {
         edge: resolve(edge.unwrap_or(&config.link.edge)).await?,
         transport: config.link.transport,
-        credentials: credentials(config, name.as_str())?,
+        credentials: credentials(config, Kind::Camera, name.as_str())?,
         link: link_config(config),
         reconnects_max: (config.link.max_reconnects > 0).then_some(config.link.max_reconnects),
         retry_max: config.link.reconnect_backoff_max,

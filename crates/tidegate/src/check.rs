@@ -32,7 +32,9 @@ use crate::{
     config::{Config, Purpose, problems::Problems},
     error_chain,
     flow::{Flows, PlanError},
-    frame_log, link, mqtt, pki, sink, uplink,
+    frame_log, link, mqtt,
+    pki::{self, Kind},
+    sink, uplink,
 };
 
 /// How long a server may take until it counts as not reached.
@@ -78,7 +80,7 @@ pub fn look(path: Option<&Path>, flags: &[String]) -> (Config, Findings) {
 pub fn node(config: &Config) -> Findings {
     let mut problems = Problems::default();
     let mut warnings = Problems::default();
-    let credentials = problems.take(assemble::credentials(config, config.node.name.as_str()));
+    let credentials = problems.take(assemble::credentials(config, Kind::Node, config.node.name.as_str()));
     let access = match &credentials {
         Some(credentials) => {
             Access { revocations: credentials.revocations().clone(), ..Access::default() }
@@ -190,7 +192,7 @@ pub async fn reach(config: &Config) -> Problems {
             fetcher.fetch().await.map(drop).map_err(|error| error_chain(&error))
         }));
     }
-    let credentials = assemble::credentials(config, config.node.name.as_str()).ok();
+    let credentials = assemble::credentials(config, Kind::Node, config.node.name.as_str()).ok();
     if config.mqtt.enabled {
         let broker = mqtt::broker(config).unwrap_or_default();
         let access = Access::default();

@@ -202,6 +202,7 @@ fn keep_memory_private() {
 
 async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
     let load = || Config::load(cli.config.as_deref(), &cli.set);
+    let mut file = PathBuf::new();
     let config = match &cli.command {
         // A configuration that is wrong is one more thing to be found.
         Command::Doctor(args) => return doctor::run(load(), args),
@@ -217,13 +218,19 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
                 ApiError::new(Code::INTERNAL, text).caused_by(error)
             })??
         }
+        // They may be what writes it.
+        Command::Init(_) | Command::Join(_) => {
+            let (config, path) = Config::load_or_begin(cli.config.as_deref(), &cli.set)?;
+            file = path;
+            config
+        }
         _ => load()?,
     };
     logging::set_format(config.log.format);
     match cli.command {
-        Command::Init(args) => init::run(&config, &args),
+        Command::Init(args) => init::run(&config, &file, &cli.set, &args),
         Command::Invite(args) => enrol::invite(&config, &args),
-        Command::Join(args) => until(stop, enrol::join(&config, &args)).await,
+        Command::Join(args) => until(stop, enrol::join(&config, &file, &cli.set, &args)).await,
         Command::Revoke(args) => revoke::run(&config, &args),
         Command::Node(NodeArgs {}) => {
             keep_memory_private();

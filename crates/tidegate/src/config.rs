@@ -15,10 +15,11 @@ mod table;
 mod sections;
 pub mod units;
 mod value;
+pub mod write;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    env,
+    env, fs,
     path::{Path, PathBuf},
 };
 
@@ -47,11 +48,32 @@ impl Config {
 
     /// The same with the settings that are right, whether or not others are wrong.
     pub fn load_all(path: Option<&Path>, flags: &[String]) -> (Self, Option<ConfigError>) {
-        let named = path.map(Path::to_owned).or_else(|| env::var_os(FILE_VARIABLE).map(Into::into));
-        let usual = || [FILE, FILE_SYSTEM].iter().map(PathBuf::from).find(|path| path.exists());
+        Self::load_file(named(path).or_else(usual), flags)
+    }
+
+    /// The same for a site that is to begin: a file that is named need not exist, and stands nevertheless for its folder. Also which file
+    /// that is.
+    ///
+    /// # Errors
+    /// As for [`Config::load`].
+    pub fn load_or_begin(
+        path: Option<&Path>,
+        flags: &[String],
+    ) -> Result<(Self, PathBuf), ConfigError> {
+        let named = named(path);
+        let file = named.or_else(usual).unwrap_or_else(|| FILE.into());
+        let is_there = fs::symlink_metadata(&file).is_ok();
+        let (mut config, wrong) = Self::load_file(is_there.then(|| file.clone()), flags);
+        if !is_there {
+            config.begin_at(&file);
+        }
+        wrong.map_or(Ok((config, file)), Err)
+    }
+
+    fn load_file(file: Option<PathBuf>, flags: &[String]) -> (Self, Option<ConfigError>) {
         let mut wrong = Vec::new();
-        let mut settings = match named.or_else(usual) {
-            Some(path) => layers::files(&path, &mut wrong),
+        let mut settings = match &file {
+            Some(path) => layers::files(path, &mut wrong),
             None => Vec::new(),
         };
         settings.extend(layers::variables(
@@ -64,7 +86,38 @@ impl Config {
                 Err(error) => wrong.push(error),
             }
         }
-        Self::of_settings(settings, wrong)
+        let (mut config, wrong) = Self::of_settings(settings, wrong);
+        if let Some(file) = file {
+            config.begin_at(&file);
+        }
+        (config, wrong)
+    }
+
+    /// Goes by the file at `path`: the data folder is beside it unless it is named.
+    fn begin_at(&mut self, path: &Path) {
+        if self.origins.of("node.data_dir").is_none() {
+            let folder = path.parent().unwrap_or(Path::new(""));
+            self.node.data_dir = folder.join(NodeConfig::default().data_dir);
+        }
+        self.origins.file = Some(path.to_owned());
+    }
+
+    /// A command of this program that goes by the same configuration, for people to type.
+    pub fn command(&self, rest: &str) -> String {
+        let mut text = "tidegate ".to_owned();
+        let file = self.origins.file.as_deref();
+        if let Some(file) = file.filter(|file| ![FILE, FILE_SYSTEM].map(Path::new).contains(file)) {
+            text.push_str(&format!("--config {} ", file.display()));
+        }
+        if let Some(Origin::Flag(flag)) = self.origins.of("node.data_dir") {
+            text.push_str(&format!("{flag} "));
+        }
+        text + rest
+    }
+
+    /// Whether settings come from files, the first of which is there.
+    pub fn has_file(&self) -> bool {
+        self.origins.file.as_deref().is_some_and(|file| fs::symlink_metadata(file).is_ok())
     }
 
     /// The configuration in one TOML text that stands in `path`.
@@ -134,6 +187,18 @@ pub struct Origins {
     settings: BTreeMap<String, Origin>,
     /// Where each section begins.
     sections: BTreeMap<String, Origin>,
+    /// The file that was read first, none if none was.
+    file: Option<PathBuf>,
+}
+
+/// The file that is named by a flag or the variable.
+fn named(path: Option<&Path>) -> Option<PathBuf> {
+    path.map(Path::to_owned).or_else(|| env::var_os(FILE_VARIABLE).map(Into::into))
+}
+
+/// The file that is read where none is named.
+fn usual() -> Option<PathBuf> {
+    [FILE, FILE_SYSTEM].iter().map(PathBuf::from).find(|path| path.exists())
 }
 
 impl Origins {

@@ -409,7 +409,7 @@ pub enum PkiError {
         path: PathBuf,
     },
     /// A file is not there.
-    #[error("{path} is missing; make it with `tidegate init`, or copy it from where that ran")]
+    #[error("{path} is missing; `tidegate init` makes it, or copy it from where that ran")]
     Missing {
         /// The file.
         path: PathBuf,

@@ -12,9 +12,9 @@ use tidegate_message::{AdaptationProfile, CameraName, Code, ControllerKind};
 use zeroize::Zeroizing;
 
 use crate::{
-    assemble::source_spec,
+    assemble::{how_to_make, source_spec},
     config::{Config, units},
-    pki::NODE_SERVER_NAME,
+    pki::{Kind, NODE_SERVER_NAME},
     source::SourceSpec,
 };
 
@@ -48,14 +48,15 @@ const SOURCE_PASSWORD_VARIABLE: &str = "TIDEGATE_SOURCE_PASSWORD";
 impl RemoteArgs {
     /// A client of the node.
     pub(super) async fn connect(&self, config: &Config) -> Result<Client, ApiError> {
-        let credentials = self.credentials(&config.pki_dir())?;
+        let credentials = self.credentials(config)?;
         let usual = || config.node.api_listen.to_string();
         let endpoint = endpoint(&self.node.clone().unwrap_or_else(usual));
         Client::connect(&endpoint, credentials.server_name(NODE_SERVER_NAME)).await
     }
 
     /// What to show. Secrets come from files or variables: everybody on a machine can read the arguments of a program.
-    fn credentials(&self, pki: &Path) -> Result<Credentials, ApiError> {
+    fn credentials(&self, config: &Config) -> Result<Credentials, ApiError> {
+        let pki = config.pki_dir();
         let authority = || {
             let path = pki.join("ca.pem");
             fs::read(&path).map(Credentials::from_authority).map_err(|error| {
@@ -77,7 +78,17 @@ impl RemoteArgs {
             return authority()?.token(&token);
         }
         let file = |end: &str| pki.join(format!("{}.{end}", self.identity));
-        Credentials::load(pki.join("ca.pem"), file("pem"), file("key"))
+        Credentials::load(pki.join("ca.pem"), file("pem"), file("key")).map_err(|error| {
+            if file("pem").exists() && file("key").exists() && pki.join("ca.pem").exists() {
+                return error;
+            }
+            let name = self.identity.as_str();
+            let text = format!(
+                "no usable certificate for the application {name}; {}; or --user or --token-file shows something else",
+                how_to_make(config, Kind::Application, name)
+            );
+            ApiError::new(Code::CONFIG_INVALID, text).caused_by(error.chain())
+        })
     }
 }
 

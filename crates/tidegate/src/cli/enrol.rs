@@ -8,7 +8,7 @@ use tidegate_message::Code;
 
 use super::print;
 use crate::{
-    config::Config,
+    config::{Config, write::with_setting},
     enrol::{self, Invitation, InvitationError, Invitations, JoinError, Token},
     error_chain,
     pki::{self, Kind, PkiError},
@@ -93,7 +93,12 @@ fn no_authority(error: &PkiError) -> ApiError {
     ApiError::new(Code::CONFIG_INVALID, text).caused_by(error_chain(error))
 }
 
-pub(super) async fn join(config: &Config, args: &JoinArgs) -> Result<(), ApiError> {
+pub(super) async fn join(
+    config: &Config,
+    file: &Path,
+    set: &[String],
+    args: &JoinArgs,
+) -> Result<(), ApiError> {
     let text = match &*args.token {
         "-" => {
             let mut text = String::new();
@@ -121,5 +126,60 @@ pub(super) async fn join(config: &Config, args: &JoinArgs) -> Result<(), ApiErro
         joined.kind,
         joined.name,
         folder.display()
-    ))
+    ))?;
+    match &*joined.kind {
+        "node" => print(&name_node(config, file, set, &joined.name)?),
+        "camera" => {
+            let start = config.command(&format!("camera --name {}", joined.name));
+            print(&format!("start it with `{start} --source …`\n"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Has the configuration name the node as its certificate does: without that it looks for another one's. What it says.
+fn name_node(
+    config: &Config,
+    file: &Path,
+    set: &[String],
+    name: &str,
+) -> Result<String, ApiError> {
+    if config.node.name.as_str() == name {
+        return Ok(String::new());
+    }
+    let shown = file.display();
+    if let Some(origin) = config.origins.of("node.name") {
+        return Ok(format!(
+            "{origin} names the node {}; write node.name = {name:?} there, or it does not find its certificate\n",
+            config.node.name
+        ));
+    }
+    let unwritten = |what: &str, error: std::io::Error| {
+        let text = format!("{shown} cannot be {what}; write name = {name:?} into its section [node]");
+        ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
+    };
+    let flag = format!("node.name={name}");
+    let folder = file.parent().unwrap_or(Path::new(""));
+    if !config.has_file() {
+        let mut text = Config::template();
+        for flag in set.iter().chain([&flag]) {
+            text = with_setting(&text, flag, folder)?;
+        }
+        Config::parse(file, &text)?;
+        if super::init::write_new(file, &text)? {
+            return Ok(format!("configuration in {shown}, with node.name = {name:?}\n"));
+        }
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| unwritten("read", error))?;
+    let text = with_setting(&text, &flag, folder)?;
+    Config::parse(file, &text)?;
+    // Whole or not at all, and as readable as before.
+    let beside = file.with_extension("new");
+    let write = || {
+        std::fs::write(&beside, &text)?;
+        std::fs::set_permissions(&beside, std::fs::metadata(file)?.permissions())?;
+        std::fs::rename(&beside, file)
+    };
+    write().map_err(|error| unwritten("written", error))?;
+    Ok(format!("{shown} names the node {name:?} now\n"))
 }

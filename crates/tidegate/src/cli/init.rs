@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use super::{mqtt::replace, print};
 use crate::{
     auth::{self, ADMINISTRATOR, password},
-    config::{self, Config},
+    config::{Config, write::with_setting},
     pki::{self, InitRequest, Kind, PkiError},
 };
 
@@ -37,52 +37,107 @@ pub struct InitArgs {
     /// How many days the certificates last
     #[arg(long, value_name = "DAYS", default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..=36500))]
     days: u32,
-    /// Make more certificates with the authority that is there
+    /// Make these certificates alone, with the authority that is there, and fail if one of them is there already
     #[arg(long)]
     add: bool,
 }
 
-pub(super) fn run(config: &Config, args: &InitArgs) -> Result<(), ApiError> {
-    let pki_dir = config.pki_dir();
-    let valid_for = Duration::from_secs(u64::from(args.days) * 86_400);
-    let mut text = String::new();
+/// Makes what is missing; what is there stays as it is. `file` is the configuration's, with what `set` says if there is none yet.
+pub(super) fn run(
+    config: &Config,
+    file: &Path,
+    set: &[String],
+    args: &InitArgs,
+) -> Result<(), ApiError> {
     if args.add {
-        let kinds = [
-            (Kind::Node, &args.nodes),
-            (Kind::Camera, &args.cameras),
-            (Kind::Application, &args.applications),
-        ];
-        let all =
-            kinds.iter().flat_map(|(kind, names)| names.iter().map(move |name| (*kind, name)));
-        for (kind, name) in all {
-            pki::add(&pki_dir, kind, name, &args.hosts, valid_for).map_err(failed)?;
-            text.push_str(&format!("{}\n", pki_dir.join(format!("{name}.pem")).display()));
-        }
-        return print(&text);
+        let made = wanted(args).into_iter().map(|(kind, name)| add(config, args, kind, name));
+        return print(&made.collect::<Result<String, _>>()?);
     }
+    let text = template(file, set)?;
+    let administrator = Administrator::of(config)?;
+    print(&certificates(config, args)?)?;
+    print(&match write_new(file, &text)? {
+        true => format!("configuration in {}\n", file.display()),
+        false => {
+            let unwritten = match set {
+                [] => String::new(),
+                set => format!("; {} was not written into it", set.join(", ")),
+            };
+            format!("configuration in {}, as it was{unwritten}\n", file.display())
+        }
+    })?;
+    print(&administrator.make()?)
+}
+
+/// What certificates are asked for by name.
+fn wanted(args: &InitArgs) -> Vec<(Kind, &str)> {
+    let kinds = [
+        (Kind::Node, &args.nodes),
+        (Kind::Camera, &args.cameras),
+        (Kind::Application, &args.applications),
+    ];
+    kinds
+        .into_iter()
+        .flat_map(|(kind, names)| names.iter().map(move |name| (kind, name.as_str())))
+        .collect()
+}
+
+/// Makes one more certificate, and says where.
+fn add(config: &Config, args: &InitArgs, kind: Kind, name: &str) -> Result<String, ApiError> {
+    let folder = config.pki_dir();
+    pki::add(&folder, kind, name, &args.hosts, valid_for(args)).map_err(failed)?;
+    Ok(format!("{}\n", folder.join(format!("{name}.pem")).display()))
+}
+
+fn valid_for(args: &InitArgs) -> Duration {
+    Duration::from_secs(u64::from(args.days) * 86_400)
+}
+
+/// Makes the authority and the first certificates; where there is an authority, those that are asked for and missing.
+fn certificates(config: &Config, args: &InitArgs) -> Result<String, ApiError> {
+    let folder = config.pki_dir();
+    let is_there = |file: &str| fs::symlink_metadata(folder.join(file)).is_ok();
     let or = |given: &[String], usual: &str| match given {
         [] => vec![usual.to_owned()],
         given => given.to_vec(),
     };
-    let request = InitRequest {
-        nodes: or(&args.nodes, config.node.name.as_str()),
-        cameras: or(&args.cameras, "cam1"),
-        applications: or(&args.applications, "application"),
-        hosts: args.hosts.clone(),
-        valid_for,
-    };
-    let administrator = Administrator::of(config)?;
-    pki::init(&pki_dir, &request).map_err(failed)?;
-    text.push_str(&format!("certificates in {}\n", pki_dir.display()));
-    if write_template(Path::new(config::FILE))? {
-        text.push_str(&format!("configuration in {}\n", config::FILE));
+    if !is_there("ca.pem") {
+        let request = InitRequest {
+            nodes: or(&args.nodes, config.node.name.as_str()),
+            cameras: or(&args.cameras, "cam1"),
+            applications: or(&args.applications, "application"),
+            hosts: args.hosts.clone(),
+            valid_for: valid_for(args),
+        };
+        pki::init(&folder, &request).map_err(failed)?;
+        return Ok(format!("certificates in {}\n", folder.display()));
     }
-    print(&text)?;
-    match (administrator, &config.mqtt.password_file) {
-        (Some(administrator), _) => print(&administrator.make()?),
-        (None, Some(path)) => print(&no_administrator(path)),
-        (None, None) => Ok(()),
+    // A node cannot start without its own, which may have another name than at first.
+    let mut wanted = wanted(args);
+    if args.nodes.is_empty() {
+        wanted.insert(0, (Kind::Node, config.node.name.as_str()));
     }
+    let mut text = String::new();
+    for (kind, name) in wanted {
+        if is_there(&format!("{name}.pem")) {
+            let there = folder.join(format!("{name}.pem"));
+            text.push_str(&format!("certificate of {name} in {}, as it was\n", there.display()));
+        } else {
+            text.push_str(&format!("certificate of {name} in {}", add(config, args, kind, name)?));
+        }
+    }
+    Ok(text)
+}
+
+/// The commented defaults, with what flags say in their places. It is read once, so that nothing is written that no start takes.
+fn template(file: &Path, set: &[String]) -> Result<String, ApiError> {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let mut text = Config::template();
+    for flag in set {
+        text = with_setting(&text, flag, folder)?;
+    }
+    Config::parse(file, &text)?;
+    Ok(text)
 }
 
 /// What is said where somebody keeps the users elsewhere.
@@ -95,20 +150,27 @@ fn no_administrator(path: &Path) -> String {
 }
 
 /// The user that a site begins with.
-struct Administrator {
-    path: PathBuf,
-    /// The file of users as it is.
-    users: Zeroizing<String>,
+enum Administrator {
+    /// There is none yet.
+    Missing {
+        path: PathBuf,
+        /// The file of users as it is.
+        users: Zeroizing<String>,
+    },
+    /// The user is in this file already.
+    There(PathBuf),
+    /// The configuration names a password file, which is somebody's own.
+    Elsewhere(PathBuf),
 }
 
 impl Administrator {
-    /// Who is to be made; none where the configuration names a password file, which is somebody's own.
+    /// Who is to be made, if anybody.
     ///
     /// # Errors
-    /// [`Code::CONFIG_INVALID`] if there is one already, [`Code::STORAGE_FAILED`].
-    fn of(config: &Config) -> Result<Option<Self>, ApiError> {
-        if config.mqtt.password_file.is_some() {
-            return Ok(None);
+    /// [`Code::STORAGE_FAILED`].
+    fn of(config: &Config) -> Result<Self, ApiError> {
+        if let Some(path) = &config.mqtt.password_file {
+            return Ok(Self::Elsewhere(path.clone()));
         }
         let path = auth::users_file(config);
         let users = match fs::read_to_string(&path) {
@@ -119,20 +181,24 @@ impl Administrator {
                 return Err(ApiError::new(Code::STORAGE_FAILED, text).caused_by(error));
             }
         };
-        if password::remove_user(&users, ADMINISTRATOR).is_some() {
-            let path = path.display();
-            let text = format!(
-                "{path} has the user {ADMINISTRATOR} already, who keeps the password; \
-                 `tidegate passwd {path} {ADMINISTRATOR}` sets another"
-            );
-            return Err(ApiError::new(Code::CONFIG_INVALID, text));
-        }
-        Ok(Some(Self { path, users }))
+        Ok(match password::remove_user(&users, ADMINISTRATOR) {
+            Some(_) => Self::There(path),
+            None => Self::Missing { path, users },
+        })
     }
 
-    /// Makes the user, and says the password, of which only a hash is kept.
+    /// Makes the user if there is none, and says the password, of which only a hash is kept.
     fn make(self) -> Result<Zeroizing<String>, ApiError> {
-        let Self { path, users } = self;
+        let (path, users) = match self {
+            Self::Missing { path, users } => (path, users),
+            Self::There(path) => {
+                let path = path.display();
+                return Ok(Zeroizing::new(format!(
+                    "user {ADMINISTRATOR} in {path}, as it was; `tidegate passwd {path} {ADMINISTRATOR}` sets another password\n"
+                )));
+            }
+            Self::Elsewhere(path) => return Ok(Zeroizing::new(no_administrator(&path))),
+        };
         let failed = |error| {
             ApiError::new(Code::INTERNAL, "the system gives no random bytes").caused_by(error)
         };
@@ -172,16 +238,20 @@ fn new_password() -> Result<Zeroizing<String>, password::RandomError> {
     Ok(password)
 }
 
-/// Writes the commented defaults unless there is a configuration already.
-fn write_template(path: &Path) -> Result<bool, ApiError> {
+/// Writes a file and its folder unless it is there already.
+pub(super) fn write_new(path: &Path, text: &str) -> Result<bool, ApiError> {
+    let unwritten = |error: io::Error| {
+        let message = format!("{} cannot be written", path.display());
+        ApiError::new(Code::STORAGE_FAILED, message).caused_by(error)
+    };
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        fs::create_dir_all(folder).map_err(unwritten)?;
+    }
     let file = fs::OpenOptions::new().write(true).create_new(true).open(path);
-    match file.and_then(|mut file| file.write_all(Config::template().as_bytes())) {
+    match file.and_then(|mut file| file.write_all(text.as_bytes())) {
         Ok(()) => Ok(true),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
-        Err(error) => {
-            let message = format!("{} cannot be written", path.display());
-            Err(ApiError::new(Code::STORAGE_FAILED, message).caused_by(error))
-        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(unwritten(error)),
     }
 }
 
@@ -213,13 +283,13 @@ mod tests {
         config.node.data_dir = folder.path().to_owned();
         let path = auth::users_file(&config);
         fs::write(&path, "ada:$6$c2FsdA==$aGFzaA==\n").unwrap();
-        let said = Administrator::of(&config).unwrap().expect("nobody is there").make().unwrap();
+        let said = Administrator::of(&config).unwrap().make().unwrap();
         let secret = said.lines().nth(1).unwrap().trim();
         let users = fs::read_to_string(&path).unwrap();
         assert!(users.starts_with("ada:") && users.contains("\nadmin:$argon2id$"), "{users}");
         assert!(!users.contains(secret));
-        let again = Administrator::of(&config).map(|_| ()).unwrap_err();
-        assert!(again.message().contains("tidegate passwd"), "{again}");
+        let again = Administrator::of(&config).unwrap().make().unwrap();
+        assert!(again.contains("as it was") && again.contains("tidegate passwd"), "{}", *again);
         assert_eq!(fs::read_to_string(&path).unwrap(), users);
         // Who names a file keeps users there.
         let said = no_administrator(&path);
@@ -228,6 +298,6 @@ mod tests {
             "{said}"
         );
         config.mqtt.password_file = Some(path);
-        assert!(Administrator::of(&config).unwrap().is_none());
+        assert!(matches!(Administrator::of(&config).unwrap(), Administrator::Elsewhere(_)));
     }
 }

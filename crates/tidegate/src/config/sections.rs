@@ -21,7 +21,8 @@ use tidegate_sys::{bpf::Mode, datagram::Method};
 use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 
 use super::{
-    ByteCount, ConfigError, Origin, Origins, layers::Setting, problems::suggested, value::Value,
+    ByteCount, ConfigError, Origin, Origins, layers::Setting, problems::suggested,
+    value::{Value, read_at},
 };
 use crate::{
     camera::Originals,
@@ -54,7 +55,8 @@ config! {
     node: NodeConfig {
         /// Name of the node: its certificate is `NAME.pem` in `data_dir/pki`. Default `edge`.
         name: CameraName = name("edge"),
-        /// Folder for certificates and state. Default `tidegate-data` in the current folder.
+        /// Folder for certificates and state; a relative path begins at the folder of the file that names it, as all in it do. Default
+        /// `tidegate-data` beside the configuration file, without one in the current folder.
         data_dir: PathBuf = "tidegate-data".into(),
         /// Where applications connect (gRPC). Default `127.0.0.1:7080`; `0.0.0.0:7080` opens it to the
         /// network, where a client needs a certificate all the same.
@@ -535,7 +537,7 @@ config! {
     }
     /// `[flow.NAME]`: flows, which look at messages before they are queued; the chapter on flows has what their files say.
     "flow" in flows: FlowSection {
-        /// File of the flows. A relative path begins at the folder of the file that names it.
+        /// File of the flows.
         file: PathBuf = PathBuf::new(),
         /// Folder of the models, tables and sets that they name. Default none: `models` beside the file.
         models_dir: Option<PathBuf> = None,
@@ -804,8 +806,8 @@ impl Config {
         wrong
     }
 
-    /// A path that stands in a file: relative ones begin at the folder of the file that names it, others of a variable or flag
-    /// where the program runs.
+    /// A path that is a part of the setting `name`: relative ones begin at the folder of the file that names it, those of a variable
+    /// or flag where the program runs.
     pub fn path_of(&self, name: &str, path: &Path) -> PathBuf {
         match self.origins.of(name) {
             Some(Origin::File { path: file, .. }) => {

@@ -72,7 +72,7 @@ macro_rules! config {
                     $(stringify!($section) => {
                         match key.as_str() {
                             "" => return Ok(()),
-                            $(stringify!($field) => match Value::read(&text) {
+                            $(stringify!($field) => match read_at(&text, &origin) {
                                 Ok(value) => self.$section.$field = value,
                                 Err(problem) => return Err(wrong(&section, &key, origin, problem)),
                             },)+
@@ -91,7 +91,7 @@ macro_rules! config {
                                 let named = self.$map.entry(name.to_owned()).or_default();
                                 match key.as_str() {
                                     "" => return Ok(()),
-                                    $(stringify!($named_field) => match Value::read(&text) {
+                                    $(stringify!($named_field) => match read_at(&text, &origin) {
                                         Ok(value) => named.$named_field = value,
                                         Err(problem) => return Err(wrong(&section, &key, origin, problem)),
                                     },)+

@@ -1,6 +1,10 @@
 //! What a setting can be, from text and back to TOML.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use tidegate_broker::{Overflow, schedule::Policy};
 use tidegate_frame::privacy::{Cover, RegionError, Regions};
@@ -9,7 +13,7 @@ use tidegate_message::{CameraName, FrameSize};
 use tidegate_sys::{bpf::Mode, datagram::Method};
 
 use super::{
-    AtRest,
+    AtRest, Origin,
     units::{self, ByteCount},
 };
 use crate::{
@@ -32,6 +36,23 @@ pub(super) trait Value: Sized {
 
     /// As a TOML scalar, none if it is not set.
     fn show(&self) -> Option<String>;
+
+    /// The same, where a relative path begins at `folder`.
+    #[must_use]
+    fn beginning_at(self, folder: &Path) -> Self {
+        let _ = folder;
+        self
+    }
+}
+
+/// A setting that was written at `origin`: relative paths in a file begin at its folder, those of variables and flags where the program
+/// runs.
+pub(super) fn read_at<T: Value>(text: &str, origin: &Origin) -> Result<T, String> {
+    let value = T::read(text)?;
+    Ok(match origin {
+        Origin::File { path, .. } => value.beginning_at(path.parent().unwrap_or(Path::new(""))),
+        Origin::Variable(_) | Origin::Flag(_) => value,
+    })
 }
 
 /// A setting that may be absent; the empty text unsets it.
@@ -42,6 +63,10 @@ impl<T: Value> Value for Option<T> {
 
     fn show(&self) -> Option<String> {
         self.as_ref().and_then(T::show)
+    }
+
+    fn beginning_at(self, folder: &Path) -> Self {
+        self.map(|value| value.beginning_at(folder))
     }
 }
 
@@ -74,6 +99,10 @@ impl Value for PathBuf {
 
     fn show(&self) -> Option<String> {
         Some(quoted(&self.to_string_lossy()))
+    }
+
+    fn beginning_at(self, folder: &Path) -> Self {
+        folder.join(self)
     }
 }
 

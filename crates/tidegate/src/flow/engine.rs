@@ -129,11 +129,7 @@ impl Flows {
     pub fn plan_all(&self, config: &Config, wrong: &mut Vec<PlanError>) -> Plan {
         let mut plan = Plan::default();
         for (section, settings) in config.flows.iter().filter(|(_, flow)| flow.enabled) {
-            let path = config.path_of(&format!("flow.{section}.file"), &settings.file);
-            let models = settings.models_dir.as_ref();
-            let models =
-                models.map(|path| config.path_of(&format!("flow.{section}.models_dir"), path));
-            let file = match FlowFile::read(&path, models.as_deref()) {
+            let file = match FlowFile::read(&settings.file, settings.models_dir.as_deref()) {
                 Ok(file) => file,
                 Err(source) => {
                     wrong.push(PlanError::File { section: section.clone(), source });

@@ -6,7 +6,8 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tidegate_client::ApiError;
 use tidegate_message::Code;
 
-use crate::config::Config;
+use super::Kind;
+use crate::{assemble::how_to_make, config::Config};
 
 /// What a listener shows: the two files that are named, or the node's own.
 ///
@@ -28,7 +29,17 @@ pub(crate) fn certificate(
             return Err(ApiError::new(Code::CONFIG_INVALID, text));
         }
     };
-    let chain = certificates(&key_of("certificate"), &certificate)?;
+    let chain = certificates(&key_of("certificate"), &certificate).map_err(|error| {
+        let is_own = files.0.is_none() && fs::symlink_metadata(&certificate).is_err();
+        match is_own {
+            true => {
+                let way_out = how_to_make(config, Kind::Node, config.node.name.as_str());
+                let text = format!("{}: the node has no certificate of its own; {way_out}", key_of("certificate"));
+                ApiError::new(Code::CONFIG_INVALID, text).caused_by(error.chain())
+            }
+            false => error,
+        }
+    })?;
     let key = PrivateKeyDer::from_pem_file(&key)
         .map_err(|error| unreadable(&key_of("key"), &key, &error))?;
     Ok((chain, key))

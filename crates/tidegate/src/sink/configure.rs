@@ -41,8 +41,7 @@ pub(crate) fn sinks(
     let mut problems = Problems::default();
     let sinks = problems.take_all(config.sinks.iter().map(|(name, section)| {
         let invalid = |error: SinkError| invalid(name, &error);
-        let section = with_paths(name, section, config);
-        let mut settings = sink(name, &section, config, usual, purpose).map_err(invalid)?;
+        let mut settings = sink(name, section, config, usual, purpose).map_err(invalid)?;
         settings.name.clone_from(name);
         settings.client_id = kept.client_id(name);
         settings.unwanted = kept.unwanted(name, &settings.topics)?;
@@ -61,18 +60,6 @@ pub(crate) fn sinks(
 fn invalid(name: &str, error: &SinkError) -> ApiError {
     let text = format!("sink.{name} cannot be");
     ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(error))
-}
-
-/// The section with its files as they are to be opened.
-fn with_paths(name: &str, section: &SinkSection, config: &Config) -> SinkSection {
-    let path_of = |key: &str, path: &Option<PathBuf>| {
-        path.as_ref().map(|path| config.path_of(&format!("sink.{name}.{key}"), path))
-    };
-    SinkSection {
-        password_file: path_of("password_file", &section.password_file),
-        ca: path_of("ca", &section.ca),
-        ..section.clone()
-    }
 }
 
 /// That no key is set that means nothing for this kind.

@@ -1,6 +1,7 @@
 //! The MQTT broker of a node as its users have it: the real program, foreign clients, real sockets.
 
 mod authentication;
+mod begin;
 mod check;
 mod clients;
 mod commands;
