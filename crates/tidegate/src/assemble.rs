@@ -239,7 +239,7 @@ pub async fn node(
     let node = Node::bind(options).await.map_err(failed)?;
     step::begin("starting MQTT, flows, sinks, ways in and uplinks");
     let manager = watch.manager();
-    let guarded = Guarded::start(config, reload, access, upwards, &health, manager)?;
+    let guarded = Guarded::start(config, reload, access, Some(upwards), &health, manager)?;
     let name = config.node.name.clone();
     let _valid = AbortOnDropHandle::new(tokio::spawn(watch_certificate(
         health.condition("certificate"),
@@ -262,6 +262,38 @@ pub async fn node(
     guarded.stop().await;
     step::begin("ending threads");
     served
+}
+
+/// Serves MQTT and nothing else until `stop`, as a node does where nothing is configured: on this machine alone, without certificates.
+/// On SIGHUP it takes from `reload` what can be exchanged while it runs.
+///
+/// # Errors
+/// What keeps it from running, with its code.
+pub async fn mqtt_alone(
+    config: &Config,
+    reload: Arc<Reload>,
+    stop: CancellationToken,
+) -> Result<(), ApiError> {
+    step::begin("reading users and rules");
+    let access = access(config, Access::default().revocations)?;
+    let health = Health::default();
+    step::begin("starting MQTT, flows, sinks and ways in");
+    let watch = watch(config, &health, &stop).await?;
+    let manager = watch.manager();
+    // Nobody asks but by SIGHUP.
+    let (_, asked) = mpsc::channel(1);
+    let reloader = Reloader { reload, asked };
+    let guarded = Guarded::start(config, reloader, access, None, &health, manager)?;
+    manager.ready();
+    let begin = config.command("init");
+    tracing::info!(
+        "nothing is configured: MQTT alone is served, and the API and links of nodes are not; `{begin}` begins a site"
+    );
+    stop.cancelled().await;
+    step::begin("ending sinks, ways in, flows and MQTT");
+    guarded.stop().await;
+    step::begin("ending threads");
+    Ok(())
 }
 
 /// The doors of the node, and its audit log.
@@ -415,7 +447,7 @@ impl Guarded {
         config: &Config,
         reloader: Reloader,
         access: Access,
-        upwards: Upwards,
+        upwards: Option<Upwards>,
         health: &Health,
         manager: &Arc<Manager>,
     ) -> Result<Self, ApiError> {
@@ -428,9 +460,12 @@ impl Guarded {
             true => {
                 let service = mqtt::Service::start(config, access.clone(), health)?;
                 let node: Arc<str> = mqtt::node_of_paths(config, planned.is_empty())?.into();
-                upwards.receivers.serve_by(service.connector(), &node);
-                service.tell_of_uplinks(&upwards.receivers);
-                let served = Served::new(service, node, upwards.credentials, link_config(config));
+                if let Some(Upwards { receivers, .. }) = &upwards {
+                    receivers.serve_by(service.connector(), &node);
+                    service.tell_of_uplinks(receivers);
+                }
+                let credentials = upwards.map(|upwards| upwards.credentials);
+                let served = Served::new(service, node, credentials, link_config(config));
                 served.exchange_uplinks(planned);
                 Some(Arc::new(served))
             }
@@ -544,7 +579,8 @@ struct Served {
     service: mqtt::Service,
     /// The node's name among those that a message passed.
     node: Arc<str>,
-    credentials: Credentials,
+    /// What the node shows; none where it serves MQTT alone.
+    credentials: Option<Credentials>,
     link: LinkConfig,
 }
 
@@ -552,7 +588,7 @@ impl Served {
     fn new(
         service: mqtt::Service,
         node: Arc<str>,
-        credentials: Credentials,
+        credentials: Option<Credentials>,
         link: LinkConfig,
     ) -> Self {
         Self { uplinks: Mutex::default(), service, node, credentials, link }
@@ -560,13 +596,19 @@ impl Served {
 
     /// Runs these uplinks and no others from now on.
     fn exchange_uplinks(&self, planned: Vec<UplinkSettings>) {
+        let Some(credentials) = &self.credentials else {
+            if !planned.is_empty() {
+                tracing::warn!("uplinks need the node's certificate, and begin with its next start");
+            }
+            return;
+        };
         let mut uplinks = self.uplinks.lock().unwrap_or_else(PoisonError::into_inner);
         let (connector, forget) = (self.service.connector(), |id: &str| self.service.forget(id));
         let exchanged = uplinks.exchange(
             planned,
             &self.node,
             &connector,
-            &self.credentials,
+            credentials,
             &self.link,
             forget,
         );

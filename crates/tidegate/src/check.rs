@@ -80,7 +80,15 @@ pub fn look(path: Option<&Path>, flags: &[String]) -> (Config, Findings) {
 pub fn node(config: &Config) -> Findings {
     let mut problems = Problems::default();
     let mut warnings = Problems::default();
-    let credentials = problems.take(assemble::credentials(config, Kind::Node, config.node.name.as_str()));
+    // Where MQTT alone is served, nobody is shown a certificate.
+    let is_alone = config.is_mqtt_alone();
+    let credentials = match is_alone {
+        true => None,
+        false => {
+            let name = config.node.name.as_str();
+            problems.take(assemble::credentials(config, Kind::Node, name))
+        }
+    };
     let access = match &credentials {
         Some(credentials) => {
             Access { revocations: credentials.revocations().clone(), ..Access::default() }
@@ -119,7 +127,7 @@ pub fn node(config: &Config) -> Findings {
     if config.mqtt.enabled {
         served(config, &access, &mut problems);
     }
-    addresses(config, &mut problems);
+    addresses(config, is_alone, &mut problems);
     Findings { problems: problems.placed(config), warnings: warnings.placed(config) }
 }
 
@@ -142,7 +150,7 @@ fn served(config: &Config, access: &Access, problems: &mut Problems) {
 }
 
 /// Two listeners cannot have one address.
-fn addresses(config: &Config, problems: &mut Problems) {
+fn addresses(config: &Config, is_alone: bool, problems: &mut Problems) {
     let node = &config.node;
     let mut tcp: Vec<(String, SocketAddr)> = vec![
         ("node.api_listen".to_owned(), node.api_listen),
@@ -152,6 +160,10 @@ fn addresses(config: &Config, problems: &mut Problems) {
         [("node.enrol_listen", node.enrol_listen), ("node.health_listen", node.health_listen)];
     tcp.extend(optional.into_iter().filter_map(|(key, at)| Some((key.to_owned(), at?))));
     let mut udp = vec![("link.listen".to_owned(), config.link.listen)];
+    if is_alone {
+        tcp.clear();
+        udp.clear();
+    }
     if config.mqtt.enabled {
         let listeners = config.mqtt_listeners.iter();
         tcp.extend(listeners.map(|(name, at)| (format!("mqtt.listener.{name}.listen"), at.listen)));

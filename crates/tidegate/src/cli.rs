@@ -236,7 +236,12 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
             keep_memory_private();
             let (path, set) = (cli.config, cli.set);
             let reload = Arc::new(move || crate::check::read(path.as_deref(), &set));
-            until_stopped(stop.clone(), assemble::node(&config, reload, stop)).await
+            match config.is_mqtt_alone() {
+                true => {
+                    until_stopped(stop.clone(), assemble::mqtt_alone(&config, reload, stop)).await
+                }
+                false => until_stopped(stop.clone(), assemble::node(&config, reload, stop)).await,
+            }
         }
         Command::Camera(args) => {
             keep_memory_private();

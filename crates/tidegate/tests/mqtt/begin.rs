@@ -1,14 +1,17 @@
-//! How a site begins: by `tidegate init`, and by `tidegate join`.
+//! How a site begins: without any configuration, by `tidegate init`, and by `tidegate join`.
 
 use std::{
+    collections::HashSet,
     fs,
     io::{BufRead, BufReader},
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     path::Path,
     process::{Child, ChildStderr, Command, Output, Stdio},
 };
 
-use crate::program::signal;
+use tidegate_load::client::Client;
+
+use crate::program::{options_of, signal};
 
 fn tidegate(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
@@ -67,6 +70,80 @@ impl Drop for Node {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The local addresses of TCP that a process listens at, and its sockets of UDP, as the kernel lists them in hexadecimal digits.
+fn listens_at(process: u32) -> Vec<String> {
+    let folder = format!("/proc/{process}/fd");
+    let sockets: HashSet<String> = fs::read_dir(folder)
+        .expect("it runs")
+        .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+        .filter_map(|link| {
+            let link = link.to_str()?.to_owned();
+            Some(link.strip_prefix("socket:[")?.trim_end_matches(']').to_owned())
+        })
+        .collect();
+    let mut found = Vec::new();
+    for (table, state) in [("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")] {
+        let text = fs::read_to_string(format!("/proc/{process}/net/{table}")).unwrap_or_default();
+        for line in text.lines().skip(1) {
+            let parts: Vec<&str> = line.split_whitespace().collect();
+            if parts[3] == state && sockets.contains(parts[9]) {
+                found.push(format!("{table} {}", parts[1]));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn nothing_configured_serves_mqtt_on_this_machine_alone() {
+    if Path::new("/etc/tidegate/tidegate.toml").exists() {
+        println!("skipped: this machine has a configuration");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    // Any port will do; what is set is no reason to have certificates.
+    let flags = ["--set", "mqtt.listener.main.listen=127.0.0.1:0", "node"];
+    assert_eq!(
+        done(folder.path(), &["config", "check"]),
+        "nothing is wrong with the configuration\n"
+    );
+    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0, "a check writes nothing");
+
+    let mut node = Node::start(folder.path(), &flags);
+    let line = node.line_with("MQTT served");
+    let address = line.split_once("address=").expect("an address").1.trim();
+    let address: SocketAddr = address.parse().expect("an address");
+    assert!(address.ip().is_loopback());
+    let line = node.line_with("nothing is configured");
+    assert!(line.contains("MQTT alone") && line.contains("`tidegate init`"), "{line}");
+    let open = listens_at(node.child.id());
+    assert_eq!(open, [format!("tcp 0100007F:{:04X}", address.port())]);
+    Client::connect(options_of(address)).expect("everybody on this machine comes in");
+    // A reload goes by the same rules.
+    signal(node.child.id(), "HUP");
+    node.line_with("read anew");
+    node.stop();
+
+    // Whoever wants more needs certificates, and is told how to make them.
+    let flags_of_links = ["--set", "link.listen=127.0.0.1:0", "node"];
+    let output = tidegate(folder.path(), &flags_of_links).output().expect("the program");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("`tidegate init --node edge`"), "{output:?}");
+
+    // The site that begins there has a node with all that belongs to it.
+    done(folder.path(), &["init"]);
+    let mut node = Node::start(
+        folder.path(),
+        &[
+            &["--set", "node.api_listen=127.0.0.1:0", "--set", "link.listen=127.0.0.1:0"],
+            &flags[..],
+        ]
+        .concat(),
+    );
+    node.line_with("node ready");
+    node.stop();
 }
 
 #[test]
