@@ -598,20 +598,16 @@ impl Served {
     fn exchange_uplinks(&self, planned: Vec<UplinkSettings>) {
         let Some(credentials) = &self.credentials else {
             if !planned.is_empty() {
-                tracing::warn!("uplinks need the node's certificate, and begin with its next start");
+                tracing::warn!(
+                    "uplinks need the node's certificate, and begin with its next start"
+                );
             }
             return;
         };
         let mut uplinks = self.uplinks.lock().unwrap_or_else(PoisonError::into_inner);
         let (connector, forget) = (self.service.connector(), |id: &str| self.service.forget(id));
-        let exchanged = uplinks.exchange(
-            planned,
-            &self.node,
-            &connector,
-            credentials,
-            &self.link,
-            forget,
-        );
+        let exchanged =
+            uplinks.exchange(planned, &self.node, &connector, credentials, &self.link, forget);
         for name in exchanged {
             tracing::info!(uplink = name, "uplink started, stopped or made anew");
         }
@@ -660,8 +656,14 @@ fn exchange(
         None => {
             let prepared = access.doors.prepare(auth::sources_again(&new, &access.doors)?);
             let reloaded = access.doors.exchange(prepared.map_err(|error| auth::unread(&error))?);
-            tracing::info!(users = reloaded.users, users_changed = reloaded.users_changed.join(", "), roles = reloaded.roles_rules,
-                roles_changed = reloaded.roles_changed, tokens_changed = reloaded.tokens_changed, "users and rules read anew");
+            tracing::info!(
+                users = reloaded.users,
+                users_changed = reloaded.users_changed.join(", "),
+                roles = reloaded.roles_rules,
+                roles_changed = reloaded.roles_changed,
+                tokens_changed = reloaded.tokens_changed,
+                "users and rules read anew"
+            );
         }
     }
     Ok((fetcher, exchanged))

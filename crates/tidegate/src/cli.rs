@@ -207,7 +207,9 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         // A configuration that is wrong is one more thing to be found.
         Command::Doctor(args) => return doctor::run(load(), args),
         // It reads the configuration to the end, whatever is wrong with it.
-        Command::Config(ConfigArgs { what: Some(ConfigCommand::Check(_)) }) => Config::default(),
+        Command::Config(ConfigArgs { what: Some(ConfigCommand::Check(_)), .. }) => {
+            Config::default()
+        }
         Command::Node(NodeArgs {}) => {
             step::begin("reading the configuration, certificates, users and rules");
             let (path, set) = (cli.config.clone(), cli.set.clone());
@@ -268,15 +270,21 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Key(args) => doctor::key(&args),
         Command::Doctor(args) => doctor::run(Ok(config), &args),
         Command::Acl(args) => acl::run(&config, &args),
-        Command::Config(ConfigArgs { what: None }) => print(&config.to_string()),
-        Command::Config(ConfigArgs { what: Some(ConfigCommand::Check(args)) }) => {
+        Command::Config(ConfigArgs { what: None, output: Output::Table }) => {
+            print(&config.to_string())
+        }
+        Command::Config(ConfigArgs { what: None, output: Output::Json }) => {
+            print(&config_json(&config)?)
+        }
+        Command::Config(ConfigArgs { what: Some(ConfigCommand::Check(args)), .. }) => {
             until(stop, check::run(cli.config.as_deref(), &cli.set, &args)).await
         }
-        Command::Config(ConfigArgs { what: Some(ConfigCommand::Reload(args)) }) => {
+        Command::Config(ConfigArgs { what: Some(ConfigCommand::Reload(args)), .. }) => {
             until(stop, check::reload(&config, &args)).await
         }
         Command::Config(ConfigArgs {
             what: Some(ConfigCommand::ImportMosquitto { file, secrets_dir }),
+            ..
         }) => mqtt::import(&file, &secrets_dir),
     }
 }
@@ -324,6 +332,18 @@ pub enum Output {
     Table,
     /// For programs.
     Json,
+}
+
+/// The configuration as JSON: what is printed as TOML is read as it.
+fn config_json(config: &Config) -> Result<String, ApiError> {
+    let text = config.to_string();
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+        ApiError::new(Code::INTERNAL, "the configuration is printed as no TOML").caused_by(error)
+    })?;
+    let json = serde_json::to_string_pretty(&table).map_err(|error| {
+        ApiError::new(Code::INTERNAL, "the configuration is no JSON").caused_by(error)
+    })?;
+    Ok(json + "\n")
 }
 
 /// Writes to the standard output, all or nothing.

@@ -9,7 +9,7 @@ use tidegate_message::{
     check_topic_filter, check_topic_name,
 };
 
-use super::print;
+use super::{Output, print};
 use crate::{auth, config::Config};
 
 /// Arguments of `tidegate acl`.
@@ -51,6 +51,9 @@ pub struct CheckArgs {
     /// Address that it is asked from [default: another machine's]
     #[arg(long, value_name = "ADDRESS")]
     pub from: Option<IpAddr>,
+    /// How to print the decision
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: Output,
 }
 
 /// How a name is proved.
@@ -75,7 +78,13 @@ pub(super) fn run(config: &Config, args: &AclArgs) -> Result<(), ApiError> {
     let AclCommand::Check(args) = &args.what;
     let decision = check(config, args)?;
     let word = if decision.allow { "allow" } else { "deny" };
-    print(&format!("{word}: {}\n", super::args::plain(&decision.rule)))?;
+    print(&match args.output {
+        Output::Table => format!("{word}: {}\n", super::args::plain(&decision.rule)),
+        Output::Json => {
+            let rule = decision.rule.to_string();
+            format!("{:#}\n", serde_json::json!({ "allow": decision.allow, "rule": rule }))
+        }
+    })?;
     if decision.allow { Ok(()) } else { std::process::exit(1) }
 }
 

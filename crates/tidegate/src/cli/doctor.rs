@@ -7,7 +7,7 @@ use tidegate_client::ApiError;
 use tidegate_log::{KeyError, KeyFile, NodeKey, PassphraseCost};
 use tidegate_message::Code;
 
-use super::print;
+use super::{Output, print};
 use crate::{
     config::{Config, ConfigError},
     doctor, frame_log,
@@ -16,8 +16,11 @@ use crate::{
 /// Arguments of `tidegate doctor`.
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
-    /// Print JSON, for programs
-    #[arg(long)]
+    /// How to print what is found
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: Output,
+    /// As --output json
+    #[arg(long, hide = true)]
     pub json: bool,
 }
 
@@ -38,7 +41,7 @@ const PROBLEMS: i32 = 1;
 /// Looks and tells; ends the program with status 1 if there are problems.
 pub(super) fn run(config: Result<Config, ConfigError>, args: &DoctorArgs) -> Result<(), ApiError> {
     let found = doctor::examine(config.map_err(ApiError::from));
-    let text = if args.json {
+    let text = if args.json || args.output == Output::Json {
         let json = serde_json::to_string_pretty(&found);
         json.map_err(|error| ApiError::new(Code::INTERNAL, "no JSON").caused_by(error))? + "\n"
     } else {

@@ -138,12 +138,7 @@ pub(super) async fn join(
 }
 
 /// Has the configuration name the node as its certificate does: without that it looks for another one's. What it says.
-fn name_node(
-    config: &Config,
-    file: &Path,
-    set: &[String],
-    name: &str,
-) -> Result<String, ApiError> {
+fn name_node(config: &Config, file: &Path, set: &[String], name: &str) -> Result<String, ApiError> {
     if config.node.name.as_str() == name {
         return Ok(String::new());
     }
@@ -155,7 +150,8 @@ fn name_node(
         ));
     }
     let unwritten = |what: &str, error: std::io::Error| {
-        let text = format!("{shown} cannot be {what}; write name = {name:?} into its section [node]");
+        let text =
+            format!("{shown} cannot be {what}; write name = {name:?} into its section [node]");
         ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
     };
     let flag = format!("node.name={name}");

@@ -15,7 +15,7 @@ use tidegate_flow::{
 };
 use tidegate_message::{Code, check_topic_name};
 
-use super::{args::plain, print, unprinted};
+use super::{Output as OutputForm, args::plain, print, unprinted};
 use crate::{
     clock,
     config::units,
@@ -55,6 +55,9 @@ pub struct CheckArgs {
     /// Folder of models, tables and sets [default: models beside the file]
     #[arg(long, value_name = "DIR")]
     pub models: Option<PathBuf>,
+    /// How to print what they are, or what becomes of messages: an object a line
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: OutputForm,
 }
 
 /// Arguments of `tidegate flow run`.
@@ -167,10 +170,21 @@ fn check(args: &CheckArgs) -> Result<String, ApiError> {
             None => invalid(text(), &error),
         }
     })?;
-    let mut said = String::new();
+    let (mut said, mut objects) = (String::new(), Vec::new());
     for name in plan.names() {
         let Some(spec) = plan.spec(name) else { continue };
         let kernels: Vec<_> = spec.steps.iter().map(|step| step.kernel()).collect();
+        if args.output == OutputForm::Json {
+            objects.push(serde_json::json!({
+                "flow": name,
+                "topics": spec.topics,
+                "fields": spec.parse.fields.iter().map(|field| &*field.name).collect::<Vec<_>>(),
+                "steps": kernels,
+                "state_bytes_max": plan.state_bytes(name).unwrap_or(0),
+                "keys_max": spec.keys_max,
+            }));
+            continue;
+        }
         said.push_str(&format!(
             "flow {name}\n  topics  {}\n  fields  {}\n  steps   {}\n  state   at most {} bytes, of {} keys\n",
             spec.topics.join(", "),
@@ -180,7 +194,10 @@ fn check(args: &CheckArgs) -> Result<String, ApiError> {
             spec.keys_max,
         ));
     }
-    Ok(plain_lines(&said))
+    Ok(match args.output {
+        OutputForm::Table => plain_lines(&said),
+        OutputForm::Json => format!("{:#}\n", serde_json::Value::Array(objects)),
+    })
 }
 
 fn plain_lines(text: &str) -> String {
@@ -336,10 +353,15 @@ fn lines(
     args: &RunArgs,
 ) -> String {
     let name = flow.name();
+    let is_json = args.flows.output == OutputForm::Json;
+    let object = |what: &str, payload: &[u8]| object(name, what, topic, payload, args);
     let shown = |payload: &[u8]| shown(payload, args);
     let mut lines = String::new();
     for verdict in output.verdicts().filter(|_| !args.quiet) {
         let line = match verdict {
+            Verdict::Pass if is_json => object("pass", payload),
+            Verdict::Replace(payload) if is_json => object("replace", payload),
+            Verdict::Drop if is_json => object("drop", payload),
             Verdict::Pass => format!("{name}: pass {topic} {}\n", shown(payload)),
             Verdict::Replace(payload) => format!("{name}: replace {topic} {}\n", shown(payload)),
             Verdict::Drop => format!("{name}: drop {topic} {}\n", shown(payload)),
@@ -348,6 +370,17 @@ fn lines(
     }
     for (_, bad) in output.bad() {
         let field = bad.field.and_then(|field| flow.field_name(field));
+        if is_json {
+            let bad = serde_json::json!({
+                "flow": name,
+                "what": "bad",
+                "line": number,
+                "field": field,
+                "reason": bad.reason.to_string(),
+            });
+            lines.push_str(&format!("{bad}\n"));
+            continue;
+        }
         let field = field.map(|field| format!("{field:?}: ")).unwrap_or_default();
         lines.push_str(&format!("{name}: bad line {number}: {field}{}\n", bad.reason));
     }
@@ -359,7 +392,14 @@ fn emissions(flow: &Flow, payload: &[u8], output: &Output, args: &RunArgs) -> St
     let name = flow.name();
     let mut lines = String::new();
     for emission in output.emissions() {
+        let is_json = args.flows.output == OutputForm::Json;
         let line = match emission.payload {
+            EmittedPayload::Made(payload) if is_json => {
+                object(name, "emit", emission.topic, payload, args)
+            }
+            EmittedPayload::Original(_) if is_json => {
+                object(name, "dead", emission.topic, payload, args)
+            }
             EmittedPayload::Made(payload) => {
                 format!("{name}: emit {} {}\n", plain(emission.topic), shown(payload, args))
             }
@@ -370,6 +410,19 @@ fn emissions(flow: &Flow, payload: &[u8], output: &Output, args: &RunArgs) -> St
         lines.push_str(&line);
     }
     lines
+}
+
+/// A line of JSON; a payload that is no text is in hexadecimal digits, as all are where messages come in them.
+fn object(flow: &str, what: &str, topic: &str, payload: &[u8], args: &RunArgs) -> String {
+    let mut object = serde_json::json!({ "flow": flow, "what": what, "topic": topic });
+    match std::str::from_utf8(payload) {
+        Ok(text) if !args.hex => object["payload"] = text.into(),
+        _ => {
+            let digits: String = payload.iter().map(|byte| format!("{byte:02x}")).collect();
+            object["payload_hex"] = digits.into();
+        }
+    }
+    format!("{object}\n")
 }
 
 fn shown(payload: &[u8], args: &RunArgs) -> String {

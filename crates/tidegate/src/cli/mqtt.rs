@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
 use super::{
-    INTERRUPTED,
+    INTERRUPTED, Output,
     check::{CheckArgs, ReloadArgs},
     print,
 };
@@ -60,8 +60,8 @@ pub struct MqttBenchArgs {
     #[command(flatten)]
     pub load: LoadArgs,
     /// How the report is printed
-    #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    #[arg(long, short, value_enum, default_value_t, alias = "format")]
+    pub output: Format,
 }
 
 /// Arguments of `tidegate bench sensors`.
@@ -71,8 +71,8 @@ pub struct SensorBenchArgs {
     #[command(flatten)]
     pub sensors: SensorArgs,
     /// How the report is printed
-    #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    #[arg(long, short, value_enum, default_value_t, alias = "format")]
+    pub output: Format,
 }
 
 /// Arguments of `tidegate passwd`.
@@ -98,6 +98,9 @@ pub struct ConfigArgs {
     /// Something else than to print the configuration.
     #[command(subcommand)]
     pub what: Option<ConfigCommand>,
+    /// How to print it: as TOML with the place of each setting, or as JSON
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: Output,
 }
 
 /// What else can be done with configurations.
@@ -147,7 +150,7 @@ async fn bench_mqtt(args: MqttBenchArgs, stop: CancellationToken) -> Result<(), 
         let report =
             shown(|show| tidegate_load::run(&spec, stop, |progress| show(&line(progress))));
         let report = report.map_err(|error| not_run(Code::LINK_DOWN, &error))?;
-        print(&match args.format {
+        print(&match args.output {
             Format::Table => format!("{report}\n"),
             Format::Csv => format!("{}\n{}", Report::CSV_HEAD, report.csv()),
             Format::Json => json(&report),
@@ -175,7 +178,7 @@ async fn bench_sensors(args: SensorBenchArgs, stop: CancellationToken) -> Result
             };
             not_run(code, &error)
         })?;
-        print(&match args.format {
+        print(&match args.output {
             Format::Table => format!("{report}\n"),
             Format::Csv => format!("{}\n{}", SensorReport::CSV_HEAD, report.csv()),
             Format::Json => json(&report),

@@ -13,7 +13,7 @@ use tidegate_load::{
     connect::ConnectArgs,
     replay::{
         Column, DEVICES_MAX, Format, OnBad, Options, Pace, Payload, Recognised, ReplayError,
-        Template, TimeUnit, Trace, play,
+        Summary, Template, TimeUnit, Trace, play,
     },
 };
 use tidegate_message::Code;
@@ -21,6 +21,7 @@ use tidegate_wire::mqtt::QoS;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    Output,
     args::plain,
     mqtt::{aside, client_code, reason_code, shown},
     print,
@@ -102,6 +103,9 @@ pub struct ReplayArgs {
     /// What of a row is sent
     #[arg(long, value_enum, default_value_t)]
     pub payload: Payload,
+    /// How to print what was played
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: Output,
 }
 
 impl ReplayArgs {
@@ -135,6 +139,23 @@ impl ReplayArgs {
     }
 }
 
+fn object(summary: &Summary) -> serde_json::Value {
+    serde_json::json!({
+        "messages": summary.messages,
+        "payload_bytes": summary.payload_bytes,
+        "devices": summary.devices,
+        "elapsed_s": summary.elapsed.as_secs_f64(),
+        "messages_per_second": summary.per_second(),
+        "latest_ms": summary.latest.map(|late| late.as_secs_f64() * 1e3),
+        "bad_rows": summary.bad_rows,
+        "first_bad": summary.first_bad,
+        "reordered_rows": summary.reordered_rows,
+        "refused": summary.refused,
+        "refusal": summary.refusal.map(|reason| reason.to_string()),
+        "is_stopped": summary.is_stopped,
+    })
+}
+
 pub(super) async fn run(args: ReplayArgs, stop: CancellationToken) -> Result<(), ApiError> {
     let (trace, options) = (args.trace(), args.options());
     let broker = args.connect.options(Vec::new()).map_err(|error| {
@@ -156,8 +177,10 @@ pub(super) async fn run(args: ReplayArgs, stop: CancellationToken) -> Result<(),
             })
         });
         let (summary, failure) = played.map_err(replay_error)?;
-        let text: String = summary.to_string().lines().map(|line| plain(line) + "\n").collect();
-        print(&text)?;
+        print(&match args.output {
+            Output::Table => summary.to_string().lines().map(|line| plain(line) + "\n").collect(),
+            Output::Json => format!("{:#}\n", object(&summary)),
+        })?;
         if let Some(error) = failure {
             return Err(replay_error(error));
         }

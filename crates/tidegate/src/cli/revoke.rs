@@ -4,7 +4,7 @@ use clap::Args;
 use tidegate_client::ApiError;
 use tidegate_message::Code;
 
-use super::print;
+use super::{Output, print};
 use crate::{
     config::Config,
     pki::{self, PkiError, revocation::Reason},
@@ -19,6 +19,9 @@ pub struct RevokeArgs {
     /// Why: unspecified, key-compromise, affiliation-changed, superseded, cessation-of-operation or privilege-withdrawn
     #[arg(long, value_name = "REASON", default_value_t, value_parser = reason)]
     reason: Reason,
+    /// How to print what was revoked
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Output,
 }
 
 fn reason(word: &str) -> Result<Reason, String> {
@@ -38,6 +41,17 @@ pub(super) fn run(config: &Config, args: &RevokeArgs) -> Result<(), ApiError> {
         };
         ApiError::new(code, "nothing was revoked").caused_by(crate::error_chain(&error))
     })?;
+    if args.output == Output::Json {
+        let revoked = done.revoked.iter().map(
+            |(serial, owner)| serde_json::json!({ "owner": owner, "serial": serial.to_string() }),
+        );
+        let object = serde_json::json!({
+            "revoked": revoked.collect::<Vec<_>>(),
+            "list": done.path.display().to_string(),
+            "count": done.count,
+        });
+        return print(&format!("{object:#}\n"));
+    }
     let mut text = String::new();
     for (serial, owner) in &done.revoked {
         let owner = owner.as_deref().unwrap_or("a certificate that is not in the record");

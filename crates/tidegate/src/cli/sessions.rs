@@ -51,6 +51,9 @@ struct EndArgs {
     /// All sessions of one owner: a user by its name, or certificate:NAME, node:NAME, anonymous
     #[arg(long, value_name = "OWNER")]
     owner: Option<String>,
+    /// How to print how many ended
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Output,
 }
 
 pub(super) async fn run(config: &Config, args: &SessionsArgs) -> Result<(), ApiError> {
@@ -69,7 +72,10 @@ pub(super) async fn run(config: &Config, args: &SessionsArgs) -> Result<(), ApiE
             let client = args.remote.connect(config).await?;
             let which = EndSessions { client_ids: args.client_ids.clone(), owner };
             let ended = client.end_sessions(which).await?;
-            print(&format!("{ended} ended\n"))
+            print(&match args.output {
+                Output::Table => format!("{ended} ended\n"),
+                Output::Json => format!("{:#}\n", serde_json::json!({ "ended": ended })),
+            })
         }
     }
 }

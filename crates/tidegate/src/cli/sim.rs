@@ -10,7 +10,7 @@ use tidegate_sim::{
     withhold::{self, Contender, Figure, Reading, Row, THRESHOLDS_S},
 };
 
-use super::print;
+use super::{Output, print};
 
 /// Arguments of `tidegate sim`.
 #[derive(Args, Clone, Debug)]
@@ -36,6 +36,9 @@ pub struct MqttSimArgs {
     /// Folder for the pictures, made if it does not exist
     #[arg(long, value_name = "DIR")]
     pub svg: Option<PathBuf>,
+    /// How to print the figures
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: Output,
 }
 
 pub(super) async fn run(args: SimArgs) -> Result<(), ApiError> {
@@ -47,12 +50,36 @@ pub(super) async fn run(args: SimArgs) -> Result<(), ApiError> {
         ApiError::new(Code::INTERNAL, "the simulation ended by a fault of the program")
             .caused_by(error)
     })?;
-    print(&format!("{figure8}\n{figure9}"))?;
+    let is_json = args.output == Output::Json;
+    print(&match is_json {
+        true => format!("{:#}\n", serde_json::json!([object(&figure8), object(&figure9)])),
+        false => format!("{figure8}\n{figure9}"),
+    })?;
     let Some(folder) = args.svg else { return Ok(()) };
     for (name, plot) in pictures(&figure8, &figure9) {
         write(&folder, name, &plot)?;
     }
+    if is_json {
+        return Ok(());
+    }
     print(&format!("\npictures: {}\n", folder.display()))
+}
+
+fn object(figure: &Figure) -> serde_json::Value {
+    let point = |row: &Row| {
+        serde_json::json!({
+            "policy": row.contender.to_string(),
+            "threshold_l_s": row.threshold_l_s,
+            "period_s": row.period_s,
+            "mean_s": row.mean_s,
+            "ci95_s": row.ci95_s,
+            "ci95_seeds_s": row.ci95_seeds_s,
+        })
+    };
+    serde_json::json!({
+        "title": figure.title,
+        "rows": figure.rows.iter().map(point).collect::<Vec<_>>(),
+    })
 }
 
 fn write(folder: &Path, name: &str, plot: &Plot) -> Result<(), ApiError> {

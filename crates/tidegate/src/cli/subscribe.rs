@@ -9,6 +9,7 @@
 //! camera; the exit status is that of the first failure, and bounds that could not be kept in the end are one.
 
 mod board;
+mod json;
 mod line;
 mod sinks;
 
@@ -27,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{board::Board, sinks::Sinks};
 use super::{
+    Output,
     args::{RemoteArgs, plain},
     time::{self, TimePoint},
 };
@@ -85,6 +87,9 @@ pub struct SubscribeArgs {
     /// Print what became of each captured frame
     #[arg(long)]
     feedback: bool,
+    /// How to print it: live lines for people, or an object a line for each frame and event
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Output,
 }
 
 /// How often the lines are shown on a terminal, and elsewhere.
@@ -99,7 +104,7 @@ pub(super) async fn run(
     let requests = requests(&args)?;
     let sinks = Arc::new(Sinks::open(args.save.as_deref(), args.csv.as_deref(), &args.cameras)?);
     let client = args.remote.connect(config).await?;
-    let board = Arc::new(Board::new(&requests));
+    let board = Arc::new(Board::new(&requests, args.output));
     let mut cameras = JoinSet::new();
     for (index, request) in requests.into_iter().enumerate() {
         let watch = Watch {
@@ -205,7 +210,13 @@ impl Watch {
                     None => return Ok(()),
                     Some(event) => {
                         self.board.event(self.index, &event);
-                        self.tell(&event)?;
+                        match self.board.is_json() {
+                            true => {
+                                let object = json::event(&self.request.camera, &event);
+                                self.board.object(&object)?;
+                            }
+                            false => self.tell(&event)?,
+                        }
                         self.sinks.write(&self.request.camera, self.request.demand.bounds, &event).await;
                         if matches!(event, Event::CameraOnline) {
                             // After a broken connection the subscription has another name. If it
@@ -215,6 +226,9 @@ impl Watch {
                     }
                 },
                 Some(verdict) = verdicts.next() => match verdict {
+                    Ok(verdict) if self.board.is_json() => {
+                        self.board.object(&json::verdict(&verdict))?;
+                    }
                     Ok(verdict) => self.board.tell(&line::verdict(&verdict))?,
                     // The connection broke: the subscription says so and comes back.
                     Err(_) => verdicts = Verdicts::Off,

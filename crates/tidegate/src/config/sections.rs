@@ -21,7 +21,9 @@ use tidegate_sys::{bpf::Mode, datagram::Method};
 use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 
 use super::{
-    ByteCount, ConfigError, Origin, Origins, layers::Setting, problems::suggested,
+    ByteCount, ConfigError, Origin, Origins,
+    layers::Setting,
+    problems::suggested,
     value::{Value, read_at},
 };
 use crate::{

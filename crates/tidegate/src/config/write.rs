@@ -12,7 +12,9 @@ use super::{ConfigError, layers};
 pub fn with_setting(text: &str, flag: &str, folder: &Path) -> Result<String, ConfigError> {
     let setting = layers::flag(flag)?;
     let value = match is_path(&setting.key) && !setting.text.is_empty() && !is_here(folder) {
-        true => absolute(&setting.text).map_or(setting.text.clone(), |path| path.display().to_string()),
+        true => {
+            absolute(&setting.text).map_or(setting.text.clone(), |path| path.display().to_string())
+        }
         false => setting.text.clone(),
     };
     let is_bare = value == "true" || value == "false" || value.parse::<i64>().is_ok();
@@ -95,7 +97,12 @@ mod tests {
     fn the_template_takes_every_setting() {
         let text = crate::config::Config::template();
         let mut written = text.clone();
-        let flags = ["node.name=north", "mqtt.shards=3", "mqtt.listener.main.listen=127.0.0.1:0", "sink.a.topics=#"];
+        let flags = [
+            "node.name=north",
+            "mqtt.shards=3",
+            "mqtt.listener.main.listen=127.0.0.1:0",
+            "sink.a.topics=#",
+        ];
         for flag in flags {
             written = with_setting(&written, flag, Path::new("")).unwrap();
         }

@@ -81,7 +81,10 @@ async fn keep_alive(health: Health, manager: Arc<Manager>, within: Duration) {
         } else if was_alive {
             let parts = report.parts.iter().filter(|part| part.vital && !part.ok);
             let parts: Vec<&str> = parts.map(|part| &*part.name).collect();
-            tracing::error!(parts = parts.join(", "), "not alive: the service manager will start this node again");
+            tracing::error!(
+                parts = parts.join(", "),
+                "not alive: the service manager will start this node again"
+            );
         }
         was_alive = report.alive;
     }

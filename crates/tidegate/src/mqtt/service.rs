@@ -240,9 +240,18 @@ impl Service {
         if users.tokens_changed {
             self.server.kick_tokens();
         }
-        tracing::info!(users = users.users, users_changed = users.users_changed.join(", "), rules = users.acl_rules,
-            rules_changed = users.acl_changed, roles = users.roles_rules, roles_changed = users.roles_changed,
-            tokens_changed = users.tokens_changed, exchanged = reloaded.exchanged.join(", "), flows = reloaded.flows.join(", "), "configuration of MQTT read anew");
+        tracing::info!(
+            users = users.users,
+            users_changed = users.users_changed.join(", "),
+            rules = users.acl_rules,
+            rules_changed = users.acl_changed,
+            roles = users.roles_rules,
+            roles_changed = users.roles_changed,
+            tokens_changed = users.tokens_changed,
+            exchanged = reloaded.exchanged.join(", "),
+            flows = reloaded.flows.join(", "),
+            "configuration of MQTT read anew"
+        );
         for warning in auth::warnings(&new) {
             tracing::warn!("{warning}");
         }

@@ -34,7 +34,10 @@ pub(crate) fn certificate(
         match is_own {
             true => {
                 let way_out = how_to_make(config, Kind::Node, config.node.name.as_str());
-                let text = format!("{}: the node has no certificate of its own; {way_out}", key_of("certificate"));
+                let text = format!(
+                    "{}: the node has no certificate of its own; {way_out}",
+                    key_of("certificate")
+                );
                 ApiError::new(Code::CONFIG_INVALID, text).caused_by(error.chain())
             }
             false => error,

@@ -157,7 +157,9 @@ fn init_writes_where_config_says_and_changes_nothing_that_is_there() {
     };
     let made = init(&["--camera", "yard"]);
     let text = fs::read_to_string(&site).expect("it was written where --config says");
-    assert!(text.contains("\nname = \"north\"\n") && text.contains("\nlisten = \"127.0.0.1:7999\"\n"));
+    assert!(
+        text.contains("\nname = \"north\"\n") && text.contains("\nlisten = \"127.0.0.1:7999\"\n")
+    );
     let data = folder.path().join("etc/tidegate-data");
     for file in ["pki/ca.pem", "pki/north.pem", "pki/yard.pem", "pki/application.pem", "users"] {
         assert!(data.join(file).exists(), "no {file} beside the file: {made}");
@@ -254,7 +256,15 @@ fn a_node_that_joined_has_the_name_of_its_certificate() {
         done(folder.path(), &["invite", name, "--kind", kind]).trim().to_owned()
     };
     // Without a file there is one with the name afterwards; a file that is there keeps all but the name.
-    for (name, before) in [("far-1", None), ("far-2", Some("# mine\n[link]\nlisten = \"127.0.0.1:0\"\n[node]\n#name = \"edge\"\napi_listen = \"127.0.0.1:0\"\n"))] {
+    for (name, before) in [
+        ("far-1", None),
+        (
+            "far-2",
+            Some(
+                "# mine\n[link]\nlisten = \"127.0.0.1:0\"\n[node]\n#name = \"edge\"\napi_listen = \"127.0.0.1:0\"\n",
+            ),
+        ),
+    ] {
         let machine = tempfile::tempdir().expect("a folder");
         let file = machine.path().join("tidegate.toml");
         if let Some(text) = before {

@@ -14,6 +14,7 @@ mod inside;
 mod log;
 mod loops;
 mod operators;
+mod output;
 mod overflow;
 mod peers;
 mod program;

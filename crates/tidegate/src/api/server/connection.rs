@@ -185,7 +185,9 @@ async fn admit(
                     .tell(|| refused_login("api", peer.ip(), "", error.to_string()));
             }
         }
-        Err(_) => tracing::warn!(%peer, max_s = HANDSHAKE_MAX.as_secs(), "a TLS handshake took too long"),
+        Err(_) => {
+            tracing::warn!(%peer, max_s = HANDSHAKE_MAX.as_secs(), "a TLS handshake took too long")
+        }
     }
 }
 

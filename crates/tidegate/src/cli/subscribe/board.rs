@@ -8,7 +8,7 @@ use std::{
 use tidegate_client::{ApiError, Event, SubscribeRequest};
 
 use super::line::Line;
-use crate::cli::unprinted;
+use crate::cli::{Output, unprinted};
 
 /// Long lines are cut at the edge of the terminal while these stand around them, so that one line stays one.
 const NO_WRAP: &str = "\x1b[?7l";
@@ -16,6 +16,7 @@ const WRAP: &str = "\x1b[?7h";
 
 pub(super) struct Board {
     terminal: bool,
+    is_json: bool,
     state: Mutex<State>,
 }
 
@@ -26,10 +27,23 @@ struct State {
 }
 
 impl Board {
-    pub(super) fn new(requests: &[SubscribeRequest]) -> Self {
+    /// With `output` as JSON there are no lines of cameras, and every sentence is an object.
+    pub(super) fn new(requests: &[SubscribeRequest], output: Output) -> Self {
         let lines = requests.iter().map(Line::new).collect();
         let state = Mutex::new(State { lines, shown: 0 });
-        Self { terminal: io::stdout().is_terminal(), state }
+        let is_json = output == Output::Json;
+        Self { terminal: io::stdout().is_terminal() && !is_json, is_json, state }
+    }
+
+    pub(super) fn is_json(&self) -> bool {
+        self.is_json
+    }
+
+    /// Prints an object in a line of its own.
+    pub(super) fn object(&self, object: &serde_json::Value) -> Result<(), ApiError> {
+        // One after the other, whichever camera it is of.
+        let _state = self.state();
+        put(&format!("{object}\n"))
     }
 
     pub(super) fn is_terminal(&self) -> bool {
@@ -52,12 +66,14 @@ impl Board {
 
     /// Prints every line.
     pub(super) fn show(&self) -> Result<(), ApiError> {
-        self.draw("")
+        if self.is_json { Ok(()) } else { self.draw("") }
     }
 
     /// Prints a sentence above the lines.
     pub(super) fn tell(&self, sentence: &str) -> Result<(), ApiError> {
-        if self.terminal {
+        if self.is_json {
+            self.object(&serde_json::json!({ "event": "note", "text": sentence }))
+        } else if self.terminal {
             self.draw(&format!("{sentence}\n"))
         } else {
             put(&format!("{sentence}\n"))

@@ -213,7 +213,11 @@ impl Shard {
         if connection.left_charge.is_some() {
             return;
         }
-        tracing::debug!(peer = connection.peer.map(tracing::field::display), bytes, "no memory for a packet that is not whole");
+        tracing::debug!(
+            peer = connection.peer.map(tracing::field::display),
+            bytes,
+            "no memory for a packet that is not whole"
+        );
         connection.left = Vec::new();
         let text = "the server has no memory for packets that are not whole";
         self.broker.end(key, ReasonCode::QUOTA_EXCEEDED, text);
@@ -232,7 +236,10 @@ impl Shard {
                 Room::Held => return,
                 Room::After(gone) => {
                     let peer = self.slots[gone].as_deref().and_then(|connection| connection.peer);
-                    tracing::debug!(peer = peer.map(tracing::field::display), "no memory for a CONNECT that is not accepted");
+                    tracing::debug!(
+                        peer = peer.map(tracing::field::display),
+                        "no memory for a CONNECT that is not accepted"
+                    );
                     self.drop_connection(now, gone);
                 }
             }

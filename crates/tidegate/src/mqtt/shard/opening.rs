@@ -342,7 +342,10 @@ impl Shard {
             || connection.transport.is_plain()
                 && matches!(connection.transport.socket().peek(&mut [0]), Ok(count) if count > 0);
         if has_reset || !may_have_said_more {
-            tracing::debug!(peer = connection.peer.map(tracing::field::display), "hung up before its login was checked");
+            tracing::debug!(
+                peer = connection.peer.map(tracing::field::display),
+                "hung up before its login was checked"
+            );
             self.drop_connection(now, slot);
         }
     }
