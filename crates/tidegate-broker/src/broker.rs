@@ -75,8 +75,9 @@ pub struct Broker {
     admission: Option<Box<dyn Admission>>,
     /// None where nothing outlives the process.
     keeper: Option<Box<keep::Keeper>>,
-    /// Of each shared subscription, in order, the member that the message that is being handed out goes to.
-    turns: Vec<usize>,
+    /// Of each shared subscription, in order, the member that the message that is being handed out goes to, if there is one that
+    /// may have it and is reached.
+    turns: Vec<Option<usize>>,
     /// Whether all sessions that the message that is being handed out goes to have accepted it, so that none may lose it.
     promised: bool,
     spilling: Spilling,

@@ -280,14 +280,14 @@ impl Route {
     /// The member of a shared subscription whose turn it is: the next that is connected and not behind, or else the next
     /// that is connected and not full, or else the next that is not full, or else the next.
     ///
-    /// Those whom `may` does not let have the message are passed over, as long as there are others.
-    pub(crate) fn turn(&self, group: usize, may: impl Fn(&Target) -> bool) -> usize {
+    /// Those of which `is_served` is not true are passed over; none if it is true of nobody.
+    pub(crate) fn turn(&self, group: usize, is_served: impl Fn(&Target) -> bool) -> Option<usize> {
         let group = &self.groups[group];
         let start = group.turn.fetch_add(1, Ordering::Relaxed);
         let count = group.members.len();
         let around = || {
             let members = (0..count).map(|step| start.wrapping_add(step) % count);
-            members.filter(|at| may(&group.members[*at]))
+            members.filter(|at| is_served(&group.members[*at]))
         };
         let state = |at: &usize| &group.members[*at].state;
         around()
@@ -297,7 +297,7 @@ impl Route {
                 let is_there = |at: &usize| state(at).connected.load(Ordering::Relaxed);
                 around().filter(is_there).find(has_room).or_else(|| around().find(has_room))
             })
-            .unwrap_or(start % count)
+            .or_else(|| around().next())
     }
 
     /// The members of a shared subscription, in turn from that one on.
@@ -359,11 +359,6 @@ impl Target {
             Some(own) if publisher == Some(self.session) => own,
             _ => &self.ids,
         }
-    }
-
-    /// Whether rules are known not to let it have messages of the topic.
-    pub(crate) fn is_denied(&self) -> bool {
-        self.allowed.load(Ordering::Relaxed) == DENIED
     }
 
     /// Whether rules are known to let it have messages of the topic.

@@ -99,8 +99,8 @@ pub(crate) struct SessionState {
     pub(crate) connected: AtomicBool,
     /// Whether its queue is over half full; then a shared subscription looks for somebody else.
     pub(crate) behind: AtomicBool,
-    /// Whose it is, where a shared subscription is among its own: other shards pass over a member that may not have the message.
-    pub(crate) identity: RwLock<Option<Box<Identity>>>,
+    /// Whose it is: other shards, too, ask the rules whether it may have a message before they ask it for a place.
+    identity: RwLock<Arc<Identity>>,
     /// Whether it takes no QoS 1 or 2 message until half of its queue is gone, unless their policy lets it drop some.
     full: AtomicBool,
     /// What happens to QoS 1 and 2 messages whose topic says nothing else ([`Overflow`]).
@@ -129,11 +129,11 @@ pub(crate) enum Reserved {
 }
 
 impl SessionState {
-    pub(crate) fn new(overflow: Overflow) -> Self {
+    pub(crate) fn new(overflow: Overflow, identity: Arc<Identity>) -> Self {
         Self {
             connected: AtomicBool::new(false),
             behind: AtomicBool::new(false),
-            identity: RwLock::new(None),
+            identity: RwLock::new(identity),
             full: AtomicBool::new(false),
             overflow: AtomicU8::new(overflow as u8),
             is_idle: AtomicBool::new(false),
@@ -143,6 +143,11 @@ impl SessionState {
             coming_messages: AtomicI64::new(0),
             coming_bytes: AtomicI64::new(0),
         }
+    }
+
+    /// Whose it is.
+    pub(crate) fn identity(&self) -> Arc<Identity> {
+        self.identity.read().expect("no panic while it is set").clone()
     }
 
     pub(crate) fn is_ready(&self) -> bool {
@@ -263,7 +268,7 @@ pub(crate) struct Session {
     pub(crate) number: u64,
     pub(crate) client_id: Arc<str>,
     /// Changed by [`Session::set_identity`] only.
-    pub(crate) identity: Identity,
+    pub(crate) identity: Arc<Identity>,
     /// Generation of the rules that allowed all that waits in `queue`; none if some of it is to be asked for once more.
     pub(crate) allowed_by: Option<u64>,
     pub(crate) config: Arc<SessionConfig>,
@@ -332,6 +337,9 @@ pub struct Dropped {
     pub not_allowed: u64,
     /// It waited, or was not acknowledged, when its session ended, and no other member of a shared subscription took it.
     pub session_ended: u64,
+    /// A message of QoS 1 or 2 for a shared subscription: all members that may have it were away, and keep nothing meanwhile,
+    /// since they subscribe with QoS 0.
+    pub members_away: u64,
 }
 
 impl Dropped {
@@ -341,7 +349,7 @@ impl Dropped {
     }
 
     /// Each reason with its count.
-    pub fn by_reason(&self) -> [(&'static str, u64); 9] {
+    pub fn by_reason(&self) -> [(&'static str, u64); 10] {
         let &Self {
             queue_full,
             spill_full,
@@ -352,6 +360,7 @@ impl Dropped {
             too_large,
             not_allowed,
             session_ended,
+            members_away,
         } = self;
         [
             ("queue_full", queue_full),
@@ -363,6 +372,7 @@ impl Dropped {
             ("too_large", too_large),
             ("not_allowed", not_allowed),
             ("session_ended", session_ended),
+            ("members_away", members_away),
         ]
     }
 
@@ -376,6 +386,7 @@ impl Dropped {
         self.too_large += other.too_large;
         self.not_allowed += other.not_allowed;
         self.session_ended += other.session_ended;
+        self.members_away += other.members_away;
     }
 }
 
@@ -392,21 +403,13 @@ impl Session {
 
     /// Makes it `identity`'s; whether that is another than before, under which other messages may be allowed.
     pub(crate) fn set_identity(&mut self, identity: Identity) -> bool {
-        if self.identity == identity {
+        if *self.identity == identity {
             return false;
         }
-        self.identity = identity;
+        self.identity = Arc::new(identity);
         self.allowed_by = None;
-        if self.state.identity.read().expect("no panic while it is set").is_some() {
-            self.share_identity();
-        }
+        *self.state.identity.write().expect("no panic while it is set") = self.identity.clone();
         true
-    }
-
-    /// Shows other shards whose it is.
-    pub(crate) fn share_identity(&self) {
-        let identity = Some(Box::new(self.identity.clone()));
-        *self.state.identity.write().expect("no panic while it is set") = identity;
     }
 
     /// Notes that a message which rules of that generation allowed may be put into the queue.

@@ -21,13 +21,10 @@ use crate::{
     session::{Reserved, SessionKey, may_receive},
 };
 
-/// Whether a member of a shared subscription may have messages of a topic, as far as that is known on every shard.
-pub(super) fn may_have(authorize: &dyn Authorize, member: &Target, topic: &str) -> bool {
+/// Whether rules let a subscriber have messages of a topic, as far as that is known on every shard.
+pub(super) fn may_have(authorize: &dyn Authorize, target: &Target, topic: &str) -> bool {
     authorize.receives_all()
-        || member.is_allowed(|| {
-            let identity = member.state.identity.read().expect("no panic while it is set");
-            identity.as_deref().is_none_or(|identity| may_receive(authorize, identity, topic))
-        })
+        || target.is_allowed(|| may_receive(authorize, &target.state.identity(), topic))
 }
 
 /// How a publisher learns that a session has no place for its message.
@@ -60,14 +57,24 @@ impl Target {
         self.qos_of(message.publisher, message.qos).is_some_and(|qos| qos > QoS::AtMostOnce)
     }
 
-    /// Whether it gets the message.
-    fn takes(&self, route: &Route, message: &Incoming<'_>) -> bool {
-        let qos = self.qos_of(message.publisher, message.qos).filter(|_| !self.is_denied());
-        match qos {
+    /// Whether it keeps the message until it is acknowledged, or has a connection that takes it.
+    pub(super) fn is_reached(&self, message: &Incoming<'_>) -> bool {
+        match self.qos_of(message.publisher, message.qos) {
             None => false,
             Some(QoS::AtMostOnce) => self.state.is_connected(),
-            Some(_) => !self.state.refuses(route.overflow),
+            Some(_) => true,
         }
+    }
+
+    /// Whether the message is worth handing to it: rules let it have the message, and it is reached.
+    pub(super) fn is_served(&self, authorize: &dyn Authorize, message: &Incoming<'_>) -> bool {
+        self.is_reached(message) && may_have(authorize, self, message.topic)
+    }
+
+    /// Whether it gets the message.
+    fn takes(&self, authorize: &dyn Authorize, route: &Route, message: &Incoming<'_>) -> bool {
+        let has_place = !self.counts(message) || !self.state.refuses(route.overflow);
+        has_place && self.is_served(authorize, message)
     }
 }
 
@@ -84,7 +91,8 @@ impl Broker {
         if self.reserve(route, message) {
             return Acceptance::All;
         }
-        let takes = |target: &Target| target.takes(route, message);
+        let authorize = self.shared.authorize();
+        let takes = |target: &Target| target.takes(authorize, route, message);
         let mut plain = (0..self.shared.shards()).flat_map(|shard| route.on(shard));
         let mut groups = (0..route.group_count()).flat_map(|group| route.members_of(group));
         if answer == Answer::Reason && (plain.any(takes) || groups.any(takes)) {
@@ -105,13 +113,15 @@ impl Broker {
         }
         for group in 0..route.group_count() {
             let authorize = self.shared.authorize();
-            let may = |member: &Target| may_have(authorize, member, message.topic);
-            let first = route.turn(group, may);
-            // Where none may have it, it comes to nothing at the first.
-            let is_asked = |at: &usize| *at == first || may(route.member(group, *at));
+            let is_served = |member: &Target| member.is_served(authorize, message);
+            let Some(first) = route.turn(group, is_served) else {
+                self.turns.push(None);
+                continue;
+            };
+            let is_asked = |at: &usize| is_served(route.member(group, *at));
             let accepts = |at: &usize| self.accepts(route, message, route.member(group, *at));
             match route.members_from(group, first).filter(is_asked).find(accepts) {
-                Some(member) => self.turns.push(member),
+                Some(member) => self.turns.push(Some(member)),
                 None => {
                     self.give_up(route, message, 0);
                     return false;
@@ -126,7 +136,8 @@ impl Broker {
         refusing.is_none()
     }
 
-    /// Whether a session takes a message; one of another shard has a place reserved for it then.
+    /// Whether a session takes a message, or must not have it and so has no say; one of another shard has a place reserved for
+    /// it then.
     #[inline]
     fn accepts(&self, route: &Route, message: &Incoming<'_>, target: &Target) -> bool {
         if !target.counts(message) {
@@ -134,7 +145,8 @@ impl Broker {
         }
         let is_here = target.session.shard() == self.shard;
         let bytes = message.charge_bytes();
-        let reserved = match (is_here, target.is_denied()) {
+        let is_denied = !may_have(self.shared.authorize(), target, message.topic);
+        let reserved = match (is_here, is_denied) {
             (true, true) => Reserved::Place,
             (false, true) => {
                 target.state.expect(bytes);
@@ -153,16 +165,20 @@ impl Broker {
     pub(super) fn give_up(&self, route: &Route, message: &Incoming<'_>, plain: usize) {
         let members = self.turns.iter().enumerate();
         let members = members
-            .map(|(group, member)| route.member(group, *member))
+            .filter_map(|(group, member)| Some(route.member(group, (*member)?)))
             .filter(|member| member.session.shard() != self.shard);
-        let bytes = message.charge_bytes();
         for target in members.chain(self.plain_elsewhere(route).take(plain)) {
-            if target.counts(message) {
-                target.state.arrived(bytes);
-                self.shared.forget_not_full(&target.state);
-            }
+            self.give_back_place(message, target);
         }
         for target in route.on(self.shard) {
+            self.shared.forget_not_full(&target.state);
+        }
+    }
+
+    /// Gives back what was reserved in a session of another shard.
+    pub(super) fn give_back_place(&self, message: &Incoming<'_>, target: &Target) {
+        if target.counts(message) {
+            target.state.arrived(message.charge_bytes());
             self.shared.forget_not_full(&target.state);
         }
     }

@@ -409,7 +409,8 @@ impl Broker {
         config: Arc<SessionConfig>,
         version: Version,
     ) -> Key {
-        let state = SessionState::new(config.overflow);
+        let identity = Arc::new(identity);
+        let state = SessionState::new(config.overflow, identity.clone());
         let key = self.sessions.insert(Session {
             number: 0,
             client_id: client_id.clone(),

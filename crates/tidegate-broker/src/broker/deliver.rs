@@ -24,7 +24,7 @@ use crate::{
     routes::{Route, Target},
     schedule::{Class, Policy},
     session::{Dropped, Session, may_receive},
-    shared::Retention,
+    shared::{Retention, Shared},
     slab::Key,
 };
 
@@ -134,11 +134,25 @@ impl Broker {
             self.note_shared();
         }
         for group in 0..route.group_count() {
-            let reserved = self.promised.then(|| self.turns[group]);
-            self.deliver_in_turn(now, route, group, message, held, reserved);
+            let is_reserved = self.promised;
+            let member =
+                if is_reserved { self.turns[group] } else { self.turn(route, group, message) };
+            match member {
+                Some(at) => {
+                    self.deliver_in_turn(now, route, (group, at), message, held, is_reserved);
+                }
+                None => self.note_unserved(route, group, message, false),
+            }
         }
         for shard in 0..self.shared.shards() {
             if shard == self.shard || route.on(shard).is_empty() {
+                continue;
+            }
+            let authorize = self.shared.authorize();
+            if !route.on(shard).iter().any(|target| target.is_served(authorize, message)) {
+                if self.promised {
+                    route.on(shard).iter().for_each(|target| self.give_back_place(message, target));
+                }
                 continue;
             }
             if let Some(held) = self.held(message, held) {
@@ -221,7 +235,8 @@ impl Broker {
         self.end_record(&incoming, held.as_ref());
     }
 
-    /// A message from another shard for one member of a shared subscription, or for another of them if it has ended meanwhile.
+    /// A message from another shard for one member of a shared subscription, or for another of them if it has ended meanwhile, has
+    /// lost its right to it, or has left and would keep none of QoS 0.
     pub(super) fn deliver_member(
         &mut self,
         now: Instant,
@@ -234,7 +249,13 @@ impl Broker {
         let mut held = Some(message.clone());
         let incoming = message.as_incoming();
         let promised = self.promised;
-        if self.sessions.get(target.session.key()).is_none() {
+        let session = self.sessions.get(target.session.key());
+        let is_served = session.is_some_and(|session| {
+            incoming.qos == QoS::AtMostOnce
+                || target.is_reached(&incoming)
+                    && may_receive_by(&self.shared, route, target, session, incoming.topic)
+        });
+        if !is_served {
             self.note_arrival(&incoming, target);
             let name = route.group_name(group);
             self.deliver_to_another(now, name, &incoming, &mut held);
@@ -250,27 +271,51 @@ impl Broker {
         self.end_record(&incoming, held.as_ref());
     }
 
-    /// Hands a message to the member of a shared subscription where a place is reserved, or else to the one whose turn it is, on
-    /// whatever shard.
+    /// The member of a shared subscription whose turn it is, if there is one that may have the message and is reached.
+    fn turn(&self, route: &Route, group: usize, message: &Incoming<'_>) -> Option<usize> {
+        let authorize = self.shared.authorize();
+        route.turn(group, |member| member.is_served(authorize, message))
+    }
+
+    /// Counts a message that no member of a shared subscription gets, unless none may have it and none was to.
+    fn note_unserved(
+        &mut self,
+        route: &Route,
+        group: usize,
+        message: &Incoming<'_>,
+        was_accepted: bool,
+    ) {
+        let authorize = self.shared.authorize();
+        let may_have = |member: &Target| {
+            member.qos_of(message.publisher, message.qos).is_some()
+                && may_have(authorize, member, message.topic)
+        };
+        let dropped = &mut self.statistics.dropped;
+        if message.qos == QoS::AtMostOnce {
+            // Nobody keeps it, whatever the subscription.
+        } else if route.members_of(group).iter().any(may_have) {
+            dropped.members_away += 1;
+        } else if was_accepted {
+            dropped.not_allowed += 1;
+        }
+    }
+
+    /// Hands a message to a member of a shared subscription, on whatever shard.
     fn deliver_in_turn(
         &mut self,
         now: Instant,
         route: &Arc<Route>,
-        group: usize,
+        (group, at): (usize, usize),
         message: &Incoming<'_>,
         held: &mut Option<Arc<Message>>,
-        reserved: Option<usize>,
+        is_reserved: bool,
     ) {
-        let at = reserved.unwrap_or_else(|| {
-            let authorize = self.shared.authorize();
-            route.turn(group, |member| may_have(authorize, member, message.topic))
-        });
         let member = route.member(group, at);
         let shard = member.session.shard();
         if shard == self.shard {
             self.deliver(now, route, member, message, held, &mut Encoded::default());
         } else if let Some(held) = self.held_to_wait(message, held) {
-            if reserved.is_none() {
+            if !is_reserved {
                 self.expect(message, member);
             }
             let is_written = message.qos > QoS::AtMostOnce && member.is_written;
@@ -293,9 +338,13 @@ impl Broker {
     ) {
         let route = self.route(message.topic);
         self.note_shared();
-        match route.group_named(name) {
-            Some(group) => self.deliver_in_turn(now, &route, group, message, held, None),
-            None => self.statistics.dropped.session_ended += 1,
+        let Some(group) = route.group_named(name) else {
+            self.statistics.dropped.session_ended += 1;
+            return;
+        };
+        match self.turn(&route, group, message) {
+            Some(at) => self.deliver_in_turn(now, &route, (group, at), message, held, false),
+            None => self.note_unserved(&route, group, message, true),
         }
     }
 
@@ -541,13 +590,14 @@ impl Broker {
 
     /// Whether a subscriber cannot be handed the message at once.
     fn somebody_must_wait(&self, route: &Route, message: &Incoming<'_>) -> bool {
-        if route.group_count() > 0
-            || (0..self.shared.shards())
-                .any(|shard| shard != self.shard && !route.on(shard).is_empty())
+        let authorize = self.shared.authorize();
+        let is_served = |target: &Target| target.is_served(authorize, message);
+        if (0..route.group_count()).any(|group| route.members_of(group).iter().any(is_served))
+            || self.plain_elsewhere(route).any(is_served)
         {
             return true;
         }
-        route.on(self.shard).iter().any(|target| {
+        route.on(self.shard).iter().filter(|target| is_served(target)).any(|target| {
             let Some(session) = self.sessions.get(target.session.key()) else { return false };
             let connection = session.connection.and_then(|key| self.connections.get(key));
             let Some(connection) = connection else { return true };
@@ -575,17 +625,8 @@ impl Broker {
         let authorize = self.shared.authorize();
         // Looked at before the rules are, so that what is decided by them is never older.
         let generation = authorize.generation();
-        if !authorize.receives_all() {
-            let decide = || may_receive(authorize, &session.identity, message.topic);
-            // A route that came from another shard may remember what former rules decided.
-            let is_allowed = if route.generation == self.shared.generation() {
-                target.is_allowed(decide)
-            } else {
-                decide()
-            };
-            if !is_allowed {
-                return;
-            }
+        if !may_receive_by(&self.shared, route, target, session, message.topic) {
+            return;
         }
         session.note_allowed(generation);
         let retain = message.retain && target.retain_as_published;
@@ -870,6 +911,24 @@ impl Broker {
         }
         true
     }
+}
+
+/// Whether rules let a session of this shard be sent a message of a route. One that came from another shard may remember what
+/// former rules decided.
+#[inline]
+fn may_receive_by(
+    shared: &Shared,
+    route: &Route,
+    target: &Target,
+    session: &Session,
+    topic: &str,
+) -> bool {
+    let authorize = shared.authorize();
+    if authorize.receives_all() {
+        return true;
+    }
+    let decide = || may_receive(authorize, &session.identity, topic);
+    if route.generation == shared.generation() { target.is_allowed(decide) } else { decide() }
 }
 
 /// What happens to a message for a session that is full.

@@ -279,9 +279,6 @@ impl Broker {
                 session.filter_bytes += filter_bytes(filter);
                 let filter: Arc<str> = Arc::from(&**filter);
                 session.subscriptions.insert(filter.clone(), options);
-                if crate::routes::shared(&filter).is_some() {
-                    session.share_identity();
-                }
                 routes.insert(&filter, own, options, &session.state);
             }
         }

@@ -118,9 +118,6 @@ impl Broker {
                 (_, None) => {}
             }
         }
-        if is_shared {
-            session.share_identity();
-        }
         let is_new = self.shared.routes_mut().insert(&filter, own, options, &session.state);
         let wanted = match asked.retain_handling {
             RetainHandling::Send => true,

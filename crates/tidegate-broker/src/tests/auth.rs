@@ -569,3 +569,166 @@ fn an_auth_that_the_client_could_not_take_is_not_sent() {
         });
     }
 }
+
+/// On all shards, publishers of both kinds: who is told by a reason, and who by the end of its connection.
+fn publishers(world: &mut World) -> Vec<At> {
+    let names = ["p", "q", "r", "s", "t", "u"];
+    let connect = |(index, name): (usize, &&str)| if index < 3 { v5(name) } else { v4(name) };
+    names.iter().enumerate().map(|at| world.join(connect(at))).collect()
+}
+
+/// Whether each of them may publish to that topic with QoS 1 and 2.
+fn all_are_accepted(world: &mut World, publishers: &[At], topic: &str) -> bool {
+    let mut all = true;
+    for at in publishers {
+        for qos in [AtLeastOnce, ExactlyOnce] {
+            if world.is_open(*at) {
+                let id = world.publish(*at, message(topic, qos, "x")).unwrap();
+                all &= world.is_open(*at) && !world.accepted(*at, id).is_failure();
+            } else {
+                all = false;
+            }
+        }
+    }
+    all
+}
+
+/// A session that is away and full, of what it may have.
+fn full(world: &mut World, name: &str, filters: &[&str]) {
+    let s = world.join(kept(name));
+    filters.iter().for_each(|filter| _ = world.subscribe(s, filter, ExactlyOnce));
+    world.cut(s);
+    let filler = world.join(v5("filler"));
+    for _ in 0..100 {
+        let id = world.publish(filler, message("left/a", AtLeastOnce, "x")).unwrap();
+        if world.accepted(filler, id).is_failure() {
+            return;
+        }
+    }
+    panic!("it is never full");
+}
+
+fn small_queues() -> BrokerConfig {
+    let session = SessionConfig { queue_messages_max: 5, ..SessionConfig::default() };
+    BrokerConfig { session, ..settings() }
+}
+
+#[test]
+fn a_full_session_has_no_say_over_what_it_may_not_have() {
+    with_taken_of(small_queues(), |world, rules| {
+        full(world, "bob", &["#"]);
+        // Never allowed, and nobody has asked for it yet.
+        let all = publishers(world);
+        assert!(all_are_accepted(world, &all, "members/a"));
+        // What it may have is refused.
+        let id = world.publish(all[0], message("gone/a", AtLeastOnce, "x")).unwrap();
+        assert_eq!(world.accepted(all[0], id), ReasonCode::QUOTA_EXCEEDED);
+        // Not any more once its right is taken away.
+        rules.take_away("gone");
+        assert!(all_are_accepted(world, &all, "gone/a"));
+        let id = world.publish(all[0], message("left/a", AtLeastOnce, "x")).unwrap();
+        assert_eq!(world.accepted(all[0], id), ReasonCode::QUOTA_EXCEEDED);
+        let bob = world.join(kept("bob"));
+        assert!(world.messages(bob).iter().all(|delivery| delivery.topic == "left/a"));
+    });
+}
+
+#[test]
+fn messages_that_a_session_may_not_have_take_no_place_of_it() {
+    with_taken_of(small_queues(), |world, _| {
+        let s = world.join(kept("holder"));
+        world.subscribe(s, "#", AtLeastOnce);
+        world.cut(s);
+        let all = publishers(world);
+        world.hold_peers = true;
+        for _ in 0..5 {
+            for at in &all[..3] {
+                let id = world.publish(*at, message("members/a", AtLeastOnce, "x")).unwrap();
+                assert_eq!(world.accepted(*at, id), ReasonCode::SUCCESS);
+            }
+        }
+        for number in 0..5 {
+            let text = number.to_string();
+            let id = world.publish(all[0], message("left/a", AtLeastOnce, &text)).unwrap();
+            assert_eq!(world.accepted(all[0], id), ReasonCode::SUCCESS);
+        }
+        world.hold_peers = false;
+        world.pump();
+        let s = world.join(kept("holder"));
+        assert_eq!(world.texts(s), ["0", "1", "2", "3", "4"]);
+    });
+}
+
+#[test]
+fn a_full_member_of_a_group_has_no_say_over_what_it_may_not_have() {
+    with_taken_of(small_queues(), |world, rules| {
+        full(world, "bob", &["$share/g/#"]);
+        let all = publishers(world);
+        assert!(all_are_accepted(world, &all, "members/a"));
+        rules.take_away("gone");
+        assert!(all_are_accepted(world, &all, "gone/a"));
+        // Where another may have it, that one has the say, and its place is not given to nobody.
+        let root = Connect { username: Some("root".into()), ..kept("root") };
+        let at = world.join(root.clone());
+        world.subscribe(at, "$share/g/#", ExactlyOnce);
+        world.cut(at);
+        let mut accepted = Vec::new();
+        for number in 0..20 {
+            let at = all[number % 3];
+            let text = number.to_string();
+            let id = world.publish(at, message("gone/a", AtLeastOnce, &text)).unwrap();
+            if !world.accepted(at, id).is_failure() {
+                accepted.push(text);
+            }
+        }
+        assert_eq!(accepted.len(), 6);
+        let at = world.join(root);
+        assert_eq!(world.texts(at), accepted);
+    });
+}
+
+#[test]
+fn memory_is_not_wanted_for_a_session_that_may_not_have_the_message() {
+    let config = BrokerConfig { payload_bytes_max: 100_000, ..settings() };
+    with_taken_of(config, |world, _| {
+        let s = world.join(kept("s"));
+        world.subscribe(s, "#", AtLeastOnce);
+        world.subscribe(s, "$share/g/#", AtLeastOnce);
+        world.cut(s);
+        let p = world.join(v5("p"));
+        let text = "x".repeat(30_000);
+        let publish = |world: &mut World, topic: &str| {
+            let id = world.publish(p, message(topic, AtLeastOnce, &text)).unwrap();
+            world.accepted(p, id)
+        };
+        for _ in 0..10 {
+            publish(world, "left/a");
+        }
+        assert_eq!(publish(world, "left/a"), ReasonCode::QUOTA_EXCEEDED);
+        assert_eq!(publish(world, "members/a"), ReasonCode::SUCCESS);
+    });
+}
+
+#[test]
+fn what_is_on_its_way_to_a_member_that_lost_its_right_is_anothers_or_counted() {
+    for has_other in [false, true] {
+        let rules = Arc::new(Taken::default());
+        let mut world = World::with_rules(settings(), 3, rules.clone());
+        let p = world.join(v5("p"));
+        let s = world.join(kept("s"));
+        world.subscribe(s, "$share/g/gone/#", AtLeastOnce);
+        let root = world.join(Connect { username: Some("root".into()), ..kept("root") });
+        world.hold_peers = true;
+        let id = world.publish(p, message("gone/a", AtLeastOnce, "x")).unwrap();
+        assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS);
+        if has_other {
+            world.subscribe(root, "$share/g/gone/#", AtLeastOnce);
+        }
+        rules.take_away("gone");
+        world.hold_peers = false;
+        world.pump();
+        assert_eq!(world.texts(root).len(), usize::from(has_other));
+        assert_eq!((world.texts(s).len(), not_allowed(&world)), (0, u64::from(!has_other)));
+        world.end();
+    }
+}

@@ -371,3 +371,78 @@ fn what_is_on_its_way_to_a_member_that_has_ended_is_anothers() {
     assert_eq!(world.texts(members[2]), ["x"]);
     assert_eq!(dropped(&world).total(), 0);
 }
+
+#[test]
+fn a_member_that_is_away_and_keeps_nothing_is_passed_over() {
+    for qos in [AtLeastOnce, ExactlyOnce] {
+        each(|world| {
+            let none = world.join(kept("none"));
+            world.subscribe(none, "$share/g/t", AtMostOnce);
+            let keeps = world.join(kept("keeps"));
+            world.subscribe(keeps, "$share/g/t", ExactlyOnce);
+            let publishers = ["p", "q", "r"].map(|name| world.join(v5(name)));
+            world.cut(none);
+            world.cut(keeps);
+            let mut sent = Vec::new();
+            for number in 0..9 {
+                let at = publishers[number % 3];
+                let text = number.to_string();
+                let id = world.publish(at, message("t", qos, &text)).unwrap();
+                assert_eq!(world.accepted(at, id), ReasonCode::SUCCESS);
+                sent.push(text);
+            }
+            let keeps = world.join(kept("keeps"));
+            let mut texts = world.texts(keeps);
+            texts.sort();
+            assert_eq!((texts, dropped(world).total()), (sent, 0));
+            // Where there is no other, it is counted; with QoS 0, nobody expects to have it later.
+            world.unsubscribe(keeps, &["$share/g/t"]);
+            for at in publishers {
+                world.publish(at, message("t", qos, "x"));
+                world.publish(at, message("t", AtMostOnce, "x"));
+            }
+            let expected = crate::Dropped { members_away: 3, ..Default::default() };
+            assert_eq!(dropped(world), expected);
+        });
+    }
+}
+
+#[test]
+fn a_member_that_leaves_while_a_message_comes_is_passed_over_if_it_keeps_nothing() {
+    for has_other in [false, true] {
+        let mut world = World::new(settings(), 3);
+        let p = world.join(v5("p"));
+        let none = world.join(kept("none"));
+        let keeps = world.join(kept("keeps"));
+        world.subscribe(none, "$share/g/t", AtMostOnce);
+        world.hold_peers = true;
+        world.publish(p, message("t", AtLeastOnce, "x"));
+        if has_other {
+            world.subscribe(keeps, "$share/g/t", AtLeastOnce);
+            world.cut(keeps);
+        }
+        world.cut(none);
+        world.hold_peers = false;
+        world.pump();
+        let keeps = world.join(kept("keeps"));
+        assert_eq!(world.texts(keeps).len(), usize::from(has_other));
+        assert_eq!(dropped(&world).members_away, u64::from(!has_other));
+        world.end();
+    }
+}
+
+#[test]
+fn what_a_bridge_published_goes_to_a_member_that_is_not_the_bridge() {
+    // A bridge of MQTT 3.1.1 has none of its own messages back, by whatever subscription.
+    each(|world| {
+        let bridge = world.join(Connect { bridge: true, ..v4("bridge") });
+        let other = world.join(kept("other"));
+        for at in [bridge, other] {
+            world.subscribe(at, "$share/g/t", AtLeastOnce);
+        }
+        for _ in 0..4 {
+            world.publish(bridge, message("t", AtLeastOnce, "x"));
+        }
+        assert_eq!(world.messages(other).len(), 4);
+    });
+}

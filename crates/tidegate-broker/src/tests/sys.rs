@@ -72,7 +72,7 @@ fn what_is_told_is_what_the_book_lists() {
             assert!(is_told, "{filter} is told");
         }
         // The broker's own, those of the parts, and the one that holds something.
-        assert_eq!(told.len(), 70 + 6 + 1, "all there are");
+        assert_eq!(told.len(), 71 + 6 + 1, "all there are");
     });
 }
 
@@ -157,7 +157,8 @@ fn a_slow_subscriber_is_named_with_what_it_holds_and_lost_as_long_as_it_does() {
         let held = 3 * (MESSAGE_OVERHEAD_BYTES + 2);
         let dropped = concat!(
             r#"{"queue_full":1,"spill_full":0,"spill_lost":0,"conflated":0,"#,
-            r#""budget_full":0,"expired":0,"too_large":0,"not_allowed":0,"session_ended":0}"#
+            r#""budget_full":0,"expired":0,"too_large":0,"not_allowed":0,"session_ended":0,"#,
+            r#""members_away":0}"#
         );
         let json = format!(
             r#"{{"client":"{name}","queued":3,"bytes":{held},"bytes_on_disk":0,"inflight":0,"dropped":{dropped}}}"#
