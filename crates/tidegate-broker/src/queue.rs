@@ -298,8 +298,9 @@ impl Queue {
         let queued = Queued { sequence: waiting.sequence, after: waiting.after, ..queued };
         let expires = queued.message.expires().map(|at| Reverse((at, queued.sequence)));
         let former = class.exchange(at, queued);
-        self.expiring.extend(expires);
         self.counts.subtract(&former);
+        self.expiring.extend(expires);
+        self.clear_expiries(None);
         Ok(former)
     }
 
@@ -312,17 +313,27 @@ impl Queue {
         all
     }
 
-    /// Takes out what came by that shared subscription, in the order in which it came.
-    pub(crate) fn take_group(&mut self, name: &str) -> Vec<Queued> {
-        let is_its = |queued: &Queued| queued.group.as_deref() == Some(name);
-        let mut taken = Vec::new();
-        for is_large in [false, true] {
-            for at in (0..self.class(is_large).waiting.len()).rev() {
-                if is_its(&self.class(is_large).waiting[at]) {
-                    taken.extend(self.take(is_large, at));
+    /// Takes out what came by those shared subscriptions, in the order in which it came: all in one pass.
+    pub(crate) fn take_groups(&mut self, is_left: impl Fn(&str) -> bool) -> Vec<Queued> {
+        let goes = |queued: &Queued| queued.group.as_deref().is_some_and(&is_left);
+        let mut taken = self.small.take_if(goes);
+        taken.iter().for_each(|queued| self.left(queued));
+        let large = self.large.take_if(goes);
+        let mut after = HashMap::new();
+        for queued in &large {
+            if queued.after > 0 {
+                after.insert(queued.message.topic().clone(), queued.after);
+            }
+            self.left_large(queued);
+        }
+        if !after.is_empty() {
+            for next in &mut self.large.waiting {
+                if let Some(after) = after.remove(next.message.topic()) {
+                    next.after = after;
                 }
             }
         }
+        taken.extend(large);
         taken.sort_by_key(|queued| queued.sequence);
         taken
     }
@@ -433,8 +444,14 @@ impl Queue {
         }
         let Some(at) = queued.message.expires() else { return };
         self.expiring.push(Reverse((at, queued.sequence)));
+        self.clear_expiries(Some(queued));
+    }
+
+    /// Clears away the expiries of what has left or was replaced, once they are as many as those of what waits; one message may be
+    /// about to.
+    fn clear_expiries(&mut self, coming: Option<&Queued>) {
         if self.expiring.len() > 2 * self.len() + OLD_ENTRIES {
-            let all = self.small.waiting.iter().chain(&self.large.waiting).chain([queued]);
+            let all = self.small.waiting.iter().chain(&self.large.waiting).chain(coming);
             let expiring = all.filter_map(|queued| {
                 let at = queued.message.expires()?;
                 Some(Reverse((at, queued.sequence)))
@@ -615,6 +632,7 @@ mod tests {
     use crate::{
         budget::Budget,
         message::{Body, Incoming},
+        spill::{Spilling, simulated::SimulatedSpill},
     };
 
     fn queued(topic: &str, overflow: Overflow, text: &str) -> Queued {
@@ -650,51 +668,229 @@ mod tests {
         assert!(queue.large().is_some());
     }
 
+    /// What is to be in a queue.
+    #[derive(Clone)]
+    struct Modelled {
+        number: u64,
+        expires: Option<Instant>,
+        is_large: bool,
+        overflow: Overflow,
+        group: Option<&'static str>,
+        is_on_disk: bool,
+    }
+
+    /// A queue, what is to be in it in order, and where it may wait beside memory.
+    struct Tried {
+        queue: Queue,
+        model: Vec<Modelled>,
+        spilling: Spilling,
+    }
+
+    fn number_of(queued: &Queued) -> u64 {
+        let payload = match &queued.message {
+            Held::Memory(message) => message.payload.to_contiguous().to_vec(),
+            Held::Disk(spilled) => spilled.payload_on_disk(),
+            Held::Gone(_) => panic!("a message that is there"),
+        };
+        String::from_utf8(payload).unwrap().parse().unwrap()
+    }
+
+    impl Tried {
+        fn new() -> Self {
+            let mut spilling = Spilling::new(Budget::new(1 << 20));
+            spilling.disk = Some(Arc::new(SimulatedSpill::new(1 << 20)));
+            Self { queue: Queue::default(), model: Vec::new(), spilling }
+        }
+
+        fn add(&mut self, new: Modelled) {
+            let topic = if new.is_large { "large" } else { "small" };
+            let topic = format!("{topic}/{}", new.overflow.word());
+            let text = new.number.to_string();
+            let mut queued = expiring(&topic, new.overflow, &text, new.expires);
+            queued.group = new.group.map(Arc::from);
+            if new.overflow == Overflow::Latest {
+                match self.queue.replace(queued) {
+                    Ok(former) => {
+                        let former = number_of(&former);
+                        let at = self.model.iter().position(|m| m.number == former).unwrap();
+                        self.model[at] = new;
+                        return;
+                    }
+                    Err(new) => queued = new,
+                }
+            }
+            self.queue.push(queued, new.is_large);
+            self.model.push(new);
+        }
+
+        /// One that left, which was the first of those that might have.
+        fn left(&mut self, queued: Option<Queued>, might: impl Fn(&Modelled) -> bool) {
+            let expected = self.model.iter().position(might);
+            let expected = expected.map(|at| self.model.remove(at).number);
+            assert_eq!(queued.as_ref().map(number_of), expected);
+        }
+
+        fn pop(&mut self, is_large: bool) {
+            let first = self.model.iter().find(|m| m.is_large == is_large);
+            if first.is_none_or(|first| first.is_on_disk) {
+                return;
+            }
+            let popped = if is_large { self.queue.pop_large() } else { self.queue.pop_small() };
+            self.left(popped, |m| m.is_large == is_large);
+        }
+
+        fn evict(&mut self, is_large: bool) {
+            let before: Vec<bool> = self.on_disk().collect();
+            let spilling = &mut self.spilling;
+            if let Some(evicted) = self.queue.evict(is_large, |message| spilling.write(message)) {
+                assert!(evicted.unwrap() > 0);
+                let after: Vec<bool> = self.on_disk().collect();
+                let changed: Vec<usize> =
+                    (0..after.len()).filter(|at| after[*at] != before[*at]).collect();
+                assert_eq!(changed.len(), 1);
+            }
+            // In the order of the model, which knows no classes.
+            for is_large in [false, true] {
+                let class: Vec<bool> = self
+                    .queue
+                    .class(is_large)
+                    .waiting
+                    .iter()
+                    .filter(|q| !q.message.is_gone())
+                    .map(|q| matches!(q.message, Held::Disk(_)))
+                    .collect();
+                let modelled = self.model.iter_mut().filter(|m| m.is_large == is_large);
+                modelled.zip(class).for_each(|(m, is_on_disk)| m.is_on_disk = is_on_disk);
+            }
+        }
+
+        fn on_disk(&self) -> impl Iterator<Item = bool> {
+            self.queue.iter().map(|queued| matches!(queued.message, Held::Disk(_)))
+        }
+
+        fn check(&self) {
+            let Self { queue, model, .. } = self;
+            assert_eq!((queue.len(), queue.is_empty()), (model.len(), model.is_empty()));
+            for is_large in [false, true] {
+                let waiting = queue.class(is_large).waiting.iter();
+                let got: Vec<u64> =
+                    waiting.filter(|q| !q.message.is_gone()).map(number_of).collect();
+                let of_class = model.iter().filter(|m| m.is_large == is_large);
+                assert_eq!(got, of_class.map(|m| m.number).collect::<Vec<_>>());
+            }
+            let in_memory = queue.iter().filter(|queued| queued.message.memory().is_some());
+            let bytes: u64 = in_memory.map(|queued| queued.message.charged()).sum();
+            assert_eq!(queue.bytes(), bytes);
+            assert_eq!(queue.spilled(), self.on_disk().filter(|is_on_disk| *is_on_disk).count());
+            let droppable = queue.iter().filter(|queued| queued.overflow.drops());
+            let droppable: u64 = droppable.map(|queued| queued.message.charged()).sum();
+            assert_eq!(queue.droppable_bytes(), droppable);
+            let soonest = model.iter().filter_map(|m| m.expires).min();
+            assert!(soonest.is_none_or(|at| queue.next_expiry().unwrap() <= at));
+            let expiring = queue.expiring.len();
+            assert!(expiring <= 2 * queue.len() + OLD_ENTRIES + 60, "{expiring} expiries");
+            let places = queue.small.waiting.len() + queue.large.waiting.len();
+            assert!(places <= 2 * queue.len() + 124, "{places} places of {}", queue.len());
+        }
+    }
+
     #[test]
-    fn what_has_expired_has_no_place_wherever_it_was() {
+    fn what_has_left_has_no_place_whatever_the_policy() {
         use rand::{Rng, SeedableRng, rngs::SmallRng};
-        for seed in 0..200 {
+        const POLICIES: [Overflow; 6] = [
+            Overflow::DropOldest,
+            Overflow::DropNewest,
+            Overflow::Latest,
+            Overflow::Disconnect,
+            Overflow::BlockPublisher,
+            Overflow::Spill,
+        ];
+        for seed in 0..280 {
             println!("seed {seed}");
             let mut random = SmallRng::seed_from_u64(seed);
-            let mut queue = Queue::default();
-            // What is to be there, in order: number, expiry, whether it is large.
-            let mut model: Vec<(u64, Option<Instant>, bool)> = Vec::new();
+            // Each policy by itself, and all together.
+            let policies =
+                POLICIES.get(seed as usize % 7).map_or(&POLICIES[..], std::slice::from_ref);
+            let mut tried = Tried::new();
             let mut now = Instant::EPOCH;
             for number in 0..300_u64 {
                 now = now + std::time::Duration::from_millis(random.random_range(0..20));
-                let life = std::time::Duration::from_millis(random.random_range(0..2_000));
-                let expires = random.random_ratio(2, 3).then(|| now + life);
-                let is_large = random.random_ratio(1, 3);
-                let topic = if is_large { "large" } else { "small" };
-                let text = number.to_string();
-                queue.push(expiring(topic, Overflow::Disconnect, &text, expires), is_large);
-                model.push((number, expires, is_large));
+                let most = if seed % 2 == 0 { 2_000 } else { 86_400_000 };
+                let life = std::time::Duration::from_millis(random.random_range(0..most));
+                tried.add(Modelled {
+                    number,
+                    expires: random.random_ratio(2, 3).then(|| now + life),
+                    is_large: random.random_ratio(1, 3),
+                    overflow: policies[random.random_range(0..policies.len())],
+                    group: [None, Some("$share/g/#"), Some("$share/h/#")]
+                        [random.random_range(0..3)],
+                    is_on_disk: false,
+                });
                 if random.random_ratio(1, 4) {
-                    let popped =
-                        if random.random() { queue.pop_small() } else { queue.pop_large() };
-                    if let Some(popped) = popped {
-                        let number = popped.begun().payload.to_contiguous();
-                        let at = model.iter().position(|(n, ..)| n.to_string() == number).unwrap();
-                        let is_large = model[at].2;
-                        assert!(!model[..at].iter().any(|(.., large)| *large == is_large));
-                        model.remove(at);
-                    }
+                    tried.pop(random.random());
+                }
+                if random.random_ratio(1, 8) {
+                    tried.evict(random.random());
+                }
+                if random.random_ratio(1, 16) {
+                    let dropped = tried.queue.drop_oldest(false);
+                    tried.left(dropped, |m| m.overflow.drops());
+                }
+                if random.random_ratio(1, 50) {
+                    let names = [&["$share/g/#"][..], &["$share/g/#", "$share/h/#"]];
+                    let names = names[random.random_range(0..2)];
+                    let is_left = |name: &str| names.contains(&name);
+                    let taken = tried.queue.take_groups(is_left);
+                    let left = |m: &Modelled| m.group.is_some_and(is_left);
+                    let expected: Vec<u64> =
+                        tried.model.extract_if(.., |m| left(m)).map(|m| m.number).collect();
+                    assert_eq!(taken.iter().map(number_of).collect::<Vec<_>>(), expected);
                 }
                 if random.random_ratio(1, 3) {
-                    let before = model.len();
-                    model.retain(|(_, expires, _)| expires.is_none_or(|at| at > now));
-                    assert_eq!(queue.lapse(now).len(), before - model.len());
+                    let before = tried.model.len();
+                    tried.model.retain(|m| m.expires.is_none_or(|at| at > now));
+                    assert_eq!(tried.queue.lapse(now).len(), before - tried.model.len());
                 }
-                assert_eq!((queue.len(), queue.is_empty()), (model.len(), model.is_empty()));
-                let bytes: u64 = queue.iter().map(|queued| queued.message.charged()).sum();
-                assert_eq!(queue.bytes(), bytes);
-                let soonest = model.iter().filter_map(|(_, expires, _)| *expires).min();
-                assert!(soonest.is_none_or(|at| queue.next_expiry().unwrap() <= at));
-                assert!(queue.expiring.len() <= 2 * queue.len() + OLD_ENTRIES + 2);
-                let places = queue.small.waiting.len() + queue.large.waiting.len();
-                assert!(places <= 2 * queue.len() + 64, "{places} places of {}", queue.len());
+                tried.check();
             }
         }
+    }
+
+    #[test]
+    fn what_is_replaced_for_long_leaves_nothing_behind() {
+        let mut queue = Queue::default();
+        let day = std::time::Duration::from_secs(86_400);
+        for number in 0..10_000 {
+            let at = Instant::EPOCH + day + std::time::Duration::from_millis(number);
+            let queued = expiring("t", Overflow::Latest, &number.to_string(), Some(at));
+            if let Err(queued) = queue.replace(queued) {
+                queue.push(queued, false);
+            }
+            assert!(queue.expiring.len() <= 2 + OLD_ENTRIES + 1);
+        }
+        assert_eq!(queue.len(), 1);
+    }
+
+    #[test]
+    fn what_a_group_takes_along_passes_the_order_on() {
+        let of = |topic: &str, text: &str, group: Option<&str>| {
+            let mut queued = queued(topic, Overflow::Disconnect, text);
+            queued.group = group.map(Arc::from);
+            queued
+        };
+        let mut queue = Queue::default();
+        queue.push(of("t", "small", None), false);
+        queue.push(of("t", "1", Some("g")), true);
+        queue.push(of("u", "2", Some("g")), true);
+        queue.push(of("t", "3", Some("h")), true);
+        queue.push(of("t", "4", None), true);
+        let taken = queue.take_groups(|name| name == "g");
+        assert_eq!(taken.iter().map(number_of).collect::<Vec<_>>(), [1, 2]);
+        assert!(queue.large().is_none(), "the small one came first");
+        queue.pop_small();
+        assert_eq!(queue.pop_large().as_ref().map(number_of), Some(3));
+        assert_eq!(queue.pop_large().as_ref().map(number_of), Some(4));
+        assert!(queue.is_empty() && queue.large_topics.is_empty());
     }
 
     #[test]

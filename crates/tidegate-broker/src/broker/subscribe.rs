@@ -1,6 +1,6 @@
 //! Subscriptions (MQTT 5, sections 3.8 to 3.11).
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use tidegate_message::{Action, Instant, Target, TopicError};
 use tidegate_wire::mqtt::{
@@ -163,7 +163,7 @@ impl Broker {
         let own = self.session_key(session_key);
         let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
         let mut reasons = Vec::with_capacity(packet.filters.len());
-        let mut left = Vec::new();
+        let mut left_groups: HashSet<&str> = HashSet::new();
         for filter in &packet.filters {
             let found = session.subscriptions.remove(&**filter).is_some();
             if found {
@@ -175,8 +175,7 @@ impl Broker {
                 let mut routes = self.shared.routes_mut();
                 routes.remove(filter, own);
                 if routes.has_group(filter) {
-                    // What has not begun is another member's; what has goes on here (MQTT-3.10.4-3).
-                    left.extend(session.queue.take_group(filter));
+                    left_groups.insert(filter);
                 }
                 drop(routes);
                 session.retained.retain(|scan| *scan.filter != **filter);
@@ -193,8 +192,12 @@ impl Broker {
                 ReasonCode::NO_SUBSCRIPTION_EXISTED
             });
         }
-        if !left.is_empty() {
-            self.leave_group(now, session_key, left);
+        if !left_groups.is_empty() {
+            // What has not begun is another member's; what has goes on here (MQTT-3.10.4-3).
+            let left = session.queue.take_groups(|name| left_groups.contains(name));
+            if !left.is_empty() {
+                self.leave_group(now, session_key, left);
+            }
         }
         let answer = Suback {
             packet_id: packet.packet_id,

@@ -62,6 +62,20 @@ impl Class {
         Some(queued)
     }
 
+    /// Takes out all that `goes`, in order.
+    pub(super) fn take_if(&mut self, goes: impl Fn(&Queued) -> bool) -> Vec<Queued> {
+        if !self.waiting.iter().any(&goes) {
+            return Vec::new();
+        }
+        let (taken, mut left): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.waiting).into_iter().partition(|queued| goes(queued));
+        left.retain(|queued| !queued.message.is_gone());
+        self.waiting = left;
+        (self.gone, self.near, self.near_bytes) = (0, 0, 0);
+        self.advance();
+        taken.into()
+    }
+
     /// Takes out what has expired.
     pub(super) fn lapse(&mut self, at: usize) -> Queued {
         if at == 0 || at + 1 == self.waiting.len() {
