@@ -41,7 +41,7 @@ use crate::{
     message::Message,
     outbox::Buffers,
     routes::Route,
-    session::{Dropped, Session, SessionKey},
+    session::{Dropped, Session, SessionKey, SessionState},
     shared::Shared,
     slab::{Key, Slab},
     spares::Spares,
@@ -78,6 +78,8 @@ pub struct Broker {
     /// Of each shared subscription, in order, the member that the message that is being handed out goes to, if there is one that
     /// may have it and is reached.
     turns: Vec<Option<usize>>,
+    /// Sessions that are full by the message that is being handed out, which is to be their last.
+    marked: Vec<Arc<SessionState>>,
     /// Whether all sessions that the message that is being handed out goes to have accepted it, so that none may lose it.
     promised: bool,
     spilling: Spilling,
@@ -295,6 +297,7 @@ impl Broker {
             admission: None,
             keeper: None,
             turns: Vec::new(),
+            marked: Vec::new(),
             promised: false,
             spilling: Spilling::new(shared.budget().clone()),
             numbers: keep::Numbers::default(),

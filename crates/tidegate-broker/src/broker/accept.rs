@@ -11,6 +11,8 @@
 //! on its way there with a place reserved, unless the policy of that session drops messages of its QoS. Each place that is
 //! reserved is given back, by the shard of the session once the message is there, or here where another session refuses.
 
+use std::sync::Arc;
+
 use tidegate_message::Authorize;
 use tidegate_wire::mqtt::{QoS, Version};
 
@@ -18,7 +20,7 @@ use super::Broker;
 use crate::{
     message::Incoming,
     routes::{Route, Target},
-    session::{Reserved, SessionKey, may_receive},
+    session::{Reserved, SessionKey, SessionState, may_receive},
 };
 
 /// Whether rules let a subscriber have messages of a topic, as far as that is known on every shard.
@@ -104,12 +106,30 @@ impl Broker {
 
     fn reserve(&mut self, route: &Route, message: &Incoming<'_>) -> bool {
         self.turns.clear();
-        if !route.on(self.shard).iter().all(|target| self.accepts(route, message, target)) {
-            self.give_up(route, message, 0);
-            return false;
+        self.marked.clear();
+        let mut marked = std::mem::take(&mut self.marked);
+        let reserved = self.reserve_in(route, message, &mut marked);
+        self.marked = marked;
+        if let Err(plain) = reserved {
+            self.give_up(route, message, plain);
+        }
+        reserved.is_ok()
+    }
+
+    /// Reserves a place in each session, and notes those for which it is the last. If one refuses, of how many plain subscribers of
+    /// other shards places are reserved, and must be given back.
+    fn reserve_in(
+        &mut self,
+        route: &Route,
+        message: &Incoming<'_>,
+        marked: &mut Vec<Arc<SessionState>>,
+    ) -> Result<(), usize> {
+        let here = route.on(self.shard);
+        if !here.iter().all(|target| self.accepts(route, message, target, marked)) {
+            return Err(0);
         }
         if !route.leaves(self.shard) {
-            return true;
+            return Ok(());
         }
         for group in 0..route.group_count() {
             let authorize = self.shared.authorize();
@@ -119,27 +139,28 @@ impl Broker {
                 continue;
             };
             let is_asked = |at: &usize| is_served(route.member(group, *at));
-            let accepts = |at: &usize| self.accepts(route, message, route.member(group, *at));
+            let accepts =
+                |at: &usize| self.accepts(route, message, route.member(group, *at), marked);
             match route.members_from(group, first).filter(is_asked).find(accepts) {
                 Some(member) => self.turns.push(Some(member)),
-                None => {
-                    self.give_up(route, message, 0);
-                    return false;
-                }
+                None => return Err(0),
             }
         }
-        let plain = self.plain_elsewhere(route);
-        let refusing = plain.enumerate().find(|(_, target)| !self.accepts(route, message, target));
-        if let Some((reserved, _)) = refusing {
-            self.give_up(route, message, reserved);
-        }
-        refusing.is_none()
+        let mut plain = self.plain_elsewhere(route).enumerate();
+        let refusing = plain.find(|(_, target)| !self.accepts(route, message, target, marked));
+        refusing.map_or(Ok(()), |(reserved, _)| Err(reserved))
     }
 
     /// Whether a session takes a message, or must not have it and so has no say; one of another shard has a place reserved for
     /// it then.
     #[inline]
-    fn accepts(&self, route: &Route, message: &Incoming<'_>, target: &Target) -> bool {
+    fn accepts(
+        &self,
+        route: &Route,
+        message: &Incoming<'_>,
+        target: &Target,
+        marked: &mut Vec<Arc<SessionState>>,
+    ) -> bool {
         if !target.counts(message) {
             return true;
         }
@@ -155,14 +176,21 @@ impl Broker {
             (true, false) => target.state.admit(route.overflow, bytes),
             (false, false) => target.state.reserve(route.overflow, bytes),
         };
-        if reserved == Reserved::Last {
-            self.shared.count_full();
+        match reserved {
+            Reserved::Place => {}
+            Reserved::Last => {
+                self.shared.count_full();
+                marked.push(target.state.clone());
+            }
+            // What was counted as on its way meanwhile may have kept another shard from seeing that there is room again.
+            Reserved::None => self.shared.forget_not_full(&target.state),
         }
         reserved != Reserved::None
     }
 
-    /// Gives back what was reserved: of the members in `turns`, and of the first plain subscribers of other shards.
-    pub(super) fn give_up(&self, route: &Route, message: &Incoming<'_>, plain: usize) {
+    /// Gives back what was reserved: of the members in `turns`, and of the first plain subscribers of other shards. Those that are
+    /// full by it are so no longer.
+    pub(super) fn give_up(&mut self, route: &Route, message: &Incoming<'_>, plain: usize) {
         let members = self.turns.iter().enumerate();
         let members = members
             .filter_map(|(group, member)| Some(route.member(group, (*member)?)))
@@ -170,8 +198,8 @@ impl Broker {
         for target in members.chain(self.plain_elsewhere(route).take(plain)) {
             self.give_back_place(message, target);
         }
-        for target in route.on(self.shard) {
-            self.shared.forget_not_full(&target.state);
+        for state in self.marked.drain(..) {
+            self.shared.forget_full(&state);
         }
     }
 

@@ -422,6 +422,11 @@ impl Broker {
     fn fetch_retained(&mut self, now: Instant, key: Key) {
         let Some(connection) = self.connections.get(key) else { return };
         let Some(session_key) = connection.session else { return };
+        self.queue_retained(now, session_key);
+        self.watch_lapse(session_key);
+    }
+
+    fn queue_retained(&mut self, now: Instant, session_key: Key) {
         let Some(session) = self.sessions.get_mut(session_key) else { return };
         let mut topics = None;
         while let Some(mut scan) = session.retained.pop_front() {

@@ -222,3 +222,41 @@ fn a_flood_of_what_expires_costs_the_same_however_long_the_queue_is() {
     let report = world.shards[0].sessions(1)[0].clone();
     assert_eq!((report.queued, report.dropped.expired), (20_000 + 201, 20_000));
 }
+
+#[test]
+fn retained_messages_that_wait_for_a_connection_expire_in_time() {
+    each(|world| {
+        let p = world.join(v5("p"));
+        let text = "x".repeat(30_000);
+        for number in 0..10 {
+            let publish = retained("", AtMostOnce, &text);
+            let topic = format!("t/{number}");
+            // Message Expiry Interval of a second.
+            world.raw(p, &publish_bytes(Publish { topic: &topic, ..publish }, &[2, 0, 0, 0, 1]));
+        }
+        let s = world.join(v5("s"));
+        world.room(s, 100);
+        let packet_id = world.fresh_id(s);
+        let filters = vec![filter("t/#", AtLeastOnce)];
+        let user_properties = Vec::new();
+        world.send(
+            s,
+            Packet::Subscribe(Subscribe {
+                packet_id,
+                subscription_id: None,
+                user_properties,
+                filters,
+            }),
+        );
+        let queued = |world: &World| -> usize {
+            let reports = world.shards.iter().flat_map(|shard| shard.sessions(9));
+            reports.map(|report| report.queued).sum()
+        };
+        let before = queued(world);
+        assert!(before > 0);
+        world.advance(seconds(2));
+        let expired: u64 =
+            world.shards.iter().map(|shard| shard.statistics().dropped.expired).sum();
+        assert_eq!((queued(world), expired), (0, before as u64));
+    });
+}

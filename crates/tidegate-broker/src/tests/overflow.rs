@@ -1201,3 +1201,34 @@ fn a_session_that_was_full_before_a_restart_is_idle_in_time() {
         }
     }
 }
+
+#[test]
+fn a_session_is_not_full_by_a_message_that_another_refused() {
+    // On the shard of the publisher and on others, whichever is asked first.
+    for order in [["s", "t", "p"], ["s", "p", "t"], ["p", "s", "t"], ["t", "s", "p"]] {
+        each(|world| {
+            order.iter().for_each(|name| _ = world.placed(name));
+            let limits = SessionConfig { queue_bytes_max: 20_000, ..SessionConfig::default() };
+            for name in ["s", "t"] {
+                let at = world.join_with(kept(name), limits.clone());
+                world.subscribe(at, name, ExactlyOnce);
+                world.subscribe(at, "both", ExactlyOnce);
+                world.cut(at);
+            }
+            let p = world.join(v5("p"));
+            let publish = |world: &mut World, topic: &str, bytes: usize| {
+                let text = "x".repeat(bytes);
+                let id = world.publish(p, message(topic, ExactlyOnce, &text)).unwrap();
+                world.accepted(p, id)
+            };
+            while publish(world, "t", 3_000) == ReasonCode::SUCCESS {}
+            // More than half of what may wait for the other does.
+            for _ in 0..4 {
+                assert_eq!(publish(world, "s", 3_000), ReasonCode::SUCCESS);
+            }
+            // Larger than what it has left.
+            assert_eq!(publish(world, "both", 15_000), ReasonCode::QUOTA_EXCEEDED);
+            assert_eq!(publish(world, "s", 100), ReasonCode::SUCCESS, "{order:?}");
+        });
+    }
+}
