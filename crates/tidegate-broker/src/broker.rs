@@ -6,6 +6,7 @@ mod checkpoint;
 mod connect;
 mod deliver;
 mod due;
+mod hand_on;
 mod keep;
 mod promise;
 mod publish;
@@ -58,6 +59,8 @@ pub struct Broker {
     shared: Arc<Shared>,
     shard: usize,
     sessions: Slab<Session>,
+    /// Of them, what sessions have left that have ended.
+    remainders: usize,
     by_client: HashMap<Arc<str>, Key>,
     givers: Givers,
     connections: Slab<Connection>,
@@ -283,6 +286,7 @@ impl Broker {
         Self {
             shard,
             sessions: Slab::default(),
+            remainders: 0,
             by_client: HashMap::new(),
             givers: Givers::default(),
             connections: Slab::default(),
@@ -404,7 +408,7 @@ impl Broker {
         Statistics {
             connections: self.connections.len() as u64,
             connections_peak: self.shared.connections_peak(),
-            sessions: self.sessions.len() as u64,
+            sessions: (self.sessions.len() - self.remainders) as u64,
             spilled: self.spilling.counts.written,
             spill_failures: self.spilling.counts.failures,
             journal_failures: self.keeper.as_ref().map_or(0, |keeper| keeper.counts.failures),
@@ -466,8 +470,9 @@ impl Broker {
     /// What each session holds, those that hold most first, at most `limit`.
     pub fn sessions(&self, limit: usize) -> Vec<SessionReport> {
         let held = |session: &Session| session.queue.bytes() + session.inflight.kept_bytes();
+        let of_clients = self.sessions.iter().filter(|(_, session)| !session.is_remainder());
         let mut keys: Vec<(u64, Key)> =
-            self.sessions.iter().map(|(key, session)| (held(session), key)).collect();
+            of_clients.map(|(key, session)| (held(session), key)).collect();
         keys.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         keys.truncate(limit);
         let sessions = keys.into_iter().filter_map(|(_, key)| self.sessions.get(key));

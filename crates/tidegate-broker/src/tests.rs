@@ -10,6 +10,7 @@ mod connect;
 mod errors;
 mod expiry;
 mod flow;
+mod hand_on;
 mod hand_over;
 mod journal;
 mod ordering;

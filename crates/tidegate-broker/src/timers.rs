@@ -22,6 +22,8 @@ pub(crate) enum Timer {
     Idle(Key),
     /// What waits for a session expires.
     Lapse(Key),
+    /// What a session has left that has ended goes to others.
+    HandOn(Key),
     /// Retained messages expire.
     Retained,
     /// `$SYS`.

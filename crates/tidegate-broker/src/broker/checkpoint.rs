@@ -109,6 +109,16 @@ impl Broker {
         });
     }
 
+    /// Has a checkpoint that is under way write a session, too, whose messages it may not have written yet.
+    pub(super) fn checkpoint_also(&mut self, key: Key) {
+        let checkpoint = self.keeper.as_mut().and_then(|keeper| keeper.checkpoint.as_mut());
+        match checkpoint.map(|checkpoint| &mut checkpoint.stage) {
+            Some(Stage::Sessions(keys) | Stage::Queue(keys, ..)) => keys.push(key),
+            // Then all that waited before is written.
+            Some(Stage::Retained(_) | Stage::Sent | Stage::Written(_)) | None => {}
+        }
+    }
+
     /// Writes some of it; false once all is written, or nothing can be.
     pub(super) fn checkpoint_step(&mut self, records: usize) -> bool {
         let Some(keeper) = &mut self.keeper else { return false };

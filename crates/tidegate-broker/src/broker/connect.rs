@@ -13,7 +13,6 @@ use crate::{
     config::SessionConfig,
     connection::{AliasesOut, Authentication, Connection, Ended, Resend, WillMessage},
     inflight::{Awaits, Inflight},
-    journal::Record,
     message::{Body, Incoming},
     outbox::Outbox,
     queue::{Queue, Queued},
@@ -409,9 +408,22 @@ impl Broker {
         config: Arc<SessionConfig>,
         version: Version,
     ) -> Key {
+        let key = self.insert_session(client_id, identity, config, version);
+        self.by_client.insert(client_id.clone(), key);
+        key
+    }
+
+    /// Enters a session without a connection.
+    pub(super) fn insert_session(
+        &mut self,
+        client_id: &Arc<str>,
+        identity: Identity,
+        config: Arc<SessionConfig>,
+        version: Version,
+    ) -> Key {
         let identity = Arc::new(identity);
         let state = SessionState::new(config.overflow, identity.clone());
-        let key = self.sessions.insert(Session {
+        self.sessions.insert(Session {
             number: 0,
             client_id: client_id.clone(),
             identity,
@@ -441,9 +453,7 @@ impl Broker {
             noted_gives: 0,
             blocks: Vec::new(),
             blocked_by: 0,
-        });
-        self.by_client.insert(client_id.clone(), key);
-        key
+        })
     }
 
     /// Forgets a session that has no connection; its will, if it still waits, is published (MQTT-3.1.2-8).
@@ -467,11 +477,8 @@ impl Broker {
                 routes.remove(filter, session_key);
             }
         }
-        // Before it is written that it ended: until then it is the one that has them.
         let left = self.left_behind(session.inflight, session.queue);
-        self.hand_on(now, left);
-        let number = session.number;
-        self.write(number, || Record::Ended { session: number });
+        self.hand_on_ended(now, session.number, left);
         self.release(session.blocks, session_key);
     }
 
@@ -479,7 +486,8 @@ impl Broker {
     /// program keep theirs. How many there were.
     pub fn end_sessions(&mut self, now: Instant, which: &dyn Fn(&str, &Identity) -> bool) -> usize {
         let is_meant = |session: &Session| {
-            session.identity.kind != IdentityKind::Internal
+            !session.is_remainder()
+                && session.identity.kind != IdentityKind::Internal
                 && which(&session.client_id, &session.identity)
         };
         let meant = self.sessions.iter().filter(|(_, session)| is_meant(session));

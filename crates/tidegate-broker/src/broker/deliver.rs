@@ -329,7 +329,7 @@ impl Broker {
     }
 
     /// Hands a message to a member that the shared subscription of that name has now; counts it as dropped if there is none.
-    fn deliver_to_another(
+    pub(super) fn deliver_to_another(
         &mut self,
         now: Instant,
         name: &str,
@@ -346,41 +346,6 @@ impl Broker {
             Some(at) => self.deliver_in_turn(now, &route, (group, at), message, held, false),
             None => self.note_unserved(&route, group, message, true),
         }
-    }
-
-    /// Hands messages on that a member of shared subscriptions leaves, which is a member no more; what cannot be is counted as
-    /// dropped.
-    ///
-    /// They were accepted: who takes them takes them however much waits for it, unless its policy drops.
-    pub(super) fn hand_on(&mut self, now: Instant, left: Vec<Queued>) {
-        let was = std::mem::replace(&mut self.promised, true);
-        for queued in left {
-            let name = queued.group.clone().expect("it came by a shared subscription");
-            let route = self.route(queued.message.topic());
-            if route.group_named(&name).is_none() {
-                self.statistics.dropped.session_ended += 1;
-                continue;
-            }
-            let message = match &queued.message {
-                Held::Memory(message) => Some(message.clone()),
-                Held::Disk(spilled) => self.read_now(spilled),
-                Held::Gone(_) => None,
-            };
-            let Some(message) = message else {
-                self.statistics.dropped.spill_lost += 1;
-                continue;
-            };
-            if message.is_expired(now) {
-                self.statistics.dropped.expired += 1;
-                continue;
-            }
-            self.begin_record(None);
-            let mut held = Some(message.clone());
-            let incoming = message.as_incoming();
-            self.deliver_to_another(now, &name, &incoming, &mut held);
-            self.end_record(&incoming, held.as_ref());
-        }
-        self.promised = was;
     }
 
     #[inline]

@@ -48,6 +48,7 @@ impl Broker {
                         self.watch_lapse(key);
                     }
                 }
+                Timer::HandOn(key) => self.hand_on_more(now, key),
                 Timer::Retained => self.forget_expired(now),
                 Timer::Journal => self.go_on_with_journal(now),
                 Timer::Sys => {

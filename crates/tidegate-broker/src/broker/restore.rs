@@ -87,8 +87,9 @@ impl Broker {
     /// If they are not.
     pub fn restore_all(shards: &mut [Self], now: Instant, recovered: Recovered) {
         let mut restoring = Restoring::default();
-        let Recovered { sessions, retained, .. } = recovered;
+        let Recovered { sessions, retained, found } = recovered;
         let first = shards.first_mut().expect("a node has a shard");
+        first.statistics.dropped.session_ended += found.unclaimed as u64;
         for retained in retained {
             let message = hold(first.shared.budget(), &retained.message);
             if message.is_expired(now) {
@@ -148,7 +149,47 @@ impl Broker {
         Ok(())
     }
 
+    /// What a session has left that had ended or must not have it any more, and others are to have.
+    fn restore_remainder(
+        &mut self,
+        now: Instant,
+        queue: Vec<RecoveredQueued>,
+        restoring: &mut Restoring,
+    ) {
+        self.numbers.session += 1;
+        let key = self.insert_remainder(now, self.numbers.session);
+        for recovered in queue {
+            self.restore_queued(now, key, recovered, restoring);
+        }
+        self.note_remainder(key);
+    }
+
+    /// Puts a message at the end of a session's queue, in memory or on disk.
+    fn restore_queued(
+        &mut self,
+        now: Instant,
+        key: Key,
+        recovered: RecoveredQueued,
+        restoring: &mut Restoring,
+    ) {
+        let stored = recovered.message.clone();
+        let mut queued = self.restored(now, recovered, restoring, true);
+        let session = self.sessions.get_mut(key).expect("just begun");
+        // What finds no place at all is in memory: it was promised.
+        if queued.overflow == Overflow::Spill
+            && self.spilling.place(session, &mut queued, false)
+            && let Held::Disk(spilled) = &queued.message
+        {
+            restoring.note(&stored, spilled);
+        }
+        // In one class: they keep their order, whatever the policy of the next connection is.
+        session.queue.push(queued, false);
+    }
+
     fn restore(&mut self, now: Instant, recovered: RecoveredSession, restoring: &mut Restoring) {
+        if recovered.is_remainder() {
+            return self.restore_remainder(now, recovered.queue, restoring);
+        }
         let identity = recovered.identity();
         let RecoveredSession {
             opened,
@@ -180,7 +221,13 @@ impl Broker {
             authorize.receives_all() || may_receive(authorize, &identity, &queued.message.topic)
         };
         let (queue, gone): (Vec<_>, Vec<_>) = queue.into_iter().partition(is_allowed);
+        // What it must not have any more may be for another member of a shared subscription.
+        let (others, gone): (Vec<_>, Vec<_>) =
+            gone.into_iter().partition(|queued| queued.group.is_some());
         self.statistics.dropped.not_allowed += gone.len() as u64;
+        if !others.is_empty() {
+            self.restore_remainder(now, others, restoring);
+        }
         let used: HashSet<PacketId> = inflight.iter().map(|(id, _)| *id).collect();
         let number_of = |queued: &RecoveredQueued| restoring.number(self.shard, queued);
         let (mut sent, waits) = split_sent(queue, &inflight, number_of);
@@ -216,18 +263,7 @@ impl Broker {
             session.inflight.restore(id, queued.map(Box::new));
         }
         for recovered in waits {
-            let stored = recovered.message.clone();
-            let mut queued = self.restored(now, recovered, restoring, true);
-            let session = self.sessions.get_mut(key).expect("just begun");
-            // What finds no place at all is in memory: it was promised.
-            if queued.overflow == Overflow::Spill
-                && self.spilling.place(session, &mut queued, false)
-                && let Held::Disk(spilled) = &queued.message
-            {
-                restoring.note(&stored, spilled);
-            }
-            // In one class: they keep their order, whatever the policy of the next connection is.
-            session.queue.push(queued, false);
+            self.restore_queued(now, key, recovered, restoring);
         }
         let session = self.sessions.get_mut(key).expect("just begun");
         session.ends_at = ends_at;

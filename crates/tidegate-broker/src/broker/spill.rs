@@ -26,6 +26,13 @@ pub(super) const FETCH_MESSAGES: usize = 256;
 /// Bytes that a session gives at least when memory is wanted back, so that not every message asks.
 const GIVE_BYTES: u64 = 256 << 10;
 
+/// Whom messages that were on disk are for.
+enum Reader {
+    Checkpoint,
+    Connection(Key),
+    Remainder(Key),
+}
+
 impl Broker {
     /// Lets messages under [`Overflow::Spill`] wait on `disk` where they find no room in memory; without one they are as that
     /// says of a disk that takes nothing.
@@ -83,14 +90,18 @@ impl Broker {
         answers: Vec<Result<Bytes, SpillError>>,
     ) {
         let Wanted { by, messages } = wanted;
-        let (is_starved, connection) = match by {
-            WantedBy::Checkpoint => (true, None),
+        let (is_starved, reader) = match by {
+            WantedBy::Checkpoint => (true, Reader::Checkpoint),
             WantedBy::Queue(own, is_large) => {
                 let Some(session) = self.sessions.get_mut(own.key()) else { return };
                 session.queue.end_fetch(is_large);
-                // Who left meanwhile asks again when he comes.
-                let Some(connection) = session.connection else { return };
-                (session.queue.is_starved(is_large), Some(connection))
+                let reader = match session.connection {
+                    Some(connection) => Reader::Connection(connection),
+                    None if session.is_remainder() => Reader::Remainder(own.key()),
+                    // Who left meanwhile asks again when he comes.
+                    None => return,
+                };
+                (session.queue.is_starved(is_large), reader)
             }
         };
         // Held until they are taken up.
@@ -108,25 +119,16 @@ impl Broker {
                 None => break,
             }
         }
-        match connection {
-            Some(key) => {
+        match reader {
+            Reader::Connection(key) => {
                 self.fetch(now, key);
                 if let Some(connection) = self.connections.get_mut(key) {
                     mark_dirty(key, connection, &mut self.dirty);
                 }
             }
-            None => self.fetched_for_checkpoint(held),
+            Reader::Remainder(key) => self.hand_on_more(now, key),
+            Reader::Checkpoint => self.fetched_for_checkpoint(held),
         }
-    }
-
-    /// A message that waits on disk, read while its shard waits: none if it is lost.
-    pub(super) fn read_now(&mut self, spilled: &Arc<Spilled>) -> Option<Arc<Message>> {
-        if let Some(message) = spilled.in_memory() {
-            return Some(message);
-        }
-        let disk = self.spilling.disk.clone().filter(|_| !spilled.is_lost())?;
-        let answer = disk.read_now(spilled.place());
-        self.bring_back(spilled, answer, true)
     }
 
     /// A message from what was read of it; none if it is lost, or if there is no memory and it may not go beyond that.

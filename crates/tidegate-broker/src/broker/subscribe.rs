@@ -8,10 +8,9 @@ use tidegate_wire::mqtt::{
     Version,
 };
 
-use super::{Broker, keep::done, publish::Fault};
+use super::{Broker, publish::Fault};
 use crate::{
     journal::Record,
-    queue::Queued,
     session::{FILTERS_OWN_BYTES, RetainedScan, SubscriptionOptions, filter_bytes},
     slab::Key,
 };
@@ -196,7 +195,7 @@ impl Broker {
             // What has not begun is another member's; what has goes on here (MQTT-3.10.4-3).
             let left = session.queue.take_groups(|name| left_groups.contains(name));
             if !left.is_empty() {
-                self.leave_group(now, session_key, left);
+                self.hand_on_of(now, session_key, left);
             }
         }
         let answer = Suback {
@@ -209,19 +208,5 @@ impl Broker {
             Packet::Unsuback(answer).encode(version, out).expect("a byte for each filter received");
         });
         Ok(())
-    }
-
-    /// Messages that waited for a session are another's, whose shared subscription it has left.
-    fn leave_group(&mut self, now: Instant, key: Key, left: Vec<Queued>) {
-        let own = self.session_key(key);
-        let numbers: Vec<u64> = left.iter().map(|queued| queued.number).collect();
-        self.hand_on(now, left);
-        let Some(session) = self.sessions.get_mut(key) else { return };
-        for number in numbers {
-            done(&mut self.keeper, session, number);
-        }
-        let behind = session.note_behind(&self.shared);
-        let released = if behind { Vec::new() } else { std::mem::take(&mut session.blocks) };
-        self.release(released, own);
     }
 }

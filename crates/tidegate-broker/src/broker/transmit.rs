@@ -262,9 +262,13 @@ impl Broker {
             self.statistics.dropped.expired += 1;
             done(&mut self.keeper, session, queued.number);
         } else if !session.may_still_have(self.shared.authorize(), queued.message.topic()) {
-            session.dropped.not_allowed += 1;
-            self.statistics.dropped.not_allowed += 1;
-            done(&mut self.keeper, session, queued.number);
+            if queued.group.is_some() {
+                self.pass_on(now, session_key, queued);
+            } else {
+                session.dropped.not_allowed += 1;
+                self.statistics.dropped.not_allowed += 1;
+                done(&mut self.keeper, session, queued.number);
+            }
         } else {
             let incoming = queued.begun().as_incoming();
             let outgoing = Outgoing {
@@ -377,7 +381,15 @@ impl Broker {
                 let fits = outgoing.fits(connection, now);
                 if !is_allowed || !fits {
                     let awaits = entry.awaits;
-                    let kept = session.inflight.end(id, awaits).flatten();
+                    let mut kept = session.inflight.end(id, awaits).flatten();
+                    connection.resend.pop_front();
+                    if !is_allowed
+                        && awaits == Awaits::Puback
+                        && let Some(queued) = kept.take_if(|queued| queued.group.is_some())
+                    {
+                        self.pass_on(now, session_key, *queued);
+                        return Step::More;
+                    }
                     let number = kept.map_or(0, |queued| queued.number);
                     done(&mut self.keeper, session, number);
                     let count = u64::from(is_allowed);
@@ -385,7 +397,6 @@ impl Broker {
                         dropped.too_large += count;
                         dropped.not_allowed += 1 - count;
                     }
-                    connection.resend.pop_front();
                     return Step::More;
                 }
                 write_message(

@@ -131,7 +131,8 @@ pub enum Record {
 pub struct Opened {
     /// The session.
     pub session: u64,
-    /// The client's name.
+    /// The client's name. Empty for what a session has left that has ended: messages for shared subscriptions, which wait until
+    /// another member has them. Its subscriptions and all else of it are gone.
     pub client_id: Arc<str>,
     /// How its user was established.
     pub kind: IdentityKind,

@@ -95,6 +95,9 @@ impl Replay {
             Record::Opened(opened) => {
                 let session = self.session(opened.session);
                 session.closed = None;
+                if opened.client_id.is_empty() {
+                    session.leave();
+                }
                 session.opened = Some(opened);
             }
             Record::Closed { session, expiry, ends_at, will } => {
@@ -256,6 +259,19 @@ impl Replay {
     }
 }
 
+impl Session {
+    /// It has ended. What came by shared subscriptions and may be another member's waits until one has it.
+    fn leave(&mut self) {
+        let Self { subscriptions, waiting, begun, accepted, received, .. } = self;
+        subscriptions.clear();
+        waiting
+            .retain(|_, Entry { waiting, .. }| waiting.group.is_some() && waiting.begun.is_none());
+        begun.clear();
+        accepted.clear();
+        received.clear();
+    }
+}
+
 /// Of two retained messages of a topic the one of the higher number stays.
 fn keep_latest(all: &mut HashMap<Arc<str>, Retained>, topic: Arc<str>, retained: Retained) {
     match all.entry(topic) {
@@ -293,6 +309,8 @@ pub struct Found {
     pub waiting: usize,
     /// Messages that were on their way between two shards.
     pub handed_over: usize,
+    /// Messages on their way for a shared subscription that has no member any more.
+    pub unclaimed: usize,
     /// Things that nothing says whose they are: what said so is lost.
     pub lost: usize,
 }
@@ -349,6 +367,11 @@ pub struct RecoveredRetained {
 }
 
 impl RecoveredSession {
+    /// Whether it has ended, and what waits is to go to other members of shared subscriptions: then it has no client.
+    pub fn is_remainder(&self) -> bool {
+        self.opened.client_id.is_empty()
+    }
+
     /// Whose it is.
     pub fn identity(&self) -> Identity {
         let Opened { kind, user, groups, client_id, .. } = &self.opened;
@@ -395,7 +418,8 @@ impl Recovered {
                 recovered.session(journal, session, &messages);
             }
         }
-        recovered.found.sessions = recovered.sessions.len();
+        let of_clients = recovered.sessions.iter().filter(|session| !session.is_remainder());
+        recovered.found.sessions = of_clients.count();
         recovered.found.retained = recovered.retained.len();
         recovered
     }
@@ -418,7 +442,9 @@ impl Recovered {
                     next += 1;
                     if !replay.take_over(next, &sent, &message) && matches!(sent, Sent::Group(_)) {
                         // Its member has ended: another one may be anywhere.
-                        replays.iter_mut().any(|replay| replay.take_over(next, &sent, &message));
+                        let mut others = replays.iter_mut();
+                        let is_taken = others.any(|other| other.take_over(next, &sent, &message));
+                        self.found.unclaimed += usize::from(!is_taken);
                     }
                 }
             }

@@ -732,3 +732,44 @@ fn what_is_on_its_way_to_a_member_that_lost_its_right_is_anothers_or_counted() {
         world.end();
     }
 }
+
+#[test]
+fn what_waits_for_a_member_that_lost_its_right_is_anothers_or_counted() {
+    // In flight and waiting, when it comes back and over a restart.
+    for (restarts, has_other) in [(false, false), (false, true), (true, false), (true, true)] {
+        with_taken(|world, rules| {
+            if restarts && world.tapes.is_empty() {
+                return;
+            }
+            let mut connect = kept("s");
+            connect.properties.receive_maximum = NonZeroU16::new(3);
+            let s = world.mute(connect);
+            world.subscribe(s, "$share/g/gone/#", AtLeastOnce);
+            let p = world.join(v5("p"));
+            for number in 0..10 {
+                world.publish(p, message("gone/a", AtLeastOnce, &number.to_string()));
+            }
+            assert_eq!(world.texts(s).len(), 3);
+            world.cut(s);
+            let connect = Connect { username: Some("root".into()), ..kept("root") };
+            let root = world.join(connect.clone());
+            if has_other {
+                world.subscribe(root, "$share/g/gone/#", AtLeastOnce);
+            }
+            world.cut(root);
+            rules.take_away("gone");
+            if restarts {
+                world.restart(world.shards.len());
+            }
+            let s = world.join(kept("s"));
+            world.advance(seconds(1));
+            let root = world.join(connect);
+            let mut texts = world.texts(root);
+            texts.sort();
+            let expected: Vec<String> = (0..10).map(|number| number.to_string()).collect();
+            assert_eq!(texts, if has_other { expected } else { Vec::new() });
+            let lost = if has_other { 0 } else { 10 };
+            assert_eq!((world.texts(s).len(), not_allowed(world)), (0, lost));
+        });
+    }
+}

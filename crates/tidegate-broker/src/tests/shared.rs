@@ -139,13 +139,13 @@ enum End {
 const ENDS: [End; 5] =
     [End::Leaves, End::Expires, End::StartsClean, End::IsForgotten, End::Unsubscribes];
 
-fn dropped(world: &World) -> crate::Dropped {
+pub(super) fn dropped(world: &World) -> crate::Dropped {
     let mut sum = crate::Dropped::default();
     world.shards.iter().for_each(|shard| sum.add(shard.statistics().dropped));
     sum
 }
 
-fn forget(world: &mut World, name: &str) {
+pub(super) fn forget(world: &mut World, name: &str) {
     let client = world.placed(name);
     let shard = world.shared.shard_of(&client);
     assert!(world.shards[shard].forget(world.now, &client));
@@ -311,6 +311,7 @@ fn what_waits_on_disk_for_a_member_that_ends_is_anothers() {
         world.subscribe(second, "$share/g/t", AtLeastOnce);
         world.cut(second);
         forget(world, "first");
+        world.advance(seconds(1));
         let second = world.join(kept("second"));
         let texts: Vec<String> =
             world.texts(second).iter().map(|text| text.trim().to_owned()).collect();
