@@ -85,6 +85,10 @@ impl Site {
                 self.oracle.sent(will);
             }
             self.part(at);
+            let client = self.links[at].client;
+            if self.current[client].is_none() {
+                self.oracle.gone(client);
+            }
             self.schedule(at);
         }
         self.by_key.iter_mut().for_each(BTreeMap::clear);

@@ -103,6 +103,7 @@ impl Site {
                 self.links[at].stage = Stage::Open(shard, key);
                 self.by_key[shard].insert(key, at);
                 self.current[client] = Some(at);
+                self.oracle.comes(client);
                 // CONNACK tells whose session it is, even if the connection has ended already.
                 self.flush(at, shard, key);
                 self.read(at);
@@ -309,6 +310,10 @@ impl Site {
             self.published_will(will);
             self.by_key[shard].remove(&key);
             self.part(at);
+            let client = self.links[at].client;
+            if self.current[client].is_none() {
+                self.oracle.gone(client);
+            }
         }
         self.links[at].down.finish(self.now);
         self.schedule(at);

@@ -496,6 +496,7 @@ impl Site {
             sum.dropped.too_large += one.dropped.too_large;
             sum.dropped.not_allowed += one.dropped.not_allowed;
             sum.dropped.session_ended += one.dropped.session_ended;
+            sum.dropped.members_away += one.dropped.members_away;
         }
         sum
     }
