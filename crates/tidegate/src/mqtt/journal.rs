@@ -20,6 +20,7 @@
 mod tests;
 
 use std::{
+    ffi::OsString,
     fs, io, mem,
     num::NonZero,
     panic,
@@ -51,6 +52,8 @@ const SEGMENTS: u64 = 16;
 /// Least bytes of all journals, for as many shards as there may be.
 pub const BYTES_MIN: u64 = 256 * SEGMENTS * SEGMENT_BYTES_MIN;
 
+/// Shards that a node may have, whatever is configured now. Folders of greater numbers are no shard's.
+const SHARDS_MAX: usize = 255;
 /// Folders that are set aside at most.
 const ASIDES_MAX: usize = 16;
 /// What each generation is of, and the first line of that.
@@ -308,6 +311,8 @@ struct Former {
     records: u64,
     /// Things that could not be read.
     lacks: u64,
+    /// Things that no version of this program puts there.
+    foreign: usize,
     /// What it says of itself.
     mark: Option<Mark>,
 }
@@ -326,8 +331,10 @@ impl Former {
             None
         });
         let ends = all.mark.as_ref().map(|mark| mark.ends.clone());
-        let shards = match shards_in(path) {
-            Ok(found) => {
+        let shards = match Contents::read(path) {
+            Ok(Contents { shards: found, foreign }) => {
+                all.foreign = foreign.len();
+                report_foreign(path, &foreign);
                 let count = found.last().map_or(0, |last| last + 1);
                 let count = ends.as_ref().map_or(count, |ends| count.max(ends.len()));
                 for missing in (0..count).filter(|shard| !found.contains(shard)) {
@@ -464,7 +471,14 @@ impl Generations {
         for (_, path) in numbered.into_iter().rev() {
             if let Some(mark) = &found {
                 // The one that counts says what it says again, unless it was put here since.
-                match mark.is_made_from(&path) {
+                let holds_foreign = || {
+                    let foreign = Contents::read(&path).map(|contents| contents.foreign);
+                    foreign.is_ok_and(|foreign| {
+                        report_foreign(&path, &foreign);
+                        !foreign.is_empty()
+                    })
+                };
+                match mark.is_made_from(&path) && !holds_foreign() {
                     true => all.superseded.push(path),
                     false => all.aside.push(path),
                 }
@@ -479,7 +493,11 @@ impl Generations {
             // An earlier version left no mark: then only what it says proves that nothing is missing, or that there is no other.
             if former.lacks == 0 && (former.mark.is_some() || former.records > 0 || is_only) {
                 all.replays = former.replays;
-                all.superseded.push(path);
+                // What is foreign in it is not for this program to remove.
+                match former.foreign {
+                    0 => all.superseded.push(path),
+                    _ => all.aside.push(path),
+                }
                 found = Some(former.mark.unwrap_or_default());
                 continue;
             }
@@ -493,12 +511,19 @@ impl Generations {
         }
         for (_, path) in unfinished {
             let is_folder = path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
-            let has_source = !all.superseded.is_empty() || !all.aside.is_empty();
-            if is_folder && (has_source || !holds_records(&path)) {
+            // One that is damaged may lack what this one was made from.
+            let has_source = !all.superseded.is_empty();
+            let is_needless = || match Contents::read(&path) {
+                Ok(contents) => {
+                    contents.foreign.is_empty() && (has_source || !contents.holds_records(&path))
+                }
+                Err(_) => false,
+            };
+            if is_folder && is_needless() {
                 report(fs::remove_dir_all(&path).map_err(failed(&path, "removed")));
             } else {
                 tracing::error!(folder = %path.display(),
-                    "a journal of the MQTT sessions is no folder, or was not finished and what it was made from is missing");
+                    "a journal of the MQTT sessions is no folder, holds what is none of it, or was not finished and what it was made from is missing or damaged");
                 all.aside.push(path);
             }
         }
@@ -538,7 +563,7 @@ impl Generations {
 
 /// The shard whose folder in that of a generation has that name.
 fn shard_of(name: &str) -> Option<usize> {
-    let shard = name.parse::<usize>().ok()?;
+    let shard = name.parse::<usize>().ok().filter(|shard| *shard < SHARDS_MAX)?;
     (shard_name(shard) == name).then_some(shard)
 }
 
@@ -552,23 +577,44 @@ fn asides(folder: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(is_aside).collect()
 }
 
-/// Whether any of the shards' folders in it has a file.
-fn holds_records(path: &Path) -> bool {
-    let has_file = |shard: usize| {
-        fs::read_dir(path.join(shard_name(shard))).is_ok_and(|mut entries| entries.next().is_some())
-    };
-    shards_in(path).is_ok_and(|shards| shards.into_iter().any(has_file))
+/// What is in the folder of a generation, its mark aside.
+struct Contents {
+    /// The shards whose folders are in it, in order.
+    shards: Vec<usize>,
+    /// Names of what is none of it.
+    foreign: Vec<OsString>,
 }
 
-/// The shards whose folders are in that of a generation, in order.
-fn shards_in(path: &Path) -> io::Result<Vec<usize>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(path)? {
-        let name = entry?.file_name();
-        found.extend(name.to_str().and_then(shard_of));
+impl Contents {
+    fn read(path: &Path) -> io::Result<Self> {
+        let mut all = Self { shards: Vec::new(), foreign: Vec::new() };
+        for entry in fs::read_dir(path)? {
+            let name = entry?.file_name();
+            match name.to_str().and_then(shard_of) {
+                Some(shard) => all.shards.push(shard),
+                None if name == MARK_FILE => {}
+                None => all.foreign.push(name),
+            }
+        }
+        all.shards.sort_unstable();
+        Ok(all)
     }
-    found.sort_unstable();
-    Ok(found)
+
+    /// Whether any of the shards' folders has a file.
+    fn holds_records(&self, path: &Path) -> bool {
+        self.shards.iter().any(|shard| {
+            let entries = fs::read_dir(path.join(shard_name(*shard)));
+            entries.is_ok_and(|mut entries| entries.next().is_some())
+        })
+    }
+}
+
+/// Names what is in the folder of a generation and is none of it.
+fn report_foreign(path: &Path, foreign: &[OsString]) {
+    for name in foreign {
+        tracing::error!(path = %path.join(name).display().to_string().escape_debug(),
+            "this is no part of the journal of the MQTT sessions in whose folder it is: its parts are `{MARK_FILE}` and the folders 000 to {:03}; the journal is read without it, and its folder is set aside and not removed", SHARDS_MAX - 1);
+    }
 }
 
 /// What a generation says of itself, in a file of its folder.
@@ -619,7 +665,8 @@ impl Mark {
                 _ => return None,
             }
         }
-        (lines.starts_with('\n') && !mark.ends.is_empty()).then_some(mark)
+        let is_known = (1..=SHARDS_MAX).contains(&mark.ends.len());
+        (lines.starts_with('\n') && is_known).then_some(mark)
     }
 
     fn is_made_from(&self, path: &Path) -> bool {

@@ -215,7 +215,7 @@ fn copy(from: &Path, to: &Path) {
 /// The segments of a generation.
 fn segments(path: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for shard in shards_in(path).expect("a generation") {
+    for shard in Contents::read(path).expect("a generation").shards {
         let files = fs::read_dir(path.join(shard_name(shard))).expect("a shard").flatten();
         found.extend(
             files
@@ -287,6 +287,70 @@ fn nothing_that_cannot_be_read_is_removed_and_a_good_one_is_found_beside_it() {
             drop((shards, running));
         }
         assert_eq!(names(&settings), ["00000099.aside", "00000101"], "{what}");
+    }
+}
+
+#[test]
+fn what_is_foreign_in_a_journal_is_named_and_kept_and_the_journal_is_read() {
+    // Numbers that no shard has, and whatever else somebody puts there.
+    let foreign = ["20261125", "18446744073709551615", "18446744073709551616", "255", "0000", "a"];
+    for name in foreign {
+        for is_file in [false, true] {
+            let folder = left();
+            let settings = settings(folder.path());
+            let path = settings.folder.join("00000001").join(name);
+            if is_file {
+                fs::write(&path, "what?").unwrap();
+            } else {
+                fs::create_dir(&path).unwrap();
+            }
+            for round in 0..2 {
+                let (shared, mut shards) = node(2);
+                let running = open(&settings, &mut shards, clock::now()).expect("a journal");
+                let counts = (shared.retained_count(), shared.subscriptions());
+                assert_eq!(counts, (30, 24), "{name}, start {round}");
+                drop((shards, running));
+            }
+            assert_eq!(names(&settings), ["00000001.aside", "00000003"], "{name}");
+            let kept = settings.folder.join("00000001.aside").join(name);
+            assert!(kept.symlink_metadata().is_ok(), "{name}");
+        }
+    }
+    // In one that a newer one says again, and was not removed.
+    let folder = left();
+    let settings = settings(folder.path());
+    copy(&settings.folder.join("00000001"), &folder.path().join("copy"));
+    let (_, mut shards) = node(2);
+    drop((open(&settings, &mut shards, clock::now()).expect("a journal"), shards));
+    copy(&folder.path().join("copy"), &settings.folder.join("00000001"));
+    fs::write(settings.folder.join("00000001/notes"), "what?").unwrap();
+    let (shared, mut shards) = node(2);
+    let _running = open(&settings, &mut shards, clock::now()).expect("a journal");
+    assert_eq!((shared.retained_count(), shared.subscriptions()), (30, 24));
+    assert_eq!(names(&settings), ["00000001.aside", "00000003"]);
+}
+
+#[test]
+fn a_mark_of_more_shards_than_there_may_be_is_none_of_ours() {
+    let ends = "shard ends at 1\n";
+    assert!(Mark::parse(&format!("{MARK}\n{}", ends.repeat(SHARDS_MAX))).is_some());
+    assert!(Mark::parse(&format!("{MARK}\n{}", ends.repeat(SHARDS_MAX + 1))).is_none());
+}
+
+#[test]
+fn a_start_that_did_not_finish_is_kept_where_what_it_was_made_from_is_damaged() {
+    for is_damaged in [false, true] {
+        let folder = left();
+        let settings = settings(folder.path());
+        let one = settings.folder.join("00000001");
+        copy(&one, &settings.folder.join("00000002.new"));
+        if is_damaged {
+            fs::remove_dir_all(one.join("001")).unwrap();
+        }
+        let (_, mut shards) = node(3);
+        let _running = open(&settings, &mut shards, clock::now()).expect("a journal");
+        let expected = ["00000001.aside", "00000002.aside", "00000003"];
+        assert_eq!(names(&settings), if is_damaged { &expected[..] } else { &expected[2..] });
     }
 }
 
