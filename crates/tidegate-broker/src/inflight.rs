@@ -216,6 +216,13 @@ impl Inflight {
         }
     }
 
+    /// What the exchange of that identifier waits for; nothing if there is none.
+    pub(crate) fn awaits(&self, id: PacketId) -> Option<Awaits> {
+        let is_its =
+            |entry: &&Entry| usize::from(id.get().wrapping_sub(entry.id.get())) < entry.len();
+        self.entries.iter().find(is_its).map(|entry| entry.awaits)
+    }
+
     /// Ends an exchange that awaited this, and gives the message that was kept for it; nothing if there is no such exchange.
     pub(crate) fn end(&mut self, id: PacketId, awaits: Awaits) -> Option<Option<Box<Queued>>> {
         let Some(at) = self.position(id, awaits).filter(|at| self.entries[*at].run.is_none())

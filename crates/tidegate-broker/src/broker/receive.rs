@@ -195,15 +195,21 @@ impl Broker {
     fn received_packet(&mut self, now: Instant, key: Key, packet: Packet<'_>) -> Result<(), Fault> {
         match packet {
             Packet::Puback(ack) => {
+                self.check_kind(key, &ack, &[Awaits::Puback])?;
                 self.ended(now, key, &ack, Awaits::Puback);
                 Ok(())
             }
-            Packet::Pubrec(ack) => self.accepted(now, key, &ack),
+            Packet::Pubrec(ack) => {
+                // It may come again.
+                self.check_kind(key, &ack, &[Awaits::Pubrec, Awaits::Pubcomp])?;
+                self.accepted(now, key, &ack)
+            }
             Packet::Pubrel(ack) => {
                 self.released(key, &ack);
                 Ok(())
             }
             Packet::Pubcomp(ack) => {
+                self.check_kind(key, &ack, &[Awaits::Pubcomp])?;
                 self.ended(now, key, &ack, Awaits::Pubcomp);
                 Ok(())
             }
@@ -224,6 +230,25 @@ impl Broker {
             Packet::Connack(_) | Packet::Suback(_) | Packet::Unsuback(_) | Packet::Pingresp => {
                 Err(Fault::new(ReasonCode::PROTOCOL_ERROR, "a packet that only a server may send"))
             }
+        }
+    }
+
+    /// Whether an acknowledgement is one of those that its exchange waits for, if there is such an exchange: QoS 1 is answered with
+    /// PUBACK, QoS 2 with PUBREC and PUBCOMP (MQTT-4.3.2-4, MQTT-4.3.3-8), and another answer is a protocol error (MQTT-4.13.1-1; 4.8.0-1
+    /// of 3.1.1). To one that is not known nothing is done.
+    fn check_kind(&self, key: Key, ack: &Ack, expected: &[Awaits]) -> Result<(), Fault> {
+        let connection = self.connections.get(key).expect("it is being received from");
+        let session = connection.session.expect("checked before");
+        let session = self.sessions.get(session).expect("a connection's session is there");
+        match session.inflight.awaits(ack.packet_id) {
+            Some(awaits) if !expected.contains(&awaits) => {
+                let text = format!(
+                    "message {} is acknowledged as one of another QoS is; {awaits:?} is awaited",
+                    ack.packet_id
+                );
+                Err(Fault::new(ReasonCode::PROTOCOL_ERROR, text))
+            }
+            _ => Ok(()),
         }
     }
 

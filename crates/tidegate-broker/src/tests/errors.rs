@@ -411,3 +411,57 @@ fn a_user_is_ended_everywhere_and_nobody_else() {
         assert!(world.connack(again).session_present);
     });
 }
+
+#[test]
+fn an_acknowledgement_of_another_kind_ends_the_connection() {
+    // MQTT-4.3.2-4, MQTT-4.3.3-8, MQTT-4.13.1-1; 4.8.0-1 of 3.1.1
+    type Answer = fn(&mut World, At, PacketId);
+    let puback: Answer = |world, at, id| world.puback(at, id);
+    let pubrec: Answer = |world, at, id| world.pubrec(at, id);
+    let pubcomp: Answer = |world, at, id| world.pubcomp(at, id);
+    for (name, qos, before, wrong) in [
+        ("QoS 1, PUBREC", AtLeastOnce, None, pubrec),
+        ("QoS 1, PUBCOMP", AtLeastOnce, None, pubcomp),
+        ("QoS 2, PUBACK", ExactlyOnce, None, puback),
+        ("QoS 2, PUBCOMP before PUBREL", ExactlyOnce, None, pubcomp),
+        ("QoS 2, PUBACK after PUBREL", ExactlyOnce, Some(pubrec), puback),
+    ] {
+        for connect in [kept("s"), Connect { clean_start: false, ..v4("s") }] {
+            each(|world| {
+                let version = connect.version;
+                let s = world.mute(connect.clone());
+                world.subscribe(s, "t", ExactlyOnce);
+                let p = world.join(v5("p"));
+                world.publish(p, message("t", qos, "x"));
+                let id = world.messages(s)[0].id.unwrap();
+                if let Some(before) = before {
+                    before(world, s, id);
+                }
+                wrong(world, s, id);
+                let expected = (version == Version::V5).then_some(ReasonCode::PROTOCOL_ERROR);
+                assert_eq!(world.end_reason(s), expected, "{name}");
+                // It goes on with the next connection.
+                let s = world.join(connect.clone());
+                let again = world.messages(s);
+                assert_eq!(again.len(), usize::from(before.is_none()), "{name}");
+                assert!(again.iter().all(|delivery| delivery.dup));
+                assert!(world.is_open(s));
+                // What is known no more is nothing to anybody, nor is what comes twice.
+                puback(world, s, id);
+                pubcomp(world, s, id);
+                assert!(world.is_open(s), "{name}");
+            });
+        }
+    }
+    each(|world| {
+        let s = world.mute(kept("s"));
+        world.subscribe(s, "t", ExactlyOnce);
+        let p = world.join(v5("p"));
+        world.publish(p, message("t", ExactlyOnce, "x"));
+        let id = world.messages(s)[0].id.unwrap();
+        world.pubrec(s, id);
+        world.pubrec(s, id);
+        world.pubcomp(s, id);
+        assert!(world.is_open(s));
+    });
+}
