@@ -14,17 +14,21 @@ use crate::{
 
 /// A PUBLISH longer than this is received into segments instead of being waited for.
 const STREAMED_BYTES: usize = 64 << 10;
-/// Longest packet other than PUBLISH: a SUBSCRIBE of some thousand filters.
+/// Longest packet other than PUBLISH, SUBSCRIBE and UNSUBSCRIBE, and longest head of one of these.
 pub const CONTROL_BYTES_MAX: usize = 256 << 10;
 
 const CONNECT: u8 = 1;
 const PUBLISH: u8 = 3;
+const SUBSCRIBE: u8 = 8;
+const UNSUBSCRIBE: u8 = 10;
 /// Of the first byte of a PUBLISH, its QoS.
 const QOS_BITS: u8 = 0b0110;
 
 impl Broker {
     /// Takes whole packets, and what it can use of a large PUBLISH, from the front of `input`; how many bytes that was. The
-    /// caller keeps the rest and puts what comes next behind it; that is never more than [`CONTROL_BYTES_MAX`] bytes.
+    /// caller keeps the rest and puts what comes next behind it; that is never more than [`CONTROL_BYTES_MAX`] bytes, unless it is a
+    /// SUBSCRIBE or UNSUBSCRIBE of [`SessionConfig::packet_bytes_max`](crate::SessionConfig) at most, for which the caller needs
+    /// [memory](Self::charge_partial).
     pub fn receive(&mut self, now: Instant, key: ConnectionKey, input: &[u8]) -> usize {
         let mut taken = 0;
         match self.connections.get_mut(key) {
@@ -87,7 +91,9 @@ impl Broker {
         let (first, packet_bytes) = (header.first, header.packet_bytes());
         let Some(body) = input.get(header.header_bytes..packet_bytes) else {
             if header.packet_type() != PUBLISH {
-                return if packet_bytes > CONTROL_BYTES_MAX {
+                // The client was told how long its packets may be, and filters can be many.
+                let has_filters = matches!(header.packet_type(), SUBSCRIBE | UNSUBSCRIBE);
+                return if packet_bytes > CONTROL_BYTES_MAX && !has_filters {
                     Err(Fault::new(
                         ReasonCode::PACKET_TOO_LARGE,
                         format!("packet of {packet_bytes} bytes exceeds {CONTROL_BYTES_MAX}"),
@@ -135,6 +141,9 @@ impl Broker {
                 ReasonCode::PROTOCOL_ERROR,
                 "a second CONNECT on one connection (MQTT-3.1.0-2)",
             ));
+        }
+        if packet_bytes > CONTROL_BYTES_MAX {
+            check_many_filters(version, first, body, self.shared.config().subscriptions_max)?;
         }
         let packet = Packet::decode(version, first, body)?;
         if self.admission.is_some() {
@@ -409,6 +418,49 @@ impl Broker {
         self.statistics.packets_sent += 1;
         mark_dirty(key, connection, &mut self.dirty);
     }
+}
+
+/// Whether a long SUBSCRIBE or UNSUBSCRIBE takes no more memory than a small multiple of its length, decoded: each filter and each
+/// property is then a value of its own. What is malformed is for the decoder to say.
+fn check_many_filters(
+    version: Version,
+    first: u8,
+    body: &[u8],
+    filters_max: usize,
+) -> Result<(), Fault> {
+    let mut rest = body.get(2..).unwrap_or_default();
+    if version == Version::V5 {
+        let Some((bytes, count)) = variable(rest) else { return Ok(()) };
+        if bytes > CONTROL_BYTES_MAX {
+            let text = format!("properties of {bytes} bytes exceed {CONTROL_BYTES_MAX}");
+            return Err(Fault::new(ReasonCode::PACKET_TOO_LARGE, text));
+        }
+        rest = rest.get(count + bytes..).unwrap_or_default();
+    }
+    let options = usize::from(first >> 4 == SUBSCRIBE);
+    let mut count = 0;
+    while let Some((length, _)) = rest.split_first_chunk::<2>() {
+        count += 1;
+        if count > filters_max {
+            let text = format!("more filters than the {filters_max} that a session may have");
+            return Err(Fault::new(ReasonCode::QUOTA_EXCEEDED, text));
+        }
+        let bytes = 2 + usize::from(u16::from_be_bytes(*length)) + options;
+        rest = rest.get(bytes..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// A variable byte integer and its own length.
+fn variable(bytes: &[u8]) -> Option<(usize, usize)> {
+    let mut value = 0;
+    for (at, byte) in bytes.iter().take(4).enumerate() {
+        value |= usize::from(byte & 0x7f) << (7 * at);
+        if byte & 0x80 == 0 {
+            return Some((value, at + 1));
+        }
+    }
+    None
 }
 
 /// Subscription identifiers are for servers to send (MQTT-3.3.4-6).

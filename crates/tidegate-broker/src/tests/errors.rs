@@ -306,7 +306,12 @@ fn a_head_without_end_is_not_waited_for() {
             }
         }
         assert_eq!(world.end_reason(at), Some(ReasonCode::PACKET_TOO_LARGE));
+        // Others than those with filters are short.
         let at = world.join(v5("a"));
+        world.raw(at, &[0x40, 0x80, 0x80, 0x80, 0x7f, 0, 1]);
+        assert_eq!(world.end_reason(at), Some(ReasonCode::PACKET_TOO_LARGE));
+        let few = SessionConfig { packet_bytes_max: 1 << 20, ..SessionConfig::default() };
+        let at = world.join_with(v5("a"), few);
         world.raw(at, &[0x82, 0x80, 0x80, 0x80, 0x7f, 0, 1]);
         assert_eq!(world.end_reason(at), Some(ReasonCode::PACKET_TOO_LARGE));
     });

@@ -180,3 +180,60 @@ fn a_subscription_holds_for_the_next_message_of_every_shard() {
         }
     });
 }
+
+#[test]
+fn a_subscribe_of_many_filters_is_taken_as_far_as_packets_may_be() {
+    // 3.2.2.3.6: what CONNACK says of packets is so for all that may be long.
+    let config = BrokerConfig { subscriptions_max: 30_000, ..settings() };
+    each_with(config, |world| {
+        for connect in [v5("a"), v4("b")] {
+            let version = connect.version;
+            let at = world.join(connect);
+            let names: Vec<String> = (0..20_000).map(|n| format!("site/line/{n:06}/+")).collect();
+            let filters = names.iter().map(|name| filter(name, AtLeastOnce)).collect();
+            let (packet_id, user_properties) = (id(7), Vec::new());
+            let packet = Subscribe { packet_id, subscription_id: None, user_properties, filters };
+            let mut bytes = Vec::new();
+            Packet::Subscribe(packet).encode(version, &mut bytes).unwrap();
+            assert!(bytes.len() > crate::CONTROL_BYTES_MAX);
+            for part in bytes.chunks(50_000) {
+                world.raw(at, part);
+            }
+            let reasons = world.answer(at, |packet| match packet {
+                Packet::Suback(suback) => Some(suback.reasons.clone()),
+                _ => None,
+            });
+            assert_eq!(reasons, vec![ReasonCode::GRANTED_QOS_1; 20_000]);
+            assert_eq!(world.shared.subscriptions(), 20_000);
+            let all: Vec<&str> = names.iter().map(String::as_str).collect();
+            world.unsubscribe(at, &all);
+            assert_eq!(world.shared.subscriptions(), 0);
+            world.cut(at);
+        }
+    });
+}
+
+#[test]
+fn more_filters_than_a_session_may_have_are_not_even_read() {
+    let mut world = World::new(settings(), 1);
+    for (kind, options) in [(0x82, 1), (0xa2, 0)] {
+        let at = world.join(v5("a"));
+        let one = [0, 1, b'a', 0];
+        let mut body = vec![0, 1, 0];
+        (0..200_000).for_each(|_| body.extend(&one[..3 + options]));
+        let mut bytes = vec![kind];
+        tidegate_wire::mqtt::encode_variable(u32::try_from(body.len()).unwrap(), &mut bytes);
+        bytes.extend(body);
+        world.raw(at, &bytes);
+        assert_eq!(world.end_reason(at), Some(ReasonCode::QUOTA_EXCEEDED));
+        // Nor are properties without end.
+        let at = world.join(v5("a"));
+        let mut body = vec![0, 1, 0x80, 0x80, 0x20];
+        body.resize(600_000, 0x26);
+        let mut bytes = vec![kind];
+        tidegate_wire::mqtt::encode_variable(u32::try_from(body.len()).unwrap(), &mut bytes);
+        bytes.extend(body);
+        world.raw(at, &bytes);
+        assert_eq!(world.end_reason(at), Some(ReasonCode::PACKET_TOO_LARGE));
+    }
+}
