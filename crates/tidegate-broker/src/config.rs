@@ -3,7 +3,8 @@
 use std::{str::FromStr, sync::Arc, time::Duration};
 
 use tidegate_message::{
-    TopicError, check_topic_filter, check_topic_name, split_shared, topic_matches,
+    TopicError, check_topic_characters, check_topic_filter, check_topic_name, split_shared,
+    topic_matches,
 };
 use tidegate_wire::mqtt::QoS;
 
@@ -55,6 +56,8 @@ pub struct SessionConfig {
     /// Largest packet that is accepted from the client, in bytes; MQTT 5 clients are told. Default the protocol's own limit,
     /// 256 MiB and four bytes.
     pub packet_bytes_max: u32,
+    /// Whether topics and filters may have [control characters](tidegate_message::check_topic_characters). Default false.
+    pub topic_control_characters: bool,
     /// Levels of a topic or filter that the client names; `$share/GROUP` before a filter does not count. Default 256.
     pub topic_levels_max: usize,
     /// Bytes of a topic or filter that the client names, `$share/GROUP/` included. Default 65,535, the protocol's own limit.
@@ -188,6 +191,7 @@ impl Default for SessionConfig {
     fn default() -> Self {
         Self {
             packet_bytes_max: tidegate_wire::mqtt::PACKET_BYTES_MAX,
+            topic_control_characters: false,
             topic_levels_max: 256,
             topic_bytes_max: 65_535,
             queue_bytes_max: 32 << 20,
@@ -225,6 +229,11 @@ impl SessionConfig {
         let inner = split_shared(filter)?.map_or(filter, |shared| shared.filter);
         check_topic_filter(inner, self.topic_levels_max)?;
         Ok(inner)
+    }
+
+    /// Whether a topic or filter has characters that are refused here.
+    pub(crate) fn check_topic_characters(&self, text: &str) -> Result<(), TopicError> {
+        if self.topic_control_characters { Ok(()) } else { check_topic_characters(text) }
     }
 
     fn check_topic_bytes(&self, text: &str) -> Result<(), TopicError> {

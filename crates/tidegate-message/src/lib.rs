@@ -27,5 +27,6 @@ pub use instant::Instant;
 pub use payload::Payload;
 pub use position::Position;
 pub use topic::{
-    Shared, TopicError, check_topic_filter, check_topic_name, split_shared, topic_matches,
+    Shared, TopicError, check_topic_characters, check_topic_filter, check_topic_name, split_shared,
+    topic_matches,
 };

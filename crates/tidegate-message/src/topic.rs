@@ -49,6 +49,25 @@ pub fn check_topic_filter(filter: &str, levels_max: usize) -> Result<(), TopicEr
     check_levels(filter, levels_max)
 }
 
+/// Checks that a topic name or filter has none of the characters that MQTT lets a receiver refuse (MQTT-1.5.4, the disallowed
+/// Unicode code points): control characters U+0001 to U+001F and U+007F to U+009F, and non-characters such as U+FFFF.
+///
+/// libmosquitto ends its connection when one reaches it, so that a retained message with such a topic locks its users out.
+///
+/// # Errors
+///
+/// [`TopicError::Character`] for the first of them.
+pub fn check_topic_characters(text: &str) -> Result<(), TopicError> {
+    let is_disallowed = |c: &char| {
+        let code = u32::from(*c);
+        c.is_control() || code & 0xfffe == 0xfffe || (0xfdd0..=0xfdef).contains(&code)
+    };
+    match text.chars().find(is_disallowed) {
+        Some(character) => Err(TopicError::Character { character }),
+        None => Ok(()),
+    }
+}
+
 /// Splits the text of a shared subscription, `$share/GROUP/FILTER`, into its two parts.
 ///
 /// Returns `None` for a text that does not begin with `$share/`: an ordinary filter, unchecked.
@@ -133,6 +152,13 @@ fn check_levels(text: &str, limit: usize) -> Result<(), TopicError> {
     Ok(())
 }
 
+impl TopicError {
+    /// Whether the text is a topic and only beyond what this server takes; else it is none for anybody.
+    pub fn is_limit(&self) -> bool {
+        matches!(self, Self::TooLong { .. } | Self::TooManyLevels { .. })
+    }
+}
+
 /// Why a text is no topic name, or no topic filter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopicError {
@@ -150,6 +176,15 @@ pub enum TopicError {
     /// The character U+0000 (MQTT-4.7.3-2).
     #[error("a topic does not contain the character U+0000; leave it out")]
     Null,
+    /// A control character or one that is no character, where the server refuses them (MQTT 5, 1.5.4).
+    #[error(
+        "a topic has no control character here, this one has {character:?}; leave it out, or set \
+         mqtt.topic_control_characters to true"
+    )]
+    Character {
+        /// The first one.
+        character: char,
+    },
     /// A wildcard in a topic name (MQTT-4.7.0-1).
     #[error("a topic name does not contain {wildcard:?}; only a filter may, so publish without it")]
     Wildcard {
@@ -201,6 +236,30 @@ mod tests {
             ("a/b/c/d/", Err(TopicError::TooManyLevels { levels: 5, limit: 4 })),
         ] {
             assert_eq!(check_topic_name(name, 4), expected, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn characters_are_those_that_mosquitto_takes() {
+        let bad = |character| Err(TopicError::Character { character });
+        for (text, expected) in [
+            ("a b/\u{fc}/\u{1f321}", Ok(())),
+            ("\u{20}\u{7e}\u{a0}\u{fdcf}\u{fdf0}\u{fffd}\u{10000}", Ok(())),
+            ("a\u{1}", bad('\u{1}')),
+            ("a\n", bad('\n')),
+            ("\t", bad('\t')),
+            ("\u{1f}", bad('\u{1f}')),
+            ("\u{7f}", bad('\u{7f}')),
+            ("\u{80}", bad('\u{80}')),
+            ("\u{9f}", bad('\u{9f}')),
+            ("\u{fdd0}", bad('\u{fdd0}')),
+            ("\u{fdef}", bad('\u{fdef}')),
+            ("\u{fffe}", bad('\u{fffe}')),
+            ("\u{ffff}", bad('\u{ffff}')),
+            ("\u{1fffe}", bad('\u{1fffe}')),
+            ("\u{10ffff}", bad('\u{10ffff}')),
+        ] {
+            assert_eq!(check_topic_characters(text), expected, "{text:?}");
         }
     }
 

@@ -119,7 +119,10 @@ impl Broker {
         let will = match connect.will.take() {
             None => None,
             Some(will) => {
-                if let Err(error) = config.check_topic_name(&will.topic) {
+                let checked = config.check_topic_name(&will.topic);
+                if let Err(error) =
+                    checked.and_then(|()| config.check_topic_characters(&will.topic))
+                {
                     return refuse(ReasonCode::TOPIC_NAME_INVALID, &error.to_string());
                 }
                 let topic = Arc::from(&*will.topic);
@@ -381,7 +384,9 @@ impl Broker {
         let may = self.shared.authorize().decide(&identity, Action::Publish, target);
         // As for what a client publishes: `$SYS` is the server's own (section 4.7.2).
         let is_own = identity.kind == IdentityKind::Internal;
-        if !may.allow || (!is_own && message.topic.starts_with("$SYS/")) {
+        // One of an earlier process may have been accepted by other settings.
+        let is_topic = session.config.check_topic_characters(&message.topic).is_ok();
+        if !is_topic || !may.allow || (!is_own && message.topic.starts_with("$SYS/")) {
             tracing::debug!(client = %identity.client, topic = %message.topic, rule = %may.rule, "will not allowed");
             self.statistics.refused += 1;
             return;

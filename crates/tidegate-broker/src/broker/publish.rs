@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_message::{Action, Identity, IdentityKind, Instant, Payload, Target};
+use tidegate_message::{Action, Identity, IdentityKind, Instant, Payload, Target, TopicError};
 use tidegate_wire::mqtt::{Ack, AckKind, Packet, PacketId, Publish, QoS, ReasonCode, Version};
 
 use super::{Broker, ConnectionKey, accept::Answer, deliver::Outcome};
@@ -195,8 +195,12 @@ impl Broker {
         let connection = self.connections.get(key).expect("it is being received from");
         let session = connection.session.expect("checked before");
         let session = self.sessions.get(session).expect("a connection's session is there");
-        let checked = session.config.check_topic_name(topic);
-        checked.map_err(|error| Fault::new(ReasonCode::TOPIC_NAME_INVALID, error.to_string()))
+        let config = &session.config;
+        let checked = config.check_topic_name(topic).and_then(|()| {
+            // What a part of this process carries is not let in by itself, so that the rest is (`look_up`).
+            if config.is_local { Ok(()) } else { config.check_topic_characters(topic) }
+        });
+        checked.map_err(|error| Fault::new(topic_reason(&error), error.to_string()))
     }
 
     /// Whether it is a QoS 2 message that was received and not released, which is answered again and no more
@@ -290,7 +294,7 @@ impl Broker {
             return self.arrived(now, key, &route.topic, Some(&route), arrival);
         }
         let topic = std::str::from_utf8(topic)
-            .map_err(|error| Fault::new(ReasonCode::TOPIC_NAME_INVALID, error.to_string()))?;
+            .map_err(|error| Fault::new(ReasonCode::MALFORMED_PACKET, error.to_string()))?;
         self.arrived(now, key, topic, None, arrival)
     }
 
@@ -543,6 +547,11 @@ impl Broker {
         charge: Option<Charge>,
         answer: Answer,
     ) -> Outcome {
+        if self.shared.config().session.check_topic_characters(&draft.topic).is_err() {
+            // Of an operator: whoever made it made it of what it was given.
+            self.statistics.refused += 1;
+            return Outcome::Unmatched;
+        }
         let route = self.route(&draft.topic);
         let message = Incoming { topic: &route.topic, ..incoming(now, draft, publisher) };
         self.publish(now, &route, message, charge, answer)
@@ -753,6 +762,7 @@ impl Broker {
         // `$SYS` is the server's own (section 4.7.2), and so are its bridges.
         let is_own = session.identity.kind == IdentityKind::Internal;
         let allowed = (is_own || !topic.starts_with("$SYS/"))
+            && session.config.check_topic_characters(topic).is_ok()
             && {
                 let target = Target::Topic(topic);
                 let decision =
@@ -769,6 +779,12 @@ impl Broker {
         self.note_decision(key, &route, allowed);
         Ok(allowed.then_some(route))
     }
+}
+
+/// What is wrong with a topic, in the words of MQTT 5: 0x90 is for one that is well formed and not taken (3.14.2.1), what is none for
+/// anybody makes the packet malformed (MQTT-3.3.2-2, 4.7.3), as Mosquitto answers too.
+pub(super) fn topic_reason(error: &TopicError) -> ReasonCode {
+    if error.is_limit() { ReasonCode::TOPIC_NAME_INVALID } else { ReasonCode::MALFORMED_PACKET }
 }
 
 /// What came with a PUBLISH, its topic aside.

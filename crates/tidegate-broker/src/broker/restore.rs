@@ -90,7 +90,13 @@ impl Broker {
         let Recovered { sessions, retained, found } = recovered;
         let first = shards.first_mut().expect("a node has a shard");
         first.statistics.dropped.session_ended += found.unclaimed as u64;
+        let config = first.shared.config().session.clone();
+        let mut barred = 0;
         for retained in retained {
+            if config.check_topic_characters(&retained.message.topic).is_err() {
+                barred += 1;
+                continue;
+            }
             let message = hold(first.shared.budget(), &retained.message);
             if message.is_expired(now) {
                 continue;
@@ -99,6 +105,12 @@ impl Broker {
                 first.watch_retained(at);
             }
             first.shared.restore_retained(message, retained.client);
+        }
+        if barred > 0 {
+            tracing::warn!(
+                count = barred,
+                "retained messages are forgotten whose topics have control characters (mqtt.topic_control_characters)"
+            );
         }
         let shared = first.shared.clone();
         let home = |session: &RecoveredSession| shared.shard_of(&session.opened.client_id);

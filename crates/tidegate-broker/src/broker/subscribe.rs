@@ -23,6 +23,9 @@ impl Broker {
         packet: Subscribe,
     ) -> Result<(), Fault> {
         let id = packet.subscription_id.unwrap_or(0);
+        self.check_filters(key, packet.filters.iter().map(|asked| &*asked.filter), true)?;
+        let connection = self.connections.get(key).expect("it is being received from");
+        let version = connection.version;
         let mut invalid = None;
         let reasons = packet.filters.iter().map(|filter| {
             self.subscribe_one(now, key, filter, id).unwrap_or_else(|error| {
@@ -37,6 +40,9 @@ impl Broker {
             user_properties: Vec::new(),
             reasons: reasons.collect(),
         };
+        if version == Version::V3 {
+            grant_all(&packet, &mut answer.reasons)?;
+        }
         let connection = self.connections.get(key).expect("it is being received from");
         // MQTT-3.1.2-29
         answer.reason_string =
@@ -57,6 +63,35 @@ impl Broker {
         });
         self.begin_queries(now, key);
         Ok(())
+    }
+
+    /// Whether texts are filters, in a packet of a client. What is none makes the packet malformed and ends the connection, as for
+    /// Mosquitto: SUBACK's and DISCONNECT's 0x8F is for a filter that is correctly formed and not taken (3.9.3, 3.14.2.1), such as one over
+    /// our limits, and UNSUBACK has no reason for it but the one of 3.11.3 that is worded alike (MQTT-4.7.1-1, MQTT-4.7.1-2, MQTT-4.7.3-1,
+    /// MQTT-4.8.2-1, MQTT-4.8.2-2; 4.13.1).
+    fn check_filters<'a>(
+        &self,
+        key: Key,
+        mut filters: impl Iterator<Item = &'a str>,
+        are_new: bool,
+    ) -> Result<(), Fault> {
+        let connection = self.connections.get(key).expect("it is being received from");
+        let session = connection.session.expect("checked before");
+        let session = self.sessions.get(session).expect("a connection's session is there");
+        let config = &session.config;
+        filters.try_for_each(|filter| {
+            let checked = config.check_topic_filter(filter).and_then(|_| {
+                // Who has such a one from before may end it.
+                if are_new { config.check_topic_characters(filter) } else { Ok(()) }
+            });
+            match checked {
+                Err(error) if !error.is_limit() => {
+                    let text = format!("no topic filter: {error}");
+                    Err(Fault::new(ReasonCode::MALFORMED_PACKET, text))
+                }
+                _ => Ok(()),
+            }
+        })
     }
 
     fn subscribe_one(
@@ -160,6 +195,7 @@ impl Broker {
         let connection = self.connections.get(key).expect("it is being received from");
         let session_key = connection.session.expect("checked before");
         let own = self.session_key(session_key);
+        self.check_filters(key, packet.filters.iter().map(String::as_str), false)?;
         let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
         let mut reasons = Vec::with_capacity(packet.filters.len());
         let mut left_groups: HashSet<&str> = HashSet::new();
@@ -209,4 +245,18 @@ impl Broker {
         });
         Ok(())
     }
+}
+
+/// What a client of MQTT 3.1 is told of its filters. Its SUBACK has no failure: who may not subscribe is answered as if it might (3.1,
+/// section 3.8: "it must therefore make a positive acknowledgement"), and for want of room its connection ends.
+fn grant_all(packet: &Subscribe, reasons: &mut [ReasonCode]) -> Result<(), Fault> {
+    for (asked, reason) in packet.filters.iter().zip(reasons) {
+        if *reason == ReasonCode::NOT_AUTHORIZED {
+            *reason = ReasonCode(asked.maximum_qos as u8);
+        } else if reason.is_failure() {
+            let text = format!("{reason}, for which MQTT 3.1 has no answer");
+            return Err(Fault::new(*reason, text));
+        }
+    }
+    Ok(())
 }

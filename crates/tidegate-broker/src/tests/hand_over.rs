@@ -187,13 +187,13 @@ fn a_topic_that_there_cannot_be_ends_it() {
             publication(3, "a", AtLeastOnce, "x"),
         ];
         assert_eq!(world.hand_over(p, &all), 1);
-        assert_eq!(world.end_reason(p), Some(ReasonCode::TOPIC_NAME_INVALID));
+        assert_eq!(world.end_reason(p), Some(ReasonCode::MALFORMED_PACKET));
         assert_eq!(world.texts(s), ["x"]);
         assert_eq!(world.hand_over(p, &all), 0);
         let q = world.join_with(v5("q"), through());
         let torn = Publication { topic: &[0xc3], ..publication(1, "a", AtLeastOnce, "x") };
         assert_eq!(world.hand_over(q, &[torn]), 0);
-        assert_eq!(world.end_reason(q), Some(ReasonCode::TOPIC_NAME_INVALID));
+        assert_eq!(world.end_reason(q), Some(ReasonCode::MALFORMED_PACKET));
     });
 }
 

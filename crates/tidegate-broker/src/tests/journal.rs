@@ -56,7 +56,7 @@ impl Tape {
         moves
     }
 
-    fn replay(&self) -> Replay {
+    pub(super) fn replay(&self) -> Replay {
         let mut replay = Replay::default();
         for record in self.state().records.iter().flatten() {
             replay.read(record).expect("what was written can be read");

@@ -100,14 +100,15 @@ impl DecodeError {
     /// What to say in CONNACK or DISCONNECT.
     pub fn reason(&self) -> ReasonCode {
         match self {
-            Self::Short { .. }
+            // Not "Topic Name invalid", which is for one that is well formed and not accepted (3.14.2.1).
+            Self::TopicName { .. }
+            | Self::Short { .. }
             | Self::Trailing { .. }
             | Self::PacketType { .. }
             | Self::Flags { .. }
             | Self::Malformed { .. }
             | Self::PropertyUnknown { .. } => ReasonCode::MALFORMED_PACKET,
             Self::PropertyRepeated { .. } | Self::Protocol { .. } => ReasonCode::PROTOCOL_ERROR,
-            Self::TopicName { .. } => ReasonCode::TOPIC_NAME_INVALID,
             Self::TopicAlias => ReasonCode::TOPIC_ALIAS_INVALID,
             Self::PacketTooLarge { .. } => ReasonCode::PACKET_TOO_LARGE,
             Self::UnsupportedVersion { .. } => ReasonCode::UNSUPPORTED_PROTOCOL_VERSION,

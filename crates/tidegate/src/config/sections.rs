@@ -296,6 +296,9 @@ config! {
         keepalive_max: Duration = Duration::ZERO,
         /// QoS 1 and 2 messages in flight to one subscriber. Default 1024.
         inflight_max: u16 = 1024,
+        /// Whether topics may have control characters and non-characters (U+0001 to U+001F, U+007F to U+009F, U+FFFF and others);
+        /// clients of libmosquitto disconnect when they get such a topic. Default false.
+        topic_control_characters: bool = false,
         /// Retained messages. Default 1000000.
         retained_max: u32 = 1_000_000,
         /// Sessions, with and without connection. Default 1000000.

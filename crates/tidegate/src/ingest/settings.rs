@@ -14,7 +14,9 @@ use rustls::{
 };
 use tidegate_broker::SessionConfig;
 use tidegate_client::ApiError;
-use tidegate_message::{Code, Identity, IdentityKind, TopicError, check_topic_name};
+use tidegate_message::{
+    Code, Identity, IdentityKind, TopicError, check_topic_characters, check_topic_name,
+};
 use tidegate_sys::{
     bpf::Mode,
     datagram::{DATAGRAM_BYTES_MAX, Method},
@@ -183,7 +185,8 @@ impl IngestSettings {
         if topic.len() > bytes_max {
             return Err(TopicError::TooLong { bytes: topic.len(), limit: bytes_max });
         }
-        check_topic_name(topic, levels_max)
+        check_topic_name(topic, levels_max)?;
+        if self.session.topic_control_characters { Ok(()) } else { check_topic_characters(topic) }
     }
 
     /// Whether a topic is made of who sent a datagram.

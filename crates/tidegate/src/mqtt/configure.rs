@@ -282,6 +282,7 @@ fn session(section: &MqttSection, policies: &PolicyConfig) -> SessionConfig {
         queue_bytes_max: section.queue_bytes_max.0,
         queue_messages_max: section.queue_messages_max as usize,
         queue_idle_max: section.queue_idle_max,
+        topic_control_characters: section.topic_control_characters,
         overflow_qos0: section.overflow_qos0,
         overflow: section.overflow,
         policy: tuned(policies, &section.policy),

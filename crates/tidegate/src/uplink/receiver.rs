@@ -714,7 +714,9 @@ impl Publisher {
                 Err(LocalError::Disconnected(ReasonCode::QUOTA_EXCEEDED)) => {
                     return Err(Ended::NoRoom);
                 }
-                Err(LocalError::Disconnected(ReasonCode::TOPIC_NAME_INVALID)) => {
+                Err(LocalError::Disconnected(
+                    ReasonCode::TOPIC_NAME_INVALID | ReasonCode::MALFORMED_PACKET,
+                )) => {
                     return Err(Ended::Topic);
                 }
                 Err(error) => return Err(error.into()),

@@ -7,7 +7,6 @@ use Version::{V3, V4, V5};
 const MALFORMED: u8 = 0x81;
 const PROTOCOL: u8 = 0x82;
 const VERSION: u8 = 0x84;
-const TOPIC: u8 = 0x90;
 const ALIAS: u8 = 0x94;
 /// In place of a reason: it decodes.
 const FINE: u8 = 0;
@@ -85,8 +84,8 @@ fn connects() {
         ("MQTT-3.1.3-4", V5, 0x10, b"\0\x04MQTT\x05\x02\0\0\0\0\x01\xff", MALFORMED),
         ("MQTT-3.1.2-9, no will", V4, 0x10, b"\0\x04MQTT\x04\x06\0\0\0\0", MALFORMED),
         ("MQTT-3.1.3-11", V5, 0x10, b"\0\x04MQTT\x05\x06\0\0\0\0\0\0\0\x01\xff\0\0", MALFORMED),
-        ("MQTT-4.7.0-1 will", V5, 0x10, b"\0\x04MQTT\x05\x06\0\0\0\0\0\0\0\x01+\0\0", TOPIC),
-        ("MQTT-4.7.3-1 will", V4, 0x10, b"\0\x04MQTT\x04\x06\0\0\0\0\0\0\0\0", TOPIC),
+        ("MQTT-4.7.0-1 will", V5, 0x10, b"\0\x04MQTT\x05\x06\0\0\0\0\0\0\0\x01+\0\0", MALFORMED),
+        ("MQTT-4.7.3-1 will", V4, 0x10, b"\0\x04MQTT\x04\x06\0\0\0\0\0\0\0\0", MALFORMED),
         ("MQTT-3.1.2-19", V4, 0x10, b"\0\x04MQTT\x04\x82\0\0\0\0", MALFORMED),
         ("3.1: flag, and no user name", V3, 0x10, b"\0\x06MQIsdp\x03\xc2\0\0\0\x01a", FINE),
         ("MQTT-3.1.2-19", V5, 0x10, b"\0\x04MQTT\x05\xc2\0\0\0\0\0\0\x01u", MALFORMED),
@@ -148,9 +147,9 @@ fn publishes() {
         ("MQTT-1.5.4-2", V5, 0x30, b"\0\x01\0\0", MALFORMED),
         ("MQTT-1.5.4-3, a mark is a character", V5, 0x30, b"\0\x03\xef\xbb\xbf\0", FINE),
         ("1.5.4: controls should not be, and may", V5, 0x30, b"\0\x01\x01\0", FINE),
-        ("MQTT-3.3.2-2", V4, 0x30, b"\0\x01+", TOPIC),
-        ("MQTT-3.3.2-2", V5, 0x30, b"\0\x03a/#\0", TOPIC),
-        ("MQTT-4.7.3-1", V4, 0x30, b"\0\0", TOPIC),
+        ("MQTT-3.3.2-2", V4, 0x30, b"\0\x01+", MALFORMED),
+        ("MQTT-3.3.2-2", V5, 0x30, b"\0\x03a/#\0", MALFORMED),
+        ("MQTT-4.7.3-1", V4, 0x30, b"\0\0", MALFORMED),
         ("3.3.2.1: empty, without an alias", V5, 0x30, b"\0\0\0", PROTOCOL),
         ("3.3.2.1: empty, with an alias", V5, 0x30, b"\0\0\x03\x23\0\x01", FINE),
         ("MQTT-3.3.2-8", V5, 0x30, b"\0\x01a\x03\x23\0\0", ALIAS),
