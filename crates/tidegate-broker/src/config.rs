@@ -1,12 +1,12 @@
 //! Settings of a broker.
 
-use std::{str::FromStr, sync::Arc, time::Duration};
+use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use tidegate_message::{
     TopicError, check_topic_characters, check_topic_filter, check_topic_name, split_shared,
     topic_matches,
 };
-use tidegate_wire::mqtt::QoS;
+use tidegate_wire::mqtt::{QoS, Version};
 
 use crate::schedule::{Policy, PolicyError};
 
@@ -36,7 +36,8 @@ pub struct BrokerConfig {
     pub topic_alias_max: u16,
     /// Topic aliases defined towards a subscriber that takes them. Default 64.
     pub topic_alias_out_max: u16,
-    /// Longest keep alive in seconds, and the one of clients that want none; 0 lets them. Default 0.
+    /// Longest keep alive in seconds, and the one of clients that want none; 0 lets them. MQTT 5 clients are told, others are
+    /// refused with "identifier rejected", as Mosquitto does it. Default 0.
     pub keep_alive_max: u16,
     /// Payloads up to this are copied into the subscriber's output, larger ones go by reference. Default 4 KiB.
     pub copy_bytes_max: usize,
@@ -56,6 +57,18 @@ pub struct SessionConfig {
     /// Largest packet that is accepted from the client, in bytes; MQTT 5 clients are told. Default the protocol's own limit,
     /// 256 MiB and four bytes.
     pub packet_bytes_max: u32,
+    /// Versions of MQTT that are spoken. Default all.
+    pub versions: Versions,
+    /// Most QoS of messages from and for the client: MQTT 5 clients are told (Maximum QoS), who publishes with more is
+    /// disconnected (0x9B), and subscriptions are granted no more. Nothing to a client of this process. Default 2.
+    pub max_qos: QoS,
+    /// Whether messages may be retained: MQTT 5 clients are told if not (Retain Available), and who tries is disconnected (0x9A).
+    /// Nothing to a client of this process. Default true.
+    pub retain_available: bool,
+    /// Whether a client may come without an identifier and is given one. Default true.
+    pub allow_zero_length_client_id: bool,
+    /// How identifiers begin that are given. Default `auto-`.
+    pub auto_id_prefix: Arc<str>,
     /// Whether topics and filters may have [control characters](tidegate_message::check_topic_characters). Default false.
     pub topic_control_characters: bool,
     /// Levels of a topic or filter that the client names; `$share/GROUP` before a filter does not count. Default 256.
@@ -98,6 +111,62 @@ pub struct SessionConfig {
     /// ([`Broker::acknowledge_deliveries`](crate::Broker::acknowledge_deliveries)); all else is as with packets. Default false.
     pub hands_out: bool,
 }
+
+/// Versions of MQTT, of which there is at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Versions([bool; 3]);
+
+impl Versions {
+    const WORDS: [(&str, Version); 3] =
+        [("3.1", Version::V3), ("3.1.1", Version::V4), ("5", Version::V5)];
+
+    /// Whether that version is one of them.
+    pub fn has(self, version: Version) -> bool {
+        self.0[version as usize]
+    }
+}
+
+/// All.
+impl Default for Versions {
+    fn default() -> Self {
+        Self([true; 3])
+    }
+}
+
+/// As it is read: `3.1, 3.1.1, 5`.
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = Self::WORDS.iter().filter(|(_, version)| self.has(*version));
+        let words: Vec<&str> = words.map(|(word, _)| *word).collect();
+        f.write_str(&words.join(", "))
+    }
+}
+
+/// Words with commas between; `3` and `4` are other names of 3.1 and 3.1.1, as in Mosquitto's configuration.
+impl FromStr for Versions {
+    type Err = UnknownVersion;
+
+    fn from_str(text: &str) -> Result<Self, UnknownVersion> {
+        let mut versions = Self([false; 3]);
+        for word in text.split(',').map(str::trim) {
+            let usual = match word {
+                "3" => "3.1",
+                "4" => "3.1.1",
+                "5.0" => "5",
+                word => word,
+            };
+            let found = Self::WORDS.iter().find(|(known, _)| *known == usual);
+            let (_, version) = found.ok_or_else(|| UnknownVersion(word.to_owned()))?;
+            versions.0[*version as usize] = true;
+        }
+        Ok(versions)
+    }
+}
+
+/// Why a word names no version of MQTT.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no version of MQTT; choose from 3.1, 3.1.1 and 5, with commas between")]
+pub struct UnknownVersion(String);
 
 /// Exceptions for topics.
 #[derive(Clone, Debug, PartialEq)]
@@ -191,6 +260,11 @@ impl Default for SessionConfig {
     fn default() -> Self {
         Self {
             packet_bytes_max: tidegate_wire::mqtt::PACKET_BYTES_MAX,
+            versions: Versions::default(),
+            max_qos: QoS::ExactlyOnce,
+            retain_available: true,
+            allow_zero_length_client_id: true,
+            auto_id_prefix: "auto-".into(),
             topic_control_characters: false,
             topic_levels_max: 256,
             topic_bytes_max: 65_535,
@@ -234,6 +308,16 @@ impl SessionConfig {
     /// Whether a topic or filter has characters that are refused here.
     pub(crate) fn check_topic_characters(&self, text: &str) -> Result<(), TopicError> {
         if self.topic_control_characters { Ok(()) } else { check_topic_characters(text) }
+    }
+
+    /// The highest QoS of what the client publishes and gets.
+    pub(crate) fn max_qos(&self) -> QoS {
+        if self.is_local { QoS::ExactlyOnce } else { self.max_qos }
+    }
+
+    /// Whether the client's messages may be retained.
+    pub(crate) fn retains(&self) -> bool {
+        self.retain_available || self.is_local
     }
 
     fn check_topic_bytes(&self, text: &str) -> Result<(), TopicError> {

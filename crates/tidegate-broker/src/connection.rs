@@ -48,6 +48,9 @@ pub(crate) struct Connection {
     pub(crate) packet_bytes_max: u32,
     /// Largest packet that is taken from it.
     pub(crate) received_bytes_max: u32,
+    /// Highest QoS that it may publish with, and whether it may have messages retained.
+    pub(crate) max_qos: QoS,
+    pub(crate) retains: bool,
     /// QoS 1 and 2 messages in flight that the client takes.
     pub(crate) receive_maximum: u16,
     /// Whether acknowledgements may carry a reason string.

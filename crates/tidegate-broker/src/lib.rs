@@ -49,7 +49,7 @@ pub use broker::{
 };
 pub use budget::{Budget, PartialCharge};
 pub use bundle::{Bundle, BundleReader, Empties, Run, RunMessage};
-pub use config::{BrokerConfig, Overflow, SessionConfig, TopicConfig};
+pub use config::{BrokerConfig, Overflow, SessionConfig, TopicConfig, UnknownVersion, Versions};
 pub use connection::Ended;
 pub use message::{Body, Incoming, Message};
 pub use outbox::{Delivery, Handed, SLICES_MAX};

@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use tidegate_message::{Action, Identity, IdentityKind, Instant, Target};
 use tidegate_wire::mqtt::{
-    Connack, ConnackProperties, Connect, Disconnect, PACKET_BYTES_MAX, Packet, ReasonCode, Version,
+    Connack, ConnackProperties, Connect, Disconnect, PACKET_BYTES_MAX, Packet, QoS, ReasonCode,
+    Version,
 };
 
 use super::{Broker, ConnectionKey, Output, mark_dirty, runs};
@@ -91,12 +92,19 @@ impl Broker {
         let shared = self.shared.clone();
         let limits = shared.config();
         let mut properties = ConnackProperties::default();
+        if !config.versions.has(version) {
+            return refuse(ReasonCode::UNSUPPORTED_PROTOCOL_VERSION, "");
+        }
         if connect.client_id.is_empty() {
             // MQTT-3.1.3-8 of 3.1.1; 3.1 always wants a name.
             if version == Version::V3 || (version == Version::V4 && !connect.clean_start) {
                 return refuse(ReasonCode::CLIENT_IDENTIFIER_NOT_VALID, "");
             }
-            connect.client_id = self.assign_client_id();
+            if !config.allow_zero_length_client_id {
+                let text = "a client identifier is needed here";
+                return refuse(ReasonCode::CLIENT_IDENTIFIER_NOT_VALID, text);
+            }
+            connect.client_id = self.assign_client_id(&config.auto_id_prefix);
             identity.client = connect.client_id.as_str().into();
             properties.assigned_client_id = Some(connect.client_id.clone());
         }
@@ -124,6 +132,16 @@ impl Broker {
                     checked.and_then(|()| config.check_topic_characters(&will.topic))
                 {
                     return refuse(ReasonCode::TOPIC_NAME_INVALID, &error.to_string());
+                }
+                if will.qos > config.max_qos() {
+                    // MQTT-3.2.2-12
+                    let text = "the will has a higher QoS than there is here";
+                    return refuse(ReasonCode::QOS_NOT_SUPPORTED, text);
+                }
+                if will.retain && !config.retains() {
+                    // MQTT-3.2.2-13
+                    let text = "the will is to be retained, and nothing is here";
+                    return refuse(ReasonCode::RETAIN_NOT_SUPPORTED, text);
                 }
                 let topic = Arc::from(&*will.topic);
                 let message = Incoming {
@@ -156,7 +174,11 @@ impl Broker {
         let keep_alive_max = if config.is_local { 0 } else { limits.keep_alive_max };
         let keep_alive = match (connect.keep_alive, keep_alive_max) {
             (asked, 0) => asked,
-            (asked, max) if version == Version::V5 && (asked == 0 || asked > max) => {
+            (asked, max) if asked == 0 || asked > max => {
+                if version != Version::V5 {
+                    // It cannot be told, and would be taken for dead before it is; as Mosquitto does it.
+                    return refuse(ReasonCode::CLIENT_IDENTIFIER_NOT_VALID, "");
+                }
                 properties.server_keep_alive = Some(max);
                 max
             }
@@ -165,6 +187,8 @@ impl Broker {
         let asked = &connect.properties;
         properties.receive_maximum = std::num::NonZeroU16::new(limits.receive_maximum);
         properties.topic_alias_maximum = limits.topic_alias_max;
+        properties.maximum_qos = (config.max_qos() < QoS::ExactlyOnce).then_some(config.max_qos());
+        properties.retain_available = (!config.retains()).then_some(false);
         properties.maximum_packet_size =
             (config.packet_bytes_max < PACKET_BYTES_MAX).then_some(config.packet_bytes_max);
         properties.authentication_method = asked.authentication_method.clone();
@@ -209,6 +233,8 @@ impl Broker {
             silence_at: None,
             packet_bytes_max,
             received_bytes_max: config.packet_bytes_max,
+            max_qos: config.max_qos(),
+            retains: config.retains(),
             receive_maximum: asked
                 .receive_maximum
                 .map_or(u16::MAX, u16::from)
@@ -531,10 +557,10 @@ impl Broker {
         left
     }
 
-    fn assign_client_id(&mut self) -> String {
+    fn assign_client_id(&mut self, prefix: &str) -> String {
         loop {
             self.assigned += 1;
-            let name = format!("auto-{:016x}-{:x}-{}", self.seed, self.shard, self.assigned);
+            let name = format!("{prefix}{:016x}-{:x}-{}", self.seed, self.shard, self.assigned);
             if self.shared.shard_of(&name) == self.shard {
                 return name;
             }

@@ -9,7 +9,7 @@ use super::{Broker, ConnectionKey, accept::Answer, deliver::Outcome};
 use crate::{
     admission::{Batch, Draft, HOPS_MAX, Verdict},
     budget::Charge,
-    connection::{RECENT_MAX, Receiving, Recent},
+    connection::{Connection, RECENT_MAX, Receiving, Recent},
     journal::Record,
     message::{Body, Incoming},
     routes::Route,
@@ -188,6 +188,26 @@ impl Broker {
         let topic: Arc<str> = publish.topic.into();
         connection.aliases_in.set(at, topic.clone(), charge);
         Ok(topic)
+    }
+
+    /// Whether the client may publish with that QoS, and to be retained.
+    #[inline]
+    pub(super) fn check_features(
+        connection: &Connection,
+        qos: QoS,
+        retain: bool,
+    ) -> Result<(), Fault> {
+        if qos > connection.max_qos {
+            // MQTT-3.2.2-11
+            let text = format!("QoS {} is not supported here", qos as u8);
+            return Err(Fault::new(ReasonCode::QOS_NOT_SUPPORTED, text));
+        }
+        if retain && !connection.retains {
+            // MQTT-3.2.2-14
+            let text = "messages cannot be retained here";
+            return Err(Fault::new(ReasonCode::RETAIN_NOT_SUPPORTED, text));
+        }
+        Ok(())
     }
 
     /// Whether the client may publish to `topic`, by its form.
@@ -709,7 +729,7 @@ impl Broker {
     }
 
     /// Whether it is to end with a message that is not accepted, although its version could say so.
-    fn ends_at_refusal(&self, connection: &crate::connection::Connection) -> bool {
+    fn ends_at_refusal(&self, connection: &Connection) -> bool {
         let session = connection.session.and_then(|session| self.sessions.get(session));
         session.is_some_and(|session| session.config.ends_at_refusal)
     }

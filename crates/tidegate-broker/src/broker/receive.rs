@@ -115,6 +115,7 @@ impl Broker {
                 return Err(Fault::new(ReasonCode::PACKET_TOO_LARGE, text));
             };
             refuse_subscription_ids(&publish)?;
+            Self::check_features(connection, publish.qos, publish.retain)?;
             self.begin_receiving(now, key, &publish, header.body_bytes - head_bytes)?;
             self.statistics.packets_received += 1;
             return Ok(header.header_bytes + head_bytes);
@@ -132,6 +133,7 @@ impl Broker {
             let known = last.as_ref().map_or("", |route| &*route.topic);
             let publish = Publish::decode_known(version, first, body, known)?;
             refuse_subscription_ids(&publish)?;
+            Self::check_features(connection, publish.qos, publish.retain)?;
             self.received_publish(now, key, &publish, last.as_ref())?;
             return Ok(packet_bytes);
         }

@@ -134,7 +134,7 @@ impl Broker {
         }
         let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
         let options = SubscriptionOptions {
-            qos: asked.maximum_qos,
+            qos: asked.maximum_qos.min(session.config.max_qos()),
             no_local: asked.no_local || keeps_retain,
             retain_as_published: asked.retain_as_published || keeps_retain,
             is_written: session.number > 0,

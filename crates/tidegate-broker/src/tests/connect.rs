@@ -238,3 +238,67 @@ fn an_administrator_and_a_stop_say_why() {
         assert_eq!(world.end_reason(b), Some(ReasonCode::SERVER_SHUTTING_DOWN));
     });
 }
+
+#[test]
+fn a_keep_alive_over_the_limit_is_refused_where_it_cannot_be_told() {
+    // Before MQTT 5 there is no Server Keep Alive; the answer is Mosquitto's, "identifier rejected".
+    let config = BrokerConfig { keep_alive_max: 60, ..settings() };
+    each_with(config, |world| {
+        for version in [Version::V3, Version::V4] {
+            for keep_alive in [0, 61, 65_535] {
+                let connect = Connect { version, keep_alive, ..v4("a") };
+                assert_eq!(world.try_connect(connect).unwrap_err().connack, [0x20, 2, 0, 2]);
+            }
+            for keep_alive in [1, 60] {
+                let connect = Connect { version, keep_alive, ..v4("a") };
+                assert!(world.try_connect(connect).is_ok());
+            }
+        }
+    });
+}
+
+#[test]
+fn versions_that_are_not_spoken_are_refused() {
+    let config = |versions: &str| SessionConfig {
+        versions: versions.parse().unwrap(),
+        ..SessionConfig::default()
+    };
+    each(|world| {
+        let versions = [Version::V3, Version::V4, Version::V5];
+        for (text, spoken) in [
+            ("3.1, 3.1.1, 5", [true, true, true]),
+            ("5", [false, false, true]),
+            ("3.1.1", [false, true, false]),
+            ("3,4", [true, true, false]),
+        ] {
+            for (version, is_spoken) in versions.into_iter().zip(spoken) {
+                let connect = Connect { version, ..v5("a") };
+                let found = world.try_connect_with(connect, config(text));
+                assert_eq!(found.is_ok(), is_spoken, "{text} {version:?}");
+                if let Err(refused) = found {
+                    let old = version != Version::V5;
+                    assert_eq!(refused.connack[3], if old { 1 } else { 0x84 });
+                }
+            }
+        }
+    });
+    for wrong in ["", "2", "5,", "3.1.1.1"] {
+        assert!(wrong.parse::<crate::Versions>().is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn identifiers_are_given_as_the_settings_say() {
+    let config = SessionConfig { auto_id_prefix: "site7/".into(), ..SessionConfig::default() };
+    let none = SessionConfig { allow_zero_length_client_id: false, ..SessionConfig::default() };
+    each(|world| {
+        let at = world.try_connect_with(v5(""), config.clone()).unwrap();
+        let given = world.connack(at).properties.assigned_client_id.unwrap();
+        assert!(given.starts_with("site7/"), "{given}");
+        let refused = world.try_connect_with(v5(""), none.clone()).unwrap_err();
+        assert_eq!(refused.reason, ReasonCode::CLIENT_IDENTIFIER_NOT_VALID);
+        let refused = world.try_connect_with(v4(""), none.clone()).unwrap_err();
+        assert_eq!(refused.connack, [0x20, 2, 0, 2]);
+        assert!(world.try_connect_with(v4("a"), none.clone()).is_ok());
+    });
+}

@@ -559,3 +559,54 @@ fn topics_with_control_characters_are_let_in_where_that_is_set() {
     Broker::restore_all(&mut shards, world.now, recovered);
     assert_eq!(shared.retained_count(), 1);
 }
+
+#[test]
+fn what_connack_says_is_not_there_is_refused() {
+    // MQTT-3.2.2-9, -11, -12: Maximum QoS; MQTT-3.2.2-13, -14: Retain Available
+    let less =
+        SessionConfig { max_qos: AtLeastOnce, retain_available: false, ..SessionConfig::default() };
+    each(|world| {
+        let at = world.try_connect_with(v5("a"), less.clone()).unwrap();
+        let told = world.connack(at).properties;
+        assert_eq!((told.maximum_qos, told.retain_available), (Some(AtLeastOnce), Some(false)));
+        assert_eq!(world.subscribe(at, "t", ExactlyOnce), ReasonCode::GRANTED_QOS_1);
+        let p = world.join(v5("p"));
+        world.publish(p, message("t", ExactlyOnce, "x"));
+        assert_eq!(world.messages(at)[0].qos, AtLeastOnce);
+        for (qos, retain, size, reason) in [
+            (ExactlyOnce, false, 1, ReasonCode::QOS_NOT_SUPPORTED),
+            (ExactlyOnce, false, 100_000, ReasonCode::QOS_NOT_SUPPORTED),
+            (AtLeastOnce, true, 1, ReasonCode::RETAIN_NOT_SUPPORTED),
+            (AtMostOnce, true, 100_000, ReasonCode::RETAIN_NOT_SUPPORTED),
+            (AtMostOnce, true, 0, ReasonCode::RETAIN_NOT_SUPPORTED),
+        ] {
+            let at = world.join_with(v5("a"), less.clone());
+            let text = "x".repeat(size);
+            world.publish(at, Publish { retain, ..message("t", qos, &text) });
+            assert_eq!(world.end_reason(at), Some(reason));
+            let old = world.join_with(v4("b"), less.clone());
+            world.publish(old, Publish { retain, ..message("t", qos, &text) });
+            assert!(!world.is_open(old));
+        }
+        for (qos, retain, reason) in [
+            (ExactlyOnce, false, ReasonCode::QOS_NOT_SUPPORTED),
+            (AtMostOnce, true, ReasonCode::RETAIN_NOT_SUPPORTED),
+        ] {
+            let asked = Will { qos, retain, ..will("t", "x") };
+            let connect = Connect { will: Some(asked), ..v5("a") };
+            let refused = world.try_connect_with(connect, less.clone()).unwrap_err();
+            assert_eq!(refused.reason, reason);
+        }
+        assert_eq!(world.shared.retained_count(), 0);
+        // Nothing of it is said to a part of this process.
+        let local = SessionConfig { is_local: true, ..less.clone() };
+        let at = world.try_connect_with(v5("local"), local).unwrap();
+        assert_eq!(world.connack(at).properties.maximum_qos, None);
+        world.publish(at, retained("r", ExactlyOnce, "x"));
+        assert!(world.is_open(at));
+        // Nor where all is there.
+        let at = world.connect(v5("c"));
+        let told = world.connack(at).properties;
+        assert_eq!((told.maximum_qos, told.retain_available), (None, None));
+    });
+}

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_broker::{Overflow, schedule::Policy};
+use tidegate_broker::{Overflow, Versions, schedule::Policy};
 use tidegate_client::MESSAGE_BYTES_MAX;
 use tidegate_frame::{
     controller::{LinkModel, MezPiConfig},
@@ -292,10 +292,27 @@ config! {
         large_bytes: ByteCount = ByteCount(10_000),
         /// Longest time that a session outlives its connection. Default `168h`.
         session_expiry_max: Duration = Duration::from_secs(7 * 24 * 3600),
-        /// Longest keep alive, also for clients that want none; `0s` lets them. Default `0s`.
+        /// Longest keep alive, also for clients that want none; `0s` lets them. MQTT 5 clients are told it, others that ask for more or
+        /// for none are refused. Default `0s`.
         keepalive_max: Duration = Duration::ZERO,
         /// QoS 1 and 2 messages in flight to one subscriber. Default 1024.
         inflight_max: u16 = 1024,
+        /// QoS 2 messages of one publisher that wait for their release; MQTT 5 clients are told it as Receive Maximum. Default 1024.
+        receive_maximum: u16 = 1024,
+        /// Topic aliases that a publisher may define; MQTT 5 clients are told it. Default 64.
+        topic_alias_max: u16 = 64,
+        /// Topic aliases that are defined towards a subscriber that takes them. Default 64.
+        topic_alias_out_max: u16 = 64,
+        /// Highest QoS of clients' messages, 0 to 2; MQTT 5 clients are told it. Default 2.
+        max_qos: u32 = 2,
+        /// Whether clients may have messages retained; MQTT 5 clients are told it. Default true.
+        retain_available: bool = true,
+        /// Versions of MQTT that are spoken, of `3.1`, `3.1.1` and `5`, with commas between. Default all.
+        accept_protocol_versions: Versions = Versions::default(),
+        /// Whether clients without an identifier are given one; else they are refused. Default true.
+        allow_zero_length_clientid: bool = true,
+        /// How identifiers begin that are given. Default `auto-`.
+        auto_id_prefix: String = "auto-".to_owned(),
         /// Whether topics may have control characters and non-characters (U+0001 to U+001F, U+007F to U+009F, U+FFFF and others);
         /// clients of libmosquitto disconnect when they get such a topic. Default false.
         topic_control_characters: bool = false,
@@ -352,6 +369,16 @@ config! {
         topic_levels_max: Option<u32> = None,
         /// As in `[mqtt]`.
         topic_bytes_max: Option<ByteCount> = None,
+        /// As in `[mqtt]`, for clients of this listener. Default none.
+        max_qos: Option<u32> = None,
+        /// As in `[mqtt]`.
+        retain_available: Option<bool> = None,
+        /// As in `[mqtt]`.
+        accept_protocol_versions: Option<Versions> = None,
+        /// As in `[mqtt]`.
+        allow_zero_length_clientid: Option<bool> = None,
+        /// As in `[mqtt]`.
+        auto_id_prefix: Option<String> = None,
         /// Whether clients come in that prove nothing. Default none: as `[mqtt]` says.
         allow_anonymous: Option<bool> = None,
         /// As in `[mqtt]`, for clients of this listener. Default none.
@@ -718,8 +745,9 @@ impl Config {
             ("mqtt.payload_bytes_max", self.mqtt.payload_bytes_max.0 >= 1 << 20, "at least 1MiB"),
             (
                 "mqtt.packet_bytes_max",
-                (1 << 10..=u64::from(PACKET_BYTES_MAX)).contains(&self.mqtt.packet_bytes_max.0),
-                "from 1KiB to 256MiB less a few bytes",
+                (PACKET_BYTES_LEAST..=u64::from(PACKET_BYTES_MAX))
+                    .contains(&self.mqtt.packet_bytes_max.0),
+                "from 20B to 256MiB less a few bytes",
             ),
             (
                 "mqtt.packet_bytes_max",
@@ -734,6 +762,9 @@ impl Config {
             ),
             ("mqtt.large_bytes", self.mqtt.large_bytes.0 <= u64::from(u32::MAX), "at most 4GiB"),
             ("mqtt.inflight_max", self.mqtt.inflight_max >= 1, "at least 1"),
+            ("mqtt.receive_maximum", self.mqtt.receive_maximum >= 1, "at least 1"),
+            ("mqtt.max_qos", self.mqtt.max_qos <= 2, "0, 1 or 2"),
+            ("mqtt.auto_id_prefix", is_id_prefix(&self.mqtt.auto_id_prefix), ID_PREFIX_BOUND),
             (
                 "mqtt.policy_large_share",
                 (0.0..=0.99).contains(&self.mqtt.policy_large_share),
@@ -821,6 +852,17 @@ impl Config {
             _ => path.to_owned(),
         }
     }
+}
+
+/// Bytes that the largest packet of a client has at least: the shortest ones that are of use have no more.
+pub(crate) const PACKET_BYTES_LEAST: u64 = 20;
+/// Bytes of an identifier's prefix: what follows it is some 30, and 65,535 are MQTT's limit.
+const ID_PREFIX_BYTES_MAX: usize = 1_000;
+pub(crate) const ID_PREFIX_BOUND: &str = "at most 1000 bytes without control characters";
+
+/// Whether identifiers of clients may begin so.
+pub(crate) fn is_id_prefix(text: &str) -> bool {
+    text.len() <= ID_PREFIX_BYTES_MAX && !text.contains(char::is_control)
 }
 
 impl PrivacyConfig {

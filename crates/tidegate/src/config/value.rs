@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_broker::{Overflow, schedule::Policy};
+use tidegate_broker::{Overflow, UnknownVersion, Versions, schedule::Policy};
 use tidegate_frame::privacy::{Cover, RegionError, Regions};
 use tidegate_log::Durability;
 use tidegate_message::{CameraName, FrameSize};
@@ -170,6 +170,16 @@ impl Value for Duration {
 impl Value for ByteCount {
     fn read(text: &str) -> Result<Self, String> {
         text.parse().map_err(|error: units::UnitError| error.to_string())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.to_string()))
+    }
+}
+
+impl Value for Versions {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error: UnknownVersion| error.to_string())
     }
 
     fn show(&self) -> Option<String> {

@@ -32,8 +32,8 @@ use crate::{
     access::Access,
     auth,
     config::{
-        ByteCount, Config, MqttBridgeSection, MqttListenerSection, MqttSection, Purpose,
-        problems::Problems,
+        ByteCount, Config, ID_PREFIX_BOUND, MqttBridgeSection, MqttListenerSection, MqttSection,
+        PACKET_BYTES_LEAST, Purpose, is_id_prefix, problems::Problems,
     },
     ingest::{self, IngestSettings},
     pki::{
@@ -109,6 +109,9 @@ pub(crate) fn broker(config: &Config) -> Result<BrokerConfig, ApiError> {
         subscriptions_max: section.subscriptions_max as usize,
         retained_max: section.retained_max as usize,
         inflight_max: section.inflight_max,
+        receive_maximum: section.receive_maximum,
+        topic_alias_max: section.topic_alias_max,
+        topic_alias_out_max: section.topic_alias_out_max,
         keep_alive_max: u16::try_from(section.keepalive_max.as_secs()).unwrap_or(u16::MAX),
         session: session(section, &policies),
         topics,
@@ -139,6 +142,14 @@ fn listeners<'c>(
             listener.topic_levels_max.map_or(session.topic_levels_max, |levels| levels as usize);
         session.topic_bytes_max =
             listener.topic_bytes_max.map_or(session.topic_bytes_max, |count| count.0 as usize);
+        session.max_qos = listener.max_qos.map_or(session.max_qos, qos_of);
+        session.retain_available = listener.retain_available.unwrap_or(session.retain_available);
+        session.versions = listener.accept_protocol_versions.unwrap_or(session.versions);
+        session.allow_zero_length_client_id =
+            listener.allow_zero_length_clientid.unwrap_or(session.allow_zero_length_client_id);
+        if let Some(prefix) = &listener.auto_id_prefix {
+            session.auto_id_prefix = prefix.as_str().into();
+        }
         session.queue_bytes_max =
             listener.queue_bytes_max.map_or(session.queue_bytes_max, |count| count.0);
         session.overflow_qos0 = listener.overflow_qos0.unwrap_or(session.overflow_qos0);
@@ -282,6 +293,11 @@ fn session(section: &MqttSection, policies: &PolicyConfig) -> SessionConfig {
         queue_bytes_max: section.queue_bytes_max.0,
         queue_messages_max: section.queue_messages_max as usize,
         queue_idle_max: section.queue_idle_max,
+        versions: section.accept_protocol_versions,
+        max_qos: qos_of(section.max_qos),
+        retain_available: section.retain_available,
+        allow_zero_length_client_id: section.allow_zero_length_clientid,
+        auto_id_prefix: section.auto_id_prefix.as_str().into(),
         topic_control_characters: section.topic_control_characters,
         overflow_qos0: section.overflow_qos0,
         overflow: section.overflow,
@@ -289,6 +305,11 @@ fn session(section: &MqttSection, policies: &PolicyConfig) -> SessionConfig {
         large_bytes: bytes(section.large_bytes),
         ..SessionConfig::default()
     }
+}
+
+/// A checked QoS.
+fn qos_of(number: u32) -> QoS {
+    u8::try_from(number).ok().and_then(QoS::of_bits).expect("it was checked")
 }
 
 /// What the types of single settings cannot say.
@@ -330,8 +351,14 @@ fn check_listener(
         wrong("connections_max", "must be at least 1");
     }
     let packet = listener.packet_bytes_max.map_or(whole.packet_bytes_max.0, |count| count.0);
-    if !(1 << 10..=whole.packet_bytes_max.0).contains(&packet) {
-        wrong("packet_bytes_max", "must be from 1KiB to mqtt.packet_bytes_max");
+    if !(PACKET_BYTES_LEAST..=whole.packet_bytes_max.0).contains(&packet) {
+        wrong("packet_bytes_max", "must be from 20B to mqtt.packet_bytes_max");
+    }
+    if listener.max_qos.is_some_and(|qos| qos > 2) {
+        wrong("max_qos", "must be 0, 1 or 2");
+    }
+    if listener.auto_id_prefix.as_ref().is_some_and(|prefix| !is_id_prefix(prefix)) {
+        wrong("auto_id_prefix", &format!("must be {ID_PREFIX_BOUND}"));
     }
     if listener.topic_levels_max.is_some_and(|levels| !(1..=65_535).contains(&levels)) {
         wrong("topic_levels_max", "must be from 1 to 65535");

@@ -53,7 +53,7 @@ struct Running {
 }
 
 /// Settings of `[mqtt]` that hold from start to stop.
-const FIXED: [&str; 13] = [
+const FIXED: [&str; 16] = [
     "enabled",
     "durability",
     "shards",
@@ -62,6 +62,9 @@ const FIXED: [&str; 13] = [
     "session_expiry_max",
     "keepalive_max",
     "inflight_max",
+    "receive_maximum",
+    "topic_alias_max",
+    "topic_alias_out_max",
     "retained_max",
     "sessions_max",
     "subscriptions_max",
@@ -443,6 +446,9 @@ mod tests {
         config.mqtt.session_expiry_max /= 2;
         config.mqtt.keepalive_max += std::time::Duration::from_secs(1);
         config.mqtt.inflight_max += 1;
+        config.mqtt.receive_maximum += 1;
+        config.mqtt.topic_alias_max += 1;
+        config.mqtt.topic_alias_out_max += 1;
         config.mqtt.retained_max += 1;
         config.mqtt.sessions_max += 1;
         config.mqtt.subscriptions_max += 1;

@@ -23,6 +23,9 @@ use crate::{
 
 /// What the kernel may hold unsent before it stops asking for more.
 const UNSENT_BYTES: u32 = WRITE_BYTES_MAX as u32;
+/// A CONNECT may have so many bytes, however small the packets are that a listener takes.
+const CONNECT_BYTES: usize = 4 << 10;
+
 impl Shard {
     pub(super) fn accept(&mut self, now: Instant, at: usize) {
         let shards = self.parts.inboxes.len();
@@ -154,9 +157,9 @@ impl Shard {
         if !matches!(connection.stage, Stage::Opening | Stage::Exchanging(..)) {
             return false;
         }
-        // Whose it is, nobody knows yet: the usual limit holds.
+        // Whose it is, nobody knows yet: the usual limit holds. A small one is for what comes after CONNACK, which tells it.
         let usual = connection.settings.sessions.usual.packet_bytes_max as usize;
-        let max = usual.min(CONTROL_BYTES_MAX);
+        let max = usual.clamp(CONNECT_BYTES, CONTROL_BYTES_MAX);
         let header = match FixedHeader::decode(&connection.left, max) {
             Ok(Some(header)) if connection.left.len() >= header.packet_bytes() => header,
             Ok(_) => return false,
