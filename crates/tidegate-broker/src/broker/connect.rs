@@ -412,7 +412,7 @@ impl Broker {
         let is_own = identity.kind == IdentityKind::Internal;
         // One of an earlier process may have been accepted by other settings.
         let is_topic = session.config.check_topic_characters(&message.topic).is_ok();
-        if !is_topic || !may.allow || (!is_own && message.topic.starts_with("$SYS/")) {
+        if !is_topic || !may.allow || (!is_own && self.is_servers(&message.topic)) {
             tracing::debug!(client = %identity.client, topic = %message.topic, rule = %may.rule, "will not allowed");
             self.statistics.refused += 1;
             return;

@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_message::{Action, Identity, IdentityKind, Instant, Payload, Target, TopicError};
+use tidegate_message::{
+    Action, Identity, IdentityKind, Instant, Payload, Target, TopicError, topic_matches,
+};
 use tidegate_wire::mqtt::{Ack, AckKind, Packet, PacketId, Publish, QoS, ReasonCode, Version};
 
 use super::{Broker, ConnectionKey, accept::Answer, deliver::Outcome};
@@ -772,16 +774,24 @@ impl Broker {
         self.look_up(key, topic)
     }
 
+    /// Whether only the server publishes to that topic: `$SYS`, apart from the state of bridges that end here, which those publish
+    /// themselves and have as their will, as Mosquitto's do. The state of its own bridges is the server's.
+    pub(super) fn is_servers(&self, topic: &str) -> bool {
+        topic.starts_with("$SYS/")
+            && (!topic_matches("$SYS/broker/connection/+/state", topic)
+                || self.shared.retained().get(topic).is_some_and(|kept| kept.client.is_none()))
+    }
+
     #[cold]
     fn look_up(&mut self, key: Key, topic: &str) -> Result<Option<Arc<Route>>, Fault> {
         self.check_topic(key, topic)?;
         let route = self.route(topic);
-        let connection = self.connections.get_mut(key).expect("it is being received from");
+        let connection = self.connections.get(key).expect("it is being received from");
         let session = connection.session.expect("checked before");
         let session = self.sessions.get(session).expect("a connection's session is there");
         // `$SYS` is the server's own (section 4.7.2), and so are its bridges.
         let is_own = session.identity.kind == IdentityKind::Internal;
-        let allowed = (is_own || !topic.starts_with("$SYS/"))
+        let allowed = (is_own || !self.is_servers(topic))
             && session.config.check_topic_characters(topic).is_ok()
             && {
                 let target = Target::Topic(topic);
@@ -792,6 +802,7 @@ impl Broker {
                 }
                 decision.allow
             };
+        let connection = self.connections.get_mut(key).expect("looked up above");
         let recent = &mut connection.recent;
         recent.retain(|recent| *recent.route.topic != *topic);
         recent.truncate(RECENT_MAX - 1);

@@ -216,3 +216,43 @@ fn a_will_that_finds_no_memory_is_refused() {
         assert_eq!(world.try_connect(connect).unwrap_err().reason, ReasonCode::QUOTA_EXCEEDED);
     });
 }
+
+#[test]
+fn a_bridge_of_another_broker_tells_its_state() {
+    // As Mosquitto's bridges do: retained, and "0" as a will.
+    each(|world| {
+        let watcher = world.join(v5("watcher"));
+        world.subscribe(watcher, "$SYS/broker/connection/+/state", AtLeastOnce);
+        let topic = "$SYS/broker/connection/site7.cloud/state";
+        let connect = Connect {
+            will: Some(Will { retain: true, qos: AtLeastOnce, ..will(topic, "0") }),
+            bridge: true,
+            ..v4("site7.cloud")
+        };
+        let bridge = world.join(connect);
+        world.publish(bridge, retained(topic, AtLeastOnce, "1"));
+        world.cut(bridge);
+        assert_eq!(world.texts(watcher), ["1", "0"]);
+        // Nothing else of the server's.
+        let p = world.join(v5("p"));
+        for topic in ["$SYS/broker/connection/a/b/state", "$SYS/broker/version", "$SYS/x"] {
+            let id = world.publish(p, message(topic, AtLeastOnce, "x")).unwrap();
+            assert_eq!(world.accepted(p, id), ReasonCode::NOT_AUTHORIZED, "{topic}");
+        }
+        // Nor the state of a bridge of this node.
+        let own: Arc<str> = "$SYS/broker/connection/own/state".into();
+        let state = crate::Incoming {
+            topic: &own,
+            payload: crate::Body::Read(b"1"),
+            forwarded: &[],
+            qos: AtMostOnce,
+            retain: true,
+            expires: None,
+            received: world.now,
+            publisher: None,
+        };
+        world.shards[0].publish_internal(world.now, state);
+        let id = world.publish(p, retained(&own, AtLeastOnce, "0")).unwrap();
+        assert_eq!(world.accepted(p, id), ReasonCode::NOT_AUTHORIZED);
+    });
+}
