@@ -387,6 +387,9 @@ impl Broker {
             self.timers.set(at, Timer::SessionEnd(session_key));
         }
         match will {
+            // Also where another connection takes the session over: a delay of 0 has passed when this connection ends, and only a
+            // longer one leaves time to resume the session in (MQTT-3.1.2-8, and the comment behind MQTT-3.1.4-3). MQTT 3.1.1 has no
+            // delay, and only DISCONNECT takes its will away (its MQTT-3.1.2-8).
             Some(will) if will.delay.is_zero() => self.publish_will(now, session_key, &will),
             // Whoever resumes a session in time spares its will (MQTT-3.1.3-9).
             Some(will) if !resumed => {

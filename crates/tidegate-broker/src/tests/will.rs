@@ -140,6 +140,34 @@ fn a_takeover_that_resumes_spares_a_delayed_will_and_one_that_starts_clean_does_
 }
 
 #[test]
+fn a_takeover_publishes_a_will_without_a_delay_also_where_the_session_goes_on() {
+    // MQTT-3.1.2-8 of both versions, and the comment behind MQTT-3.1.4-3: "If the Will Delay is 0 the Will Message is sent at the
+    // close of the existing Network Connection". Before MQTT 5 nothing but DISCONNECT takes a will away.
+    for version in [Version::V3, Version::V4, Version::V5] {
+        for clean_start in [false, true] {
+            each(|world| {
+                let watcher = watch(world);
+                let connect = Connect { version, clean_start: false, ..kept("c") };
+                let connect = match version {
+                    Version::V5 => connect,
+                    _ => Connect { properties: ConnectProperties::default(), ..connect },
+                };
+                let old = world.join(with_will(connect.clone(), 0));
+                world.subscribe(old, "t", AtLeastOnce);
+                let new = world.connect(Connect { clean_start, ..with_will(connect.clone(), 0) });
+                let resumed = world.connack(new).session_present;
+                assert_eq!(world.texts(watcher), ["gone"], "{version:?}");
+                // 3.1 has no word for it.
+                assert!(resumed != clean_start || version == Version::V3, "{version:?}");
+                // The new connection has one of its own.
+                world.cut(new);
+                assert_eq!(world.texts(watcher), ["gone"], "{version:?}");
+            });
+        }
+    }
+}
+
+#[test]
 fn a_clean_start_after_the_end_publishes_the_delayed_will() {
     each(|world| {
         let watcher = watch(world);
