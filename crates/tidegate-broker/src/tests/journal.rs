@@ -655,3 +655,52 @@ fn the_journals_say_what_is_so_whatever_happens() {
         world.end();
     }
 }
+
+#[test]
+fn what_is_sent_again_after_restarts_says_so() {
+    // MQTT-3.3.1-1, MQTT-3.3.1-3: whatever it was sent by, and however the connection had ended.
+    for sends in ["at once", "from its queue", "retained", "shared", "large"] {
+        for (leaves, restarts, takes) in
+            [(false, 1, false), (true, 1, false), (false, 2, false), (true, 3, true)]
+        {
+            for qos in [AtLeastOnce, ExactlyOnce] {
+                each_keeping(|world| {
+                    let p = world.join(v5("p"));
+                    let text = "x".repeat(if sends == "large" { 100_000 } else { 1 });
+                    if sends == "retained" {
+                        world.publish(p, retained("t", qos, &text));
+                    }
+                    let s = world.mute(kept("s"));
+                    let filter = if sends == "shared" { "$share/g/t" } else { "t" };
+                    world.subscribe(s, filter, ExactlyOnce);
+                    let mut s = s;
+                    if sends == "from its queue" {
+                        world.cut(s);
+                    }
+                    if sends != "retained" {
+                        world.publish(p, message("t", qos, &text));
+                    }
+                    if sends == "from its queue" {
+                        s = world.mute(kept("s"));
+                    }
+                    let first = world.messages(s);
+                    assert_eq!((first.len(), first[0].dup), (1, false), "{sends}");
+                    if leaves {
+                        world.cut(s);
+                    }
+                    for _ in 0..restarts {
+                        let shards = world.shards.len();
+                        world.restart(shards);
+                        if takes {
+                            let s = world.mute(kept("s"));
+                            assert!(world.messages(s)[0].dup, "{sends} {qos:?}");
+                        }
+                    }
+                    let s = world.join(kept("s"));
+                    let again = world.messages(s);
+                    assert_eq!((again.len(), again[0].dup), (1, true), "{sends} {qos:?}");
+                });
+            }
+        }
+    }
+}

@@ -1,7 +1,8 @@
 //! What survives `kill -9`.
 
 use std::{
-    io::Write,
+    io::{Read as _, Write},
+    net::TcpStream,
     path::Path,
     time::{Duration, Instant},
 };
@@ -231,6 +232,95 @@ fn a_disk_that_can_only_be_read_is_read() {
         wait_until("it is ready", || program.readiness().0 == 200);
         assert_eq!(watch(&program), ["before"], "{durability}");
         assert_eq!(texts(&mut lasting(&program, "one"), 1), ["waits"], "{durability}");
+        program.stop();
+    }
+}
+
+/// A client of MQTT 3.1.1 whose session stays, which answers nothing by itself.
+struct Mute(TcpStream);
+
+impl Mute {
+    fn connect(program: &Program) -> Self {
+        let stream = TcpStream::connect(program.address("main")).expect("a stream");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a stream");
+        let mut mute = Self(stream);
+        mute.send(b"\x10\x10\0\x04MQTT\x04\0\0\0\0\x04mute");
+        assert_eq!(mute.packet().0, 0x20, "CONNACK");
+        mute
+    }
+
+    fn send(&mut self, packet: &[u8]) {
+        self.0.write_all(packet).expect("it is connected");
+    }
+
+    /// First byte and rest of a packet, which is short.
+    fn packet(&mut self) -> (u8, Vec<u8>) {
+        let mut head = [0; 2];
+        self.0.read_exact(&mut head).expect("a packet");
+        assert!(head[1] < 0x80, "a short packet");
+        let mut body = vec![0; usize::from(head[1])];
+        self.0.read_exact(&mut body).expect("a packet");
+        (head[0], body)
+    }
+
+    /// Its next message: the first byte, the identifier, and the text behind a topic of one letter.
+    fn message(&mut self) -> (u8, [u8; 2], String) {
+        let (first, body) = self.packet();
+        assert_eq!(first >> 4, 3, "PUBLISH");
+        (first, [body[3], body[4]], String::from_utf8_lossy(&body[5..]).into_owned())
+    }
+}
+
+#[test]
+fn what_is_sent_again_after_a_restart_says_so() {
+    // MQTT-3.3.1-1, MQTT-3.3.1-3: DUP, and the identifier of before.
+    for (durability, is_killed) in
+        [("page", false), ("page", true), ("disk", false), ("disk", true)]
+    {
+        let name = format!("{durability}, killed: {is_killed}");
+        let mut program = Program::start(&mqtt(durability, 2));
+        let mut mute = Mute::connect(&program);
+        mute.send(b"\x82\x06\0\x01\0\x01t\x02");
+        assert_eq!(mute.packet().0, 0x90, "SUBACK");
+        let mut publisher = lasting(&program, "publisher");
+        for (text, qos) in [
+            ("one", QoS::AtLeastOnce),
+            ("two", QoS::ExactlyOnce),
+            ("three", QoS::ExactlyOnce),
+            ("four", QoS::AtLeastOnce),
+        ] {
+            publish(&mut publisher, "t", text.as_bytes(), qos, false);
+        }
+        let first: Vec<_> = (0..4).map(|_| mute.message()).collect();
+        let flags: Vec<u8> = first.iter().map(|(first, ..)| *first).collect();
+        assert_eq!(flags, [0x32, 0x34, 0x34, 0x32], "{name}");
+        // Of one the exchange has gone on: what is sent again is PUBREL.
+        let [high, low] = first[2].1;
+        mute.send(&[0x50, 2, high, low]);
+        assert_eq!(mute.packet(), (0x62, vec![high, low]));
+        // Twice, since what was sent again is sent again as well.
+        for shards in [2, 3] {
+            let folder = if is_killed { program.kill() } else { program.stop_and_keep() };
+            program = Program::start_in(folder, &mqtt(durability, shards));
+            let mut mute = Mute::connect(&program);
+            let mut again = Vec::new();
+            let mut released = Vec::new();
+            while again.len() + released.len() < 4 {
+                let (first, body) = mute.packet();
+                match first >> 4 {
+                    3 => again.push((
+                        first,
+                        [body[3], body[4]],
+                        String::from_utf8_lossy(&body[5..]).into_owned(),
+                    )),
+                    _ => released.push((first, body)),
+                }
+            }
+            assert_eq!(released, [(0x62, vec![high, low])], "{name}");
+            let found: Vec<_> = again.iter().map(|(first, _, text)| (*first, &**text)).collect();
+            assert_eq!(found, [(0x3a, "one"), (0x3c, "two"), (0x3a, "four")], "{name}");
+            assert_eq!(again[1].1, first[1].1, "an exchange of QoS 2 keeps its identifier");
+        }
         program.stop();
     }
 }
