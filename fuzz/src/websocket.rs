@@ -1,7 +1,7 @@
 //! WebSocket: the opening and the frames, of either end.
 
 use tidegate_wire::websocket::{
-    ClientHandshake, Decoder, Flow, FrameError, Handshake, Masks, REQUEST_BYTES_MAX, Step,
+    ClientHandshake, Decoder, Flow, FrameError, Handshake, Masks, Paths, REQUEST_BYTES_MAX, Step,
     encode_binary,
 };
 
@@ -85,8 +85,8 @@ fn decode_pieces(
 pub fn websocket_handshake(data: &[u8]) {
     let Some((&cut, input)) = data.split_first() else { return };
     let piece = usize::from(cut) + 1;
-    let whole = Handshake::new("/mqtt").receive(input);
-    let mut server = Handshake::new("/mqtt");
+    let whole = Handshake::new(Paths::of(["/mqtt"])).receive(input);
+    let mut server = Handshake::new(Paths::of(["/mqtt"]));
     let mut step = Step::More;
     let mut parts = input.chunks(piece);
     while step == Step::More
@@ -125,7 +125,7 @@ pub fn websocket_handshake(data: &[u8]) {
 
     let (mut client, mut request) = begin();
     request.extend_from_slice(input);
-    let Step::Accept { mut response, rest } = Handshake::new("/mqtt").receive(&request) else {
+    let Step::Accept { mut response, rest } = Handshake::new(Paths::of(["/mqtt"])).receive(&request) else {
         panic!("our own request is refused");
     };
     assert_eq!(rest, input);

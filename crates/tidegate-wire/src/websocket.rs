@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use sha2::{Digest, Sha256};
 
 pub use self::handshake::{
-    ClientHandshake, Handshake, HandshakeError, REQUEST_BYTES_MAX, Step, accept_of,
+    ClientHandshake, Handshake, HandshakeError, Paths, REQUEST_BYTES_MAX, Step, accept_of,
 };
 
 /// Most payload bytes of one data frame, unless a decoder is told otherwise: the largest packet of MQTT.

@@ -1,5 +1,7 @@
 //! The opening of a WebSocket: one request of HTTP/1.1 and its answer, for either end.
 
+use std::{fmt, sync::Arc};
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha1::{Digest, Sha1};
 
@@ -16,8 +18,35 @@ const SUBPROTOCOLS: [&str; 2] = ["mqtt", "mqttv3.1"];
 /// from something that a browser adds by itself.
 #[derive(Debug)]
 pub struct Handshake {
-    path: String,
+    paths: Paths,
     buffer: Vec<u8>,
+}
+
+/// Where MQTT over WebSocket is: some paths, or any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths(Option<Arc<[Box<str>]>>);
+
+impl Paths {
+    /// Whatever is asked for.
+    pub const ANY: Self = Self(None);
+
+    /// These alone, each such as `/mqtt`; what follows a `?` in a request is not part of its path.
+    pub fn of<'a>(paths: impl IntoIterator<Item = &'a str>) -> Self {
+        Self(Some(paths.into_iter().map(Box::from).collect()))
+    }
+
+    fn hold(&self, path: &str) -> bool {
+        self.0.as_ref().is_none_or(|paths| paths.iter().any(|known| **known == *path))
+    }
+}
+
+impl fmt::Display for Paths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(paths) => f.write_str(&paths.join(" and ")),
+            None => f.write_str("any path"),
+        }
+    }
 }
 
 /// What to do after some bytes of a request.
@@ -40,9 +69,9 @@ pub enum Step {
 }
 
 impl Handshake {
-    /// Waits for a request of `path`, such as `/mqtt`.
-    pub fn new(path: &str) -> Self {
-        Self { path: path.to_owned(), buffer: Vec::new() }
+    /// Waits for a request of one of those paths.
+    pub fn new(paths: Paths) -> Self {
+        Self { paths, buffer: Vec::new() }
     }
 
     /// Reads some bytes of the request. Past [`Step::Accept`] and [`Step::Refuse`] it is not called again.
@@ -72,8 +101,8 @@ impl Handshake {
         if method != "GET" {
             return Err((Status::Method, "a WebSocket opens with GET".to_owned()));
         }
-        if target.split('?').next() != Some(&*self.path) {
-            return Err((Status::NotFound, format!("MQTT over WebSocket is at {}", self.path)));
+        if !self.paths.hold(target.split('?').next().unwrap_or_default()) {
+            return Err((Status::NotFound, format!("MQTT over WebSocket is at {}", self.paths)));
         }
         if !headers.lists("upgrade", "websocket") || !headers.lists("connection", "upgrade") {
             let problem =
@@ -298,11 +327,34 @@ mod tests {
         Origin: http://example.com\r\nSec-WebSocket-Protocol: chat, mqtt\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
     fn answer(request: &str) -> (String, bool) {
-        match Handshake::new("/mqtt").receive(request.as_bytes()) {
+        match Handshake::new(Paths::of(["/mqtt"])).receive(request.as_bytes()) {
             Step::More => panic!("the request is whole: {request}"),
             Step::Accept { response, .. } => (String::from_utf8(response).unwrap(), true),
             Step::Refuse { response } => (String::from_utf8(response).unwrap(), false),
         }
+    }
+
+    #[test]
+    fn a_request_is_of_one_of_the_paths() {
+        let both = Paths::of(["/mqtt", "/"]);
+        for (paths, target, taken) in [
+            (&both, "/mqtt", true),
+            (&both, "/", true),
+            (&both, "/?token=1", true),
+            (&both, "/mqtt/", false),
+            (&both, "/MQTT", false),
+            (&both, "/other", false),
+            (&Paths::ANY, "/other?x", true),
+            (&Paths::of([]), "/mqtt", false),
+        ] {
+            let request = format!(
+                "GET {target} HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                 Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n"
+            );
+            let step = Handshake::new(paths.clone()).receive(request.as_bytes());
+            assert_eq!(matches!(step, Step::Accept { .. }), taken, "{paths} {target}");
+        }
+        assert_eq!(both.to_string(), "/mqtt and /");
     }
 
     #[test]
@@ -354,7 +406,7 @@ mod tests {
 
     #[test]
     fn endless_request_is_refused() {
-        let mut handshake = Handshake::new("/mqtt");
+        let mut handshake = Handshake::new(Paths::of(["/mqtt"]));
         let mut read = 0;
         loop {
             match handshake.receive(&[b'a'; 100]) {
@@ -371,7 +423,7 @@ mod tests {
         let (mut client, request) =
             ClientHandshake::begin("edge.local:9001", "/mqtt", [7; 16]).unwrap();
         let Step::Accept { response, rest } =
-            Handshake::new("/mqtt").receive(&[&request[..], b"first frame"].concat())
+            Handshake::new(Paths::of(["/mqtt"])).receive(&[&request[..], b"first frame"].concat())
         else {
             panic!("it is accepted");
         };
@@ -384,7 +436,9 @@ mod tests {
     #[test]
     fn client_refuses_what_is_no_answer() {
         let begin = || ClientHandshake::begin("h", "/mqtt", [7; 16]).unwrap();
-        let Step::Accept { response, .. } = Handshake::new("/mqtt").receive(&begin().1) else {
+        let Step::Accept { response, .. } =
+            Handshake::new(Paths::of(["/mqtt"])).receive(&begin().1)
+        else {
             panic!("it is accepted");
         };
         let response = String::from_utf8(response).unwrap();
@@ -410,7 +464,7 @@ mod tests {
             let input = [REQUEST.as_bytes(), b"frames"].concat();
             let mut cuts = [cuts, vec![0, input.len()]].concat();
             cuts.sort_unstable();
-            let mut handshake = Handshake::new("/mqtt");
+            let mut handshake = Handshake::new(Paths::of(["/mqtt"]));
             let mut steps = cuts.windows(2).map(|pair| handshake.receive(&input[pair[0]..pair[1]]));
             let step = steps.find(|step| *step != Step::More);
             prop_assert_eq!(step.map(|step| matches!(step, Step::Accept { .. })), Some(true));
@@ -418,8 +472,8 @@ mod tests {
 
         #[test]
         fn any_bytes_end_without_panic(input: Vec<u8>, text in "(GET /mqtt HTTP/1.1\r\n)?[a-z: \r\n]{0,40}\r\n\r\n") {
-            let _ = Handshake::new("/mqtt").receive(&input);
-            let _ = Handshake::new("/mqtt").receive(text.as_bytes());
+            let _ = Handshake::new(Paths::of(["/mqtt"])).receive(&input);
+            let _ = Handshake::new(Paths::of(["/mqtt"])).receive(text.as_bytes());
             let _ = ClientHandshake::begin("h", "/", [0; 16]).unwrap().0.receive(text.as_bytes());
         }
     }

@@ -344,8 +344,10 @@ config! {
     "mqtt.listener" in mqtt_listeners: MqttListenerSection with "main" {
         /// Address and port. Default `127.0.0.1:1883`.
         listen: SocketAddr = (Ipv4Addr::LOCALHOST, 1883).into(),
-        /// `tcp`, `tls`, `websocket` or `secure-websocket`; WebSockets at `/mqtt`. Default `tcp`.
+        /// `tcp`, `tls`, `websocket` or `secure-websocket`. Default `tcp`.
         protocol: Protocol = Protocol::Tcp,
+        /// Where MQTT is with WebSocket: paths, separated by commas, or `*` for any. Default `/mqtt, /`.
+        paths: String = "/mqtt, /".to_owned(),
         /// Certificate chain, PEM. Default none: the node's own, with TLS.
         certificate: Option<PathBuf> = None,
         /// Its key, PEM.

@@ -20,7 +20,7 @@ use tidegate_broker::{
 use tidegate_client::ApiError;
 use tidegate_log::Durability;
 use tidegate_message::{Authorize, Code, check_topic_filter, check_topic_name};
-use tidegate_wire::mqtt::QoS;
+use tidegate_wire::{mqtt::QoS, websocket::Paths};
 
 use super::{
     bridge::{BridgeSettings, RemoteTls},
@@ -184,6 +184,13 @@ fn listeners<'c>(
             name: name.as_str().into(),
             listen: listener.listen,
             protocol: listener.protocol,
+            paths: paths(&listener.paths).ok_or_else(|| {
+                let text = format!(
+                    "mqtt.listener.{name}.paths must be paths such as /mqtt, separated by commas, or * for any; it is {:?}",
+                    listener.paths
+                );
+                ApiError::new(Code::CONFIG_INVALID, text)
+            })?,
             tls,
             revocations,
             site: site.into(),
@@ -310,6 +317,20 @@ fn session(section: &MqttSection, policies: &PolicyConfig) -> SessionConfig {
 /// A checked QoS.
 fn qos_of(number: u32) -> QoS {
     u8::try_from(number).ok().and_then(QoS::of_bits).expect("it was checked")
+}
+
+/// Where MQTT over WebSocket is.
+fn paths(text: &str) -> Option<Paths> {
+    if text.trim() == "*" {
+        return Some(Paths::ANY);
+    }
+    let paths: Vec<&str> = text.split(',').map(str::trim).collect();
+    // Others are asked for by no client.
+    let is_path = |path: &&str| {
+        path.starts_with('/')
+            && path.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte))
+    };
+    paths.iter().all(is_path).then(|| Paths::of(paths))
 }
 
 /// What the types of single settings cannot say.
@@ -747,6 +768,15 @@ mod tests {
         assert_eq!(bridge.client_id, format!("{}.cloud", bridge.node));
         assert!(bridge.node.starts_with("north-"), "{}", bridge.node);
         assert!(read("").unwrap().is_empty());
+    }
+
+    #[test]
+    fn paths_of_websockets_are_read() {
+        assert_eq!(paths("/mqtt, /"), Some(Paths::of(["/mqtt", "/"])));
+        assert_eq!(paths(" * "), Some(Paths::ANY));
+        for wrong in ["", "mqtt", "/a,", "/a b", "/a?b", "/a#b", "/a, *"] {
+            assert_eq!(paths(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -721,6 +721,10 @@ impl Import {
         let mut text = format!(
             "\n[mqtt.listener.{name}]\nlisten = \"{address}\"\nprotocol = \"{protocol}\"\n"
         );
+        if section.value("protocol") == Some("websockets") {
+            // As Mosquitto, which looks at none.
+            text.push_str("paths = \"*\"\n");
+        }
         if let Some((certificate, key)) = tls {
             let _ = writeln!(text, "certificate = {}\nkey = {}", quoted(certificate), quoted(key));
         }
@@ -767,11 +771,6 @@ impl Import {
         {
             self.warnings.push(format!(
                 "{name} is at an IPv4 address; Mosquitto listened at the one of IPv6 as well"
-            ));
-        }
-        if section.value("protocol") == Some("websockets") {
-            self.warnings.push(format!(
-                "{name}: browsers connect at the path /mqtt, as in ws://HOST:PORT/mqtt; Mosquitto took any path"
             ));
         }
         for (key, setting) in &section.settings {

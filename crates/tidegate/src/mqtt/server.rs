@@ -90,13 +90,15 @@ impl Server {
         } = settings;
         let mut sockets = Vec::new();
         let mut addresses = Vec::new();
+        let asked: Vec<SocketAddr> = listeners.iter().map(|listener| listener.listen).collect();
         for listener in listeners {
             let address = listener.listen;
+            let is_beside = is_beside_ipv4(address, &asked);
             let failed = |source| {
                 let listener = listener.name.clone();
                 ServerError::Listen { listener, address, source }
             };
-            let socket = listen(address).map_err(failed)?;
+            let socket = listen(address, is_beside).map_err(failed)?;
             addresses.push((listener.name.clone(), socket.local_addr().map_err(failed)?));
             sockets.push((socket, Arc::new(Listener::new(listener))));
         }
@@ -479,11 +481,22 @@ impl Connector {
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+/// Whether another listener has that port for IPv4. One at all addresses of IPv6 takes those of IPv4 as well, unless it is told
+/// to leave them to the other.
+fn is_beside_ipv4(address: SocketAddr, all: &[SocketAddr]) -> bool {
+    address.is_ipv6()
+        && address.port() != 0
+        && all.iter().any(|other| other.is_ipv4() && other.port() == address.port())
+}
+
+fn listen(address: SocketAddr, is_beside_ipv4: bool) -> io::Result<TcpListener> {
     let domain = socket2::Domain::for_address(address);
     let socket = socket2::Socket::new(domain, socket2::Type::STREAM, Some(socket2::Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
+    if is_beside_ipv4 {
+        socket.set_only_v6(true)?;
+    }
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(TcpListener::from_std(socket.into()))
@@ -496,4 +509,26 @@ pub(crate) fn random_bytes() -> io::Result<[u8; 8]> {
         .fill(&mut bytes)
         .map_err(|_| io::Error::other("the system gives no random bytes"))?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    #[test]
+    fn one_port_has_two_listeners_of_two_families() {
+        let v4 = listen((Ipv4Addr::UNSPECIFIED, 0).into(), false).expect("a socket");
+        let port = v4.local_addr().expect("an address").port();
+        let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        assert!(is_beside_ipv4(v6, &[v6, v4]) && !is_beside_ipv4(v4, &[v6, v4]));
+        assert!(!is_beside_ipv4(v6, &[v6]));
+        match listen(v6, true) {
+            Ok(_) => {}
+            Err(error) if error.raw_os_error() == Some(97) => println!("skipped: no IPv6 here"),
+            Err(error) => panic!("{error}"),
+        }
+    }
 }

@@ -15,7 +15,7 @@ use tidegate_broker::{
     schedule::{PolicyConfig, Threshold},
 };
 use tidegate_message::{Authorize, Identity, IdentityKind, Proof, Refusal};
-use tidegate_wire::mqtt::Connect;
+use tidegate_wire::{mqtt::Connect, websocket::Paths};
 
 use super::{journal::JournalSettings, spill::SpillSettings};
 use crate::{auth::limits::Lease, pki::Revocations};
@@ -56,6 +56,8 @@ pub struct ListenerSettings {
     pub listen: SocketAddr,
     /// What is spoken there.
     pub protocol: Protocol,
+    /// Where MQTT is, with WebSocket.
+    pub paths: Paths,
     /// Certificate and clients' authorities, with TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// Which certificates of clients no longer count, by which `tls` goes as well.
@@ -86,6 +88,7 @@ impl ListenerSettings {
             name: name.into(),
             listen,
             protocol: Protocol::Tcp,
+            paths: Paths::of(["/mqtt", "/"]),
             tls: None,
             revocations: Vec::new(),
             site: Arc::new([]),

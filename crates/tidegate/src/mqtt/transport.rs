@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerCon
 use rustls_pki_types::{CertificateDer, ServerName};
 use tidegate_message::IdentityKind;
 use tidegate_wire::websocket::{
-    CloseCode, Decoder, Flow, Handshake, Step, binary_header, encode_close,
+    CloseCode, Decoder, Flow, Handshake, Paths, Step, binary_header, encode_close,
 };
 
 /// Plain bytes that one TLS connection takes before they are on their way (MQTT's own writes are no larger).
@@ -51,7 +51,7 @@ impl Transport {
     pub(super) fn new(
         socket: TcpStream,
         tls: Option<Arc<ServerConfig>>,
-        websocket: bool,
+        websocket: Option<Paths>,
     ) -> Result<Self, rustls::Error> {
         let tls = match tls {
             None => None,
@@ -61,7 +61,7 @@ impl Transport {
                 Some(Box::new(connection))
             }
         };
-        let websocket = websocket.then(Box::default);
+        let websocket = websocket.map(|paths| Box::new(WebSocket::new(paths)));
         Ok(Self::on(socket, tls, websocket))
     }
 
@@ -287,9 +287,6 @@ fn blocked(error: io::Error) -> io::Result<()> {
     }
 }
 
-/// Where MQTT over WebSocket is.
-const PATH: &str = "/mqtt";
-
 /// The server's end of a WebSocket, from its opening on.
 #[derive(Debug)]
 struct WebSocket {
@@ -304,13 +301,11 @@ enum WebSocketStage {
     Closed,
 }
 
-impl Default for WebSocket {
-    fn default() -> Self {
-        Self { stage: WebSocketStage::Opening(Handshake::new(PATH)) }
-    }
-}
-
 impl WebSocket {
+    fn new(paths: Paths) -> Self {
+        Self { stage: WebSocketStage::Opening(Handshake::new(paths)) }
+    }
+
     /// Bytes of MQTT go to `payload`, what must be sent back to `reply`.
     fn take(&mut self, input: &[u8], payload: &mut Vec<u8>, reply: &mut Vec<u8>) -> io::Result<()> {
         match &mut self.stage {
@@ -374,7 +369,7 @@ mod tests {
         let peer = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (socket, _) = listener.accept().unwrap();
         socket.set_nonblocking(true).unwrap();
-        let mut transport = Transport::new(TcpStream::from_std(socket), None, false).unwrap();
+        let mut transport = Transport::new(TcpStream::from_std(socket), None, None).unwrap();
         let mut poll = Poll::new().unwrap();
         let interest = Interest::READABLE | Interest::WRITABLE;
         poll.registry().register(transport.socket(), Token(0), interest).unwrap();

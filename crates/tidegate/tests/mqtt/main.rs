@@ -11,6 +11,7 @@ mod flows;
 mod hostile;
 mod import;
 mod inside;
+mod listeners;
 mod log;
 mod loops;
 mod operators;

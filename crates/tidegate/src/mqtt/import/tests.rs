@@ -75,6 +75,7 @@ connections_max = 500
 [mqtt.listener.websocket-9001]
 listen = "[::]:9001"
 protocol = "websocket"
+paths = "*"
 
 [mqtt.bridge.cloud]
 remote = "cloud.example.com:8883"
@@ -103,8 +104,8 @@ qos = 1
         ]
     );
     assert!(imported.untranslated.iter().all(|line| !line.why.is_empty()));
-    // The payload's bound, certificates, sessions that end, the second family of 8883, and the path of WebSockets.
-    assert_eq!(imported.warnings.len(), 5, "{:?}", imported.warnings);
+    // The payload's bound, certificates, sessions that end, and the second family of 8883.
+    assert_eq!(imported.warnings.len(), 4, "{:?}", imported.warnings);
     let [secret] = &imported.secrets[..] else { panic!("one password") };
     assert_eq!(secret.text, "hunter2");
     assert!(!format!("{imported:?}").contains("hunter2"));
@@ -257,7 +258,6 @@ fn changes_without_an_error_are_said() {
     for (text, word) in [
         ("listener 1883", "IPv6 as well"),
         ("listener 1883 localhost", "IPv6 as well"),
-        ("listener 9001\nprotocol websockets", "path /mqtt"),
         ("listener 1883", "after 7 days"),
         ("listener 1883\nallow_anonymous true", "everybody may come in"),
         (

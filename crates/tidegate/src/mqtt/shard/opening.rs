@@ -96,8 +96,8 @@ impl Shard {
             tracing::warn!(%error, listener = %settings.name, "socket options cannot be set");
         }
         let peer = socket.peer_addr().ok().map(|address| address.ip());
-        let transport =
-            Transport::new(socket, settings.tls.clone(), settings.protocol.is_websocket());
+        let paths = settings.protocol.is_websocket().then(|| settings.paths.clone());
+        let transport = Transport::new(socket, settings.tls.clone(), paths);
         let transport = match transport {
             Ok(transport) => transport,
             Err(error) => {
