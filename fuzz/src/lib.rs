@@ -11,6 +11,7 @@ mod ingest;
 mod jpeg;
 mod kept;
 mod line_protocol;
+mod proxy;
 mod sensors;
 mod uplink;
 mod websocket;
@@ -38,6 +39,7 @@ pub use self::{
     jpeg::{jpeg, mjpeg},
     kept::{detector_reply, invitation, journal_records, key_file, log_segments, node_config},
     line_protocol::line_protocol,
+    proxy::proxy_header,
     sensors::{comprex, sensor_batch, sensor_messages},
     uplink::{uplink_attributes, uplink_records},
     websocket::{websocket_frames, websocket_handshake},

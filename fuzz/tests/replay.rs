@@ -90,6 +90,11 @@ fn scenarios() {
 }
 
 #[test]
+fn proxy_headers() {
+    replay("proxy_header", tidegate_fuzz::proxy_header);
+}
+
+#[test]
 fn websocket_frames() {
     replay("websocket_frames", tidegate_fuzz::websocket_frames);
 }

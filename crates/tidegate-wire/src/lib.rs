@@ -1,6 +1,6 @@
 //! Records of the node link, encoded and decoded without I/O; packets of MQTT are in [`mqtt`], what carries
-//! them through a WebSocket in [`websocket`]. Devices that speak other protocols come in by [`coap`] and
-//! [`line_protocol`].
+//! them through a WebSocket in [`websocket`], and in [`proxy`] what a load balancer says before them. Devices that speak
+//! other protocols come in by [`coap`] and [`line_protocol`].
 //!
 //! ```text
 //!  Record ──encode──▶ kind (u8) · fields, little endian ──carrier──▶ decode ──▶ Record
@@ -29,6 +29,7 @@ pub mod coap;
 pub mod limits;
 pub mod line_protocol;
 pub mod mqtt;
+pub mod proxy;
 pub mod websocket;
 
 pub use code::DecodeError;

@@ -18,7 +18,7 @@ use tidegate_frame::{
 use tidegate_log::Durability;
 use tidegate_message::{CameraName, FrameSize};
 use tidegate_sys::{bpf::Mode, datagram::Method};
-use tidegate_wire::mqtt::PACKET_BYTES_MAX;
+use tidegate_wire::{mqtt::PACKET_BYTES_MAX, proxy};
 
 use super::{
     ByteCount, ConfigError, Origin, Origins,
@@ -346,6 +346,10 @@ config! {
         listen: SocketAddr = (Ipv4Addr::LOCALHOST, 1883).into(),
         /// `tcp`, `tls`, `websocket` or `secure-websocket`. Default `tcp`.
         protocol: Protocol = Protocol::Tcp,
+        /// Whether each connection begins with a header of the PROXY protocol, in which a load balancer says whose it is: `v1`, `v2`
+        /// or `any` of both. A connection without one is refused. Only where none but the balancer can connect: whoever can, may
+        /// name any address. Default none: such headers are not read.
+        proxy_protocol: Option<proxy::Accepted> = None,
         /// Where MQTT is with WebSocket: paths, separated by commas, or `*` for any. Default `/mqtt, /`.
         paths: String = "/mqtt, /".to_owned(),
         /// Certificate chain, PEM. Default none: the node's own, with TLS.

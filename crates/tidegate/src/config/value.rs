@@ -11,6 +11,7 @@ use tidegate_frame::privacy::{Cover, RegionError, Regions};
 use tidegate_log::Durability;
 use tidegate_message::{CameraName, FrameSize};
 use tidegate_sys::{bpf::Mode, datagram::Method};
+use tidegate_wire::proxy;
 
 use super::{
     AtRest, Origin,
@@ -322,6 +323,26 @@ impl Value for AtRest {
 
     fn show(&self) -> Option<String> {
         Some(quoted(if *self == Self::Clear { "clear" } else { "sealed" }))
+    }
+}
+
+impl Value for proxy::Accepted {
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "v1" => Ok(Self::V1),
+            "v2" => Ok(Self::V2),
+            "any" => Ok(Self::Any),
+            _ => Err(format!("{text:?} is no version of the PROXY protocol; choose v1, v2 or any")),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        let word = match self {
+            Self::V1 => "v1",
+            Self::V2 => "v2",
+            Self::Any => "any",
+        };
+        Some(quoted(word))
     }
 }
 

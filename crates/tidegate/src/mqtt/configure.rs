@@ -171,7 +171,10 @@ fn listeners<'c>(
         let users: HashMap<_, _> = users.collect();
         let anonymous = listener.allow_anonymous.or(section.allow_anonymous).unwrap_or_else(|| {
             // Who makes users wants them to be asked for.
-            listener.listen.ip().is_loopback() && section.password_file.is_none()
+            // Behind a load balancer, everybody comes from its address.
+            listener.listen.ip().is_loopback()
+                && listener.proxy_protocol.is_none()
+                && section.password_file.is_none()
         });
         let revoked = problems.take(revocations(config, name, listener, access, purpose));
         let (site, revocations) = revoked.unwrap_or_default();
@@ -184,6 +187,7 @@ fn listeners<'c>(
             name: name.as_str().into(),
             listen: listener.listen,
             protocol: listener.protocol,
+            proxy_protocol: listener.proxy_protocol,
             paths: paths(&listener.paths).ok_or_else(|| {
                 let text = format!(
                     "mqtt.listener.{name}.paths must be paths such as /mqtt, separated by commas, or * for any; it is {:?}",

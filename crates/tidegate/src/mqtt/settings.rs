@@ -15,7 +15,7 @@ use tidegate_broker::{
     schedule::{PolicyConfig, Threshold},
 };
 use tidegate_message::{Authorize, Identity, IdentityKind, Proof, Refusal};
-use tidegate_wire::{mqtt::Connect, websocket::Paths};
+use tidegate_wire::{mqtt::Connect, proxy, websocket::Paths};
 
 use super::{journal::JournalSettings, spill::SpillSettings};
 use crate::{auth::limits::Lease, pki::Revocations};
@@ -56,6 +56,8 @@ pub struct ListenerSettings {
     pub listen: SocketAddr,
     /// What is spoken there.
     pub protocol: Protocol,
+    /// Which headers of the PROXY protocol stand before all else; none if it is not spoken.
+    pub proxy_protocol: Option<proxy::Accepted>,
     /// Where MQTT is, with WebSocket.
     pub paths: Paths,
     /// Certificate and clients' authorities, with TLS.
@@ -88,6 +90,7 @@ impl ListenerSettings {
             name: name.into(),
             listen,
             protocol: Protocol::Tcp,
+            proxy_protocol: None,
             paths: Paths::of(["/mqtt", "/"]),
             tls: None,
             revocations: Vec::new(),

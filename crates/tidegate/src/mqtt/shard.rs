@@ -37,7 +37,10 @@ use tidegate_broker::{
     spill::{SpillError, Wanted},
 };
 use tidegate_message::{Identity, Instant, Refusal};
-use tidegate_wire::mqtt::{Connect, ReasonCode};
+use tidegate_wire::{
+    mqtt::{Connect, ReasonCode},
+    proxy::Source,
+};
 use tokio::sync::oneshot;
 
 use self::{
@@ -226,6 +229,17 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// Takes the address that a load balancer named, if it just did.
+    #[inline]
+    fn learn_peer(&mut self) -> bool {
+        match self.transport.take_source() {
+            None | Some(Source::Connection) => return false,
+            Some(Source::Client(address)) => self.peer = Some(address.ip()),
+            Some(Source::Unix) => self.peer = None,
+        }
+        true
+    }
+
     /// Whether the client's certificate is on a list that its listener goes by now.
     fn is_revoked(&self) -> bool {
         let Some(certificate) = self.transport.peer_certificate() else { return false };

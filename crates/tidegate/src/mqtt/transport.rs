@@ -1,4 +1,4 @@
-//! Bytes of MQTT to and from a socket: plain, in TLS, in WebSocket frames, or both.
+//! Bytes of MQTT to and from a socket: plain, in TLS, in WebSocket frames, or both; and what a load balancer says before them.
 //!
 //! Always true: what was handed over is handed on before anything else is taken, so that packets chosen later can still be
 //! better ones; at most one write of the broker waits here.
@@ -12,8 +12,9 @@ use mio::net::TcpStream;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use rustls_pki_types::{CertificateDer, ServerName};
 use tidegate_message::IdentityKind;
-use tidegate_wire::websocket::{
-    CloseCode, Decoder, Flow, Handshake, Paths, Step, binary_header, encode_close,
+use tidegate_wire::{
+    proxy::{self, HEADER_BYTES_MAX, Header, Source},
+    websocket::{CloseCode, Decoder, Flow, Handshake, Paths, Step, binary_header, encode_close},
 };
 
 /// Plain bytes that one TLS connection takes before they are on their way (MQTT's own writes are no larger).
@@ -23,6 +24,10 @@ const TLS_BUFFER_BYTES: usize = 16 << 10;
 #[derive(Debug)]
 pub(super) struct Transport {
     socket: TcpStream,
+    /// A header of the PROXY protocol is to come before all else.
+    proxy: Option<proxy::Accepted>,
+    /// Whose connection that said it is, until somebody asks.
+    source: Option<Source>,
     tls: Option<Box<Connection>>,
     websocket: Option<Box<WebSocket>>,
     /// Bytes for the socket that it did not take.
@@ -88,6 +93,8 @@ impl Transport {
     ) -> Self {
         Self {
             socket,
+            proxy: None,
+            source: None,
             tls,
             websocket,
             staged: Vec::new(),
@@ -96,6 +103,16 @@ impl Transport {
             has_ended: false,
             is_shut: false,
         }
+    }
+
+    /// Reads a header of the PROXY protocol before all else.
+    pub(super) fn behind_proxy(self, accepted: proxy::Accepted) -> Self {
+        Self { proxy: Some(accepted), ..self }
+    }
+
+    /// Whose connection a header of the PROXY protocol said it is; once, when it has come.
+    pub(super) fn take_source(&mut self) -> Option<Source> {
+        self.source.take()
     }
 
     pub(super) fn socket(&mut self) -> &mut TcpStream {
@@ -126,6 +143,9 @@ impl Transport {
         {
             return Ok(ReadOutcome::End);
         }
+        if let Some(accepted) = self.proxy {
+            return self.read_header(accepted, buffer);
+        }
         let outcome = self.read_below(buffer)?;
         let (Some(websocket), ReadOutcome::Bytes(count)) = (&mut self.websocket, outcome) else {
             return Ok(outcome);
@@ -141,6 +161,27 @@ impl Transport {
         // Frames only take bytes away.
         buffer[..payload.len()].copy_from_slice(&payload);
         Ok(ReadOutcome::Bytes(payload.len()))
+    }
+
+    /// Reads a header of the PROXY protocol, once it is whole. Until then it stays with the kernel, which says when there is more of
+    /// it: what follows belongs to TLS, and may come in the same segment.
+    fn read_header(
+        &mut self,
+        accepted: proxy::Accepted,
+        buffer: &mut [u8],
+    ) -> io::Result<ReadOutcome> {
+        let room = buffer.len().min(HEADER_BYTES_MAX);
+        let count = match self.socket.peek(&mut buffer[..room]) {
+            Ok(0) => return Ok(ReadOutcome::End),
+            Ok(count) => count,
+            Err(error) => return blocked(error).map(|()| ReadOutcome::WouldBlock),
+        };
+        let header = Header::decode(&buffer[..count], accepted)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let Some(Header { bytes, source }) = header else { return Ok(ReadOutcome::WouldBlock) };
+        self.socket.read_exact(&mut buffer[..bytes])?;
+        (self.proxy, self.source) = (None, Some(source));
+        Ok(ReadOutcome::Bytes(0))
     }
 
     /// Whether another read would find nothing: a short read of a stream says so (epoll(7)). With TLS that is not known.

@@ -1,11 +1,38 @@
 //! What a listener takes before MQTT is spoken.
 
 use std::{
-    io::{Read as _, Write as _},
-    net::{Shutdown, TcpStream},
+    io::{Read as _, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
+    sync::Arc,
 };
 
-use crate::program::{LONGEST, Program};
+use rustls::{ClientConnection, StreamOwned};
+
+use crate::{
+    doors::shows,
+    program::{LONGEST, Program},
+};
+
+fn dial(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("a stream");
+    stream.set_read_timeout(Some(LONGEST)).expect("a stream");
+    stream.set_nodelay(true).expect("a stream");
+    stream
+}
+
+/// CONNECT (3.1.1, clean session) by that name.
+fn connect(client: &str) -> Vec<u8> {
+    let length = u8::try_from(client.len()).expect("a short name");
+    let mut packet = vec![0x10, 12 + length, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 0, 0, length];
+    packet.extend_from_slice(client.as_bytes());
+    packet
+}
+
+/// The code of CONNACK, or nothing if the connection ended.
+fn answer(stream: &mut impl std::io::Read) -> Option<u8> {
+    let mut connack = [0; 4];
+    stream.read_exact(&mut connack).ok().map(|()| connack[3])
+}
 
 #[test]
 fn websockets_are_at_the_paths_that_a_listener_names() {
@@ -34,8 +61,7 @@ fn websockets_are_at_the_paths_that_a_listener_names() {
         ("any", "/", "101"),
         ("any", "/what/ever", "101"),
     ] {
-        let mut stream = TcpStream::connect(program.address(name)).expect("a stream");
-        stream.set_read_timeout(Some(LONGEST)).expect("a stream");
+        let mut stream = dial(program.address(name));
         let request = format!(
             "GET {target} HTTP/1.1\r\nHost: node\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\
@@ -43,9 +69,132 @@ fn websockets_are_at_the_paths_that_a_listener_names() {
         );
         stream.write_all(request.as_bytes()).expect("it takes it");
         stream.shutdown(Shutdown::Write).expect("a stream");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("an answer");
+        let answer = String::from_utf8_lossy(&answer);
         assert_eq!(answer.split(' ').nth(1), Some(expected), "{name} {target}: {answer}");
     }
     program.stop();
+}
+
+const LINE: &str = "PROXY TCP4 192.0.2.7 198.51.100.2 56324 1883\r\n";
+/// Of 2001:db8::7, with a field behind the addresses.
+const BINARY: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x21\0\x28\
+    \x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x07\
+    \x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x08\
+    \xdc\x04\x07\x5b\x04\0\x01\0";
+
+#[test]
+fn a_load_balancer_says_whose_connection_it_hands_on() {
+    let listener = |name: &str, lines: &str| {
+        format!(
+            "[mqtt.listener.{name}]\nlisten = \"127.0.0.1:0\"\nconnect_timeout = \"2s\"\n{lines}\n"
+        )
+    };
+    let open = "allow_anonymous = true";
+    let mut node = Program::start(
+        &[
+            listener("plain", open),
+            listener("v1", &format!("proxy_protocol = \"v1\"\n{open}")),
+            listener("v2", &format!("proxy_protocol = \"v2\"\n{open}")),
+            listener("any", &format!("proxy_protocol = \"any\"\n{open}")),
+            listener("asks", "proxy_protocol = \"any\""),
+            listener("tls", &format!("proxy_protocol = \"any\"\nprotocol = \"tls\"\n{open}")),
+            listener("web", &format!("proxy_protocol = \"any\"\nprotocol = \"websocket\"\n{open}")),
+        ]
+        .concat(),
+    );
+    let unknown = "PROXY UNKNOWN\r\n".as_bytes();
+    let local = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0".as_slice();
+    for (number, (listener, header, expected)) in [
+        ("v1", LINE.as_bytes(), Some("192.0.2.7")),
+        ("any", LINE.as_bytes(), Some("192.0.2.7")),
+        ("v2", BINARY, Some("2001:db8::7")),
+        ("any", BINARY, Some("2001:db8::7")),
+        ("v1", unknown, Some("127.0.0.1")),
+        ("v2", local, Some("127.0.0.1")),
+        // Without one, with one of another version, with one that is wrong, with one that nobody asked for.
+        ("v1", b"", None),
+        ("any", b"", None),
+        ("v2", LINE.as_bytes(), None),
+        ("v1", BINARY, None),
+        ("any", b"PROXY TCP4 192.0.2.7 198.51.100.2 56324 99999\r\n", None),
+        ("any", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff", None),
+        ("plain", LINE.as_bytes(), None),
+        ("plain", BINARY, None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for is_whole in [true, false] {
+            let client = format!("dev-{number}-{is_whole}");
+            let mut stream = dial(node.address(listener));
+            let bytes = [header, &connect(&client)].concat();
+            if is_whole {
+                stream.write_all(&bytes).expect("it takes it");
+            } else {
+                for byte in bytes {
+                    // It may be refused in the middle.
+                    if stream.write_all(&[byte]).is_err() {
+                        break;
+                    }
+                }
+            }
+            let code = answer(&mut stream);
+            assert_eq!(code, expected.map(|_| 0), "{listener} {header:02x?}");
+            match expected {
+                Some(address) => {
+                    let line = node.line_with(&format!("connected client={client}"));
+                    assert!(line.contains(&format!("address={address} ")), "{line}");
+                }
+                None => drop(node.line_with("connection refused")),
+            }
+        }
+    }
+    // Everybody comes from the balancer's address, which proves nothing.
+    let mut stream = dial(node.address("asks"));
+    stream.write_all(&[LINE.as_bytes(), &connect("asks")].concat()).expect("it takes it");
+    assert!(answer(&mut stream).is_some_and(|code| code != 0));
+    let line = node.line_with("connection refused client=asks");
+    assert!(line.contains("address=192.0.2.7 "), "{line}");
+
+    // TLS and WebSocket behind it, in the same segment and in others.
+    for in_one in [true, false] {
+        let tls = Arc::new(shows(&node.path("data/pki"), None));
+        let mut tls = ClientConnection::new(tls, "localhost".try_into().expect("a name"))
+            .expect("a connection");
+        let mut hello = LINE.as_bytes().to_vec();
+        let mut stream = dial(node.address("tls"));
+        if !in_one {
+            stream.write_all(&std::mem::take(&mut hello)).expect("it takes it");
+        }
+        tls.write_tls(&mut hello).expect("a greeting");
+        stream.write_all(&hello).expect("it takes it");
+        let mut stream = StreamOwned::new(tls, stream);
+        let client = format!("tls-{in_one}");
+        stream.write_all(&connect(&client)).expect("it takes it");
+        assert_eq!(answer(&mut stream), Some(0));
+        let line = node.line_with(&format!("connected client={client}"));
+        assert!(line.contains("address=192.0.2.7 "), "{line}");
+    }
+    let mut stream = dial(node.address("web"));
+    let request = "GET /mqtt HTTP/1.1\r\nHost: node\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                   Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\
+                   Sec-WebSocket-Protocol: mqtt\r\n\r\n";
+    stream.write_all(&[BINARY, request.as_bytes()].concat()).expect("it takes it");
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).expect("an answer");
+    assert_eq!(&status, b"HTTP/1.1 101");
+
+    // Who stops in the middle is not waited for, nor who says no more.
+    let mut stream = dial(node.address("any"));
+    stream.write_all(&BINARY[..20]).expect("it takes it");
+    stream.shutdown(Shutdown::Write).expect("a stream");
+    assert_eq!(answer(&mut stream), None);
+    node.line_with("ended within the header");
+    let mut stream = dial(node.address("any"));
+    stream.write_all(&LINE.as_bytes()[..20]).expect("it takes it");
+    assert_eq!(answer(&mut stream), None);
+    node.line_with("no CONNECT came within 2s");
+    node.end();
 }

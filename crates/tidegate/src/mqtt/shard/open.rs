@@ -1,7 +1,7 @@
 //! Reading and writing: what comes in goes to the broker, what it has for a connection goes out, as much as the kernel takes.
 
 use std::{
-    io::IoSlice,
+    io::{self, IoSlice},
     os::fd::{AsFd as _, AsRawFd as _},
     time::Duration,
 };
@@ -61,12 +61,24 @@ impl Shard {
             if left <= LEFT_BYTES {
                 self.buffer[start..LEFT_BYTES].copy_from_slice(&connection.left);
             }
-            let count = match connection.transport.read(&mut self.buffer[LEFT_BYTES..]) {
+            let outcome = connection.transport.read(&mut self.buffer[LEFT_BYTES..]);
+            if connection.learn_peer() {
+                // From now on it is of its own address, and not of the balancer's.
+                self.arrives(now, slot);
+                continue;
+            }
+            let count = match outcome {
                 // Below MQTT, such as a WebSocket's ping: nothing was heard of the client (MQTT-3.1.2-22).
                 Ok(ReadOutcome::Bytes(0)) => continue,
                 Ok(ReadOutcome::Bytes(count)) => count,
                 Ok(ReadOutcome::WouldBlock) => {
                     connection.is_readable = false;
+                    if connection.has_hung_up && matches!(connection.stage, Stage::Opening) {
+                        // What came was looked at and not read, so that the end behind it cannot be.
+                        let text = "the connection ended within the header of the PROXY protocol";
+                        let error = io::Error::new(io::ErrorKind::UnexpectedEof, text);
+                        self.broke(now, slot, &error);
+                    }
                     return;
                 }
                 Ok(ReadOutcome::End) => {

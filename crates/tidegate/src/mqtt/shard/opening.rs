@@ -98,9 +98,10 @@ impl Shard {
         let peer = socket.peer_addr().ok().map(|address| address.ip());
         let paths = settings.protocol.is_websocket().then(|| settings.paths.clone());
         let transport = Transport::new(socket, settings.tls.clone(), paths);
-        let transport = match transport {
-            Ok(transport) => transport,
-            Err(error) => {
+        let transport = match (transport, settings.proxy_protocol) {
+            (Ok(transport), None) => transport,
+            (Ok(transport), Some(accepted)) => transport.behind_proxy(accepted),
+            (Err(error), _) => {
                 listener.connections.fetch_sub(1, Ordering::Relaxed);
                 tracing::warn!(%error, listener = %settings.name, "TLS cannot be begun");
                 return;
@@ -135,20 +136,29 @@ impl Shard {
         };
         let Some(slot) = self.place(Box::new(connection)) else { return };
         let id = self.id(slot);
-        if let Some(connection) = self.slots[slot].as_deref_mut()
-            && connection.listener.local.is_none()
-            && let Some(peer) = connection.peer
-        {
-            connection.arrival = Some(self.arrivals.next());
-            if let Some(gone) = self.arrivals.begin(peer, id)
-                && self.connection(gone).is_some()
-            {
-                tracing::debug!(newcomer = %peer, "the connection that took longest to send CONNECT gives way");
-                self.drop_connection(now, gone.slot);
-            }
-        }
+        self.arrives(now, slot);
         let at = self.openings.partition_point(|(at, _)| *at <= now + timeout);
         self.openings.insert(at, (now + timeout, id));
+    }
+
+    /// Counts a connection among those of its address that are being let in.
+    pub(super) fn arrives(&mut self, now: Instant, slot: usize) {
+        let id = self.id(slot);
+        let Some(connection) = self.slots[slot].as_deref_mut() else { return };
+        if let Some(number) = connection.arrival.take() {
+            self.arrivals.end(number);
+        }
+        if connection.listener.local.is_some() {
+            return;
+        }
+        let Some(peer) = connection.peer else { return };
+        connection.arrival = Some(self.arrivals.next());
+        if let Some(gone) = self.arrivals.begin(peer, id)
+            && self.connection(gone).is_some()
+        {
+            tracing::debug!(newcomer = %peer, "the connection that took longest to send CONNECT gives way");
+            self.drop_connection(now, gone.slot);
+        }
     }
 
     /// What came before a connection is open; false if more is needed or the connection went.
