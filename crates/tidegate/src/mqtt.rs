@@ -18,6 +18,7 @@ mod doors;
 pub mod import;
 mod inbox;
 pub mod journal;
+pub mod listen;
 pub mod local;
 pub mod server;
 pub mod service;

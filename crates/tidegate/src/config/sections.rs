@@ -35,6 +35,7 @@ use crate::{
     mqtt::{
         bridge::RemoteVersion,
         journal::{BYTES_MIN, MqttDurability},
+        listen::{ListenAddress, SocketMode},
         settings::Protocol,
     },
     sink::SinkKind,
@@ -342,8 +343,12 @@ config! {
     }
     /// `[mqtt.listener.NAME]`: where MQTT clients connect. Without any, one on 127.0.0.1:1883.
     "mqtt.listener" in mqtt_listeners: MqttListenerSection with "main" {
-        /// Address and port. Default `127.0.0.1:1883`.
-        listen: SocketAddr = (Ipv4Addr::LOCALHOST, 1883).into(),
+        /// Where: an address with a port, a name of this machine with a port, such as `localhost:1883`, for all addresses of it, or a
+        /// socket of the file system, such as `unix:/run/tidegate/mqtt.sock`. Default `127.0.0.1:1883`.
+        listen: ListenAddress = SocketAddr::from((Ipv4Addr::LOCALHOST, 1883)).into(),
+        /// Who may connect to a socket of the file system, as the mode of a file in octal. Default none: `0660`, the node's user and
+        /// group.
+        socket_mode: Option<SocketMode> = None,
         /// `tcp`, `tls`, `websocket` or `secure-websocket`. Default `tcp`.
         protocol: Protocol = Protocol::Tcp,
         /// Whether each connection begins with a header of the PROXY protocol, in which a load balancer says whose it is: `v1`, `v2`

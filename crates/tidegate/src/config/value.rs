@@ -25,6 +25,7 @@ use crate::{
     mqtt::{
         bridge::RemoteVersion,
         journal::{MqttDurability, UnknownDurability},
+        listen::{ListenAddress, SocketMode, UnknownAddress, UnknownMode},
         settings::Protocol,
     },
     sink::SinkKind,
@@ -151,6 +152,26 @@ impl Value for f64 {
 impl Value for SocketAddr {
     fn read(text: &str) -> Result<Self, String> {
         text.parse().map_err(|_| "an address with a port is needed, such as 127.0.0.1:7080".into())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.to_string()))
+    }
+}
+
+impl Value for ListenAddress {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error: UnknownAddress| error.to_string())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.to_string()))
+    }
+}
+
+impl Value for SocketMode {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error: UnknownMode| error.to_string())
     }
 
     fn show(&self) -> Option<String> {

@@ -25,6 +25,7 @@ use tidegate_wire::{mqtt::QoS, websocket::Paths};
 use super::{
     bridge::{BridgeSettings, RemoteTls},
     journal::JournalSettings,
+    listen::ListenAddress,
     settings::{ListenerSettings, ServerSettings, SessionSettings},
     spill::SpillSettings,
 };
@@ -172,7 +173,7 @@ fn listeners<'c>(
         let anonymous = listener.allow_anonymous.or(section.allow_anonymous).unwrap_or_else(|| {
             // Who makes users wants them to be asked for.
             // Behind a load balancer, everybody comes from its address.
-            listener.listen.ip().is_loopback()
+            listener.listen.is_local()
                 && listener.proxy_protocol.is_none()
                 && section.password_file.is_none()
         });
@@ -185,7 +186,8 @@ fn listeners<'c>(
         problems.into_result()?;
         Ok(ListenerSettings {
             name: name.as_str().into(),
-            listen: listener.listen,
+            listen: listener.listen.clone(),
+            socket_mode: listener.socket_mode.unwrap_or_default(),
             protocol: listener.protocol,
             proxy_protocol: listener.proxy_protocol,
             paths: paths(&listener.paths).ok_or_else(|| {
@@ -359,6 +361,16 @@ fn check_listener(
                 wrong(key, "means nothing without TLS; set protocol to tls or secure-websocket");
             }
         }
+    }
+    let is_unix = matches!(listener.listen, ListenAddress::Unix(_));
+    if listener.socket_mode.is_some() && !is_unix {
+        return wrong(
+            "socket_mode",
+            "means nothing with an address; it is for listen = \"unix:/PATH\"",
+        );
+    }
+    if listener.tcp_congestion.is_some() && is_unix {
+        return wrong("tcp_congestion", "means nothing with a socket of the file system");
     }
     if let Some(name) = &listener.tcp_congestion {
         let kind = socket2::Type::STREAM;
@@ -780,6 +792,43 @@ mod tests {
         assert_eq!(paths(" * "), Some(Paths::ANY));
         for wrong in ["", "mqtt", "/a,", "/a b", "/a?b", "/a#b", "/a, *"] {
             assert_eq!(paths(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_listener_lets_in_without_a_proof_only_who_is_on_this_machine() {
+        let listener = |text: &str| {
+            let text = format!("[mqtt.listener.main]\n{text}\n");
+            let config = Config::parse(Path::new("site.toml"), &text)?;
+            settings(&config, access(&config)?)
+        };
+        for (text, anonymous) in [
+            ("listen = \"127.0.0.1:1883\"", true),
+            ("listen = \"localhost:1883\"", true),
+            ("listen = \"unix:/run/mqtt.sock\"\nsocket_mode = \"0600\"", true),
+            ("listen = \"0.0.0.0:1883\"", false),
+            ("listen = \"broker.example:1883\"", false),
+            ("listen = \"127.0.0.1:1883\"\nproxy_protocol = \"any\"", false),
+            ("listen = \"unix:/run/mqtt.sock\"\nproxy_protocol = \"v2\"", false),
+            ("listen = \"127.0.0.1:1883\"\nproxy_protocol = \"v1\"\nallow_anonymous = true", true),
+        ] {
+            let found = listener(text).unwrap();
+            assert_eq!(found.listeners[0].anonymous, anonymous, "{text}");
+        }
+        for (text, expected) in [
+            ("listen = \"localhost\"", "such as 127.0.0.1:1883"),
+            ("listen = \"unix:mqtt.sock\"", "an absolute path"),
+            ("socket_mode = \"0660\"", "mqtt.listener.main.socket_mode means nothing"),
+            ("listen = \"unix:/a\"\nsocket_mode = \"rw\"", "in octal"),
+            ("listen = \"unix:/a\"\ntcp_congestion = \"cubic\"", "tcp_congestion means nothing"),
+            ("proxy_protocol = \"v3\"", "choose v1, v2 or any"),
+            (
+                "protocol = \"websocket\"\npaths = \"mqtt\"",
+                "mqtt.listener.main.paths must be paths",
+            ),
+        ] {
+            let error = crate::error_chain(&listener(text).unwrap_err());
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 

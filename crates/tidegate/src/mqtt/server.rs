@@ -4,12 +4,13 @@ use std::{
     collections::HashSet,
     io,
     net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
     sync::Arc,
     thread::{self, JoinHandle},
     time::Duration,
 };
 
-use mio::{Poll, Token, net::TcpListener};
+use mio::{Poll, Token};
 use tidegate_broker::{Broker, SessionConfig, SessionReport, Shared};
 use tidegate_message::Identity;
 use tokio::sync::oneshot;
@@ -19,6 +20,7 @@ use super::{
     deliveries::{Deliveries, Way},
     inbox::{Inbox, waker},
     journal::{self, JournalStartError},
+    listen::{self, Acceptor, ListenAddress, SocketFile},
     settings::{ListenerSettings, ServerSettings, SessionSettings},
     shard::{Listener, Note, Shard, ShardParts, Which},
     spill::DiskSpill,
@@ -32,8 +34,6 @@ use crate::{
 
 /// A shard's loop comes round at least so often, or it hangs.
 const PULSE: Duration = Duration::from_secs(20);
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 4096;
 /// Bytes that a connection from inside the program may have in the kernel, each way of its pair; the kernel doubles it.
 pub const LOCAL_BYTES: usize = 32 << 10;
 
@@ -44,6 +44,8 @@ pub struct Server {
     inboxes: Arc<[Arc<Inbox<Note>>]>,
     threads: Vec<JoinHandle<()>>,
     addresses: Vec<(Arc<str>, SocketAddr)>,
+    paths: Vec<(Arc<str>, PathBuf)>,
+    files: Vec<SocketFile>,
     listeners: Vec<Arc<Listener>>,
     /// Of the shards: one that has ended is missed.
     pulses: Vec<Pulse>,
@@ -59,8 +61,8 @@ pub enum ServerError {
     Listen {
         /// The listener.
         listener: Arc<str>,
-        /// Its address.
-        address: SocketAddr,
+        /// Where.
+        address: ListenAddress,
         /// What the system said.
         source: io::Error,
     },
@@ -88,20 +90,7 @@ impl Server {
             journal,
             spill,
         } = settings;
-        let mut sockets = Vec::new();
-        let mut addresses = Vec::new();
-        let asked: Vec<SocketAddr> = listeners.iter().map(|listener| listener.listen).collect();
-        for listener in listeners {
-            let address = listener.listen;
-            let is_beside = is_beside_ipv4(address, &asked);
-            let failed = |source| {
-                let listener = listener.name.clone();
-                ServerError::Listen { listener, address, source }
-            };
-            let socket = listen(address, is_beside).map_err(failed)?;
-            addresses.push((listener.name.clone(), socket.local_addr().map_err(failed)?));
-            sockets.push((socket, Arc::new(Listener::new(listener))));
-        }
+        let Listening { mut sockets, listeners, addresses, paths, files } = listen(listeners)?;
         let shared = Shared::new(broker, shards, authorize, clock::now());
         let mut polls = Vec::new();
         let mut inboxes = Vec::new();
@@ -118,7 +107,9 @@ impl Server {
             inboxes: inboxes.clone(),
             threads: Vec::new(),
             addresses,
-            listeners: sockets.iter().map(|(_, listener)| listener.clone()).collect(),
+            paths,
+            files,
+            listeners,
             pulses: Vec::new(),
             spill: None,
         };
@@ -203,7 +194,12 @@ impl Server {
         Ok(())
     }
 
-    /// Where each listener listens, by name.
+    /// The sockets of the file system where listeners listen, by name.
+    pub fn paths(&self) -> &[(Arc<str>, PathBuf)] {
+        &self.paths
+    }
+
+    /// Where each listener listens in a network, by name; one may have several addresses, all of one port.
     pub fn addresses(&self) -> &[(Arc<str>, SocketAddr)] {
         &self.addresses
     }
@@ -310,6 +306,7 @@ impl Server {
                 tracing::error!("a thread of the MQTT server panicked");
             }
         }
+        self.files.clear();
         if let Some(spill) = self.spill.take() {
             spill.clear();
         }
@@ -481,25 +478,52 @@ impl Connector {
     }
 }
 
-/// Whether another listener has that port for IPv4. One at all addresses of IPv6 takes those of IPv4 as well, unless it is told
-/// to leave them to the other.
-fn is_beside_ipv4(address: SocketAddr, all: &[SocketAddr]) -> bool {
-    address.is_ipv6()
-        && address.port() != 0
-        && all.iter().any(|other| other.is_ipv4() && other.port() == address.port())
+/// What all listeners listen on.
+#[derive(Default)]
+struct Listening {
+    sockets: Vec<(Acceptor, Arc<Listener>)>,
+    listeners: Vec<Arc<Listener>>,
+    addresses: Vec<(Arc<str>, SocketAddr)>,
+    paths: Vec<(Arc<str>, PathBuf)>,
+    files: Vec<SocketFile>,
 }
 
-fn listen(address: SocketAddr, is_beside_ipv4: bool) -> io::Result<TcpListener> {
-    let domain = socket2::Domain::for_address(address);
-    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, Some(socket2::Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    if is_beside_ipv4 {
-        socket.set_only_v6(true)?;
+fn listen(listeners: Vec<ListenerSettings>) -> Result<Listening, ServerError> {
+    let mut resolved = Vec::new();
+    for listener in listeners {
+        let found = listener.listen.resolve().map_err(|source| {
+            let (listener, address) = (listener.name.clone(), listener.listen.clone());
+            ServerError::Listen { listener, address, source }
+        })?;
+        resolved.push((listener, found));
     }
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(TcpListener::from_std(socket.into()))
+    let all: Vec<SocketAddr> = resolved.iter().flat_map(|(_, found)| found).copied().collect();
+    let mut listening = Listening::default();
+    for (settings, addresses) in resolved {
+        let name = settings.name.clone();
+        let failed = |address: ListenAddress, source| {
+            let listener = name.clone();
+            ServerError::Listen { listener, address, source }
+        };
+        let (address, mode) = (settings.listen.clone(), settings.socket_mode);
+        let listener = Arc::new(Listener::new(settings));
+        listening.listeners.push(listener.clone());
+        if let ListenAddress::Unix(path) = &address {
+            let (socket, file) =
+                SocketFile::listen(path, mode).map_err(|source| failed(address.clone(), source))?;
+            listening.sockets.push((Acceptor::Unix(socket), listener));
+            listening.paths.push((name, path.clone()));
+            listening.files.push(file);
+            continue;
+        }
+        let sockets = listen::listen(&addresses, &all)
+            .map_err(|(address, source)| failed(address.into(), source))?;
+        for (socket, at) in sockets {
+            listening.sockets.push((Acceptor::Tcp(socket), listener.clone()));
+            listening.addresses.push((name.clone(), at));
+        }
+    }
+    Ok(listening)
 }
 
 pub(crate) fn random_bytes() -> io::Result<[u8; 8]> {
@@ -509,26 +533,4 @@ pub(crate) fn random_bytes() -> io::Result<[u8; 8]> {
         .fill(&mut bytes)
         .map_err(|_| io::Error::other("the system gives no random bytes"))?;
     Ok(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::{Ipv4Addr, Ipv6Addr};
-
-    use super::*;
-
-    #[test]
-    fn one_port_has_two_listeners_of_two_families() {
-        let v4 = listen((Ipv4Addr::UNSPECIFIED, 0).into(), false).expect("a socket");
-        let port = v4.local_addr().expect("an address").port();
-        let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-        let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-        assert!(is_beside_ipv4(v6, &[v6, v4]) && !is_beside_ipv4(v4, &[v6, v4]));
-        assert!(!is_beside_ipv4(v6, &[v6]));
-        match listen(v6, true) {
-            Ok(_) => {}
-            Err(error) if error.raw_os_error() == Some(97) => println!("skipped: no IPv6 here"),
-            Err(error) => panic!("{error}"),
-        }
-    }
 }

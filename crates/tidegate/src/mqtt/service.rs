@@ -15,6 +15,7 @@ use tidegate_message::{Code, IdentityKind};
 use super::{
     bridge::{Bridge, BridgeSettings},
     configure,
+    listen::ListenAddress,
     server::{self, Connector, Server},
 };
 use crate::{
@@ -126,6 +127,10 @@ impl Service {
             });
         }
         for (listener, address) in server.addresses() {
+            tracing::info!(%listener, %address, "MQTT served");
+        }
+        for (listener, path) in server.paths() {
+            let address = ListenAddress::Unix(path.clone());
             tracing::info!(%listener, %address, "MQTT served");
         }
         // Not before this process alone has the data folder.
@@ -415,7 +420,8 @@ fn is_fixed(name: &str) -> bool {
     match parts[..] {
         ["mqtt", key] => FIXED.contains(&key),
         // A listener that is new or gone, and what its socket was made with.
-        ["mqtt", "listener", _] | ["mqtt", "listener", _, "listen" | "protocol"] => true,
+        ["mqtt", "listener", _]
+        | ["mqtt", "listener", _, "listen" | "protocol" | "socket_mode"] => true,
         // A way in that is new or gone, and what its socket and its connection to the broker were made with.
         ["ingest", _] => true,
         ["ingest", _, key] => INGEST_FIXED.contains(&key),

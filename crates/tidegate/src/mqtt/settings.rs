@@ -17,7 +17,11 @@ use tidegate_broker::{
 use tidegate_message::{Authorize, Identity, IdentityKind, Proof, Refusal};
 use tidegate_wire::{mqtt::Connect, proxy, websocket::Paths};
 
-use super::{journal::JournalSettings, spill::SpillSettings};
+use super::{
+    journal::JournalSettings,
+    listen::{ListenAddress, SocketMode},
+    spill::SpillSettings,
+};
 use crate::{auth::limits::Lease, pki::Revocations};
 
 /// A server of some listeners and shards.
@@ -52,8 +56,10 @@ pub trait Operators: Send + Sync + std::fmt::Debug {
 pub struct ListenerSettings {
     /// Its name, for logs.
     pub name: Arc<str>,
-    /// Its address; port 0 takes a free one.
-    pub listen: SocketAddr,
+    /// Where.
+    pub listen: ListenAddress,
+    /// Who may connect to a socket of the file system.
+    pub socket_mode: SocketMode,
     /// What is spoken there.
     pub protocol: Protocol,
     /// Which headers of the PROXY protocol stand before all else; none if it is not spoken.
@@ -88,7 +94,8 @@ impl ListenerSettings {
     pub fn new(name: &str, listen: SocketAddr) -> Self {
         Self {
             name: name.into(),
-            listen,
+            listen: listen.into(),
+            socket_mode: SocketMode::default(),
             protocol: Protocol::Tcp,
             proxy_protocol: None,
             paths: Paths::of(["/mqtt", "/"]),

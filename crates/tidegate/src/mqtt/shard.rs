@@ -27,10 +27,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use mio::{
-    Events, Interest, Poll, Token,
-    net::{TcpListener, TcpStream},
-};
+use mio::{Events, Interest, Poll, Token, net::TcpStream};
 use tidegate_broker::{
     Acknowledged, Broker, Bundle, BundleReader, ConnectRequest, ConnectionKey, Handed, Output,
     PartialCharge, Peer, SessionReport, Shared,
@@ -51,6 +48,7 @@ use self::{
 use super::{
     bundle::{LocalEnd, LocalId},
     inbox::Inbox,
+    listen::Acceptor,
     settings::{Authenticate, ListenerSettings, Scram},
     transport::Transport,
 };
@@ -111,7 +109,8 @@ impl Listener {
             anonymous: new.anonymous
                 && (settings.anonymous
                     || (new.listen == settings.listen && new.protocol == settings.protocol)),
-            listen: settings.listen,
+            listen: settings.listen.clone(),
+            socket_mode: settings.socket_mode,
             protocol: settings.protocol,
             tls: if same { new.tls } else { settings.tls.clone() },
             ..new
@@ -274,7 +273,7 @@ pub(super) struct ShardParts {
     pub(super) poll: Poll,
     pub(super) inboxes: Arc<[Arc<Inbox<Note>>]>,
     /// On the first shard alone.
-    pub(super) listeners: Vec<(TcpListener, Arc<Listener>)>,
+    pub(super) listeners: Vec<(Acceptor, Arc<Listener>)>,
     pub(super) doors: Arc<dyn Authenticate>,
     pub(super) pulse: Pulse,
 }

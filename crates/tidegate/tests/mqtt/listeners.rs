@@ -2,11 +2,21 @@
 
 use std::{
     io::{Read as _, Write},
-    net::{Shutdown, SocketAddr, TcpStream},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream},
+    os::unix::net::UnixStream,
     sync::Arc,
 };
 
 use rustls::{ClientConnection, StreamOwned};
+use tidegate::{
+    health::Health,
+    mqtt::{
+        Server,
+        settings::{ListenerSettings, OpenDoors, ServerSettings},
+    },
+};
+use tidegate_broker::BrokerConfig;
+use tidegate_message::AllowAll;
 
 use crate::{
     doors::shows,
@@ -197,4 +207,79 @@ fn a_load_balancer_says_whose_connection_it_hands_on() {
     assert_eq!(answer(&mut stream), None);
     node.line_with("no CONNECT came within 2s");
     node.end();
+}
+
+fn server(listeners: Vec<ListenerSettings>) -> Server {
+    let settings = ServerSettings {
+        broker: BrokerConfig::default(),
+        listeners,
+        shards: 2,
+        doors: Arc::new(OpenDoors),
+        authorize: Arc::new(AllowAll),
+        operators: None,
+        journal: None,
+        spill: None,
+    };
+    Server::start(settings, &Health::default()).expect("it serves")
+}
+
+#[test]
+fn a_socket_of_the_file_system_and_a_name_are_served_as_an_address_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("mqtt.sock");
+    let listener = |name: &str, listen: &str| ListenerSettings {
+        listen: listen.parse().expect("where to listen"),
+        anonymous: true,
+        ..ListenerSettings::new(name, (Ipv4Addr::LOCALHOST, 0).into())
+    };
+    let unix = format!("unix:{}", path.display());
+    let server = server(vec![listener("unix", &unix), listener("name", "localhost:0")]);
+    assert_eq!(server.paths(), [("unix".into(), path.clone())]);
+    assert!(!server.addresses().is_empty());
+    let mut subscribers = Vec::new();
+    for (number, (name, address)) in server.addresses().iter().enumerate() {
+        assert!(address.ip().is_loopback() && &**name == "name", "{name} {address}");
+        let mut stream = dial(*address);
+        stream.write_all(&connect(&format!("tcp-{number}"))).expect("it takes it");
+        assert_eq!(answer(&mut stream), Some(0));
+        stream.write_all(b"\x82\x06\0\x01\0\x01t\0").expect("it takes it");
+        let mut suback = [0; 5];
+        stream.read_exact(&mut suback).expect("an answer");
+        subscribers.push(stream);
+    }
+    // From several connections, of which each shard has some; large enough for more than one write.
+    let payload = "x".repeat(1_000_000);
+    for number in 0..4 {
+        let mut stream = UnixStream::connect(&path).expect("a stream");
+        stream.set_read_timeout(Some(LONGEST)).expect("a stream");
+        stream.write_all(&connect(&format!("unix-{number}"))).expect("it takes it");
+        assert_eq!(answer(&mut stream), Some(0));
+        // PUBLISH with QoS 1, answered with PUBACK.
+        let mut publish = vec![0x32, 0xc5, 0x84, 0x3d, 0, 1, b't', 0, 1];
+        publish.extend(payload.as_bytes());
+        stream.write_all(&publish).expect("it takes it");
+        let mut puback = [0; 4];
+        stream.read_exact(&mut puback).expect("an answer");
+        assert_eq!(puback, [0x40, 2, 0, 1]);
+        for subscriber in &mut subscribers {
+            let mut message = vec![0; 4 + 3 + payload.len()];
+            subscriber.read_exact(&mut message).expect("a message");
+            assert!(message.ends_with(payload.as_bytes()));
+        }
+    }
+    // And towards such a client.
+    let mut stream = UnixStream::connect(&path).expect("a stream");
+    stream.set_read_timeout(Some(LONGEST)).expect("a stream");
+    stream.write_all(&connect("unix-reads")).expect("it takes it");
+    assert_eq!(answer(&mut stream), Some(0));
+    stream.write_all(b"\x82\x06\0\x01\0\x01u\0").expect("it takes it");
+    stream.read_exact(&mut [0; 5]).expect("an answer");
+    let mut publish = vec![0x30, 0xc3, 0x84, 0x3d, 0, 1, b'u'];
+    publish.extend(payload.as_bytes());
+    subscribers[0].write_all(&publish).expect("it takes it");
+    let mut message = vec![0; publish.len()];
+    stream.read_exact(&mut message).expect("a message");
+    assert_eq!(message, publish);
+    server.stop();
+    assert!(!path.exists(), "it is removed");
 }

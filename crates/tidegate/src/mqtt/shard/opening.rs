@@ -18,7 +18,7 @@ use super::{Connection, Listener, Note, Shard, Stage, visits::Visitor};
 use crate::{
     auth::checks::{Turn, checks},
     descriptors::{self, Descriptor, Front},
-    mqtt::transport::Transport,
+    mqtt::{listen::ListenAddress, transport::Transport},
 };
 
 /// What the kernel may hold unsent before it stops asking for more.
@@ -34,7 +34,7 @@ impl Shard {
             let accepted = socket.accept();
             let listener = listener.clone();
             let socket = match accepted {
-                Ok((socket, _)) => socket,
+                Ok(socket) => socket,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => {
@@ -85,14 +85,17 @@ impl Shard {
     ) {
         let settings = listener.settings();
         let options = socket2::SockRef::from(&socket);
-        let set = options
-            .set_tcp_nodelay(true)
-            .and_then(|()| options.set_tcp_notsent_lowat(UNSENT_BYTES))
-            .and_then(|()| match &settings.tcp_congestion {
+        let set = || {
+            options.set_tcp_nodelay(true)?;
+            options.set_tcp_notsent_lowat(UNSENT_BYTES)?;
+            match &settings.tcp_congestion {
                 Some(name) => options.set_tcp_congestion(name.as_bytes()),
                 None => Ok(()),
-            });
-        if let Err(error) = set {
+            }
+        };
+        if !matches!(settings.listen, ListenAddress::Unix(_))
+            && let Err(error) = set()
+        {
             tracing::warn!(%error, listener = %settings.name, "socket options cannot be set");
         }
         let peer = socket.peer_addr().ok().map(|address| address.ip());
