@@ -17,10 +17,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use tidegate_broker::{UnknownVersion, Versions};
+
 use self::{
     bridges::Bridge,
     keys::{Fate, Kind, Scope},
 };
+use super::listen::ListenAddress;
+use crate::config::{ID_PREFIX_BOUND, PACKET_BYTES_LEAST, is_id_prefix};
 
 /// What became of a `mosquitto.conf`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -373,6 +377,8 @@ impl Import {
                 let section = self.section(key.scope, place);
                 section.shut = section.shut.take().or(shuts);
                 if matches!(key.fate, Fate::Translated) || key.scope != Scope::Doors {
+                    // Two names of one setting.
+                    let name = if name == "maximum_qos" { "max_qos" } else { name };
                     let old = section.settings.insert(name, setting.clone());
                     return self.leave_replaced(old, &setting);
                 }
@@ -523,9 +529,12 @@ impl Import {
             let durability = if setting.value == "true" { "page" } else { "memory" };
             let _ = writeln!(toml, "durability = \"{durability}\"");
         }
-        let packet = 1 << 10..=128 << 20; // half of the default memory for payloads
+        if self.general.get("retain_available").is_some_and(|setting| setting.value == "false") {
+            toml.push_str("retain_available = false\n");
+        }
+        let packet = PACKET_BYTES_LEAST..=128 << 20; // half of the default memory for payloads
         let whole = self.number("max_packet_size", packet.clone());
-        let payload = self.number("message_size_limit", packet.clone());
+        let payload = self.number("message_size_limit", 1..=*packet.end());
         if payload.is_some() {
             self.warnings.push(format!(
                 "message_size_limit counts a payload, packet_bytes_max the packet around it: {} were added for its topic and \
@@ -639,7 +648,13 @@ impl Import {
             }
         }
         for section in sections {
-            for key in ["acl_file", "allow_anonymous", "password_file"] {
+            for key in [
+                "acl_file",
+                "allow_anonymous",
+                "allow_zero_length_clientid",
+                "auto_id_prefix",
+                "password_file",
+            ] {
                 let lost = self.per_listener
                     && !local_only
                     && !relevant.iter().any(|r| std::ptr::eq(*r, section));
@@ -672,7 +687,29 @@ impl Import {
             );
         }
         let _ = writeln!(toml, "allow_anonymous = {default}");
+        if let (true, Some(section)) = (!self.per_listener || local_only, sections.first()) {
+            self.write_identifiers(section, section.settings.get("auto_id_prefix"), toml);
+        }
         default
+    }
+
+    /// Which identifiers clients are given that come without one.
+    fn write_identifiers(
+        &mut self,
+        section: &Section,
+        prefix: Option<&Setting>,
+        toml: &mut String,
+    ) {
+        if section.value("allow_zero_length_clientid") == Some("false") {
+            toml.push_str("allow_zero_length_clientid = false\n");
+        }
+        match prefix {
+            Some(setting) if is_id_prefix(&setting.value) => {
+                let _ = writeln!(toml, "auto_id_prefix = {}", quoted(&setting.value));
+            }
+            Some(setting) => self.leave(setting, &format!("here it is {ID_PREFIX_BOUND}")),
+            None => {}
+        }
     }
 
     /// The section of a listener, in a configuration with that `allow_anonymous`.
@@ -705,22 +742,60 @@ impl Import {
                 "it wants certificates and neither cafile nor capath says of whom".to_owned()
             );
         }
-        if section.settings.contains_key("bind_interface") && address.ip().is_unspecified() {
+        let is_anywhere =
+            matches!(&address, ListenAddress::Socket(address) if address.ip().is_unspecified());
+        if section.settings.contains_key("bind_interface") && is_anywhere {
             return Err(
                 "it was bound to one interface: write the address of that into its `listener` line"
                     .to_owned(),
             );
         }
-        let mut name = format!("{protocol}-{}", address.port());
+        let proxy = match section.value("enable_proxy_protocol") {
+            None => None,
+            Some("1") => Some("v1"),
+            Some("2") => Some("v2"),
+            Some(_) => return Err("its enable_proxy_protocol is neither 1 nor 2".to_owned()),
+        };
+        let versions = versions(section)?;
+        let max_qos = match section.value("max_qos") {
+            None | Some("2") => None,
+            Some(qos @ ("0" | "1")) => Some(qos),
+            Some(_) => return Err("its max_qos is not 0, 1 or 2".to_owned()),
+        };
+        let place = match &address {
+            ListenAddress::Socket(address) => address.port().to_string(),
+            ListenAddress::Name(_, port) => port.to_string(),
+            ListenAddress::Unix(_) => "unix".to_owned(),
+        };
+        let mut name = format!("{protocol}-{place}");
         for number in 2.. {
             if names.insert(name.clone()) {
                 break;
             }
-            name = format!("{protocol}-{}-{number}", address.port());
+            name = format!("{protocol}-{place}-{number}");
         }
         let mut text = format!(
-            "\n[mqtt.listener.{name}]\nlisten = \"{address}\"\nprotocol = \"{protocol}\"\n"
+            "\n[mqtt.listener.{name}]\nlisten = {}\nprotocol = \"{protocol}\"\n",
+            quoted(&address.to_string())
         );
+        if let Some(version) = proxy {
+            let _ = writeln!(text, "proxy_protocol = \"{version}\"");
+        }
+        if let Some(versions) = versions {
+            let _ = writeln!(text, "accept_protocol_versions = \"{versions}\"");
+        }
+        if let Some(qos) = max_qos {
+            let _ = writeln!(text, "max_qos = {qos}");
+        }
+        let prefix = section.settings.get("listener_auto_id_prefix");
+        match self.per_listener {
+            true => {
+                let prefix = prefix.or_else(|| section.settings.get("auto_id_prefix"));
+                self.write_identifiers(section, prefix, &mut text);
+            }
+            // What is for all stands above.
+            false => self.write_identifiers(&Section::default(), prefix, &mut text),
+        }
         if section.value("protocol") == Some("websockets") {
             // As Mosquitto, which looks at none.
             text.push_str("paths = \"*\"\n");
@@ -766,11 +841,19 @@ impl Import {
         }
         let host = section.opened.as_ref().and_then(|setting| words(&setting.value).nth(1));
         let host = host.or_else(|| section.value("bind_address"));
-        if matches!(host, None | Some("localhost"))
-            && !section.settings.contains_key("socket_domain")
-        {
+        if host.is_none() && !section.settings.contains_key("socket_domain") {
             self.warnings.push(format!(
                 "{name} is at an IPv4 address; Mosquitto listened at the one of IPv6 as well"
+            ));
+        }
+        if section.value("enable_proxy_protocol").is_some() {
+            self.warnings.push(format!(
+                "{name}: whoever reaches it may name any address in a header of the PROXY protocol: let only the load balancer reach it"
+            ));
+        }
+        if matches!(address(section), Ok(ListenAddress::Unix(_))) {
+            self.warnings.push(format!(
+                "{name}: the node's user and group may connect (socket_mode = \"0660\"); in Mosquitto its umask said who"
             ));
         }
         for (key, setting) in &section.settings {
@@ -907,8 +990,21 @@ fn shown(key: &str, text: &str) -> String {
     }
 }
 
+/// Which versions of MQTT a listener takes, as our configuration has them; none for all.
+fn versions(section: &Section) -> Result<Option<Versions>, String> {
+    let Some(value) = section.value("accept_protocol_versions") else { return Ok(None) };
+    let text: String = words(value).collect();
+    // Mosquitto has no other words.
+    if !text.split(',').all(|word| matches!(word, "3" | "4" | "5")) {
+        return Err("its accept_protocol_versions are not some of 3, 4 and 5, with commas between"
+            .to_owned());
+    }
+    let versions: Versions = text.parse().map_err(|error: UnknownVersion| error.to_string())?;
+    Ok((versions != Versions::default()).then_some(versions))
+}
+
 /// Where a listener listens.
-fn address(section: &Section) -> Result<SocketAddr, String> {
+fn address(section: &Section) -> Result<ListenAddress, String> {
     let (port, host) = match &section.opened {
         Some(setting) => {
             let mut words = words(&setting.value);
@@ -917,8 +1013,12 @@ fn address(section: &Section) -> Result<SocketAddr, String> {
         None => (section.value("port").unwrap_or("1883"), section.value("bind_address")),
     };
     let port: u16 = port.parse().map_err(|_| "its port is not a number up to 65535".to_owned())?;
+    if let (0, Some(path)) = (port, host) {
+        let address = format!("unix:{path}").parse();
+        return address.map_err(|_| "its socket is named by no absolute path".to_owned());
+    }
     if port == 0 {
-        return Err("sockets of the file system are not listened on".to_owned());
+        return Err("its port is 0, and it names no socket of the file system".to_owned());
     }
     let is_v6 = match section.value("socket_domain") {
         None | Some("ipv4") => false,
@@ -929,12 +1029,23 @@ fn address(section: &Section) -> Result<SocketAddr, String> {
         (None, true) => Ipv6Addr::UNSPECIFIED.into(),
         (None, false) => Ipv4Addr::UNSPECIFIED.into(),
         (Some("localhost"), true) => Ipv6Addr::LOCALHOST.into(),
-        (Some("localhost"), false) => Ipv4Addr::LOCALHOST.into(),
-        (Some(host), _) => host.parse().map_err(|_| {
-            format!("{host} is a name, and listen takes an address such as 192.0.2.1")
-        })?,
+        (Some("localhost"), false) if section.value("socket_domain").is_some() => {
+            Ipv4Addr::LOCALHOST.into()
+        }
+        (Some(host), _) => match host.parse() {
+            Ok(ip) => ip,
+            Err(_) if section.value("socket_domain").is_some() => {
+                return Err(format!(
+                    "{host} is a name, which is listened on at addresses of both families: write an address in place of it"
+                ));
+            }
+            Err(_) => {
+                let address = format!("{host}:{port}").parse();
+                return address.map_err(|_| format!("{host} is neither an address nor a name"));
+            }
+        },
     };
-    Ok(SocketAddr::new(ip, port))
+    Ok(SocketAddr::new(ip, port).into())
 }
 
 /// With the largest unit that divides it.

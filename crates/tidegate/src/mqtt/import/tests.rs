@@ -222,7 +222,7 @@ fn words_of_later_versions_are_known() {
         ("enable_control_api true", "[mqtt.listener.tcp-1883]", true),
         ("disable_client_cert_date_checks true", "[mqtt.listener.tcp-1883]", true),
         ("max_topic_alias_broker 5", "[mqtt.listener.tcp-1883]", true),
-        ("listener_auto_id_prefix x", "[mqtt.listener.tcp-1883]", true),
+        ("listener_auto_id_prefix x", "protocol = \"tcp\"\nauto_id_prefix = \"x\"\n", false),
         ("proxy_protocol_v2_require_tls true", "enabled = false", true),
         ("persistent_client_expiration 90s", "session_expiry_max = \"90s\"", false),
     ] {
@@ -253,11 +253,81 @@ fn words_of_later_versions_are_known() {
     }
 }
 
+/// What listeners of Mosquitto's users have beside an address.
+#[test]
+fn settings_of_listeners_and_their_clients_are_translated() {
+    for (text, expected, is_less) in [
+        ("listener 1883\nmax_qos 1", Some("protocol = \"tcp\"\nmax_qos = 1\n"), false),
+        ("listener 1883\nmaximum_qos 0 # low", Some("max_qos = 0\n"), false),
+        ("listener 1883\nmax_qos 2", Some("protocol = \"tcp\"\n"), false),
+        ("listener 1883\nmax_qos 3", None, true),
+        ("listener 1883\nretain_available false", Some("retain_available = false\n"), false),
+        (
+            "listener 1883\naccept_protocol_versions 4, 5 # no 3.1",
+            Some("accept_protocol_versions = \"3.1.1, 5\"\n"),
+            false,
+        ),
+        ("listener 1883\naccept_protocol_versions 3,4,5", Some("protocol = \"tcp\"\n"), false),
+        ("listener 1883\naccept_protocol_versions 3.1.1", None, true),
+        ("listener 1883\naccept_protocol_versions 6", None, true),
+        (
+            "listener 1883\nallow_zero_length_clientid false",
+            Some("allow_anonymous = false\nallow_zero_length_clientid = false\n"),
+            false,
+        ),
+        ("listener 1883\nauto_id_prefix site7-", Some("auto_id_prefix = \"site7-\"\n"), false),
+        (
+            "per_listener_settings true\nlistener 1883\nallow_zero_length_clientid false\nauto_id_prefix a-\nlistener_auto_id_prefix b-",
+            Some(
+                "protocol = \"tcp\"\nallow_zero_length_clientid = false\nauto_id_prefix = \"b-\"\n",
+            ),
+            false,
+        ),
+        ("listener 1883\nmax_packet_size 20", Some("packet_bytes_max = \"20B\"\n"), false),
+        ("listener 1883\nmax_packet_size 300", Some("packet_bytes_max = \"300B\"\n"), false),
+        ("listener 1883\nmax_packet_size 19", Some("[mqtt.listener.tcp-1883]"), true),
+        (
+            "listener 0 /run/mqtt.sock",
+            Some("[mqtt.listener.tcp-unix]\nlisten = \"unix:/run/mqtt.sock\"\n"),
+            false,
+        ),
+        ("listener 0 mqtt.sock", None, true),
+        ("listener 0", None, true),
+        ("listener 1883 localhost", Some("listen = \"localhost:1883\"\n"), false),
+        (
+            "listener 1883 localhost\nsocket_domain ipv4",
+            Some("listen = \"127.0.0.1:1883\"\n"),
+            false,
+        ),
+        ("listener 1883 localhost\nsocket_domain ipv6", Some("listen = \"[::1]:1883\"\n"), false),
+        (
+            "listener 1883 broker.example # inside",
+            Some("listen = \"broker.example:1883\"\n"),
+            false,
+        ),
+        ("listener 1883 broker.example\nsocket_domain ipv4", None, true),
+        ("bind_address broker.example", Some("listen = \"broker.example:1883\"\n"), false),
+        ("listener 1883 bro/ker", None, true),
+        ("listener 1883\nenable_proxy_protocol 1", Some("proxy_protocol = \"v1\"\n"), false),
+        ("listener 1883\nenable_proxy_protocol 2", Some("proxy_protocol = \"v2\"\n"), false),
+        ("listener 1883\nenable_proxy_protocol 3", None, true),
+        ("listener 1883\nenable_proxy_protocol 2\nproxy_protocol_v2_require_tls true", None, true),
+    ] {
+        let imported = import(text);
+        let is_open = imported.toml.contains("[mqtt.listener.");
+        assert_eq!(is_open, expected.is_some(), "{text}: {imported:?}");
+        assert!(imported.toml.contains(expected.unwrap_or_default()), "{text}: {imported:?}");
+        assert_eq!(imported.is_less(), is_less, "{text}: {imported:?}");
+        loads(&imported.toml);
+    }
+}
+
 #[test]
 fn changes_without_an_error_are_said() {
     for (text, word) in [
         ("listener 1883", "IPv6 as well"),
-        ("listener 1883 localhost", "IPv6 as well"),
+        ("listener 0 /run/mqtt.sock", "umask"),
+        ("listener 1883\nenable_proxy_protocol 1", "let only the load balancer reach it"),
         ("listener 1883", "after 7 days"),
         ("listener 1883\nallow_anonymous true", "everybody may come in"),
         (
@@ -273,6 +343,7 @@ fn changes_without_an_error_are_said() {
     let said =
         |text: &str, word: &str| import(text).warnings.iter().any(|line| line.contains(word));
     assert!(!said("listener 1883 192.0.2.1", "IPv6"));
+    assert!(!said("listener 1883 localhost", "IPv6"));
     assert!(!said("listener 1883\nsocket_domain ipv6", "IPv6"));
     assert!(!said("listener 1883\npersistent_client_expiration 1d", "7 days"));
 }
@@ -331,7 +402,7 @@ fn lines_are_translated_or_left_with_a_reason() {
         ("", "allow_anonymous = true\n\n[mqtt.listener.tcp-1883]\nlisten = \"127.0.0.1:1883\"", ""),
         ("allow_anonymous false", "allow_anonymous = false", ""),
         ("listener 1883", "allow_anonymous = false", ""),
-        ("listener 1883 localhost", "listen = \"127.0.0.1:1883\"", ""),
+        ("listener 1883 localhost", "listen = \"localhost:1883\"", ""),
         ("listener 1883\nsocket_domain ipv6", "listen = \"[::]:1883\"", ""),
         ("listener 1883\nsocket_domain ipx", "enabled = false", "neither ipv4 nor ipv6"),
         ("port 1884\nbind_address 192.0.2.1", "listen = \"192.0.2.1:1884\"", ""),
@@ -347,9 +418,10 @@ fn lines_are_translated_or_left_with_a_reason() {
         ("persistence false", "durability = \"memory\"", ""),
         ("persistent_client_expiration 2d", "session_expiry_max = \"48h\"", ""),
         ("persistent_client_expiration 2x", "[mqtt]", "no number above 0"),
-        ("listener 0 /run/m.sock", "enabled = false", "sockets of the file system"),
+        ("listener 0 /run/m.sock", "listen = \"unix:/run/m.sock\"", ""),
         ("listener 99999", "[mqtt]\n", "left out: its port"),
-        ("listener 1883 broker.local", "[mqtt]\n", "broker.local is a name"),
+        ("listener 1883 broker.local", "listen = \"broker.local:1883\"", ""),
+        ("listener 1883 bro/ker", "[mqtt]\n", "neither an address nor a name"),
         ("listener 8883\ncertfile c", "[mqtt]\n", "a certfile and a keyfile"),
         ("listener 8883\npsk_hint x", "[mqtt]\n", "psk_hint protects it"),
         (
