@@ -43,10 +43,12 @@ use tidegate_message::CameraName;
 use tidegate_wire::NodeId;
 
 pub(crate) mod der;
+pub(crate) mod fields;
 pub(crate) mod files;
 mod issue;
 mod issued;
 mod join;
+pub(crate) mod known;
 pub mod revocation;
 mod revoke;
 mod validity;

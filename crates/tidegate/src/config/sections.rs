@@ -366,6 +366,12 @@ config! {
         client_ca: Option<PathBuf> = None,
         /// Revocation lists of those authorities, PEM; the site's own is looked at without being named. Default none.
         client_crl: Option<PathBuf> = None,
+        /// SHA-256 fingerprints of clients' certificates that are taken whoever signed them, X.509 version 1 included: 64 hexadecimal digits
+        /// each, with or without colons, separated by commas. Default none.
+        client_pins: Option<String> = None,
+        /// Certificates of which those between `certificate` and its authority are sent to clients as well, where `certificate` does not
+        /// hold them, PEM: a file or a folder as for `client_ca`, which is looked into too. Default none.
+        chain: Option<PathBuf> = None,
         /// Whether clients without a certificate are refused. Default false.
         require_certificate: bool = false,
         /// Connections at a time. Default 100000.
@@ -419,6 +425,9 @@ config! {
         /// Authorities of the remote's certificate, PEM: a file, or a folder as `openssl rehash` leaves it. Default none: those of
         /// the system.
         ca: Option<PathBuf> = None,
+        /// Whether the remote's certificate may be for any name; it must be of a trusted authority all the same. Whoever has such a
+        /// certificate of that authority can then pass itself off as the remote. Default false.
+        insecure: bool = false,
         /// Certificate chain to show there, PEM. Default none.
         certificate: Option<PathBuf> = None,
         /// Its key, PEM.

@@ -11,6 +11,7 @@ use crate::{
     pki::{
         self, PeerIdentity,
         der::{OBJECT_IDENTIFIER, SEQUENCE, SET, element},
+        fields::Fields,
     },
 };
 
@@ -34,8 +35,7 @@ pub fn named(
 /// Letters of two and four bytes (BMPString, UniversalString) are not read: their bytes, taken for UTF-8, may be another's
 /// name. Nor is a name with control characters, which no user has either.
 pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
-    let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
-    name_of(certificate.subject())
+    name_of(Fields::of(certificate)?.subject)
 }
 
 /// The first common name of a sequence of sets of (object identifier, text) pairs (RFC 5280 section 4.1.2.4), in DER with

@@ -1,7 +1,13 @@
 //! From the configuration to the settings of a server.
 
 use std::{
-    collections::HashMap, fs, num::NonZeroU32, path::Path, sync::Arc, thread, time::Duration,
+    collections::HashMap,
+    fs,
+    num::NonZeroU32,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::Duration,
 };
 
 use rustls::{
@@ -38,7 +44,9 @@ use crate::{
     },
     ingest::{self, IngestSettings},
     pki::{
+        fields::{self, Fields},
         files::{self, certificates, unreadable},
+        known::{AnyName, Fingerprint, Known},
         revocation::{Checked, Revocations},
     },
     uplink::hand_over,
@@ -355,6 +363,8 @@ fn check_listener(
             ("key", listener.key.is_some()),
             ("client_ca", listener.client_ca.is_some()),
             ("client_crl", listener.client_crl.is_some()),
+            ("client_pins", listener.client_pins.is_some()),
+            ("chain", listener.chain.is_some()),
             ("require_certificate", listener.require_certificate),
         ] {
             if is_set {
@@ -492,6 +502,7 @@ fn bridge(
         ("ca", section.ca.is_some()),
         ("certificate", section.certificate.is_some()),
         ("key", section.key.is_some()),
+        ("insecure", section.insecure),
     ] {
         if is_set && !section.tls {
             let text = format!("{} means nothing without TLS; set tls to true", key_of(key));
@@ -605,6 +616,10 @@ fn bridge_tls(
         WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
             .build()
             .map_err(|error| unreadable(&key, &path, &error))?;
+    let verifier: Arc<dyn ServerCertVerifier> = match section.insecure {
+        true => Arc::new(AnyName::new(verifier)),
+        false => verifier,
+    };
     // The site's own list: another authority's certificates are on none of ours.
     let verifier = Checked::new(verifier, vec![access.revocations.clone()]);
     let builder = ClientConfig::builder_with_provider(provider)
@@ -629,6 +644,7 @@ fn bridge_tls(
     };
     // Files that are read again may hold something else.
     let mut digest = Sha256::new();
+    digest.update([u8::from(section.insecure)]);
     for (key, path) in [("certificate", &section.certificate), ("key", &section.key)] {
         if let Some(path) = path {
             digest.update(&fs::read(path).map_err(|e| unreadable(&key_of(key), path, &e))?);
@@ -657,7 +673,9 @@ fn revocations(
         }
         return Ok((Vec::new(), Vec::new()));
     };
-    let authorities = files::authorities(&key_of("client_ca"), path)?;
+    let mut authorities = files::authorities(&key_of("client_ca"), path)?;
+    // A client's own certificate vouches for nobody.
+    authorities.retain(|certificate| is_authority(certificate));
     let mut revocations = Vec::new();
     let of_site = |authority: &&CertificateDer<'_>| access.revocations.is_of(authority);
     let mut site: Vec<_> = authorities.iter().filter(of_site).cloned().collect();
@@ -699,32 +717,60 @@ fn tls(
     let key_of = |key: &str| format!("mqtt.listener.{name}.{key}");
     let files = (listener.certificate.as_deref(), listener.key.as_deref());
     let (chain, key) = files::certificate(config, &key_of, files)?;
+    let named = |key: &str, path: &Option<PathBuf>| match path {
+        Some(path) => files::authorities(&key_of(key), path),
+        None => Ok(Vec::new()),
+    };
+    let authorities = named("client_ca", &listener.client_ca)?;
+    let between = named("chain", &listener.chain)?;
+    let chain = fields::completed(chain, &[between, authorities.clone()].concat());
+    let pins = pins(listener.client_pins.as_deref().unwrap_or_default()).ok_or_else(|| {
+        let text = format!(
+            "{} must be SHA-256 fingerprints of certificates, of 64 hexadecimal digits each, with or without colons, separated by commas",
+            key_of("client_pins")
+        );
+        ApiError::new(Code::CONFIG_INVALID, text)
+    })?;
     let provider = Arc::new(ring::default_provider());
-    let verifier: Arc<dyn ClientCertVerifier> = match &listener.client_ca {
-        None if listener.require_certificate => {
-            let text =
-                format!("{} needs client_ca: who signs them?", key_of("require_certificate"));
+    let is_mandatory = listener.require_certificate;
+    let verifier: Arc<dyn ClientCertVerifier> = if authorities.is_empty() && pins.is_empty() {
+        if is_mandatory {
+            let text = format!(
+                "{} needs client_ca or client_pins: whose certificates are taken?",
+                key_of("require_certificate")
+            );
             return Err(ApiError::new(Code::CONFIG_INVALID, text));
         }
-        None => Arc::new(NoClientAuth),
-        Some(path) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in files::authorities(&key_of("client_ca"), path)? {
-                roots
-                    .add(certificate)
-                    .map_err(|error| unreadable(&key_of("client_ca"), path, &error))?;
-            }
-            let builder =
-                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-            let builder = if listener.require_certificate {
-                builder
+        Arc::new(NoClientAuth)
+    } else {
+        let failed = |error: &dyn std::error::Error| {
+            let path = listener.client_ca.as_deref().unwrap_or(Path::new("client_ca"));
+            unreadable(&key_of("client_ca"), path, error)
+        };
+        let mut roots = RootCertStore::empty();
+        for certificate in &authorities {
+            if is_authority(certificate) {
+                roots.add(certificate.clone()).map_err(|error| failed(&error))?;
             } else {
-                builder.allow_unauthenticated()
-            };
-            let verifier =
-                builder.build().map_err(|error| unreadable(&key_of("client_ca"), path, &error))?;
-            Arc::new(Checked::new(verifier, revocations.to_vec()))
+                tracing::info!(
+                    listener = name,
+                    fingerprint = %Fingerprint::of(certificate),
+                    "client_ca holds a certificate that is of no authority: its owner may come in by it, and none that its key signs"
+                );
+            }
         }
+        let others = match roots.is_empty() {
+            true => None,
+            false => {
+                let roots = Arc::new(roots);
+                let builder = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
+                let builder = if is_mandatory { builder } else { builder.allow_unauthenticated() };
+                Some(builder.build().map_err(|error| failed(&error))?)
+            }
+        };
+        let known = Known::new(authorities, pins, others, is_mandatory);
+        let known: Arc<dyn ClientCertVerifier> = Arc::new(known);
+        Arc::new(Checked::new(known, revocations.to_vec()))
     };
     let config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13, &TLS12])
@@ -735,6 +781,20 @@ fn tls(
     Ok(Arc::new(config))
 }
 
+/// Fingerprints with commas between, perhaps none.
+fn pins(text: &str) -> Option<Vec<Fingerprint>> {
+    let pins = text.split(',').map(str::trim);
+    match text.trim() {
+        "" => Some(Vec::new()),
+        _ => pins.map(Fingerprint::read).collect(),
+    }
+}
+
+/// Whether a certificate is of an authority, and not a client's own.
+fn is_authority(certificate: &CertificateDer<'_>) -> bool {
+    Fields::of(certificate).is_some_and(|fields| fields.is_authority())
+}
+
 fn invalid(key: &str, error: &dyn std::error::Error) -> ApiError {
     let text = format!("{key} is wrong");
     ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(error))
@@ -743,6 +803,7 @@ fn invalid(key: &str, error: &dyn std::error::Error) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pki;
 
     fn access(config: &Config) -> Result<Access, ApiError> {
         Ok(Access { doors: Arc::new(auth::open(config)?), ..Access::default() })
@@ -792,6 +853,240 @@ mod tests {
         assert_eq!(paths(" * "), Some(Paths::ANY));
         for wrong in ["", "mqtt", "/a,", "/a b", "/a?b", "/a#b", "/a, *"] {
             assert_eq!(paths(wrong), None, "{wrong}");
+        }
+    }
+
+    /// Where the certificates of clients are that tests show.
+    const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/tls");
+
+    /// Shows one certificate, whatever is wrong with it.
+    #[derive(Debug)]
+    struct Shows(Arc<rustls::sign::CertifiedKey>);
+
+    impl Shows {
+        fn file(name: &str, key: &str) -> Self {
+            let chain = certificates("", &Path::new(CLIENTS).join(format!("{name}.pem"))).unwrap();
+            let key = PrivateKeyDer::from_pem_file(format!("{CLIENTS}/{key}.key")).unwrap();
+            let key = ring::default_provider().key_provider.load_private_key(key).unwrap();
+            Self(Arc::new(rustls::sign::CertifiedKey::new(chain, key)))
+        }
+    }
+
+    impl rustls::client::ResolvesClientCert for Shows {
+        fn resolve(
+            &self,
+            _: &[&[u8]],
+            _: &[rustls::SignatureScheme],
+        ) -> Option<Arc<rustls::sign::CertifiedKey>> {
+            Some(self.0.clone())
+        }
+
+        fn has_certs(&self) -> bool {
+            true
+        }
+    }
+
+    /// A handshake without sockets; what the server found wrong, or the certificates that it was shown and sent.
+    fn shake_hands(
+        server: &Arc<ServerConfig>,
+        authority: &CertificateDer<'static>,
+        shows: Shows,
+        version: &'static rustls::SupportedProtocolVersion,
+    ) -> Result<Vec<CertificateDer<'static>>, rustls::Error> {
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.clone()).unwrap();
+        let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_client_cert_resolver(Arc::new(shows));
+        let name = "localhost".try_into().unwrap();
+        let mut client = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
+        let mut server = rustls::ServerConnection::new(server.clone()).unwrap();
+        while client.wants_write() || server.wants_write() {
+            let mut bytes = Vec::new();
+            client.write_tls(&mut bytes).unwrap();
+            let mut rest = &bytes[..];
+            while !rest.is_empty() {
+                server.read_tls(&mut rest).unwrap();
+                server.process_new_packets()?;
+            }
+            let mut bytes = Vec::new();
+            server.write_tls(&mut bytes).unwrap();
+            let mut rest = &bytes[..];
+            while !rest.is_empty() {
+                client.read_tls(&mut rest).unwrap();
+                client.process_new_packets().unwrap();
+            }
+        }
+        assert!(!server.is_handshaking());
+        Ok(client.peer_certificates().unwrap().to_vec())
+    }
+
+    #[test]
+    fn a_known_certificate_is_taken_whatever_it_is_and_nothing_that_its_key_signs() {
+        let folder = tempfile::tempdir().unwrap();
+        let site = folder.path().join("pki");
+        pki::init(&site, &pki::InitRequest::default()).unwrap();
+        let authority = certificates("", &site.join("ca.pem")).unwrap().remove(0);
+        let read = |name: &str| fs::read_to_string(format!("{CLIENTS}/{name}.pem")).unwrap();
+        let all = ["ca", "own", "self", "leaf", "late"].map(read).concat();
+        fs::write(folder.path().join("all.pem"), all).unwrap();
+        fs::write(folder.path().join("leaf.pem"), read("leaf")).unwrap();
+        let server = |lines: &str| {
+            let text = format!(
+                "[node]\ndata_dir = {:?}\n[mqtt.listener.main]\nprotocol = \"tls\"\ncertificate = {:?}\nkey = {:?}\n{lines}\n",
+                folder.path(),
+                site.join("edge.pem"),
+                site.join("edge.key"),
+            );
+            let config = Config::parse(&folder.path().join("site.toml"), &text)?;
+            let settings = settings(&config, access(&config)?)?;
+            Ok::<_, ApiError>(settings.listeners[0].tls.clone().expect("it is secure"))
+        };
+        let fingerprint = |name: &str| {
+            let path = Path::new(CLIENTS).join(format!("{name}.pem"));
+            Fingerprint::of(&certificates("", &path).unwrap()[0]).to_string()
+        };
+        let of_ca = format!("client_ca = \"{CLIENTS}/ca.pem\"");
+        let of_all = format!("client_ca = {:?}", folder.path().join("all.pem"));
+        let of_leaf = format!("client_ca = {:?}", folder.path().join("leaf.pem"));
+        let pinned = format!(
+            "client_pins = \"{}, {}\"",
+            fingerprint("old"),
+            fingerprint("self").to_lowercase().replace(':', "")
+        );
+        let both = format!("{of_ca}\n{pinned}");
+        let old = "X.509 version 1";
+        for (lines, name, key, expected) in [
+            (&of_all, "own", "own", None),
+            (&of_all, "self", "self", None),
+            (&of_all, "leaf", "leaf", None),
+            (&of_leaf, "leaf", "leaf", None),
+            (&pinned, "old", "old", None),
+            (&both, "old", "old", None),
+            (&both, "self", "self", None),
+            // With the key of another, too late, or not known.
+            (&of_all, "own", "forged", Some("BadSignature")),
+            (&of_all, "late", "late", Some("Expired")),
+            (&of_all, "old", "old", Some(old)),
+            (&of_ca, "old", "old", Some(old)),
+            (&of_ca, "own", "own", Some(old)),
+            (&of_ca, "self", "self", Some("CA:TRUE")),
+            (&of_ca, "leaf", "leaf", Some("signed by itself")),
+            (&pinned, "own", "own", Some(old)),
+            // What is signed with the key of a client.
+            (&of_all, "forged", "forged", Some("UnknownIssuer")),
+            (&of_leaf, "forged", "forged", Some("UnknownIssuer")),
+            (&of_all, "forged-old", "forged", Some("UnknownIssuer")),
+        ] {
+            for version in [&TLS12, &TLS13] {
+                for is_mandatory in [true, false] {
+                    let lines = format!("{lines}\nrequire_certificate = {is_mandatory}");
+                    let server = server(&lines).unwrap();
+                    let found = shake_hands(&server, &authority, Shows::file(name, key), version);
+                    let found = found.err().map(|error| match &error {
+                        rustls::Error::InvalidCertificate(rustls::CertificateError::Other(why)) => {
+                            why.to_string()
+                        }
+                        error => error.to_string(),
+                    });
+                    match (&found, expected) {
+                        (None, None) => {}
+                        (Some(found), Some(expected)) => {
+                            assert!(found.contains(expected), "{lines} {name}: {found}");
+                        }
+                        _ => panic!("{lines} {name}: {found:?}"),
+                    }
+                }
+            }
+        }
+        for (lines, expected) in [
+            ("client_pins = \"12:34\"", "client_pins must be SHA-256 fingerprints"),
+            ("require_certificate = true", "needs client_ca or client_pins"),
+        ] {
+            let error = crate::error_chain(&server(lines).unwrap_err());
+            assert!(error.contains(expected), "{lines}: {error}");
+        }
+    }
+
+    #[test]
+    fn certificates_between_a_listener_s_and_its_authority_are_sent() {
+        let folder = tempfile::tempdir().unwrap();
+        let is_authority = |name: &str| {
+            let mut params = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
+            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+            params.distinguished_name.push(rcgen::DnType::CommonName, name);
+            params.use_authority_key_identifier_extension = true;
+            params
+        };
+        let key = || rcgen::KeyPair::generate().unwrap();
+        let (root_key, upper_key, lower_key, own_key, other_key) =
+            (key(), key(), key(), key(), key());
+        let root_params = is_authority("root");
+        let root = root_params.self_signed(&root_key).unwrap();
+        let root_issuer = rcgen::Issuer::from_params(&root_params, &root_key);
+        let upper_params = is_authority("upper");
+        let upper = upper_params.signed_by(&upper_key, &root_issuer).unwrap();
+        let upper_issuer = rcgen::Issuer::from_params(&upper_params, &upper_key);
+        // Of the same name, and another key.
+        let other = upper_params.signed_by(&other_key, &root_issuer).unwrap();
+        let lower_params = is_authority("lower");
+        let lower = lower_params.signed_by(&lower_key, &upper_issuer).unwrap();
+        let lower_issuer = rcgen::Issuer::from_params(&lower_params, &lower_key);
+        let mut own_params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+        own_params.use_authority_key_identifier_extension = true;
+        let own = own_params.signed_by(&own_key, &lower_issuer).unwrap();
+        let write = |name: &str, text: String| {
+            fs::write(folder.path().join(name), text).unwrap();
+        };
+        write("own.pem", own.pem());
+        write("own-lower.pem", own.pem() + &lower.pem());
+        write("own.key", own_key.serialize_pem());
+        write("pool.pem", [other.pem(), root.pem(), upper.pem(), lower.pem()].concat());
+        let ders = |all: &[&rcgen::Certificate]| -> Vec<CertificateDer<'static>> {
+            all.iter().map(|one| one.der().clone()).collect()
+        };
+        let whole = ders(&[&own, &lower, &upper]);
+        for (lines, expected) in [
+            ("certificate = \"own.pem\"\nchain = \"pool.pem\"", Some(&whole)),
+            ("certificate = \"own.pem\"\nclient_ca = \"pool.pem\"", Some(&whole)),
+            ("certificate = \"own-lower.pem\"\nchain = \"pool.pem\"", Some(&whole)),
+            // Without them the client trusts nobody that it is shown.
+            ("certificate = \"own-lower.pem\"", None),
+        ] {
+            let text =
+                format!("[mqtt.listener.main]\nprotocol = \"tls\"\nkey = \"own.key\"\n{lines}\n");
+            let text = text.replace("= \"", &format!("= \"{}/", folder.path().display()));
+            let text = text.replace(&format!("{}/tls", folder.path().display()), "tls");
+            let config = Config::parse(&folder.path().join("site.toml"), &text).unwrap();
+            let settings = settings(&config, access(&config).unwrap()).unwrap();
+            let server = settings.listeners[0].tls.clone().unwrap();
+            let mut roots = RootCertStore::empty();
+            roots.add(root.der().clone()).unwrap();
+            let provider = Arc::new(ring::default_provider());
+            let client = ClientConfig::builder_with_provider(provider)
+                .with_protocol_versions(&[&TLS13])
+                .unwrap()
+                .with_root_certificates(roots)
+                .with_no_client_auth();
+            let name = "localhost".try_into().unwrap();
+            let mut client = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
+            let mut server = rustls::ServerConnection::new(server).unwrap();
+            let mut bytes = Vec::new();
+            client.write_tls(&mut bytes).unwrap();
+            server.read_tls(&mut &bytes[..]).unwrap();
+            server.process_new_packets().unwrap();
+            let mut bytes = Vec::new();
+            while server.wants_write() {
+                server.write_tls(&mut bytes).unwrap();
+            }
+            client.read_tls(&mut &bytes[..]).unwrap();
+            let found = client.process_new_packets();
+            assert_eq!(found.is_ok(), expected.is_some(), "{lines}: {found:?}");
+            if let Some(expected) = expected {
+                assert_eq!(client.peer_certificates().unwrap(), &expected[..], "{lines}");
+            }
         }
     }
 

@@ -802,6 +802,10 @@ impl Import {
         }
         if let Some((certificate, key)) = tls {
             let _ = writeln!(text, "certificate = {}\nkey = {}", quoted(certificate), quoted(key));
+            if let (false, Some(ca)) = (demanded, ca) {
+                // OpenSSL sends what it finds there between the certificate and its authority.
+                let _ = writeln!(text, "chain = {}", quoted(ca));
+            }
         }
         if let (true, Some(ca)) = (demanded, ca) {
             let _ = writeln!(text, "client_ca = {}\nrequire_certificate = true", quoted(ca));
@@ -859,6 +863,9 @@ impl Import {
         for (key, setting) in &section.settings {
             let unasked = "certificates of clients are not asked for there";
             let (why, is_lost) = match *key {
+                // What stands in it may be sent.
+                "cafile" if !demanded && tls => continue,
+                "capath" if !demanded && tls && section.value("cafile").is_none() => continue,
                 "cafile" | "capath" | "crlfile" if !demanded => (unasked, false),
                 "capath" if section.value("cafile").is_some() => (
                     "there is one client_ca, a file or a folder: add what is in the folder to the file",

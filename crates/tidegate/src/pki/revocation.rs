@@ -36,10 +36,9 @@ use rustls_pki_types::{
 use sha2::{Digest as _, Sha256};
 use tidegate_message::{Identity, IdentityKind, Instant};
 use tokio::sync::watch;
-use webpki::EndEntityCert;
 
 pub use self::list::{ListError, ListNumber, Reason, RevocationList, Revoked, Serial};
-use super::identity_of;
+use super::{fields::Fields, identity_of};
 use crate::auth::{
     self,
     audit::{Audit, Entry, Outcome},
@@ -281,10 +280,10 @@ impl Revocations {
 
     /// Since when and why this certificate no longer counts; none if it does.
     pub fn find(&self, certificate: &CertificateDer<'_>) -> Option<Revoked> {
-        let certificate = EndEntityCert::try_from(certificate).ok()?;
-        let serial = Serial::in_certificate(&certificate);
+        let fields = Fields::of(certificate)?;
+        let serial = Serial::of(certificate)?;
         let lists = self.lists();
-        let mut of_it = lists.iter().filter(|list| list.issuer == certificate.issuer());
+        let mut of_it = lists.iter().filter(|list| *list.issuer == *fields.issuer);
         of_it.find_map(|list| list.entries.get(&serial).copied())
     }
 

@@ -151,6 +151,76 @@ fn a_certificate_of_the_site_is_the_same_over_tls_and_websocket_as_elsewhere() {
 }
 
 #[test]
+fn why_a_certificate_is_refused_is_in_the_log_and_a_pin_lets_it_in() {
+    let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/tls");
+    let folder = tempfile::tempdir().unwrap();
+    let pki = folder.path().join("data/pki");
+    tidegate::pki::init(&pki, &Default::default()).unwrap();
+    let listener = |name: &str, lines: &str| {
+        format!(
+            "[mqtt.listener.{name}]\nlisten = \"127.0.0.1:0\"\nprotocol = \"tls\"\nrequire_certificate = true\n\
+             allow_anonymous = false\n{lines}\n"
+        )
+    };
+    let of_ca = format!("client_ca = {:?}", clients.join("ca.pem"));
+    let program = Program::start_in(folder, &listener("refuses", &of_ca));
+    // As openssl x509 -req makes it: of version 1, which rustls would not even show.
+    let shows_old = || {
+        let mut tls = shows(&pki, None);
+        tls.client_auth_cert_resolver = Arc::new(ShowsOld::read(&clients));
+        tls
+    };
+    let options = |listener: &str, program: &Program| Options {
+        host: "localhost".to_owned(),
+        tls: Some(Arc::new(shows_old())),
+        ..options_of(program.address(listener))
+    };
+    assert!(Client::connect(options("refuses", &program)).is_err());
+    let line = program.line_with("connection refused");
+    assert!(line.contains("X.509 version 1") && line.contains("listener=refuses"), "{line}");
+    // The fingerprint in the log is what is to be written down.
+    let fingerprint = line
+        .split(' ')
+        .find(|word| word.trim_end_matches([',', ';']).len() == 95 && word.contains(':'))
+        .unwrap_or_else(|| panic!("no fingerprint in {line}"))
+        .trim_end_matches([',', ';']);
+    let pinned = listener("takes", &format!("client_pins = \"{fingerprint}\""));
+    let program = Program::start_in(program.stop_and_keep(), &pinned);
+    Client::connect(options("takes", &program)).expect("its fingerprint is known");
+    let line = program.line_with("connected client=");
+    assert!(line.contains("user=\"certificate old device\""), "{line}");
+    program.stop();
+}
+
+#[derive(Debug)]
+struct ShowsOld(Arc<rustls::sign::CertifiedKey>);
+
+impl ShowsOld {
+    fn read(clients: &Path) -> Self {
+        let chain = CertificateDer::pem_file_iter(clients.join("old.pem")).unwrap();
+        let key = PrivateKeyDer::from_pem_file(clients.join("old.key")).unwrap();
+        let provider = rustls::crypto::ring::default_provider();
+        let key = provider.key_provider.load_private_key(key).unwrap();
+        let chain = chain.collect::<Result<_, _>>().unwrap();
+        Self(Arc::new(rustls::sign::CertifiedKey::new(chain, key)))
+    }
+}
+
+impl rustls::client::ResolvesClientCert for ShowsOld {
+    fn resolve(
+        &self,
+        _: &[&[u8]],
+        _: &[rustls::SignatureScheme],
+    ) -> Option<Arc<rustls::sign::CertifiedKey>> {
+        Some(self.0.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+#[test]
 fn a_revoked_certificate_loses_its_connection_and_gets_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let pki = folder.path().join("data/pki");

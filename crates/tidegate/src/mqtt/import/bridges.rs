@@ -253,6 +253,15 @@ impl Import {
         if let Some(ca) = ca {
             let _ = writeln!(text, "ca = {}", quoted(ca));
         }
+        if is_tls && bridge.is_true("bridge_insecure") {
+            text.push_str("insecure = true\n");
+        } else if let (true, Some(setting)) = (is_first, bridge.settings.get("bridge_insecure")) {
+            self.push(
+                setting,
+                "there is no TLS, or the name in the certificate is looked at",
+                false,
+            );
+        }
         let both = ["bridge_cafile", "bridge_capath"].map(|key| bridge.settings.get(key));
         if let (true, [Some(_), Some(folder)]) = (is_first, both) {
             self.leave(

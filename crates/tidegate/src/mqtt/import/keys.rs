@@ -209,7 +209,7 @@ const KEYS: &[Key] = &[
     key("bridge_ciphers", Scope::Bridge, Kind::Text, Fate::Needless(SUITES)),
     key("bridge_ciphers_tls1.3", Scope::Bridge, Kind::Text, Fate::Needless(SUITES)),
     key("bridge_identity", Scope::Bridge, Kind::Text, Fate::Protects(&[], PSK)),
-    key("bridge_insecure", Scope::Bridge, Kind::Flag, Fate::Lost(&["false"], "the name in the remote's certificate is always checked")),
+    key("bridge_insecure", Scope::Bridge, Kind::Flag, Fate::Translated),
     key("bridge_keyfile", Scope::Bridge, Kind::Text, Fate::Translated),
     key("bridge_max_packet_size", Scope::Bridge, Kind::Number, Fate::Lost(&["0"], "packets are bounded by mqtt.packet_bytes_max")),
     key("bridge_max_topic_alias", Scope::Bridge, Kind::Number, Fate::Needless("topic aliases are bounded by the program")),

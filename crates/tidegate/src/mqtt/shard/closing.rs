@@ -2,12 +2,13 @@
 
 use std::{collections::VecDeque, fmt, io};
 
-use rustls::CertificateError;
+use rustls::{CertificateError, OtherError};
 use tidegate_broker::ConnectionKey;
 use tidegate_message::{Instant, Refusal};
 use tidegate_wire::mqtt::ReasonCode;
 
 use super::{LINGER, Shard, Stage, visits::why_ended};
+use crate::pki::known::UnknownCertificate;
 
 impl Shard {
     pub(super) fn broke(&mut self, now: Instant, slot: usize, error: &io::Error) {
@@ -23,7 +24,10 @@ impl Shard {
             // Whoever only looks whether the port is open resets it as well.
             if let Some(cause) = error.get_ref() {
                 let (peer, listener) = (connection.peer, &connection.settings);
-                self.visits.refused(now, None, peer, listener, cause);
+                match unknown_certificate(cause) {
+                    Some(why) => self.visits.refused(now, None, peer, listener, why),
+                    None => self.visits.refused(now, None, peer, listener, cause),
+                }
             }
         }
         self.end_connection(now, slot, Some(error));
@@ -172,6 +176,18 @@ impl Shard {
                 self.accept(now, at);
             }
         }
+    }
+}
+
+/// Why a certificate was not taken that might be if it were known; TLS shows that as bytes.
+fn unknown_certificate<'a>(
+    cause: &'a (dyn std::error::Error + Send + Sync + 'static),
+) -> Option<&'a UnknownCertificate> {
+    match cause.downcast_ref::<rustls::Error>()? {
+        rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(why))) => {
+            why.downcast_ref::<UnknownCertificate>()
+        }
+        _ => None,
     }
 }
 

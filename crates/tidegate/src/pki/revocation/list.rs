@@ -10,6 +10,7 @@ use crate::pki::{
     der::{
         BIT_STRING, CONTEXT_0, INTEGER, OBJECT_IDENTIFIER, OCTET_STRING, SEQUENCE, element, time,
     },
+    fields::Fields,
     provider,
 };
 
@@ -196,7 +197,7 @@ pub struct Serial(Box<[u8]>);
 impl Serial {
     /// Of that certificate; none if it is none.
     pub fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
-        Some(Self::in_certificate(&EndEntityCert::try_from(certificate).ok()?))
+        Some(Self(Fields::of(certificate)?.serial.into()))
     }
 
     pub(crate) fn in_certificate(certificate: &EndEntityCert<'_>) -> Self {

@@ -1,0 +1,327 @@
+//! Clients' certificates that are known one by one: those in a file of authorities that are of no authority, and those of which a
+//! fingerprint is named. They may be of X.509 version 1, or signed by themselves, as `openssl x509 -req` and `openssl req -x509` make them.
+//!
+//! Always true: a known certificate is taken as it is, within its time; what is signed with its key is not, whatever stands in it;
+//! all others are judged as before.
+
+use std::{fmt, sync::Arc};
+
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, PeerMisbehaved,
+    SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::{WebPkiSupportedAlgorithms, ring, verify_tls13_signature_with_raw_key},
+    server::danger::{ClientCertVerified, ClientCertVerifier},
+};
+use rustls_pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use sha2::{Digest as _, Sha256};
+use webpki::RawPublicKeyEntity;
+
+use super::{fields::Fields, validity};
+
+/// The SHA-256 digest of a certificate, as `openssl x509 -noout -fingerprint -sha256` prints it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    /// That of a certificate.
+    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Self {
+        Self(Sha256::digest(certificate).into())
+    }
+
+    /// From 64 hexadecimal digits, with or without colons between the bytes; none if it is anything else.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b':').collect();
+        if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
+            return None;
+        }
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()?;
+        }
+        Some(Self(bytes))
+    }
+}
+
+/// As OpenSSL prints it.
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, byte) in self.0.iter().enumerate() {
+            write!(f, "{}{byte:02X}", if at == 0 { "" } else { ":" })?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes certificates that are known, and asks another verifier about the rest, if there is one.
+#[derive(Debug)]
+pub(crate) struct Known {
+    certificates: Vec<CertificateDer<'static>>,
+    pins: Vec<Fingerprint>,
+    others: Option<Arc<dyn ClientCertVerifier>>,
+    is_mandatory: bool,
+    /// Names of authorities that clients are told, to choose a certificate by; none where any may be right.
+    hints: Vec<DistinguishedName>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Known {
+    /// Takes those certificates, those with such a fingerprint, and what `others` takes.
+    pub(crate) fn new(
+        certificates: Vec<CertificateDer<'static>>,
+        pins: Vec<Fingerprint>,
+        others: Option<Arc<dyn ClientCertVerifier>>,
+        is_mandatory: bool,
+    ) -> Self {
+        let mut hints =
+            others.as_ref().map_or(Vec::new(), |others| others.root_hint_subjects().to_vec());
+        for certificate in &certificates {
+            if let Some(fields) = Fields::of(certificate) {
+                hints.push(DistinguishedName::in_sequence(fields.issuer));
+            }
+        }
+        if !pins.is_empty() {
+            hints.clear();
+        }
+        let algorithms = ring::default_provider().signature_verification_algorithms;
+        Self { certificates, pins, others, is_mandatory, hints, algorithms }
+    }
+
+    fn knows(&self, certificate: &CertificateDer<'_>) -> bool {
+        self.certificates.iter().any(|known| known == certificate)
+            || (!self.pins.is_empty() && self.pins.contains(&Fingerprint::of(certificate)))
+    }
+}
+
+/// Why a certificate is not taken that might be if it were known.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UnknownCertificate {
+    /// It is of a version that no authority's word counts for.
+    #[error(
+        "the certificate is of X.509 version 1, which is only taken where client_ca holds that very certificate, or client_pins its SHA-256 \
+         fingerprint {0}; make it anew with extensions (openssl x509 -req -extfile ...), or name it there"
+    )]
+    Old(Fingerprint),
+    /// It says that it is of an authority.
+    #[error(
+        "the certificate is of an authority (CA:TRUE, as openssl req -x509 makes it), which is only taken for a client's where client_ca holds that very \
+         certificate, or client_pins its SHA-256 fingerprint {0}"
+    )]
+    Authority(Fingerprint),
+    /// It is signed by itself.
+    #[error(
+        "the certificate is signed by itself, and is only taken where client_ca holds that very certificate, or client_pins its SHA-256 \
+         fingerprint {0}"
+    )]
+    SelfSigned(Fingerprint),
+}
+
+impl ClientCertVerifier for Known {
+    fn client_auth_mandatory(&self) -> bool {
+        self.is_mandatory
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        if self.knows(end_entity) {
+            let (from, until) =
+                validity(end_entity).ok_or(rustls::Error::from(CertificateError::BadEncoding))?;
+            let now = i128::from(now.as_secs()) * 1_000_000_000;
+            if now < i128::from(from.as_nanos()) {
+                return Err(CertificateError::NotValidYet.into());
+            }
+            if now > i128::from(until.as_nanos()) {
+                return Err(CertificateError::Expired.into());
+            }
+            return Ok(ClientCertVerified::assertion());
+        }
+        let verified = match &self.others {
+            Some(others) => others.verify_client_cert(end_entity, intermediates, now),
+            None => Err(CertificateError::UnknownIssuer.into()),
+        };
+        let Err(error) = verified else { return verified };
+        let Some(fields) = Fields::of(end_entity) else { return Err(error) };
+        let fingerprint = Fingerprint::of(end_entity);
+        let why = if fields.is_old {
+            UnknownCertificate::Old(fingerprint)
+        } else if fields.is_authority() {
+            UnknownCertificate::Authority(fingerprint)
+        } else if fields.is_self_issued() {
+            UnknownCertificate::SelfSigned(fingerprint)
+        } else {
+            return Err(error);
+        };
+        Err(CertificateError::Other(OtherError(Arc::new(why))).into())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        if let (Some(others), false) = (&self.others, self.knows(certificate)) {
+            return others.verify_tls12_signature(message, certificate, signature);
+        }
+        let key = key_of(certificate)?;
+        let bad = || rustls::Error::from(CertificateError::BadEncoding);
+        let key = RawPublicKeyEntity::try_from(&key).map_err(|_| bad())?;
+        let mapping = self.algorithms.mapping.iter();
+        let algorithms = mapping
+            .filter(|(scheme, _)| *scheme == signature.scheme)
+            .flat_map(|(_, algorithms)| algorithms.iter());
+        let mut error =
+            rustls::Error::from(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme);
+        // A scheme of TLS 1.2 does not say of which curve its key is.
+        for algorithm in algorithms {
+            match key.verify_signature(*algorithm, message, signature.signature()) {
+                Ok(()) => return Ok(HandshakeSignatureValid::assertion()),
+                Err(_) => error = CertificateError::BadSignature.into(),
+            }
+        }
+        Err(error)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        if let (Some(others), false) = (&self.others, self.knows(certificate)) {
+            return others.verify_tls13_signature(message, certificate, signature);
+        }
+        let key = key_of(certificate)?;
+        verify_tls13_signature_with_raw_key(message, &key, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// A verifier of servers that takes a certificate for whatever name it is, once all else about it is right.
+#[derive(Debug)]
+pub(crate) struct AnyName(Arc<dyn ServerCertVerifier>);
+
+impl AnyName {
+    /// What `verifier` takes, names aside.
+    pub(crate) fn new(verifier: Arc<dyn ServerCertVerifier>) -> Self {
+        Self(verifier)
+    }
+}
+
+impl ServerCertVerifier for AnyName {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified =
+            self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match verified {
+            // The name is looked at last.
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+fn key_of<'a>(
+    certificate: &'a CertificateDer<'_>,
+) -> Result<SubjectPublicKeyInfoDer<'a>, rustls::Error> {
+    let fields =
+        Fields::of(certificate).ok_or(rustls::Error::from(CertificateError::BadEncoding))?;
+    Ok(SubjectPublicKeyInfoDer::from(fields.key))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rustls::{RootCertStore, client::WebPkiServerVerifier};
+
+    use super::*;
+    use crate::pki::{self, InitRequest, files::certificates};
+
+    #[test]
+    fn fingerprints_are_as_openssl_prints_them() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/tls/ca.pem");
+        let fingerprint = Fingerprint::of(&certificates("", &path).unwrap()[0]);
+        let text = fingerprint.to_string();
+        assert_eq!(text.len(), 95);
+        for text in [text.clone(), text.to_lowercase(), text.replace(':', "")] {
+            assert_eq!(Fingerprint::read(&text), Some(fingerprint));
+        }
+        for wrong in ["", "12:34", &text[..94], &format!("{text}0"), &text.replace(':', "g")] {
+            assert_eq!(Fingerprint::read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn any_name_is_taken_and_all_else_is_looked_at() {
+        let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let read = |folder: &Path, name: &str| certificates("", &folder.join(name)).unwrap();
+        for folder in [&folder, &other] {
+            pki::init(folder.path(), &InitRequest::default()).unwrap();
+        }
+        let usual = |folder: &Path| -> Arc<dyn ServerCertVerifier> {
+            let mut roots = RootCertStore::empty();
+            roots.add(read(folder, "ca.pem").remove(0)).unwrap();
+            let provider = Arc::new(ring::default_provider());
+            let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
+            builder.build().unwrap()
+        };
+        let shown = read(folder.path(), "edge.pem");
+        let verify = |verifier: &dyn ServerCertVerifier, name: &'static str, now: UnixTime| {
+            let name = ServerName::try_from(name).unwrap();
+            verifier.verify_server_cert(&shown[0], &shown[1..], &name, &[], now)
+        };
+        let (now, verifier) = (UnixTime::now(), usual(folder.path()));
+        let insecure = AnyName::new(verifier.clone());
+        assert!(verify(&*verifier, "localhost", now).is_ok());
+        assert!(verify(&*verifier, "other.example", now).is_err());
+        for name in ["localhost", "other.example", "192.0.2.1"] {
+            assert!(verify(&insecure, name, now).is_ok(), "{name}");
+            let never = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1));
+            assert!(verify(&insecure, name, never).is_err(), "{name}");
+            let stranger = AnyName::new(usual(other.path()));
+            assert!(verify(&stranger, name, now).is_err(), "{name}");
+        }
+    }
+}
