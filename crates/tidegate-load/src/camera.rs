@@ -39,14 +39,16 @@ const NTP_TO_UNIX: u64 = 2_208_988_800;
 pub enum Coding {
     /// H.264, a key each second or two.
     H264,
-    /// H.265, alike.
+    /// H.264 without a key but the very first picture, as cameras send it that refresh their pictures in stripes.
+    H264Stripes,
+    /// H.265, with keys.
     H265,
     /// JPEG.
     Jpeg,
 }
 
 impl Coding {
-    /// All of them.
+    /// Those of most cameras.
     pub const ALL: [Self; 3] = [Self::H264, Self::H265, Self::Jpeg];
 }
 
@@ -114,7 +116,7 @@ impl Clip {
             &rate, "-i", "-",
         ]);
         command.args(match coding {
-            Coding::H264 => &[
+            Coding::H264 | Coding::H264Stripes => &[
                 "-pix_fmt",
                 "yuv420p",
                 "-c:v",
@@ -140,6 +142,10 @@ impl Clip {
         });
         command.args(match coding {
             Coding::H264 => ["-g", &keys, "-x264-params", "aud=1:scenecut=0", "-f", "h264"],
+            Coding::H264Stripes => {
+                let params = "aud=1:scenecut=0:intra-refresh=1:repeat-headers=1";
+                ["-g", &keys, "-x264-params", params, "-f", "h264"]
+            }
             Coding::H265 => ["-g", &keys, "-x265-params", &x265, "-f", "hevc"],
             Coding::Jpeg => ["-g", "1", "-threads", "1", "-f", "mjpeg"],
         });
@@ -155,7 +161,7 @@ impl Clip {
             return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
         }
         let pictures = match coding {
-            Coding::H264 => {
+            Coding::H264 | Coding::H264Stripes => {
                 units(&output.stdout, |part| part.first().is_some_and(|first| first & 0x1f == 9))
             }
             Coding::H265 => {
@@ -393,7 +399,9 @@ impl Shared {
 
     fn description(&self) -> String {
         let map = match self.clip.coding {
-            Coding::H264 => "96\r\na=rtpmap:96 H264/90000\r\na=fmtp:96 packetization-mode=1",
+            Coding::H264 | Coding::H264Stripes => {
+                "96\r\na=rtpmap:96 H264/90000\r\na=fmtp:96 packetization-mode=1"
+            }
             Coding::H265 => "96\r\na=rtpmap:96 H265/90000",
             Coding::Jpeg => "26",
         };
@@ -418,7 +426,7 @@ impl Shared {
             let timestamp = self.timestamp(next);
             let parts = &self.clip.pictures[(next % self.clip.pictures.len() as u64) as usize];
             let payloads = match self.clip.coding {
-                Coding::H264 => fragments(parts, 1),
+                Coding::H264 | Coding::H264Stripes => fragments(parts, 1),
                 Coding::H265 => fragments(parts, 2),
                 Coding::Jpeg => slices(&parts[0], &parts[1]),
             };

@@ -39,6 +39,7 @@ mod video;
 pub(crate) use ffmpeg::last_words;
 pub use mjpeg::{SplitError, Splitter};
 pub use pace::Pace;
+pub(crate) use rtsp::is_address as is_rtsp;
 pub use rtsp::{RtspAddress, RtspError};
 pub use spec::{Rate, SceneSpec, SourceSpec, SpecReason, shown};
 use supply::{Next, Supply};
@@ -515,12 +516,14 @@ pub enum SourceError {
         source: RtspError,
     },
     /// A live camera gives nothing.
-    #[error("{place} gave no image for {} s; check the camera and its network", .after.as_secs())]
+    #[error("{place} gave no image for {} s{said}; check the camera and its network", .after.as_secs())]
     Stalled {
         /// Which.
         place: String,
         /// How long.
         after: Duration,
+        /// What its decoder said last, in parentheses with a blank before them; empty if it said nothing or there is none.
+        said: String,
     },
     /// A live camera closed its stream.
     #[error("{place} ended its stream; it is opened again")]
@@ -542,6 +545,12 @@ pub enum SourceError {
 }
 
 impl SourceError {
+    /// What `place` gave nothing for `after`; `said` are the last words of its decoder, or nothing.
+    fn stalled(place: &str, after: Duration, said: &str) -> Self {
+        let said = if said.is_empty() { String::new() } else { format!(" (ffmpeg says: {said})") };
+        Self::Stalled { place: place.to_owned(), after, said }
+    }
+
     /// Whether a network camera is away that may come.
     const fn is_absence(&self) -> bool {
         match self {

@@ -44,7 +44,8 @@ fn hidden(arguments: &[u8]) -> Vec<u8> {
             .and_then(|rest| rest.split_once('='))
             .map_or(text, |(_, value)| value);
         let shown = source::shown(value);
-        if shown == value || !value.contains(':') {
+        // A payload such as `temp:x=1` is no address.
+        if shown == value || !(value.contains("://") || source::is_rtsp(value)) {
             hidden.extend_from_slice(argument);
             continue;
         }
@@ -73,6 +74,19 @@ mod tests {
                 "tidegate\0--source=RTSP://***@cam/1      \0--name\0x\0",
             ),
             ("tidegate\0rtsp://cam/?p=1\0", "tidegate\0rtsp://cam/?p=*\0"),
+            (
+                "tidegate\0--source\0rtsp:me:s3cret@cam/1\0",
+                "tidegate\0--source\0rtsp:***@cam/1      \0",
+            ),
+            (
+                "tidegate\0--url=mqtt://me:s3cret@broker\0",
+                "tidegate\0--url=mqtt://***@broker      \0",
+            ),
+            // Payloads and the like are not addresses.
+            (
+                "tidegate\0pub\0-m\0temp:x=1\0-t\0a:b@c\0-m\0{\"k\":\"a=b\"}\0",
+                "tidegate\0pub\0-m\0temp:x=1\0-t\0a:b@c\0-m\0{\"k\":\"a=b\"}\0",
+            ),
             (
                 "tidegate\0--source\0folder:a@b?fps=5\0--set\0a.b=c\0",
                 "tidegate\0--source\0folder:a@b?fps=5\0--set\0a.b=c\0",

@@ -4,8 +4,8 @@
 //! closed one ends it, so that it never outlives us. Its filter `showinfo` says of each picture, before it is written, which time and
 //! which size it has.
 //!
-//! Always true: each picture that was decoded comes once (`-vsync passthrough`), and as soon as it is decoded: decoders run one
-//! thread, since each thread of FFmpeg's usual kind holds a picture back.
+//! Always true: each picture that was decoded comes once (`-fps_mode passthrough`, which was `-vsync` before FFmpeg 5.1), and as soon
+//! as it is decoded: decoders run one thread, since each thread of FFmpeg's usual kind holds a picture back.
 
 use std::{
     collections::VecDeque,
@@ -14,6 +14,7 @@ use std::{
     os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -22,7 +23,7 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncSeekExt, BufReader},
     net::unix::pipe,
     process::{Child, ChildStderr, ChildStdin, Command},
-    sync::mpsc,
+    sync::{OnceCell, mpsc},
     task::JoinHandle,
 };
 
@@ -156,68 +157,122 @@ impl Reader {
     }
 }
 
+/// An ffmpeg program.
+#[derive(Debug)]
+pub(super) struct Ffmpeg {
+    path: PathBuf,
+    /// Its option by which no picture is left out or made up, once it was asked.
+    timing: OnceCell<&'static str>,
+}
+
+impl Ffmpeg {
+    /// The one at `path`, or of that name in the search path.
+    pub(super) fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), timing: OnceCell::new() }
+    }
+
+    /// That of this machine.
+    pub(super) fn installed() -> &'static Self {
+        static INSTALLED: LazyLock<Ffmpeg> = LazyLock::new(|| Ffmpeg::at(NAME));
+        &INSTALLED
+    }
+
+    /// Its option that says which pictures are written: `-fps_mode` from FFmpeg 5.1 on, and before it `-vsync`, which FFmpeg 9 does not
+    /// have any more. Asked of the program itself, since versions of builds from a repository have no number.
+    async fn timing(&self) -> Result<&'static str, SourceError> {
+        let ask = async || {
+            let mut command = command(&self.path);
+            command.args(["-hide_banner", "-h", "long"]).stdin(Stdio::null());
+            let output = match tokio::time::timeout(STALL, command.output()).await {
+                Ok(output) => output.map_err(|error| start_error(NAME, error))?,
+                Err(_) => return Err(start_error(NAME, io::ErrorKind::TimedOut.into())),
+            };
+            let help = String::from_utf8_lossy(&output.stdout);
+            let has = |option| help.lines().any(|line| line.starts_with(option));
+            Ok(if has("-vsync") && !has("-fps_mode") { "-vsync" } else { "-fps_mode" })
+        };
+        self.timing.get_or_try_init(ask).await.copied()
+    }
+}
+
+const NAME: &str = "ffmpeg";
+
+/// A program that ends with us. What is ours is none of its business: a source that a variable names may have a password.
+fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.kill_on_drop(true);
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"TIDEGATE"))
+    {
+        command.env_remove(name);
+    }
+    command
+}
+
 /// A running ffmpeg.
 struct Program {
     child: Child,
     output: tokio::process::ChildStdout,
-    said: JoinHandle<String>,
+    /// The last of its complaints, one a line.
+    said: Arc<Mutex<String>>,
+    listening: JoinHandle<()>,
     command: String,
 }
 
 impl Program {
     /// Starts ffmpeg; of what it writes to its standard error, it tells the times and sizes of the pictures that pass.
     fn start(
+        ffmpeg: &Ffmpeg,
         arguments: &[OsString],
         stdin: Stdio,
     ) -> Result<(Self, mpsc::Receiver<Shown>), SourceError> {
-        const NAME: &str = "ffmpeg";
-        let mut command = Command::new(NAME);
+        let mut command = command(&ffmpeg.path);
         command.args(arguments).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.kill_on_drop(true);
-        // What is ours is none of its business: a source that a variable names may have a password.
-        for (name, _) in
-            std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"TIDEGATE"))
-        {
-            command.env_remove(name);
-        }
         let mut child = command.spawn().map_err(|error| start_error(NAME, error))?;
         let output = child.stdout.take().expect("stdout was asked for as a pipe");
         let stderr = child.stderr.take().expect("stderr was asked for as a pipe");
         let words: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
         let command = format!("{NAME} {}", words.join(" "));
         let (shown, times) = mpsc::channel(SHOWN_MAX);
-        let said = tokio::spawn(listen(stderr, shown));
-        Ok((Self { child, output, said, command }, times))
+        let said = Arc::default();
+        let listening = tokio::spawn(listen(stderr, shown, Arc::clone(&said)));
+        Ok((Self { child, output, said, listening, command }, times))
     }
 
     /// Waits for a program whose output has ended.
     async fn finish(&mut self, place: &str) -> Result<(), SourceError> {
         let status = match tokio::time::timeout(STALL, self.child.wait()).await {
-            Ok(status) => status.map_err(|error| start_error("ffmpeg", error))?,
+            Ok(status) => status.map_err(|error| start_error(NAME, error))?,
             Err(_) => {
-                return Err(SourceError::Stalled { place: place.to_owned(), after: STALL });
+                return Err(SourceError::stalled(place, STALL, &self.said()));
             }
         };
-        let said = (&mut self.said).await.unwrap_or_default();
-        self.report(place, status, &said)
+        // It ends with the pipe; that it was ended before is no reason to say less.
+        let _ = (&mut self.listening).await;
+        self.report(place, status)
     }
 
-    fn report(&self, place: &str, status: ExitStatus, said: &str) -> Result<(), SourceError> {
+    fn report(&self, place: &str, status: ExitStatus) -> Result<(), SourceError> {
         if status.success() {
             return Ok(());
         }
         Err(SourceError::ProgramFailed {
             place: place.to_owned(),
             status,
-            said: said.trim().replace('\n', "; "),
+            said: self.said(),
             command: self.command.clone(),
         })
+    }
+
+    /// Its last complaints, in one line.
+    fn said(&self) -> String {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).trim().replace('\n', "; ")
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
-        self.said.abort();
+        self.listening.abort();
     }
 }
 
@@ -252,7 +307,10 @@ impl fmt::Debug for Decoder {
 
 impl Decoder {
     /// A decoder of what is written to the pipe that is returned, in Matroska.
-    pub(super) fn piped(place: String) -> Result<(Self, ChildStdin), SourceError> {
+    pub(super) async fn piped(
+        ffmpeg: &Ffmpeg,
+        place: String,
+    ) -> Result<(Self, ChildStdin), SourceError> {
         let mut arguments = words(["-copyts"], []);
         // One picture tells all that there is to be known.
         arguments.extend(words(
@@ -260,13 +318,14 @@ impl Decoder {
             [],
         ));
         arguments.extend(words(["matroska", "-i", "pipe:0"], []));
-        let mut decoder = Self::start(place, arguments, None, Stdio::piped(), None)?;
+        let mut decoder = Self::start(ffmpeg, place, arguments, None, Stdio::piped(), None).await?;
         let stdin = decoder.program.child.stdin.take().expect("stdin was asked for as a pipe");
         Ok((decoder, stdin))
     }
 
     /// Plays what `input`, a number of arguments with `-i` in the end, names; through `filter` if there is one.
-    fn start(
+    async fn start(
+        ffmpeg: &Ffmpeg,
         place: String,
         input: Vec<OsString>,
         filter: Option<String>,
@@ -281,7 +340,7 @@ impl Decoder {
         arguments.extend(words(["-map", "0:v:0", "-vf"], [shown.into()]));
         // Times in steps of their own, or two pictures may fall on one; sizes as they are, or what follows is scaled unsaid.
         arguments.extend(words(
-            ["-vsync", "passthrough", "-enc_time_base", "1:90000", "-autoscale", "0"],
+            [ffmpeg.timing().await?, "passthrough", "-enc_time_base", "1:90000", "-autoscale", "0"],
             [],
         ));
         arguments.extend(words(["-pix_fmt", "yuvj420p", "-c:v", "mjpeg", "-q:v"], []));
@@ -289,13 +348,18 @@ impl Decoder {
             [FFMPEG_QUALITY, "-threads", "1", "-f", "mjpeg", "-flush_packets", "1", "pipe:1"],
             [],
         ));
-        let (program, shown) = Program::start(&arguments, stdin)?;
+        let (program, shown) = Program::start(ffmpeg, &arguments, stdin)?;
         let splitter = Splitter::new(SourceSpec::FRAME_BYTES_MAX);
         Ok(Self { place, program, shown, splitter, held: None, stall, untimed: false })
     }
 
     pub(super) fn place(&self) -> &str {
         &self.place
+    }
+
+    /// The last complaints of its program; empty if it had none.
+    pub(super) fn said(&self) -> String {
+        self.program.said()
     }
 
     /// The next picture, with its time and its size as it was decoded; `None` at the end of the stream.
@@ -323,15 +387,14 @@ impl Decoder {
             }
             let buffer = self.splitter.buffer_mut();
             buffer.reserve(READ_BYTES);
-            let stalled = || SourceError::Stalled {
-                place: self.place.clone(),
-                after: self.stall.unwrap_or(STALL),
-            };
             let read = tokio::time::timeout(
                 self.stall.unwrap_or(Duration::MAX),
                 self.program.output.read_buf(buffer),
             );
-            let count = read.await.map_err(|_| stalled())?;
+            let Ok(count) = read.await else {
+                let after = self.stall.unwrap_or(STALL);
+                return Err(SourceError::stalled(&self.place, after, &self.said()));
+            };
             let count = count
                 .map_err(|source| SourceError::Read { path: PathBuf::from(&self.place), source })?;
             if count == 0 {
@@ -342,10 +405,9 @@ impl Decoder {
     }
 }
 
-/// Reads what ffmpeg writes to its standard error: tells of pictures, and returns the last of its complaints.
-async fn listen(stderr: ChildStderr, shown: mpsc::Sender<Shown>) -> String {
+/// Reads what ffmpeg writes to its standard error: tells of pictures, and keeps the last of its complaints in `said`.
+async fn listen(stderr: ChildStderr, shown: mpsc::Sender<Shown>, said: Arc<Mutex<String>>) {
     let mut lines = BufReader::new(stderr).split(b'\n');
-    let mut said = String::new();
     let mut base = None;
     // A pipe that cannot be read says no more: what was kept stands.
     while let Ok(Some(line)) = lines.next_segment().await {
@@ -357,6 +419,7 @@ async fn listen(stderr: ChildStderr, shown: mpsc::Sender<Shown>) -> String {
                 let _ = shown.send(picture).await;
             }
         } else if ["[panic]", "[fatal]", "[error]"].iter().any(|level| line.contains(level)) {
+            let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
             said.push_str(line.trim_end());
             said.push('\n');
             if said.len() > 2 * SAID_BYTES {
@@ -366,7 +429,6 @@ async fn listen(stderr: ChildStderr, shown: mpsc::Sender<Shown>) -> String {
             }
         }
     }
-    said
 }
 
 /// `config in time_base: 1/10000, …`: seconds of one step, as a fraction.
@@ -420,12 +482,12 @@ pub(super) async fn video_rate(path: &Path) -> Result<Rate, SourceError> {
         ],
         ["-of".into(), "default=nw=1".into(), file_url(path)],
     );
-    let mut command = Command::new(NAME);
-    command.args(&arguments).stdin(Stdio::null()).kill_on_drop(true);
+    let mut command = command(NAME.as_ref());
+    command.args(&arguments).stdin(Stdio::null());
     let output = match tokio::time::timeout(STALL, command.output()).await {
         Ok(output) => output.map_err(|error| start_error(NAME, error))?,
         Err(_) => {
-            return Err(SourceError::Stalled { place: path.display().to_string(), after: STALL });
+            return Err(SourceError::stalled(&path.display().to_string(), STALL, ""));
         }
     };
     let said = String::from_utf8_lossy(&output.stdout);
@@ -455,7 +517,7 @@ pub(super) async fn video_rate(path: &Path) -> Result<Rate, SourceError> {
 }
 
 /// Plays a video file from `from` of its own time on; pictures come as they are asked for, at most `rate` a second of the file's time.
-pub(super) fn play_video(
+pub(super) async fn play_video(
     path: &Path,
     rate: Rate,
     from: Duration,
@@ -469,7 +531,8 @@ pub(super) fn play_video(
     let (now, last) = (slot("t"), slot("prev_selected_t"));
     let select = format!("select='gte(t,{from})*(isnan(prev_selected_t)+gt({now},{last}))'");
     let place = path.display().to_string();
-    Decoder::start(place, input, Some(select), Stdio::null(), Some(STALL))
+    let ffmpeg = Ffmpeg::installed();
+    Decoder::start(ffmpeg, place, input, Some(select), Stdio::null(), Some(STALL)).await
 }
 
 /// Plays a local camera.
@@ -495,13 +558,14 @@ pub(super) async fn play_v4l2(
     input.extend(words(["-i"], [device.into()]));
     // A camera that was asked for few pictures is silent for long between two.
     let stall = rate.map_or(STALL, |rate| STALL.max(3 * rate.period()));
+    let ffmpeg = Ffmpeg::installed();
     if !copy {
-        return Decoder::start(place, input, None, Stdio::null(), Some(stall));
+        return Decoder::start(ffmpeg, place, input, None, Stdio::null(), Some(stall)).await;
     }
     let mut arguments = words(["-hide_banner", "-nostats", "-nostdin", "-v", "level+info"], []);
     arguments.extend(input);
     arguments.extend(words(["-c:v", "copy", "-f", "mjpeg", "-flush_packets", "1", "pipe:1"], []));
-    let (program, shown) = Program::start(&arguments, Stdio::null())?;
+    let (program, shown) = Program::start(ffmpeg, &arguments, Stdio::null())?;
     let splitter = Splitter::new(SourceSpec::FRAME_BYTES_MAX);
     Ok(Decoder { place, program, shown, splitter, held: None, stall: Some(stall), untimed: true })
 }
@@ -525,8 +589,70 @@ fn start_error(program: &'static str, source: io::Error) -> SourceError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::{fs, io::Write as _};
+
     use super::*;
+
+    /// A program that is called as ffmpeg is, in a folder of its own.
+    pub(in crate::source) fn made_up(script: &str) -> (tempfile::TempDir, Ffmpeg) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("ffmpeg");
+        // By another process: a file that a process of ours holds open for writing, if only a moment, cannot be run.
+        let mut writer = std::process::Command::new("sh")
+            .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let mut input = writer.stdin.take().expect("stdin was asked for as a pipe");
+        input.write_all(format!("#!/bin/sh\n{script}").as_bytes()).expect("it reads");
+        drop(input);
+        assert!(writer.wait().expect("it is ours").success());
+        (folder, Ffmpeg::at(path))
+    }
+
+    /// What the made-up programs give: a scan without a frame is an image as far as a stream is concerned.
+    const IMAGE: &[u8] = b"\xff\xd8\xff\xda\0\x08\x01\x01\0\0\x3f\0\x12\x34\xff\xd9";
+
+    /// FFmpeg 9 has no `-vsync`, FFmpeg 5.0 no `-fps_mode`; it is asked once.
+    #[tokio::test]
+    async fn each_ffmpeg_is_told_of_times_by_the_option_that_it_has() {
+        for (offered, other) in [("-fps_mode", "-vsync"), ("-vsync", "-fps_mode")] {
+            let (folder, ffmpeg) = made_up(&format!(
+                r#"echo called >> "$(dirname "$0")/calls"
+[ "$2" = -h ] && {{ echo "{offered}  set how"; exit 0; }}
+for word; do
+    [ "$word" = {other} ] && {{ echo "[error] Unrecognized option '${{word#-}}'." >&2; exit 8; }}
+    [ "$word" = {offered} ] && has=1
+done
+[ -n "$has" ] || exit 9
+printf '\377\330\377\332\000\010\001\001\000\000\077\000\022\064\377\331'
+"#
+            ));
+            for _ in 0..2 {
+                let input = words(["-i", "x"], []);
+                let place = "x".to_owned();
+                let started =
+                    Decoder::start(&ffmpeg, place, input, None, Stdio::null(), Some(STALL));
+                let mut decoder = started.await.unwrap();
+                let picture = decoder.next().await.unwrap().map(|(jpeg, _)| jpeg);
+                assert_eq!(picture.as_deref(), Some(IMAGE), "{offered}");
+                assert!(decoder.next().await.unwrap().is_none(), "{offered}");
+            }
+            let calls = fs::read_to_string(folder.path().join("calls")).unwrap();
+            assert_eq!(calls.lines().count(), 3, "{offered}: asked once, started twice");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_ffmpeg_that_does_not_answer_is_given_up() {
+        let (_folder, ffmpeg) = made_up("exec sleep 1000\n");
+        let started =
+            Decoder::start(&ffmpeg, "x".to_owned(), Vec::new(), None, Stdio::null(), None);
+        let error = started.await.unwrap_err().to_string();
+        assert!(error.contains("the program ffmpeg cannot be started"), "{error}");
+    }
 
     #[test]
     fn times_and_sizes_of_pictures_are_read() {

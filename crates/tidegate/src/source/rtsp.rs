@@ -39,11 +39,9 @@ use tokio::{
 
 use tidegate_message::{FrameSize, Instant};
 
+pub(crate) use self::address::is_address;
 pub use self::{address::RtspAddress, session::RtspError};
-pub(super) use self::{
-    address::{is_address, without_secrets},
-    packet::SenderReport,
-};
+pub(super) use self::{address::without_secrets, packet::SenderReport};
 use self::{
     assemble::{Assembler, Unit},
     packet::Packet,
@@ -52,7 +50,7 @@ use self::{
 };
 use super::{
     Picture, SourceClock, SourceError,
-    ffmpeg::{Decoder, Shown},
+    ffmpeg::{Decoder, Ffmpeg, Shown},
     timeline::Timeline,
 };
 
@@ -60,7 +58,7 @@ use super::{
 const SILENT_MAX: Duration = Duration::from_secs(15);
 /// How soon a silent camera is asked whether it is there.
 const PROBE_AFTER: Duration = Duration::from_secs(5);
-/// A camera that answers and sends no picture for so long is opened again: none is meant to be that slow.
+/// A camera of which no picture can be shown for so long is opened again, whatever it sends: none is meant to be that slow.
 const PICTURELESS_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for a picture that a decoder can begin with, before it is begun without one.
 const KEY_MAX: Duration = Duration::from_secs(5);
@@ -81,6 +79,9 @@ pub(super) struct Camera {
     /// A unit that its decoder has not taken.
     held: Option<Timed>,
     decoding: Option<Decoding>,
+    ffmpeg: &'static Ffmpeg,
+    /// [`PICTURELESS_MAX`].
+    pictureless_max: Duration,
 }
 
 /// A coded picture with its media time.
@@ -152,7 +153,17 @@ impl Camera {
             units: sender,
         };
         let network = tokio::spawn(network.run());
-        Ok(Self { place, coding, timeline, units, network, held: None, decoding: None })
+        Ok(Self {
+            place,
+            coding,
+            timeline,
+            units,
+            network,
+            held: None,
+            decoding: None,
+            ffmpeg: Ffmpeg::installed(),
+            pictureless_max: PICTURELESS_MAX,
+        })
     }
 
     /// What messages call it.
@@ -166,14 +177,16 @@ impl Camera {
             Came(Option<Result<Timed, SourceError>>),
             Shown(Result<Option<(Bytes, Shown)>, SourceError>),
             Fed,
-            Hangs,
+            Hangs(Duration),
         }
+        // From when it was asked: nobody waits for a picture that nobody wants.
+        let asked_at = Moment::now();
         loop {
             if self.held.is_some() && self.coding == Coding::Jpeg {
                 let Timed { unit, media } = self.held.take().expect("looked at just now");
                 return Ok(Some(self.picture(unit.bytes, media)));
             }
-            self.choose_decoder()?;
+            self.choose_decoder().await?;
             let waits = self.held.is_some();
             let (decoder, feed) = match &mut self.decoding {
                 Some(Decoding { decoder, feed, .. }) => (Some(decoder), feed.clone()),
@@ -199,7 +212,8 @@ impl Camera {
                     Did::Fed
                 }
                 came = self.units.recv(), if !waits => Did::Came(came),
-                () = sleep(DECODER_MAX), if waits => Did::Hangs,
+                () = sleep(DECODER_MAX), if waits => Did::Hangs(DECODER_MAX),
+                () = sleep_until(asked_at + self.pictureless_max) => Did::Hangs(self.pictureless_max),
             };
             match did {
                 Did::Fed => {}
@@ -228,11 +242,13 @@ impl Camera {
                     return Err(SourceError::Ended { place: self.place.clone() });
                 }
                 Did::Shown(Err(error)) => return Err(error),
-                Did::Hangs => {
-                    return Err(SourceError::Stalled {
-                        place: self.place.clone(),
-                        after: DECODER_MAX,
-                    });
+                Did::Hangs(after) => {
+                    let said = self.decoding.as_ref().map(|decoding| decoding.decoder.said());
+                    return Err(SourceError::stalled(
+                        &self.place,
+                        after,
+                        &said.unwrap_or_default(),
+                    ));
                 }
             }
         }
@@ -247,13 +263,13 @@ impl Camera {
     }
 
     /// Starts a decoder for a unit that has none; one for another format is first let end.
-    fn choose_decoder(&mut self) -> Result<(), SourceError> {
+    async fn choose_decoder(&mut self) -> Result<(), SourceError> {
         let Some(timed) = &self.held else { return Ok(()) };
         match &mut self.decoding {
             Some(decoding) if decoding.format != timed.unit.format => decoding.feed = None,
             Some(_) => {}
             None => {
-                let (decoder, input) = Decoder::piped(self.place.clone())?;
+                let (decoder, input) = Decoder::piped(self.ffmpeg, self.place.clone()).await?;
                 let (feed, units) = mpsc::channel(1);
                 let feeding = tokio::spawn(fill(input, units, self.coding));
                 let format = timed.unit.format;
@@ -263,6 +279,11 @@ impl Camera {
         }
         Ok(())
     }
+}
+
+/// When a camera is to be asked again whether it is there: in time for it, and soon after it has fallen silent.
+fn probe_at(every: Duration, asked_at: Moment, heard_at: Moment) -> Moment {
+    (asked_at + every).min(heard_at.max(asked_at) + PROBE_AFTER)
 }
 
 fn lock(timeline: &Mutex<Timeline>) -> MutexGuard<'_, Timeline> {
@@ -307,11 +328,10 @@ impl Network {
 
     async fn receive(&mut self) -> Result<(), SourceError> {
         let every = self.session.alive_every();
-        let mut alive_at = Moment::now() + every;
-        let (mut heard_at, mut picture_at) = (Moment::now(), Moment::now());
+        let (mut asked_at, mut heard_at) = (Moment::now(), Moment::now());
         let mut key_at = Some(Moment::now() + KEY_MAX);
         loop {
-            let probe_at = alive_at.min(heard_at + PROBE_AFTER).max(alive_at - every + PROBE_AFTER);
+            let probe_at = probe_at(every, asked_at, heard_at);
             let received = tokio::select! {
                 received = self.session.receive() => Some(received.map_err(|error| match error {
                     RtspError::Closed => SourceError::Ended { place: self.place.clone() },
@@ -325,23 +345,19 @@ impl Network {
             match received {
                 None => {
                     self.session.keep_alive().await.map_err(|error| failed(&self.place, error))?;
-                    alive_at = now + every;
+                    asked_at = now;
                 }
                 Some(received) => {
                     heard_at = now;
                     match received {
-                        Received::Pictures(bytes) => {
-                            picture_at = now;
-                            self.packet(bytes)?;
-                        }
+                        Received::Pictures(bytes) => self.packet(bytes)?,
                         Received::Report(bytes) => self.report(&bytes),
                         Received::Other => {}
                     }
                 }
             }
-            let silent = [(heard_at, SILENT_MAX), (picture_at, PICTURELESS_MAX)];
-            if let Some(&(_, after)) = silent.iter().find(|(at, after)| now >= *at + *after) {
-                return Err(SourceError::Stalled { place: self.place.clone(), after });
+            if now >= heard_at + SILENT_MAX {
+                return Err(SourceError::stalled(&self.place, SILENT_MAX, ""));
             }
             if !self.assembler.waits() {
                 key_at = None;
@@ -369,6 +385,62 @@ impl Network {
     fn report(&self, bytes: &[u8]) {
         if let Some(report) = SenderReport::find(bytes) {
             lock(&self.timeline).reported(self.clock.now(), SourceClock::wall(), report);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_load::camera::{self, Clip, Options};
+
+    use super::*;
+    use crate::source::ffmpeg::tests::made_up;
+
+    #[test]
+    fn a_camera_is_asked_in_time_and_again_once_it_is_silent() {
+        let start = Moment::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        for (every, asked, heard, expected) in [
+            // A session that ends after a second is kept alive twice within it.
+            (500, 0, 0, 500),
+            (500, 500, 499, 1_000),
+            (2_000, 2_000, 9_000, 4_000),
+            (5_000, 0, 0, 5_000),
+            (30_000, 0, 0, 5_000),
+            (30_000, 0, 29_000, 30_000),
+            // Not at once again: the answer takes its time.
+            (30_000, 5_000, 0, 10_000),
+        ] {
+            let every = Duration::from_millis(every);
+            let found = probe_at(every, at(asked), at(heard)) - start;
+            assert_eq!(found, Duration::from_millis(expected), "{every:?} {asked} {heard}");
+        }
+    }
+
+    /// A camera whose packets come, and of which nothing can be shown.
+    #[tokio::test]
+    async fn a_decoder_that_shows_nothing_is_said_to_with_its_last_words() {
+        let clip = match Clip::make(camera::Coding::H264, 25.0, 100) {
+            Ok(clip) => clip,
+            Err(error) => {
+                eprintln!("skipped: no camera can be made here ({error}); run scripts/setup");
+                return;
+            }
+        };
+        let camera = camera::Camera::start(clip, Options::default()).unwrap();
+        let address = RtspAddress::parse(&format!("rtsp://{}/live", camera.address())).unwrap();
+        let (_folder, ffmpeg) = made_up(
+            "[ \"$2\" = -h ] && exit 0\necho '[error] no such profile' >&2\nexec cat >/dev/null\n",
+        );
+        let mut source = Camera::open(&address, &SourceClock::start()).await.unwrap();
+        source.ffmpeg = Box::leak(Box::new(ffmpeg));
+        source.pictureless_max = Duration::from_millis(1_500);
+        let error = tokio::time::timeout(Duration::from_secs(30), source.next()).await;
+        let error = error.expect("it is given up").unwrap_err();
+        assert!(error.is_final(), "the camera is opened again");
+        let error = error.to_string();
+        for part in ["gave no image for 1 s", "(ffmpeg says: [error] no such profile)"] {
+            assert!(error.contains(part), "{error}");
         }
     }
 }

@@ -84,7 +84,7 @@ impl Supply {
                 let own = ffmpeg::video_rate(path).await?;
                 let rate = rate.unwrap_or(own);
                 // A prepared video is converted once and repeated from memory.
-                let video = Video::open(path, rate.min(own), *repeat && !*prepare)?;
+                let video = Video::open(path, rate.min(own), *repeat && !*prepare).await?;
                 (Some(rate), Pictures::Video(Box::new(video)), *prepare)
             }
             SourceSpec::Rtsp { address } => {

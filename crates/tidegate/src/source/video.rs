@@ -41,8 +41,8 @@ pub(super) struct Video {
 
 impl Video {
     /// Plays a file whose own rate is `own`, at most `rate` pictures a second of the file's time.
-    pub(super) fn open(path: &Path, rate: Rate, repeat: bool) -> Result<Self, SourceError> {
-        let decoder = ffmpeg::play_video(path, rate, Duration::ZERO, repeat)?;
+    pub(super) async fn open(path: &Path, rate: Rate, repeat: bool) -> Result<Self, SourceError> {
+        let decoder = ffmpeg::play_video(path, rate, Duration::ZERO, repeat).await?;
         Ok(Self {
             path: path.to_owned(),
             rate,
@@ -96,7 +96,7 @@ impl Video {
                 if !self.is_begun {
                     return Err(SourceError::Empty { path: self.path.clone(), wanted: "video" });
                 }
-                self.restart(Duration::ZERO)?;
+                self.restart(Duration::ZERO).await?;
                 self.shift = None;
                 continue;
             };
@@ -106,7 +106,7 @@ impl Video {
                     return Err(SourceError::Ended { place: self.place().to_owned() });
                 };
                 self.is_mixed = true;
-                self.restart(Duration::from_nanos(from))?;
+                self.restart(Duration::from_nanos(from)).await?;
                 continue;
             }
             self.is_begun = true;
@@ -114,8 +114,8 @@ impl Video {
         }
     }
 
-    fn restart(&mut self, from: Duration) -> Result<(), SourceError> {
-        self.decoder = ffmpeg::play_video(&self.path, self.rate, from, false)?;
+    async fn restart(&mut self, from: Duration) -> Result<(), SourceError> {
+        self.decoder = ffmpeg::play_video(&self.path, self.rate, from, false).await?;
         (self.size, self.is_begun) = (None, false);
         self.restarts += 1;
         Ok(())

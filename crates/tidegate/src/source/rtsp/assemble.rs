@@ -35,7 +35,7 @@ pub(super) struct Unit {
     pub(super) is_key: bool,
     /// Counts the formats there were; pictures of another size, among others, are another format.
     pub(super) format: u32,
-    /// With start codes before each part, and with its parameter sets if it is a key; or one JPEG image.
+    /// With start codes before each part, and with the parameter sets if it is a key or the first to need them; or one JPEG image.
     pub(super) bytes: Bytes,
 }
 
@@ -45,8 +45,16 @@ pub(super) struct Assembler {
     open: Option<Open>,
     ready: VecDeque<Unit>,
     sequence: Option<u16>,
+    /// Who sends the pictures, as its packets say.
+    source: Option<u32>,
+    /// Packets were lost since the last one that had something in it.
+    gap: bool,
     /// Something was lost: wait for a key.
     lost: bool,
+    /// The next whole picture is to be begun with, though it may be no key.
+    begin_next: bool,
+    /// There are parameter sets that no picture has brought along.
+    sets_changed: bool,
     /// The timestamp of the unit that a marker ended last.
     ended: Option<u32>,
     /// A camera that puts markers inside its pictures ends them by the next timestamp alone.
@@ -78,7 +86,11 @@ impl Assembler {
             open: None,
             ready: VecDeque::new(),
             sequence: None,
+            source: None,
+            gap: false,
             lost: true,
+            begin_next: false,
+            sets_changed: false,
             ended: None,
             markers_mislead: false,
             sets: BTreeMap::new(),
@@ -102,6 +114,7 @@ impl Assembler {
     /// Lets a stream begin that has no key: some refresh their pictures in stripes.
     pub(super) fn begin_anyway(&mut self) {
         let known = !self.sets.is_empty() || self.media.coding == Coding::Mpeg4;
+        self.begin_next |= self.lost && known;
         self.lost &= !known;
     }
 
@@ -117,17 +130,23 @@ impl Assembler {
 
     /// Takes a packet that came at `now`.
     pub(super) fn take(&mut self, now: Instant, packet: &Packet) {
-        if packet.payload_type != self.media.payload_type || packet.payload.is_empty() {
+        let is_picture = packet.payload_type == self.media.payload_type;
+        if !is_picture && self.source != Some(packet.source) {
             return;
         }
+        // Padding, and what is of another kind but from the same sender, is counted with the pictures (RFC 3550, section 5.1).
         let follows = self.sequence.is_none_or(|last| packet.sequence == last.wrapping_add(1));
         self.sequence = Some(packet.sequence);
         if !follows {
-            self.lost = true;
+            (self.lost, self.gap) = (true, true);
             if let Some(open) = &mut self.open {
                 open.damaged = true;
             }
         }
+        if !is_picture || packet.payload.is_empty() {
+            return;
+        }
+        self.source = Some(packet.source);
         if self.open.as_ref().is_some_and(|open| open.timestamp != packet.timestamp) {
             self.close();
         }
@@ -137,6 +156,7 @@ impl Assembler {
         {
             self.markers_mislead = true;
         }
+        let gap = std::mem::take(&mut self.gap);
         let open = self.open.get_or_insert_with(|| Open {
             timestamp: packet.timestamp,
             arrived: now,
@@ -144,7 +164,7 @@ impl Assembler {
             is_key: false,
             has_picture: false,
             fragment: None,
-            damaged: !follows,
+            damaged: gap,
             jpeg: None,
         });
         if open.bytes.len() + packet.payload.len() > UNIT_BYTES_MAX {
@@ -190,19 +210,20 @@ impl Assembler {
         if !has_picture || (self.lost && !can_begin) {
             return;
         }
-        let begins = is_key || self.lost;
         self.lost = false;
-        let bytes = if begins { self.with_sets(&bytes) } else { bytes.freeze() };
-        self.ready.push_back(Unit {
-            timestamp,
-            arrived,
-            is_key: begins,
-            format: self.format.1,
-            bytes,
-        });
+        let mut begins = is_key | std::mem::take(&mut self.begin_next);
+        let format = self.format.1;
+        let bytes = match begins | std::mem::take(&mut self.sets_changed) {
+            true => self.with_sets(&bytes),
+            false => bytes.freeze(),
+        };
+        // Another decoder begins with it.
+        begins |= self.format.1 != format;
+        let format = self.format.1;
+        self.ready.push_back(Unit { timestamp, arrived, is_key: begins, format, bytes });
     }
 
-    /// A key with all parameter sets before it; notes whether they changed.
+    /// A picture with all parameter sets before it; notes whether they changed.
     fn with_sets(&mut self, unit: &[u8]) -> Bytes {
         let mut whole = BytesMut::with_capacity(unit.len() + 256);
         if self.media.coding == Coding::Mpeg4 {
@@ -242,8 +263,12 @@ impl Assembler {
                 _ => return false,
             },
         };
-        if self.sets.len() < SETS_MAX || self.sets.contains_key(&key) {
+        let known = self.sets.get(&key);
+        if known.is_none_or(|known| known != part)
+            && (known.is_some() || self.sets.len() < SETS_MAX)
+        {
             self.sets.insert(key, Bytes::copy_from_slice(part));
+            self.sets_changed = true;
         }
         true
     }
@@ -391,9 +416,19 @@ mod tests {
         fn send(&mut self, timestamp: u32, marker: bool, payload: &[u8]) {
             self.sequence = self.sequence.wrapping_add(1);
             let payload = Bytes::copy_from_slice(payload);
-            let packet =
-                Packet { marker, payload_type: 96, sequence: self.sequence, timestamp, payload };
-            self.assembler.take(Instant::from_millis(i64::from(timestamp)), &packet);
+            self.take(Packet {
+                marker,
+                payload_type: 96,
+                sequence: self.sequence,
+                timestamp,
+                source: 9,
+                payload,
+            });
+        }
+
+        fn take(&mut self, packet: Packet) {
+            let now = Instant::from_millis(i64::from(packet.timestamp));
+            self.assembler.take(now, &packet);
         }
 
         fn units(&mut self) -> Vec<(u32, bool, u32, Vec<u8>)> {
@@ -446,6 +481,110 @@ mod tests {
         sender.send(12, true, &[0x7c, 0x45, 13]);
         sender.send(15, true, &[0x65, 4]);
         assert_eq!(sender.units().len(), 1);
+    }
+
+    #[test]
+    fn a_stream_without_a_key_begins_with_its_parameter_sets() {
+        for (coding, sets, picture) in [
+            (Coding::H264, &[SPS, PPS][..], &[0x41, 1][..]),
+            (Coding::H265, &[&[0x40, 1, 0x0c][..], &[0x42, 1, 1], &[0x44, 1, 0xc0]], &[0x02, 1, 5]),
+            (Coding::Mpeg4, &[], &[0, 0, 1, 0xb6, 0x40]),
+        ] {
+            let mut sender = Sender::new(coding);
+            let head = if coding == Coding::Mpeg4 { vec![0, 0, 1, 0xb0] } else { parts(sets) };
+            if coding == Coding::Mpeg4 {
+                sender.assembler.media.setup = vec![Bytes::from_static(&[0, 0, 1, 0xb0])];
+            }
+            sets.iter().for_each(|set| sender.send(0, false, set));
+            sender.send(0, true, picture);
+            assert!(sender.units().is_empty() && sender.assembler.waits(), "{coding:?}");
+            let body = if coding == Coding::Mpeg4 { picture.to_vec() } else { parts(&[picture]) };
+            // And again after a loss.
+            for (timestamp, lost) in [(3, 0), (12, 1)] {
+                sender.sequence = sender.sequence.wrapping_add(lost);
+                sender.assembler.begin_anyway();
+                if lost > 0 {
+                    sender.send(timestamp - 3, true, picture);
+                    assert!(sender.units().is_empty(), "{coding:?}: a loss after it was begun");
+                    sender.assembler.begin_anyway();
+                }
+                sender.send(timestamp, true, picture);
+                sender.send(timestamp + 3, true, picture);
+                assert_eq!(
+                    sender.units(),
+                    [
+                        (
+                            timestamp,
+                            true,
+                            u32::from(coding != Coding::Mpeg4),
+                            [&*head, &body].concat()
+                        ),
+                        (timestamp + 3, false, u32::from(coding != Coding::Mpeg4), body.clone())
+                    ],
+                    "{coding:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_parameter_set_that_changes_between_keys_is_given_on() {
+        let mut sender = Sender::new(Coding::H264);
+        sender.send(0, false, SPS);
+        sender.send(0, false, PPS);
+        sender.send(0, true, &[0x65, 1]);
+        let other = &[0x68, 0x40][..];
+        sender.send(3, false, PPS);
+        sender.send(3, true, &[0x41, 2]);
+        sender.send(6, false, other);
+        sender.send(6, true, &[0x41, 3]);
+        sender.send(9, true, &[0x41, 4]);
+        let units: Vec<_> = sender.units().into_iter().map(|unit| (unit.1, unit.3)).collect();
+        assert_eq!(
+            units,
+            [
+                (true, parts(&[SPS, PPS, &[0x65, 1]])),
+                (false, parts(&[&[0x41, 2]])),
+                (false, parts(&[SPS, PPS, other, &[0x41, 3]])),
+                (false, parts(&[&[0x41, 4]])),
+            ]
+        );
+    }
+
+    #[test]
+    fn padding_and_packets_of_other_kinds_are_no_loss() {
+        let mut sender = Sender::new(Coding::H264);
+        sender.send(0, false, SPS);
+        sender.send(0, true, &[0x65, 1]);
+        let packet = |sender: &mut Sender, timestamp, payload_type, source, counts: u16| {
+            sender.sequence = sender.sequence.wrapping_add(counts);
+            let (sequence, payload) = (sender.sequence, Bytes::from_static(&[1]));
+            let payload = if payload_type == 96 { Bytes::new() } else { payload };
+            sender.take(Packet {
+                marker: false,
+                payload_type,
+                sequence,
+                timestamp,
+                source,
+                payload,
+            });
+        };
+        packet(&mut sender, 0, 96, 9, 1);
+        sender.send(3, true, &[0x41, 2]);
+        packet(&mut sender, 3, 127, 9, 1);
+        sender.send(6, true, &[0x41, 3]);
+        // Of another sender, with numbers of its own.
+        packet(&mut sender, 6, 127, 10, 1);
+        sender.sequence = sender.sequence.wrapping_sub(1);
+        sender.send(9, true, &[0x41, 4]);
+        let times: Vec<u32> = sender.units().iter().map(|unit| unit.0).collect();
+        assert_eq!(times, [0, 3, 6, 9]);
+        // What is missing before padding is missing of the picture behind it.
+        packet(&mut sender, 9, 96, 9, 2);
+        sender.send(12, true, &[0x65, 5]);
+        sender.send(15, true, &[0x65, 6]);
+        let times: Vec<u32> = sender.units().iter().map(|unit| unit.0).collect();
+        assert_eq!(times, [15]);
     }
 
     #[test]

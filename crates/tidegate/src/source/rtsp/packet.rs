@@ -11,6 +11,8 @@ pub(super) struct Packet {
     pub(super) payload_type: u8,
     pub(super) sequence: u16,
     pub(super) timestamp: u32,
+    /// Its sender (SSRC), each of which counts its own packets.
+    pub(super) source: u32,
     pub(super) payload: Bytes,
 }
 
@@ -23,7 +25,7 @@ impl Packet {
         }
         let (first, second) = (bytes.get_u8(), bytes.get_u8());
         let (sequence, timestamp) = (bytes.get_u16(), bytes.get_u32());
-        let _source = bytes.get_u32();
+        let source = bytes.get_u32();
         let sources = 4 * usize::from(first & 0x0f);
         (bytes.len() >= sources).then(|| bytes.advance(sources))?;
         if first & 0x10 != 0 {
@@ -37,7 +39,7 @@ impl Packet {
                 .then(|| bytes.truncate(bytes.len() - padding))?;
         }
         let (marker, payload_type) = (second & 0x80 != 0, second & 0x7f);
-        Some(Self { marker, payload_type, sequence, timestamp, payload: bytes })
+        Some(Self { marker, payload_type, sequence, timestamp, source, payload: bytes })
     }
 }
 

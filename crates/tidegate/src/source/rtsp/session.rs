@@ -6,10 +6,11 @@
 //!
 //! Everything travels over the one TCP connection, so that nothing is lost on the way and no port need be open.
 //!
-//! Always true: no more than [`BUFFER_MAX`] bytes are held, whatever a camera sends; the login goes to the host that it was given
-//! for, in answer to a challenge.
+//! Always true: no more than [`BUFFER_MAX`] bytes are held of what is read, and [`EARLY_MAX`] of what came early, whatever a camera
+//! sends; the login goes to the host that it was given for, in answer to a challenge, and not in clear where it was given for an
+//! encrypted connection.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{collections::VecDeque, io, sync::Arc, time::Duration};
 
 use bytes::{Buf, Bytes, BytesMut};
 use rustls::{
@@ -36,6 +37,10 @@ use super::{
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Most bytes of one answer, and of one packet with what came along.
 const BUFFER_MAX: usize = 1 << 20;
+/// Most bytes of packets that come before the answer to a request; what is beyond is lost, as on a bad line.
+const EARLY_MAX: usize = 4 << 20;
+/// What a packet costs beside its bytes.
+const EARLY_BYTES: usize = 64;
 /// Hosts that a camera may send us on to, one after another.
 const REDIRECTS_MAX: usize = 3;
 
@@ -65,6 +70,14 @@ pub enum RtspError {
     /// It does not take the login.
     #[error("the camera refuses the user or the password")]
     LoginRefused,
+    /// It would have the login in clear.
+    #[error(
+        "the camera sends us on from rtsps:// to {place}, which is not encrypted; the login is not given there: write that address if it is meant"
+    )]
+    Exposed {
+        /// Where to.
+        place: String,
+    },
     /// It asks for a login of a kind that we do not know.
     #[error("the camera asks for a login of a kind other than Basic and Digest (MD5, SHA-256)")]
     LoginUnknown,
@@ -117,11 +130,48 @@ pub(super) struct Session {
     /// Channels of the packets of pictures and of their reports.
     channels: (u8, u8),
     /// Packets that came before the answer to PLAY.
-    early: Vec<Received>,
+    early: Early,
+    /// The request that keeps the session alive and was sent a second time, with an answer to another challenge.
+    repeated: Option<u32>,
     rtt: Duration,
 }
 
+/// Packets that wait.
+#[derive(Debug, Default)]
+struct Early {
+    packets: VecDeque<Received>,
+    bytes: usize,
+}
+
+impl Early {
+    fn push(&mut self, received: Received) {
+        // A copy: the bytes themselves may lie in a buffer of a size that is not theirs.
+        let (received, bytes) = match received {
+            Received::Pictures(bytes) => {
+                (Received::Pictures(Bytes::copy_from_slice(&bytes)), bytes.len())
+            }
+            Received::Report(bytes) => {
+                (Received::Report(Bytes::copy_from_slice(&bytes)), bytes.len())
+            }
+            Received::Other => return,
+        };
+        if self.bytes + bytes + EARLY_BYTES <= EARLY_MAX {
+            self.bytes += bytes + EARLY_BYTES;
+            self.packets.push_back(received);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Received> {
+        let received = self.packets.pop_front();
+        if self.packets.is_empty() {
+            *self = Self::default();
+        }
+        received
+    }
+}
+
 /// What came.
+#[derive(Debug)]
 pub(super) enum Received {
     /// A packet of pictures.
     Pictures(Bytes),
@@ -173,12 +223,8 @@ impl Session {
                 return Ok((session, media));
             }
             let place = described.header("location").and_then(RtspAddress::parse);
-            let Some(mut next) = place else { return Err(refused("DESCRIBE", described)) };
-            // The login was given for this host and for no other.
-            if next.login().is_none() && next.host() == address.host() {
-                next = next.with_login_of(&address);
-            }
-            address = next;
+            let Some(next) = place else { return Err(refused("DESCRIBE", described)) };
+            address = sent_on(&address, next)?;
         }
         Err(RtspError::Refused {
             request: "DESCRIBE",
@@ -218,7 +264,8 @@ impl Session {
             alive_every: Duration::from_secs(20),
             has_get_parameter: false,
             channels: (0, 1),
-            early: Vec::new(),
+            early: Early::default(),
+            repeated: None,
             rtt,
         })
     }
@@ -256,8 +303,7 @@ impl Session {
             self.id = Some(id.trim().to_owned());
             let seconds =
                 rest.split_once("timeout=").and_then(|(_, text)| text.trim().parse::<u64>().ok());
-            // Twice within the time after which it gives us up.
-            self.alive_every = Duration::from_secs(seconds.unwrap_or(60).clamp(4, 40) / 2);
+            self.alive_every = alive_every(seconds);
         }
         if let Some((_, channels)) =
             setup.header("transport").and_then(|text| text.split_once("interleaved="))
@@ -306,20 +352,44 @@ impl Session {
     /// What comes next.
     ///
     /// # Cancel safety
-    /// Cancel safe but for the moment in which a request of the camera's is answered, which takes no waiting unless the camera does
-    /// not read.
+    /// Cancel safe but for the moments in which a request of the camera's is answered, or one of ours is sent again, which take no
+    /// waiting unless the camera does not read.
     pub(super) async fn receive(&mut self) -> Result<Received, RtspError> {
-        if !self.early.is_empty() {
-            return Ok(self.early.remove(0));
+        if let Some(early) = self.early.pop() {
+            return Ok(early);
         }
         match self.item().await? {
             Item::Packet(channel, bytes) => Ok(self.sorted(channel, bytes)),
-            Item::Answer(_) => Ok(Received::Other),
+            Item::Answer(answer) => {
+                self.challenged(&answer).await?;
+                Ok(Received::Other)
+            }
             Item::Request(number) => {
                 self.acknowledge(number).await?;
                 Ok(Received::Other)
             }
         }
+    }
+
+    /// Takes a new challenge out of the answer to what keeps the session alive, and sends that again, once: a nonce may have its time
+    /// (RFC 7616, section 3.3).
+    async fn challenged(&mut self, answer: &Answer) -> Result<(), RtspError> {
+        let number = answer.header("cseq").and_then(|text| text.trim().parse::<u32>().ok());
+        let is_repeated = self.repeated.is_some() && self.repeated == number;
+        if answer.status != 401
+            || number != Some(self.number)
+            || is_repeated
+            || self.address.login().is_none()
+        {
+            return Ok(());
+        }
+        let Some(challenge) = Challenge::choose(answer.all("www-authenticate")) else {
+            return Ok(());
+        };
+        (self.challenge, self.answered) = (Some(challenge), 0);
+        self.keep_alive().await?;
+        self.repeated = Some(self.number);
+        Ok(())
     }
 
     fn sorted(&self, channel: u8, bytes: Bytes) -> Received {
@@ -427,6 +497,26 @@ impl Session {
             }
         }
     }
+}
+
+/// Where a camera at `address` sends us on to, with the login if that was given for the same host: for that and no other, and for an
+/// encrypted connection only where it was given for one.
+fn sent_on(address: &RtspAddress, next: RtspAddress) -> Result<RtspAddress, RtspError> {
+    let is_for =
+        next.login().is_none() && address.login().is_some() && next.host() == address.host();
+    match is_for {
+        true if address.is_tls() && !next.is_tls() => {
+            Err(RtspError::Exposed { place: next.to_string() })
+        }
+        true => Ok(next.with_login_of(address)),
+        false => Ok(next),
+    }
+}
+
+/// How often a session is kept alive that the camera gives up after so many seconds: twice within them. 0 is no time.
+fn alive_every(seconds: Option<u64>) -> Duration {
+    let seconds = seconds.filter(|&seconds| seconds > 0).unwrap_or(60).min(40);
+    Duration::from_secs(seconds) / 2
 }
 
 /// Takes the next whole item out of the buffer; `None` if more bytes are needed.
@@ -552,7 +642,121 @@ impl ServerCertVerifier for AnyCertificate {
 
 #[cfg(test)]
 mod tests {
+    use tokio::{io::BufReader, net::TcpListener};
+
     use super::*;
+
+    #[test]
+    fn a_session_is_kept_alive_twice_within_its_time() {
+        for (seconds, expected) in [
+            (None, 20_000),
+            (Some(0), 20_000),
+            (Some(1), 500),
+            (Some(5), 2_500),
+            (Some(10), 5_000),
+            (Some(u64::MAX), 20_000),
+        ] {
+            assert_eq!(alive_every(seconds), Duration::from_millis(expected), "{seconds:?}");
+        }
+    }
+
+    #[test]
+    fn what_comes_early_is_bounded_by_its_bytes() {
+        for bytes in [0, 1, 1_400, 65_535] {
+            let mut early = Early::default();
+            for _ in 0..100_000 {
+                early.push(Received::Pictures(Bytes::from(vec![7; bytes])));
+                early.push(Received::Other);
+            }
+            let held: usize = early.packets.len() * (bytes + EARLY_BYTES);
+            assert!((EARLY_MAX / 2..=EARLY_MAX).contains(&held), "{bytes}: {held}");
+            while early.pop().is_some() {}
+            assert_eq!((early.bytes, early.packets.capacity()), (0, 0));
+        }
+    }
+
+    /// Reads a request and answers it with what `answer` makes of it.
+    async fn serve(wire: &mut BufReader<TcpStream>, answer: impl FnOnce(&str) -> String) {
+        use tokio::io::AsyncBufReadExt as _;
+        let mut request = String::new();
+        while !request.ends_with("\r\n\r\n") {
+            assert_ne!(wire.read_line(&mut request).await.unwrap(), 0, "it goes on: {request}");
+        }
+        let number = request.lines().find_map(|line| line.strip_prefix("CSeq: ")).unwrap();
+        let answer = answer(&request).replacen("\r\n", &format!("\r\nCSeq: {number}\r\n"), 1);
+        wire.get_mut().write_all(answer.as_bytes()).await.unwrap();
+    }
+
+    const FINE: &str = "RTSP/1.0 200 OK\r\n\r\n";
+
+    fn challenge(nonce: &str) -> String {
+        format!(
+            "RTSP/1.0 401 Unauthorized\r\nWWW-Authenticate: Digest realm=\"x\", nonce=\"{nonce}\", stale=true\r\n\r\n"
+        )
+    }
+
+    /// Answers until PLAY was; as a camera that asks for a login with `nonce`.
+    async fn plays(listener: &TcpListener, nonce: &str) -> BufReader<TcpStream> {
+        let mut wire = BufReader::new(listener.accept().await.unwrap().0);
+        serve(&mut wire, |_| FINE.to_owned()).await;
+        serve(&mut wire, |_| challenge(nonce)).await;
+        let sdp = "v=0\r\nm=video 0 RTP/AVP 26\r\na=control:t\r\n";
+        let described = format!("RTSP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n{sdp}", sdp.len());
+        serve(&mut wire, |_| described).await;
+        serve(&mut wire, |_| "RTSP/1.0 200 OK\r\nSession: 7;timeout=1\r\n\r\n".to_owned()).await;
+        serve(&mut wire, |_| FINE.to_owned()).await;
+        wire
+    }
+
+    #[tokio::test]
+    async fn a_new_challenge_to_what_keeps_the_session_alive_is_answered() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let address = RtspAddress::parse(&format!("rtsp://me:s3cret@127.0.0.1:{port}/")).unwrap();
+        let (mut wire, opened) = tokio::join!(plays(&listener, "one"), Session::open(&address));
+        let (mut session, _) = opened.unwrap();
+        assert_eq!(session.alive_every(), Duration::from_millis(500));
+        for (nonce, next) in [("one", "two"), ("two", "three")] {
+            session.keep_alive().await.unwrap();
+            serve(&mut wire, |request| {
+                assert!(request.contains(&format!("nonce=\"{nonce}\"")), "{request}");
+                challenge(next)
+            })
+            .await;
+            assert!(matches!(session.receive().await.unwrap(), Received::Other));
+            // Again with what was asked for; once, however it is answered.
+            serve(&mut wire, |request| {
+                assert!(request.contains(&format!("nonce=\"{next}\"")), "{request}");
+                challenge(next)
+            })
+            .await;
+            wire.get_mut().write_all(b"$\0\0\x01x").await.unwrap();
+            assert!(matches!(session.receive().await.unwrap(), Received::Other));
+            let picture = session.receive().await.unwrap();
+            assert!(matches!(picture, Received::Pictures(_)), "{picture:?}");
+        }
+    }
+
+    /// Who listens between us and the camera could otherwise send us on to have the login.
+    #[test]
+    fn no_redirection_gives_a_login_away() {
+        let server = |address: &str| RtspAddress::parse(address).unwrap();
+        for (from, to, expected) in [
+            ("rtsps://me:s3cret@cam/1", "rtsp://cam:9/2", None),
+            ("rtsps://me:s3cret@cam/1", "rtsps://cam:9/2", Some(true)),
+            ("rtsp://me:s3cret@cam/1", "rtsps://cam:9/2", Some(true)),
+            ("rtsp://me:s3cret@cam/1", "rtsp://cam:9/2", Some(true)),
+            ("rtsp://me:s3cret@cam/1", "rtsp://other/2", Some(false)),
+            ("rtsps://me:s3cret@cam/1", "rtsp://other/2", Some(false)),
+            ("rtsps://cam/1", "rtsp://cam/2", Some(false)),
+            ("rtsps://me:s3cret@cam/1", "rtsp://own:word@cam/2", Some(true)),
+        ] {
+            let found = sent_on(&server(from), server(to));
+            assert!(!format!("{found:?}").contains("s3cret"));
+            let found = found.map(|next| next.login().is_some()).ok();
+            assert_eq!(found, expected, "{from} to {to}");
+        }
+    }
 
     #[test]
     fn packets_and_answers_share_the_wire_however_they_are_cut() {
