@@ -227,6 +227,7 @@ impl Coap {
             payload: publish.payload,
             retain,
             content_type: content_type.map(Into::into),
+            passed: Bytes::new(),
             user: Vec::new(),
         };
         let publisher = self.publisher.clone();

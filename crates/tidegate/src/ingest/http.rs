@@ -345,7 +345,8 @@ impl Http {
     ) -> Result<(), Refused> {
         let (count, counters) = (messages.len() as u64, &self.context.counters);
         let bytes = messages.iter().map(|message| message.payload.len() as u64).sum();
-        self.door.spend(live, caller, clock::now(), count, bytes);
+        let travelling = messages.iter().map(|message| message.bytes() as u64).sum();
+        self.door.spend(live, caller, clock::now(), count, travelling);
         let reasons = self.publisher.publish(messages).await?;
         let refused: Vec<_> =
             reasons.into_iter().filter_map(|reason| Refused::of_reason(reason).err()).collect();

@@ -10,6 +10,7 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     num::NonZeroU16,
+    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -31,15 +32,25 @@ pub(super) struct Message {
     pub(super) topic: Box<str>,
     pub(super) payload: Bytes,
     pub(super) retain: bool,
-    /// What the payload is, as a media type.
-    pub(super) content_type: Option<Box<str>>,
+    /// What the payload is, as a media type; messages of one request share it.
+    pub(super) content_type: Option<Arc<str>>,
+    /// User properties, encoded, that come first; messages of one request share them.
+    pub(super) passed: Bytes,
     /// User properties, encoded.
     pub(super) user: Vec<u8>,
 }
 
-/// The user properties of a message that was measured then, if it says so, and has those that are `others`, encoded.
-pub(super) fn user_properties(at: Option<Instant>, others: &[u8]) -> Vec<u8> {
-    let mut user = others.to_vec();
+impl Message {
+    /// Its bytes beside its topic, as they travel.
+    pub(super) fn bytes(&self) -> usize {
+        let content_type = self.content_type.as_deref().map_or(0, str::len);
+        self.payload.len() + content_type + self.passed.len() + self.user.len()
+    }
+}
+
+/// The user properties of a message that was measured then, if it says so, encoded.
+pub(super) fn user_properties(at: Option<Instant>) -> Vec<u8> {
+    let mut user = Vec::new();
     if let Some(at) = at {
         put_time(at, &mut user);
     }
@@ -150,6 +161,7 @@ impl<T> Inlet<T> {
             };
             content_type.encode(&mut properties).expect("a media type is short");
         }
+        properties.extend_from_slice(&message.passed);
         properties.extend_from_slice(&message.user);
         encode(&mut self.output, message, QoS::AtLeastOnce, Some(id), &properties);
     }
@@ -232,6 +244,7 @@ impl<T> Inlet<T> {
                     payload: Bytes::copy_from_slice(publish.payload),
                     retain: publish.retain,
                     content_type: publish.properties.content_type().map(Into::into),
+                    passed: Bytes::new(),
                     user: Vec::new(),
                 }));
                 return Ok(());
@@ -297,8 +310,8 @@ mod tests {
 
     fn message(topic: &str) -> Message {
         let payload = Bytes::from_static(b"21.5");
-        let user = Vec::new();
-        Message { topic: topic.into(), payload, retain: false, content_type: None, user }
+        let (passed, user) = (Bytes::new(), Vec::new());
+        Message { topic: topic.into(), payload, retain: false, content_type: None, passed, user }
     }
 
     fn connected() -> Inlet<u32> {

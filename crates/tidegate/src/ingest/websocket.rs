@@ -263,6 +263,7 @@ impl Open {
             payload: bytes,
             retain: settings.retain,
             content_type: None,
+            passed: Bytes::new(),
             user: Vec::new(),
         };
         match &self.topic {

@@ -62,7 +62,7 @@ mod relay;
 mod runtime;
 mod topics;
 
-pub(crate) use path::{Direction, NODE_HEADER, Stamps};
+pub(crate) use path::{Direction, NODE_HEADER, STAMP_BYTES_MAX, Stamps};
 pub use path::{PROPERTY, STAMPS_MAX};
 
 /// What a bridge is made of.

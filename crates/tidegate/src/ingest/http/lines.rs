@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, sync::atomic::Ordering};
 
+use bytes::Bytes;
 use hyper::{HeaderMap, Request, StatusCode, body::Incoming};
 use tidegate_wire::{
     line_protocol::{Batch, Precision},
@@ -17,7 +18,7 @@ use crate::{
         line,
         refused::Refused,
     },
-    mqtt::bridge::{Direction, PROPERTY},
+    mqtt::bridge::{Direction, PROPERTY, STAMP_BYTES_MAX},
 };
 
 const NO_NODES: &str = "tidegate-bridge names no nodes; it is for nodes, others leave it out";
@@ -70,13 +71,13 @@ impl Http {
                         false => payload.to_vec().into(),
                     };
                     let retain = settings.retain;
-                    let user = user_properties(at, passed.as_deref().unwrap_or_default());
                     messages.push(Message {
                         topic: topic.into(),
                         payload,
                         retain,
                         content_type: None,
-                        user,
+                        passed: passed.clone().unwrap_or_default(),
+                        user: user_properties(at),
                     });
                 });
             if let Some(refused) = mapped.err().map(Refused::Line).or(denied) {
@@ -99,11 +100,15 @@ impl Http {
     }
 
     /// The nodes that the lines of a request passed, as user properties; none if this one is among them.
-    fn passed(&self, headers: &HeaderMap) -> Result<Option<Vec<u8>>, Refused> {
+    fn passed(&self, headers: &HeaderMap) -> Result<Option<Bytes>, Refused> {
         let mut passed = Vec::new();
         for value in headers.get_all(PROPERTY) {
             let values = value.to_str().map_err(|_| Refused::Invalid(NO_NODES.to_owned()))?;
             passed.extend(values.split(',').map(str::trim).filter(|value| !value.is_empty()));
+        }
+        // They go with each line.
+        if passed.iter().any(|value| value.len() > STAMP_BYTES_MAX) {
+            return Err(Refused::Invalid(NO_NODES.to_owned()));
         }
         let stamps = || passed.iter().map(|value| (PROPERTY, *value));
         if !self.context.stamps.passes(Direction::In, stamps()) {
@@ -114,7 +119,7 @@ impl Http {
             put_user_property(name, value, &mut user)
                 .map_err(|_| Refused::Invalid(NO_NODES.to_owned()))?;
         }
-        Ok(Some(user))
+        Ok(Some(user.into()))
     }
 
     /// Messages came round.

@@ -3,8 +3,9 @@
 //! `POST /ingest/plant/7/temperature` publishes the body to `plant/7/temperature`. With `?each`, a JSON array is a message for each of
 //! its elements, byte for byte; with `?resolve`, a SenML pack is a message for each of its records, resolved.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
+use bytes::Bytes;
 use hyper::{Request, StatusCode, body::Incoming, header};
 
 use super::{
@@ -20,6 +21,8 @@ use crate::{
 
 /// Longest record of a SenML pack as it is written.
 const RECORD_BYTES_MAX: usize = 64 << 10;
+/// Longest media type with its parameters.
+const CONTENT_TYPE_BYTES_MAX: usize = 1024;
 
 impl Http {
     pub(super) async fn post(
@@ -49,13 +52,20 @@ impl Http {
         let (head, body) = request.into_parts();
         let body = self.body(&live, &head.headers, body).await?;
         let content_type = head.headers.get(header::CONTENT_TYPE);
-        let content_type: Option<Box<str>> =
+        let content_type: Option<Arc<str>> =
             content_type.and_then(|value| value.to_str().ok()).map(Into::into);
+        // It goes with each message.
+        if content_type.as_ref().is_some_and(|text| text.len() > CONTENT_TYPE_BYTES_MAX) {
+            return Err(Refused::Invalid(format!(
+                "the Content-Type has more than {CONTENT_TYPE_BYTES_MAX} bytes, which is no media type"
+            )));
+        }
         let message = |topic: &str, payload| Message {
             topic: topic.into(),
             payload,
             retain,
             content_type: content_type.clone(),
+            passed: Bytes::new(),
             user: Vec::new(),
         };
         let mut messages = Vec::new();

@@ -17,6 +17,8 @@ const RELATIVE_BELOW: f64 = 268_435_456.0;
 const NAME_BYTES_MAX: usize = 1024;
 /// Zeros that are written behind a number before it is written with an exponent.
 const ZEROS_MAX: i32 = 20;
+/// The smallest exponent that is written as places behind the point.
+const PLACES_MIN: i32 = -40;
 
 /// A record that stands by itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -280,6 +282,10 @@ impl Decimal {
 
     /// Without zeros at its end.
     fn text(mut self) -> String {
+        // Zero has zeros at its end for ever, whatever exponent somebody wrote behind it.
+        if self.digits == 0 {
+            return "0".to_owned();
+        }
         while self.exponent < 0 && self.digits % 10 == 0 {
             self.digits /= 10;
             self.exponent += 1;
@@ -288,7 +294,7 @@ impl Decimal {
         match exponent {
             0 => digits.to_string(),
             1..=ZEROS_MAX => format!("{digits}{:0<1$}", "", exponent as usize),
-            ..0 if -exponent <= 40 => {
+            PLACES_MIN..0 => {
                 let places = exponent.unsigned_abs() as usize;
                 let sign = if digits < 0 { "-" } else { "" };
                 let all = format!("{:0>1$}", digits.unsigned_abs(), places + 1);
@@ -370,6 +376,23 @@ mod tests {
             (
                 r#"[{"n":"a","bv":9007199254740993,"v":0}]"#,
                 vec![r#"[{"n":"a","t":2000000000,"v":9007199254740993}]"#],
+            ),
+            // An exponent of any size costs nothing.
+            (
+                r#"[{"n":"a","bv":0e-2000000000,"v":0e-2000000000}]"#,
+                vec![r#"[{"n":"a","t":2000000000,"v":0}]"#],
+            ),
+            (
+                r#"[{"n":"a","bv":-0.00e2147483647,"v":0e2147483647}]"#,
+                vec![r#"[{"n":"a","t":2000000000,"v":0}]"#],
+            ),
+            (
+                r#"[{"n":"a","bv":1e-2147483648,"v":1e-2147483648}]"#,
+                vec![r#"[{"n":"a","t":2000000000,"v":2e-2147483648}]"#],
+            ),
+            (
+                r#"[{"n":"a","bs":1e-2147483648,"s":2}]"#,
+                vec![r#"[{"n":"a","s":2.0,"t":2000000000}]"#],
             ),
             // Without a time it is now; a base time alone may be relative, too.
             (r#"[{"n":"a","v":1,"bt":-1}]"#, vec![r#"[{"n":"a","t":1999999999,"v":1}]"#]),

@@ -141,6 +141,35 @@ fn the_time_of_a_line_goes_with_each_of_its_fields() {
 }
 
 #[test]
+fn what_a_request_says_of_all_its_lines_is_bounded() {
+    let world = World::new(&listener("topic = \"{measurement}/{field}\""));
+    let mut all = world.subscriber("#");
+    let (most, more) = ("x".repeat(512), "x".repeat(513));
+    let list = format!("tidegate-bridge: out/{most}, in/b\ntidegate-bridge: out/c");
+    assert_eq!(ask(&world, &format!("POST /write\n{list}"), b"w t=1 17\nw t=2\n").0, 204);
+    for time in [Some("17"), None] {
+        let mut expected: Vec<_> = [format!("out/{most}"), "in/b".into(), "out/c".into()]
+            .map(|node| ("tidegate-bridge".to_owned(), node))
+            .into();
+        expected.extend(time.map(|time| ("tidegate-time".to_owned(), time.to_owned())));
+        assert_eq!(message(&mut all).user_properties, expected);
+    }
+    let (status, answer) =
+        ask(&world, &format!("POST /write\ntidegate-bridge: out/{more}"), b"w t=3\n");
+    assert!(status == 400 && answer.contains("tidegate-bridge names no nodes"), "{answer}");
+    // As is what a request says of all its messages.
+    let (most, more) = ("x".repeat(1024), "x".repeat(1025));
+    let post =
+        |text: &str| ask(&world, &format!("POST /ingest/t?each\nContent-Type: {text}"), b"[1,2]");
+    assert_eq!(post(&most).0, 204);
+    for payload in ["1", "2"] {
+        assert_eq!(next(&mut all), pair("t", payload));
+    }
+    let (status, answer) = post(&more);
+    assert!(status == 400 && answer.contains("the Content-Type has more than 1024"), "{answer}");
+}
+
+#[test]
 fn a_bad_line_costs_no_other_one_and_is_named() {
     let world = World::new(&listener("topic = \"{measurement}/{tag:site}\""));
     let mut all = world.subscriber("#");

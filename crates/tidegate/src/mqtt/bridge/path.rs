@@ -21,6 +21,8 @@ pub const STAMPS_MAX: usize = 32;
 
 /// Longest name of a node that somebody else says.
 const NAME_BYTES_MAX: usize = 512;
+/// Longest entry of a list that somebody else says: a name with its direction.
+pub(crate) const STAMP_BYTES_MAX: usize = NAME_BYTES_MAX + "out/".len();
 
 /// Which way a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
