@@ -10,16 +10,12 @@
 //! as there are few of them, of one address and in all; what is beyond is summed up, so that a flood of them washes out nothing that
 //! was written before.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, Ipv6Addr},
-    time::Duration,
-};
+use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 use serde_json::{Map, Value};
 use tidegate_message::{Identity, Instant};
 
-use crate::escape;
+use crate::{attempts::network, escape};
 
 /// Longest text of a field, in bytes; what is longer is cut.
 pub const TEXT_BYTES_MAX: usize = 512;
@@ -100,7 +96,7 @@ impl Entry {
         put("result", self.outcome.word());
         put("who", &self.who);
         put("client", &self.client);
-        put("from", &self.from.map(|from| from.to_string()).unwrap_or_default());
+        put("from", &self.from.map(|from| from.to_canonical().to_string()).unwrap_or_default());
         put("door", self.door);
         put("what", &self.what);
         put("target", &self.target);
@@ -205,7 +201,7 @@ impl Recent {
             return Some(entry.line(0));
         }
         let Entry { at, who, from, what, target, .. } = entry;
-        let alike = (cut(who), *from, cut(what), cut(target));
+        let alike = (cut(who), from.map(|from| from.to_canonical()), cut(what), cut(target));
         if let Some((last, repeated)) = self.written.get_mut(&alike)
             && at.since(*last) < QUIET
         {
@@ -282,16 +278,10 @@ impl Recent {
     }
 }
 
-/// One network of IPv6 is one sender: it has more addresses than can be counted.
-fn network(from: IpAddr) -> IpAddr {
-    match from {
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
-        IpAddr::V4(_) => from,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     use tidegate_message::IdentityKind;
 
     use super::*;
@@ -414,6 +404,23 @@ mod tests {
             let later = Entry { from: Some(from(0)), ..entry(200_000) };
             assert!(recent.line(&later).is_some(), "{kind}");
         }
+    }
+
+    /// A listener on `[::]` sees clients of IPv4 by addresses of IPv6 that begin alike (RFC 4291 section 2.5.5.2).
+    #[test]
+    fn clients_of_ipv4_at_a_listener_of_ipv6_are_each_their_own() {
+        let mapped = |number| IpAddr::from(Ipv4Addr::new(192, 0, 2, number).to_ipv6_mapped());
+        let mut recent = Recent::default();
+        for number in 0..10 * ADDRESS_MAX {
+            let from = Some(mapped(1));
+            let _ = recent.line(&Entry { who: format!("user {number}"), from, ..entry(0) });
+        }
+        let line = recent.line(&Entry { from: Some(mapped(2)), ..entry(0) });
+        let line = line.expect("another has its own allowance");
+        assert!(line.contains(r#""from":"192.0.2.2""#), "{line}");
+        // And it is the same one on both ways.
+        let plain = Entry { from: Some([192, 0, 2, 2].into()), ..entry(0) };
+        assert!(recent.line(&plain).is_none());
     }
 
     #[test]

@@ -40,7 +40,7 @@ use zeroize::Zeroizing;
 use crate::{
     acl::{Acl, AclError},
     attempts::Attempts,
-    keys::{KeySet, KeySetError},
+    keys::{KeyDigest, KeySet, KeySetError},
     limits::{Limits, Meter, Meters},
     password::{DecoyKey, PasswordError, Passwords, RandomError, Secret, random},
     poison::whole,
@@ -123,7 +123,7 @@ enum Shown {
     Nothing,
     Certificate,
     Password(Secret),
-    Token { key: Option<Box<str>> },
+    Token { key: KeyDigest },
 }
 
 /// Somebody who was not let in.
@@ -433,7 +433,7 @@ impl Doors {
             Shown::Token { key } => {
                 let keys = rules.tokens.as_ref().and_then(|tokens| tokens.keys.as_ref());
                 admitted.identity.until.is_some_and(|until| now.wall < until)
-                    && keys.is_some_and(|keys| key.as_ref().is_none_or(|key| keys.holds(key)))
+                    && keys.is_some_and(|keys| keys.has(key))
             }
         }
     }

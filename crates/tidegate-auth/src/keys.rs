@@ -6,8 +6,11 @@
 use std::fmt;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use ring::signature::{
-    self, ECDSA_P256_SHA256_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents,
+use ring::{
+    digest,
+    signature::{
+        self, ECDSA_P256_SHA256_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents,
+    },
 };
 use serde_json::{Map, Value};
 
@@ -29,6 +32,35 @@ pub struct KeySet {
 pub(crate) struct Key {
     id: Option<Box<str>>,
     material: Material,
+    digest: KeyDigest,
+}
+
+/// Of a key's name and of what it is: equal for the same key, and different for another one of that name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyDigest([u8; 32]);
+
+impl KeyDigest {
+    fn of(id: Option<&str>, material: &Material) -> Self {
+        let mut context = digest::Context::new(&digest::SHA256);
+        // Each part with its length, so that none can be taken for a part of another.
+        let mut add = |part: &[u8]| {
+            context.update(&(part.len() as u64).to_be_bytes());
+            context.update(part);
+        };
+        add(&[u8::from(id.is_some())]);
+        add(id.unwrap_or_default().as_bytes());
+        add(material.algorithm().word().as_bytes());
+        match material {
+            Material::Rsa { modulus, exponent } => {
+                add(modulus);
+                add(exponent);
+            }
+            Material::P256(point) => add(point),
+            Material::Ed25519(key) => add(key),
+        }
+        let digest = context.finish();
+        Self(digest.as_ref().try_into().expect("SHA-256 has 32 bytes"))
+    }
 }
 
 /// How a token is signed (RFC 7518 section 3.1, RFC 8037 section 3.1).
@@ -51,6 +83,16 @@ enum Material {
     /// A point of P-256, uncompressed.
     P256([u8; 65]),
     Ed25519([u8; 32]),
+}
+
+impl Material {
+    const fn algorithm(&self) -> Algorithm {
+        match self {
+            Self::Rsa { .. } => Algorithm::Rs256,
+            Self::P256(_) => Algorithm::Es256,
+            Self::Ed25519(_) => Algorithm::EdDsa,
+        }
+    }
 }
 
 impl Algorithm {
@@ -117,6 +159,11 @@ impl KeySet {
         other.keys.iter().all(|key| self.keys.contains(key))
     }
 
+    /// Whether that very key is among these.
+    pub(crate) fn has(&self, digest: &KeyDigest) -> bool {
+        self.keys.iter().any(|key| key.digest == *digest)
+    }
+
     /// Whether there is a key of that name.
     pub(crate) fn holds(&self, id: &str) -> bool {
         self.keys.iter().any(|key| key.id.as_deref() == Some(id))
@@ -181,20 +228,17 @@ impl Key {
             }
             _ => return Ok(None),
         };
-        let key = Self { id, material };
+        let digest = KeyDigest::of(id.as_deref(), &material);
+        let key = Self { id, material, digest };
         Ok(text("alg").is_none_or(|word| word == key.algorithm().word()).then_some(key))
     }
 
-    pub(crate) fn id(&self) -> Option<&str> {
-        self.id.as_deref()
+    pub(crate) const fn digest(&self) -> KeyDigest {
+        self.digest
     }
 
     fn algorithm(&self) -> Algorithm {
-        match self.material {
-            Material::Rsa { .. } => Algorithm::Rs256,
-            Material::P256(_) => Algorithm::Es256,
-            Material::Ed25519(_) => Algorithm::EdDsa,
-        }
+        self.material.algorithm()
     }
 
     /// Whether `signature` is this key's, over `message`.

@@ -16,7 +16,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::{Map, Value};
 use tidegate_message::Instant;
 
-use crate::keys::{Algorithm, KEY_ID_BYTES_MAX, KeySet};
+use crate::keys::{Algorithm, KEY_ID_BYTES_MAX, KeyDigest, KeySet};
 
 /// Largest token, in bytes: what fits a password of MQTT and a header of HTTP/2 as these are usually bounded.
 pub const TOKEN_BYTES_MAX: usize = 16 << 10;
@@ -62,8 +62,8 @@ pub struct Claims {
     pub groups: Arc<[Arc<str>]>,
     /// It holds until then, leeway included.
     pub until: Instant,
-    /// The name of the key that signed it.
-    pub key: Option<Box<str>>,
+    /// The key that signed it.
+    pub key: KeyDigest,
 }
 
 /// Whether a password is meant to be a token: three parts between points, the first a header.
@@ -130,7 +130,7 @@ pub fn verify(
         name: name(&claims, &config.name_claim)?,
         groups: groups(&claims, &config.groups_claim)?,
         until,
-        key: key.id().map(Into::into),
+        key: key.digest(),
     })
 }
 

@@ -236,6 +236,13 @@ fn what_was_shown_holds_as_long_as_it_is_good() {
     assert_eq!(doors.set_keys(Some(issuer.keys())), KeysChanged::Added);
     assert_eq!(current(START), [true; 4]);
 
+    // Nor does another key of the same name stand for the one that is gone.
+    let namesake = Issuer::new(3, "one");
+    assert_eq!(doors.set_keys(Some(namesake.keys())), KeysChanged::Withdrawn);
+    assert_eq!(current(START), [true, false, true, true]);
+    assert_eq!(doors.set_keys(Some(issuer.keys())), KeysChanged::Withdrawn);
+    assert_eq!(current(START), [true; 4]);
+
     reload(&doors, &Sources { tokens: Issuer::new(1, "two").source(false), ..all.clone() })
         .unwrap();
     assert_eq!(current(START), [true, false, true, true]);
