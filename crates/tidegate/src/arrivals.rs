@@ -48,16 +48,13 @@ impl<T> Arrivals<T> {
     pub(crate) fn begin(&mut self, address: IpAddr, handle: T) -> Option<T> {
         let address = network(address);
         let own = self.by_address.get(&address).map_or(0, BTreeSet::len);
-        let of = if own >= self.address_max {
-            Some(address)
+        let gone = if own >= self.address_max {
+            self.end_oldest(address)
         } else if self.under_way.len() >= self.all_max {
-            let most = self.by_address.iter().max_by_key(|(_, numbers)| numbers.len());
-            most.map(|(address, _)| *address)
+            self.give_way()
         } else {
             None
         };
-        let oldest = of.and_then(|of| self.by_address.get(&of)?.first().copied());
-        let gone = oldest.and_then(|oldest| self.end(oldest));
         let number = self.next;
         self.next += 1;
         self.under_way.insert(number, (address, handle));
@@ -68,6 +65,18 @@ impl<T> Arrivals<T> {
     /// The one that has taken longest.
     pub(crate) fn oldest(&self) -> Option<&T> {
         self.under_way.values().next().map(|(_, handle)| handle)
+    }
+
+    /// Ends the one that has taken longest, of the address that has most; none if none is under way.
+    pub(crate) fn give_way(&mut self) -> Option<T> {
+        let most = self.by_address.iter().max_by_key(|(_, numbers)| numbers.len());
+        let (&address, _) = most?;
+        self.end_oldest(address)
+    }
+
+    fn end_oldest(&mut self, address: IpAddr) -> Option<T> {
+        let oldest = self.by_address.get(&address)?.first().copied()?;
+        self.end(oldest)
     }
 
     /// One is over; gives what would have ended it, if it was under way.

@@ -64,7 +64,7 @@ pub use self::{
 use crate::{
     assemble,
     config::{Config, problems::Problems},
-    logging, step,
+    descriptors, logging, step,
 };
 
 /// Carries camera frames within bounds that an application names, and the messages of sensors by MQTT.
@@ -168,6 +168,12 @@ pub fn main() -> ExitCode {
         && let Err(error) = tidegate_sys::sched::short_turns()
     {
         tracing::debug!(%error, "what wakes waits its turn");
+    }
+    // A fleet has more connections than the usual limit of files.
+    if matches!(cli.command, Command::Node(_) | Command::Camera(_))
+        && let Err(error) = descriptors::raise_limit()
+    {
+        tracing::warn!(%error, "this process may not open as many files as the system allows it");
     }
     let runtime = match &cli.command {
         // One source and one link are less than a processor's work, and waking a second thread for each step of it

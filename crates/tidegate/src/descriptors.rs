@@ -6,14 +6,44 @@
 //! Always true: connections that hold a [`Descriptor`] are at most those that their front may have, and all together leave the
 //! reserve.
 
-use std::sync::{
-    LazyLock,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    io,
+    sync::{
+        LazyLock,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 /// What of all that a process may open is kept for files and the rest: an eighth, within these bounds.
 const RESERVED_MIN: usize = 64;
 const RESERVED_MAX: usize = 1024;
+
+/// What the number of files that a process may open is raised to, where the system allows more: as high as Linux goes unless it is
+/// told otherwise.
+const RAISED_MAX: u64 = 1 << 20;
+
+/// Lets this process open as many files as the system allows it at most (the hard limit). The usual limit, 1024, is for programs that
+/// call select(2); none of ours does, nor any that we start. To be called before the first connection is taken.
+///
+/// # Errors
+/// The kernel's: the limit is as it was.
+pub(crate) fn raise_limit() -> io::Result<()> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    match raised(limit.current, limit.maximum) {
+        None => Ok(()),
+        wanted => {
+            limit.current = wanted;
+            Ok(setrlimit(Resource::Nofile, limit)?)
+        }
+    }
+}
+
+/// What a limit of `current` is raised to where `maximum` is allowed; none stands for no limit, and for nothing to raise.
+fn raised(current: Option<u64>, maximum: Option<u64>) -> Option<u64> {
+    let wanted = maximum.map_or(RAISED_MAX, |maximum| maximum.min(RAISED_MAX));
+    current.is_some_and(|current| current < wanted).then_some(wanted)
+}
 
 /// Who takes connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +137,20 @@ mod tests {
             let rest = all_of(Front::Ingest) + all_of(Front::Link);
             assert!(api <= limit / 4 && mqtt >= limit / 2, "{limit}: {api} {mqtt}");
             assert!(api + mqtt + rest <= limit - RESERVED_MIN, "{limit}: {api} {mqtt} {rest}");
+        }
+    }
+
+    #[test]
+    fn a_limit_is_raised_as_far_as_the_system_allows() {
+        for (current, maximum, expected) in [
+            (Some(1024), Some(524_288), Some(524_288)),
+            (Some(1024), Some(1 << 30), Some(RAISED_MAX)),
+            (Some(1024), None, Some(RAISED_MAX)),
+            (Some(1024), Some(1024), None),
+            (Some(1 << 30), Some(1 << 30), None), // never lowered
+            (None, None, None),
+        ] {
+            assert_eq!(raised(current, maximum), expected, "{current:?} of {maximum:?}");
         }
     }
 

@@ -65,6 +65,8 @@ const DATAGRAM_BUFFER_BYTES: usize = 16 << 10;
 const PACKET_ACK_DELAY_MAX: Duration = Duration::from_millis(5);
 /// Ports to try until one is free for both.
 const PORT_ATTEMPTS: u32 = 16;
+/// How often it is said that peers are turned away.
+const TURNED_AWAY_EVERY: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Room for a burst between two turns of the reactor.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
@@ -259,14 +261,16 @@ async fn accept_tcp(
     links: mpsc::Sender<Link>,
 ) {
     let mut handshakes = Handshakes::default();
+    let mut turned_away = TurnedAway::default();
     loop {
         tokio::select! {
             Some(()) = handshakes.ended() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, address)) => {
                     let (tls, limit) = (tls.clone(), config.connect_timeout);
-                    let Some(descriptor) = descriptors::take(Front::Link) else {
-                        tracing::warn!(%address, "a link was refused: the descriptors for links are all in use");
+                    let taken = handshakes.take(|| descriptors::take(Front::Link)).await;
+                    let Some(descriptor) = taken else {
+                        turned_away.one(address);
                         continue;
                     };
                     let answer = answer_tcp(stream, address, tls, config.clone(), descriptor);
@@ -279,6 +283,25 @@ async fn accept_tcp(
                 }
             }
         }
+    }
+}
+
+/// Peers for whom there was no descriptor: a line for the first, and then how many, now and again.
+#[derive(Debug, Default)]
+struct TurnedAway {
+    count: u64,
+    said_at: Option<time::Instant>,
+}
+
+impl TurnedAway {
+    fn one(&mut self, address: SocketAddr) {
+        self.count += 1;
+        if self.said_at.is_some_and(|at| at.elapsed() < TURNED_AWAY_EVERY) {
+            return;
+        }
+        self.said_at = Some(time::Instant::now());
+        let peers = std::mem::take(&mut self.count);
+        tracing::warn!(%address, peers, "links were refused: the descriptors for links are all in use");
     }
 }
 
@@ -472,6 +495,21 @@ impl Handshakes {
         }
     }
 
+    /// Takes what a peer needs to be authenticated; where there is none left, peers that have taken longest give theirs back first. None
+    /// if it is all with others than those.
+    async fn take<T>(&mut self, mut take: impl FnMut() -> Option<T>) -> Option<T> {
+        loop {
+            if let Some(taken) = take() {
+                return Some(taken);
+            }
+            let gone = self.arrivals.give_way()?;
+            tracing::debug!("the handshake that took longest gives way");
+            gone.abort();
+            // What it has is given back with its end, which an abort only asks for.
+            while !gone.is_finished() && self.ended().await.is_some() {}
+        }
+    }
+
     /// Waits until one is over; none while there are none.
     ///
     /// # Cancel safety
@@ -603,4 +641,66 @@ fn udp_socket(address: SocketAddr) -> Result<UdpSocket, LinkError> {
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::pending, sync::Mutex};
+
+    use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+    use super::*;
+
+    /// A peer that has what it needs, and says nothing. Notes its end.
+    struct Silent {
+        _permit: OwnedSemaphorePermit,
+        number: u8,
+        ended: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl Drop for Silent {
+        fn drop(&mut self) {
+            self.ended.lock().unwrap().push(self.number);
+        }
+    }
+
+    /// Peers that say nothing hold all descriptors that links may have: one of them gives its back to a newcomer.
+    #[tokio::test]
+    async fn where_no_descriptor_is_left_the_peer_that_took_longest_gives_way() {
+        let descriptors = Arc::new(Semaphore::new(3));
+        let take = || Arc::clone(&descriptors).try_acquire_owned().ok();
+        let (links, _accepted) = mpsc::channel(1);
+        let audit = Audit::default();
+        let mut handshakes = Handshakes::default();
+        let ended = Arc::new(Mutex::new(Vec::new()));
+        for (number, from) in [(1, 9), (2, 1), (3, 1), (4, 1), (5, 2)] {
+            let _permit = handshakes.take(take).await.expect("there always is one");
+            let silent = Silent { _permit, number, ended: Arc::clone(&ended) };
+            let answer = async move {
+                let _silent = silent;
+                pending().await
+            };
+            let address = ([192, 0, 2, from], 7000).into();
+            handshakes.begin(address, Duration::from_secs(60), answer, &audit, &links);
+        }
+        // Of the address that had most, the oldest each time.
+        assert_eq!(*ended.lock().unwrap(), [2, 3]);
+        // Where other links have them all, none is left.
+        let mut others = Vec::new();
+        while let Some(permit) = handshakes.take(take).await {
+            others.push(permit);
+        }
+        assert_eq!((others.len(), handshakes.len(), ended.lock().unwrap().len()), (3, 0, 5));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn peers_that_are_turned_away_are_summed_up() {
+        let mut turned_away = TurnedAway::default();
+        let address = ([192, 0, 2, 1], 7000).into();
+        for (seconds, left) in [(0, 0), (1, 1), (1, 2), (8, 0), (1, 1)] {
+            time::advance(Duration::from_secs(seconds)).await;
+            turned_away.one(address);
+            assert_eq!(turned_away.count, left);
+        }
+    }
 }
