@@ -5,8 +5,8 @@
 //! {"timestamp":"2026-01-31T12:00:00.000000Z","level":"INFO","target":"tidegate::…","message":"connected","client":"c1",…}
 //! ```
 //!
-//! Always true: an event is one line, and no letter in it steers a terminal but colours of our own, which only a terminal gets; so it
-//! does not matter whose text a field holds.
+//! Always true: an event is one line, and no letter in it steers a terminal but colours of our own, which only a terminal gets; a value
+//! that could be taken for other fields stands between quotes. So it does not matter whose text a field holds.
 
 use std::{
     env,
@@ -164,18 +164,46 @@ struct Text {
     fields: String,
 }
 
+impl Text {
+    fn put(&mut self, name: &str, value: &str) {
+        // A text takes it all.
+        let _ = match value.is_empty() || value.contains(is_of_fields) && !is_quoted(value) {
+            true => write!(self.fields, " {name}={value:?}"),
+            false => write!(self.fields, " {name}={value}"),
+        };
+    }
+}
+
 impl Visit for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // A text takes it all.
-        let _ = match field.name() {
-            "message" => write!(self.message, "{value:?}"),
-            name => write!(self.fields, " {name}={value:?}"),
-        };
+        match field.name() {
+            "message" => _ = write!(self.message, "{value:?}"),
+            name => self.put(name, &format!("{value:?}")),
+        }
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        let _ = write!(self.fields, " {}={}", field.name(), crate::error_chain(value));
+        self.put(field.name(), &crate::error_chain(value));
     }
+}
+
+/// Whether a letter means something between fields, so that a value with it would end early or be taken for others.
+fn is_of_fields(letter: char) -> bool {
+    letter.is_whitespace() || letter == '"' || letter == '='
+}
+
+/// Whether a value is between quotes already, from the first letter to the last, as texts are written for programmers.
+fn is_quoted(value: &str) -> bool {
+    let inner = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    inner.is_some_and(|inner| {
+        let mut is_escaped = false;
+        let is_inside = inner.chars().all(|letter| {
+            let ends = letter == '"' && !is_escaped;
+            is_escaped = letter == '\\' && !is_escaped;
+            !ends
+        });
+        is_inside && !is_escaped
+    })
 }
 
 /// Fields as members.
@@ -220,6 +248,31 @@ impl Visit for Object {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Values of others: client identifiers, user names, reasons.
+    #[test]
+    fn no_value_is_taken_for_other_fields() {
+        for (value, expected) in [
+            ("dev-1", " client=dev-1"),
+            ("192.0.2.7", " client=192.0.2.7"),
+            ("a\\b", r" client=a\b"),
+            ("", r#" client="""#),
+            ("x user=admin", r#" client="x user=admin""#),
+            ("x\tlistener", r#" client="x\tlistener""#),
+            ("user=admin", r#" client="user=admin""#),
+            (r#"x" user="admin"#, r#" client="x\" user=\"admin""#),
+            (r#""x" user="admin""#, r#" client="\"x\" user=\"admin\"""#),
+            (r#""x\\" user=admin ""#, r#" client="\"x\\\\\" user=admin \"""#),
+            (r#""x\""#, r#" client="\"x\\\"""#),
+            ("\"", r#" client="\"""#),
+            // It is a value of its own all the same.
+            (r#""x y""#, r#" client="x y""#),
+        ] {
+            let mut text = Text::default();
+            text.put("client", value);
+            assert_eq!(text.fields, expected, "{value}");
+        }
+    }
 
     #[test]
     fn a_wrong_filter_is_an_error_that_names_it() {

@@ -55,7 +55,7 @@ fn who_came_and_who_went_and_why_is_in_the_log() {
 
     let mut polite = connect(plain, "dev-2", 0, 4);
     polite.write_all(&[0xe0, 0]).expect("it takes it");
-    holds(&node.line_with("disconnected client=dev-2"), &["why=the client disconnected"]);
+    holds(&node.line_with("disconnected client=dev-2"), &["why=\"the client disconnected\""]);
 
     let silent = connect(plain, "dev-3", 1, 4);
     let line = node.line_with("disconnected client=dev-3").to_lowercase();
@@ -65,7 +65,7 @@ fn who_came_and_who_went_and_why_is_in_the_log() {
     let mut wrong = connect(plain, "dev-4", 0, 4);
     wrong.write_all(&[0x10, 2, 0, 0]).expect("it takes it");
     let line = node.line_with("disconnected client=dev-4");
-    assert!(!line.contains("why=the client"), "a fault of the client's has its name: {line}");
+    assert!(!line.contains("why=\"the client"), "a fault of the client's has its name: {line}");
 
     // Whoever is not let in: by the rules, by the protocol, by TLS, by the time.
     drop(connect(node.address("shut"), "dev-5", 0, 4));
@@ -87,9 +87,22 @@ fn who_came_and_who_went_and_why_is_in_the_log() {
     let forged = "x\n2026-01-01T00:00:00Z  INFO tidegate: forged\u{1b}[2J\u{9b}31m\u{202e}";
     let stream = connect(plain, forged, 0, 4);
     let line = node.line_with("forged");
-    holds(&line, &["connected client=x\\n2026", "forged\\u{1b}[2J\\u{9b}31m\\u{202e}"]);
+    holds(&line, &["connected client=\"x\\n2026", "forged\\u{1b}[2J\\u{9b}31m\\u{202e}"]);
     stream.shutdown(Shutdown::Both).expect("a stream");
-    holds(&node.line_with("forged"), &["disconnected client=x\\n"]);
+    holds(&node.line_with("forged"), &["disconnected client=\"x\\n"]);
+
+    // Nor does one make up a field.
+    let stream = connect(plain, "dev-6 user=\"admin\" address=192.0.2.1", 0, 4);
+    let line = node.line_with("connected client=");
+    holds(
+        &line,
+        &[
+            "client=\"dev-6 user=\\\"admin\\\" address=192.0.2.1\" user=\"anonymous\"",
+            " address=127.0.0.1",
+        ],
+    );
+    drop(stream);
+    node.line_with("disconnected client=");
 
     node.end();
     node.line_with("stopping");
