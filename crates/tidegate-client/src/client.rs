@@ -122,9 +122,11 @@ impl Client {
             .initial_stream_window_size(options.stream_window_bytes)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .connect_lazy();
-        let sessions = SessionsClient::with_interceptor(channel.clone(), credentials.shown());
+        let sessions = SessionsClient::with_interceptor(channel.clone(), credentials.shown())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX);
         let configuration =
-            ConfigurationClient::with_interceptor(channel.clone(), credentials.shown());
+            ConfigurationClient::with_interceptor(channel.clone(), credentials.shown())
+                .max_decoding_message_size(MESSAGE_BYTES_MAX);
         let stub = FramesClient::with_interceptor(channel, credentials.shown())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
@@ -243,7 +245,8 @@ impl Client {
         Ok(Feedback::new(answer.map_err(failure)?.into_inner()))
     }
 
-    /// Sessions of MQTT clients at the node, in order of their clients' identifiers; fewer than asked for if there are no more.
+    /// Sessions of MQTT clients at the node, in order of their clients' identifiers; as many as are asked for, or fewer where these are
+    /// much to send; none if there are no more.
     ///
     /// # Errors
     /// [`Code::ACTION_DENIED`] without the right `admin` on the node, [`Code::LIMIT_REACHED`] if it serves no MQTT.

@@ -56,7 +56,9 @@ pub use request::{
     Changes, FeedbackOf, Registration, Started, SubscribeRequest, SubscriptionId, TransferState,
     UnsubscribeStatus,
 };
-pub use session::{EndSessions, SESSIONS_MAX, SessionInfo, SessionOwner, SessionsPage};
+pub use session::{
+    EndSessions, SESSIONS_BYTES_MAX, SESSIONS_MAX, SessionInfo, SessionOwner, SessionsPage,
+};
 pub use subscription::{Feedback, Subscription};
 pub use verdict::{Outcome, Verdict};
 

@@ -1,11 +1,15 @@
 //! Sessions of MQTT clients, as an administrator sees them.
 
+use prost::Message as _;
 use tidegate_message::Code;
 
 use crate::{ApiError, proto};
 
 /// Most sessions in one answer.
 pub const SESSIONS_MAX: usize = 10_000;
+/// Bytes of the sessions in one answer, beyond the first: client identifiers and user names may have 65,535 bytes each, and clients of
+/// gRPC take 4 MiB unless they are told otherwise.
+pub const SESSIONS_BYTES_MAX: usize = 2 << 20;
 /// Sessions in one answer, if nothing is said.
 const SESSIONS_USUAL: usize = 1_000;
 
@@ -42,7 +46,7 @@ pub struct SessionInfo {
 pub struct SessionsPage {
     /// Those behind this client identifier; from the first on if it is empty.
     pub after: String,
-    /// At most so many, 1 to [`SESSIONS_MAX`]; 0 means 1000.
+    /// At most so many, 1 to [`SESSIONS_MAX`], and about [`SESSIONS_BYTES_MAX`]; 0 means 1000.
     pub limit: usize,
     /// Those of this owner alone; of all if none.
     pub owner: Option<SessionOwner>,
@@ -80,6 +84,20 @@ impl From<SessionInfo> for proto::Session {
             queued_bytes: session.queued_bytes,
             inflight: session.inflight,
         }
+    }
+}
+
+impl From<Vec<SessionInfo>> for proto::ListSessionsResponse {
+    /// As many of them as an answer holds, one at the least.
+    fn from(sessions: Vec<SessionInfo>) -> Self {
+        let mut bytes = 0;
+        let fits = |session: &proto::Session| {
+            let is_first = bytes == 0;
+            // What a member of a list costs beside itself.
+            bytes += session.encoded_len() + 8;
+            is_first || bytes <= SESSIONS_BYTES_MAX
+        };
+        Self { sessions: sessions.into_iter().map(Into::into).take_while(fits).collect() }
     }
 }
 
@@ -126,5 +144,38 @@ impl From<EndSessions> for proto::EndSessionsRequest {
 impl From<proto::EndSessionsRequest> for EndSessions {
     fn from(request: proto::EndSessionsRequest) -> Self {
         Self { client_ids: request.client_ids, owner: request.owner.map(Into::into) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_bounded_by_its_bytes_and_has_one_session_at_the_least() {
+        for (bytes, count, expected) in [
+            (5, 10_000, 10_000..=10_000),
+            (65_535, 1_000, 15..=16),
+            (3 << 20, 3, 1..=1),
+            (0, 0, 0..=0),
+        ] {
+            let name = "n".repeat(bytes);
+            let session = SessionInfo {
+                client_id: name.clone(),
+                owner: SessionOwner { kind: "user".to_owned(), name },
+                connected: true,
+                subscriptions: 1,
+                queued: u64::MAX,
+                queued_bytes: u64::MAX,
+                inflight: 1,
+            };
+            let answer = proto::ListSessionsResponse::from(vec![session; count]);
+            assert!(
+                expected.contains(&answer.sessions.len()),
+                "{bytes}: {}",
+                answer.sessions.len()
+            );
+            assert!(bytes > 1 << 20 || answer.encoded_len() <= SESSIONS_BYTES_MAX, "{bytes}");
+        }
     }
 }

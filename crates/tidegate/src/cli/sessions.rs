@@ -84,13 +84,11 @@ async fn all(client: &Client, owner: Option<SessionOwner>) -> Result<Vec<Session
     let mut page = SessionsPage { after: String::new(), limit: PAGE, owner };
     let mut sessions = Vec::new();
     loop {
+        // A page may be short because its sessions are long.
         let more = client.sessions(page.clone()).await?;
-        let is_last = more.len() < PAGE;
+        let Some(last) = more.last() else { return Ok(sessions) };
+        page.after.clone_from(&last.client_id);
         sessions.extend(more);
-        match sessions.last() {
-            Some(last) if !is_last => page.after.clone_from(&last.client_id),
-            _ => return Ok(sessions),
-        }
     }
 }
 

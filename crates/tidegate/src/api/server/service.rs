@@ -67,8 +67,7 @@ impl sessions_wire::Sessions for Service {
     ) -> Answer<proto::ListSessionsResponse> {
         let identity = self.callers.identity(&request)?;
         let sessions = self.frames.sessions(&identity, request.into_inner().into()).await?;
-        let sessions = sessions.into_iter().map(Into::into).collect();
-        Ok(Response::new(proto::ListSessionsResponse { sessions }))
+        Ok(Response::new(sessions.into()))
     }
 
     async fn end_sessions(
