@@ -678,12 +678,10 @@ fn revocations(
     authorities.retain(|certificate| is_authority(certificate));
     let mut revocations = Vec::new();
     let of_site = |authority: &&CertificateDer<'_>| access.revocations.is_of(authority);
-    let mut site: Vec<_> = authorities.iter().filter(of_site).cloned().collect();
+    // A node without certificates of a site has none: whoever signs its clients' is not asked who the nodes are.
+    let site: Vec<_> = authorities.iter().filter(of_site).cloned().collect();
     if !site.is_empty() {
         revocations.push(access.revocations.clone());
-    } else if access.revocations.has_no_authority() {
-        // A node without certificates of its own is of the site of its clients.
-        site.clone_from(&authorities);
     }
     if let Some(path) = &listener.client_crl {
         let failed = |error: &dyn std::error::Error| unreadable(&key_of("client_crl"), path, error);
@@ -826,6 +824,27 @@ mod tests {
             "the node keeps its number"
         );
         Ok(found)
+    }
+
+    /// Devices' authorities say who their devices are, and not who is a node.
+    #[test]
+    fn without_a_site_no_authority_says_who_a_node_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let request = pki::InitRequest { nodes: vec!["edge".to_owned()], ..Default::default() };
+        pki::init(folder.path(), &request).expect("certificates");
+        let text = format!(
+            "[node]\nname = \"edge\"\n[mqtt.listener.main]\nprotocol = \"tls\"\nclient_ca = {:?}\n",
+            folder.path().join("ca.pem")
+        );
+        let config = Config::parse(Path::new("site.toml"), &text).expect("a configuration");
+        let listener = config.mqtt_listeners.values().next().expect("it is named");
+        let own = pki::load(folder.path(), "edge").expect("its certificate");
+        let of_site = Access { revocations: own.revocations().clone(), ..Access::default() };
+        for (access, authorities) in [(Access::default(), 0), (of_site, 1)] {
+            let (site, lists) =
+                revocations(&config, "main", listener, &access).expect("it is read");
+            assert_eq!((site.len(), lists.len()), (authorities, authorities));
+        }
     }
 
     #[test]

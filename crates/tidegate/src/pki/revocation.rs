@@ -263,11 +263,6 @@ impl Revocations {
         self.authorities.contains(authority)
     }
 
-    /// Whether no authority's lists are read here, since this node has no certificate of a site.
-    pub fn has_no_authority(&self) -> bool {
-        self.authorities.is_empty()
-    }
-
     /// The lists.
     pub fn lists(&self) -> Arc<[RevocationList]> {
         self.lists.read().unwrap_or_else(PoisonError::into_inner).clone()
