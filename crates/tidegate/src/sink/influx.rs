@@ -15,7 +15,7 @@
 //! each type of value has a field of its own. Of a batch that is refused (400, 413, 422) each half is tried on its own, until the message is found that is refused alone.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     hash::{DefaultHasher, Hash as _, Hasher as _},
     ops::Range,
     sync::Arc,
@@ -314,17 +314,53 @@ fn write_values(
         .map_err(|_| "the payload is neither a number nor JSON nor text".to_owned())?;
     let text = text.trim_start_matches('\u{feff}');
     let json = serde_json::from_str(text).unwrap_or_else(|_| Json::String(text.to_owned()));
-    let mut fields = Vec::new();
+    let mut fields = Fields::default();
     flatten("", &json, &mut fields);
     let fields: Vec<(&str, FieldValue<'_>)> =
-        fields.iter().map(|(name, value)| (&**name, *value)).collect();
+        fields.fields.iter().map(|(name, value)| (&**name, *value)).collect();
     let tags = [("topic", &*record.topic)];
     writer.write(out, measurement, &tags, &fields, Some(time)).map_err(|error| error.to_string())
 }
 
+/// What ends the names of fields of one type, so that no field of another type has such a name.
+const TEXT: &str = "_text";
+const BOOL: &str = "_bool";
+const NUMBER: &str = "_number";
+
+/// Fields with names of their own.
+#[derive(Default)]
+struct Fields<'a> {
+    fields: Vec<(String, FieldValue<'a>)>,
+    /// With how many more there are whose names begin so.
+    names: HashMap<String, u32>,
+}
+
+impl<'a> Fields<'a> {
+    fn push(&mut self, name: &str, value: FieldValue<'a>) {
+        let suffix = match value {
+            FieldValue::Text(_) => TEXT,
+            FieldValue::Boolean(_) => BOOL,
+            // `{"t":"a","t_text":5}`: what looks like the field of a text, by whatever message, is never a number.
+            _ if name.ends_with(TEXT) || name.ends_with(BOOL) => NUMBER,
+            _ => "",
+        };
+        let wanted = format!("{name}{suffix}");
+        let (mut own, mut more) =
+            (wanted.clone(), self.names.get(&wanted).copied().unwrap_or_default());
+        // `{"a":{"b":1},"a.b":2}`
+        while self.names.contains_key(&own) {
+            more += 1;
+            own = format!("{name}_{}{suffix}", more + 1);
+        }
+        self.names.insert(own.clone(), 0);
+        self.names.insert(wanted, more);
+        self.fields.push((own, value));
+    }
+}
+
 /// The values of a document, each by its path. A database takes one type for a field, and refuses all others from the first on: all
 /// numbers are floats, since 21 may be followed by 21.5, and texts and truth values have fields of their own.
-fn flatten<'a>(path: &str, json: &'a Json, fields: &mut Vec<(String, FieldValue<'a>)>) {
+fn flatten<'a>(path: &str, json: &'a Json, fields: &mut Fields<'a>) {
     let of = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
     let value = match json {
         Json::Null => return,
@@ -342,13 +378,7 @@ fn flatten<'a>(path: &str, json: &'a Json, fields: &mut Vec<(String, FieldValue<
         Json::Number(number) => FieldValue::Float(number.as_f64().unwrap_or(f64::NAN)),
         Json::String(text) => FieldValue::Text(text),
     };
-    let name = if path.is_empty() { "value" } else { path };
-    let suffix = match value {
-        FieldValue::Text(_) => "_text",
-        FieldValue::Boolean(_) => "_bool",
-        _ => "",
-    };
-    fields.push((format!("{name}{suffix}"), value));
+    fields.push(if path.is_empty() { "value" } else { path }, value);
 }
 
 #[cfg(test)]

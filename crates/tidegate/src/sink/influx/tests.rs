@@ -113,6 +113,15 @@ async fn payloads_become_fields() {
             r#"{"t":20,"deep":{"x":[1,true]},"none":null,"s":"y"}"#,
             r#"deep.x.0=1.0,deep.x.1_bool=true,s_text="y",t=20.0"#,
         ),
+        // Names that would meet: each field has one type, in whatever messages.
+        (r#"{"t":"a","t_text":5}"#, r#"t_text="a",t_text_number=5.0"#),
+        (r#"{"t_text":5}"#, "t_text_number=5.0"),
+        (r#"{"t_text":"a"}"#, r#"t_text_text="a""#),
+        (
+            r#"{"o":true,"o_bool":1,"o_text":false}"#,
+            "o_bool=true,o_bool_number=1.0,o_text_bool=false",
+        ),
+        (r#"{"a":{"b":1},"a.b":2,"a.b_2":3}"#, "a.b=1.0,a.b_2=2.0,a.b_2_2=3.0"),
     ];
     let batch: Batch = rows.iter().map(|(payload, _)| record(payload)).collect();
     let refusals = influx(&url, values()).deliver(&batch).await.unwrap();
@@ -121,7 +130,7 @@ async fn payloads_become_fields() {
     for (line, (_, fields)) in told.lines.iter().zip(rows) {
         assert!(line.starts_with(&format!("mqtt,topic=a/b {fields} 1000000")), "{line}");
     }
-    assert_eq!((told.lines.len(), told.requests), (5, 1));
+    assert_eq!((told.lines.len(), told.requests), (10, 1));
     assert_eq!(told.authorization.as_deref(), Some("Token secret"));
 }
 
