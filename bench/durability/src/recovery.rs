@@ -49,7 +49,7 @@ pub fn recovery(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let site = Site::new(
         &plan.folder,
         &[],
-        "durability = \"page\"\nretained_max = 2000000\npayload_bytes_max = \"4GiB\"\n\n[log]\nmqtt_bytes = \"4GiB\"\n",
+        "durability = \"page\"\nretained_max = 2000000\nidentity_share = 1.0\npayload_bytes_max = \"4GiB\"\n\n[log]\nmqtt_bytes = \"4GiB\"\n",
     )?;
     let mut node = site.start(&[])?;
     node.wait_for(site.mqtt)?;

@@ -13,6 +13,7 @@ mod publish;
 mod receive;
 mod restore;
 mod runs;
+mod shares;
 mod spill;
 mod subscribe;
 mod sys;

@@ -5,6 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use crate::accounts::Account;
+
 /// A hard bound on bytes, shared by all shards of a node.
 ///
 /// Always true: the sum of all live [`Charge`]s is at most the limit, or what a restart brought back if that is more. Beyond it goes
@@ -30,6 +32,8 @@ pub struct Charge {
     bytes: u64,
     is_of_message: bool,
     state: Arc<State>,
+    /// Whose share they count in, too.
+    account: Option<Arc<Account>>,
 }
 
 impl Budget {
@@ -54,7 +58,7 @@ impl Budget {
         match taken {
             Ok(before) => {
                 state.peak.fetch_max(before + bytes, Ordering::Relaxed);
-                Some(Charge { bytes, is_of_message: false, state: state.clone() })
+                Some(Charge { bytes, is_of_message: false, state: state.clone(), account: None })
             }
             Err(_) => {
                 state.refused.fetch_add(1, Ordering::Relaxed);
@@ -68,7 +72,7 @@ impl Budget {
         let state = &self.state;
         let before = state.used.fetch_add(bytes, Ordering::AcqRel);
         state.peak.fetch_max(before + bytes, Ordering::Relaxed);
-        Charge { bytes, is_of_message: false, state: state.clone() }
+        Charge { bytes, is_of_message: false, state: state.clone(), account: None }
     }
 
     /// The limit in bytes.
@@ -98,9 +102,13 @@ impl Budget {
 }
 
 impl Charge {
-    /// Takes over what another one of the same budget holds.
+    /// Takes over what another one of the same budget and account holds.
     pub(crate) fn absorb(&mut self, mut other: Self) {
         debug_assert!(Arc::ptr_eq(&self.state, &other.state), "of the same budget");
+        debug_assert!(
+            self.account.as_ref().map(Arc::as_ptr) == other.account.as_ref().map(Arc::as_ptr),
+            "of the same account"
+        );
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
@@ -109,11 +117,35 @@ impl Charge {
         let beyond = self.bytes.saturating_sub(bytes);
         self.bytes -= beyond;
         self.state.used.fetch_sub(beyond, Ordering::AcqRel);
+        if let Some(account) = &self.account {
+            account.subtract(beyond);
+        }
+    }
+
+    /// The same bytes, which count in the share of `account` as well from now on.
+    pub(crate) fn of(mut self, account: Option<&Arc<Account>>) -> Self {
+        if let Some(account) = account {
+            account.add(self.bytes);
+            self.account = Some(account.clone());
+        }
+        self
+    }
+
+    /// The same bytes, which count in no share any more.
+    pub(crate) fn of_nobody(mut self) -> Self {
+        if let Some(account) = self.account.take() {
+            account.subtract(self.bytes);
+        }
+        self
     }
 
     /// Gives back all that it holds.
     pub(crate) fn give_back(&mut self) {
-        self.state.used.fetch_sub(std::mem::take(&mut self.bytes), Ordering::AcqRel);
+        let bytes = std::mem::take(&mut self.bytes);
+        self.state.used.fetch_sub(bytes, Ordering::AcqRel);
+        if let Some(account) = self.account.take() {
+            account.subtract(bytes);
+        }
         if std::mem::take(&mut self.is_of_message) {
             self.state.messages.fetch_sub(1, Ordering::Relaxed);
         }
@@ -139,12 +171,30 @@ impl Charge {
 #[derive(Debug)]
 pub struct PartialCharge {
     charge: Charge,
-    _half: Charge,
+    half: HalfCharge,
+}
+
+/// Of the half that packets may take which have not come whole.
+#[derive(Debug)]
+struct HalfCharge {
+    charge: Charge,
+    account: Option<Arc<Account>>,
 }
 
 impl PartialCharge {
-    pub(crate) fn new(charge: Charge, half: Charge) -> Self {
-        Self { charge, _half: half }
+    pub(crate) fn new(charge: Charge, half: Charge, account: Option<&Arc<Account>>) -> Self {
+        if let Some(account) = account {
+            account.add_partial(half.bytes);
+        }
+        let half = HalfCharge { charge: half, account: account.cloned() };
+        Self { charge: charge.of(account), half }
+    }
+
+    /// Takes over what another one of the same packet holds: more of it has come.
+    pub(crate) fn absorb(&mut self, more: Self) {
+        let Self { charge, mut half } = more;
+        self.charge.absorb(charge);
+        self.half.charge.bytes += std::mem::take(&mut half.charge.bytes);
     }
 
     /// How many bytes.
@@ -154,7 +204,15 @@ impl PartialCharge {
 
     /// The charge of the packet that has come whole.
     pub(crate) fn whole(self) -> Charge {
-        self.charge
+        self.charge.of_nobody()
+    }
+}
+
+impl Drop for HalfCharge {
+    fn drop(&mut self) {
+        if let Some(account) = &self.account {
+            account.subtract_partial(self.charge.bytes);
+        }
     }
 }
 

@@ -16,6 +16,11 @@ pub struct BrokerConfig {
     /// Bytes that the node holds at most of messages, queued, in flight, retained and being received, and of filters and
     /// aliases beyond a few kilobytes of each client. Default 256 MiB.
     pub payload_bytes_max: u64,
+    /// What of the memory, the retained messages and the sessions that others leave one identity may have: of bytes that its
+    /// messages take which are retained or wait for its sessions, of packets of it that have not come whole, of its wills and
+    /// filters, of retained messages, and of sessions that it left behind. Above 0, at most 1, which bounds nobody. Those who prove
+    /// nothing count by address, parts of this program not at all. Default 0.75.
+    pub identity_share: f64,
     /// Longest time that a session outlives its connection; what clients ask beyond it is cut, and they are told.
     /// Default seven days.
     pub session_expiry_max: Duration,
@@ -214,6 +219,7 @@ impl Default for BrokerConfig {
     fn default() -> Self {
         Self {
             payload_bytes_max: 256 << 20,
+            identity_share: 0.75,
             session_expiry_max: Duration::from_secs(7 * 24 * 3600),
             sessions_max: 1_000_000,
             subscriptions_max: 100_000,
@@ -345,6 +351,11 @@ impl Overflow {
     /// Whether what waits may be dropped.
     pub(crate) fn drops(self) -> bool {
         matches!(self, Self::DropOldest | Self::DropNewest | Self::Latest)
+    }
+
+    /// Whether what waits stays where it is, whoever needs its memory.
+    pub(crate) fn is_firm(self) -> bool {
+        !self.drops() && self != Self::Spill
     }
 
     /// Its word in configuration.

@@ -18,7 +18,7 @@ use crate::{
     outbox::Outbox,
     routes::Route,
     schedule::{LinkState, Schedule},
-    segments::{Segment, Segments},
+    segments::{SEGMENT_BYTES, Segment, Segments},
     slab::Key,
 };
 
@@ -240,8 +240,10 @@ pub(crate) struct Receiving {
     pub(crate) packet_id: Option<PacketId>,
     pub(crate) forwarded: Vec<u8>,
     pub(crate) message_expiry: Option<u32>,
-    /// None if the budget had no room: the payload is read and forgotten.
+    /// Of what has come; none if it is passed over.
     pub(crate) charge: Option<PartialCharge>,
+    /// Why it is passed over, if it is: the payload is read and forgotten.
+    pub(crate) passed_over: Option<PassedOver>,
     /// When it began or was last found stalled, and how often memory had been refused by then.
     pub(crate) looked_at: Instant,
     pub(crate) refusals: u64,
@@ -249,6 +251,17 @@ pub(crate) struct Receiving {
     pub(crate) segment: Option<Segment>,
     /// Bytes of the payload that have not arrived.
     pub(crate) left: usize,
+}
+
+/// Why a large PUBLISH is read and forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PassedOver {
+    /// Its publisher may not send there.
+    Denied,
+    /// No memory is left for it.
+    NoRoom,
+    /// Its publisher has its share of the memory.
+    OverShare,
 }
 
 /// A large PUBLISH of which nothing came for this long has stalled. TCP bridges shorter gaps of bad links; who still holds
@@ -287,21 +300,40 @@ impl Receiving {
         self.charge.is_some().then(|| last_heard.max(self.looked_at) + STALLED)
     }
 
-    /// Takes what it needs of `input`; how much that was.
-    pub(crate) fn take(&mut self, input: &[u8], pool: &Segments) -> usize {
-        let taken = input.len().min(self.left);
-        let mut rest = &input[..taken];
-        while self.charge.is_some() && !rest.is_empty() {
-            let segment = self.segment.get_or_insert_with(|| pool.take(self.left));
-            let filled = segment.fill(rest);
-            let is_full = segment.is_full();
-            self.left -= filled;
-            rest = &rest[filled..];
-            if is_full {
-                self.seal();
-            }
+    /// Bytes of memory that it needs before it takes more; 0 for none.
+    pub(crate) fn wants(&self) -> usize {
+        let needs = self.charge.is_some() && self.segment.is_none();
+        if needs { self.left.min(SEGMENT_BYTES) } else { 0 }
+    }
+
+    /// As much memory as it wants, which is charged.
+    pub(crate) fn extend(&mut self, more: PartialCharge, pool: &Segments) {
+        if let Some(charge) = &mut self.charge {
+            charge.absorb(more);
+            self.segment = Some(pool.take(self.left));
         }
-        self.left -= rest.len();
+    }
+
+    /// The rest is read and forgotten, as what has come is.
+    pub(crate) fn pass_over(&mut self, why: PassedOver) {
+        self.passed_over = Some(why);
+        self.charge = None;
+        self.forwarded = Vec::new();
+        self.segments = Vec::new();
+        self.segment = None;
+    }
+
+    /// Takes what it has memory for of `input`; how much that was.
+    pub(crate) fn take(&mut self, input: &[u8]) -> usize {
+        let most = input.len().min(self.left);
+        let taken = match &mut self.segment {
+            Some(segment) => segment.fill(&input[..most]),
+            None => most,
+        };
+        self.left -= taken;
+        if self.segment.as_ref().is_some_and(Segment::is_full) {
+            self.seal();
+        }
         taken
     }
 

@@ -3,11 +3,12 @@
 use std::{
     collections::{HashSet, VecDeque},
     num::NonZeroU16,
+    sync::Arc,
 };
 
 use tidegate_wire::mqtt::{PacketId, QoS};
 
-use crate::{broker::Publication, bundle::Run, queue::Queued};
+use crate::{accounts::Account, broker::Publication, bundle::Run, message::Message, queue::Queued};
 
 /// What a message in flight waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,9 +54,52 @@ pub(crate) struct Inflight {
     bytes: u64,
     kept_bytes: u64,
     large: usize,
+    /// In whose share what is kept counts.
+    account: Option<Arc<Account>>,
+    /// Bytes of it that count there while somebody is connected, about; otherwise each message counts by itself, and nothing changes.
+    noted: Option<u64>,
 }
 
+/// What is kept for a client that is connected counts in steps, so that the usual exchange costs nothing.
+const NOTED_BYTES: u64 = 4 << 10;
+
 impl Inflight {
+    /// What is kept counts in the share of `account` from now on.
+    pub(crate) fn set_account(&mut self, account: Option<Arc<Account>>, is_connected: bool) {
+        self.leave_account();
+        if let Some(account) = account.as_ref().filter(|_| !is_connected) {
+            self.kept_messages().for_each(|message| message.hold_for(account));
+        }
+        self.noted = (account.is_some() && is_connected).then_some(0);
+        self.account = account;
+        self.note();
+    }
+
+    fn leave_account(&mut self) {
+        let Some(account) = self.account.take() else { return };
+        match self.noted.take() {
+            Some(noted) => account.subtract(noted),
+            None => self.kept_messages().for_each(|message| message.release_for(&account)),
+        }
+    }
+
+    fn kept_messages(&self) -> impl Iterator<Item = &Arc<Message>> {
+        let kept = self.entries.iter().filter_map(|entry| entry.kept.as_ref());
+        kept.filter_map(|queued| queued.message.memory())
+    }
+
+    /// Something was begun or ended.
+    #[inline]
+    fn note(&mut self) {
+        if let (Some(account), Some(noted)) = (&self.account, &mut self.noted)
+            && self.kept_bytes.abs_diff(*noted) > NOTED_BYTES
+        {
+            account.subtract(*noted);
+            account.add(self.kept_bytes);
+            *noted = self.kept_bytes;
+        }
+    }
+
     /// Exchanges that have not ended.
     pub(crate) fn len(&self) -> usize {
         self.entries.iter().map(Entry::len).sum()
@@ -103,6 +147,7 @@ impl Inflight {
         self.kept_bytes += entry.kept_bytes();
         self.large += usize::from(is_large);
         self.entries.push_back(entry);
+        self.note();
     }
 
     /// Begins exchanges of QoS 1 for the first messages of a run, as many as there are consecutive identifiers for; gives those that
@@ -123,6 +168,7 @@ impl Inflight {
         let bytes = run.payload_bytes();
         self.bytes += bytes;
         self.kept_bytes += run.charged();
+        self.note();
         let id = run.first_id().expect("it was begun");
         let (awaits, run) = (Awaits::Puback, Some(Box::new(run)));
         self.entries.insert(at, Entry { id, awaits, kept: None, run, bytes, is_large: false });
@@ -239,6 +285,7 @@ impl Inflight {
         self.bytes -= entry.bytes;
         self.kept_bytes -= entry.kept_bytes();
         self.large -= usize::from(entry.is_large);
+        self.note();
     }
 
     /// A QoS 2 message was accepted: from here on only its identifier matters. False if there is no such exchange.
@@ -250,6 +297,7 @@ impl Inflight {
             self.kept_bytes -= entry.kept.as_ref().map_or(0, |queued| queued.message.charged());
             self.large -= usize::from(entry.is_large);
             (entry.bytes, entry.is_large, entry.kept) = (0, false, None);
+            self.note();
             return true;
         }
         // PUBREC may come twice.
@@ -262,8 +310,9 @@ impl Inflight {
     }
 
     /// The exchanges, in order, once nobody is there for whom they would go on.
-    pub(crate) fn into_entries(self) -> impl Iterator<Item = Entry> {
-        self.entries.into_iter()
+    pub(crate) fn into_entries(mut self) -> impl Iterator<Item = Entry> {
+        self.leave_account();
+        std::mem::take(&mut self.entries).into_iter()
     }
 
     /// Forgets what cannot be sent again.
@@ -276,6 +325,12 @@ impl Inflight {
                 self.forget(&entry);
             }
         }
+    }
+}
+
+impl Drop for Inflight {
+    fn drop(&mut self) {
+        self.leave_account();
     }
 }
 

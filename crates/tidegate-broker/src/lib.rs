@@ -15,6 +15,7 @@
 //! acknowledgements overtake what has not begun to leave; a message in flight is never dropped; whatever a peer sends ends
 //! at most its own connection.
 
+mod accounts;
 pub mod admission;
 mod broker;
 pub mod budget;

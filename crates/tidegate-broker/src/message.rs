@@ -1,7 +1,7 @@
 //! A message that is held: once, however many subscribers wait for it.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
@@ -10,6 +10,7 @@ use tidegate_message::{Instant, Payload};
 use tidegate_wire::mqtt::QoS;
 
 use crate::{
+    accounts::{Account, Holders},
     budget::{Budget, Charge},
     session::SessionKey,
     spill::Spilled,
@@ -42,6 +43,8 @@ pub struct Message {
     pub publisher: Option<SessionKey>,
     /// Where it is on disk, if somebody has it wait there.
     pub(crate) spilled: OnceLock<Arc<Spilled>>,
+    /// Whose share it counts in.
+    holders: Mutex<Holders>,
     charge: Charge,
 }
 
@@ -123,6 +126,7 @@ impl Incoming<'_> {
             received: self.received,
             publisher: self.publisher,
             spilled: OnceLock::new(),
+            holders: Mutex::default(),
             charge: charge.of_message(),
         }
     }
@@ -153,6 +157,18 @@ impl Message {
     /// Bytes that it takes from the budget.
     pub fn charged(&self) -> u64 {
         self.charge.bytes()
+    }
+
+    /// It is retained for that account, or waits for one of its sessions, once more.
+    pub(crate) fn hold_for(&self, account: &Arc<Account>) {
+        let mut holders = self.holders.lock().expect("no panic while it is held");
+        holders.add(account, self.charge.bytes());
+    }
+
+    /// The same, once less.
+    pub(crate) fn release_for(&self, account: &Arc<Account>) {
+        let mut holders = self.holders.lock().expect("no panic while it is held");
+        holders.remove(account, self.charge.bytes());
     }
 
     /// It is no message any more: the budget has what it took, and whatever else waits for it on disk is let go.

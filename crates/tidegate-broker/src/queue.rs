@@ -22,6 +22,7 @@ use tidegate_wire::mqtt::QoS;
 
 use self::class::Class;
 use crate::{
+    accounts::Account,
     config::Overflow,
     message::Message,
     spill::{SpillError, Spilled},
@@ -203,9 +204,39 @@ struct Counts {
     /// Messages on disk, and their bytes.
     spilled: usize,
     spilled_bytes: u64,
+    /// In whose share those count that stay in memory whoever needs it.
+    account: Option<Arc<Account>>,
 }
 
 impl Queue {
+    /// Whose share its messages count in from now on.
+    pub(crate) fn set_account(&mut self, account: Option<Arc<Account>>) {
+        if self.counts.account.as_ref().map(Arc::as_ptr) == account.as_ref().map(Arc::as_ptr) {
+            return;
+        }
+        self.leave_account();
+        if let Some(account) = &account {
+            self.firm().for_each(|message| message.hold_for(account));
+        }
+        self.counts.account = account;
+    }
+
+    fn leave_account(&mut self) {
+        if let Some(account) = self.counts.account.take() {
+            self.firm().for_each(|message| message.release_for(&account));
+        }
+    }
+
+    /// Messages that stay in memory whoever needs it.
+    fn firm(&self) -> impl Iterator<Item = &Arc<Message>> {
+        self.iter().filter(|queued| queued.overflow.is_firm()).filter_map(|q| q.message.memory())
+    }
+
+    /// Bytes of those, each counted whole.
+    pub(crate) fn firm_bytes(&self) -> u64 {
+        self.counts.bytes - self.counts.droppable_bytes - self.counts.spillable_bytes
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.small.waiting.is_empty() && self.large.waiting.is_empty()
     }
@@ -305,9 +336,10 @@ impl Queue {
     }
 
     /// All that wait, in the order in which they came.
-    pub(crate) fn into_waiting(self) -> Vec<Queued> {
-        let mut all: Vec<Queued> = self.small.waiting.into();
-        all.extend(self.large.waiting);
+    pub(crate) fn into_waiting(mut self) -> Vec<Queued> {
+        self.leave_account();
+        let mut all: Vec<Queued> = std::mem::take(&mut self.small.waiting).into();
+        all.extend(std::mem::take(&mut self.large.waiting));
         all.retain(|queued| !queued.message.is_gone());
         all.sort_by_key(|queued| queued.sequence);
         all
@@ -587,11 +619,22 @@ impl Queue {
     }
 }
 
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.leave_account();
+    }
+}
+
 impl Counts {
     fn add(&mut self, queued: &Queued) {
         let bytes = queued.message.charged();
         match &queued.message {
-            Held::Memory(_) => self.bytes += bytes,
+            Held::Memory(message) => {
+                self.bytes += bytes;
+                if let Some(account) = self.account.as_ref().filter(|_| queued.overflow.is_firm()) {
+                    message.hold_for(account);
+                }
+            }
             Held::Disk(_) => {
                 self.spilled += 1;
                 self.spilled_bytes += bytes;
@@ -605,7 +648,12 @@ impl Counts {
     fn subtract(&mut self, queued: &Queued) {
         let bytes = queued.message.charged();
         match &queued.message {
-            Held::Memory(_) => self.bytes -= bytes,
+            Held::Memory(message) => {
+                self.bytes -= bytes;
+                if let Some(account) = self.account.as_ref().filter(|_| queued.overflow.is_firm()) {
+                    message.release_for(account);
+                }
+            }
             Held::Disk(_) => {
                 self.spilled -= 1;
                 self.spilled_bytes -= bytes;

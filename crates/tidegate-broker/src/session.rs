@@ -14,6 +14,7 @@ use tidegate_message::{Action, Authorize, Identity, Instant, Target};
 use tidegate_wire::mqtt::{PacketId, QoS, Version};
 
 use crate::{
+    accounts::Account,
     budget::Charge,
     config::{Overflow, SessionConfig},
     connection::WillMessage,
@@ -103,6 +104,8 @@ pub(crate) struct SessionState {
     identity: RwLock<Arc<Identity>>,
     /// Whether it takes no QoS 1 or 2 message until half of its queue is gone, unless their policy lets it drop some.
     full: AtomicBool,
+    /// In whose share counts what waits for it, if that is in any.
+    pub(crate) account: RwLock<Option<Arc<Account>>>,
     /// What happens to QoS 1 and 2 messages whose topic says nothing else ([`Overflow`]).
     overflow: AtomicU8,
     /// Whether it was full and away for so long that its oldest messages go, whatever their policy says.
@@ -135,6 +138,7 @@ impl SessionState {
             behind: AtomicBool::new(false),
             identity: RwLock::new(identity),
             full: AtomicBool::new(false),
+            account: RwLock::new(None),
             overflow: AtomicU8::new(overflow as u8),
             is_idle: AtomicBool::new(false),
             waits: AtomicBool::new(false),
@@ -271,6 +275,10 @@ pub(crate) struct Session {
     pub(crate) identity: Arc<Identity>,
     /// Generation of the rules that allowed all that waits in `queue`; none if some of it is to be asked for once more.
     pub(crate) allowed_by: Option<u64>,
+    /// In whose share it counts, with what waits for it.
+    pub(crate) account: Option<Arc<Account>>,
+    /// Whether it counts there as one that nobody is connected to.
+    pub(crate) is_left_behind: bool,
     pub(crate) config: Arc<SessionConfig>,
     pub(crate) version: Version,
     /// How long it outlives its connection; none for ever.
@@ -298,6 +306,8 @@ pub(crate) struct Session {
     pub(crate) idles_at: Option<Instant>,
     /// It was full and away for so long that its oldest messages go.
     pub(crate) is_idle: bool,
+    /// That is so since its identity had its share, and until somebody connects or nothing waits.
+    pub(crate) gives_way: bool,
     /// When it is looked at whether something of its queue has expired.
     pub(crate) lapses_at: Option<Instant>,
     pub(crate) dropped: Dropped,
@@ -436,7 +446,8 @@ impl Session {
     pub(crate) fn note_behind(&mut self, shared: &Shared) -> bool {
         let behind = self.queue.spilled() > 0
             || self.queue.bytes() > self.config.queue_bytes_max / 2
-            || self.queue.len() > self.config.queue_messages_max / 2;
+            || self.queue.len() > self.config.queue_messages_max / 2
+            || self.is_idle && self.gives_way && self.queue.firm_bytes() > 0;
         self.state.behind.store(behind, Ordering::Relaxed);
         self.note_room();
         if !behind {
@@ -460,7 +471,12 @@ impl Session {
     /// Notes that it was full and away for so long that its oldest messages go, or that this is over; what it was before.
     pub(crate) fn set_idle(&mut self, is_idle: bool) -> bool {
         self.state.is_idle.store(is_idle, Ordering::Release);
-        std::mem::replace(&mut self.is_idle, is_idle)
+        let was_idle = std::mem::replace(&mut self.is_idle, is_idle);
+        self.gives_way &= is_idle;
+        if was_idle != is_idle {
+            self.count_in_share();
+        }
+        was_idle
     }
 
     /// Whether the places that are left for such a message are reserved for those on their way from other shards, which were

@@ -9,9 +9,10 @@ use std::{
     },
 };
 
-use tidegate_message::{Authorize, Instant};
+use tidegate_message::{Authorize, Identity, Instant};
 
 use crate::{
+    accounts::{Account, Accounts},
     broker::{SessionReport, Statistics},
     budget::Budget,
     config::{BrokerConfig, TopicConfig},
@@ -33,6 +34,7 @@ pub struct Shared {
     shards: usize,
     authorize: Arc<dyn Authorize>,
     budget: Budget,
+    accounts: Accounts,
     routes: RwLock<Routes>,
     /// Counts changes of `routes`.
     changes: AtomicU64,
@@ -98,6 +100,8 @@ pub(crate) enum Retention {
     Unchanged,
     /// There are as many as may be.
     Refused,
+    /// Whoever publishes it has its share of them, or of memory.
+    OverShare,
 }
 
 impl Shared {
@@ -129,12 +133,14 @@ impl Shared {
         assert!((1..=255).contains(&shards), "a node has 1 to 255 shards");
         let budget = Budget::new(config.payload_bytes_max);
         let receiving = Budget::new(config.payload_bytes_max / 2);
+        let accounts = Accounts::new(config.identity_share);
         let topics = RwLock::new(config.topics.clone().into());
         Arc::new(Self {
             config,
             shards,
             authorize,
             budget,
+            accounts,
             routes: RwLock::default(),
             changes: AtomicU64::new(1),
             topics,
@@ -171,6 +177,63 @@ impl Shared {
     /// The budget for payloads.
     pub fn budget(&self) -> &Budget {
         &self.budget
+    }
+
+    /// In whose share counts what an identity holds; none for parts of this program.
+    pub(crate) fn account_of(&self, identity: &Identity) -> Option<Arc<Account>> {
+        self.accounts.of(identity)
+    }
+
+    /// Whether an identity could have its share of the memory if it held `bytes` more.
+    #[inline]
+    pub(crate) fn may_be_over_share(&self, bytes: u64) -> bool {
+        self.accounts.may_be_over(bytes, self.budget.limit())
+    }
+
+    /// Whether `account` may hold `bytes` more, which are not charged yet, for a client that is connected or not.
+    pub(crate) fn share_allows(&self, account: &Account, is_connected: bool, bytes: u64) -> bool {
+        let (used, limit) = (self.budget.used(), self.budget.limit());
+        self.accounts.allow_bytes(account, is_connected, bytes, used, limit)
+    }
+
+    /// Whether `account` may hold `bytes` more, which are charged already, to nobody.
+    pub(crate) fn share_holds(&self, account: &Account, is_connected: bool, bytes: u64) -> bool {
+        let (used, limit) = (self.budget.used(), self.budget.limit());
+        let used = used.saturating_sub(bytes);
+        self.accounts.allow_bytes(account, is_connected, bytes, used, limit)
+    }
+
+    /// Whether `account` may hold `bytes` more of packets that have not come whole, of one that has `own` bytes already.
+    pub(crate) fn partial_share_allows(&self, account: &Account, own: u64, bytes: u64) -> bool {
+        let (half, all) = (&self.receiving, account.partial());
+        self.share_allows(account, true, bytes)
+            && (all <= own || self.accounts.allow(all, bytes, half.used(), half.limit()))
+    }
+
+    /// Whether `account` may leave one session more behind.
+    pub(crate) fn may_leave_session(&self, account: &Account) -> bool {
+        let (all, most) = (self.sessions.load(Ordering::Acquire), self.config.sessions_max);
+        self.accounts.allow(account.sessions(), 1, all as u64, most as u64)
+    }
+
+    /// Something was refused to `account` because it has its share.
+    #[cold]
+    pub(crate) fn note_over_share(&self, account: &Account) {
+        if self.accounts.note_refused(account) {
+            tracing::warn!(identity = %account.name(), bytes = account.bytes(), retained = account.retained(),
+                left_sessions = account.sessions(), payload_bytes_max = self.budget.limit(),
+                "refused: it has its share of the memory for messages (mqtt.identity_share); others like it are counted only");
+        }
+    }
+
+    /// How often something was refused to an identity that had its share.
+    pub(crate) fn share_refusals(&self) -> u64 {
+        self.accounts.refused()
+    }
+
+    /// Identities that hold most, at most `limit`: bytes, retained messages and left sessions of each.
+    pub fn heaviest_identities(&self, limit: usize) -> Vec<(String, [u64; 3])> {
+        self.accounts.heaviest(limit)
     }
 
     /// The rules.
@@ -415,9 +478,13 @@ impl Shared {
         {
             expired = retained.take_expired(kept.message.received, EXPIRED_AT_ONCE);
         }
+        let former = retained.get(topic);
         let retention = match kept {
             Some(_) if !is_known && retained.len() >= self.config.retained_max => {
                 return Retention::Refused;
+            }
+            Some(kept) if !self.share_retains(&kept, former, retained.len()) => {
+                return Retention::OverShare;
             }
             Some(mut kept) => {
                 kept.sequence = self.next_sequence();
@@ -434,6 +501,26 @@ impl Shared {
         retention
     }
 
+    /// Whether whoever publishes `kept` may have it retained in the place of `former`; `count` are retained now.
+    fn share_retains(&self, kept: &Kept, former: Option<&Kept>, count: usize) -> bool {
+        let Some(account) = &kept.account else { return true };
+        let is_own =
+            |former: &&Kept| former.account.as_ref().is_some_and(|a| Arc::ptr_eq(a, account));
+        let bytes = kept.message.charged();
+        // What it takes the place of goes.
+        let more = match former.filter(is_own) {
+            Some(former) => bytes.saturating_sub(former.message.charged()),
+            None => {
+                let most = self.config.retained_max as u64;
+                if !self.accounts.allow(account.retained(), 1, count as u64, most) {
+                    return false;
+                }
+                bytes
+            }
+        };
+        more == 0 || self.share_holds(account, false, more)
+    }
+
     /// Only under the lock of the retained messages.
     fn next_sequence(&self) -> u64 {
         self.retained_sequence.fetch_add(1, Ordering::Relaxed) + 1
@@ -447,10 +534,15 @@ impl Shared {
     }
 
     /// Brings a retained message of an earlier process back, however many there are.
-    pub(crate) fn restore_retained(&self, message: Arc<Message>, client: Option<Arc<str>>) {
+    pub(crate) fn restore_retained(
+        &self,
+        message: Arc<Message>,
+        client: Option<Arc<str>>,
+        account: Option<Arc<Account>>,
+    ) {
         let mut retained = self.retained();
         let sequence = self.next_sequence();
-        retained.insert(Kept { message, sequence, client });
+        retained.insert(Kept { message, sequence, client, account });
         self.retained_count.store(retained.len(), Ordering::Relaxed);
     }
 

@@ -21,6 +21,7 @@ mod qos;
 mod retained;
 mod session;
 mod shared;
+mod shares;
 mod spill;
 mod subscribe;
 mod sys;
@@ -151,9 +152,9 @@ pub(crate) fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// Settings of tests: no `$SYS`.
+/// Settings of tests: no `$SYS`, and each identity may have all, so that the bounds of the node are what is met.
 pub(crate) fn settings() -> BrokerConfig {
-    BrokerConfig { sys_interval: Duration::ZERO, ..BrokerConfig::default() }
+    BrokerConfig { sys_interval: Duration::ZERO, identity_share: 1.0, ..BrokerConfig::default() }
 }
 
 /// Runs a test on a node of one shard and on one of three, and looks at the end whether all memory is given back.
@@ -398,6 +399,12 @@ impl World {
         }
     }
 
+    /// Where the broker has an open connection: its shard, and its name there.
+    pub(crate) fn key_of(&self, at: At) -> (usize, ConnectionKey) {
+        let client = &self.clients[at.0];
+        (client.shard, client.key.expect("it is open"))
+    }
+
     pub(crate) fn is_open(&self, at: At) -> bool {
         self.clients[at.0].key.is_some()
     }
@@ -611,6 +618,8 @@ impl World {
             self.shared.retain(&topic, None);
         }
         assert_eq!(self.shared.budget().used(), 0, "bytes that nobody gives back");
+        let held = self.shared.heaviest_identities(usize::MAX);
+        assert_eq!(held, [], "what is still counted for identities");
         assert_eq!(self.disk.bytes(), 0, "messages on disk that nobody waits for");
         assert_eq!(self.shared.subscriptions(), 0, "subscriptions without a session");
         assert!(!self.shared.some_full(), "sessions that are full and gone");

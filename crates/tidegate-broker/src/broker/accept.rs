@@ -9,7 +9,8 @@
 //!
 //! Always true: a message that was acknowledged as accepted is in the queue, or in flight, of each session that it was for, or
 //! on its way there with a place reserved, unless the policy of that session drops messages of its QoS. Each place that is
-//! reserved is given back, by the shard of the session once the message is there, or here where another session refuses.
+//! reserved is given back, by the shard of the session once the message is there, or here where another session refuses. An
+//! identity that has its share of the memory is refused here, and what it was promised before is kept.
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use crate::{
     message::Incoming,
     routes::{Route, Target},
     session::{Reserved, SessionKey, SessionState, may_receive},
+    shared::Shared,
 };
 
 /// Whether rules let a subscriber have messages of a topic, as far as that is known on every shard.
@@ -74,9 +76,17 @@ impl Target {
     }
 
     /// Whether it gets the message.
-    fn takes(&self, authorize: &dyn Authorize, route: &Route, message: &Incoming<'_>) -> bool {
-        let has_place = !self.counts(message) || !self.state.refuses(route.overflow);
-        has_place && self.is_served(authorize, message)
+    fn takes(&self, shared: &Shared, route: &Route, message: &Incoming<'_>) -> bool {
+        let has_place = !self.counts(message)
+            || (!self.state.refuses(route.overflow) && !self.is_over_share(shared, route, message));
+        has_place && self.is_served(shared.authorize(), message)
+    }
+
+    /// Whether its identity has its share of the memory, so that the message is not to wait for it.
+    #[inline]
+    fn is_over_share(&self, shared: &Shared, route: &Route, message: &Incoming<'_>) -> bool {
+        let bytes = message.charge_bytes();
+        shared.may_be_over_share(bytes) && self.state.is_over_share(shared, route.overflow, bytes)
     }
 }
 
@@ -93,8 +103,7 @@ impl Broker {
         if self.reserve(route, message) {
             return Acceptance::All;
         }
-        let authorize = self.shared.authorize();
-        let takes = |target: &Target| target.takes(authorize, route, message);
+        let takes = |target: &Target| target.takes(&self.shared, route, message);
         let mut plain = (0..self.shared.shards()).flat_map(|shard| route.on(shard));
         let mut groups = (0..route.group_count()).flat_map(|group| route.members_of(group));
         if answer == Answer::Reason && (plain.any(takes) || groups.any(takes)) {
@@ -167,6 +176,10 @@ impl Broker {
         let is_here = target.session.shard() == self.shard;
         let bytes = message.charge_bytes();
         let is_denied = !may_have(self.shared.authorize(), target, message.topic);
+        if !is_denied && target.is_over_share(&self.shared, route, message) {
+            target.state.note_over_share(&self.shared);
+            return false;
+        }
         let reserved = match (is_here, is_denied) {
             (true, true) => Reserved::Place,
             (false, true) => {

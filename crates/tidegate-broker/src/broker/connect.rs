@@ -124,6 +124,7 @@ impl Broker {
             let text = "this client identifier is that of another user's session";
             return refuse(ReasonCode::CLIENT_IDENTIFIER_NOT_VALID, text);
         }
+        let account = shared.account_of(&identity);
         let will = match connect.will.take() {
             None => None,
             Some(will) => {
@@ -157,7 +158,7 @@ impl Broker {
                 let former = self.by_client.get(&*connect.client_id);
                 let former = former.and_then(|key| self.sessions.get(*key));
                 let drains = former.is_some_and(|session| session.has_backlog());
-                let held = self.hold(&message).or_else(|| {
+                let held = self.hold_in(account.as_ref(), &message).or_else(|| {
                     // Its own backlog may be what fills the memory, so it must come in; its will is its connection's own
                     // until that is published.
                     let charge = shared.budget().charge(0).filter(|_| drains)?;
@@ -216,6 +217,13 @@ impl Broker {
         }
         let session = match self.by_client.get(&client_id) {
             Some(&key) => key,
+            None if expiry != Some(Duration::ZERO)
+                && account.as_ref().is_some_and(|account| !shared.may_leave_session(account)) =>
+            {
+                account.iter().for_each(|account| shared.note_over_share(account));
+                let text = "as many sessions wait for this identity to come back as its share allows (mqtt.identity_share)";
+                return refuse(ReasonCode::QUOTA_EXCEEDED, text);
+            }
             None if !shared.begin_session() => {
                 return refuse(
                     ReasonCode::QUOTA_EXCEEDED,
@@ -286,6 +294,7 @@ impl Broker {
         session.config = config;
         session.state.set_overflow(session.config.overflow);
         session.window = (connection.receive_maximum, connection.inflight_bytes_max);
+        session.set_left_behind(false);
         session.expiry = expiry;
         session.connection = Some(key);
         let session_key = connection.session.expect("just given");
@@ -305,6 +314,7 @@ impl Broker {
         if session.blocked_by > 0 {
             self.outputs.push_back(Output::Pause(key));
         }
+        self.set_account(session_key);
         self.write_opened(session_key);
         self.begin_queries(now, key);
         Ok(key)
@@ -381,6 +391,8 @@ impl Broker {
         session.away_since = Some(now);
         runs::part(session, self.shared.budget());
         session.inflight.keep_resendable();
+        session.set_left_behind(true);
+        session.count_in_share();
         if let Some(expiry) = session.expiry {
             let at = now + expiry;
             session.ends_at = Some(at);
@@ -457,11 +469,14 @@ impl Broker {
     ) -> Key {
         let identity = Arc::new(identity);
         let state = SessionState::new(config.overflow, identity.clone());
+        let account = self.shared.account_of(&identity);
         self.sessions.insert(Session {
             number: 0,
             client_id: client_id.clone(),
             identity,
             allowed_by: None,
+            account,
+            is_left_behind: false,
             config,
             version,
             expiry: Some(Duration::ZERO),
@@ -479,6 +494,7 @@ impl Broker {
             away_since: None,
             idles_at: None,
             is_idle: false,
+            gives_way: false,
             lapses_at: None,
             dropped: Default::default(),
             is_full: false,
@@ -498,7 +514,7 @@ impl Broker {
             self.publish_will(now, key, &will);
         }
         let session_key = self.session_key(key);
-        let Some(session) = self.sessions.remove(key) else { return };
+        let Some(mut session) = self.sessions.remove(key) else { return };
         self.timers.cancel(session.ends_at, Timer::SessionEnd(key));
         self.timers.cancel(session.lapses_at, Timer::Lapse(key));
         self.timers.cancel(session.idles_at, Timer::Idle(key));
@@ -511,6 +527,7 @@ impl Broker {
                 routes.remove(filter, session_key);
             }
         }
+        session.set_left_behind(false);
         let left = self.left_behind(session.inflight, session.queue);
         self.hand_on_ended(now, session.number, left);
         self.release(session.blocks, session_key);

@@ -41,6 +41,8 @@ pub(super) enum Outcome {
     RefusedBySome,
     /// Nobody got it, since it is larger than all memory that there may be, and whoever published it would send it again for ever.
     TooLarge,
+    /// Nobody got it, since it was to be retained and whoever published it has its share of what is.
+    OverShare,
     /// Nobody got it, since it is to outlive the process and the journal takes nothing.
     Unkept,
 }
@@ -48,7 +50,10 @@ pub(super) enum Outcome {
 impl Outcome {
     /// Whether some session that was to get it did not.
     pub(super) fn is_refused(self) -> bool {
-        matches!(self, Self::Refused | Self::RefusedBySome | Self::TooLarge | Self::Unkept)
+        matches!(
+            self,
+            Self::Refused | Self::RefusedBySome | Self::TooLarge | Self::OverShare | Self::Unkept
+        )
     }
 }
 
@@ -59,6 +64,8 @@ enum Retained {
     NoRoom,
     /// There are as many retained messages as may be.
     Full,
+    /// Whoever published it has its share.
+    OverShare,
 }
 
 /// Small packets that wait in an output at most, while the kernel takes bytes.
@@ -93,7 +100,7 @@ impl Broker {
         }
         let mut held = charge.map(|charge| message.hold_charged(charge));
         let outcome = self.hand_out(now, route, &message, &mut held, answer);
-        if matches!(outcome, Outcome::Refused | Outcome::TooLarge) {
+        if matches!(outcome, Outcome::Refused | Outcome::TooLarge | Outcome::OverShare) {
             self.forget_received();
         }
         self.end_record(&message, held.as_ref());
@@ -208,9 +215,12 @@ impl Broker {
             match self.retain(message, held) {
                 Retained::Done => {}
                 // Whoever sends it again until it is accepted would do so for ever, and hold up all that is behind it.
-                Retained::Full if self.is_sent_again(message) => self.note_unretained(message),
+                Retained::Full | Retained::OverShare if self.is_sent_again(message) => {
+                    self.note_unretained(message);
+                }
                 Retained::Full => return Err(Outcome::Refused),
                 Retained::NoRoom => return Err(self.refused(now, message)),
+                Retained::OverShare => return Err(Outcome::OverShare),
             }
         }
         Ok(())
@@ -374,11 +384,18 @@ impl Broker {
         let publisher = message.publisher.filter(|publisher| publisher.shard() == self.shard);
         let session = publisher.and_then(|publisher| self.sessions.get(publisher.key()));
         let client = session.map(|session| session.client_id.clone());
+        let account = session.and_then(|session| session.account.clone());
         let Some(kept) = kept else { return Retained::NoRoom };
         let (held, topic) = (kept.clone(), message.topic);
-        let kept = Kept { message: kept, sequence: 0, client: client.clone() };
-        let Retention::Changed(sequence) = self.shared.retain(topic, Some(kept)) else {
-            return Retained::Full;
+        let kept =
+            Kept { message: kept, sequence: 0, client: client.clone(), account: account.clone() };
+        let sequence = match self.shared.retain(topic, Some(kept)) {
+            Retention::Changed(sequence) => sequence,
+            Retention::OverShare => {
+                account.iter().for_each(|account| self.shared.note_over_share(account));
+                return Retained::OverShare;
+            }
+            Retention::Unchanged | Retention::Refused => return Retained::Full,
         };
         self.note_retained(message, Some(&held), RetainedAs { sequence, client });
         if let Some(at) = message.expires {
@@ -424,7 +441,7 @@ impl Broker {
         self.statistics.refused += 1;
         if !std::mem::replace(&mut self.told_unretained, true) {
             tracing::warn!(topic = %message.topic, retained = self.shared.retained_count(),
-                "delivered but not retained: there are as many retained messages as may be; others like it are counted only");
+                "delivered but not retained: there are as many retained messages as may be, or its identity has its share of them; others like it are counted only");
         }
     }
 
@@ -776,10 +793,16 @@ impl Broker {
             }
         }
         let bytes = queued.message.charged();
-        if !self.promised
-            && !session.is_idle
-            && queued.qos > QoS::AtMostOnce
-            && session.is_reserved(&queued, bytes)
+        // What was acknowledged is kept: its publisher's shard looked at the share before.
+        let is_over_share = !self.promised && session.is_over_share(&self.shared, &queued, bytes);
+        if is_over_share {
+            session.account.iter().for_each(|account| self.shared.note_over_share(account));
+        }
+        if is_over_share
+            || !self.promised
+                && !session.is_idle
+                && queued.qos > QoS::AtMostOnce
+                && session.is_reserved(&queued, bytes)
         {
             session.dropped.queue_full += 1;
             self.statistics.dropped.queue_full += 1;
@@ -860,6 +883,8 @@ impl Broker {
         let expires = queued.message.expires().is_some();
         session.queue.push(queued, is_large);
         let is_behind = session.note_behind(&self.shared);
+        // Its identity may come to have its share.
+        let is_away = session.connection.is_none() && session.idles_at.is_none();
         if let Some(gives) = self.givers.note(key, session) {
             self.shared.note_gives(self.shard, gives);
             self.givers.tidy(&self.sessions);
@@ -867,7 +892,7 @@ impl Broker {
         if expires {
             self.watch_lapse(key);
         }
-        if is_behind {
+        if is_behind || is_away {
             self.watch_idle(key);
         }
         let session = self.sessions.get(key).expect("looked up above");

@@ -111,7 +111,7 @@ impl Broker {
         if is_own
             || longest.is_zero()
             || session.is_idle
-            || !(session.holds_up() || session.is_behind())
+            || !(session.holds_up() || session.is_behind() || session.queue.firm_bytes() > 0)
         {
             return;
         }
@@ -127,19 +127,20 @@ impl Broker {
         let own = self.session_key(key);
         let Some(session) = self.sessions.get_mut(key) else { return };
         session.idles_at = None;
-        if !session.holds_up() {
-            if session.is_behind() {
-                // Another shard may find it full without a message that comes here.
+        if !session.holds_up() && !session.holds_share(&self.shared) {
+            if session.is_behind() || session.queue.firm_bytes() > 0 {
+                // Another shard may find it full without a message that comes here, and its identity may come to have its share.
                 session.idles_at = Some(now + IDLE_LOOK);
                 self.timers.set(now + IDLE_LOOK, Timer::Idle(key));
             }
             return;
         }
+        session.gives_way = !session.holds_up();
         session.set_idle(true);
         self.shared.forget_full(&session.state);
         tracing::warn!(client = %session.client_id, user = %session.identity.name, messages = session.queue.len(),
             bytes = session.queue.bytes(), away_s = session.config.queue_idle_max.as_secs(),
-            "its queue is full and it has been away for long: its oldest messages are dropped from now on (mqtt.queue_idle_max)");
+            "its queue is full, or its identity has its share of the memory, and it has been away for long: its oldest messages are dropped from now on (mqtt.queue_idle_max)");
         let blocks = std::mem::take(&mut session.blocks);
         if let Some(gives) = self.givers.note(key, session) {
             self.shared.note_gives(self.shard, gives);

@@ -11,7 +11,7 @@ use super::{Broker, ConnectionKey, accept::Answer, deliver::Outcome};
 use crate::{
     admission::{Batch, Draft, HOPS_MAX, Verdict},
     budget::Charge,
-    connection::{Connection, RECENT_MAX, Receiving, Recent},
+    connection::{Connection, PassedOver, RECENT_MAX, Receiving, Recent},
     journal::Record,
     message::{Body, Incoming},
     routes::Route,
@@ -22,6 +22,9 @@ use crate::{
 /// Why a message is refused that is to outlive the process.
 const UNKEPT: &str =
     "the server cannot write down what must not be lost: its disk is full or failed";
+/// Why a message is refused of whose publisher the server holds too much.
+const OVER_SHARE: &str = "this identity has its share of the server's memory for messages (mqtt.identity_share): \
+     retained messages, messages for sessions that it left behind, and packets that have not come whole";
 
 /// Bytes of a topic that an acknowledgement names.
 const DENIED_BYTES_MAX: usize = 1000;
@@ -135,11 +138,21 @@ impl Broker {
         let is_refused = drains && received.qos > QoS::AtMostOnce;
         let Some(charge) = received.charge.take().filter(|_| !is_refused) else {
             self.statistics.received += 1;
-            if self.answer_again(key, received.qos, received.packet_id) {
+            let (qos, id) = (received.qos, received.packet_id);
+            if self.answer_again(key, qos, id) {
                 return Ok(());
             }
             self.statistics.refused += 1;
-            return self.refuse(key, received.qos, received.packet_id, ReasonCode::QUOTA_EXCEEDED);
+            return match received.passed_over {
+                Some(PassedOver::Denied) => {
+                    self.note_denied(key, &received.topic);
+                    self.refuse(key, qos, id, ReasonCode::NOT_AUTHORIZED)
+                }
+                Some(PassedOver::OverShare) if !is_refused => {
+                    self.refuse_because(key, qos, id, OVER_SHARE)
+                }
+                _ => self.refuse(key, qos, id, ReasonCode::QUOTA_EXCEEDED),
+            };
         };
         let payload = received.payload();
         let topic = received.topic.clone();
@@ -180,7 +193,9 @@ impl Broker {
         let connection = self.connections.get(key).expect("it is being received from");
         let mut charge = None;
         if connection.aliases_in.are_many(publish.topic.len()) {
-            charge = self.charge(publish.topic.len() as u64);
+            let session = connection.session.and_then(|session| self.sessions.get(session));
+            let account = session.and_then(|session| session.account.clone());
+            charge = self.charge_in(account.as_ref(), publish.topic.len() as u64);
             if charge.is_none() {
                 let text = "no memory is left for the topic of an alias";
                 return Err(Fault::new(ReasonCode::QUOTA_EXCEEDED, text));
@@ -614,7 +629,11 @@ impl Broker {
             Outcome::Unkept => {
                 self.statistics.refused += 1;
                 self.forget_received();
-                return self.refuse_unkept(key, qos, packet_id);
+                return self.refuse_because(key, qos, packet_id, UNKEPT);
+            }
+            Outcome::OverShare => {
+                self.statistics.refused += 1;
+                return self.refuse_because(key, qos, packet_id, OVER_SHARE);
             }
             Outcome::Matched => ReasonCode::SUCCESS,
             Outcome::Unmatched => ReasonCode::NO_MATCHING_SUBSCRIBERS,
@@ -639,13 +658,14 @@ impl Broker {
         Ok(())
     }
 
-    /// Tells a publisher that its message cannot be kept, and why where its version can.
+    /// Tells a publisher that its message is not taken, and why where its version can.
     #[cold]
-    fn refuse_unkept(
+    fn refuse_because(
         &mut self,
         key: Key,
         qos: QoS,
         packet_id: Option<PacketId>,
+        text: &str,
     ) -> Result<(), Fault> {
         let connection = self.connections.get(key).expect("it is being received from");
         let is_told = connection.version == Version::V5
@@ -655,7 +675,7 @@ impl Broker {
             return self.refuse(key, qos, packet_id, ReasonCode::QUOTA_EXCEEDED);
         };
         let mut ack = Ack::new(id, ReasonCode::QUOTA_EXCEEDED);
-        ack.reason_string = Some(UNKEPT.to_owned());
+        ack.reason_string = Some(text.to_owned());
         let packet = match qos {
             QoS::ExactlyOnce => Packet::Pubrec(ack),
             _ => Packet::Puback(ack),

@@ -8,8 +8,13 @@ use tidegate_wire::mqtt::{
 
 use super::{Broker, ConnectionKey, mark_dirty, publish::Fault};
 use crate::{
-    budget::PartialCharge, connection::Receiving, inflight::Awaits, journal::Record,
-    message::charge_bytes, queue::Held, slab::Key,
+    budget::PartialCharge,
+    connection::{PassedOver, Receiving},
+    inflight::Awaits,
+    journal::Record,
+    message::charge_bytes,
+    queue::Held,
+    slab::Key,
 };
 
 /// A PUBLISH longer than this is received into segments instead of being waited for.
@@ -78,13 +83,8 @@ impl Broker {
             return Ok(input.len());
         }
         let version = connection.version;
-        if let Some(receiving) = &mut connection.receiving {
-            let count = receiving.take(input, self.shared.segments());
-            if receiving.left == 0 {
-                let received = connection.receiving.take().expect("looked at above");
-                self.received_whole(now, key, *received)?;
-            }
-            return Ok(count);
+        if connection.receiving.is_some() {
+            return self.receive_part(now, key, input);
         }
         let received_bytes_max = connection.received_bytes_max as usize;
         let Some(header) = FixedHeader::decode(input, received_bytes_max)? else { return Ok(0) };
@@ -167,10 +167,11 @@ impl Broker {
         self.check_topic(key, &topic)?;
         let mut forwarded = Vec::new();
         publish.properties.forwarded(&mut forwarded);
-        let bytes = charge_bytes(topic.len(), payload_bytes, forwarded.len(), publish.retain);
-        let charge = self.charge_partial(bytes);
+        // Its payload is charged as it comes: who announces much has not sent it.
+        let bytes = charge_bytes(topic.len(), 0, forwarded.len(), publish.retain);
+        let (charge, passed_over) = self.begin_charge(key, &topic, bytes, payload_bytes)?;
         if charge.is_none() {
-            forwarded = Vec::new(); // The message is read and forgotten.
+            forwarded = Vec::new();
         }
         let refusals = self.shared.refusals();
         let connection = self.connections.get_mut(key).expect("it is being received from");
@@ -182,6 +183,7 @@ impl Broker {
             forwarded,
             message_expiry: publish.properties.message_expiry,
             charge,
+            passed_over,
             looked_at: now,
             refusals,
             segments: Vec::new(),
@@ -192,15 +194,66 @@ impl Broker {
         Ok(())
     }
 
-    /// Takes bytes from the node's budget for what the caller keeps of packets that are not whole, and from the half of it
-    /// that all such packets may take; none if there is no room. They are given back when the charge is dropped.
-    pub fn charge_partial(&mut self, bytes: u64) -> Option<PartialCharge> {
-        let half = self.shared.receiving();
-        if bytes > half.limit() {
-            return None; // There never is, so nobody else is to blame.
+    /// What the head of a large PUBLISH takes of memory, or why the message is passed over. Whether its publisher may send it is
+    /// asked before room is reserved.
+    fn begin_charge(
+        &mut self,
+        key: Key,
+        topic: &str,
+        bytes: u64,
+        payload_bytes: usize,
+    ) -> Result<(Option<PartialCharge>, Option<PassedOver>), Fault> {
+        if self.allowed_route(key, topic)?.is_none() {
+            return Ok((None, Some(PassedOver::Denied)));
         }
-        let half = half.charge(bytes)?;
-        self.charge(bytes).map(|charge| PartialCharge::new(charge, half))
+        if bytes + payload_bytes as u64 > self.shared.receiving().limit() {
+            // There never is room for it, so nobody is made to give any.
+            return Ok((None, Some(PassedOver::NoRoom)));
+        }
+        let charge = self.charge_partial(key, bytes);
+        let passed_over = charge.is_none().then(|| self.why_passed_over(key, 0, bytes));
+        Ok((charge, passed_over))
+    }
+
+    /// Why there is no memory for `bytes` more of a large PUBLISH.
+    fn why_passed_over(&self, key: Key, own: u64, bytes: u64) -> PassedOver {
+        let session = self.connections.get(key).and_then(|connection| connection.session);
+        let account = session.and_then(|key| self.sessions.get(key)?.account.as_ref());
+        let is_over =
+            account.is_some_and(|account| !self.shared.partial_share_allows(account, own, bytes));
+        if is_over { PassedOver::OverShare } else { PassedOver::NoRoom }
+    }
+
+    /// More of a large PUBLISH, as far as there is memory for it; what there is none for is passed over. How much was taken.
+    fn receive_part(&mut self, now: Instant, key: Key, input: &[u8]) -> Result<usize, Fault> {
+        let mut taken = 0;
+        while taken < input.len() {
+            let Some(connection) = self.connections.get_mut(key) else { return Ok(input.len()) };
+            let Some(receiving) = &mut connection.receiving else { break };
+            let wanted = receiving.wants() as u64;
+            if wanted > 0 {
+                let own = receiving.charge.as_ref().map_or(0, PartialCharge::bytes);
+                let more = self.charge_more(key, own, wanted);
+                let why = more.is_none().then(|| self.why_passed_over(key, own, wanted));
+                // Who had to make room may be this one.
+                let connection = self.connections.get_mut(key);
+                let Some(receiving) = connection.and_then(|c| c.receiving.as_mut()) else {
+                    return Ok(input.len());
+                };
+                match (more, why) {
+                    (Some(more), _) => receiving.extend(more, self.shared.segments()),
+                    (None, why) => receiving.pass_over(why.unwrap_or(PassedOver::NoRoom)),
+                }
+                continue;
+            }
+            taken += receiving.take(&input[taken..]);
+            if receiving.left == 0 {
+                let received = connection.receiving.take().expect("looked at above");
+                self.received_whole(now, key, *received)?;
+                break;
+            }
+        }
+        Ok(taken)
     }
 
     fn received_packet(&mut self, now: Instant, key: Key, packet: Packet<'_>) -> Result<(), Fault> {

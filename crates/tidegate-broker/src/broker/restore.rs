@@ -14,6 +14,7 @@ use tidegate_wire::mqtt::{PacketId, QoS};
 
 use super::{Broker, keep::Keeper};
 use crate::{
+    accounts::Account,
     budget::Budget,
     config::{Overflow, TopicConfig},
     connection::WillMessage,
@@ -92,6 +93,14 @@ impl Broker {
         first.statistics.dropped.session_ended += found.unclaimed as u64;
         let config = first.shared.config().session.clone();
         let mut barred = 0;
+        // Whose a retained message is, its publisher's session says, if that is still there.
+        let owners: HashMap<Arc<str>, Arc<Account>> = sessions
+            .iter()
+            .filter_map(|session| {
+                let account = first.shared.account_of(&session.identity())?;
+                Some((session.opened.client_id.clone(), account))
+            })
+            .collect();
         for retained in retained {
             if config.check_topic_characters(&retained.message.topic).is_err() {
                 barred += 1;
@@ -104,7 +113,8 @@ impl Broker {
             if let Some(at) = message.expires {
                 first.watch_retained(at);
             }
-            first.shared.restore_retained(message, retained.client);
+            let owner = retained.client.as_ref().and_then(|client| owners.get(client).cloned());
+            first.shared.restore_retained(message, retained.client, owner);
         }
         if barred > 0 {
             tracing::warn!(
@@ -290,6 +300,8 @@ impl Broker {
         }
         self.restore_subscriptions(key, &subscriptions);
         let session = self.sessions.get_mut(key).expect("just begun");
+        session.set_left_behind(true);
+        session.count_in_share();
         session.note_behind(&self.shared);
         if session.queue.len() > session.config.queue_messages_max
             || session.queue.bytes() > session.config.queue_bytes_max
@@ -333,7 +345,8 @@ impl Broker {
         drop(routes);
         let beyond = session.filter_bytes.saturating_sub(FILTERS_OWN_BYTES);
         if beyond > 0 {
-            session.filter_charge = Some(self.shared.budget().charge_beyond(beyond));
+            session.filter_charge =
+                Some(self.shared.budget().charge_beyond(beyond).of(session.account.as_ref()));
         }
     }
 

@@ -127,7 +127,8 @@ impl Broker {
         let bytes = if is_known { 0 } else { filter_bytes(filter) };
         let mut charge = None;
         if !is_known && session.filter_bytes + bytes > FILTERS_OWN_BYTES {
-            charge = self.charge(bytes);
+            let account = session.account.clone();
+            charge = self.charge_in(account.as_ref(), bytes);
             if charge.is_none() {
                 return Ok(ReasonCode::QUOTA_EXCEEDED);
             }

@@ -48,6 +48,7 @@ impl Broker {
             ("store/messages/bytes", budget.used()),
             ("payload/bytes", budget.used()),
             ("payload/bytes/maximum", budget.peak()),
+            ("identities/refused", shared.share_refusals()),
             ("subscriptions/count", shared.subscriptions() as u64),
             ("shared_subscriptions/count", shared.shared_subscriptions() as u64),
             ("retained messages/count", shared.retained_count() as u64),
@@ -61,6 +62,17 @@ impl Broker {
         self.tell(now, "version", version);
         self.tell(now, "uptime", &uptime);
         self.tell(now, "clients/heaviest", &lines.join("\n"));
+        let identities: Vec<String> = shared
+            .heaviest_identities(HEAVIEST)
+            .into_iter()
+            .map(|(name, [bytes, retained, sessions])| {
+                format!("{bytes} {retained} {sessions} {name}")
+            })
+            .collect();
+        // Told also if there are none, so that the number of topics does not depend on it.
+        let none = || "none".to_owned();
+        let identities = Some(identities.join("\n")).filter(|lines| !lines.is_empty());
+        self.tell(now, "identities/heaviest", &identities.unwrap_or_else(none));
         for (topic, count) in counts(&statistics) {
             self.tell(now, topic, &count.to_string());
         }

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, ops::Deref, sync::Arc};
 use tidegate_message::Instant;
 
 use super::Retained;
-use crate::message::Message;
+use crate::{accounts::Account, message::Message};
 
 /// Retained messages, with those that expire in order.
 #[derive(Debug, Default)]
@@ -24,6 +24,26 @@ pub(crate) struct Kept {
     pub(crate) sequence: u64,
     /// The client that published it, whose sessions may come and go: it has its own back by its name (MQTT-3.8.3-3).
     pub(crate) client: Option<Arc<str>>,
+    /// In whose share it counts.
+    pub(crate) account: Option<Arc<Account>>,
+}
+
+impl Kept {
+    fn begin(&self) {
+        if let Some(account) = &self.account {
+            self.message.hold_for(account);
+            account.add_retained();
+        }
+    }
+
+    /// It is retained no more.
+    fn end(self) -> Arc<Message> {
+        if let Some(account) = &self.account {
+            self.message.release_for(account);
+            account.subtract_retained();
+        }
+        self.message
+    }
 }
 
 impl Deref for Expiring {
@@ -40,19 +60,18 @@ impl Expiring {
         let message = &kept.message;
         let expiry = message.expires.map(|at| (at, message.topic.clone()));
         let topic = message.topic.clone();
+        kept.begin();
         if let Some(former) = self.messages.insert(&topic, kept) {
-            self.forget_expiry(&former.message);
+            self.forget_expiry(&former.end());
         }
         self.order.extend(expiry);
     }
 
     /// Forgets the message of a topic; false if there was none.
     pub(crate) fn remove(&mut self, topic: &str) -> bool {
-        let former = self.messages.remove(topic);
-        if let Some(former) = &former {
-            self.forget_expiry(&former.message);
-        }
-        former.is_some()
+        let Some(former) = self.messages.remove(topic) else { return false };
+        self.forget_expiry(&former.end());
+        true
     }
 
     /// Calls `each` with the messages of the next `limit` topics after `topic`. Returns the last of them; nothing once all were
@@ -78,7 +97,7 @@ impl Expiring {
             && self.next_expiry().is_some_and(|at| at <= now)
             && let Some((_, topic)) = self.order.pop_first()
         {
-            taken.extend(self.messages.remove(&topic).map(|kept| kept.message));
+            taken.extend(self.messages.remove(&topic).map(Kept::end));
         }
         taken
     }

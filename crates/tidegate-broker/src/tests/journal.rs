@@ -244,9 +244,13 @@ impl World {
 
     /// The process ends, and another begins with what the journals have and as many shards as that.
     pub(crate) fn restart(&mut self, shards: usize) {
+        self.restart_with(self.shared.config().clone(), shards);
+    }
+
+    /// The same, with other settings.
+    pub(crate) fn restart_with(&mut self, config: BrokerConfig, shards: usize) {
         let recovered = recovered(self);
         let is_gated = self.tapes[0].state().is_gated;
-        let config = self.shared.config().clone();
         self.shared = Shared::new(config, shards, self.rules.clone(), self.now);
         // What waited on disk went with the process.
         self.disk = Arc::new(SimulatedSpill::new(1 << 30));

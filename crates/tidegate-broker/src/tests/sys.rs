@@ -72,7 +72,7 @@ fn what_is_told_is_what_the_book_lists() {
             assert!(is_told, "{filter} is told");
         }
         // The broker's own, those of the parts, and the one that holds something.
-        assert_eq!(told.len(), 71 + 6 + 1, "all there are");
+        assert_eq!(told.len(), 73 + 6 + 1, "all there are");
     });
 }
 

@@ -99,6 +99,8 @@ impl Plan {
             topic_alias_max: random.random_range(0..3),
             inflight_bytes_max: *[20_000, 4 << 20].choose(random).expect("not empty"),
             sys_interval: Duration::from_secs(if random.random_ratio(1, 4) { 10 } else { 0 }),
+            // All clients are of one identity.
+            identity_share: [0.75, 0.2, 0.75, 1.0][(seed / 3 % 4) as usize],
             ..BrokerConfig::default()
         };
         let clients = random.random_range(4..8);

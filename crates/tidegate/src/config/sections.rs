@@ -321,6 +321,9 @@ config! {
         retained_max: u32 = 1_000_000,
         /// Sessions, with and without connection. Default 1000000.
         sessions_max: u32 = 1_000_000,
+        /// What one user, certificate or, without a proof, address may have of what all others leave of `payload_bytes_max`,
+        /// `retained_max` and `sessions_max`: 0.01 to 1, which bounds nobody. Default 0.75.
+        identity_share: f64 = 0.75,
         /// Subscriptions of one session. Default 100000.
         subscriptions_max: u32 = 100_000,
         /// Levels of a topic. Default 256.
@@ -773,6 +776,11 @@ impl Config {
                 "mqtt.packet_bytes_max",
                 self.mqtt.packet_bytes_max.0 <= self.mqtt.payload_bytes_max.0 / 2,
                 "at most half of mqtt.payload_bytes_max",
+            ),
+            (
+                "mqtt.identity_share",
+                (0.01..=1.0).contains(&self.mqtt.identity_share),
+                "from 0.01 to 1",
             ),
             ("mqtt.queue_bytes_max", self.mqtt.queue_bytes_max.0 >= 1 << 10, "at least 1KiB"),
             (

@@ -114,6 +114,7 @@ pub(crate) fn broker(config: &Config) -> Result<BrokerConfig, ApiError> {
     Ok(BrokerConfig {
         payload_bytes_max: section.payload_bytes_max.0,
         session_expiry_max: section.session_expiry_max,
+        identity_share: section.identity_share,
         sessions_max: section.sessions_max as usize,
         subscriptions_max: section.subscriptions_max as usize,
         retained_max: section.retained_max as usize,

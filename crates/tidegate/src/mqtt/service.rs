@@ -54,7 +54,7 @@ struct Running {
 }
 
 /// Settings of `[mqtt]` that hold from start to stop.
-const FIXED: [&str; 16] = [
+const FIXED: [&str; 17] = [
     "enabled",
     "durability",
     "shards",
@@ -68,6 +68,7 @@ const FIXED: [&str; 16] = [
     "topic_alias_out_max",
     "retained_max",
     "sessions_max",
+    "identity_share",
     "subscriptions_max",
     "sys_interval",
     "policy_query_topic",
@@ -457,6 +458,7 @@ mod tests {
         config.mqtt.topic_alias_out_max += 1;
         config.mqtt.retained_max += 1;
         config.mqtt.sessions_max += 1;
+        config.mqtt.identity_share = 0.5;
         config.mqtt.subscriptions_max += 1;
         config.mqtt.sys_interval *= 2;
         config.mqtt.policy_query_topic.push('x');

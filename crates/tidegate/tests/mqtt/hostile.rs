@@ -182,7 +182,8 @@ fn connections_that_never_speak_are_closed_in_time() {
 
 #[test]
 fn deep_topics_and_many_topics_stay_within_their_bounds() {
-    let program = Program::start(&format!("[mqtt]\nretained_max = 1000\n{LISTENER}"));
+    let program =
+        Program::start(&format!("[mqtt]\nretained_max = 1000\nidentity_share = 1.0\n{LISTENER}"));
     let address = program.address("main");
     let mut healthy = Healthy::connect(address);
     // 65,536 levels, the most that a topic's length allows.

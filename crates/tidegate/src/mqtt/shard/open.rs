@@ -221,7 +221,7 @@ impl Shard {
             return;
         }
         connection.left_charge = None;
-        connection.left_charge = self.broker.charge_partial(bytes as u64);
+        connection.left_charge = self.broker.charge_partial(key, bytes as u64);
         if connection.left_charge.is_some() {
             return;
         }
