@@ -32,7 +32,8 @@ use crate::{
     config::{Config, Purpose, problems::Problems},
     error_chain,
     flow::{Flows, PlanError},
-    frame_log, link, mqtt,
+    frame_log, link,
+    mqtt::{self, listen::ListenAddress},
     pki::{self, Kind},
     sink, uplink,
 };
@@ -165,8 +166,19 @@ fn addresses(config: &Config, is_alone: bool, problems: &mut Problems) {
         udp.clear();
     }
     if config.mqtt.enabled {
-        let listeners = config.mqtt_listeners.iter();
-        tcp.extend(listeners.map(|(name, at)| (format!("mqtt.listener.{name}.listen"), at.listen)));
+        let mut paths: BTreeMap<&Path, String> = BTreeMap::new();
+        for (name, section) in &config.mqtt_listeners {
+            let key = format!("mqtt.listener.{name}.listen");
+            tcp.extend(section.listen.known().into_iter().map(|address| (key.clone(), address)));
+            let ListenAddress::Unix(path) = &section.listen else { continue };
+            if let Some(other) = paths.insert(path, key.clone()) {
+                let path = path.display();
+                let text = format!(
+                    "{key}: unix:{path} is where {other} listens already; choose another path"
+                );
+                problems.say(Code::CONFIG_INVALID, text);
+            }
+        }
         for (name, section) in &config.ingest {
             let sockets = if section.kind.is_of_datagrams() { &mut udp } else { &mut tcp };
             sockets.push((format!("ingest.{name}.listen"), section.listen));

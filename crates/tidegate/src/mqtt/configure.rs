@@ -801,6 +801,8 @@ fn invalid(key: &str, error: &dyn std::error::Error) -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use rustls_pki_types::{PrivateKeyDer, pem::PemObject as _};
+
     use super::*;
     use crate::pki;
 
@@ -843,7 +845,7 @@ mod tests {
         let of_site = Access { revocations: own.revocations().clone(), ..Access::default() };
         for (access, authorities) in [(Access::default(), 0), (of_site, 1)] {
             let (site, lists) =
-                revocations(&config, "main", listener, &access).expect("it is read");
+                revocations(&config, "main", listener, &access, Purpose::Run).expect("it is read");
             assert_eq!((site.len(), lists.len()), (authorities, authorities));
         }
     }
@@ -961,7 +963,7 @@ mod tests {
                 site.join("edge.key"),
             );
             let config = Config::parse(&folder.path().join("site.toml"), &text)?;
-            let settings = settings(&config, access(&config)?)?;
+            let settings = settings(&config, access(&config)?, Purpose::Run)?;
             Ok::<_, ApiError>(settings.listeners[0].tls.clone().expect("it is secure"))
         };
         let fingerprint = |name: &str| {
@@ -1080,7 +1082,7 @@ mod tests {
             let text = text.replace("= \"", &format!("= \"{}/", folder.path().display()));
             let text = text.replace(&format!("{}/tls", folder.path().display()), "tls");
             let config = Config::parse(&folder.path().join("site.toml"), &text).unwrap();
-            let settings = settings(&config, access(&config).unwrap()).unwrap();
+            let settings = settings(&config, access(&config).unwrap(), Purpose::Run).unwrap();
             let server = settings.listeners[0].tls.clone().unwrap();
             let mut roots = RootCertStore::empty();
             roots.add(root.der().clone()).unwrap();
@@ -1115,7 +1117,7 @@ mod tests {
         let listener = |text: &str| {
             let text = format!("[mqtt.listener.main]\n{text}\n");
             let config = Config::parse(Path::new("site.toml"), &text)?;
-            settings(&config, access(&config)?)
+            settings(&config, access(&config)?, Purpose::Run)
         };
         for (text, anonymous) in [
             ("listen = \"127.0.0.1:1883\"", true),

@@ -48,6 +48,14 @@ impl ListenAddress {
         }
     }
 
+    /// Its addresses in a network, as far as they are known without asking a resolver.
+    pub fn known(&self) -> Vec<SocketAddr> {
+        match self {
+            Self::Name(..) if !self.is_local() => Vec::new(),
+            _ => self.resolve().unwrap_or_default(),
+        }
+    }
+
     /// Its addresses in a network, none for a socket of the file system.
     ///
     /// # Errors

@@ -99,7 +99,7 @@ pub(crate) enum UnknownCertificate {
     /// It is of a version that no authority's word counts for.
     #[error(
         "the certificate is of X.509 version 1, which is only taken where client_ca holds that very certificate, or client_pins its SHA-256 \
-         fingerprint {0}; make it anew with extensions (openssl x509 -req -extfile ...), or name it there"
+         fingerprint {0}; make it again with extensions (openssl x509 -req -extfile ...), or name it there"
     )]
     Old(Fingerprint),
     /// It says that it is of an authority.
