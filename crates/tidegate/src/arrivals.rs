@@ -8,8 +8,16 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    net::{IpAddr, Ipv6Addr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    time::Duration,
 };
+
+use tokio::{
+    task::{AbortHandle, JoinError, JoinSet},
+    time::Instant,
+};
+
+use crate::descriptors::Front;
 
 /// Handshakes under way, each with what ends it.
 #[derive(Debug)]
@@ -89,6 +97,65 @@ impl<T> Arrivals<T> {
             }
         }
         Some(handle)
+    }
+}
+
+impl Arrivals<AbortHandle> {
+    /// The task of one is over, which gives its number.
+    pub(crate) fn over(&mut self, ended: Result<u64, JoinError>) {
+        match ended {
+            Ok(number) => drop(self.end(number)),
+            // It gave way.
+            Err(error) if error.is_cancelled() => {}
+            Err(error) => tracing::error!(%error, "a handshake broke; this is a bug"),
+        }
+    }
+
+    /// Takes what a newcomer needs; where there is none left, those that have taken longest give theirs back first. Of `tasks` each is
+    /// an arrival's. None if it is all with others than those.
+    pub(crate) async fn take<D>(
+        &mut self,
+        tasks: &mut JoinSet<u64>,
+        mut take: impl FnMut() -> Option<D>,
+    ) -> Option<D> {
+        loop {
+            if let Some(taken) = take() {
+                return Some(taken);
+            }
+            let gone = self.give_way()?;
+            tracing::debug!("the handshake that took longest gives way");
+            gone.abort();
+            // What it has is given back with its end, which an abort only asks for.
+            while !gone.is_finished()
+                && let Some(ended) = tasks.join_next().await
+            {
+                self.over(ended);
+            }
+        }
+    }
+}
+
+/// Peers for whom there was no descriptor: a line for the first, and then how many, now and again.
+#[derive(Debug, Default)]
+pub(crate) struct TurnedAway {
+    count: u64,
+    said_at: Option<Instant>,
+}
+
+/// How often it is said that peers are turned away.
+const TURNED_AWAY_EVERY: Duration = Duration::from_secs(10);
+
+impl TurnedAway {
+    /// One more from `address` at `front`.
+    pub(crate) fn one(&mut self, address: SocketAddr, front: Front) {
+        self.count += 1;
+        if self.said_at.is_some_and(|at| at.elapsed() < TURNED_AWAY_EVERY) {
+            return;
+        }
+        self.said_at = Some(Instant::now());
+        let connections = std::mem::take(&mut self.count);
+        let front = front.word();
+        tracing::warn!(%address, connections, front, "connections were refused: the descriptors for them are all in use");
     }
 }
 
@@ -174,5 +241,16 @@ mod tests {
         assert_eq!(arrivals.begin("2001:db8::2:3".parse().unwrap(), 2), Some(1));
         assert_eq!(arrivals.begin("::ffff:192.0.2.1".parse().unwrap(), 3), None);
         assert_eq!(arrivals.begin("192.0.2.1".parse().unwrap(), 4), Some(3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn peers_that_are_turned_away_are_summed_up() {
+        let mut turned_away = TurnedAway::default();
+        let address = ([192, 0, 2, 1], 7000).into();
+        for (seconds, left) in [(0, 0), (1, 1), (1, 2), (8, 0), (1, 1)] {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            turned_away.one(address, Front::Link);
+            assert_eq!(turned_away.count, left);
+        }
     }
 }

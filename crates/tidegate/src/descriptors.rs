@@ -58,6 +58,18 @@ pub(crate) enum Front {
     Link,
 }
 
+impl Front {
+    /// Its word in the log.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Mqtt => "mqtt",
+            Self::Api => "api",
+            Self::Ingest => "ingest",
+            Self::Link => "link",
+        }
+    }
+}
+
 /// The right to one connection; given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Descriptor(&'static Ledger, Front);

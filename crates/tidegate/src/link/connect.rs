@@ -32,7 +32,7 @@ use super::{
     quic, tcp,
 };
 use crate::{
-    arrivals::Arrivals,
+    arrivals::{Arrivals, TurnedAway},
     auth::{
         self,
         audit::{Audit, Entry, Outcome},
@@ -65,8 +65,6 @@ const DATAGRAM_BUFFER_BYTES: usize = 16 << 10;
 const PACKET_ACK_DELAY_MAX: Duration = Duration::from_millis(5);
 /// Ports to try until one is free for both.
 const PORT_ATTEMPTS: u32 = 16;
-/// How often it is said that peers are turned away.
-const TURNED_AWAY_EVERY: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Room for a burst between two turns of the reactor.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
@@ -270,7 +268,7 @@ async fn accept_tcp(
                     let (tls, limit) = (tls.clone(), config.connect_timeout);
                     let taken = handshakes.take(|| descriptors::take(Front::Link)).await;
                     let Some(descriptor) = taken else {
-                        turned_away.one(address);
+                        turned_away.one(address, Front::Link);
                         continue;
                     };
                     let answer = answer_tcp(stream, address, tls, config.clone(), descriptor);
@@ -283,25 +281,6 @@ async fn accept_tcp(
                 }
             }
         }
-    }
-}
-
-/// Peers for whom there was no descriptor: a line for the first, and then how many, now and again.
-#[derive(Debug, Default)]
-struct TurnedAway {
-    count: u64,
-    said_at: Option<time::Instant>,
-}
-
-impl TurnedAway {
-    fn one(&mut self, address: SocketAddr) {
-        self.count += 1;
-        if self.said_at.is_some_and(|at| at.elapsed() < TURNED_AWAY_EVERY) {
-            return;
-        }
-        self.said_at = Some(time::Instant::now());
-        let peers = std::mem::take(&mut self.count);
-        tracing::warn!(%address, peers, "links were refused: the descriptors for links are all in use");
     }
 }
 
@@ -495,19 +474,9 @@ impl Handshakes {
         }
     }
 
-    /// Takes what a peer needs to be authenticated; where there is none left, peers that have taken longest give theirs back first. None
-    /// if it is all with others than those.
-    async fn take<T>(&mut self, mut take: impl FnMut() -> Option<T>) -> Option<T> {
-        loop {
-            if let Some(taken) = take() {
-                return Some(taken);
-            }
-            let gone = self.arrivals.give_way()?;
-            tracing::debug!("the handshake that took longest gives way");
-            gone.abort();
-            // What it has is given back with its end, which an abort only asks for.
-            while !gone.is_finished() && self.ended().await.is_some() {}
-        }
+    /// Takes what a peer needs to be authenticated, from those that have taken longest if there is no other.
+    async fn take<T>(&mut self, take: impl FnMut() -> Option<T>) -> Option<T> {
+        self.arrivals.take(&mut self.tasks, take).await
     }
 
     /// Waits until one is over; none while there are none.
@@ -515,13 +484,8 @@ impl Handshakes {
     /// # Cancel safety
     /// Cancel safe: what ended is told the next time.
     async fn ended(&mut self) -> Option<()> {
-        match self.tasks.join_next().await? {
-            Ok(number) => {
-                self.arrivals.end(number);
-            }
-            Err(error) if error.is_cancelled() => {}
-            Err(error) => tracing::error!(%error, "a handshake failed"),
-        }
+        let ended = self.tasks.join_next().await?;
+        self.arrivals.over(ended);
         Some(())
     }
 }
@@ -691,16 +655,5 @@ mod tests {
             others.push(permit);
         }
         assert_eq!((others.len(), handshakes.len(), ended.lock().unwrap().len()), (3, 0, 5));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn peers_that_are_turned_away_are_summed_up() {
-        let mut turned_away = TurnedAway::default();
-        let address = ([192, 0, 2, 1], 7000).into();
-        for (seconds, left) in [(0, 0), (1, 1), (1, 2), (8, 0), (1, 1)] {
-            time::advance(Duration::from_secs(seconds)).await;
-            turned_away.one(address);
-            assert_eq!(turned_away.count, left);
-        }
     }
 }

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::caller::{Peer, refused_login};
 use crate::{
     access::{Access, Identity},
-    arrivals::Arrivals,
+    arrivals::{Arrivals, TurnedAway},
     descriptors::{self, Descriptor, Front},
     pki::{PeerIdentity, PkiError},
 };
@@ -117,21 +117,18 @@ pub(super) async fn accept(
     let mut handshakes = JoinSet::new();
     let mut arrivals: Arrivals<AbortHandle> =
         Arrivals::new(HANDSHAKES_MAX, HANDSHAKES_OF_ADDRESS_MAX);
+    let mut turned_away = TurnedAway::default();
     let strangers: Strangers =
         Arc::new(Mutex::new(Arrivals::new(STRANGERS_MAX, STRANGERS_OF_ADDRESS_MAX)));
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
-            Some(ended) = handshakes.join_next() => match ended {
-                Ok(number) => drop(arrivals.end(number)),
-                // It gave way.
-                Err(error) if error.is_cancelled() => {}
-                Err(error) => tracing::error!(%error, "a handshake broke; this is a bug"),
-            },
+            Some(ended) = handshakes.join_next() => arrivals.over(ended),
             accepted = listener.accept() => match accepted {
                 Ok((socket, peer)) => {
-                    let Some(descriptor) = descriptors::take(Front::Api) else {
-                        tracing::warn!(%peer, "a connection to the API was refused: its descriptors are all in use");
+                    let take = || descriptors::take(Front::Api);
+                    let Some(descriptor) = arrivals.take(&mut handshakes, take).await else {
+                        turned_away.one(peer, Front::Api);
                         continue;
                     };
                     let (number, strangers) = (arrivals.next(), strangers.clone());
@@ -186,7 +183,7 @@ async fn admit(
             }
         }
         Err(_) => {
-            tracing::warn!(%peer, max_s = HANDSHAKE_MAX.as_secs(), "a TLS handshake took too long")
+            tracing::warn!(%peer, max_s = HANDSHAKE_MAX.as_secs(), "a TLS handshake took too long");
         }
     }
 }
