@@ -148,6 +148,11 @@ impl Table {
     /// [`TableError::Io`] if it cannot be read, else as [`Table::parse`].
     pub fn load(path: &Path) -> Result<Self, TableError> {
         let io = |source| TableError::Io { path: path.to_owned(), source };
+        // Opening a named pipe would wait for its other end.
+        if !fs::metadata(path).map_err(io)?.is_file() {
+            let text = "it is no regular file";
+            return Err(io(io::Error::new(io::ErrorKind::InvalidInput, text)));
+        }
         Self::parse(&path.display().to_string(), &fs::read_to_string(path).map_err(io)?)
     }
 

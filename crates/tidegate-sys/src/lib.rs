@@ -12,6 +12,7 @@ pub mod memory;
 pub mod net;
 pub mod process;
 pub mod region;
+pub mod regular;
 pub mod sched;
 pub mod secret;
 mod sigbus;

@@ -26,6 +26,7 @@ pub use tidegate_auth::{
 };
 use tidegate_client::ApiError;
 use tidegate_message::{Code, Instant};
+use tidegate_sys::regular;
 use zeroize::Zeroizing;
 
 use self::{
@@ -264,7 +265,7 @@ fn read(path: &Path) -> Result<Source, FileError> {
 
 fn read_bounded(path: &Path, bytes_max: u64) -> Result<Zeroizing<String>, FileError> {
     let unreadable = |source| FileError::Read { path: path.to_owned(), source };
-    let file = fs::File::open(path).map_err(unreadable)?;
+    let file = regular::open(path).map_err(unreadable)?;
     let mut text = Zeroizing::default();
     let bytes = file.take(bytes_max + 1).read_to_string(&mut text).map_err(unreadable)?;
     if bytes as u64 > bytes_max {
@@ -301,10 +302,13 @@ pub fn warnings(config: &Config) -> Vec<String> {
         .collect()
 }
 
+/// A file of random bytes has fewer.
+const KEPT_BYTES_MAX: u64 = 4096;
+
 /// Random bytes that stay the same from the first start on; zeros for a check, if there are none yet.
 pub(crate) fn kept_random(folder: &Path, name: &str, purpose: Purpose) -> io::Result<[u8; 32]> {
     let path = folder.join(name);
-    match fs::read(&path) {
+    match regular::read_at_most(&path, KEPT_BYTES_MAX) {
         // Of what is made at the next start nobody knows more than that.
         Err(error) if purpose == Purpose::Check && error.kind() == io::ErrorKind::NotFound => {
             return Ok([0; 32]);
@@ -316,6 +320,9 @@ pub(crate) fn kept_random(folder: &Path, name: &str, purpose: Purpose) -> io::Re
                 tracing::warn!(path = %path.display(), "not a file of ours; it is made anew");
             }
         },
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+            tracing::warn!(path = %path.display(), "not a file of ours; it is made anew");
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }

@@ -40,6 +40,7 @@ use rustls_pki_types::{
 };
 use sha2::{Digest, Sha256};
 use tidegate_message::CameraName;
+use tidegate_sys::regular;
 use tidegate_wire::NodeId;
 
 pub(crate) mod der;
@@ -321,7 +322,7 @@ fn parse_uri(text: &str) -> Option<(Kind, String)> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, PkiError> {
-    std::fs::read(path).map_err(|source| {
+    regular::read(path).map_err(|source| {
         let path = path.to_owned();
         match source.kind() {
             std::io::ErrorKind::NotFound => PkiError::Missing { path },

@@ -8,9 +8,9 @@
 //! have half of the room, so that acts find some while refusals pour in.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Write as _},
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -23,6 +23,7 @@ use std::{
 pub use tidegate_auth::audit::{Entry, Outcome};
 use tidegate_auth::audit::{QUIET, Recent};
 use tidegate_message::Instant;
+use tidegate_sys::regular;
 
 use crate::config::Config;
 
@@ -224,7 +225,7 @@ fn open(path: &Path) -> io::Result<(File, u64)> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         fs::create_dir_all(folder)?;
     }
-    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    let file = regular::append(path)?;
     // One that was there may be open to others.
     file.set_permissions(fs::Permissions::from_mode(0o600))?;
     let size = file.metadata()?.len();

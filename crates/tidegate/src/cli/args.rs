@@ -9,6 +9,7 @@ use std::{
 use clap::Args;
 use tidegate_client::{ApiError, Client, Credentials};
 use tidegate_message::{AdaptationProfile, CameraName, Code, ControllerKind};
+use tidegate_sys::regular;
 use zeroize::Zeroizing;
 
 use crate::{
@@ -59,7 +60,7 @@ impl RemoteArgs {
         let pki = config.pki_dir();
         let authority = || {
             let path = pki.join("ca.pem");
-            fs::read(&path).map(Credentials::from_authority).map_err(|error| {
+            regular::read(&path).map(Credentials::from_authority).map_err(|error| {
                 let text = format!("authority certificate {} cannot be read", path.display());
                 ApiError::new(Code::CONFIG_INVALID, text).caused_by(error)
             })

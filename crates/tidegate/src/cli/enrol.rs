@@ -52,7 +52,7 @@ pub(super) fn invite(config: &Config, args: &InviteArgs) -> Result<(), ApiError>
     let pki_dir = config.pki_dir();
     // Whoever cannot make certificates cannot invite.
     pki::Authority::load(&pki_dir).map_err(|error| no_authority(&error))?;
-    let authority = std::fs::read(pki_dir.join("ca.pem")).ok();
+    let authority = tidegate_sys::regular::read(&pki_dir.join("ca.pem")).ok();
     let authority = authority.and_then(|pem| pki::fingerprint(&pem));
     let authority =
         authority.ok_or_else(|| invalid("ca.pem is no certificate any more".to_owned()))?;

@@ -10,6 +10,7 @@ use std::{
 use clap::Args;
 use tidegate_client::ApiError;
 use tidegate_message::Code;
+use tidegate_sys::regular;
 use zeroize::Zeroizing;
 
 use super::{mqtt::replace, print};
@@ -173,7 +174,7 @@ impl Administrator {
             return Ok(Self::Elsewhere(path.clone()));
         }
         let path = auth::users_file(config);
-        let users = match fs::read_to_string(&path) {
+        let users = match regular::read_to_string(&path) {
             Ok(users) => Zeroizing::new(users),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Zeroizing::default(),
             Err(error) => {

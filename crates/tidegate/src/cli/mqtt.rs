@@ -21,7 +21,7 @@ use tidegate_load::{
     devices::{self, SensorArgs, SensorError, SensorReport},
 };
 use tidegate_message::Code;
-use tidegate_sys::terminal;
+use tidegate_sys::{regular, terminal};
 use tidegate_wire::mqtt::ReasonCode;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
@@ -294,7 +294,7 @@ pub(super) fn reason_code(reason: ReasonCode) -> Code {
 
 pub(super) async fn passwd(args: &PasswdArgs, stop: CancellationToken) -> Result<(), ApiError> {
     let path = &args.file;
-    let text = match fs::read_to_string(path) {
+    let text = match regular::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound && !args.delete => String::new(),
         Err(error) => {
@@ -438,7 +438,7 @@ pub(super) fn import(file: &Path, secrets_dir: &Path) -> Result<(), ApiError> {
 /// Puts a password into a file of its own, which is not to be another's: the same import may be repeated.
 fn keep_secret(path: &Path, text: &str) -> io::Result<()> {
     let text = format!("{text}\n");
-    match fs::read(path) {
+    match regular::read(path) {
         Ok(there) if there == text.as_bytes() => Ok(()),
         Ok(_) => Err(io::Error::new(
             io::ErrorKind::AlreadyExists,

@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use tidegate_sys::regular;
 use toml::de::{DeTable, DeValue};
 
 use super::ConfigError;
@@ -125,7 +126,7 @@ fn section_settings(
 /// The settings of `path` and of every `*.toml` in `conf.d` beside it, in order of their names.
 pub(super) fn files(path: &Path, wrong: &mut Vec<ConfigError>) -> Vec<Setting> {
     let mut settings = Vec::new();
-    let mut read = |path: &Path, wrong: &mut Vec<ConfigError>| match fs::read_to_string(path) {
+    let mut read = |path: &Path, wrong: &mut Vec<ConfigError>| match regular::read_to_string(path) {
         Ok(text) => settings.extend(file(path, &text, wrong)),
         Err(source) => wrong.push(ConfigError::Read { path: path.to_owned(), source }),
     };

@@ -1,10 +1,11 @@
 //! Certificates and keys.
 
-use std::{fs, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use serde::Serialize;
 use tidegate_message::Instant;
+use tidegate_sys::regular;
 
 use super::{Examination, files};
 use crate::pki::{
@@ -64,7 +65,8 @@ pub(super) fn examine(found: &mut Examination, folder: &Path, now: Instant) {
 
 fn revocation_list(found: &mut Examination, folder: &Path, now: Instant) {
     let path = folder.join(LIST_FILE);
-    let authority = CertificateDer::from_pem_file(folder.join("ca.pem")).ok();
+    let authority = regular::read(&folder.join("ca.pem")).ok();
+    let authority = authority.and_then(|pem| CertificateDer::from_pem_slice(&pem).ok());
     match revocation::read(&path, authority.as_slice()) {
         Err(error) => found.problem(&path, crate::error_chain(&error)),
         Ok(lists) => {
@@ -84,7 +86,7 @@ fn revocation_list(found: &mut Examination, folder: &Path, now: Instant) {
 
 fn certificate(found: &mut Examination, folder: &Path, name: &str, now: Instant) {
     let path = folder.join(format!("{name}.pem"));
-    let dates = fs::read(&path).ok().and_then(|pem| {
+    let dates = regular::read(&path).ok().and_then(|pem| {
         let certificate = CertificateDer::from_pem_slice(&pem).ok()?;
         pki::validity(&certificate)
     });

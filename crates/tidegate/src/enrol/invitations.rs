@@ -11,6 +11,7 @@ use std::{
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
+use tidegate_sys::regular;
 
 use super::token::{ID_BYTES, SECRET_BYTES, Token};
 use crate::{
@@ -168,7 +169,7 @@ impl Invitations {
     }
 
     fn read(&self) -> io::Result<Vec<Open>> {
-        let file = match File::open(&self.path) {
+        let file = match regular::open(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),

@@ -8,12 +8,12 @@
 
 use std::{
     collections::BTreeSet,
-    fs::File,
     io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
 use tidegate_flow::{Model, ModelError, Models, Spec, Specs, StepSpec, Table, TableError};
+use tidegate_sys::regular;
 
 use crate::config::problems::suggested;
 
@@ -109,7 +109,7 @@ fn is_name(name: &str) -> bool {
 /// The text of a file of at most so many bytes.
 pub(crate) fn text(path: &Path, bytes_max: u64) -> Result<String, FlowFileError> {
     let unread = |source| FlowFileError::Read { path: path.to_owned(), source };
-    let file = File::open(path).map_err(unread)?;
+    let file = regular::open(path).map_err(unread)?;
     let mut text = String::new();
     file.take(bytes_max + 1).read_to_string(&mut text).map_err(unread)?;
     if text.len() as u64 > bytes_max {

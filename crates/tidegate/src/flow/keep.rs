@@ -19,6 +19,7 @@ use std::{
 };
 
 use tidegate_flow::{SnapshotError, State};
+use tidegate_sys::regular;
 
 use super::engine::{Flows, Running};
 
@@ -186,7 +187,7 @@ pub(super) fn write(folder: &Path, name: &str, snapshots: &[Vec<u8>]) -> Result<
 pub(super) fn read(folder: &Path, name: &str) -> Option<Vec<Vec<u8>>> {
     let path = path(folder, name);
     let mut bytes = Vec::new();
-    match File::open(&path).and_then(|mut file| file.read_to_end(&mut bytes)) {
+    match regular::open(&path).and_then(|mut file| file.read_to_end(&mut bytes)) {
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => {

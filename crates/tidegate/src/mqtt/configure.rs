@@ -17,7 +17,7 @@ use rustls::{
     server::{NoClientAuth, WebPkiClientVerifier, danger::ClientCertVerifier},
     version::{TLS12, TLS13},
 };
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use rustls_pki_types::CertificateDer;
 use sha2::{Digest as _, Sha256};
 use tidegate_broker::{
     BrokerConfig, SessionConfig, TopicConfig,
@@ -26,6 +26,7 @@ use tidegate_broker::{
 use tidegate_client::ApiError;
 use tidegate_log::Durability;
 use tidegate_message::{Authorize, Code, check_topic_filter, check_topic_name};
+use tidegate_sys::regular;
 use tidegate_wire::{mqtt::QoS, websocket::Paths};
 
 use super::{
@@ -45,7 +46,7 @@ use crate::{
     ingest::{self, IngestSettings},
     pki::{
         fields::{self, Fields},
-        files::{self, certificates, unreadable},
+        files::{self, certificates, private_key, unreadable},
         known::{AnyName, Fingerprint, Known},
         revocation::{Checked, Revocations},
     },
@@ -523,7 +524,7 @@ fn bridge(
     let keep_alive = u16::try_from(section.keepalive.as_secs());
     let keep_alive = problems.take(keep_alive.map_err(|_| wrong("keepalive", "at most 65535s")));
     let password = section.password_file.as_ref().and_then(|path| {
-        let read = fs::read(path);
+        let read = regular::read(path);
         problems.take(read.map_err(|error| unreadable(&key_of("password_file"), path, &error)))
     });
     let password = password.map(|mut password| {
@@ -632,8 +633,7 @@ fn bridge_tls(
         (None, None) => builder.with_no_client_auth(),
         (Some(certificate), Some(path)) => {
             let chain = certificates(&key_of("certificate"), certificate)?;
-            let private = PrivateKeyDer::from_pem_file(path)
-                .map_err(|error| unreadable(&key_of("key"), path, &error))?;
+            let private = private_key(&key_of("key"), path)?;
             builder
                 .with_client_auth_cert(chain, private)
                 .map_err(|error| invalid(&key_of("certificate"), &error))?
@@ -648,7 +648,7 @@ fn bridge_tls(
     digest.update([u8::from(section.insecure)]);
     for (key, path) in [("certificate", &section.certificate), ("key", &section.key)] {
         if let Some(path) = path {
-            digest.update(&fs::read(path).map_err(|e| unreadable(&key_of(key), path, &e))?);
+            digest.update(&regular::read(path).map_err(|e| unreadable(&key_of(key), path, &e))?);
         }
     }
     for authority in files::authorities(&key, &path)? {

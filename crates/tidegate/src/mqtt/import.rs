@@ -18,6 +18,7 @@ use std::{
 };
 
 use tidegate_broker::{UnknownVersion, Versions};
+use tidegate_sys::regular;
 
 use self::{
     bridges::Bridge,
@@ -107,7 +108,8 @@ pub struct ReadError {
 
 /// Comments may be in any encoding; a value that is no UTF-8 is seen by the character that stands in for it.
 fn read_file(path: &Path) -> Result<String, ReadError> {
-    let bytes = fs::read(path).map_err(|source| ReadError { path: path.to_owned(), source })?;
+    let bytes =
+        regular::read(path).map_err(|source| ReadError { path: path.to_owned(), source })?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

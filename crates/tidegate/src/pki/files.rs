@@ -5,6 +5,7 @@ use std::{ffi::OsStr, fs, path::Path};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tidegate_client::ApiError;
 use tidegate_message::Code;
+use tidegate_sys::regular;
 
 use super::Kind;
 use crate::{assemble::how_to_make, config::Config};
@@ -43,9 +44,17 @@ pub(crate) fn certificate(
             false => error,
         }
     })?;
-    let key = PrivateKeyDer::from_pem_file(&key)
-        .map_err(|error| unreadable(&key_of("key"), &key, &error))?;
+    let key = private_key(&key_of("key"), &key)?;
     Ok((chain, key))
+}
+
+/// The private key of a file.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the key of the configuration and the file.
+pub(crate) fn private_key(key: &str, path: &Path) -> Result<PrivateKeyDer<'static>, ApiError> {
+    let pem = regular::read(path).map_err(|error| unreadable(key, path, &error))?;
+    PrivateKeyDer::from_pem_slice(&pem).map_err(|error| unreadable(key, path, &error))
 }
 
 /// The certificates of a file, at least one.
@@ -56,7 +65,8 @@ pub(crate) fn certificates(
     key: &str,
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, ApiError> {
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let pem = regular::read(path).map_err(|error| unreadable(key, path, &error))?;
+    let read = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
     let certificates = read.map_err(|error| unreadable(key, path, &error))?;
     if certificates.is_empty() {
         let text = format!("{key}: {} holds no certificate in PEM", path.display());

@@ -13,6 +13,7 @@ use std::{
 };
 
 use rustls_pki_types::CertificateDer;
+use tidegate_sys::regular;
 
 use super::{Kind, PkiError, Serial, checked_name, identity_of, validity};
 
@@ -70,7 +71,7 @@ impl FromStr for Issued {
 /// [`PkiError::Read`].
 pub fn issued(dir: &Path) -> Result<Vec<Issued>, PkiError> {
     let path = dir.join(ISSUED_FILE);
-    match fs::read_to_string(&path) {
+    match regular::read_to_string(&path) {
         Ok(text) => Ok(text.lines().filter_map(|line| line.parse().ok()).collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(source) => Err(PkiError::Read { path, source }),

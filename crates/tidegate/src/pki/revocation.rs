@@ -35,6 +35,7 @@ use rustls_pki_types::{
 };
 use sha2::{Digest as _, Sha256};
 use tidegate_message::{Identity, IdentityKind, Instant};
+use tidegate_sys::regular;
 use tokio::sync::watch;
 
 pub use self::list::{ListError, ListNumber, Reason, RevocationList, Revoked, Serial};
@@ -338,8 +339,9 @@ impl Revocations {
             Stamp::Nothing | Stamp::Unseen => Vec::new(),
             Stamp::File(..) => read(path, &self.authorities)?,
             Stamp::Unreadable(kind) => {
-                let path = path.to_owned();
-                return Err(RevocationError::Read { path, source: kind.into() });
+                // Whatever it has become since, it was that when it was looked at.
+                let source = regular::open(path).err().unwrap_or_else(|| kind.into());
+                return Err(RevocationError::Read { path: path.to_owned(), source });
             }
         };
         let kept = self.lists();
@@ -439,7 +441,7 @@ fn write_copy(path: &Path, der: &[u8]) -> io::Result<()> {
         pem.push('\n');
     }
     pem.push_str("-----END X509 CRL-----\n");
-    if fs::read(path).is_ok_and(|kept| kept == pem.as_bytes()) {
+    if regular::read(path).is_ok_and(|kept| kept == pem.as_bytes()) {
         return Ok(());
     }
     if let Some(folder) = path.parent() {
@@ -461,7 +463,7 @@ pub fn read(
     authorities: &[CertificateDer<'_>],
 ) -> Result<Vec<RevocationList>, RevocationError> {
     let unreadable = |source| RevocationError::Read { path: path.to_owned(), source };
-    let file = fs::File::open(path).map_err(unreadable)?;
+    let file = regular::open(path).map_err(unreadable)?;
     let mut text = Vec::new();
     let bytes = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(unreadable)?;
     if bytes as u64 > FILE_BYTES_MAX {

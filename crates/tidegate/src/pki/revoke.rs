@@ -14,6 +14,7 @@ use rcgen::{
 };
 use rustls_pki_types::{CertificateDer, pem::PemObject as _};
 use tidegate_message::Instant;
+use tidegate_sys::regular;
 
 use super::{
     PkiError, VALID_FOR_DEFAULT, checked_name,
@@ -121,7 +122,7 @@ fn named(
             |issued: &&Issued| issued.until_s >= 0 && issued.until_s as u64 >= now.as_secs();
         found.extend(known.iter().filter(|it| it.name == wanted).filter(lives).cloned());
         // Of a site that is older than the record.
-        let beside = fs::read(dir.join(format!("{wanted}.pem"))).ok();
+        let beside = regular::read(&dir.join(format!("{wanted}.pem"))).ok();
         let beside = beside.and_then(|pem| CertificateDer::from_pem_slice(&pem).ok());
         if let Some(issued) = beside.and_then(|certificate| Issued::of(&certificate).ok())
             && !found.iter().any(|it| it.serial == issued.serial)

@@ -12,6 +12,7 @@ use sha2::{Digest as _, Sha256};
 use tidegate_broker::{Overflow, SessionConfig, schedule::Policy};
 use tidegate_client::ApiError;
 use tidegate_message::Code;
+use tidegate_sys::regular;
 use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 
 use super::{SinkError, SinkKind, SinkSettings};
@@ -119,7 +120,7 @@ fn sink(
 
 /// A digest of the file of authorities.
 fn trust(path: &Path) -> Result<[u8; 32], SinkError> {
-    let read = fs::read(path).map_err(|error| SinkError::Destination {
+    let read = regular::read(path).map_err(|error| SinkError::Destination {
         problem: format!("ca {} cannot be read", path.display()),
         source: Some(error.into()),
     })?;
@@ -219,7 +220,7 @@ impl Kept {
 
     fn filters(&self, name: &str) -> Result<Vec<String>, ApiError> {
         let path = self.path(name);
-        match fs::read_to_string(&path) {
+        match regular::read_to_string(&path) {
             Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) => Err(failed(&path, error)),

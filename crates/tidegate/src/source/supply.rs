@@ -1,13 +1,13 @@
 //! Pictures on request: what stands behind each kind of source.
 
 use std::{
-    fs::File,
     io::{self, Read as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use tidegate_message::Instant;
+use tidegate_sys::regular;
 
 use super::{
     Picture, Rate, SourceClock, SourceError, SourceSpec, SplitError, Splitter,
@@ -326,7 +326,7 @@ async fn read_jpeg(path: &Path) -> Result<Picture, SourceError> {
 fn read_jpeg_blocking(path: PathBuf) -> Result<Picture, SourceError> {
     let bytes_max = SourceSpec::FRAME_BYTES_MAX;
     let read = (|| {
-        let mut file = File::open(&path)?;
+        let mut file = regular::open(&path)?;
         // Looked at before it is read: a huge file must not fill the memory.
         let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
         if length > bytes_max {

@@ -1,7 +1,9 @@
-//! What nodes leave on the disk, as the doctor sees it; and their end, whatever hangs.
+//! What nodes leave on the disk, as the doctor sees it; files that are none; and the end of a command, whatever
+//! hangs.
 
 use std::{
     fs,
+    path::Path,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -134,6 +136,11 @@ fn the_doctor_finds_nothing_wrong_with_what_nodes_make() {
     }
 }
 
+fn make_pipe(path: &Path) {
+    let made = Command::new("mkfifo").arg(path).status().expect("mkfifo");
+    assert!(made.success());
+}
+
 /// The end of a process within that time, and how long it took; none if it still runs.
 fn wait(child: &mut Child, most: Duration) -> Option<Duration> {
     let began = Instant::now();
@@ -151,6 +158,78 @@ fn said(child: Child) -> String {
     let output = child.wait_with_output().expect("it is our child");
     assert!(!output.status.success(), "{}", output.status);
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_pipe_in_place_of_a_file_is_refused_by_name_and_never_waited_for() {
+    // The file below the folder of the configuration, and what has a node read it.
+    for (name, more) in [
+        ("data/pki/edge.pem", ""),
+        ("data/pki/edge.key", ""),
+        ("data/pki/ca.pem", ""),
+        ("data/pki/crl.pem", ""),
+        ("users", "[mqtt]\npassword_file = \"users\"\n"),
+        ("rules", "[mqtt]\nacl_file = \"rules\"\n"),
+        ("roles", "[auth]\nroles_file = \"roles\"\n"),
+        ("flows", "[flow.f]\nfile = \"flows\"\n"),
+        (
+            "certificate",
+            "[mqtt.listener.m]\nprotocol = \"tls\"\nlisten = \"127.0.0.1:0\"\ncertificate = \"certificate\"\nkey = \"certificate\"\n",
+        ),
+        ("tidegate.toml", ""),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data = folder.path().join("data");
+        pki::init(&data.join("pki"), &InitRequest::default()).expect("certificates");
+        let path = folder.path().join(name);
+        let more = more.replace(&format!("= \"{name}\""), &format!("= {path:?}"));
+        let config = format!(
+            "[node]\nname = \"edge\"\ndata_dir = {data:?}\napi_listen = \"127.0.0.1:0\"\nhealth_listen = \"127.0.0.1:0\"\n\
+             [link]\nlisten = \"127.0.0.1:0\"\n{more}"
+        );
+        fs::write(folder.path().join("tidegate.toml"), config).expect("a configuration");
+        if path.exists() {
+            fs::remove_file(&path).expect("it is there");
+        }
+        make_pipe(&path);
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["--config".as_ref(), folder.path().join("tidegate.toml").as_os_str()])
+            .arg("node")
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program");
+        let ended = wait(&mut child, LONGEST);
+        if ended.is_none() {
+            child.kill().expect("it runs");
+        }
+        let text = said(child);
+        assert!(ended.is_some(), "{name}: it does not end: {text}");
+        let file = path.file_name().expect("a name").to_string_lossy();
+        assert!(text.contains(&*file) && text.contains("pipe"), "{name}: {text}");
+    }
+}
+
+#[test]
+fn a_pipe_in_a_folder_of_pictures_is_left_out_by_name_and_never_waited_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    make_pipe(&folder.path().join("1.jpg"));
+    let clip = format!("folder:{}", folder.path().display());
+    let output = folder.path().join("table").display().to_string();
+    let text = ended_while_it_hangs(&[
+        "characterize",
+        "--clip",
+        &clip,
+        "--detector",
+        "command",
+        "--detector-command",
+        "sleep 60",
+        "--output",
+        &output,
+    ]);
+    assert!(text.contains("1.jpg") && text.contains("pipe"), "{text}");
+    // It ends because it is asked to, and not because it hangs.
+    assert!(!text.contains("it hung at this step"), "{text}");
 }
 
 /// Has a command run, ends it by SIGTERM while it waits for what never comes, and gives what it said.

@@ -1,8 +1,7 @@
 //! From `[sink.NAME]` to where its messages go.
 
-use std::fs;
-
 use tidegate_message::Secret;
+use tidegate_sys::regular;
 
 use crate::{
     config::{Config, Purpose, SinkSection},
@@ -64,7 +63,7 @@ fn url<'a>(section: &'a SinkSection, form: &str) -> Result<&'a str, SinkError> {
 /// What the password file holds, without the end of its line.
 fn password(section: &SinkSection) -> Result<Option<Secret>, SinkError> {
     let Some(path) = &section.password_file else { return Ok(None) };
-    let mut password = fs::read(path).map_err(|error| SinkError::Destination {
+    let mut password = regular::read(path).map_err(|error| SinkError::Destination {
         problem: format!("password_file {} cannot be read", path.display()),
         source: Some(error.into()),
     })?;
