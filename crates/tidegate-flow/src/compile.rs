@@ -140,6 +140,7 @@ impl Compiler<'_> {
             batch: Box::new(Batch::new(self.numbers, self.texts)),
             probes: Box::new(Probes::new()),
             stats: Stats::default(),
+            wall_ahead: 0,
         })
     }
 

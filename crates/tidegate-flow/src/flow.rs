@@ -67,6 +67,8 @@ pub struct Flow {
     pub(crate) batch: Box<Batch>,
     pub(crate) probes: Box<Probes>,
     pub(crate) stats: Stats,
+    /// Nanoseconds that the wall clock is ahead of what the flow is told as `now`.
+    pub(crate) wall_ahead: i64,
 }
 
 /// What state is kept for.
@@ -193,6 +195,16 @@ impl Flow {
         }
     }
 
+    /// Says by how many nanoseconds the wall clock is ahead of what the flow is told as `now`, which never jumps: `{now}` and what a
+    /// device may call the future go by the wall clock, windows and keys by `now`. 0 until it is said.
+    pub fn set_wall_ahead(&mut self, nanos: i64) {
+        self.wall_ahead = nanos;
+    }
+
+    fn wall(&self, now: Instant) -> Instant {
+        Instant::from_nanos(now.as_nanos().saturating_add(self.wall_ahead))
+    }
+
     /// Forgets keys that expired, looking at `count` of them; for times without messages. Messages do it as they come.
     pub fn expire(&mut self, now: Instant, count: u32) {
         if let Some(keys) = &mut self.keys {
@@ -222,6 +234,7 @@ impl Flow {
         let Some(used) = self.keys.as_ref().map(Keys::used).filter(|used| *used > 0) else {
             return;
         };
+        let wall = self.wall(now);
         let mut looked_at = 0;
         while looked_at < count.min(used) {
             let mut topics: Vec<String> = Vec::new();
@@ -247,6 +260,7 @@ impl Flow {
             for index in 0..self.steps.len() {
                 let mut context = Context {
                     now,
+                    wall,
                     messages: &messages,
                     batch: &mut self.batch,
                     words: self.keys.as_mut().map_or(&mut [][..], Keys::words),
@@ -358,6 +372,7 @@ impl Flow {
     }
 
     fn run_batch(&mut self, now: Instant, messages: &[Message<'_>], output: &mut Output) {
+        let wall = self.wall(now);
         let made = if self.forward == Forward::None { Made::DROP } else { Made::PASS };
         let first = output.begin(messages.len(), made);
         let emitted = output.emission_count();
@@ -381,6 +396,7 @@ impl Flow {
             let words = self.keys.as_mut().map_or(&mut [][..], Keys::words);
             let mut context = Context {
                 now,
+                wall,
                 messages,
                 batch: &mut self.batch,
                 words,
@@ -410,7 +426,7 @@ impl Flow {
     ///
     /// Tile after tile, each step of one long enough before the next: what memory is asked for comes while another tile is read.
     fn read(&mut self, now: Instant, messages: &[Message<'_>]) {
-        let now = float_seconds(now);
+        let now = float_seconds(self.wall(now));
         let mends = self.bad == BadPolicy::LastGood;
         expect(messages.iter().take(TILE));
         self.batch.begin();
@@ -596,6 +612,7 @@ impl Flow {
 
     /// Counts messages that cannot be read, publishes dead letters, and looks at the others from here on.
     fn bury(&mut self, now: Instant, messages: &[Message<'_>], first: usize, output: &mut Output) {
+        let wall = self.wall(now);
         let batch = &mut *self.batch;
         let bad = &batch.bad;
         batch.alive.fill(messages.len(), |row| bad[usize::from(row)].is_none());
@@ -611,7 +628,7 @@ impl Flow {
                 message,
                 row: row as u8,
                 fixed: &self.fixed,
-                now_millis: now.as_nanos().div_euclid(1_000_000),
+                now_millis: wall.as_nanos().div_euclid(1_000_000),
             };
             bury(&self.dead_letter, &source, bad, first + row, output, &mut self.stats);
         }

@@ -86,6 +86,8 @@ impl Ending {
 /// What an operator works on.
 pub(crate) struct Context<'a, 'm> {
     pub(crate) now: Instant,
+    /// The same by the wall clock.
+    pub(crate) wall: Instant,
     pub(crate) messages: &'a [Message<'m>],
     pub(crate) batch: &'a mut Batch,
     /// The words of all keys; a row's begin at its place in `batch.states`.

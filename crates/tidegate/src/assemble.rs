@@ -33,6 +33,7 @@ use crate::{
         fetch::{self, Fetcher},
     },
     camera::{self, CameraOptions, DialOptions, Privacy},
+    clock,
     config::{Config, ENTRY_META_BYTES_MAX, problems::Problems},
     enrol::{Enrolment, Invitations},
     frame_log::{self, FrameLogConfig, Place},
@@ -199,6 +200,7 @@ pub async fn node(
     stop: CancellationToken,
 ) -> Result<(), ApiError> {
     step::begin("reading certificates, users and rules");
+    warn_if_clock_is_unset();
     let frames = &config.frames;
     let credentials = credentials(config, Kind::Node, config.node.name.as_str())?;
     let access = access(config, credentials.revocations().clone())?;
@@ -680,6 +682,7 @@ pub async fn camera(
     edge: Option<&str>,
     stop: CancellationToken,
 ) -> Result<(), ApiError> {
+    warn_if_clock_is_unset();
     let dial = dial_options(config, &name, edge).await?;
     let health = Health::default();
     let watch = watch(config, &health, &stop).await?;
@@ -701,6 +704,16 @@ pub async fn camera(
     finish_logs().await;
     step::begin("ending threads");
     Ok(ended?)
+}
+
+/// A machine without a battery for its clock starts in the past, until the network tells it the time.
+fn warn_if_clock_is_unset() {
+    if clock::is_unset() {
+        tracing::warn!(
+            "the system clock was never set: until it is, times are wrong and certificates seem not to be valid yet; \
+             where certificates are needed, have the node start after time-sync.target"
+        );
+    }
 }
 
 /// Has all logs synced, which is waiting for the disk.

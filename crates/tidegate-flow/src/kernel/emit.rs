@@ -26,7 +26,7 @@ impl Notify {
                 return;
             }
         }
-        let now_millis = context.now.as_nanos().div_euclid(1_000_000);
+        let now_millis = context.wall.as_nanos().div_euclid(1_000_000);
         for row in batch.alive.iter() {
             let index = usize::from(row);
             if self.when.is_some_and(|when| !is_set(batch.numbers[when][index])) {
@@ -61,7 +61,7 @@ pub(crate) struct Replace {
 impl Replace {
     pub(super) fn run(&self, context: &mut Context<'_, '_>) {
         let batch = &*context.batch;
-        let now_millis = context.now.as_nanos().div_euclid(1_000_000);
+        let now_millis = context.wall.as_nanos().div_euclid(1_000_000);
         for row in batch.alive.iter() {
             let index = usize::from(row);
             let message = &context.messages[index];

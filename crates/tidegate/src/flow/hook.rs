@@ -23,6 +23,7 @@ use tidegate_message::{Identity, Instant, Payload};
 use tidegate_wire::mqtt::{ForwardedProperties, QoS};
 
 use super::engine::{FLOWS_MAX, Flows, Running, Set};
+use crate::clock;
 
 /// Topics whose flows a shard remembers; a power of two.
 const TOPICS: usize = 1024;
@@ -333,6 +334,7 @@ impl Hook {
             // Held while the batch runs, and no longer.
             match running.part(part).as_mut() {
                 Some(flow) => {
+                    flow.set_wall_ahead(clock::wall_ahead());
                     flow.run(now, messages, output);
                     true
                 }
@@ -433,6 +435,7 @@ impl Admission for Hook {
             for part in 0..running.parts() {
                 let mut part = running.part(part);
                 let Some(flow) = part.as_mut() else { continue };
+                flow.set_wall_ahead(clock::wall_ahead());
                 flow.tick(now, BLOCKS_A_TICK, &mut work.output);
                 drop(part);
                 for emission in work.output.emissions() {

@@ -22,6 +22,7 @@ use super::{
     SinkKind, SinkSettings,
     record::{ID_PROPERTY, Record, TIME_PROPERTY},
 };
+use crate::clock;
 use crate::mqtt::{
     deliveries::Deliveries,
     server::{Connector, LocalParts},
@@ -375,7 +376,7 @@ impl Held {
             topic: text(self.memory.slice(topic)),
             payload: self.memory.slice(payload),
             qos: self.run.qos(),
-            time: self.run.received(),
+            time: clock::to_wall(self.run.received()),
             measured,
             id: id.map(|id| text(self.memory.slice_ref(id.as_bytes()))),
             is_repeated: false,
@@ -403,7 +404,7 @@ fn record(delivery: &Delivery, keeps_properties: bool, room: &mut BytesMut) -> R
         topic: text(copied([message.topic.as_bytes()], room)),
         payload,
         qos: *qos,
-        time: message.received,
+        time: clock::to_wall(message.received),
         measured,
         id: id.map(|id| text(copied([id.as_bytes()], room))),
         is_repeated: *is_repeated,

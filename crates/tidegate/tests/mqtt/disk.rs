@@ -1,12 +1,12 @@
-//! What nodes leave on the disk, as the doctor sees it; files that are none; and the end of a command, whatever
-//! hangs.
+//! What nodes leave on the disk, as the doctor sees it; files that are none; the end of a command, whatever
+//! hangs; and a system clock that is set.
 
 use std::{
     fs,
     path::Path,
     process::{Child, Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use tidegate::pki::{self, InitRequest};
@@ -275,4 +275,55 @@ fn a_command_that_hangs_ends_all_the_same_and_says_where() {
         "--output",
         &output,
     ]);
+}
+
+/// Variables by which a program sees the system clock off by what stands in a file, its monotonic clock aside; none where libfaketime
+/// is not installed.
+fn wall_clock_of(file: &Path) -> Option<[(&'static str, String); 4]> {
+    let folders = fs::read_dir("/usr/lib").ok()?.flatten().map(|entry| entry.path());
+    let mut libraries = folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1"));
+    let library = libraries.find(|library| library.exists())?;
+    Some([
+        ("LD_PRELOAD", library.display().to_string()),
+        ("FAKETIME_TIMESTAMP_FILE", file.display().to_string()),
+        ("FAKETIME_NO_CACHE", "1".to_owned()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+    ])
+}
+
+#[test]
+fn what_is_written_outside_follows_a_system_clock_that_is_set() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    pki::init(&path("data/pki"), &InitRequest::default()).expect("certificates");
+    let (file, clock) = (path("flows.toml"), path("clock"));
+    fs::write(&file, FLOW.replace("{field:n}", "{now}")).expect("a file");
+    // Before the first file there is.
+    fs::write(&clock, "+0").expect("a file");
+    let Some(variables) = wall_clock_of(&clock) else {
+        return println!("skipped: libfaketime is not installed");
+    };
+    let settings = format!(
+        "[flow.f]\nfile = {file:?}\n[mqtt]\nshards = 1\n[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n"
+    );
+    let program = Program::start_with(folder, &settings, &variables);
+    let mut subscriber = lasting(&program, "subscriber");
+    subscriber.subscribe(&[filter("out/#")]).expect("it is granted");
+    let mut publisher = lasting(&program, "publisher");
+    // Milliseconds by the test's own clock.
+    let real = || {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        i64::try_from(since.expect("after 1970").as_millis()).expect("a time")
+    };
+    for (step, seconds) in [("+0", 0), ("+1800", 1_800), ("-1800", -1_800), ("+0", 0)] {
+        fs::write(&clock, step).expect("a file");
+        let message =
+            Outgoing { topic: "t/a", payload: b"k", qos: QoS::AtLeastOnce, ..Outgoing::default() };
+        publisher.publish(&message).expect("it is answered");
+        let got = subscriber.receive(LONGEST).expect("it is connected").expect("a message");
+        let now: i64 = String::from_utf8_lossy(&got.payload).parse().expect("a time");
+        let off = now - seconds * 1_000 - real();
+        assert!(off.abs() < 60_000, "{step}: off by {off} ms");
+    }
+    program.stop();
 }

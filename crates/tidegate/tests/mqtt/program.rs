@@ -39,6 +39,13 @@ impl Program {
         Self::start_as(Command::new(env!("CARGO_BIN_EXE_tidegate")), folder, mqtt)
     }
 
+    /// The same, with those variables.
+    pub(crate) fn start_with(folder: TempDir, mqtt: &str, variables: &[(&str, String)]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        Self::start_as(command, folder, mqtt)
+    }
+
     /// A node whose journals are on a disk of so many MiB, in a mount namespace of its own; none where there can be none.
     pub(crate) fn start_on_small_disk(mebibytes: u32, mqtt: &str) -> Option<Self> {
         let can = Command::new("unshare").args(["-rm", "true"]).status();

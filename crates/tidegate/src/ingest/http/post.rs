@@ -80,7 +80,7 @@ impl Http {
                 // What else is wrong is said in the terms of SenML.
                 Ok(_) | Err(_) => {}
             }
-            let now = clock::now();
+            let now = clock::to_wall(clock::now());
             let records = senml::resolve(&body.bytes, now);
             for record in records.map_err(|error| Refused::Invalid(error.to_string()))? {
                 let topic = format!("{topic}/{}", record.name);
