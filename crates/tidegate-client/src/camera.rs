@@ -10,7 +10,7 @@ use tidegate_message::{CameraName, FrameSize, Instant};
 pub struct CameraInfo {
     /// The camera.
     pub name: CameraName,
-    /// Whether frames can come now.
+    /// Whether it is reached now.
     pub online: bool,
     /// Size of the newest frame; none before the first.
     pub size: Option<FrameSize>,
@@ -34,6 +34,8 @@ pub struct CameraInfo {
     pub transport: String,
     /// The camera's clock against the node's; none where both are one.
     pub clock_offset: Option<ClockOffset>,
+    /// Why it gives no frames although it is online, in one sentence; none while it gives some or is offline.
+    pub no_frames: Option<String>,
 }
 
 /// An estimate of the offset between two clocks.

@@ -20,8 +20,10 @@ pub enum Event {
     Feasible,
     /// The camera cannot be reached; the sentence says why.
     CameraOffline(Arc<str>),
-    /// The camera is back.
+    /// The camera is back: it is reached again, or gives frames again.
     CameraOnline,
+    /// The camera is reached, and its source gives no frames that it can take; the sentence says why.
+    NoFrames(Arc<str>),
     /// The setting of the frames changed.
     KnobsChanged(KnobsChanged),
     /// The controller failed; frames travel as captured from now on. The sentence says how.
@@ -130,6 +132,8 @@ pub enum MissedWhy {
     LinkDown,
     /// No setting kept the bounds, and the subscription prefers none to such frames.
     Infeasible,
+    /// Their pictures are damaged: they cannot be read, or not covered as they must be.
+    Damaged,
 }
 
 /// What could be had while both bounds cannot.
@@ -178,6 +182,7 @@ impl fmt::Display for MissedWhy {
             Self::SlowSubscriber => "the subscriber did not read",
             Self::LinkDown => "the link was down",
             Self::Infeasible => "no setting kept the bounds",
+            Self::Damaged => "their pictures are damaged",
         })
     }
 }

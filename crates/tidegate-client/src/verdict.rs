@@ -56,6 +56,8 @@ pub enum Outcome {
     Withheld,
     /// Lost with the link.
     Lost,
+    /// Its picture is damaged: it cannot be read, or not covered as it must be.
+    Damaged,
 }
 
 impl Outcome {
@@ -69,6 +71,7 @@ impl Outcome {
             Self::Reset => "reset",
             Self::Withheld => "withheld",
             Self::Lost => "lost",
+            Self::Damaged => "damaged",
         }
     }
 }

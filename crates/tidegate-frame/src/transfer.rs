@@ -209,14 +209,18 @@ impl Transfer {
                     self.commands.push_back(Command::SendUnchanged { frame });
                 }
             }
-            Input::EncodeFailed { frame } => {
+            Input::EncodeFailed { frame, is_damaged } => {
                 if let Some(encoding) = self.encoding.take_if(|e| e.of.frame == frame) {
                     let known = encoding.ladder == self.ladder_number;
                     if known && self.ladder.failed(encoding.rung) {
                         self.ladder_number = self.ladder_number.wrapping_add(1);
                         self.current = None;
                     }
-                    self.drop_frame(frame, DropReason::EncodeFailed);
+                    let why = match is_damaged {
+                        true => DropReason::Damaged,
+                        false => DropReason::EncodeFailed,
+                    };
+                    self.drop_frame(frame, why);
                 }
             }
             Input::NotSent { frame } => {

@@ -164,6 +164,9 @@ pub enum EventCode {
     Failed,
     /// The camera lives, and its source gives nothing: a heartbeat in place of a frame.
     Idle,
+    /// Of the camera, not of a transfer (transfer 0): its source gives no frames that it can take, for the reason in the text; with no
+    /// text it does again.
+    NoFrames,
     /// A newer node reports something that this version has no name for.
     Other(u16),
 }
@@ -315,6 +318,7 @@ impl Field for EventCode {
             Self::TableMissing => 6,
             Self::Failed => 7,
             Self::Idle => 8,
+            Self::NoFrames => 9,
             Self::Other(number) => *number,
         };
         number.put(out);
@@ -330,6 +334,7 @@ impl Field for EventCode {
             6 => Self::TableMissing,
             7 => Self::Failed,
             8 => Self::Idle,
+            9 => Self::NoFrames,
             number => Self::Other(number),
         })
     }

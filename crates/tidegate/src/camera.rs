@@ -11,6 +11,7 @@ mod capture;
 mod encoder;
 mod engine;
 mod privacy;
+mod refusals;
 mod runtime;
 
 use std::{
@@ -40,6 +41,7 @@ pub use self::{
 use self::{
     capture::{Capture, CaptureCounts},
     engine::CameraLog,
+    refusals::{Refusals, Supply},
 };
 use crate::{
     carrier::{Carrier, Down, Incoming},
@@ -92,7 +94,10 @@ pub(crate) const PREPARE_AFTER: Duration = Duration::from_millis(2);
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 
 /// Where a camera's frames go in.
-pub(crate) struct Intake(Capture);
+pub(crate) struct Intake {
+    capture: Capture,
+    supply: Supply,
+}
 
 impl Intake {
     /// Takes one frame, captured at `at` or now; returns its capture time when the log has it.
@@ -104,7 +109,9 @@ impl Intake {
         at: Option<Instant>,
         jpeg: &Bytes,
     ) -> Result<Instant, CaptureError> {
-        self.0.frame(at, jpeg)
+        let taken = self.capture.frame(at, jpeg);
+        self.note(&taken);
+        taken
     }
 
     /// Takes one frame, captured `age` ago, which the log gets beside its way.
@@ -112,12 +119,21 @@ impl Intake {
     /// # Errors
     /// As [`Intake::frame`].
     fn frame_beside(&mut self, age: Duration, jpeg: &Bytes) -> Result<Instant, CaptureError> {
-        self.0.frame_beside(age, jpeg)
+        let taken = self.capture.frame_beside(age, jpeg);
+        self.note(&taken);
+        taken
+    }
+
+    fn note(&mut self, taken: &Result<Instant, CaptureError>) {
+        match taken {
+            Ok(_) => self.supply.took(clock::now()),
+            Err(error) => self.supply.refused(clock::now(), error.code(), error),
+        }
     }
 
     /// Gets ready for the next frame, when there is time. Returns false if it has to be tried again.
     fn prepare(&mut self) -> bool {
-        self.0.prepare()
+        self.capture.prepare()
     }
 }
 
@@ -196,6 +212,7 @@ pub(crate) fn build(
     let counts = Arc::new(CaptureCounts::default());
     let (capture, captured) =
         Capture::new(writer, last.as_ref(), options.limits, options.future_max, counts.clone());
+    let (supply, supplied) = Supply::new();
     let camera = Camera {
         epoch: capture.epoch(),
         announce: CameraAnnounce {
@@ -208,13 +225,14 @@ pub(crate) fn build(
         log_bytes_max: options.log.size.bytes_max,
         counts,
         captured,
+        supplied,
         tables: Arc::new(tables),
         config: options.transfer,
         limits: options.limits,
         privacy: options.privacy,
         source,
     };
-    Ok((camera, Intake(capture)))
+    Ok((camera, Intake { capture, supply }))
 }
 
 /// The newest entry of a log that can be read.
@@ -288,31 +306,44 @@ pub async fn run(
     let idle = if aged { EXPIRE_EVERY } else { Duration::MAX };
     let capturing = async {
         let mut unprepared = false;
-        let mut refusals = Refusals::default();
+        let mut refusals = Refusals::new("frame refused", "the source's frames are taken again");
+        let mut faults =
+            Refusals::new("the source has a fault", "the source has no fault any more");
+        let mut heard_at = clock::now();
         loop {
-            let wait = if unprepared { PREPARE_AFTER } else { idle };
+            let wait = if unprepared { PREPARE_AFTER } else { idle.min(SOURCE_SILENT_MAX) };
             let Ok(next) = tokio::time::timeout(wait, source.next()).await else {
+                let now = clock::now();
+                let silent = now.since(heard_at);
+                if silent >= SOURCE_SILENT_MAX {
+                    intake.supply.silent(now, silent);
+                }
                 unprepared = !intake.prepare();
                 continue;
             };
+            let now = clock::now();
+            heard_at = now;
             match next {
                 None => break,
                 Some(Ok(frame)) => {
                     frames.beat();
                     // A frame that cannot be carried is one frame less, no reason to stop.
-                    let taken = intake.frame_beside(source.age(&frame), &frame.picture.jpeg);
-                    match &taken {
-                        Ok(_) => usable.holds(),
-                        Err(error) => {
-                            usable.fails(format!("the source's frames are refused: {error}"));
-                        }
-                    }
-                    refusals.tell(clock::now(), taken.err().as_ref());
+                    match intake.frame_beside(source.age(&frame), &frame.picture.jpeg) {
+                        Ok(_) => refusals.worked(now),
+                        Err(error) => refusals.failed(now, Some(error.code()), &error),
+                    };
+                    faults.worked(now);
                     unprepared = true;
                 }
                 Some(Err(error)) => {
-                    tracing::warn!(error = crate::error_chain(&error), "the source has a fault");
+                    let chain = crate::error_chain(&error);
+                    faults.failed(now, None, &chain);
+                    intake.supply.fault(now, &chain);
                 }
+            }
+            match intake.supply.none() {
+                None => usable.holds(),
+                Some(why) => usable.fails(&*why),
             }
         }
         camera.counts.captured.load(Ordering::Relaxed)
@@ -320,47 +351,6 @@ pub async fn run(
     tokio::select! {
         frames = capturing => Err(CameraError::SourceEnded { frames }),
         ended = stay_connected(&camera, &dial, &linked, &stop) => ended,
-    }
-}
-
-/// Frames that were refused one after another, told once and then summed up.
-#[derive(Debug, Default)]
-struct Refusals {
-    /// Of the same reason, since they were told last.
-    untold: u64,
-    told: Option<(Instant, Code)>,
-}
-
-/// How often frames that are refused for a reason that was told are summed up.
-const REFUSALS_EVERY: Duration = Duration::from_secs(30);
-
-impl Refusals {
-    /// A frame was taken, or refused for a reason. Says whether a line was written.
-    fn tell(&mut self, now: Instant, refused: Option<&CaptureError>) -> bool {
-        let Some(error) = refused else {
-            let was_told = self.told.take().is_some();
-            if was_told {
-                tracing::info!(
-                    refused = std::mem::take(&mut self.untold),
-                    "the source's frames are taken again"
-                );
-            }
-            return was_told;
-        };
-        // The sentences differ by the numbers in them.
-        let code = error.code();
-        match &self.told {
-            Some((at, told)) if *told == code && now < *at + REFUSALS_EVERY => {
-                self.untold += 1;
-                false
-            }
-            _ => {
-                let more = std::mem::take(&mut self.untold);
-                tracing::warn!(%error, %code, more, "frame refused");
-                self.told = Some((now, code));
-                true
-            }
-        }
     }
 }
 
@@ -468,27 +458,5 @@ impl From<CameraError> for ApiError {
     fn from(error: CameraError) -> Self {
         let code = error.code();
         Self::new(code, error.to_string()).caused_by(crate::error_chain(&error))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tidegate_frame::knob::FrameError;
-
-    use super::*;
-
-    #[test]
-    fn frames_that_are_refused_are_told_once_and_then_summed_up() {
-        let mut refusals = Refusals::default();
-        let large =
-            |value| CaptureError::Frame(FrameError::TooLarge { what: "bytes", value, limit: 8 });
-        let at = |seconds: i64| Instant::from_millis(seconds * 1000);
-        let said: Vec<bool> = (0..70)
-            .map(|second| refusals.tell(at(second), Some(&large(9 + second as u64))))
-            .collect();
-        let lines: Vec<usize> = (0..70).filter(|&second: &usize| said[second]).collect();
-        assert_eq!(lines, [0, 30, 60]);
-        assert!(refusals.tell(at(70), None) && !refusals.tell(at(71), None));
-        assert!(refusals.tell(at(72), Some(&large(9))), "after a frame that was taken it is news");
     }
 }

@@ -197,6 +197,14 @@ impl Carrier {
         }
     }
 
+    /// When bytes of a frame came last, whole or not yet; none before the first, and where frames come whole.
+    pub fn frame_bytes_at(&self) -> Option<Instant> {
+        match self {
+            Self::Link(link) => link.frame_bytes_at(),
+            Self::Local(_) => None,
+        }
+    }
+
     /// After which silence the carrier tells that the peer is gone.
     pub fn idle_timeout(&self) -> Duration {
         match self {

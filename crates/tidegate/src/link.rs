@@ -282,6 +282,11 @@ impl Link {
         self.handle.core.idle_timeout()
     }
 
+    /// When bytes of a frame came last, whole or not yet; none before the first.
+    pub fn frame_bytes_at(&self) -> Option<Instant> {
+        self.handle.core.frame_bytes_at()
+    }
+
     /// How the path is doing now.
     pub fn path(&self) -> Path {
         self.handle.core.path()

@@ -42,6 +42,7 @@ impl From<CameraInfo> for proto::Camera {
                 offset_nanos: clock.offset_nanos,
                 uncertainty_nanos: nanos(clock.uncertainty),
             }),
+            no_frames: camera.no_frames.unwrap_or_default(),
         }
     }
 }
@@ -67,6 +68,7 @@ impl TryFrom<proto::Camera> for CameraInfo {
                 offset_nanos: clock.offset_nanos,
                 uncertainty: duration(clock.uncertainty_nanos),
             }),
+            no_frames: Some(camera.no_frames).filter(|sentence| !sentence.is_empty()),
         })
     }
 }

@@ -37,6 +37,9 @@ impl From<Event> for wire::Event {
                 Self::CameraOffline(proto::CameraOffline { sentence: text(&sentence) })
             }
             Event::CameraOnline => Self::CameraOnline(proto::CameraOnline {}),
+            Event::NoFrames(sentence) => {
+                Self::NoFrames(proto::NoFrames { sentence: text(&sentence) })
+            }
             Event::KnobsChanged(change) => Self::KnobsChanged(proto::KnobsChanged {
                 captured_at: change.captured_at.as_nanos(),
                 from: text(&change.from),
@@ -86,6 +89,7 @@ impl TryFrom<wire::Event> for Event {
             wire::Event::Feasible(_) => Self::Feasible,
             wire::Event::CameraOffline(offline) => Self::CameraOffline(offline.sentence.into()),
             wire::Event::CameraOnline(_) => Self::CameraOnline,
+            wire::Event::NoFrames(none) => Self::NoFrames(none.sentence.into()),
             wire::Event::KnobsChanged(change) => Self::KnobsChanged(KnobsChanged {
                 captured_at: Instant::from_nanos(change.captured_at),
                 from: change.from.into(),
@@ -228,11 +232,11 @@ macro_rules! same {
 }
 
 same!(MissedWhy, Why, ("Missed", "why") {
-    Overtaken, Late, LogWrapped, SlowSubscriber, LinkDown, Infeasible
+    Overtaken, Late, LogWrapped, SlowSubscriber, LinkDown, Infeasible, Damaged
 });
 same!(EndReason, Reason, ("Ended", "reason") {
     Complete, Unsubscribed, CameraUnregistered, Shutdown
 });
 same!(Outcome, proto::verdict::Outcome, ("Verdict", "outcome") {
-    Kept, Late, Unchanged, Overtaken, Reset, Withheld, Lost
+    Kept, Late, Unchanged, Overtaken, Reset, Withheld, Lost, Damaged
 });

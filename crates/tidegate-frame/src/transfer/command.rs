@@ -43,6 +43,8 @@ pub enum Input {
     EncodeFailed {
         /// The frame.
         frame: Instant,
+        /// Whether its picture is why: it is damaged. Else the encoder has no room, or has ended.
+        is_damaged: bool,
     },
     /// The link did not take a frame: too many are under way.
     NotSent {

@@ -92,7 +92,7 @@ pub enum DropReason {
     Infeasible,
     /// No setting keeps the bounds and the subscriber wants nothing then.
     Paused,
-    /// The encoder could not change it.
+    /// The encoder has no room for it, or has ended.
     EncodeFailed,
     /// The link is down.
     LinkDown,
@@ -100,11 +100,13 @@ pub enum DropReason {
     QueueFull,
     /// The camera's log wrapped before it was read.
     LogWrapped,
+    /// Its picture is damaged: it cannot be read, or not covered as it must be.
+    Damaged,
 }
 
 impl DropReason {
-    /// Every reason.
-    pub const ALL: [Self; 9] = [
+    /// Every reason. On a link one is told by its place here: new ones come at the end.
+    pub const ALL: [Self; 10] = [
         Self::Overtaken,
         Self::Late,
         Self::Deadline,
@@ -114,6 +116,7 @@ impl DropReason {
         Self::LinkDown,
         Self::QueueFull,
         Self::LogWrapped,
+        Self::Damaged,
     ];
 
     /// The word used in reports.
@@ -128,6 +131,7 @@ impl DropReason {
             Self::LinkDown => "link down",
             Self::QueueFull => "queue full",
             Self::LogWrapped => "log wrapped",
+            Self::Damaged => "damaged",
         }
     }
 }

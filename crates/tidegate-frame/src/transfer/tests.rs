@@ -604,7 +604,12 @@ fn unchanged_frames_are_said_to_be_and_failed_ones_are_dropped() {
     rig.now = rig.now + ms(200);
     let frame = rig.capture();
     rig.next();
-    rig.transfer.handle(rig.now, Input::EncodeFailed { frame });
+    rig.transfer.handle(rig.now, Input::EncodeFailed { frame, is_damaged: true });
+    assert_eq!(rig.next(), Some(Command::Drop { frame, why: DropReason::Damaged }));
+    rig.now = rig.now + ms(200);
+    let frame = rig.capture();
+    rig.next();
+    rig.transfer.handle(rig.now, Input::EncodeFailed { frame, is_damaged: false });
     assert_eq!(rig.next(), Some(Command::Drop { frame, why: DropReason::EncodeFailed }));
 }
 
@@ -650,7 +655,7 @@ fn a_setting_that_keeps_failing_is_given_up() {
         let frame = rig.capture();
         let Some(Command::Encode { setting, .. }) = rig.next() else { panic!("not encoded") };
         tried.push(setting.to_string());
-        rig.transfer.handle(rig.now, Input::EncodeFailed { frame });
+        rig.transfer.handle(rig.now, Input::EncodeFailed { frame, is_damaged: true });
         rig.next();
         rig.now = rig.now + ms(200);
     }
@@ -768,7 +773,7 @@ proptest! {
                 }
                 Step::Fail => {
                     let frame = encoding.take().unwrap_or(Instant::EPOCH);
-                    rig.transfer.handle(now, Input::EncodeFailed { frame });
+                    rig.transfer.handle(now, Input::EncodeFailed { frame, is_damaged: true });
                 }
                 Step::Ack { part, frame } => {
                     let known = sent.len().checked_sub(frame + 1).map(|index| sent[index]);

@@ -254,7 +254,7 @@ impl Engine {
         frame: Instant,
     ) {
         if let Some(running) = self.transfers.get_mut(&transfer) {
-            running.handle(now, Input::EncodeFailed { frame });
+            running.handle(now, Input::EncodeFailed { frame, is_damaged: false });
         }
         self.advance_all(now);
     }

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use tidegate_frame::{knob::FrameLimits, table::TableSet, transfer::TransferConfig};
 use tidegate_message::Instant;
 use tidegate_wire::{
-    CameraAnnounce, CameraInfo, CameraInfoRequest, FrameHeader, Original, OriginalOutcome, Record,
-    TransferId,
+    CameraAnnounce, CameraInfo, CameraInfoRequest, Event, EventCode, FrameHeader, Original,
+    OriginalOutcome, Record, TransferId,
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -23,6 +23,7 @@ use super::{
     capture::{self, CaptureCounts},
     encoder::{Encoder, Finished},
     engine::{Action, CameraLog, Engine},
+    refusals::NoFrames,
 };
 use crate::{
     carrier::{Carrier, Down, Incoming, Sent},
@@ -40,6 +41,8 @@ pub(crate) struct Camera {
     pub(super) log_bytes_max: u64,
     pub(super) counts: Arc<CaptureCounts>,
     pub(super) captured: watch::Receiver<u64>,
+    /// Why it gives no frames, if so.
+    pub(super) supplied: watch::Receiver<Option<NoFrames>>,
     pub(super) tables: Arc<TableSet>,
     pub(super) config: TransferConfig,
     pub(super) limits: FrameLimits,
@@ -101,7 +104,7 @@ impl Camera {
             sending: HashMap::new(),
             originals: Default::default(),
         };
-        served.run(encoded, self.captured.clone(), stop).await
+        served.run(encoded, self.captured.clone(), self.supplied.clone(), stop).await
     }
 }
 
@@ -110,8 +113,13 @@ impl Served<'_> {
         mut self,
         mut encoded: mpsc::Receiver<Finished>,
         mut captured: watch::Receiver<u64>,
+        mut supplied: watch::Receiver<Option<NoFrames>>,
         stop: &CancellationToken,
     ) -> Result<(), Down> {
+        // This link has not been told what was before it.
+        if supplied.borrow().is_some() {
+            supplied.mark_changed();
+        }
         loop {
             self.act().await?;
             let wake_at = self.engine.poll_timeout();
@@ -124,6 +132,10 @@ impl Served<'_> {
                     Finished::Frame(done) => self.engine.handle_encoded(clock::now(), done),
                     Finished::Original(original, body) => self.send_original(original, body),
                 },
+                Ok(()) = supplied.changed() => {
+                    let none = supplied.borrow_and_update().clone();
+                    self.carrier.send(no_frames(none).into()).await?;
+                }
                 Ok(()) = captured.changed() => {
                     captured.borrow_and_update();
                     self.tell_path();
@@ -256,4 +268,11 @@ impl Served<'_> {
         }
         Ok(())
     }
+}
+
+/// Word of a camera that gives no frames, or gives some again.
+fn no_frames(none: Option<NoFrames>) -> Event {
+    let text = none.map_or_else(String::new, |none| none.sentence.as_ref().to_owned());
+    let (transfer, at) = (TransferId(0), clock::now());
+    Event { transfer, at, code: EventCode::NoFrames, text, numbers: Vec::new() }
 }

@@ -45,6 +45,15 @@ fn table(cameras: &[CameraInfo], now: Instant) -> String {
         text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
         text.push('\n');
     }
+    for camera in cameras {
+        if let Some(why) = &camera.no_frames {
+            text.push_str(&format!(
+                "{} gives no frames: {}\n",
+                camera.name,
+                super::args::plain(why)
+            ));
+        }
+    }
     if cameras.is_empty() {
         text.push_str("no camera is registered; start one with `tidegate camera`\n");
     }
@@ -55,7 +64,12 @@ fn row(camera: &CameraInfo, now: Instant) -> [String; 10] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     [
         camera.name.to_string(),
-        if camera.online { "online" } else { "offline" }.to_owned(),
+        match (camera.online, &camera.no_frames) {
+            (false, _) => "offline",
+            (true, Some(_)) => "no frames",
+            (true, None) => "online",
+        }
+        .to_owned(),
         or_dash(Some(super::args::plain(&camera.transport)).filter(|via| !via.is_empty())),
         or_dash(camera.size.map(|size| size.to_string())),
         format!("{:.1}", camera.frames_per_second),
@@ -89,6 +103,7 @@ fn json(cameras: &[CameraInfo]) -> String {
             serde_json::json!({
                 "name": camera.name.as_str(),
                 "online": camera.online,
+                "no_frames": camera.no_frames,
                 "via": camera.transport,
                 "width": camera.size.map(|size| size.width),
                 "height": camera.size.map(|size| size.height),
@@ -135,6 +150,14 @@ mod tests {
                 offset_nanos: -1_250_000,
                 uncertainty: Duration::from_micros(400),
             }),
+            no_frames: None,
+        };
+        let blind = CameraInfo {
+            name: "yard-1".parse().unwrap(),
+            transfers: 0,
+            subscriptions: 1,
+            no_frames: Some("its frames are refused: too \u{7} large".to_owned()),
+            ..north.clone()
         };
         let gone = CameraInfo {
             name: "yard-2".parse().unwrap(),
@@ -151,15 +174,17 @@ mod tests {
             clock_offset: None,
             ..north.clone()
         };
-        vec![north, gone]
+        vec![north, blind, gone]
     }
 
     #[test]
     fn the_table_is_golden() {
         let expected = "\
-NAME    STATE    VIA   SIZE       FPS   FRAME   LOG               NEWEST     STREAMS  CLOCK
-north   online   quic  1920x1080  15.0  412 kB  73.40 MB of 1GiB  0.1 s ago  1 for 3  -1.25 ±0.40 ms
-yard-2  offline  -     -          0.0   0 B     0 B of 1GiB       -          0 for 0  -
+NAME    STATE      VIA   SIZE       FPS   FRAME   LOG               NEWEST     STREAMS  CLOCK
+north   online     quic  1920x1080  15.0  412 kB  73.40 MB of 1GiB  0.1 s ago  1 for 3  -1.25 ±0.40 ms
+yard-1  no frames  quic  1920x1080  15.0  412 kB  73.40 MB of 1GiB  0.1 s ago  0 for 1  -1.25 ±0.40 ms
+yard-2  offline    -     -          0.0   0 B     0 B of 1GiB       -          0 for 0  -
+yard-1 gives no frames: its frames are refused: too \u{fffd} large
 ";
         assert_eq!(table(&cameras(), Instant::from_millis(10_000)), expected);
         assert!(table(&[], Instant::EPOCH).ends_with("start one with `tidegate camera`\n"));
@@ -170,7 +195,9 @@ yard-2  offline  -     -          0.0   0 B     0 B of 1GiB       -          0 f
         let parsed: serde_json::Value = serde_json::from_str(&json(&cameras())).unwrap();
         assert_eq!(parsed[0]["newest_at"], 9_900_000_000_i64);
         assert_eq!(parsed[0]["clock_offset_nanos"], -1_250_000);
-        assert_eq!(parsed[1]["width"], serde_json::Value::Null);
-        assert_eq!(parsed[1].as_object().unwrap().len(), 15);
+        assert_eq!(parsed[0]["no_frames"], serde_json::Value::Null);
+        assert_eq!(parsed[1]["no_frames"], "its frames are refused: too \u{7} large");
+        assert_eq!(parsed[2]["width"], serde_json::Value::Null);
+        assert_eq!(parsed[2].as_object().unwrap().len(), 16);
     }
 }

@@ -242,11 +242,13 @@ impl Watch {
         }
     }
 
-    /// Prints, above the lines, that the bounds cannot be kept, what could be had, and that they can be kept again.
+    /// Prints, above the lines, that the bounds cannot be kept, what could be had, and that they can be kept again; and that no frames
+    /// come.
     fn tell(&self, event: &Event) -> Result<(), ApiError> {
         let sentence = match event {
             Event::Infeasible(infeasible) => plain(&infeasible.sentence),
             Event::Feasible => "both bounds can be kept again".to_owned(),
+            Event::NoFrames(sentence) => format!("no frames: {}", plain(sentence)),
             _ => return Ok(()),
         };
         self.board.tell(&format!("{}: {sentence}", self.request.camera))

@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, Weak,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicI64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -77,6 +77,8 @@ pub(super) struct Core {
     incoming: mpsc::Sender<Incoming>,
     offset: Mutex<Offset>,
     heard: watch::Sender<bool>,
+    /// When bytes of a frame came last, in nanoseconds of our clock; `i64::MIN` before the first.
+    frame_bytes_at: AtomicI64,
     down: watch::Sender<Option<DownReason>>,
     /// Bytes that are being put together, of all links of this peer.
     assembling: Arc<AtomicUsize>,
@@ -121,6 +123,7 @@ impl Core {
             incoming,
             offset: Mutex::default(),
             heard: watch::Sender::new(false),
+            frame_bytes_at: AtomicI64::new(i64::MIN),
             down: watch::Sender::new(None),
             assembling,
             tasks: Mutex::default(),
@@ -279,6 +282,17 @@ impl Core {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
             .ok()
             .map(|_| Assembling { core: self.clone(), bytes })
+    }
+
+    /// Takes note of bytes of a frame that came.
+    pub(super) fn frame_bytes(&self, now: Instant) {
+        self.frame_bytes_at.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// When bytes of a frame came last.
+    pub(super) fn frame_bytes_at(&self) -> Option<Instant> {
+        let at = self.frame_bytes_at.load(Ordering::Relaxed);
+        (at != i64::MIN).then(|| Instant::from_nanos(at))
     }
 
     pub(super) fn idle_timeout(&self) -> Duration {

@@ -444,7 +444,9 @@ impl Reader {
                 let place = usize::try_from(at).ok().zip(usize::try_from(end).ok());
                 let place = place.and_then(|(at, end)| body.get_mut(at..end)).ok_or(length(end))?;
                 place.copy_from_slice(&bytes);
-                if let Some(ack) = receipt.arrived(self.core.now(), bytes.len() as u64) {
+                let now = self.core.now();
+                self.core.frame_bytes(now);
+                if let Some(ack) = receipt.arrived(now, bytes.len() as u64) {
                     self.core.send_progress(ack);
                 }
             }

@@ -447,10 +447,12 @@ impl Reader {
                 if bytes > header.bytes {
                     return Err(ProtocolError::Length { bytes, expected: header.bytes });
                 }
-                if !payload.is_empty()
-                    && let Some(ack) = receipt.arrived(self.core.now(), payload.len() as u64)
-                {
-                    self.core.send_progress(ack);
+                if !payload.is_empty() {
+                    let now = self.core.now();
+                    self.core.frame_bytes(now);
+                    if let Some(ack) = receipt.arrived(now, payload.len() as u64) {
+                        self.core.send_progress(ack);
+                    }
                 }
             }
             Some(What::Bulk(_)) => {

@@ -59,6 +59,8 @@ struct State {
     announce: Option<CameraAnnounce>,
     link: Option<Attached>,
     clock_offset: Option<(i64, Duration)>,
+    /// Why it gives no frames although it is reached, if it said so.
+    no_frames: Option<Arc<str>>,
     streams: BTreeMap<TransferId, Arc<Stream>>,
     questions: HashMap<u64, Question>,
 }
@@ -174,6 +176,8 @@ impl Cameras {
             state.life = Life { ordinal: state.life.ordinal + 1, epoch };
         }
         let life = state.life;
+        // It says so again over its new link.
+        state.no_frames = None;
         state.questions.clear();
         let id = next();
         let streams: Vec<Arc<Stream>> = state.streams.values().cloned().collect();
@@ -225,6 +229,7 @@ impl Camera {
             return;
         }
         state.link = None;
+        state.no_frames = None;
         state.questions.clear();
         let streams: Vec<_> = state.streams.values().cloned().collect();
         drop(state);
@@ -244,6 +249,25 @@ impl Camera {
 
     pub(super) fn announce(&self) -> Option<CameraAnnounce> {
         self.state().announce.clone()
+    }
+
+    /// Why it gives no frames although it is reached, if it said so.
+    pub(super) fn no_frames(&self) -> Option<Arc<str>> {
+        self.state().no_frames.clone()
+    }
+
+    /// It gives no frames for that reason, or gives some again. Whether that is news.
+    pub(super) fn set_no_frames(&self, why: Option<Arc<str>>) -> bool {
+        let mut state = self.state();
+        if state.no_frames == why {
+            return false;
+        }
+        state.no_frames.clone_from(&why);
+        // Under the lock, so that a stream that begins meanwhile is told once.
+        for stream in state.streams.values() {
+            stream.tell(why.clone().map_or(Event::CameraOnline, Event::NoFrames));
+        }
+        true
     }
 
     pub(super) fn transport(&self) -> String {
@@ -345,7 +369,12 @@ impl Camera {
             stream.begin_after(life, after);
         }
         // The stream is known before the camera is asked: its first frame may be quicker than we are.
-        self.state().streams.insert(transfer, stream.clone());
+        let mut state = self.state();
+        if let Some(why) = &state.no_frames {
+            stream.tell(Event::NoFrames(why.clone()));
+        }
+        state.streams.insert(transfer, stream.clone());
+        drop(state);
         if let Err(error) = self.tell(start(&stream, life)) {
             self.state().streams.remove(&transfer);
             // Somebody may have joined it meanwhile.

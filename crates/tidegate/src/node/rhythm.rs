@@ -86,9 +86,10 @@ impl Rhythm {
         Some(time_out).filter(|time_out| time_out.total() < link)
     }
 
-    /// When it is overdue by that.
-    pub(super) fn due(&self, time_out: TimeOut) -> Instant {
-        self.heard_at + time_out.total()
+    /// When it is overdue by that, where bytes of a frame that is under way came at `bytes_at`: a large frame takes its time on a
+    /// narrow way.
+    pub(super) fn due(&self, time_out: TimeOut, bytes_at: Option<Instant>) -> Instant {
+        bytes_at.map_or(self.heard_at, |at| at.max(self.heard_at)) + time_out.total()
     }
 
     /// It was told to be overdue.
@@ -119,7 +120,7 @@ mod tests {
     }
 
     fn due(stream: &Rhythm) -> Instant {
-        stream.due(stream.time_out(RTT, LINK).unwrap())
+        stream.due(stream.time_out(RTT, LINK).unwrap(), None)
     }
 
     #[test]
@@ -164,6 +165,14 @@ mod tests {
         // A pause is no part of the rhythm.
         stream.frame(ms(60_030), ms(60_000));
         assert_eq!(due(&stream), ms(60_030 + 430));
+    }
+
+    #[test]
+    fn a_frame_whose_bytes_come_is_not_overdue() {
+        let stream = steady();
+        let due = |bytes_at| stream.due(stream.time_out(RTT, LINK).unwrap(), bytes_at);
+        assert_eq!(due(Some(ms(700))), due(None), "that was of a frame before");
+        assert_eq!(due(Some(ms(1_500))), ms(1_500 + 430));
     }
 
     #[test]

@@ -233,18 +233,20 @@ impl Serving {
 
     /// When the first stream is overdue.
     fn overdue_at(&self) -> Option<Instant> {
-        let due =
-            |(_, rhythm): &(_, Rhythm)| self.time_out(rhythm).map(|time_out| rhythm.due(time_out));
+        let bytes_at = self.carrier.frame_bytes_at();
+        let due = |(_, rhythm): &(_, Rhythm)| {
+            self.time_out(rhythm).map(|time_out| rhythm.due(time_out, bytes_at))
+        };
         self.rhythms.iter().filter_map(due).min()
     }
 
     fn tell_overdue(&mut self) {
-        let now = clock::now();
+        let (now, bytes_at) = (clock::now(), self.carrier.frame_bytes_at());
         for at in 0..self.rhythms.len() {
             let (stream, rhythm) = &self.rhythms[at];
-            let Some(time_out) = self.time_out(rhythm).filter(|out| rhythm.due(*out) <= now) else {
-                continue;
-            };
+            let time_out = self.time_out(rhythm);
+            let is_due = |out: &TimeOut| rhythm.due(*out, bytes_at) <= now;
+            let Some(time_out) = time_out.filter(is_due) else { continue };
             let ms = |duration: Duration| duration.as_millis();
             let why = format!(
                 "nothing came for {} ms, which is twice the time between two frames ({} ms), with {} ms of latency and {} ms for what was lost",
@@ -269,6 +271,7 @@ impl Serving {
                 match event.code {
                     EventCode::FrameDropped => self.heard(event.transfer, Some(event.at)),
                     EventCode::Idle => return self.heard(event.transfer, None),
+                    EventCode::NoFrames => return self.no_frames(&event.text),
                     _ => {}
                 }
                 if let Some(stream) = self.camera.stream(event.transfer) {
@@ -297,6 +300,18 @@ impl Serving {
             }
             Record::CameraInfo(info) => self.camera.answer_info(info),
             other => tracing::debug!(record = other.name(), "record not meant for a node"),
+        }
+    }
+
+    /// The camera gives no frames, for that reason; without one, it does again.
+    fn no_frames(&self, why: &str) {
+        let why = (!why.is_empty()).then(|| shared(why));
+        if !self.camera.set_no_frames(why.clone()) {
+            return;
+        }
+        match why {
+            Some(why) => tracing::warn!(camera = %self.camera.name, %why, "camera gives no frames"),
+            None => tracing::info!(camera = %self.camera.name, "camera gives frames again"),
         }
     }
 
@@ -350,7 +365,7 @@ impl Serving {
             }
             EventCode::ControllerFailed => stream.tell(Event::ControllerFailed(sentence)),
             EventCode::TableMissing => stream.tell(Event::AccuracyAssumed(sentence)),
-            EventCode::Idle => {} // heard before
+            EventCode::Idle | EventCode::NoFrames => {} // heard before
             EventCode::Failed | EventCode::Other(_) => {
                 tracing::info!(camera = %self.camera.name, text = event.text, "camera reports");
             }

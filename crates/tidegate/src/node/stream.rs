@@ -69,6 +69,7 @@ struct Tail {
     infeasible: Option<Event>,
     /// That no accuracy was measured, if so.
     assumed: Option<Event>,
+    no_frames: Option<Event>,
     /// Frames told as missed.
     missed: u64,
     /// Capture time of the first entry of the log.
@@ -129,7 +130,7 @@ pub(super) struct Subscribed {
     pub(super) notices: broadcast::Receiver<Notice>,
     /// Frames told as missed so far.
     pub(super) missed: u64,
-    /// What was told and still holds: that accuracies are assumed, that the bounds are infeasible.
+    /// What was told and still holds: that accuracies are assumed, that the bounds are infeasible, that no frames come.
     pub(super) standing: Vec<Event>,
 }
 
@@ -162,6 +163,7 @@ impl Stream {
                 refused: None,
                 infeasible: None,
                 assumed: None,
+                no_frames: None,
                 missed: 0,
                 began_at: None,
                 after: None,
@@ -373,7 +375,11 @@ impl Stream {
             changed: self.changed.subscribe(),
             notices: self.notices.subscribe(),
             missed: tail.missed,
-            standing: [&tail.assumed, &tail.infeasible].into_iter().flatten().cloned().collect(),
+            standing: [&tail.assumed, &tail.infeasible, &tail.no_frames]
+                .into_iter()
+                .flatten()
+                .cloned()
+                .collect(),
         }
     }
 
@@ -407,6 +413,8 @@ impl Stream {
             Event::Infeasible(_) => tail.infeasible = Some(event.clone()),
             Event::Feasible => tail.infeasible = None,
             Event::AccuracyAssumed(_) => tail.assumed = Some(event.clone()),
+            Event::NoFrames(_) => tail.no_frames = Some(event.clone()),
+            Event::CameraOnline | Event::CameraOffline(_) => tail.no_frames = None,
             _ => {}
         }
         let _ = self.notices.send(Notice::Event(event));

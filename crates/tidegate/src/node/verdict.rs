@@ -83,12 +83,14 @@ pub(super) fn unsent(stream: &Stream, at: Instant, outcome: Outcome, bound: Dura
 /// Why a frame was missed, from the camera's reason; one that a newer camera names is taken as late.
 pub(super) fn missed(reason: Option<DropReason>) -> (MissedWhy, Outcome) {
     match reason {
-        Some(DropReason::Overtaken | DropReason::QueueFull) => {
+        // Those that wait, or are being changed, are too many.
+        Some(DropReason::Overtaken | DropReason::QueueFull | DropReason::EncodeFailed) => {
             (MissedWhy::Overtaken, Outcome::Overtaken)
         }
-        Some(DropReason::Infeasible | DropReason::Paused | DropReason::EncodeFailed) => {
+        Some(DropReason::Infeasible | DropReason::Paused) => {
             (MissedWhy::Infeasible, Outcome::Withheld)
         }
+        Some(DropReason::Damaged) => (MissedWhy::Damaged, Outcome::Damaged),
         Some(DropReason::LinkDown) => (MissedWhy::LinkDown, Outcome::Lost),
         Some(DropReason::LogWrapped) => (MissedWhy::LogWrapped, Outcome::Lost),
         Some(DropReason::Deadline) => (MissedWhy::Late, Outcome::Reset),
@@ -103,5 +105,6 @@ pub(super) fn outcome(why: MissedWhy) -> Outcome {
         MissedWhy::Late | MissedWhy::SlowSubscriber => Outcome::Late,
         MissedWhy::LogWrapped | MissedWhy::LinkDown => Outcome::Lost,
         MissedWhy::Infeasible => Outcome::Withheld,
+        MissedWhy::Damaged => Outcome::Damaged,
     }
 }

@@ -7,4 +7,5 @@ mod privacy;
 mod recover;
 mod refuse;
 mod secrets;
+mod states;
 mod world;

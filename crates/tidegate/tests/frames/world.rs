@@ -121,6 +121,17 @@ impl World {
         self.camera_of(options, source, self.dial(name, Transport::Quic, self.path()))
     }
 
+    /// Starts a camera node with changed options.
+    pub(crate) fn camera_changed(
+        &self,
+        name: &str,
+        source: &str,
+        change: impl FnOnce(CameraOptions) -> CameraOptions,
+    ) -> CameraNode {
+        let dial = self.dial(name, Transport::Quic, self.path());
+        self.camera_of(change(options(name)), source, dial)
+    }
+
     /// Starts a camera node that dials in that way.
     pub(crate) fn camera_dialling(
         &self,

@@ -153,3 +153,25 @@ async fn cubic_in_the_same_place() {
         println!("cubic, loss {loss}: resets {times:?}, {used:?} of the bottleneck");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_of_a_frame_are_heard_before_it_is_whole() {
+    let bed = bed(0.0, Congestion::QueueBound).await;
+    assert_eq!(bed.edge.frame_bytes_at(), None);
+    // It takes 0.8 s.
+    let large = body(2_000_000, 3);
+    let header = header(1, large.len());
+    let sending = bed.camera.send_frame(header, large, Priority::Live).unwrap();
+    let mut last = None;
+    for part in 1..5 {
+        next(&bed.camera, |item| match item {
+            Incoming::Ack(ack) if ack.received >= part * 400_000 => Some(()),
+            _ => None,
+        })
+        .await;
+        let heard = bed.edge.frame_bytes_at();
+        assert!(heard > last, "after {part} of 5 parts: {heard:?}, before: {last:?}");
+        last = heard;
+    }
+    assert_eq!(sending.done().await, Outcome::Sent);
+}

@@ -78,6 +78,7 @@ fn camera_info(camera: &str) -> CameraInfo {
             offset_nanos: -7,
             uncertainty: Duration::from_nanos(8),
         }),
+        no_frames: Some("its frames are refused".to_owned()),
     }
 }
 

@@ -11,7 +11,7 @@ use tidegate_frame::{
     transfer::{Command, DropReason, Input, Report, SendHeader, Transfer},
 };
 use tidegate_log::{Entry, ReadError};
-use tidegate_message::{Delivery, Demand, FrameSize, Instant};
+use tidegate_message::{Code, Delivery, Demand, FrameSize, Instant};
 use tidegate_wire::{Ack, Event, EventCode, FrameHeader, StartTransfer, TransferId, Unchanged};
 
 use super::{Action, CameraLog};
@@ -19,6 +19,7 @@ use crate::{
     camera::{
         capture,
         encoder::{Done, Job, Outcome},
+        refusals::Refusals,
     },
     frame_log::{Log, Reader},
 };
@@ -50,6 +51,7 @@ pub(super) struct Running {
     markers: VecDeque<Marker>,
     /// The frame sent last, unless it is known to be lost: differencing compares with it.
     reference: Option<Instant>,
+    damages: Refusals,
 }
 
 /// A frame that looks like `same_as`, which was sent.
@@ -130,6 +132,7 @@ impl Running {
             in_flight: BTreeSet::new(),
             markers: VecDeque::new(),
             reference: None,
+            damages: Refusals::new("frame damaged", "frames are whole again"),
         };
         (running, first)
     }
@@ -200,6 +203,7 @@ impl Running {
         let (frame, took) = (done.frame, done.ended.since(done.started));
         let input = match done.outcome {
             Ok(Outcome::Encoded { body, size }) => {
+                self.damages.worked(now);
                 work.encode_started.get_or_insert(done.started);
                 let bytes = u32::try_from(body.len()).unwrap_or(u32::MAX);
                 work.encoded = Some(Encoded { body, size, ended: done.ended });
@@ -207,8 +211,8 @@ impl Running {
             }
             Ok(Outcome::Unchanged { changed }) => Input::Unchanged { frame, changed, took },
             Err(error) => {
-                tracing::warn!(%frame, %error, "frame could not be changed");
-                Input::EncodeFailed { frame }
+                self.damages.failed(now, Some(Code::FRAME_INVALID), &error);
+                Input::EncodeFailed { frame, is_damaged: true }
             }
         };
         self.transfer.handle(now, input);
@@ -370,7 +374,7 @@ impl Running {
         actions: &mut VecDeque<Action>,
     ) {
         let Some(work) = self.frames.get_mut(&frame) else {
-            return self.transfer.handle(now, Input::EncodeFailed { frame });
+            return self.transfer.handle(now, Input::EncodeFailed { frame, is_damaged: false });
         };
         if setting.is_original() && setting.difference().is_none() && !self.covers {
             // The log's own bytes travel; nothing is copied.

@@ -45,6 +45,7 @@ pub(super) fn event(camera: &CameraName, event: &Event) -> Value {
         }),
         Event::Feasible => json!({ "event": "feasible" }),
         Event::CameraOffline(why) => json!({ "event": "camera-offline", "text": &**why }),
+        Event::NoFrames(why) => json!({ "event": "no-frames", "text": &**why }),
         Event::CameraOnline => json!({ "event": "camera-online" }),
         Event::KnobsChanged(changed) => json!({
             "event": "knobs-changed",

@@ -78,6 +78,7 @@ impl Line {
                 self.reason = "both bounds can be kept again".to_owned();
             }
             Event::CameraOffline(sentence) => self.reason = format!("offline: {}", plain(sentence)),
+            Event::NoFrames(sentence) => self.reason = format!("no frames: {}", plain(sentence)),
             Event::CameraOnline => {
                 // It says again if it has no table.
                 self.assumed = false;

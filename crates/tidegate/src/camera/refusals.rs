@@ -1,0 +1,202 @@
+//! Frames that cannot be used: lines of the log about them, and whether a camera gives any others.
+//!
+//! Always true: what happens with every frame is told once, and then summed up.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tidegate_message::{Code, Instant};
+use tokio::sync::watch;
+
+/// How often what happens again is summed up; and how long it must not have happened to be over.
+const SUM_EVERY: Duration = Duration::from_secs(30);
+/// A camera whose frames cannot be used gives none if it is so long ago that one could.
+const NONE_AFTER: Duration = Duration::from_secs(1);
+
+/// Frames that failed for one reason after another.
+#[derive(Debug)]
+pub(super) struct Refusals {
+    /// What is said of a frame that fails, and once none does any more.
+    failed: &'static str,
+    over: &'static str,
+    told: Option<(Instant, Option<Code>)>,
+    failed_at: Instant,
+    /// Of the same reason, since they were told last.
+    untold: u64,
+}
+
+impl Refusals {
+    pub(super) const fn new(failed: &'static str, over: &'static str) -> Self {
+        Self { failed, over, told: None, failed_at: Instant::MIN, untold: 0 }
+    }
+
+    /// A frame failed for a reason, which has a code or not. Says whether a line was written.
+    pub(super) fn failed(
+        &mut self,
+        now: Instant,
+        code: Option<Code>,
+        error: &dyn fmt::Display,
+    ) -> bool {
+        self.failed_at = now;
+        // The sentences differ by the numbers in them.
+        if self.told.is_some_and(|(at, told)| told == code && now < at + SUM_EVERY) {
+            self.untold += 1;
+            return false;
+        }
+        let more = std::mem::take(&mut self.untold);
+        let shown = code.map(tracing::field::display);
+        tracing::warn!(%error, code = shown, more, "{}", self.failed);
+        self.told = Some((now, code));
+        true
+    }
+
+    /// A frame did not fail. Says whether a line was written.
+    pub(super) fn worked(&mut self, now: Instant) -> bool {
+        let is_over = self.told.is_some() && now >= self.failed_at + SUM_EVERY;
+        if is_over {
+            self.told = None;
+            tracing::info!(more = std::mem::take(&mut self.untold), "{}", self.over);
+        }
+        is_over
+    }
+}
+
+/// Why a camera gives no frames.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NoFrames {
+    kind: Kind,
+    /// For people, whole: who gives no frames, and why.
+    pub(super) sentence: Arc<str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// They come, and are refused for that.
+    Refused(Code),
+    /// The source fails.
+    Fault,
+    /// None comes.
+    Silent,
+}
+
+/// Whether a camera gives frames, for whoever wants to know.
+#[derive(Debug)]
+pub(super) struct Supply {
+    taken_at: Option<Instant>,
+    state: watch::Sender<Option<NoFrames>>,
+}
+
+impl Supply {
+    pub(super) fn new() -> (Self, watch::Receiver<Option<NoFrames>>) {
+        let (state, receiver) = watch::channel(None);
+        (Self { taken_at: None, state }, receiver)
+    }
+
+    /// Why it gives none, if so.
+    pub(super) fn none(&self) -> Option<Arc<str>> {
+        self.state.borrow().as_ref().map(|none| none.sentence.clone())
+    }
+
+    /// A frame was taken.
+    pub(super) fn took(&mut self, now: Instant) {
+        self.taken_at = Some(now);
+        self.state.send_if_modified(|state| state.take().is_some());
+    }
+
+    /// A frame was refused.
+    pub(super) fn refused(&mut self, now: Instant, code: Code, error: &dyn fmt::Display) {
+        self.lack(now, Kind::Refused(code), || format!("its frames are refused: {error}"));
+    }
+
+    /// The source has a fault.
+    pub(super) fn fault(&mut self, now: Instant, error: &dyn fmt::Display) {
+        self.lack(now, Kind::Fault, || format!("its source has a fault: {error}"));
+    }
+
+    /// The source has given nothing for so long.
+    pub(super) fn silent(&mut self, now: Instant, since: Duration) {
+        let seconds = since.as_secs();
+        self.lack(now, Kind::Silent, || format!("its source has given nothing for {seconds} s"));
+    }
+
+    fn lack(&mut self, now: Instant, kind: Kind, sentence: impl FnOnce() -> String) {
+        if self.taken_at.is_some_and(|at| now < at + NONE_AFTER) {
+            return;
+        }
+        self.state.send_if_modified(|state| {
+            // The sentences differ by the numbers in them.
+            let is_news = state.as_ref().is_none_or(|known| known.kind != kind);
+            if is_news {
+                *state = Some(NoFrames { kind, sentence: sentence().into() });
+            }
+            is_news
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: i64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    #[test]
+    fn frames_that_are_refused_are_told_once_and_then_summed_up() {
+        let mut refusals = Refusals::new("frame refused", "frames are taken again");
+        let mut said = |second: i64| {
+            refusals.failed(
+                at(second * 1_000),
+                Some(Code::FRAME_TOO_LARGE),
+                &format!("{second} bytes"),
+            )
+        };
+        let lines: Vec<i64> = (0..70).filter(|&second| said(second)).collect();
+        assert_eq!(lines, [0, 30, 60]);
+        assert!(
+            refusals.failed(at(70_000), Some(Code::FRAME_INVALID), &"no JPEG"),
+            "another reason"
+        );
+        let over: Vec<i64> =
+            (71..140).filter(|&second| refusals.worked(at(second * 1_000))).collect();
+        assert_eq!(over, [100]);
+        assert!(refusals.failed(at(140_000), Some(Code::FRAME_INVALID), &"no JPEG"), "it is news");
+    }
+
+    #[test]
+    fn frames_that_are_refused_now_and_then_write_no_line_each() {
+        let mut refusals = Refusals::new("frame refused", "frames are taken again");
+        let mut lines = 0;
+        for frame in 0..600 {
+            let now = at(frame * 100);
+            lines += u32::from(match frame % 2 {
+                0 => refusals.failed(now, Some(Code::FRAME_INVALID), &"no JPEG"),
+                _ => refusals.worked(now),
+            });
+        }
+        assert_eq!(lines, 2, "in a minute");
+    }
+
+    #[test]
+    fn a_camera_gives_no_frames_once_none_was_taken_for_a_second() {
+        let (mut supply, mut told) = Supply::new();
+        let refused = |supply: &mut Supply, millis, code| supply.refused(at(millis), code, &millis);
+        refused(&mut supply, 0, Code::FRAME_INVALID);
+        assert_eq!(supply.none().as_deref(), Some("its frames are refused: 0"));
+        refused(&mut supply, 100, Code::FRAME_INVALID);
+        assert_eq!(supply.none().as_deref(), Some("its frames are refused: 0"), "it is the same");
+        refused(&mut supply, 200, Code::FRAME_TOO_LARGE);
+        assert_eq!(supply.none().as_deref(), Some("its frames are refused: 200"));
+        supply.took(at(300));
+        assert!(supply.none().is_none() && told.has_changed().unwrap());
+        told.borrow_and_update();
+        for millis in 301..1_300 {
+            refused(&mut supply, millis, Code::FRAME_INVALID);
+        }
+        assert!(!told.has_changed().unwrap(), "one was taken less than a second ago");
+        refused(&mut supply, 1_300, Code::FRAME_INVALID);
+        assert!(told.has_changed().unwrap());
+        supply.silent(at(40_000), Duration::from_secs(30));
+        assert_eq!(supply.none().as_deref(), Some("its source has given nothing for 30 s"));
+    }
+}
