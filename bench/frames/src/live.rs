@@ -248,6 +248,7 @@ pub fn demand(controller: ControllerKind) -> anyhow::Result<Demand> {
         delivery: Delivery::Latest,
         when_infeasible: WhenInfeasible::KeepLatency,
         profile: AdaptationProfile::Jpeg,
+        frame_rate: None,
     })
 }
 

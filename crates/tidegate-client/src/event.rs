@@ -143,6 +143,8 @@ pub struct Infeasible {
     pub latency_at_accuracy: Option<Duration>,
     /// Highest accuracy at the latency asked for; none if nothing fits.
     pub accuracy_at_latency: Option<f64>,
+    /// Frames a second at which both could be kept, for who asks for so many; none if it is not the frame rate that is too high.
+    pub frames_per_second: Option<f64>,
     /// The whole in one sentence.
     pub sentence: Arc<str>,
 }

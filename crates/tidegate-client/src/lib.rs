@@ -63,8 +63,8 @@ pub use subscription::{Feedback, Subscription};
 pub use verdict::{Outcome, Verdict};
 
 pub use tidegate_message::{
-    AdaptationProfile, Bounds, CameraName, Code, ControllerKind, Delivery, Demand, FrameSize,
-    Instant, WhenInfeasible,
+    AdaptationProfile, Bounds, CameraName, Code, ControllerKind, Delivery, Demand, FrameRate,
+    FrameSize, Instant, WhenInfeasible,
 };
 
 /// The generated messages and stubs of package `tidegate.v1`; see `proto/` for their meaning.

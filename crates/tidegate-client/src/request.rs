@@ -3,8 +3,8 @@
 use std::{fmt, time::Duration};
 
 use tidegate_message::{
-    AdaptationProfile, Bounds, CameraName, Code, ControllerKind, Delivery, Demand, FrameSize,
-    Instant, WhenInfeasible,
+    AdaptationProfile, Bounds, CameraName, Code, ControllerKind, Delivery, Demand, FrameRate,
+    FrameSize, Instant, WhenInfeasible,
 };
 
 use crate::error::ApiError;
@@ -42,6 +42,7 @@ impl SubscribeRequest {
             delivery: Delivery::default(),
             when_infeasible: WhenInfeasible::default(),
             profile: AdaptationProfile::default(),
+            frame_rate: None,
         };
         Ok(Self::with_demand(camera.parse()?, demand))
     }
@@ -93,6 +94,8 @@ pub struct Changes {
     pub when_infeasible: Option<WhenInfeasible>,
     /// New family of knobs.
     pub profile: Option<AdaptationProfile>,
+    /// New frame rate at most, or as many frames as the camera makes.
+    pub frame_rate: Option<Option<FrameRate>>,
 }
 
 impl Changes {
@@ -109,6 +112,7 @@ impl Changes {
             delivery: self.delivery.unwrap_or(demand.delivery),
             when_infeasible: self.when_infeasible.unwrap_or(demand.when_infeasible),
             profile: self.profile.unwrap_or(demand.profile),
+            frame_rate: self.frame_rate.unwrap_or(demand.frame_rate),
         })
     }
 }

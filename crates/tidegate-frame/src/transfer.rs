@@ -35,7 +35,9 @@ use std::{
     time::Duration,
 };
 
-use tidegate_message::{ControllerKind, Delivery, Demand, FrameSize, Instant, WhenInfeasible};
+use tidegate_message::{
+    ControllerKind, Delivery, Demand, FrameRate, FrameSize, Instant, WhenInfeasible,
+};
 
 use crate::{
     capacity::{Capacity, Estimator, Progress},
@@ -305,7 +307,8 @@ impl Transfer {
         if !frame.replayed {
             if let Some(last) = self.captured_last.replace(frame.frame) {
                 let period = frame.frame.since(last);
-                if !period.is_zero() && period <= PERIOD_MAX {
+                let wanted = self.demand.frame_rate.map_or(Duration::ZERO, FrameRate::interval);
+                if !period.is_zero() && period <= PERIOD_MAX.max(2 * wanted) {
                     self.period = if self.period == self.config.period_first {
                         period
                     } else {
@@ -353,6 +356,9 @@ impl Transfer {
         if let Some(source) = self.ladder.source().filter(|_| other) {
             self.rebuild_ladder(source);
         }
+        // What is left out from now on does not come any more.
+        let least = demand.frame_rate.map_or(Duration::ZERO, FrameRate::interval);
+        self.period = self.period.max(least);
         self.reasons.demand_changed();
     }
 

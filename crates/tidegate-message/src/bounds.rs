@@ -48,6 +48,52 @@ impl Bounds {
     }
 }
 
+/// Frames a second, 0.01 to 1000.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct FrameRate(f64);
+
+impl FrameRate {
+    /// The lowest rate that can be asked for, in frames a second.
+    pub const MIN: f64 = 0.01;
+    /// The highest rate that can be asked for, in frames a second.
+    pub const MAX: f64 = 1000.0;
+
+    /// A checked rate.
+    ///
+    /// # Errors
+    /// [`BoundsError::FrameRate`] outside 0.01 to 1000.
+    pub fn new(frames_per_second: f64) -> Result<Self, BoundsError> {
+        if (Self::MIN..=Self::MAX).contains(&frames_per_second) {
+            return Ok(Self(frames_per_second));
+        }
+        Err(BoundsError::FrameRate { frames_per_second })
+    }
+
+    /// Frames a second.
+    pub const fn frames_per_second(self) -> f64 {
+        self.0
+    }
+
+    /// From one frame to the next.
+    pub fn interval(self) -> Duration {
+        Duration::from_secs_f64(1.0 / self.0)
+    }
+}
+
+impl fmt::Display for FrameRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for FrameRate {
+    type Err = BoundsError;
+
+    fn from_str(text: &str) -> Result<Self, BoundsError> {
+        Self::new(text.trim().parse().unwrap_or(f64::NAN))
+    }
+}
+
 /// Why bounds were refused.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum BoundsError {
@@ -62,6 +108,12 @@ pub enum BoundsError {
     Accuracy {
         /// What was asked for.
         accuracy: f64,
+    },
+    /// The frame rate is zero, negative, not a number or too high.
+    #[error("frame rate {frames_per_second} is outside 0.01 to 1000 frames a second")]
+    FrameRate {
+        /// What was asked for, in frames a second.
+        frames_per_second: f64,
     },
 }
 
@@ -78,6 +130,8 @@ pub struct Demand {
     pub when_infeasible: WhenInfeasible,
     /// Which family of knobs may be used.
     pub profile: AdaptationProfile,
+    /// Most frames a second that are wanted, the others being left out; none: as many as the camera makes.
+    pub frame_rate: Option<FrameRate>,
 }
 
 macro_rules! words {

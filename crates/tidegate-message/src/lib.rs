@@ -17,8 +17,8 @@ pub use access::{
     Action, AllowAll, Authorize, Decision, Identity, IdentityKind, Proof, Refusal, Secret, Target,
 };
 pub use bounds::{
-    AdaptationProfile, Bounds, BoundsError, ControllerKind, Delivery, Demand, UnknownWord,
-    WhenInfeasible,
+    AdaptationProfile, Bounds, BoundsError, ControllerKind, Delivery, Demand, FrameRate,
+    UnknownWord, WhenInfeasible,
 };
 pub use camera::{CameraName, CameraNameError, FrameSize, FrameSizeError};
 pub use civil::CivilTime;

@@ -61,6 +61,7 @@ pub fn demand() -> Demand {
         delivery: Delivery::Latest,
         when_infeasible: WhenInfeasible::KeepLatency,
         profile: AdaptationProfile::Jpeg,
+        frame_rate: None,
     }
 }
 

@@ -63,6 +63,7 @@ pub fn experiment(published: Published) -> Case {
         delivery: Delivery::Every,
         when_infeasible: WhenInfeasible::KeepLatency,
         profile: AdaptationProfile::Mez,
+        frame_rate: None,
     };
     one.source = table.key.source;
     one.bytes = table.original_bytes;

@@ -3,8 +3,8 @@ use std::{fmt::Write as _, time::Duration};
 use bytes::BytesMut;
 use proptest::prelude::*;
 use tidegate_message::{
-    AdaptationProfile, Bounds, Code, ControllerKind, Delivery, Demand, FrameSize, Instant,
-    WhenInfeasible,
+    AdaptationProfile, Bounds, Code, ControllerKind, Delivery, Demand, FrameRate, FrameSize,
+    Instant, WhenInfeasible,
 };
 
 use super::*;
@@ -19,6 +19,7 @@ fn samples() -> Vec<Record> {
         delivery: Delivery::Every,
         when_infeasible: WhenInfeasible::Pause,
         profile: AdaptationProfile::Mez,
+        frame_rate: FrameRate::new(2.5).ok(),
     };
     let camera = CameraAnnounce {
         name: "north-gate.2".parse().unwrap(),
@@ -190,8 +191,12 @@ fn encodings_of_earlier_versions_are_read() {
             let digits = digits.as_bytes().chunks(2);
             let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
             let bytes: Vec<u8> = digits.map(byte).collect();
-            if let Record::UplinkOpen(open) = &mut record {
-                open.node.clear(); // since version 1.2
+            match &mut record {
+                // Since version 1.2.
+                Record::UplinkOpen(open) => open.node.clear(),
+                Record::StartTransfer(start) => start.demand.frame_rate = None,
+                Record::UpdateTransfer(update) => update.demand.frame_rate = None,
+                _ => {}
             }
             assert_eq!(Record::decode(&bytes), Ok(Some(record)));
         }
@@ -208,6 +213,14 @@ fn every_cut_is_named_and_harmless() {
             {
                 // It ends where it did before version 1.2.
                 assert_eq!((length, &*cut.node), (bytes.len() - 2 - whole.node.len(), ""));
+                continue;
+            }
+            if let Ok(Some(
+                Record::StartTransfer(StartTransfer { demand, .. })
+                | Record::UpdateTransfer(UpdateTransfer { demand, .. }),
+            )) = &cut
+            {
+                assert_eq!((length, demand.frame_rate), (bytes.len() - 9, None));
                 continue;
             }
             assert!(

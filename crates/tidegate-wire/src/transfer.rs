@@ -4,8 +4,8 @@ use std::{fmt, time::Duration};
 
 use bytes::BytesMut;
 use tidegate_message::{
-    AdaptationProfile, Bounds, Code, ControllerKind, Delivery, Demand, FrameSize, Instant,
-    WhenInfeasible,
+    AdaptationProfile, Bounds, Code, ControllerKind, Delivery, Demand, FrameRate, FrameSize,
+    Instant, WhenInfeasible,
 };
 
 use crate::{
@@ -282,10 +282,79 @@ choice!(Delivery { Latest = 1, Every = 2 });
 choice!(WhenInfeasible { KeepLatency = 1, KeepAccuracy = 2, Pause = 3 });
 choice!(AdaptationProfile { Jpeg = 1, Mez = 2 });
 
-fields!(StartTransfer { transfer, demand, from, to, resume_after, hints });
 fields!(TransferHints { detector, detector_input, scene, table });
-fields!(Demand { bounds, controller, delivery, when_infeasible, profile });
-fields!(UpdateTransfer { transfer, demand });
+
+// Demands are followed by other fields: what version 1.2 added to them ends the records.
+impl Field for StartTransfer {
+    fn put(&self, out: &mut BytesMut) {
+        self.transfer.put(out);
+        put_demand(&self.demand, out);
+        self.from.put(out);
+        self.to.put(out);
+        self.resume_after.put(out);
+        self.hints.put(out);
+        self.demand.frame_rate.put(out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        let transfer = input.field("transfer")?;
+        let demand = take_demand(input)?;
+        let (from, to) = (input.field("from")?, input.field("to")?);
+        let (resume_after, hints) = (input.field("resume_after")?, input.field("hints")?);
+        let demand = Demand { frame_rate: take_frame_rate(input)?, ..demand };
+        Ok(Self { transfer, demand, from, to, resume_after, hints })
+    }
+}
+
+impl Field for UpdateTransfer {
+    fn put(&self, out: &mut BytesMut) {
+        self.transfer.put(out);
+        put_demand(&self.demand, out);
+        self.demand.frame_rate.put(out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        let transfer = input.field("transfer")?;
+        let demand = take_demand(input)?;
+        Ok(Self { transfer, demand: Demand { frame_rate: take_frame_rate(input)?, ..demand } })
+    }
+}
+
+fn put_demand(demand: &Demand, out: &mut BytesMut) {
+    demand.bounds.put(out);
+    demand.controller.put(out);
+    demand.delivery.put(out);
+    demand.when_infeasible.put(out);
+    demand.profile.put(out);
+}
+
+fn take_demand(input: &mut Input<'_>) -> Result<Demand, DecodeError> {
+    Ok(Demand {
+        bounds: input.field("bounds")?,
+        controller: input.field("controller")?,
+        delivery: input.field("delivery")?,
+        when_infeasible: input.field("when_infeasible")?,
+        profile: input.field("profile")?,
+        frame_rate: None,
+    })
+}
+
+/// A peer before version 1.2 has none.
+fn take_frame_rate(input: &mut Input<'_>) -> Result<Option<FrameRate>, DecodeError> {
+    if input.is_empty() { Ok(None) } else { input.field("frame_rate") }
+}
+
+impl Field for FrameRate {
+    fn put(&self, out: &mut BytesMut) {
+        self.frames_per_second().put(out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        let rate = f64::take(input)?;
+        Self::new(rate).map_err(|error| DecodeError::invalid(input.field, error))
+    }
+}
+
 fields!(StopTransfer { transfer });
 fields!(TransferStarted { transfer, first });
 fields!(TransferRefused { transfer, code, text });

@@ -143,6 +143,7 @@ impl DemoOptions {
             delivery: Default::default(),
             when_infeasible: Default::default(),
             profile: AdaptationProfile::Jpeg,
+            frame_rate: None,
         }
     }
 }

@@ -30,6 +30,7 @@ impl From<Event> for wire::Event {
             Event::Infeasible(infeasible) => Self::Infeasible(proto::Infeasible {
                 latency_at_accuracy_nanos: infeasible.latency_at_accuracy.map(nanos),
                 accuracy_at_latency: infeasible.accuracy_at_latency,
+                frames_per_second: infeasible.frames_per_second,
                 sentence: text(&infeasible.sentence),
             }),
             Event::Feasible => Self::Feasible(proto::Feasible {}),
@@ -84,6 +85,7 @@ impl TryFrom<wire::Event> for Event {
             wire::Event::Infeasible(infeasible) => Self::Infeasible(Infeasible {
                 latency_at_accuracy: infeasible.latency_at_accuracy_nanos.map(duration),
                 accuracy_at_latency: infeasible.accuracy_at_latency,
+                frames_per_second: infeasible.frames_per_second,
                 sentence: infeasible.sentence.into(),
             }),
             wire::Event::Feasible(_) => Self::Feasible,

@@ -1,6 +1,6 @@
 //! Requests and their plain answers.
 
-use tidegate_message::{Bounds, Code, Demand, Instant};
+use tidegate_message::{Bounds, Code, Demand, FrameRate, Instant};
 
 use super::{Choice, lacks, latency, nanos};
 use crate::{
@@ -17,6 +17,7 @@ impl From<Demand> for proto::Demand {
             delivery: proto::Delivery::from(demand.delivery).into(),
             when_infeasible: proto::WhenInfeasible::from(demand.when_infeasible).into(),
             profile: proto::Profile::from(demand.profile).into(),
+            frames_per_second: demand.frame_rate.map_or(0.0, FrameRate::frames_per_second),
         }
     }
 }
@@ -31,7 +32,16 @@ impl TryFrom<proto::Demand> for Demand {
             delivery: Choice::of(demand.delivery)?.unwrap_or_default(),
             when_infeasible: Choice::of(demand.when_infeasible)?.unwrap_or_default(),
             profile: Choice::of(demand.profile)?.unwrap_or_default(),
+            frame_rate: frame_rate(demand.frames_per_second)?,
         })
+    }
+}
+
+/// The most frames a second, 0 being as many as the camera makes.
+fn frame_rate(frames_per_second: f64) -> Result<Option<FrameRate>, ApiError> {
+    match frames_per_second {
+        0.0 => Ok(None),
+        rate => Ok(Some(FrameRate::new(rate)?)),
     }
 }
 
@@ -46,6 +56,9 @@ impl From<Changes> for proto::DemandChanges {
                 .when_infeasible
                 .map_or(0, |it| proto::WhenInfeasible::from(it).into()),
             profile: changes.profile.map_or(0, |it| proto::Profile::from(it).into()),
+            frames_per_second: changes
+                .frame_rate
+                .map(|rate| rate.map_or(0.0, FrameRate::frames_per_second)),
         }
     }
 }
@@ -62,6 +75,7 @@ impl TryFrom<proto::DemandChanges> for Changes {
             delivery: Choice::of(changes.delivery)?,
             when_infeasible: Choice::of(changes.when_infeasible)?,
             profile: Choice::of(changes.profile)?,
+            frame_rate: changes.frames_per_second.map(frame_rate).transpose()?,
         };
         let latency = checked.latency.unwrap_or(Bounds::LATENCY_MAX);
         Bounds::new(latency, checked.accuracy.unwrap_or(0.0))?;

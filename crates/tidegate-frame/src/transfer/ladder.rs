@@ -201,6 +201,7 @@ mod tests {
             delivery: Delivery::Latest,
             when_infeasible: WhenInfeasible::KeepLatency,
             profile: AdaptationProfile::Jpeg,
+            frame_rate: None,
         };
         let config = TransferConfig::default();
         let (mut ladder, _) = Ladder::find(&TableSet::builtin(), size, &demand, &config);

@@ -13,6 +13,7 @@ fn demand() -> Demand {
         delivery: Delivery::Latest,
         when_infeasible: WhenInfeasible::KeepLatency,
         profile: AdaptationProfile::Jpeg,
+        frame_rate: None,
     }
 }
 
@@ -737,7 +738,8 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => any::<bool>().prop_map(Step::Link),
         1 => kinds.prop_map(|(controller, delivery, when_infeasible, profile, (latency, accuracy))| {
             let bounds = Bounds::new(ms(latency), accuracy).unwrap();
-            Step::Demand(Demand { bounds, controller, delivery, when_infeasible, profile })
+            let frame_rate = None;
+            Step::Demand(Demand { bounds, controller, delivery, when_infeasible, profile, frame_rate })
         }),
         1 => any::<f64>().prop_map(Step::Share),
         1 => (0u64..1_000_000).prop_map(Step::Path),

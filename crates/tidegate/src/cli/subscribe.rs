@@ -21,7 +21,8 @@ use tidegate_client::{
     ApiError, Client, Event, Feedback, FeedbackOf, SubscribeRequest, Subscription, Verdict,
 };
 use tidegate_message::{
-    AdaptationProfile, Bounds, CameraName, Code, ControllerKind, Delivery, Demand, WhenInfeasible,
+    AdaptationProfile, Bounds, CameraName, Code, ControllerKind, Delivery, Demand, FrameRate,
+    WhenInfeasible,
 };
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -63,6 +64,9 @@ pub struct SubscribeArgs {
     /// Family of knobs: jpeg or mez
     #[arg(long, default_value_t)]
     profile: AdaptationProfile,
+    /// Most frames a second: 0.01 to 1000 [default: as many as the camera makes]
+    #[arg(long, value_name = "RATE")]
+    fps: Option<FrameRate>,
     /// Detector whose table is used [default: the node's]
     #[arg(long)]
     detector: Option<String>,
@@ -160,6 +164,7 @@ fn requests(args: &SubscribeArgs) -> Result<Vec<SubscribeRequest>, ApiError> {
         delivery: args.delivery,
         when_infeasible: args.when_infeasible,
         profile: args.profile,
+        frame_rate: args.fps,
     };
     let request = |camera: &CameraName| {
         let request = SubscribeRequest {

@@ -346,6 +346,7 @@ impl Serving {
                 latency_at_accuracy: number("latency_at_accuracy_ms")
                     .and_then(|ms| Duration::try_from_secs_f64(ms / 1e3).ok()),
                 accuracy_at_latency: number("accuracy_at_latency"),
+                frames_per_second: number("frames_per_second"),
                 sentence,
             })),
             EventCode::Feasible => stream.tell(Event::Feasible),

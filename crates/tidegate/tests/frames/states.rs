@@ -1,16 +1,18 @@
-//! What is said of a camera that gives less than was asked for.
+//! What is said of a camera, and of bounds, that give less than was asked for.
 
-use std::{fs, time::Duration};
+use std::{fs, os::unix::fs::symlink, process::Stdio, time::Duration};
 
 use bytes::Bytes;
 use futures::StreamExt;
 use tidegate::camera::{CameraOptions, Privacy};
-use tidegate_client::{Client, Event, MissedWhy, Registration, SubscribeRequest, Subscription};
+use tidegate_client::{
+    Client, Event, FrameRate, MissedWhy, Registration, SubscribeRequest, Subscription,
+};
 use tidegate_frame::{
     knob::FrameLimits,
     privacy::{Cover, Mask},
 };
-use tokio::time::timeout;
+use tokio::{process::Command, time::timeout};
 
 use crate::{deliver::world_jpeg, world::World};
 
@@ -129,4 +131,60 @@ async fn a_damaged_frame_is_missed_as_damaged_and_not_for_its_bounds() {
         _ => None,
     });
     assert_eq!(why.await, MissedWhy::Damaged);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_many_frames_come_as_are_asked_for() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let _camera = world.camera("cam1", SCENE);
+    world.wait_for_camera(&client, "cam1").await;
+    let mut request = request("cam1");
+    request.demand.frame_rate = FrameRate::new(2.0).ok();
+    let mut subscription = client.subscribe(request).await.expect("a subscription");
+    let mut at = Vec::new();
+    while at.len() < 7 {
+        at.push(
+            first(&mut subscription, |event| match event {
+                Event::Frame(frame) => Some(frame.captured_at),
+                Event::Unchanged(marker) => Some(marker.captured_at),
+                // What is not wanted is not missed.
+                Event::Missed(missed) => panic!("{missed:?}"),
+                _ => None,
+            })
+            .await,
+        );
+    }
+    let took = at[6].since(at[0]).as_secs_f64();
+    assert!((2.8..=4.5).contains(&took), "6 intervals of 0.5 s took {took} s");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_program_exits_with_6_if_bounds_cannot_be_kept_in_the_end() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let _camera = world.camera("cam1", SCENE);
+    world.wait_for_camera(&client, "cam1").await;
+    let data = world.path().join("data");
+    fs::create_dir(&data).expect("a folder");
+    symlink(world.path(), data.join("pki")).expect("a link");
+    for (latency, status) in [("1ms", 6), ("5s", 0)] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command
+            .arg("--set")
+            .arg(format!("node.data_dir={}", data.display()))
+            .args(["subscribe", "cam1", "--latency", latency, "--accuracy", "0.5"])
+            .args(["--node", &format!("https://{}", world.api), "--for", "5s"])
+            .stdin(Stdio::null());
+        let output = command.output();
+        let output = timeout(Duration::from_secs(60), output).await.expect("it ends");
+        let output = output.expect("the program runs");
+        let said = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert_eq!(output.status.code(), Some(status), "{latency}: {said}");
+        assert_eq!(said.contains("within 1 ms cannot be kept"), status == 6, "{latency}: {said}");
+    }
 }

@@ -209,6 +209,7 @@ async fn records_arrive_as_they_were_sent() {
         delivery: Default::default(),
         when_infeasible: Default::default(),
         profile: Default::default(),
+        frame_rate: None,
     };
     let transfer = TransferId(9);
     let at = Instant::from_millis(5);

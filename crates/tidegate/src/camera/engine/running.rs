@@ -11,7 +11,7 @@ use tidegate_frame::{
     transfer::{Command, DropReason, Input, Report, SendHeader, Transfer},
 };
 use tidegate_log::{Entry, ReadError};
-use tidegate_message::{Code, Delivery, Demand, FrameSize, Instant};
+use tidegate_message::{Code, Delivery, Demand, FrameRate, FrameSize, Instant};
 use tidegate_wire::{Ack, Event, EventCode, FrameHeader, StartTransfer, TransferId, Unchanged};
 
 use super::{Action, CameraLog};
@@ -52,6 +52,7 @@ pub(super) struct Running {
     /// The frame sent last, unless it is known to be lost: differencing compares with it.
     reference: Option<Instant>,
     damages: Refusals,
+    thinning: Thinning,
 }
 
 /// A frame that looks like `same_as`, which was sent.
@@ -59,6 +60,34 @@ pub(super) struct Running {
 struct Marker {
     at: Instant,
     same_as: Instant,
+}
+
+/// Leaves out frames that come faster than they are wanted: what is left has that rate at most, and is spread evenly.
+#[derive(Debug, Default)]
+struct Thinning {
+    /// Capture time from which the next frame is wanted.
+    due: Option<Instant>,
+}
+
+/// A frame may come before its time by this part of the interval: cameras are not that regular.
+const EARLY_PART: u32 = 8;
+
+impl Thinning {
+    /// Whether a frame captured at `at` is wanted; frames come in the order of their capture.
+    fn takes(&mut self, at: Instant, rate: Option<FrameRate>) -> bool {
+        let Some(interval) = rate.map(FrameRate::interval) else {
+            self.due = None;
+            return true;
+        };
+        // One that is further away is of a lower rate before, and what a pause left out is not made up for.
+        let holds = |due: &Instant| *due <= at + 2 * interval && at <= *due + interval;
+        let due = self.due.filter(holds).unwrap_or(at);
+        if at + interval / EARLY_PART < due {
+            return false;
+        }
+        self.due = Some(due + interval);
+        true
+    }
 }
 
 /// A frame from its capture until it is whole at the other end, marked or dropped.
@@ -133,6 +162,7 @@ impl Running {
             markers: VecDeque::new(),
             reference: None,
             damages: Refusals::new("frame damaged", "frames are whole again"),
+            thinning: Thinning::default(),
         };
         (running, first)
     }
@@ -227,6 +257,9 @@ impl Running {
             return;
         }
         let at = entry.at;
+        if !self.thinning.takes(at, self.transfer.demand().frame_rate) {
+            return;
+        }
         let bytes = u32::try_from(entry.body.len()).unwrap_or(u32::MAX);
         // Until a transfer of the newest frames has caught up, what it reads is all from the past to it.
         let replayed =
@@ -478,9 +511,12 @@ fn event(transfer: TransferId, at: Instant, report: &Report, capacity: Option<f6
     number("capacity_bytes_per_second", capacity);
     let code = match report {
         Report::Knobs { .. } => EventCode::KnobsChanged,
-        Report::Infeasible { latency_at_accuracy, accuracy_at_latency, .. } => {
+        Report::Infeasible {
+            latency_at_accuracy, accuracy_at_latency, frames_per_second, ..
+        } => {
             number("latency_at_accuracy_ms", latency_at_accuracy.map(|l| l.as_secs_f64() * 1e3));
             number("accuracy_at_latency", *accuracy_at_latency);
+            number("frames_per_second", *frames_per_second);
             EventCode::Infeasible
         }
         Report::Feasible => EventCode::Feasible,
@@ -488,4 +524,56 @@ fn event(transfer: TransferId, at: Instant, report: &Report, capacity: Option<f6
         Report::TableAssumed { .. } | Report::TableMissing { .. } => EventCode::TableMissing,
     };
     Event { transfer, at, code, text: report.to_string(), numbers }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_frames_of_a_camera_as_many_are_taken_as_are_wanted() {
+        for (made, wanted, jitter, expected) in [
+            (10.0, 10.0, 0, 300),
+            (10.0, 10.0, 5, 300),
+            (10.0, 3.0, 5, 90),
+            (10.0, 7.5, 0, 225),
+            (10.0, 0.5, 5, 15),
+            (10.0, 100.0, 5, 300),
+            (25.0, 10.0, 3, 300),
+            // A camera that is a little faster than is wanted.
+            (10.1, 10.0, 3, 300),
+        ] {
+            let rate = FrameRate::new(wanted).ok();
+            let mut thinning = Thinning::default();
+            let mut taken = Vec::new();
+            let frames = (made * 30.0) as i64;
+            for frame in 0..frames {
+                let millis =
+                    (frame as f64 * 1e3 / made) as i64 + (frame * 7) % (2 * jitter + 1) - jitter;
+                if thinning.takes(Instant::from_millis(millis), rate) {
+                    taken.push(millis);
+                }
+            }
+            let case = format!("{wanted} of {made}, {jitter} ms off");
+            assert!((taken.len() as i64 - expected).abs() <= 2, "{case}: {}", taken.len());
+            let even = 1e3 / wanted + 1e3 / made + 2.0 * jitter as f64;
+            let longest = taken.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+            assert!(longest as f64 <= even + 1.0, "{case}: {longest} ms between two");
+        }
+    }
+
+    #[test]
+    fn pauses_and_other_rates_begin_anew() {
+        let mut thinning = Thinning::default();
+        let rate = |frames| FrameRate::new(frames).ok();
+        let mut takes = |millis, rate| thinning.takes(Instant::from_millis(millis), rate);
+        assert!(takes(0, rate(1.0)) && !takes(100, rate(1.0)));
+        // After a pause there is no burst.
+        let after: Vec<i64> =
+            (0..19).map(|n| 60_000 + n * 100).filter(|at| takes(*at, rate(1.0))).collect();
+        assert_eq!(after.len(), 2, "{after:?}");
+        assert!(takes(70_000, rate(0.1)) && !takes(70_500, rate(0.1)));
+        assert!(takes(71_100, rate(5.0)), "no longer as rare as before");
+        assert!(takes(71_101, None) && takes(71_102, None));
+    }
 }

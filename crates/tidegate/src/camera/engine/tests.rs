@@ -45,6 +45,7 @@ impl Rig {
             delivery,
             when_infeasible: WhenInfeasible::KeepLatency,
             profile: AdaptationProfile::Jpeg,
+            frame_rate: None,
         };
         let (to, hints) = (self.to, TransferHints::default());
         let start = StartTransfer { transfer: TRANSFER, demand, from, to, resume_after, hints };

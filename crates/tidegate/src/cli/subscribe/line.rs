@@ -259,6 +259,7 @@ mod tests {
         let sentence = "accuracy 0.95 within 100 ms cannot be kept";
         line.event(&Event::Infeasible(Infeasible {
             latency_at_accuracy: None,
+            frames_per_second: None,
             accuracy_at_latency: None,
             sentence: sentence.into(),
         }));
