@@ -692,7 +692,7 @@ payload = "{field:n}"
     fn a_flow_is_described_or_refused_with_its_place() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("t.toml");
-        let args = CheckArgs { file: path.clone(), models: None };
+        let args = CheckArgs { file: path.clone(), models: None, output: OutputForm::default() };
         fs::write(&path, FLOW).expect("a file");
         let said = check(&args).expect("it could run");
         let expected = "flow t\n  topics  t/#\n  fields  id, x\n  steps   range-filter, threshold, notify\n  \
