@@ -360,13 +360,18 @@ impl Shard {
         let mut events = Events::with_capacity(1024);
         loop {
             let beat_within = self.parts.pulse.sleep_max();
-            let timeout = self.timeout().map_or(beat_within, |timeout| timeout.min(beat_within));
+            let mut timeout =
+                self.timeout().map_or(beat_within, |timeout| timeout.min(beat_within));
+            if !timeout.is_zero() && !self.parts.inboxes[self.parts.shard].may_sleep() {
+                timeout = Duration::ZERO;
+            }
             match self.parts.poll.poll(&mut events, Some(timeout)) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             }
             let now = clock::now();
+            self.handle_notes(now);
             for event in &events {
                 self.handle_event(now, event);
             }
@@ -407,14 +412,17 @@ impl Shard {
         Some(next.since(clock::now()) + Duration::from_micros(500))
     }
 
+    fn handle_notes(&mut self, now: Instant) {
+        let mut notes = std::mem::take(&mut self.notes);
+        self.parts.inboxes[self.parts.shard].take(&mut notes);
+        for note in notes.drain(..) {
+            self.handle_note(now, note);
+        }
+        self.notes = notes;
+    }
+
     fn handle_event(&mut self, now: Instant, event: &mio::event::Event) {
         if event.token() == WAKER {
-            let mut notes = std::mem::take(&mut self.notes);
-            self.parts.inboxes[self.parts.shard].take(&mut notes);
-            for note in notes.drain(..) {
-                self.handle_note(now, note);
-            }
-            self.notes = notes;
             return;
         }
         let at = event.token().0 - FIRST;
