@@ -4,9 +4,11 @@
 
 use std::{
     fs::{self, File},
+    io::Write as _,
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -78,6 +80,23 @@ impl Kind {
     }
 }
 
+/// How clients come in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// Anonymous, without TLS.
+    #[default]
+    Plain,
+    /// Anonymous, by TLS 1.3 with an ECDSA certificate.
+    Tls,
+    /// Without TLS, each with a password that the broker keeps as its own tool writes it.
+    Password,
+}
+
+/// Users of brokers with [`Access::Password`]: `user0` and so on, all with [`PASSWORD`].
+pub const USERS: u32 = 3_000;
+/// Of all of them.
+pub const PASSWORD: &str = "a password of a bench";
+
 /// What of a broker is chosen by the row.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
@@ -89,11 +108,19 @@ pub struct Setup {
     pub raised: bool,
     /// Ours: what becomes of messages with QoS 1 for a subscriber that is full.
     pub overflow: &'static str,
+    /// How clients come in. TLS and passwords: ours and mosquitto alone.
+    pub access: Access,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { policy: "deadline", shards: 1, raised: true, overflow: "disconnect" }
+        Self {
+            policy: "deadline",
+            shards: 1,
+            raised: true,
+            overflow: "disconnect",
+            access: Access::Plain,
+        }
     }
 }
 
@@ -175,6 +202,14 @@ impl Programs {
         let free = TcpListener::bind("127.0.0.1:0").context("finding a free port")?;
         let port = free.local_addr().context("finding a free port")?.port();
         drop(free);
+        self.start_on(kind, setup, port)
+    }
+
+    /// Starts a broker on that port of loopback, which is free.
+    ///
+    /// # Errors
+    /// It cannot be started, or does not answer.
+    pub fn start_on(&self, kind: Kind, setup: &Setup, port: u16) -> anyhow::Result<Broker> {
         self.start_at(kind, setup, None, "127.0.0.1", port)
     }
 
@@ -201,7 +236,9 @@ impl Programs {
         port: u16,
     ) -> anyhow::Result<Broker> {
         let folder = tempfile::tempdir().context("making a folder for a broker")?;
-        let mut command = self.command(kind, setup, folder.path(), &format!("{address}:{port}"))?;
+        let listen = format!("{address}:{port}");
+        let mut command = self.command(kind, setup, folder.path(), &listen)?;
+        let tls = self.admit(kind, setup.access, folder.path(), &mut command)?;
         let log = folder.path().join("log");
         let out = File::create(&log).with_context(|| format!("writing {}", log.display()))?;
         command.stdin(Stdio::null()).stderr(out.try_clone()?).stdout(out);
@@ -212,7 +249,8 @@ impl Programs {
                 command.spawn().with_context(|| format!("starting {}", program.display()))?
             }
         };
-        let mut broker = Broker { kind, port, child: Owned::new(child), folder };
+        let mut broker =
+            Broker { kind, port, child: Owned::new(child), folder, tls, access: setup.access };
         let began = Instant::now();
         loop {
             let asked = || Client::connect(broker.options("bench-first"));
@@ -297,6 +335,112 @@ impl Programs {
         }
         Ok(command)
     }
+
+    /// Adds to `command`, and to the file that it names, how clients come in; returns their TLS.
+    fn admit(
+        &self,
+        kind: Kind,
+        access: Access,
+        folder: &Path,
+        command: &mut Command,
+    ) -> anyhow::Result<Option<Arc<rustls::ClientConfig>>> {
+        let is_ours = kind == Kind::Tidegate;
+        if access == Access::Plain {
+            return Ok(None);
+        }
+        ensure!(
+            is_ours || kind == Kind::Mosquitto,
+            "{} is measured without TLS and passwords alone",
+            kind.name()
+        );
+        let (certificate, key) = (folder.join("tls.pem"), folder.join("tls.key"));
+        let passwords = folder.join("passwords");
+        let mut tls = None;
+        let lines = match access {
+            Access::Plain => unreachable!("looked at above"),
+            Access::Tls => {
+                let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])?;
+                fs::write(&certificate, made.cert.pem()).context("writing a certificate")?;
+                fs::write(&key, made.signing_key.serialize_pem()).context("writing a key")?;
+                let mut roots = rustls::RootCertStore::empty();
+                roots.add(made.cert.der().clone())?;
+                let mut config = rustls::ClientConfig::builder()
+                    .with_root_certificates(roots)
+                    .with_no_client_auth();
+                // Each connection makes a whole handshake.
+                config.resumption = rustls::client::Resumption::disabled();
+                tls = Some(Arc::new(config));
+                format!("certfile {}\nkeyfile {}\n", certificate.display(), key.display())
+            }
+            Access::Password => {
+                self.write_passwords(kind, &passwords)?;
+                format!("password_file {}\n", passwords.display())
+            }
+        };
+        if !is_ours {
+            let path = folder.join("mosquitto.conf");
+            let mut text = fs::read_to_string(&path).context("reading a broker's settings")?;
+            if access == Access::Password {
+                text = text.replace("allow_anonymous true", "allow_anonymous false");
+            }
+            // It gives root up before it reads these files.
+            fs::write(&path, format!("user root\n{text}{lines}"))
+                .context("writing a broker's settings")?;
+            return Ok(tls);
+        }
+        // Settings stand before the command.
+        let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+        let mut changed = Command::new(&self.ours);
+        changed.args(&words[..words.len() - 1]);
+        let set = |changed: &mut Command, key: &str, value: &dyn std::fmt::Display| {
+            changed.arg("--set").arg(format!("{key}={value}"));
+        };
+        match access {
+            Access::Plain => unreachable!("looked at above"),
+            Access::Tls => {
+                set(&mut changed, "mqtt.listener.bench.protocol", &"tls");
+                set(&mut changed, "mqtt.listener.bench.certificate", &certificate.display());
+                set(&mut changed, "mqtt.listener.bench.key", &key.display());
+            }
+            Access::Password => {
+                set(&mut changed, "mqtt.password_file", &passwords.display());
+                set(&mut changed, "mqtt.allow_anonymous", &false);
+            }
+        }
+        changed.args(&words[words.len() - 1..]);
+        *command = changed;
+        Ok(tls)
+    }
+
+    /// A file of [`USERS`] users. Each has the same record: it is made once, as the broker's own tool makes it.
+    fn write_passwords(&self, kind: Kind, path: &Path) -> anyhow::Result<()> {
+        let mut tool = match kind {
+            Kind::Tidegate => {
+                let mut tool = Command::new(&self.ours);
+                tool.arg("passwd").arg(path).arg("user0").stdin(Stdio::piped());
+                tool
+            }
+            _ => {
+                let mut tool = Command::new("mosquitto_passwd");
+                tool.args(["-b", "-c"]).arg(path).args(["user0", PASSWORD]).stdin(Stdio::null());
+                tool
+            }
+        };
+        let mut child = tool
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("starting what writes passwords")?;
+        if let Some(mut stdin) = child.stdin.take() {
+            writeln!(stdin, "{PASSWORD}").context("giving it the password")?;
+        }
+        ensure!(child.wait()?.success(), "no password was written for {}", kind.name());
+        let first = fs::read_to_string(path).context("reading the password file")?;
+        let line = first.lines().find(|line| line.starts_with("user0:"));
+        let record = line.context("the user is in the file")?.trim_start_matches("user0");
+        let all: String = (0..USERS).map(|user| format!("user{user}{record}\n")).collect();
+        fs::write(path, all).context("writing the password file")
+    }
 }
 
 /// The file of `tidegate node` with nothing but MQTT.
@@ -331,6 +475,9 @@ pub struct Broker {
     port: u16,
     child: Owned,
     folder: TempDir,
+    /// With whom clients trust, if they come by TLS.
+    tls: Option<Arc<rustls::ClientConfig>>,
+    access: Access,
 }
 
 impl Broker {
@@ -346,13 +493,19 @@ impl Broker {
         self.child.0.id()
     }
 
+    /// Its port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Its address on loopback.
     #[must_use]
     pub fn target(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// A client of its on loopback. MQTT 3.1.1, which all speak.
+    /// A client of its on loopback, with what it takes to come in. MQTT 3.1.1, which all speak.
     #[must_use]
     pub fn options(&self, client: &str) -> Options {
         Options {
@@ -362,6 +515,9 @@ impl Broker {
             // A ping that waits behind a large message for longer than a client's patience would end its connection; rumqttd
             // refuses clients that never ping.
             keep_alive: if self.kind == Kind::Rumqttd { 60 } else { 0 },
+            tls: self.tls.clone(),
+            username: (self.access == Access::Password).then(|| "user0".to_owned()),
+            password: (self.access == Access::Password).then(|| PASSWORD.into()),
             ..Options::default()
         }
     }

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 pub mod broker;
 pub mod congestion;
+pub mod connects;
 pub mod core;
 pub mod idle;
 pub mod paper;

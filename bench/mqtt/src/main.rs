@@ -13,8 +13,8 @@ use std::{
 use anyhow::Context as _;
 use bench_harness::{Figure, Report, Target};
 use bench_mqtt::{
-    Plan, broker::Programs, congestion, core, idle, paper, relay, simulator, site, sparse, stalled,
-    throughput,
+    Plan, broker::Programs, congestion, connects, core, idle, paper, relay, simulator, site,
+    sparse, stalled, throughput,
 };
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -51,6 +51,8 @@ enum Group {
     Throughput,
     /// Messages per processor second where thousands of connections send one now and then.
     Sparse,
+    /// Connections a second, plain, by TLS and with a password, and a fleet that comes back at once.
+    Connects,
     /// Memory of connections that only ping, and how many fit into one broker.
     Idle,
     /// The core without sockets: a million subscriptions, a hundred thousand sessions.
@@ -102,6 +104,7 @@ fn main() -> anyhow::Result<ExitCode> {
         let measured = match group {
             Group::Throughput => throughput::throughput(&plan, &programs, &contenders, &mut report),
             Group::Sparse => sparse::sparse(&plan, &programs, &contenders, &mut report),
+            Group::Connects => connects::connects(&plan, &programs, &contenders, &mut report),
             Group::Idle => idle::idle(&plan, &programs, &contenders, &mut report),
             Group::Core => core::core(&plan, &mut report),
             Group::Stalled => stalled::stalled(&plan, &programs, &contenders, &mut report),

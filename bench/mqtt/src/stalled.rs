@@ -8,7 +8,7 @@ use tidegate_wire::mqtt::QoS;
 
 use crate::{
     Plan,
-    broker::{Kind, Programs, Setup},
+    broker::{Access, Kind, Programs, Setup},
     traffic::{self, Flow, Outcome, Place, Publisher, Subscriber},
 };
 
@@ -43,7 +43,13 @@ impl Arrangement {
         name: "",
         own_topics: false,
         kept: false,
-        setup: Setup { policy: "deadline", shards: 1, raised: false, overflow: "disconnect" },
+        setup: Setup {
+            policy: "deadline",
+            shards: 1,
+            raised: false,
+            overflow: "disconnect",
+            access: Access::Plain,
+        },
         publisher: Target::AtMost(HELD_UP_MS),
     };
 
