@@ -153,9 +153,9 @@ fn a_newcomer_does_not_wait_behind_a_fleet_that_comes_back() {
         // Once the fleet is there, at whatever time.
         devices.extend((0..30).map(|n| newcomer(Duration::from_millis(1_100 + n * 1_237), from)));
         let outcome = run(&devices, 2, Duration::from_secs(60));
-        for at in count..devices.len() {
-            let waited = outcome.admitted.get(&at).unwrap_or_else(|| panic!("{:?}", devices[at]));
-            assert!(*waited < Duration::from_secs(1), "{waited:?} {:?}", devices[at]);
+        for (at, device) in devices.iter().enumerate().skip(count) {
+            let waited = outcome.admitted.get(&at).unwrap_or_else(|| panic!("{device:?}"));
+            assert!(*waited < Duration::from_secs(1), "{waited:?} {device:?}");
         }
     }
 }
@@ -185,8 +185,8 @@ fn made_up_names_hold_nobody_up() {
         let first = devices.len();
         devices.extend((1..9).map(|n| newcomer(Duration::from_millis(n * 1_003), address(1))));
         let outcome = run(&devices, 2, Duration::from_secs(20));
-        for at in first..devices.len() {
-            let waited = outcome.admitted.get(&at).unwrap_or_else(|| panic!("{:?}", devices[at]));
+        for (at, device) in devices.iter().enumerate().skip(first) {
+            let waited = outcome.admitted.get(&at).unwrap_or_else(|| panic!("{device:?}"));
             assert!(*waited < Duration::from_secs(1), "{waited:?} {patience:?} {attackers}");
         }
     }

@@ -332,7 +332,7 @@ fn logins_that_hung_up_are_not_hashed_and_a_verified_one_is_hashed_once() {
     for _ in 0..10 {
         try_login(address, "ada", LONGEST).expect("she is let in");
     }
-    let counts = logins(&program, |counts| counts["checked"] + counts["gave_up"] >= 200 + 1);
+    let counts = logins(&program, |counts| counts["checked"] + counts["gave_up"] > 200);
     assert!(counts["checked"] < 60, "most hung up before their turn: {counts:?}");
     assert!(counts["gave_up"] > 140, "{counts:?}");
     program.stop();
