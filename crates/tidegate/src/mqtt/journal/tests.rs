@@ -227,14 +227,21 @@ fn segments(path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What a node of three shards leaves: `log/mqtt/00000001` with 12 sessions and 30 retained messages.
+/// What a node of three shards leaves: `log/mqtt/00000001` with 12 sessions, four on each shard, and 30 retained messages.
 fn left() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let settings = settings(folder.path());
     let (shared, mut shards) = node(3);
     let running = open(&settings, &mut shards, clock::now()).expect("a journal");
-    for number in 0..12 {
-        session(&shared, &mut shards, &format!("client-{number}"));
+    // Where a name leads differs from process to process.
+    let mut sessions = [0; 3];
+    let clients = (0..).map(|number| format!("client-{number}")).filter(|client| {
+        let count = &mut sessions[shared.shard_of(client)];
+        *count += 1;
+        *count <= 4
+    });
+    for client in clients.take(12) {
+        session(&shared, &mut shards, &client);
     }
     for number in 0..30 {
         publish(&mut shards[number % 3], &format!("kept/{number}"), b"x", true);
