@@ -272,6 +272,35 @@ impl Session {
     }
 }
 
+/// Messages that are handed over have numbers from here on, above those of all that has arrived.
+const HANDED_OVER: u64 = u64::MAX / 2;
+
+/// Puts what was handed over, which is the end of a queue, before what its shard sent later: of what arrives in one turn, a journal
+/// that has found no room for some may have found it for the next.
+fn put_in_order(queue: &mut Vec<RecoveredQueued>) {
+    let arrived = queue.partition_point(|queued| queued.order < HANDED_OVER);
+    if arrived == 0 || arrived == queue.len() {
+        return;
+    }
+    // Of each shard, the numbers that it sent by, in order, and where they are.
+    let mut sent: HashMap<u8, Vec<(u64, usize)>> = HashMap::new();
+    for (at, queued) in queue[..arrived].iter().enumerate() {
+        if let Some((shard, number)) = queued.message.origin {
+            sent.entry(shard).or_default().push((number, at));
+        }
+    }
+    let place = |queued: &RecoveredQueued| {
+        let (shard, number) = queued.message.origin?;
+        let sent = sent.get(&shard)?;
+        sent.get(sent.partition_point(|(other, _)| *other < number)).map(|(_, at)| *at)
+    };
+    let handed_over = queue[arrived..].iter().map(|queued| (place(queued).unwrap_or(arrived), 0));
+    let places: Vec<_> = (0..arrived).map(|at| (at, 1)).chain(handed_over).collect();
+    let mut placed: Vec<_> = places.into_iter().zip(queue.drain(..)).collect();
+    placed.sort_by_key(|(place, _)| *place);
+    queue.extend(placed.into_iter().map(|(_, queued)| queued));
+}
+
 /// Of two retained messages of a topic the one of the higher number stays.
 fn keep_latest(all: &mut HashMap<Arc<str>, Retained>, topic: Arc<str>, retained: Retained) {
     match all.entry(topic) {
@@ -426,8 +455,7 @@ impl Recovered {
 
     /// What was on its way between two shards arrives.
     fn hand_over(&mut self, replays: &mut [Replay]) {
-        // After all that has arrived.
-        let mut next = u64::MAX / 2;
+        let mut next = HANDED_OVER;
         for from in 0..replays.len() {
             let sent = std::mem::take(&mut replays[from].sent);
             for (number, (to, sent, message)) in sent {
@@ -439,6 +467,8 @@ impl Recovered {
                 if let Sent::Retained(retained) = sent {
                     replay.retain(retained, &message);
                 } else {
+                    let origin = Some((from as u8, number));
+                    let message = Arc::new(StoredMessage { origin, ..(*message).clone() });
                     next += 1;
                     if !replay.take_over(next, &sent, &message) && matches!(sent, Sent::Group(_)) {
                         // Its member has ended: another one may be anywhere.
@@ -479,6 +509,7 @@ impl Recovered {
                 None => queue.push(queued),
             }
         }
+        put_in_order(&mut queue);
         inflight.sort_by_key(|(at, ..)| *at);
         let was_connected = closed.is_none();
         let closed = closed.unwrap_or(Closed { expiry: opened.expiry, ends_at: None, will: None });

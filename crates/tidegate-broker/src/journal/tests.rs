@@ -295,6 +295,31 @@ fn what_was_on_its_way_between_shards_arrives_once() {
 }
 
 #[test]
+fn what_is_handed_over_keeps_its_place_before_what_was_sent_later() {
+    let mut sender = Replay::default();
+    for (number, what) in [(1, "one"), (2, "two"), (3, "three"), (4, "four"), (5, "five")] {
+        sender.apply(Record::Message(StoredMessage {
+            sent: vec![(1, number, Sent::Plain)],
+            ..text(0, what)
+        }));
+    }
+    let mut taker = Replay::default();
+    taker.apply(opened(1, "a"));
+    taker.apply(subscribed(1, "t"));
+    // The journal found room for two and four, and for some of its own.
+    for (number, origin, what) in
+        [(1, None, "own"), (2, Some((0, 2)), "two"), (3, Some((0, 4)), "four"), (4, None, "last")]
+    {
+        let waiting = vec![waits(1)];
+        taker.apply(Record::Message(StoredMessage { origin, waiting, ..text(number, what) }));
+    }
+    let recovered = Recovered::join(vec![sender, taker]);
+    assert_eq!(recovered.found.handed_over, 3);
+    let expected = ["own", "one", "two", "three", "four", "last", "five"];
+    assert_eq!(texts(&recovered.sessions[0].queue), expected);
+}
+
+#[test]
 fn what_is_written_anew_stands_for_what_was() {
     // A session's records in the middle of which the journal was let go of, then its part of a checkpoint.
     let id = PacketId::new(7).unwrap();
