@@ -41,6 +41,8 @@ pub(super) struct Timeline {
     fastest: Option<i64>,
     /// (our time less media time) by the newest sender report.
     reported: Option<i64>,
+    /// A sender report that came before the first picture, when it came, and what our clock of the day showed.
+    early: Option<(Instant, Instant, SenderReport)>,
     /// Time on the way that even the fastest picture takes.
     way: Duration,
 }
@@ -56,6 +58,7 @@ impl Timeline {
             window: WindowedMin::new(WINDOW),
             fastest: None,
             reported: None,
+            early: None,
             way,
         }
     }
@@ -68,6 +71,9 @@ impl Timeline {
     /// A picture with that timestamp came. Returns its media time: nanoseconds since the first one.
     pub(super) fn arrived(&mut self, now: Instant, timestamp: u32) -> i64 {
         let media = self.extend(timestamp);
+        if let Some((at, wall, report)) = self.early.take() {
+            self.reported(at, wall, report);
+        }
         self.arrived_at(now, media)
     }
 
@@ -95,6 +101,7 @@ impl Timeline {
     pub(super) fn reported(&mut self, now: Instant, wall: Instant, report: SenderReport) {
         // Before the first picture the count of the timestamps has not begun.
         if self.last.is_none() {
+            self.early = Some((now, wall, report));
             return;
         }
         let media = self.extend(report.timestamp);
@@ -212,6 +219,14 @@ mod tests {
             let expected = if clock_ahead_ms == 340 { 300 } else { expected };
             assert_eq!(misjudged, [expected; 2], "{clock_ahead_ms} ms ahead");
         }
+    }
+
+    #[test]
+    fn what_a_camera_says_before_its_first_picture_is_not_lost() {
+        let mut timeline = Timeline::new(90_000, WAY);
+        timeline.reported(ms(210), ms(210), report(2, 0));
+        timeline.reported(ms(310), ms(310), report(3, 0));
+        assert_eq!(errors(&mut timeline, 5, &[300, 450, 300]), [0; 3]);
     }
 
     #[test]
