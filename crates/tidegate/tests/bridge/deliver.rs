@@ -156,25 +156,35 @@ fn a_remote_of_plain_mqtt_3_1_1_is_spoken_to_unless_messages_would_come_back() {
 
 #[test]
 fn only_the_node_itself_speaks_of_itself() {
-    let here = broker(0, None);
+    let (here, there) = (broker(0, None), broker(0, None));
     let mut watcher = client(port(&here), "w");
-    subscribe(&mut watcher, "$SYS/broker/connection/#");
-    let topic = "$SYS/broker/connection/x/state";
-    let will = Will {
-        topic: topic.to_owned(),
-        payload: b"1".to_vec(),
-        qos: QoS::AtLeastOnce,
-        retain: true,
-        delay: 0,
-        message_expiry: None,
-        forwarded: Vec::new(),
+    subscribe(&mut watcher, "$SYS/broker/connection/+/state");
+    let bridge = bridge(&here, "a", port(&there), topics("#", ""));
+    let state = loop {
+        let message = receive(&mut watcher);
+        if message.payload == b"1" {
+            break message.topic;
+        }
     };
-    let options = Options { port: port(&here), will: Some(will), ..Options::default() };
-    let mut liar = Client::connect(options).unwrap();
-    let lie = Outgoing { topic, payload: b"1", qos: QoS::AtLeastOnce, ..Outgoing::default() };
-    assert!(liar.publish(&lie).is_err());
-    drop(liar);
+    // The state of its own bridges, and all else of bridges; that of bridges that end here is theirs.
+    for topic in [&*state, "$SYS/broker/connection/x/messages_in", "$SYS/broker/version"] {
+        let will = Will {
+            topic: topic.to_owned(),
+            payload: b"0".to_vec(),
+            qos: QoS::AtLeastOnce,
+            retain: true,
+            delay: 0,
+            message_expiry: None,
+            forwarded: Vec::new(),
+        };
+        let options = Options { port: port(&here), will: Some(will), ..Options::default() };
+        let mut liar = Client::connect(options).unwrap();
+        let lie = Outgoing { topic, payload: b"0", qos: QoS::AtLeastOnce, ..Outgoing::default() };
+        assert!(liar.publish(&lie).is_err(), "{topic}");
+        drop(liar);
+    }
     assert_silent(&mut watcher);
+    bridge.stop();
 }
 
 #[test]
