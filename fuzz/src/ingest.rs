@@ -7,7 +7,7 @@ use tidegate::ingest::{
     Place, Template,
     fuzzing::{Mapper, decode, elements, named, parameter, resolve, topic_of_source},
 };
-use tidegate_message::check_topic_name;
+use tidegate_message::{check_topic_characters, check_topic_name};
 use tidegate_wire::line_protocol::{Batch, Line, Precision, Value};
 
 /// Templates of topics of lines. What they come to is said a second time in [`expected`].
@@ -88,6 +88,7 @@ fn lines(mut mapper: Mapper, template: Option<usize>, batch: &[u8]) {
             payload.len() <= MESSAGE_BYTES_MAX
                 && topic.len() <= TOPIC_BYTES_MAX
                 && check_topic_name(topic, LEVELS_MAX).is_ok()
+                && check_topic_characters(topic).is_ok()
         };
         assert!(came.iter().all(is_allowed), "{came:?}");
         if let Some(number) = template {
