@@ -33,7 +33,7 @@ struct Case {
     pace: Pace,
 }
 
-const CASES: [Case; 6] = [
+const CASES: [Case; 5] = [
     Case {
         name: "1,000 pairs, 40,000/s, QoS 0",
         target: Some(3.0),
@@ -69,15 +69,6 @@ const CASES: [Case; 6] = [
         subscribers: 1,
         qos: QoS::AtLeastOnce,
         pace: Pace::Rate(20_000.0),
-    },
-    Case {
-        name: "1→1, 1,000/s, QoS 1",
-        target: None,
-        topology: Topology::Pairs,
-        publishers: 1,
-        subscribers: 1,
-        qos: QoS::AtLeastOnce,
-        pace: Pace::Rate(1_000.0),
     },
     Case {
         name: "50×50 pairs, one by one, QoS 0",
@@ -192,13 +183,6 @@ fn figures(
             latency = latency.target(Target::RatioAtMost(1.0)).tolerance(Tolerance::Absolute(0.05));
         }
         report.figure(messages);
-        if case.publishers == 1 {
-            let mut half = row("p50", "µs", |load| load.total.latency.p50);
-            if peer == Side::Broker(Kind::Mosquitto) {
-                half = half.target(Target::RatioAtMost(1.0)).tolerance(Tolerance::Absolute(0.05));
-            }
-            report.figure(half);
-        }
         report.figure(latency);
     }
 }
