@@ -1,6 +1,7 @@
 //! What all shards of a node see.
 
 use std::{
+    collections::HashSet,
     fmt,
     hash::{BuildHasher, DefaultHasher, Hasher, RandomState},
     sync::{
@@ -43,6 +44,8 @@ pub struct Shared {
     retained: Mutex<Expiring>,
     retained_count: AtomicUsize,
     retained_sequence: AtomicU64,
+    /// Topics by which parts of this program have told the state of its own bridges.
+    own_states: RwLock<HashSet<Arc<str>>>,
     /// Shards whose journal takes nothing more.
     failing_journals: AtomicUsize,
     sessions: AtomicUsize,
@@ -147,6 +150,7 @@ impl Shared {
             retained: Mutex::default(),
             retained_count: AtomicUsize::new(0),
             retained_sequence: AtomicU64::new(0),
+            own_states: RwLock::default(),
             failing_journals: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
             connections: AtomicU64::new(0),
@@ -177,6 +181,19 @@ impl Shared {
     /// The budget for payloads.
     pub fn budget(&self) -> &Budget {
         &self.budget
+    }
+
+    /// Whether the state of one of this program's own bridges is told by that topic.
+    pub(crate) fn is_own_state(&self, topic: &str) -> bool {
+        self.own_states.read().expect("no panic while a topic is noted").contains(topic)
+    }
+
+    /// The state of one of this program's own bridges is told by that topic from now on, whoever was let publish to it before.
+    pub(crate) fn note_own_state(&self, topic: &Arc<str>) {
+        let mut states = self.own_states.write().expect("no panic while a topic is noted");
+        if states.insert(topic.clone()) {
+            self.changes.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     /// In whose share counts what an identity holds; none for parts of this program.

@@ -798,7 +798,8 @@ impl Broker {
     /// themselves and have as their will, as Mosquitto's do. The state of its own bridges is the server's.
     pub(super) fn is_servers(&self, topic: &str) -> bool {
         topic.starts_with("$SYS/")
-            && (!topic_matches("$SYS/broker/connection/+/state", topic)
+            && (!topic_matches(STATE_OF_A_BRIDGE, topic)
+                || self.shared.is_own_state(topic)
                 || self.shared.retained().get(topic).is_some_and(|kept| kept.client.is_none()))
     }
 
@@ -811,6 +812,9 @@ impl Broker {
         let session = self.sessions.get(session).expect("a connection's session is there");
         // `$SYS` is the server's own (section 4.7.2), and so are its bridges.
         let is_own = session.identity.kind == IdentityKind::Internal;
+        if is_own && topic_matches(STATE_OF_A_BRIDGE, topic) {
+            self.shared.note_own_state(&route.topic);
+        }
         let allowed = (is_own || !self.is_servers(topic))
             && session.config.check_topic_characters(topic).is_ok()
             && {
@@ -831,6 +835,9 @@ impl Broker {
         Ok(allowed.then_some(route))
     }
 }
+
+/// Where a bridge tells whether it is connected.
+const STATE_OF_A_BRIDGE: &str = "$SYS/broker/connection/+/state";
 
 /// What is wrong with a topic, in the words of MQTT 5: 0x90 is for one that is well formed and not taken (3.14.2.1), what is none for
 /// anybody makes the packet malformed (MQTT-3.3.2-2, 4.7.3), as Mosquitto answers too.
