@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use bench_harness::{Figure, Report, Target};
-use rand::Rng as _;
+use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
 use tidegate_load::client::{Client, Options};
 
 use crate::{
@@ -241,6 +241,7 @@ fn back(broker: &Broker, devices: u32, clients: &mut Vec<Client>) -> anyhow::Res
             let options = device(broker, Access::Password, number);
             let worker =
                 thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, move || {
+                    let mut random = SmallRng::seed_from_u64(u64::from(number));
                     start.wait();
                     let began = Instant::now();
                     loop {
@@ -249,7 +250,7 @@ fn back(broker: &Broker, devices: u32, clients: &mut Vec<Client>) -> anyhow::Res
                             Err(error) if began.elapsed() > GIVE_UP => return Err(error),
                             Err(_) => lost.fetch_add(1, Ordering::Relaxed),
                         };
-                        let pause = rand::rng().random_range(100..1_000);
+                        let pause = random.random_range(100..1_000);
                         thread::sleep(Duration::from_millis(pause));
                     }
                 });
