@@ -330,7 +330,7 @@ fn keep_revocations(config: &Config, access: &Access) -> Result<(), ApiError> {
 }
 
 pub(crate) fn revocations_unknown(error: &RevocationError) -> ApiError {
-    let text = "nobody knows which certificates were revoked; restore the file, or remove it once its authority's newest list is in place";
+    let text = "it cannot be known which certificates were revoked; restore the file, or remove it once its authority's newest list is in place";
     ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(error))
 }
 

@@ -854,7 +854,7 @@ impl Import {
         }
         if section.value("enable_proxy_protocol").is_some() {
             self.warnings.push(format!(
-                "{name}: whoever reaches it may name any address in a header of the PROXY protocol: let only the load balancer reach it"
+                "{name}: every client that reaches it may name any address in a header of the PROXY protocol: let only the load balancer reach it"
             ));
         }
         if matches!(address(section), Ok(ListenAddress::Unix(_))) {

@@ -85,7 +85,9 @@ impl Callers {
     /// Who makes this call, as the gate has found out.
     pub(super) fn identity<T>(&self, request: &Request<T>) -> Result<Arc<Identity>, Status> {
         let known = request.extensions().get::<Arc<Identity>>().cloned();
-        known.ok_or_else(|| ApiError::new(Code::INTERNAL, "nobody asked who calls").into())
+        known.ok_or_else(|| {
+            ApiError::new(Code::INTERNAL, "the caller was not looked at before its call").into()
+        })
     }
 
     /// Who makes a call over the connection of `peer` that comes with `authorization`.

@@ -247,7 +247,7 @@ impl AsyncRead for Connection {
         if let Some(stranger) = &mut self.stranger
             && stranger.ends.as_mut().poll(context).is_ready()
         {
-            tracing::debug!("nobody showed who they are: the connection is cut off");
+            tracing::debug!("no call on the connection showed an identity in time: it is cut off");
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         Pin::new(&mut self.stream).poll_read(context, buffer)
