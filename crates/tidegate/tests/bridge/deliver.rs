@@ -159,6 +159,10 @@ fn only_the_node_itself_speaks_of_itself() {
     let (here, there) = (broker(0, None), broker(0, None));
     let mut watcher = client(port(&here), "w");
     subscribe(&mut watcher, "$SYS/broker/connection/+/state");
+    // Until the bridge is there, its state is one like others.
+    let early = format!("$SYS/broker/connection/a-{}/state", port(&there));
+    let mut first = client(port(&here), "first");
+    publish(&mut first, &early, b"2", QoS::AtLeastOnce, true);
     let bridge = bridge(&here, "a", port(&there), topics("#", ""));
     let state = loop {
         let message = receive(&mut watcher);
@@ -166,6 +170,10 @@ fn only_the_node_itself_speaks_of_itself() {
             break message.topic;
         }
     };
+    assert_eq!(state, early);
+    let lie =
+        Outgoing { topic: &early, payload: b"2", qos: QoS::AtLeastOnce, ..Outgoing::default() };
+    assert!(first.publish(&lie).is_err(), "what it was let do before");
     // The state of its own bridges, and all else of bridges; that of bridges that end here is theirs.
     for topic in [&*state, "$SYS/broker/connection/x/messages_in", "$SYS/broker/version"] {
         let will = Will {
