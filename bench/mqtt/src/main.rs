@@ -41,7 +41,7 @@ enum Task {
     Hold { target: SocketAddr, count: u32, source: Ipv4Addr },
     /// Sends on what it receives, for the bench that started it.
     #[command(hide = true)]
-    Relay,
+    Relay { engine: relay::Engine },
 }
 
 /// What can be measured on its own.
@@ -78,8 +78,8 @@ fn main() -> anyhow::Result<ExitCode> {
             idle::holder(target, count, source)?;
             return Ok(ExitCode::SUCCESS);
         }
-        Some(Task::Relay) => {
-            relay::relay()?;
+        Some(Task::Relay { engine }) => {
+            relay::relay(engine)?;
             return Ok(ExitCode::SUCCESS);
         }
         None => {}

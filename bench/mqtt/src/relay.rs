@@ -16,6 +16,7 @@ use mio::{
     Events, Interest, Poll, Token,
     net::{TcpListener, TcpStream},
 };
+use tidegate_sys::streams::{Event, Streams, Then};
 use tidegate_wire::mqtt::{
     Connack, FixedHeader, Packet, Publish, QoS, ReasonCode, Suback, Version,
 };
@@ -23,28 +24,94 @@ use tidegate_wire::mqtt::{
 const LISTENER: Token = Token(usize::MAX);
 /// A bench has no more connections than that.
 const CONNECTIONS_MAX: usize = 19_000;
+/// Of the ring's pool.
+const BUFFERS: u16 = 8192;
+const BUFFER_BYTES: usize = 2048;
 
-struct End {
-    socket: TcpStream,
+struct End<S> {
+    socket: S,
     /// The other end of the pair, once it is known.
     other: Option<usize>,
+}
+
+/// How a relay waits, receives and sends.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Engine {
+    /// A wait for many sockets, and a read and a write for each message.
+    Epoll,
+    /// Requests to receive that stay, buffers of the kernel's choice, and one system call a turn for all that is sent.
+    IoUring,
+}
+
+impl Engine {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Epoll, Self::IoUring];
+
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Epoll => "epoll",
+            Self::IoUring => "io-uring",
+        }
+    }
 }
 
 /// Relays until its standard input ends; its address is the first line that it prints.
 ///
 /// # Errors
 /// The system refuses something, or a client sends what no load of a bench does.
-pub fn relay() -> anyhow::Result<()> {
-    let mut poll = Poll::new()?;
-    let mut listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
-    poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-    println!("{}", listener.local_addr()?);
+pub fn relay(engine: Engine) -> anyhow::Result<()> {
     std::thread::spawn(|| {
         // The bench has ended, however it did.
         let ended = io::copy(&mut io::stdin().lock(), &mut io::sink());
         std::process::exit(i32::from(ended.is_err()));
     });
-    let mut ends: Vec<End> = Vec::new();
+    match engine {
+        Engine::Epoll => by_epoll(),
+        Engine::IoUring => by_io_uring(),
+    }
+}
+
+fn by_io_uring() -> anyhow::Result<()> {
+    let listener = std::net::TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+    let address = listener.local_addr()?;
+    let mut streams = Streams::new(listener, BUFFERS, BUFFER_BYTES)?;
+    println!("{address}");
+    let mut ends: Vec<End<std::net::TcpStream>> = Vec::new();
+    let mut subscribers: HashMap<String, usize> = HashMap::new();
+    loop {
+        streams.turn(|adder, event| match event {
+            Event::Accepted(socket) => {
+                if ends.len() == CONNECTIONS_MAX / 2 {
+                    bail!("more than {} connections", CONNECTIONS_MAX / 2);
+                }
+                let own = std::net::TcpStream::from(socket.try_clone()?);
+                own.set_nodelay(true)?;
+                ends.push(End { socket: own, other: None });
+                adder.add(socket);
+                Ok(Then::Done)
+            }
+            Event::Received { stream, bytes } => {
+                let at = stream as usize;
+                match ends[at].other {
+                    Some(other) => Ok(Then::SendTo(other as u32)),
+                    None => {
+                        introduce(&mut ends, &mut subscribers, at, bytes)?;
+                        Ok(Then::Done)
+                    }
+                }
+            }
+            Event::Ended(_) => Ok(Then::Done),
+        })?;
+    }
+}
+
+fn by_epoll() -> anyhow::Result<()> {
+    let mut poll = Poll::new()?;
+    let mut listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+    poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+    println!("{}", listener.local_addr()?);
+    let mut ends: Vec<End<TcpStream>> = Vec::new();
     let mut subscribers: HashMap<String, usize> = HashMap::new();
     let mut events = Events::with_capacity(1024);
     let mut buffer = vec![0; 64 << 10];
@@ -79,8 +146,8 @@ pub fn relay() -> anyhow::Result<()> {
 }
 
 /// Answers the packets by which a client introduces itself, and sends its first message on.
-fn introduce(
-    ends: &mut [End],
+fn introduce<S: io::Write>(
+    ends: &mut [End<S>],
     subscribers: &mut HashMap<String, usize>,
     at: usize,
     mut read: &[u8],

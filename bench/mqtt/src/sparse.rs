@@ -18,7 +18,7 @@ use tidegate_wire::mqtt::QoS;
 use crate::{
     Plan,
     broker::{Kind, Programs, Setup},
-    relay,
+    relay::{self, Engine},
     site::Owned,
 };
 
@@ -85,14 +85,15 @@ const CASES: [Case; 5] = [
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Side {
     Broker(Kind),
-    Relay,
+    Relay(Engine),
 }
 
 impl Side {
     fn name(self) -> &'static str {
         match self {
             Self::Broker(kind) => kind.name(),
-            Self::Relay => "a bare relay",
+            Self::Relay(Engine::Epoll) => "a bare relay (epoll)",
+            Self::Relay(Engine::IoUring) => "a bare relay (io_uring)",
         }
     }
 }
@@ -111,12 +112,13 @@ pub fn sparse(
     report.configuration("sparse, seconds measured after as long a warm-up of at most 1 s", length);
     report.configuration(
         "sparse, relay",
-        "one thread, epoll: reads once, writes what it read to the other end of the pair, looks at nothing",
+        "one thread: receives, sends the same bytes to the other end of the pair, looks at nothing; by epoll, and by io_uring with \
+         multishot receive and provided buffers",
     );
     for case in &CASES {
         let mut sides: Vec<Side> = contenders.iter().copied().map(Side::Broker).collect();
         if case.topology == Topology::Pairs {
-            sides.push(Side::Relay);
+            sides.extend(Engine::ALL.map(Side::Relay));
         }
         let mut made: BTreeMap<Side, Vec<Load>> = BTreeMap::new();
         let mut failed: BTreeMap<Side, String> = BTreeMap::new();
@@ -154,9 +156,9 @@ fn figures(
         made.get(&side).into_iter().flatten().map(pick).collect::<Vec<f64>>()
     };
     let ours = Side::Broker(Kind::Tidegate);
-    let peers = Kind::ALL.into_iter().skip(1).map(Side::Broker).chain([Side::Relay]);
+    let peers = Kind::ALL.into_iter().skip(1).map(Side::Broker).chain(Engine::ALL.map(Side::Relay));
     for peer in peers {
-        if peer == Side::Relay && case.topology != Topology::Pairs {
+        if matches!(peer, Side::Relay(_)) && case.topology != Topology::Pairs {
             continue;
         }
         let row = |measured: &str, unit: &str, pick: Pick| {
@@ -212,11 +214,11 @@ fn load(programs: &Programs, side: Side, case: &Case, length: f64) -> anyhow::Re
             let load = run(&spec, &AtomicBool::new(false), |_| ()).context("loading a broker")?;
             check(load, &|| broker.last_words())
         }
-        Side::Relay => {
+        Side::Relay(engine) => {
             let own = std::env::current_exe().context("finding this program")?;
             let mut child = Owned::new(
                 Command::new(own)
-                    .arg("relay")
+                    .args(["relay", engine.name()])
                     .stdin(Stdio::piped())
                     .stdout(Stdio::piped())
                     .spawn()

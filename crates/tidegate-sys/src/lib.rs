@@ -10,12 +10,15 @@ pub mod datagram;
 pub mod folder;
 pub mod memory;
 pub mod net;
+mod pool;
 pub mod process;
 pub mod region;
 pub mod regular;
 pub mod sched;
 pub mod secret;
 mod sigbus;
+#[cfg(feature = "streams")]
+pub mod streams;
 pub mod terminal;
 pub mod tun;
 pub mod vector;

@@ -2,20 +2,19 @@
 
 use std::{
     io,
-    mem::{ManuallyDrop, size_of, zeroed},
+    mem::{ManuallyDrop, zeroed},
     net::UdpSocket,
     os::fd::AsRawFd as _,
-    sync::atomic::{AtomicU16, Ordering},
     time::Duration,
 };
 
 use io_uring::{IoUring, cqueue, opcode, types};
-use memmap2::MmapMut;
 
 use super::{
     Datagram,
     message::{CONTROL_BYTES, NAME_BYTES, Sink, address, is_of_others, segment_bytes},
 };
+use crate::pool::Pool;
 
 /// Buffers of the ring where each is of one datagram, and where each may hold many that were joined; powers of two.
 const BUFFERS: u16 = 1024;
@@ -48,20 +47,9 @@ pub(super) struct Uring {
     first: Option<cqueue::Entry>,
 }
 
-/// Buffers, and the ring of those that the kernel may use.
-struct Pool {
-    /// Of [`types::BufRingEntry`].
-    entries: MmapMut,
-    buffers: MmapMut,
-    buffer_bytes: usize,
-    count: u16,
-    tail: u16,
-}
-
 impl std::fmt::Debug for Uring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Pool { count, buffer_bytes, .. } = &*self.pool;
-        write!(f, "Uring({count} buffers of {buffer_bytes}, armed: {})", self.is_armed)
+        write!(f, "Uring({:?}, armed: {})", *self.pool, self.is_armed)
     }
 }
 
@@ -82,13 +70,7 @@ impl Uring {
         // Of a payload alone, one more byte shows what was longer.
         let head_bytes = if has_heads { HEADER_BYTES + NAME_BYTES + CONTROL_BYTES } else { 1 };
         let buffer_bytes = (head_bytes + payload_bytes).next_multiple_of(64);
-        let pool = Pool {
-            entries: MmapMut::map_anon(usize::from(count) * size_of::<types::BufRingEntry>())?,
-            buffers: MmapMut::map_anon(usize::from(count) * buffer_bytes)?,
-            buffer_bytes,
-            count,
-            tail: 0,
-        };
+        let mut pool = Pool::new(count, buffer_bytes)?;
         let header = has_heads.then(|| {
             // SAFETY: msghdr is plain data for which all zeros is a value.
             let mut header: Box<libc::msghdr> = Box::new(unsafe { zeroed() });
@@ -96,12 +78,8 @@ impl Uring {
             header.msg_controllen = if joins { CONTROL_BYTES as _ } else { 0 };
             header
         });
-        // SAFETY: `entries` is page-aligned memory of `count` entries; it is unmapped only after the ring has ended its
-        // request and is closed, or never.
-        unsafe {
-            let entries = pool.entries.as_ptr() as u64;
-            ring.submitter().register_buf_ring_with_flags(entries, count, GROUP, 0)?;
-        }
+        // SAFETY: the pool is unmapped only after the ring has ended its request and is closed, or never.
+        unsafe { pool.register(&ring, GROUP)? };
         let mut uring = Self {
             ring: ManuallyDrop::new(ring),
             header,
@@ -111,10 +89,6 @@ impl Uring {
             are_many: false,
             first: None,
         };
-        for buffer in 0..count {
-            uring.pool.provide(buffer);
-        }
-        uring.pool.publish();
         // Whether this kernel knows the request is seen now rather than later.
         uring.arm()?;
         uring.ring.submit()?;
@@ -290,37 +264,4 @@ fn give<T: FnMut(Datagram<'_>) -> bool>(
     let Some(source) = address(message.name_data()) else { return true };
     let segment = segment_bytes(message.control_data());
     sink.give(Some(source), message.payload_data(), segment, message.is_payload_truncated())
-}
-
-impl Pool {
-    /// The first bytes of a buffer that is not the kernel's now.
-    fn held(&self, buffer: u16, bytes: usize) -> &[u8] {
-        let at = usize::from(buffer) * self.buffer_bytes;
-        &self.buffers[at..at + bytes.min(self.buffer_bytes)]
-    }
-
-    /// Puts a buffer into the ring; the kernel sees it with [`publish`](Self::publish).
-    fn provide(&mut self, buffer: u16) {
-        let at = usize::from(self.tail & (self.count - 1));
-        let start = self.buffers.as_mut_ptr() as u64 + u64::from(buffer) * self.buffer_bytes as u64;
-        let base: *mut types::BufRingEntry = self.entries.as_mut_ptr().cast();
-        // SAFETY: `at` is less than `count`, of which `entries` has as many, aligned to a page; the kernel reads entries only
-        // before the tail that was published, and this one is not. Of the first one the last two bytes are the tail, which
-        // setting address, length and number leaves alone.
-        unsafe {
-            let entry = &mut *base.add(at);
-            entry.set_addr(start);
-            entry.set_len(self.buffer_bytes as u32);
-            entry.set_bid(buffer);
-        }
-        self.tail = self.tail.wrapping_add(1);
-    }
-
-    fn publish(&mut self) {
-        let base: *mut types::BufRingEntry = self.entries.as_mut_ptr().cast();
-        // SAFETY: `base` is the first entry of the ring, and the tail in it is two aligned bytes that nobody but this thread
-        // writes.
-        let tail = unsafe { AtomicU16::from_ptr(types::BufRingEntry::tail(base).cast_mut()) };
-        tail.store(self.tail, Ordering::Release);
-    }
 }
