@@ -31,6 +31,7 @@ mod outbox;
 mod queue;
 pub mod retained;
 mod routes;
+mod scans;
 pub mod schedule;
 mod segments;
 mod session;

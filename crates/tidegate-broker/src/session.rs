@@ -1,7 +1,7 @@
 //! What a client has at the broker, with and without a connection.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     fmt,
     sync::{
         Arc, RwLock,
@@ -19,9 +19,8 @@ use crate::{
     config::{Overflow, SessionConfig},
     connection::WillMessage,
     inflight::Inflight,
-    message::Message,
     queue::{Queue, Queued},
-    retained::Cursor,
+    scans::RetainedScans,
     shared::Shared,
     slab::{Key, USES},
 };
@@ -74,19 +73,6 @@ pub(crate) const FILTERS_OWN_BYTES: u64 = 8 << 10;
 /// What a subscription costs: its filter, and its places here and in the index.
 pub(crate) fn filter_bytes(filter: &str) -> u64 {
     2 * filter.len() as u64 + 96
-}
-
-/// Retained messages that a new subscription is still owed.
-#[derive(Debug)]
-pub(crate) struct RetainedScan {
-    pub(crate) filter: Box<str>,
-    pub(crate) cursor: Option<Cursor>,
-    pub(crate) options: SubscriptionOptions,
-    pub(crate) since: Instant,
-    /// Whether the cursor has come to the end.
-    pub(crate) is_done: bool,
-    /// Found, and not yet in the queue.
-    pub(crate) found: VecDeque<Arc<Message>>,
 }
 
 /// What all shards see of a session, and how they reserve places in its queue.
@@ -290,7 +276,7 @@ pub(crate) struct Session {
     pub(crate) filter_bytes: u64,
     /// Of the node's budget, what they take beyond [`FILTERS_OWN_BYTES`].
     pub(crate) filter_charge: Option<Charge>,
-    pub(crate) retained: VecDeque<RetainedScan>,
+    pub(crate) retained: RetainedScans,
     pub(crate) queue: Queue,
     pub(crate) inflight: Inflight,
     /// QoS 2 packet identifiers that were received and not released.

@@ -11,7 +11,8 @@ use tidegate_wire::mqtt::{
 use super::{Broker, publish::Fault};
 use crate::{
     journal::Record,
-    session::{FILTERS_OWN_BYTES, RetainedScan, SubscriptionOptions, filter_bytes},
+    scans::RetainedScan,
+    session::{FILTERS_OWN_BYTES, SubscriptionOptions, filter_bytes},
     slab::Key,
 };
 
@@ -160,12 +161,9 @@ impl Broker {
             RetainHandling::DoNotSend => false,
         };
         if wanted && !is_shared && self.shared.retained_count() > 0 {
-            if !is_new {
-                // Asked for again, they are sent again, once.
-                session.retained.retain(|scan| *scan.filter != *inner);
-            }
-            session.retained.push_back(RetainedScan {
-                filter: inner.into(),
+            // Asked for again, they are sent again, once.
+            session.retained.begin(RetainedScan {
+                filter: filter.clone(),
                 cursor: None,
                 options,
                 since: now,
@@ -214,7 +212,7 @@ impl Broker {
                     left_groups.insert(filter);
                 }
                 drop(routes);
-                session.retained.retain(|scan| *scan.filter != **filter);
+                session.retained.end(filter);
                 if session.number > 0
                     && let Some(keeper) = &mut self.keeper
                 {

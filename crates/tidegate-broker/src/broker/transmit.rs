@@ -440,7 +440,7 @@ impl Broker {
     fn queue_retained(&mut self, now: Instant, session_key: Key) {
         let Some(session) = self.sessions.get_mut(session_key) else { return };
         let mut topics = None;
-        while let Some(mut scan) = session.retained.pop_front() {
+        while let Some(mut scan) = session.retained.pop() {
             while let Some(message) = scan.found.pop_front() {
                 // They wait here rather than in the queue, whose overflow is for those who do not keep up.
                 let config = &session.config;
@@ -449,7 +449,7 @@ impl Broker {
                         && session.queue.bytes() + message.charged() <= config.queue_bytes_max);
                 if !has_room {
                     scan.found.push_front(message);
-                    session.retained.push_front(scan);
+                    session.retained.put_back(scan);
                     return;
                 }
                 // By the rules of now: those of when it was found may be gone.
@@ -508,7 +508,7 @@ impl Broker {
             for message in expired {
                 self.shared.forget_retained(&message);
             }
-            session.retained.push_front(scan);
+            session.retained.put_back(scan);
         }
     }
 

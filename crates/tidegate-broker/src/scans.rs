@@ -1,0 +1,135 @@
+//! Retained messages that the subscriptions of one session are still owed.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use tidegate_message::Instant;
+
+use crate::{message::Message, retained::Cursor, session::SubscriptionOptions};
+
+/// Retained messages that a new subscription is still owed.
+#[derive(Debug)]
+pub(crate) struct RetainedScan {
+    /// The subscription's own text, where it is not shared.
+    pub(crate) filter: Arc<str>,
+    pub(crate) cursor: Option<Cursor>,
+    pub(crate) options: SubscriptionOptions,
+    pub(crate) since: Instant,
+    /// Whether the cursor has come to the end.
+    pub(crate) is_done: bool,
+    /// Found, and not yet in the queue.
+    pub(crate) found: VecDeque<Arc<Message>>,
+}
+
+/// Scans in the order in which they were asked for, one for each filter. Each call but the rare compaction takes the same time however
+/// many there are, since one packet of a client may name a hundred thousand filters.
+#[derive(Debug, Default)]
+pub(crate) struct RetainedScans {
+    /// Names of scans, and of some that are gone; a name may be here twice.
+    order: VecDeque<Arc<str>>,
+    scans: HashMap<Arc<str>, RetainedScan>,
+}
+
+impl RetainedScans {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.scans.is_empty()
+    }
+
+    /// Begins a scan. One of the same filter that has not ended begins again, at its place.
+    pub(crate) fn begin(&mut self, scan: RetainedScan) {
+        let filter = scan.filter.clone();
+        if self.scans.insert(filter.clone(), scan).is_none() {
+            self.order.push_back(filter);
+            self.compact();
+        }
+    }
+
+    /// Ends the scan of a filter, if there is one.
+    pub(crate) fn end(&mut self, filter: &str) {
+        if self.scans.remove(filter).is_some() && self.scans.is_empty() {
+            self.order = VecDeque::new();
+        }
+    }
+
+    /// Takes the scan that is next.
+    pub(crate) fn pop(&mut self) -> Option<RetainedScan> {
+        loop {
+            let filter = self.order.pop_front()?;
+            if let Some(scan) = self.scans.remove(&filter) {
+                return Some(scan);
+            }
+        }
+    }
+
+    /// Puts back the scan that was taken last.
+    pub(crate) fn put_back(&mut self, scan: RetainedScan) {
+        self.order.push_front(scan.filter.clone());
+        self.scans.insert(scan.filter.clone(), scan);
+    }
+
+    /// Names of ended scans are taken out once they are more than half.
+    fn compact(&mut self) {
+        if self.order.len() <= 2 * self.scans.len() + 16 {
+            return;
+        }
+        let mut seen = std::collections::HashSet::with_capacity(self.scans.len());
+        self.order.retain(|filter| self.scans.contains_key(filter) && seen.insert(filter.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_wire::mqtt::QoS;
+
+    use super::*;
+
+    fn scan(filter: &str, id: u32) -> RetainedScan {
+        let qos = QoS::AtMostOnce;
+        RetainedScan {
+            filter: filter.into(),
+            cursor: None,
+            options: SubscriptionOptions {
+                qos,
+                no_local: false,
+                retain_as_published: false,
+                is_written: false,
+                id,
+            },
+            since: Instant::default(),
+            is_done: false,
+            found: VecDeque::new(),
+        }
+    }
+
+    #[test]
+    fn a_filter_has_one_scan_at_its_first_place_with_its_last_options() {
+        let mut scans = RetainedScans::default();
+        for (filter, id) in [("a", 1), ("b", 2), ("a", 3), ("c", 4)] {
+            scans.begin(scan(filter, id));
+        }
+        scans.end("b");
+        let first = scans.pop().unwrap();
+        assert_eq!((&*first.filter, first.options.id), ("a", 3));
+        scans.put_back(first);
+        let left: Vec<String> =
+            std::iter::from_fn(|| scans.pop()).map(|scan| scan.filter.to_string()).collect();
+        assert_eq!(left, ["a", "c"]);
+        assert!(scans.is_empty());
+    }
+
+    #[test]
+    fn who_subscribes_and_unsubscribes_for_ever_leaves_nothing_behind() {
+        let mut scans = RetainedScans::default();
+        scans.begin(scan("stays", 0));
+        for i in 0..10_000 {
+            let filter = format!("f/{}", i % 3);
+            scans.begin(scan(&filter, 0));
+            scans.end(&filter);
+        }
+        assert!(scans.order.len() <= 32, "{} names of one scan", scans.order.len());
+        assert_eq!(&*scans.pop().unwrap().filter, "stays");
+        assert!(scans.pop().is_none());
+    }
+}
