@@ -72,6 +72,8 @@ pub(crate) struct Connection {
     pub(crate) is_blocked: bool,
     /// Of the node's budget, what its output takes while the kernel takes nothing.
     pub(crate) output_charge: Option<Charge>,
+    /// Since when nothing has left of memory that others may need.
+    pub(crate) stall: Option<Stall>,
     /// Ends when what waits has left; nothing more is read or delivered.
     pub(crate) is_closing: bool,
     /// Why it ends; none while it does not, and where nobody said so before it was gone.
@@ -253,6 +255,16 @@ pub(crate) struct Receiving {
     pub(crate) left: usize,
 }
 
+/// The kernel takes nothing of what a client is sent, which holds memory meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stall {
+    /// What the connection had written by then.
+    pub(crate) written: u64,
+    pub(crate) looked_at: Instant,
+    /// How often memory had been refused by then.
+    pub(crate) refusals: u64,
+}
+
 /// Why a large PUBLISH is read and forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PassedOver {
@@ -264,7 +276,7 @@ pub(crate) enum PassedOver {
     OverShare,
 }
 
-/// A large PUBLISH of which nothing came for this long has stalled. TCP bridges shorter gaps of bad links; who still holds
+/// A large PUBLISH of which nothing came for this long has stalled, and so has a client that took nothing. TCP bridges shorter gaps of bad links; who still holds
 /// memory then loses it to those who were refused some.
 pub(crate) const STALLED: Duration = Duration::from_secs(30);
 
@@ -285,7 +297,8 @@ impl Connection {
         let keep_alive = (self.keep_alive > 0).then(|| self.last_heard + silence(self.keep_alive));
         let stalls =
             self.receiving.as_ref().and_then(|receiving| receiving.stalls(self.last_heard));
-        keep_alive.into_iter().chain(stalls).min()
+        let unread = self.stall.map(|stall| stall.looked_at + STALLED);
+        keep_alive.into_iter().chain(stalls).chain(unread).min()
     }
 }
 

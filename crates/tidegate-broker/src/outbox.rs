@@ -11,7 +11,7 @@ use std::{io::IoSlice, sync::Arc};
 
 use tidegate_wire::mqtt::{PacketId, QoS};
 
-use crate::{bundle::Run, message::Message};
+use crate::{accounts::Account, bundle::Run, message::Message};
 
 /// Buffers that are used again; a connection holds one only while something waits in it.
 #[derive(Debug, Default)]
@@ -112,9 +112,33 @@ impl Delivery {
 #[derive(Debug)]
 struct Sending {
     head: Vec<u8>,
-    message: Arc<Message>,
+    message: Leaving,
     sent: usize,
     bytes: usize,
+}
+
+/// A message that leaves by reference, and in whose share it counts until it has; none where it counts as what is kept for the client.
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    message: Arc<Message>,
+    account: Option<Arc<Account>>,
+}
+
+impl Leaving {
+    pub(crate) fn new(message: Arc<Message>, account: Option<Arc<Account>>) -> Self {
+        if let Some(account) = &account {
+            message.hold_for(account);
+        }
+        Self { message, account }
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        if let Some(account) = &self.account {
+            self.message.release_for(account);
+        }
+    }
 }
 
 impl Outbox {
@@ -207,9 +231,9 @@ impl Outbox {
     }
 
     /// Sends `message` by reference, behind `head`. Only where no small packet waits.
-    pub(crate) fn send(&mut self, head: Vec<u8>, message: Arc<Message>) {
+    pub(crate) fn send(&mut self, head: Vec<u8>, message: Leaving) {
         debug_assert!(self.data_bytes() == 0 && self.sending.is_none());
-        let bytes = head.len() + message.payload.len();
+        let bytes = head.len() + message.message.payload.len();
         self.sending = Some(Sending { head, message, sent: 0, bytes });
     }
 
@@ -332,7 +356,7 @@ impl Sending {
     fn add_to<'a>(&'a self, filling: &mut Filling<'_, 'a>) {
         let mut skip = self.sent;
         for part in std::iter::once(&self.head[..])
-            .chain(self.message.payload.segments().iter().map(|segment| &segment[..]))
+            .chain(self.message.message.payload.segments().iter().map(|segment| &segment[..]))
         {
             if skip >= part.len() {
                 skip -= part.len();

@@ -259,6 +259,7 @@ impl Broker {
             is_dirty: false,
             is_blocked: false,
             output_charge: None,
+            stall: None,
             is_closing: false,
             ended: None,
             wakes_at: None,

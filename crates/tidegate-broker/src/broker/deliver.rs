@@ -172,6 +172,9 @@ impl Broker {
                 let (route, promised) = (RouteHandle(route.clone()), Promised(self.promised));
                 self.send(shard, Peer::Message(held, route, promised, origin));
             } else {
+                if self.promised {
+                    route.on(shard).iter().for_each(|target| self.give_back_place(message, target));
+                }
                 self.statistics.dropped.budget_full += route.on(shard).len() as u64;
             }
         }

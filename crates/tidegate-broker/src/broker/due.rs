@@ -7,7 +7,7 @@ use tidegate_wire::mqtt::ReasonCode;
 
 use super::{Broker, keep::done, sys::HEAVIEST};
 use crate::{
-    connection::{STALLED, silence},
+    connection::{STALLED, Stall, silence},
     slab::Key,
     timers::Timer,
 };
@@ -97,6 +97,17 @@ impl Broker {
                 return self.disconnect(key, ReasonCode::QUOTA_EXCEEDED, Some(text));
             }
             receiving.looked_at = now;
+        }
+        if let Some(stall) = &mut connection.stall
+            && stall.looked_at + STALLED <= now
+        {
+            let (written, refusals) = (connection.outbox.written(), self.shared.refusals());
+            if stall.written == written && stall.refusals < refusals {
+                let text =
+                    "this client takes nothing of what it is sent, and others need the memory";
+                return self.disconnect(key, ReasonCode::QUOTA_EXCEEDED, Some(text));
+            }
+            *stall = Stall { written, looked_at: now, refusals };
         }
         self.watch_silence(key);
     }

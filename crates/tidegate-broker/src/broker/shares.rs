@@ -130,6 +130,23 @@ impl Session {
         })
     }
 
+    /// Whether its identity has its share, so that a message that is kept for nobody is not to hold memory until the client has read
+    /// it.
+    #[cold]
+    pub(super) fn is_over_share_as_it_leaves(&self, shared: &Shared, queued: &Queued) -> bool {
+        let bytes = queued.begun().charged();
+        let Some(account) = self.account.as_ref().filter(|_| shared.may_be_over_share(bytes))
+        else {
+            return false;
+        };
+        let is_over =
+            is_bounded(shared, account, bytes) && !shared.share_holds(account, true, bytes);
+        if is_over {
+            shared.note_over_share(account);
+        }
+        is_over
+    }
+
     /// Whether its identity has its share, or nearly, and some of that waits here.
     pub(crate) fn holds_share(&self, shared: &Shared) -> bool {
         let bytes = shared.budget().limit() / FREE_PART;

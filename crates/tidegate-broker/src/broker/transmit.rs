@@ -1,6 +1,6 @@
 //! What leaves next on one connection.
 
-use std::{io::IoSlice, time::Duration};
+use std::{io::IoSlice, sync::Arc, time::Duration};
 
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode, encode_ack};
@@ -12,12 +12,13 @@ use super::{
     mark_dirty,
 };
 use crate::{
+    accounts::Account,
     budget::Charge,
     config::TopicConfig,
-    connection::{Connection, Query, Resend},
+    connection::{Connection, Query, Resend, Stall},
     inflight::Awaits,
     message::Body,
-    outbox::{Delivery, Handed, SLICES_MAX},
+    outbox::{Delivery, Handed, Leaving, SLICES_MAX},
     queue::{Held, Ids, Queued},
     retained::Kept,
     schedule::{Backlog, Class, LinkState, Next, Policy, Waiting},
@@ -126,9 +127,24 @@ impl Broker {
         }
         if blocked {
             self.charge_output(key);
+            self.watch_stall(now, key);
         } else {
             connection.output_charge = None;
+            connection.stall = None;
         }
+    }
+
+    /// Looks at a connection that the kernel takes nothing from when that has lasted, if it holds memory that others may need.
+    fn watch_stall(&mut self, now: Instant, key: Key) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let holds = connection.outbox.is_sending() || connection.output_charge.is_some();
+        let written = connection.outbox.written();
+        if !holds || connection.stall.is_some_and(|stall| stall.written == written) {
+            return;
+        }
+        let refusals = self.shared.refusals();
+        connection.stall = Some(Stall { written, looked_at: now, refusals });
+        self.watch_silence(key);
     }
 
     /// Holds what waits in the output of a connection that the kernel takes nothing from within the node's budget, or ends the
@@ -145,8 +161,14 @@ impl Broker {
         if bytes <= OUTPUT_OWN_BYTES {
             return;
         }
-        // Nobody else gives anything for a client that does not read.
-        connection.output_charge = self.shared.budget().charge(bytes);
+        let session = connection.session.and_then(|key| self.sessions.get(key));
+        let account = session.and_then(|session| session.account.as_ref());
+        let may = account.is_none_or(|account| self.shared.share_allows(account, true, bytes));
+        // No other client gives anything for one that does not read.
+        connection.output_charge = may
+            .then(|| self.shared.budget().charge(bytes))
+            .flatten()
+            .map(|charge| charge.of(account));
         if connection.output_charge.is_none() {
             let text = "the node's memory is full, and this client does not read";
             self.disconnect(key, ReasonCode::QUOTA_EXCEEDED, Some(text));
@@ -270,6 +292,10 @@ impl Broker {
                 done(&mut self.keeper, session, queued.number);
             }
         } else {
+            let is_kept =
+                queued.qos > QoS::AtMostOnce && (session.is_kept() || queued.group.is_some());
+            let is_by_reference = !copied && !is_kept;
+            let account = session.account.clone().filter(|_| is_by_reference);
             let incoming = queued.begun().as_incoming();
             let outgoing = Outgoing {
                 message: &incoming,
@@ -282,9 +308,15 @@ impl Broker {
                 session.dropped.too_large += 1; // MQTT-3.1.2-25
                 self.statistics.dropped.too_large += 1;
                 done(&mut self.keeper, session, queued.number);
+            } else if is_by_reference && session.is_over_share_as_it_leaves(&self.shared, &queued) {
+                session.dropped.budget_full += 1;
+                self.statistics.dropped.budget_full += 1;
+                if queued.qos > QoS::AtMostOnce {
+                    let text = "its user has its share of the node's memory, and this client does not read";
+                    self.disconnect(key, ReasonCode::QUOTA_EXCEEDED, Some(text));
+                }
             } else {
                 let packet_id = (queued.qos > QoS::AtMostOnce).then(|| {
-                    let is_kept = session.is_kept() || queued.group.is_some();
                     let kept = is_kept.then(|| Box::new(queued.clone()));
                     session.inflight.begin(queued.qos, bytes, class == Class::Large, kept)
                 });
@@ -305,7 +337,7 @@ impl Broker {
                     &queued,
                     now,
                     packet_id,
-                    copied,
+                    (copied, account.as_ref()),
                 );
                 connection.time(now, queued.qos, packet_id, bytes);
                 if session.config.policy != Policy::None {
@@ -406,7 +438,7 @@ impl Broker {
                     queued,
                     now,
                     Some(id),
-                    copied,
+                    (copied, None),
                 );
                 self.statistics.sent += 1;
                 self.statistics.packets_sent += 1;
@@ -594,7 +626,7 @@ fn write_message(
     queued: &Queued,
     now: Instant,
     packet_id: Option<PacketId>,
-    copied: bool,
+    (copied, account): (bool, Option<&Arc<Account>>),
 ) {
     if connection.outbox.hands_out() {
         let message = queued.begun().clone();
@@ -609,6 +641,7 @@ fn write_message(
     } else {
         let mut head = Vec::new();
         outgoing.encode_head(connection, now, packet_id, &mut head);
-        connection.outbox.send(head, queued.begun().clone());
+        let leaving = Leaving::new(queued.begun().clone(), account.cloned());
+        connection.outbox.send(head, leaving);
     }
 }

@@ -371,6 +371,96 @@ fn connected_clients_that_acknowledge_nothing_leave_room_to_others() {
     });
 }
 
+/// A client that subscribes to a topic and whose system takes nothing.
+fn deaf(world: &mut World, user: &str, topic: &str, qos: QoS) -> At {
+    let at = world.mute(of(user, v5(&format!("{user}-{topic}"))));
+    world.subscribe(at, topic, qos);
+    world.room(at, 0);
+    at
+}
+
+#[test]
+fn connected_clients_that_read_nothing_leave_room_to_others() {
+    for qos in [AtMostOnce, AtLeastOnce] {
+        each_with(four_megabytes(), |world| {
+            let clients: Vec<At> =
+                (0..20).map(|n| deaf(world, "mallory", &format!("t/{n}"), qos)).collect();
+            let p = world.join(of("bob", v5("p")));
+            for n in 0..20 {
+                world.publish(p, message(&format!("t/{n}"), qos, &"x".repeat(500_000)));
+            }
+            let used = world.shared.budget().used();
+            assert!(used <= LIMIT / 8 * 7, "{used} bytes wait for clients of one user");
+            assert!(world.shared.share_refusals() > 0);
+            others_are_served(world);
+            for at in clients {
+                world.cut(at);
+            }
+            assert_eq!(world.shared.budget().used(), 0);
+            // Nothing of it is in the share any more.
+            let heaviest = world.shared.heaviest_identities(10);
+            assert!(heaviest.iter().all(|(_, held)| held[0] == 0), "{heaviest:?}");
+        });
+    }
+}
+
+#[test]
+fn a_client_that_reads_nothing_ends_once_others_lack_the_memory() {
+    each_with(four_megabytes(), |world| {
+        let p = world.join(of("bob", v5("p")));
+        let mut clients = Vec::new();
+        // Each is within its share.
+        for n in 0..9 {
+            let topic = format!("t/{n}");
+            clients.push(deaf(world, &format!("user{n}"), &topic, AtMostOnce));
+            world.publish(p, message(&topic, AtMostOnce, &"x".repeat(450_000)));
+        }
+        let reader = world.join(of("ada", v5("reader")));
+        world.subscribe(reader, "news", AtLeastOnce);
+        assert!(world.shared.budget().used() > LIMIT / 8 * 7);
+        // It is nobody's loss yet.
+        world.advance(seconds(40));
+        assert!(clients.iter().all(|at| world.is_open(*at)));
+        let s = world.join(of("carol", kept("s")));
+        world.subscribe(s, "carol", AtLeastOnce);
+        world.cut(s);
+        let sent = world.publish(p, message("carol", AtLeastOnce, &"y".repeat(400_000))).unwrap();
+        assert_eq!(world.accepted(p, sent), ReasonCode::QUOTA_EXCEEDED);
+        // One that takes some of it is slow, and stays.
+        let slow = clients.pop().unwrap();
+        for _ in 0..8 {
+            world.room(slow, 1_000);
+            world.advance(seconds(8));
+        }
+        assert!(world.is_open(slow));
+        assert!(clients.iter().all(|at| !world.is_open(*at)), "they took nothing for 30 s");
+        let sent = world.publish(p, message("carol", AtLeastOnce, &"y".repeat(400_000))).unwrap();
+        assert_eq!(world.accepted(p, sent), ReasonCode::SUCCESS);
+    });
+}
+
+#[test]
+fn answers_that_are_not_read_are_in_the_share() {
+    each_with(four_megabytes(), |world| {
+        let clients: Vec<At> = (0..100)
+            .map(|n| {
+                let at = world.mute(of("mallory", v5(&format!("m{n}"))));
+                world.room(at, 0);
+                at
+            })
+            .collect();
+        let pings = [0xc0, 0].repeat(20_000);
+        for at in &clients {
+            if world.is_open(*at) {
+                world.raw(*at, &pings);
+            }
+        }
+        let used = world.shared.budget().used();
+        assert!((LIMIT / 4..=LIMIT / 8 * 7).contains(&used), "{used} bytes of answers");
+        others_are_served(world);
+    });
+}
+
 #[test]
 fn what_an_identity_left_behind_does_not_hold_up_those_of_its_clients_that_read() {
     each_with(four_megabytes(), |world| {
