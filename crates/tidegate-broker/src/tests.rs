@@ -63,6 +63,8 @@ pub(crate) struct World {
     rules: Arc<dyn Authorize>,
     /// Whether clients that connect answer by themselves.
     answers: bool,
+    /// Whether who connects is a part of this program.
+    pub(crate) is_own: bool,
     /// By shard, its journal, if sessions are written down.
     tapes: Vec<journal::Tape>,
     /// Whether what is written becomes durable by itself, once nothing else moves.
@@ -278,6 +280,7 @@ impl World {
             clients: Vec::new(),
             names: BTreeMap::new(),
             answers: true,
+            is_own: false,
             tapes: Vec::new(),
             flushes: true,
             hold_peers: false,
@@ -358,6 +361,9 @@ impl World {
         if let Some(user) = &connect.username {
             identity =
                 Identity { kind: IdentityKind::User, name: user.as_str().into(), ..identity };
+        }
+        if self.is_own {
+            identity.kind = IdentityKind::Internal;
         }
         let config = Arc::new(config);
         let request = ConnectRequest { connect, identity, config, authentication_data: None };

@@ -433,6 +433,9 @@ impl Broker {
             self.statistics.refused += 1;
             return;
         }
+        if is_own {
+            self.note_own(&message.topic);
+        }
         let draft = Draft {
             topic: message.topic.clone(),
             payload: message.payload.clone(),

@@ -803,6 +803,13 @@ impl Broker {
                 || self.shared.retained().get(topic).is_some_and(|kept| kept.client.is_none()))
     }
 
+    /// A part of this program publishes to a topic, or will: the state of a bridge is the server's then.
+    pub(super) fn note_own(&self, topic: &Arc<str>) {
+        if topic_matches(STATE_OF_A_BRIDGE, topic) {
+            self.shared.note_own_state(topic);
+        }
+    }
+
     #[cold]
     fn look_up(&mut self, key: Key, topic: &str) -> Result<Option<Arc<Route>>, Fault> {
         self.check_topic(key, topic)?;
@@ -812,8 +819,8 @@ impl Broker {
         let session = self.sessions.get(session).expect("a connection's session is there");
         // `$SYS` is the server's own (section 4.7.2), and so are its bridges.
         let is_own = session.identity.kind == IdentityKind::Internal;
-        if is_own && topic_matches(STATE_OF_A_BRIDGE, topic) {
-            self.shared.note_own_state(&route.topic);
+        if is_own {
+            self.note_own(&route.topic);
         }
         let allowed = (is_own || !self.is_servers(topic))
             && session.config.check_topic_characters(topic).is_ok()

@@ -284,3 +284,20 @@ fn a_bridge_of_another_broker_tells_its_state() {
         assert_eq!(world.accepted(p, id), ReasonCode::NOT_AUTHORIZED);
     });
 }
+
+#[test]
+fn the_state_of_a_bridge_of_this_node_is_its_own_before_it_was_ever_connected() {
+    each(|world| {
+        let topic = "$SYS/broker/connection/own/state";
+        // Until its remote end answers, a bridge says that it is down by its will alone.
+        world.is_own = true;
+        let connect =
+            Connect { will: Some(Will { retain: true, ..will(topic, "0") }), ..v5("own") };
+        let bridge = world.join(connect);
+        world.is_own = false;
+        world.cut(bridge);
+        let p = world.join(v5("p"));
+        let id = world.publish(p, retained(topic, AtLeastOnce, "1")).unwrap();
+        assert_eq!(world.accepted(p, id), ReasonCode::NOT_AUTHORIZED);
+    });
+}
