@@ -18,15 +18,24 @@ pub(super) struct Refusals {
     /// What is said of a frame that fails, and once none does any more.
     failed: &'static str,
     over: &'static str,
-    told: Option<(Instant, Option<Code>)>,
+    /// Each reason of late, and when it was told: one for each code at most.
+    told: Vec<(Option<Code>, Instant)>,
     failed_at: Instant,
-    /// Of the same reason, since they were told last.
+    has_failed: bool,
+    /// Since a reason was told last.
     untold: u64,
 }
 
 impl Refusals {
     pub(super) const fn new(failed: &'static str, over: &'static str) -> Self {
-        Self { failed, over, told: None, failed_at: Instant::MIN, untold: 0 }
+        Self {
+            failed,
+            over,
+            told: Vec::new(),
+            failed_at: Instant::MIN,
+            has_failed: false,
+            untold: 0,
+        }
     }
 
     /// A frame failed for a reason, which has a code or not. Says whether a line was written.
@@ -37,23 +46,26 @@ impl Refusals {
         error: &dyn fmt::Display,
     ) -> bool {
         self.failed_at = now;
+        self.has_failed = true;
+        self.told.retain(|(_, at)| now < *at + SUM_EVERY);
         // The sentences differ by the numbers in them.
-        if self.told.is_some_and(|(at, told)| told == code && now < at + SUM_EVERY) {
+        if self.told.iter().any(|(told, _)| *told == code) {
             self.untold += 1;
             return false;
         }
         let more = std::mem::take(&mut self.untold);
         let shown = code.map(tracing::field::display);
         tracing::warn!(%error, code = shown, more, "{}", self.failed);
-        self.told = Some((now, code));
+        self.told.push((code, now));
         true
     }
 
     /// A frame did not fail. Says whether a line was written.
     pub(super) fn worked(&mut self, now: Instant) -> bool {
-        let is_over = self.told.is_some() && now >= self.failed_at + SUM_EVERY;
+        let is_over = self.has_failed && now >= self.failed_at + SUM_EVERY;
         if is_over {
-            self.told = None;
+            self.has_failed = false;
+            self.told.clear();
             tracing::info!(more = std::mem::take(&mut self.untold), "{}", self.over);
         }
         is_over
@@ -82,13 +94,15 @@ enum Kind {
 #[derive(Debug)]
 pub(super) struct Supply {
     taken_at: Option<Instant>,
+    /// Kinds that were shown of late, each once.
+    shown: Vec<(Kind, Instant)>,
     state: watch::Sender<Option<NoFrames>>,
 }
 
 impl Supply {
     pub(super) fn new() -> (Self, watch::Receiver<Option<NoFrames>>) {
         let (state, receiver) = watch::channel(None);
-        (Self { taken_at: None, state }, receiver)
+        (Self { taken_at: None, shown: Vec::new(), state }, receiver)
     }
 
     /// Why it gives none, if so.
@@ -122,14 +136,19 @@ impl Supply {
         if self.taken_at.is_some_and(|at| now < at + NONE_AFTER) {
             return;
         }
-        self.state.send_if_modified(|state| {
-            // The sentences differ by the numbers in them.
-            let is_news = state.as_ref().is_none_or(|known| known.kind != kind);
+        self.shown.retain(|(_, at)| now < *at + SUM_EVERY);
+        let was_shown = self.shown.iter().any(|(shown, _)| *shown == kind);
+        let is_news = self.state.send_if_modified(|state| {
+            // The sentences differ by the numbers in them. Reasons that take turns are each shown once.
+            let is_news = state.as_ref().is_none_or(|known| known.kind != kind && !was_shown);
             if is_news {
                 *state = Some(NoFrames { kind, sentence: sentence().into() });
             }
             is_news
         });
+        if is_news && !was_shown {
+            self.shown.push((kind, now));
+        }
     }
 }
 
@@ -175,6 +194,23 @@ mod tests {
             });
         }
         assert_eq!(lines, 2, "in a minute");
+    }
+
+    #[test]
+    fn reasons_that_take_turns_are_each_told_once_and_then_summed_up() {
+        let codes = [Code::FRAME_INVALID, Code::FRAME_TOO_LARGE];
+        let mut refusals = Refusals::new("frame refused", "frames are taken again");
+        let (mut supply, mut shown) = Supply::new();
+        let (mut lines, mut states) = (0, 0);
+        for frame in 0..600 {
+            let (now, code) = (at(frame * 100), codes[frame as usize % 2]);
+            lines += u32::from(refusals.failed(now, Some(code), &"no use"));
+            supply.refused(now, code, &"no use");
+            states += u32::from(shown.has_changed().unwrap());
+            shown.borrow_and_update();
+        }
+        assert_eq!(lines, 4, "in a minute: two reasons, twice");
+        assert!((2..=4).contains(&states), "{states} states in a minute");
     }
 
     #[test]

@@ -75,12 +75,18 @@ impl Rhythm {
         std::mem::take(&mut self.is_overdue)
     }
 
-    /// What it may take until something is heard, where a round trip takes `rtt` and the link tells a dead peer after `link`.
-    pub(super) fn time_out(&self, rtt: Duration, link: Duration) -> Option<TimeOut> {
+    /// How long it may take until something is heard, where frames were asked for every `demanded` (zero for all there are), a round
+    /// trip takes `rtt` and the link tells a dead peer after `link`. The gaps that are known may be of a higher rate, asked for before.
+    pub(super) fn time_out(
+        &self,
+        demanded: Duration,
+        rtt: Duration,
+        link: Duration,
+    ) -> Option<TimeOut> {
         if self.is_overdue || self.gaps.len() < GAPS {
             return None;
         }
-        let longest = self.gaps.iter().max().copied().unwrap_or_default();
+        let longest = self.gaps.iter().copied().max().unwrap_or_default().max(demanded);
         let gaps = 2 * if self.is_idle { HEARTBEAT } else { longest };
         let time_out = TimeOut { gaps, latency: self.latency, mending: (3 * rtt).max(MENDING_MIN) };
         Some(time_out).filter(|time_out| time_out.total() < link)
@@ -113,25 +119,28 @@ mod tests {
     fn steady() -> Rhythm {
         let mut stream = Rhythm::default();
         for frame in 0..9 {
-            assert!(stream.time_out(RTT, LINK).is_none());
+            assert!(stream.time_out(Duration::ZERO, RTT, LINK).is_none());
             assert!(!stream.frame(ms(frame * 100 + 30), ms(frame * 100)));
         }
         stream
     }
 
     fn due(stream: &Rhythm) -> Instant {
-        stream.due(stream.time_out(RTT, LINK).unwrap(), None)
+        stream.due(stream.time_out(Duration::ZERO, RTT, LINK).unwrap(), None)
     }
 
     #[test]
     fn it_is_rhythm_latency_and_mending() {
         let stream = steady();
-        let time_out = stream.time_out(RTT, LINK).unwrap();
+        let time_out = stream.time_out(Duration::ZERO, RTT, LINK).unwrap();
         let millis = Duration::from_millis;
         let parts = (time_out.gaps, time_out.latency, time_out.mending);
         assert_eq!(parts, (millis(200), millis(30), millis(200)));
         assert_eq!(due(&stream), ms(830 + 430));
-        assert_eq!(stream.time_out(millis(100), LINK).unwrap().mending, millis(300));
+        assert_eq!(
+            stream.time_out(Duration::ZERO, millis(100), LINK).unwrap().mending,
+            millis(300)
+        );
     }
 
     #[test]
@@ -146,14 +155,33 @@ mod tests {
     }
 
     #[test]
+    fn a_lower_rate_that_was_asked_for_is_waited_for() {
+        let stream = steady();
+        let demanded = Duration::from_millis(900);
+        let time_out = stream.time_out(demanded, RTT, LINK).unwrap();
+        assert_eq!(time_out.gaps, 2 * demanded, "though the gaps before were of 100 ms");
+        let time_out = stream.time_out(Duration::from_millis(20), RTT, LINK).unwrap();
+        assert_eq!(
+            time_out.gaps,
+            Duration::from_millis(200),
+            "the source gives no more than it has"
+        );
+        assert_eq!(
+            stream.time_out(Duration::from_secs(5), RTT, LINK),
+            None,
+            "the link tells first"
+        );
+    }
+
+    #[test]
     fn what_is_overdue_is_told_once() {
         let mut stream = steady();
         stream.told();
-        assert_eq!(stream.time_out(RTT, LINK), None);
+        assert_eq!(stream.time_out(Duration::ZERO, RTT, LINK), None);
         assert!(stream.frame(ms(5_000), ms(900)), "it was");
         assert!(!stream.frame(ms(5_010), ms(1_000)));
         // What waited so long tells what the way takes now.
-        assert!(stream.time_out(RTT, LINK).is_none(), "longer than the link takes");
+        assert!(stream.time_out(Duration::ZERO, RTT, LINK).is_none(), "longer than the link takes");
     }
 
     #[test]
@@ -170,7 +198,8 @@ mod tests {
     #[test]
     fn a_frame_whose_bytes_come_is_not_overdue() {
         let stream = steady();
-        let due = |bytes_at| stream.due(stream.time_out(RTT, LINK).unwrap(), bytes_at);
+        let due =
+            |bytes_at| stream.due(stream.time_out(Duration::ZERO, RTT, LINK).unwrap(), bytes_at);
         assert_eq!(due(Some(ms(700))), due(None), "that was of a frame before");
         assert_eq!(due(Some(ms(1_500))), ms(1_500 + 430));
     }
@@ -181,6 +210,6 @@ mod tests {
         for frame in 0..20 {
             stream.frame(ms(frame * 2_000), ms(frame * 2_000));
         }
-        assert_eq!(stream.time_out(RTT, LINK), None);
+        assert_eq!(stream.time_out(Duration::ZERO, RTT, LINK), None);
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tidegate_client::{Event, Infeasible, Missed, MissedWhy, Outcome};
 use tidegate_frame::transfer::DropReason;
-use tidegate_message::{Code, Instant};
+use tidegate_message::{Code, FrameRate, Instant};
 use tidegate_wire::{
     CameraAnnounce, EventCode, FrameHeader, Original, Record, TransferId, Unchanged,
 };
@@ -226,16 +226,17 @@ impl Serving {
         }
     }
 
-    fn time_out(&self, rhythm: &Rhythm) -> Option<TimeOut> {
+    fn time_out(&self, stream: &Stream, rhythm: &Rhythm) -> Option<TimeOut> {
         let rtt = self.carrier.path().map_or(Duration::ZERO, |path| path.rtt);
-        rhythm.time_out(rtt, self.carrier.idle_timeout())
+        let demanded = stream.demand().frame_rate.map(FrameRate::interval).unwrap_or_default();
+        rhythm.time_out(demanded, rtt, self.carrier.idle_timeout())
     }
 
     /// When the first stream is overdue.
     fn overdue_at(&self) -> Option<Instant> {
         let bytes_at = self.carrier.frame_bytes_at();
-        let due = |(_, rhythm): &(_, Rhythm)| {
-            self.time_out(rhythm).map(|time_out| rhythm.due(time_out, bytes_at))
+        let due = |(stream, rhythm): &(Arc<Stream>, Rhythm)| {
+            self.time_out(stream, rhythm).map(|time_out| rhythm.due(time_out, bytes_at))
         };
         self.rhythms.iter().filter_map(due).min()
     }
@@ -244,7 +245,7 @@ impl Serving {
         let (now, bytes_at) = (clock::now(), self.carrier.frame_bytes_at());
         for at in 0..self.rhythms.len() {
             let (stream, rhythm) = &self.rhythms[at];
-            let time_out = self.time_out(rhythm);
+            let time_out = self.time_out(stream, rhythm);
             let is_due = |out: &TimeOut| rhythm.due(*out, bytes_at) <= now;
             let Some(time_out) = time_out.filter(is_due) else { continue };
             let ms = |duration: Duration| duration.as_millis();
