@@ -140,7 +140,7 @@ impl Timeline {
         };
         self.last = Some((timestamp, ticks));
         let nanos = i128::from(ticks) * 1_000_000_000 / i128::from(self.clock_hertz);
-        i64::try_from(nanos).unwrap_or_default() + self.shift_nanos
+        i64::try_from(nanos).unwrap_or_default().saturating_add(self.shift_nanos)
     }
 }
 
