@@ -1,6 +1,12 @@
 //! `tidegate invite` and `tidegate join`: a machine comes into a site.
 
-use std::{io::Read as _, path::Path, time::Duration};
+use std::{
+    fs,
+    io::{self, Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+    time::Duration,
+};
 
 use clap::Args;
 use tidegate_client::ApiError;
@@ -169,13 +175,25 @@ fn name_node(config: &Config, file: &Path, set: &[String], name: &str) -> Result
     let text = std::fs::read_to_string(file).map_err(|error| unwritten("read", error))?;
     let text = with_setting(&text, &flag, folder)?;
     Config::parse(file, &text)?;
-    // Whole or not at all, and as readable as before.
-    let beside = file.with_extension("new");
-    let write = || {
-        std::fs::write(&beside, &text)?;
-        std::fs::set_permissions(&beside, std::fs::metadata(file)?.permissions())?;
-        std::fs::rename(&beside, file)
-    };
-    write().map_err(|error| unwritten("written", error))?;
+    replace(file, &text).map_err(|error| unwritten("written", error))?;
     Ok(format!("{shown} names the node {name:?} now\n"))
+}
+
+/// Replaces a file, whole or not at all, with the permissions that it had. Nothing else can read the new text before that, nor have put
+/// a file or a link in its place.
+fn replace(file: &Path, text: &str) -> io::Result<()> {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let beside = file.with_file_name(format!(".{name}.{}", std::process::id()));
+    let mut new = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+    let written = (|| {
+        new.write_all(text.as_bytes())?;
+        new.set_permissions(fs::metadata(file)?.permissions())?;
+        new.sync_all()?;
+        fs::rename(&beside, file)
+    })();
+    if written.is_err() {
+        // It is ours, and of no use.
+        let _ = fs::remove_file(&beside);
+    }
+    written
 }
