@@ -8,6 +8,7 @@ mod deliver;
 mod due;
 mod hand_on;
 mod keep;
+mod lacking;
 mod promise;
 mod publish;
 mod receive;

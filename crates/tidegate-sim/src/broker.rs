@@ -30,5 +30,5 @@ mod site;
 mod tape;
 mod trail;
 
-pub use site::{Outcome, run, run_overflowing, run_spilling};
+pub use site::{Outcome, run, run_filling, run_overflowing, run_spilling};
 pub use tape::Tape;

@@ -42,7 +42,9 @@ pub(super) struct Checkpoint {
     start: Position,
     /// Messages up to this number were there before.
     last: u64,
-    /// Of those, the ones that are written.
+    /// By shard, the last that had come from there.
+    seen: Vec<u64>,
+    /// Of those messages, the ones that are written.
     written: HashSet<u64>,
     /// Whether what is on disk is waited for: before the node runs.
     waits: bool,
@@ -61,6 +63,8 @@ enum Stage {
     /// Retained messages after that topic.
     Retained(Option<String>),
     Sent,
+    /// All that came from other shards before is written, up to there: that it is here may be said once that is durable.
+    Seen(Option<Position>),
     /// All is written, up to there.
     Written(Option<Position>),
 }
@@ -98,9 +102,11 @@ impl Broker {
     pub(super) fn begin_checkpoint(&mut self, waits: bool) {
         let keys = self.sessions.iter().map(|(key, _)| key).collect();
         let Some(keeper) = &mut self.keeper else { return };
+        keeper.lacking.begin_checkpoint();
         keeper.checkpoint = Some(Checkpoint {
             start: keeper.journal.end(),
             last: self.numbers.message,
+            seen: keeper.seen.clone(),
             written: HashSet::new(),
             waits,
             is_fetching: false,
@@ -115,7 +121,7 @@ impl Broker {
         match checkpoint.map(|checkpoint| &mut checkpoint.stage) {
             Some(Stage::Sessions(keys) | Stage::Queue(keys, ..)) => keys.push(key),
             // Then all that waited before is written.
-            Some(Stage::Retained(_) | Stage::Sent | Stage::Written(_)) | None => {}
+            Some(Stage::Retained(_) | Stage::Sent | Stage::Seen(_) | Stage::Written(_)) | None => {}
         }
     }
 
@@ -123,7 +129,7 @@ impl Broker {
     pub(super) fn checkpoint_step(&mut self, records: usize) -> bool {
         let Some(keeper) = &mut self.keeper else { return false };
         let Some(mut checkpoint) =
-            keeper.checkpoint.take_if(|checkpoint| !matches!(checkpoint.stage, Stage::Written(_)))
+            keeper.checkpoint.take_if(|checkpoint| checkpoint.is_under_way())
         else {
             return false;
         };
@@ -140,7 +146,7 @@ impl Broker {
                 // It is begun again when there is room.
                 return false;
             }
-            goes_on = !matches!(checkpoint.stage, Stage::Written(_));
+            goes_on = checkpoint.is_under_way();
         }
         let keeper = self.keeper.as_mut().expect("looked at above");
         keeper.checkpoint = Some(checkpoint);
@@ -149,6 +155,7 @@ impl Broker {
 
     /// Lets go of what stood before, once what stands for it is durable.
     pub(super) fn end_checkpoint(&mut self) {
+        self.write_seen();
         let Some(keeper) = &mut self.keeper else { return };
         let Some(Checkpoint { stage: Stage::Written(last), start, .. }) = &keeper.checkpoint else {
             return;
@@ -163,6 +170,33 @@ impl Broker {
         }
         keeper.checkpoint_bytes = keeper.journal.bytes();
         keeper.counts.checkpoints += 1;
+        keeper.lacking.end_checkpoint();
+        self.tell_seen();
+    }
+
+    /// Says what had come from other shards when the checkpoint began, once all of that is durable: were this durable before it, the
+    /// loss of power would leave what neither shard has.
+    fn write_seen(&mut self) {
+        let Some(keeper) = &mut self.keeper else { return };
+        let Some(Checkpoint { stage: Stage::Seen(last), seen, .. }) = &keeper.checkpoint else {
+            return;
+        };
+        if last.is_some_and(|last| last >= keeper.journal.durable()) {
+            return;
+        }
+        let seen = seen.clone();
+        for (shard, number) in seen.into_iter().enumerate().filter(|(_, number)| *number > 0) {
+            let record = Record::Seen { shard: shard as u8, number, and_before: true };
+            if keeper.append(&record).is_none() {
+                // It is begun again when there is room.
+                keeper.checkpoint = None;
+                return;
+            }
+        }
+        let last = keeper.last_record();
+        if let Some(checkpoint) = &mut keeper.checkpoint {
+            checkpoint.stage = Stage::Written(last);
+        }
     }
 
     /// Begins one, unless one is under way.
@@ -203,7 +237,7 @@ impl Broker {
                 None => Stage::Sent,
             },
             Stage::Sent => self.write_sent(),
-            written @ Stage::Written(_) => written,
+            written @ (Stage::Seen(_) | Stage::Written(_)) => written,
         }
     }
 
@@ -325,9 +359,9 @@ impl Broker {
         last
     }
 
-    /// What no other shard has confirmed, and what this one has of theirs.
+    /// What no other shard has confirmed.
     fn write_sent(&mut self) -> Stage {
-        let Some(keeper) = &mut self.keeper else { return Stage::Written(None) };
+        let Some(keeper) = &mut self.keeper else { return Stage::Seen(None) };
         let mut records = Vec::new();
         for (shard, unconfirmed) in keeper.unconfirmed.iter().enumerate() {
             for entry in unconfirmed {
@@ -339,15 +373,10 @@ impl Broker {
                 records.push(Record::Message(record));
             }
         }
-        for (shard, &number) in keeper.seen.iter().enumerate() {
-            if number > 0 {
-                records.push(Record::Seen { shard: shard as u8, number, and_before: true });
-            }
-        }
         for record in records {
             keeper.append(&record);
         }
-        Stage::Written(keeper.last_record())
+        Stage::Seen(keeper.last_record())
     }
 }
 
@@ -357,15 +386,20 @@ impl Keeper {
         self.is_failing && self.journal.failure().is_none()
     }
 
-    /// Whether most of the journal is old; where it takes nothing, some of it is enough.
+    /// Whether most of the journal is old; where it takes nothing, some of it is enough, and what it lacks is to be made up for.
     fn is_large(&self) -> bool {
         let bytes = self.checkpoint_bytes;
         let most = if self.is_failing { bytes + bytes / 4 } else { (2 * bytes).max(LEAST_BYTES) };
-        self.checkpoint.is_none() && self.journal.bytes() > most
+        self.checkpoint.is_none() && (self.lacking.is_any() || self.journal.bytes() > most)
     }
 }
 
 impl Checkpoint {
+    /// Whether there is more to write now.
+    fn is_under_way(&self) -> bool {
+        !matches!(self.stage, Stage::Seen(_) | Stage::Written(_))
+    }
+
     fn write_waiting(
         &mut self,
         keeper: &mut Keeper,

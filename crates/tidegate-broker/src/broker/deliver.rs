@@ -103,7 +103,10 @@ impl Broker {
         if matches!(outcome, Outcome::Refused | Outcome::TooLarge | Outcome::OverShare) {
             self.forget_received();
         }
-        self.end_record(&message, held.as_ref());
+        if !self.end_record(&message, held.as_ref()) && !outcome.is_refused() {
+            // There was to be room. Whoever has it now may get it again; that is better than that nobody has it after a restart.
+            return Outcome::Unkept;
+        }
         outcome
     }
 

@@ -14,16 +14,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_message::{Identity, Instant};
+use tidegate_message::{Identity, IdentityKind, Instant};
 use tidegate_wire::mqtt::Version;
 
 use super::{
     Broker,
-    keep::{done, opened, waiting},
+    keep::{done, waiting},
     spill::{FETCH_BYTES, FETCH_MESSAGES},
 };
 use crate::{
-    journal::Record,
+    journal::{Opened, Record},
     queue::{Held, Queued},
     session::Session,
     slab::Key,
@@ -56,8 +56,12 @@ impl Broker {
         self.statistics.dropped.session_ended += lost.len() as u64;
         if is_little(&left) {
             // Before it is written that it ended: until then it is the one that has them.
-            self.hand_on(now, left);
-            self.write(session, || Record::Ended { session });
+            if self.hand_on(now, left) {
+                self.write(session, || Record::Ended { session });
+            } else {
+                // In the journal it keeps what it has left, until others are known to have it.
+                self.write_remainder(session);
+            }
             return;
         }
         self.begin_remainder(now, session, left);
@@ -70,26 +74,28 @@ impl Broker {
     pub(super) fn hand_on_of(&mut self, now: Instant, key: Key, left: Vec<Queued>) {
         let own = self.session_key(key);
         let numbers: Vec<u64> = left.iter().map(|queued| queued.number).collect();
+        let mut is_written = true;
         if is_little(&left) {
-            self.hand_on(now, left);
+            is_written = self.hand_on(now, left);
         } else {
-            let is_written = self.sessions.get(key).is_some_and(|session| session.number > 0);
-            if is_written {
+            let is_kept = self.sessions.get(key).is_some_and(|session| session.number > 0);
+            if is_kept {
                 self.numbers.session += 1;
             }
-            let number = if is_written { self.numbers.session } else { 0 };
+            let number = if is_kept { self.numbers.session } else { 0 };
             let remainder = self.begin_remainder(now, number, left);
             if let Some(session) = self.sessions.get(remainder)
-                && let Some(keeper) = self.keeper.as_mut().filter(|_| is_written)
+                && let Some(keeper) = self.keeper.as_mut().filter(|_| is_kept)
             {
                 for queued in session.queue.iter().filter(|queued| queued.number > 0) {
                     let waiting = waiting(number, queued, None);
-                    keeper.append(&Record::Queued { number: queued.number, waiting });
+                    let record = Record::Queued { number: queued.number, waiting };
+                    is_written &= keeper.append(&record).is_some();
                 }
             }
         }
         let Some(session) = self.sessions.get_mut(key) else { return };
-        for number in numbers {
+        for number in numbers.into_iter().filter(|_| is_written) {
             done(&mut self.keeper, session, number);
         }
         let behind = session.note_behind(&self.shared);
@@ -102,8 +108,8 @@ impl Broker {
     /// Hands on a message that came for a session by a shared subscription, and that it must not have any more.
     pub(super) fn pass_on(&mut self, now: Instant, key: Key, queued: Queued) {
         let number = queued.number;
-        self.hand_on(now, vec![queued]);
-        if let Some(session) = self.sessions.get_mut(key) {
+        let is_written = self.hand_on(now, vec![queued]);
+        if let Some(session) = self.sessions.get_mut(key).filter(|_| is_written) {
             done(&mut self.keeper, session, number);
         }
     }
@@ -113,11 +119,26 @@ impl Broker {
         let key = self.insert_remainder(now, number);
         let session = self.sessions.get_mut(key).expect("just entered");
         left.into_iter().for_each(|queued| session.queue.push(queued, false));
-        let record = opened(session, None);
-        self.write(number, || record);
+        self.write_remainder(number);
         self.checkpoint_also(key);
         self.note_remainder(key);
         key
+    }
+
+    /// Writes that all that is left of a session is messages for shared subscriptions.
+    fn write_remainder(&mut self, number: u64) {
+        self.write(number, || {
+            Record::Opened(Opened {
+                session: number,
+                client_id: Arc::from(""),
+                kind: IdentityKind::Anonymous,
+                user: Arc::from(""),
+                groups: Vec::new(),
+                version: Version::V5,
+                expiry: None,
+                will: None,
+            })
+        });
     }
 
     /// An empty remainder.
@@ -160,9 +181,9 @@ impl Broker {
             left.push(queued);
         }
         let numbers: Vec<u64> = left.iter().map(|queued| queued.number).collect();
-        self.hand_on(now, left);
+        let is_written = self.hand_on(now, left);
         let session = self.sessions.get_mut(key).expect("nobody ends it but this");
-        for number in numbers {
+        for number in numbers.into_iter().filter(|_| is_written) {
             done(&mut self.keeper, session, number);
         }
         if session.queue.is_empty() {
@@ -191,14 +212,19 @@ impl Broker {
         self.timers.cancel(session.lapses_at, Timer::Lapse(key));
         self.shared.forget_full(&session.state);
         let number = session.number;
-        self.write(number, || Record::Ended { session: number });
+        // What others have that is in no record waits for it there, until all is written anew.
+        if self.keeper.as_ref().is_none_or(|keeper| !keeper.lacking.is_relied_on()) {
+            self.write(number, || Record::Ended { session: number });
+        }
     }
 
     /// Hands messages on that a member of shared subscriptions leaves, which is a member no more; what cannot be is counted as
     /// dropped. All of them are in memory.
     ///
-    /// They were accepted: who takes them takes them however much waits for it, unless its policy drops.
-    fn hand_on(&mut self, now: Instant, left: Vec<Queued>) {
+    /// They were accepted: who takes them takes them however much waits for it, unless its policy drops. Whether the journal had room for
+    /// who has them now.
+    fn hand_on(&mut self, now: Instant, left: Vec<Queued>) -> bool {
+        let mut is_written = true;
         let was = std::mem::replace(&mut self.promised, true);
         for queued in left {
             let name = queued.group.clone().expect("it came by a shared subscription");
@@ -211,9 +237,10 @@ impl Broker {
             let mut held = Some(message.clone());
             let incoming = message.as_incoming();
             self.deliver_to_another(now, &name, &incoming, &mut held);
-            self.end_record(&incoming, held.as_ref());
+            is_written &= self.end_record(&incoming, held.as_ref());
         }
         self.promised = was;
+        is_written
     }
 }
 

@@ -8,7 +8,7 @@ use std::{collections::VecDeque, num::NonZeroU64, sync::Arc};
 use tidegate_message::{Instant, Payload, Position};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
-use super::{Broker, Peer, checkpoint::Checkpoint};
+use super::{Broker, Peer, checkpoint::Checkpoint, lacking::Lacking};
 use crate::{
     connection::WillMessage,
     journal::{
@@ -65,6 +65,7 @@ pub(super) struct Keeper {
     pub(super) wanted: usize,
     /// Why.
     pub(super) error: Option<JournalError>,
+    pub(super) lacking: Lacking,
     scratch: Vec<u8>,
     /// Of the last record that an answer may depend on.
     pub(super) recorded: Option<Position>,
@@ -73,7 +74,7 @@ pub(super) struct Keeper {
     recording: Recording,
     /// By shard, what was sent there, until it is in the journal there.
     pub(super) unconfirmed: Vec<VecDeque<Unconfirmed>>,
-    /// By shard, the last that came from there and is written here, and the last of it that is told.
+    /// By shard, the last that came from there, and the last of it that is told to be written here.
     pub(super) seen: Vec<u64>,
     pub(super) told: Vec<u64>,
     pub(super) seen_later: VecDeque<(Position, usize, u64)>,
@@ -140,6 +141,7 @@ impl Keeper {
             is_failing: false,
             wanted: 0,
             error: None,
+            lacking: Lacking::new(shards),
             scratch: Vec::new(),
             recorded: None,
             last: None,
@@ -159,7 +161,7 @@ impl Keeper {
         }
     }
 
-    /// Appends a record. One that cannot be appended is counted; then nothing more is promised.
+    /// Appends a record. One that cannot be appended is counted; then nothing more is promised, until what it said is written anew.
     pub(super) fn append(&mut self, record: &Record) -> Option<Position> {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
@@ -175,19 +177,22 @@ impl Keeper {
             }
             Err(error) => {
                 self.counts.failures += 1;
+                self.lacking.note(record);
                 self.fail(&error);
                 None
             }
         }
     }
 
-    /// Whether records of so many bytes can be appended.
+    /// Whether records of so many bytes can be appended, and all that is relied on until now was.
     pub(super) fn ensure(&mut self, bytes: usize) -> bool {
         let ensured = match self.journal.failure() {
             Some(error) => Err(error),
             None => self.journal.ensure(bytes),
         };
         match ensured {
+            // What came later would be lost with what came before: with its session, say.
+            Ok(()) if self.lacking.is_relied_on() => false,
             Ok(()) if self.is_failing => {
                 self.is_failing = false;
                 self.error = None;
@@ -474,16 +479,21 @@ impl Broker {
         }
     }
 
-    /// Writes the record of the message that was handed out, if it needs one.
+    /// Writes the record of the message that was handed out, if it needs one. False if that found no room.
     #[inline]
-    pub(super) fn end_record(&mut self, message: &Incoming<'_>, held: Option<&Arc<Message>>) {
+    pub(super) fn end_record(
+        &mut self,
+        message: &Incoming<'_>,
+        held: Option<&Arc<Message>>,
+    ) -> bool {
+        let mut is_written = true;
         if let Some(keeper) = &mut self.keeper {
             let recording = &keeper.recording;
             let is_needed = !recording.waiting.is_empty()
                 || !recording.sent.is_empty()
                 || recording.retained.is_some();
             if is_needed || recording.origin.is_some() {
-                keeper.write_message(message, held, is_needed);
+                is_written = keeper.write_message(message, held, is_needed);
             } else {
                 (keeper.recording.number, keeper.recording.is_shared) = (0, false);
             }
@@ -491,6 +501,7 @@ impl Broker {
                 self.send_after_disk();
             }
         }
+        is_written
     }
 }
 
@@ -501,7 +512,7 @@ impl Keeper {
         message: &Incoming<'_>,
         held: Option<&Arc<Message>>,
         is_needed: bool,
-    ) {
+    ) -> bool {
         let Recording { number, origin, noted, retained, waiting, sent, .. } =
             std::mem::take(&mut self.recording);
         let origin = origin.map(|origin| (origin.shard(), origin.number()));
@@ -531,9 +542,13 @@ impl Keeper {
             let (shard, number) = origin.expect("the caller looked");
             self.append(&Record::Seen { shard, number, and_before: false })
         };
-        if let Some((shard, number)) = origin.filter(|_| appended.is_some()) {
+        if let Some((shard, number)) = origin {
             self.seen[usize::from(shard)] = number;
+            if appended.is_none() {
+                self.lacking.note_sent(shard, number);
+            }
         }
+        appended.is_some()
     }
 }
 

@@ -127,8 +127,9 @@ impl Broker {
     pub(super) fn tell_seen(&mut self) {
         let Some(keeper) = &mut self.keeper else { return };
         for shard in 0..keeper.seen.len() {
-            let number = keeper.seen[shard];
-            if number == keeper.told[shard] {
+            // Up to what found no room: that is here, but in no record.
+            let number = keeper.seen[shard].min(keeper.lacking.lowest(shard) - 1);
+            if number <= keeper.told[shard] {
                 continue;
             }
             match keeper.last.filter(|_| keeper.is_gated) {

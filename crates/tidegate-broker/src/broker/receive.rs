@@ -405,9 +405,16 @@ impl Broker {
         let session = self.sessions.get_mut(session).expect("a connection's session is there");
         let at = session.received.iter().position(|id| *id == ack.packet_id);
         if let Some(at) = at {
+            let (number, id) = (session.number, ack.packet_id);
+            if let Some(keeper) = self.keeper.as_mut().filter(|_| number > 0)
+                && keeper.append(&Record::Released { session: number, id }).is_none()
+            {
+                // After a restart, the next message with that identifier would be taken for this one and lost. Who finds its connection
+                // ended sends PUBREL again (MQTT-4.4.0-1).
+                let text = "the disk has no room to note that your message is complete";
+                return self.disconnect(key, ReasonCode::QUOTA_EXCEEDED, Some(text));
+            }
             session.received.remove(at);
-            let (session, id) = (session.number, ack.packet_id);
-            self.write(session, || Record::Released { session, id });
         }
         let reason = if at.is_some() {
             ReasonCode::SUCCESS

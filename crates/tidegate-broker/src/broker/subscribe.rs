@@ -142,6 +142,12 @@ impl Broker {
             is_written: session.number > 0,
             id,
         };
+        let number = session.number;
+        if !self.write_subscribed(number, filter, options) {
+            // What is acknowledged holds after a restart.
+            return Ok(ReasonCode::QUOTA_EXCEEDED);
+        }
+        let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
         let filter = match session.subscriptions.get_key_value(filter) {
             Some((text, _)) => text.clone(),
             None => Arc::from(filter),
@@ -171,18 +177,25 @@ impl Broker {
                 found: Default::default(),
             });
         }
-        let number = session.number;
-        self.write(number, || Record::Subscribed {
-            session: number,
-            filter: (&*filter).into(),
-            options: options.into(),
-        });
         debug_assert!(version == Version::V5 || id == 0);
         Ok(match options.qos {
             QoS::AtMostOnce => ReasonCode::SUCCESS,
             QoS::AtLeastOnce => ReasonCode::GRANTED_QOS_1,
             QoS::ExactlyOnce => ReasonCode::GRANTED_QOS_2,
         })
+    }
+
+    /// Writes a subscription, if its session is written down; false if there is no room for it, or was none for the session.
+    fn write_subscribed(
+        &mut self,
+        session: u64,
+        filter: &str,
+        options: SubscriptionOptions,
+    ) -> bool {
+        let Some(keeper) = self.keeper.as_mut().filter(|_| session > 0) else { return true };
+        let (filter, options) = (filter.into(), options.into());
+        let record = Record::Subscribed { session, filter, options };
+        !keeper.lacking.is_relied_on() && keeper.append(&record).is_some()
     }
 
     pub(super) fn unsubscribe(

@@ -6,7 +6,7 @@
 //! Always true: no bytes lead to a panic; a session is there only if a record says whose it is.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, hash_map},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map},
     sync::Arc,
     time::Duration,
 };
@@ -114,6 +114,8 @@ impl Replay {
             Record::Queued { number, waiting } => self.wait(number, waiting, now),
             Record::Begun { session, number, id } => {
                 let session = self.session(session);
+                // Whoever had that identifier before has let go of it.
+                session.accepted.retain(|(other, _)| *other != id);
                 if let Some(entry) = session.waiting.get_mut(&number) {
                     entry.waiting.begun = Some(id);
                     entry.began = now;
@@ -198,6 +200,7 @@ impl Replay {
         let number = if waiting.again > 0 { waiting.again } else { number };
         let session = self.session(waiting.session);
         if let Some(id) = waiting.begun {
+            session.accepted.retain(|(other, _)| *other != id);
             session.begun.insert(id, number);
         }
         session.waiting.insert(number, Entry { waiting, began: now });
@@ -207,6 +210,20 @@ impl Replay {
         let message = message.clone();
         let (topic, read) = (message.topic.clone(), self.records);
         keep_latest(&mut self.retained, topic, Retained { how: retained, message, read });
+    }
+
+    /// Of two sessions of a client the later one counts: that the former one has ended found no room. What it has left for others, they
+    /// get.
+    fn end_former_sessions(&mut self) {
+        let mut known = HashSet::new();
+        for session in self.sessions.values_mut().rev() {
+            let client = session.opened.as_mut().map(|opened| &mut opened.client_id);
+            let Some(client) = client.filter(|client| !client.is_empty()) else { continue };
+            if !known.insert(client.clone()) {
+                *client = Arc::from("");
+                session.leave();
+            }
+        }
     }
 
     fn has_seen(&self, shard: u8, number: u64) -> bool {
@@ -420,6 +437,7 @@ impl Recovered {
     /// Joins what the journals of all shards say, in the order of the shards.
     pub fn join(mut replays: Vec<Replay>) -> Self {
         let mut recovered = Self::default();
+        replays.iter_mut().for_each(Replay::end_former_sessions);
         recovered.hand_over(&mut replays);
         // A topic is its shard's, unless there were more or fewer shards once. Half the work of a start with a million retained
         // messages is to wait for memory: they are gone through in the order in which they lie there, not in that of a table.

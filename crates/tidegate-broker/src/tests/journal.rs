@@ -31,6 +31,18 @@ struct TapeState {
     is_gated: bool,
     is_full: bool,
     has_failed: bool,
+    /// Bytes that it may hold, if they are bounded: then a large record finds no room where a small one does.
+    bytes_max: Option<usize>,
+}
+
+impl TapeState {
+    fn bytes(&self) -> usize {
+        self.records.iter().flatten().map(Bytes::len).sum()
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.bytes_max.is_none_or(|most| self.bytes() + bytes <= most)
+    }
 }
 
 impl Tape {
@@ -46,6 +58,12 @@ impl Tape {
 
     fn state(&self) -> MutexGuard<'_, TapeState> {
         self.state.lock().unwrap()
+    }
+
+    /// Has room for so many bytes more, and then for none; for all that comes if that is none.
+    fn limit(&self, bytes: Option<usize>) {
+        let mut state = self.state();
+        state.bytes_max = bytes.map(|bytes| state.bytes() + bytes);
     }
 
     /// Makes all durable; whether that changed anything.
@@ -66,9 +84,9 @@ impl Tape {
 }
 
 impl Journal for Tape {
-    fn ensure(&mut self, _: usize) -> Result<(), JournalError> {
+    fn ensure(&mut self, bytes: usize) -> Result<(), JournalError> {
         let state = self.state();
-        if state.is_full || state.has_failed {
+        if state.is_full || state.has_failed || !state.has_room(bytes) {
             return Err(JournalError::Full(Arc::new(std::fmt::Error)));
         }
         Ok(())
@@ -78,6 +96,9 @@ impl Journal for Tape {
         let mut state = self.state();
         let mut record = head.to_vec();
         record.extend_from_slice(&payload.to_contiguous());
+        if !state.has_room(record.len()) {
+            return Err(JournalError::Full(Arc::new(std::fmt::Error)));
+        }
         state.records.push(Some(record.into()));
         if !state.is_gated {
             state.durable = state.records.len();
@@ -115,7 +136,7 @@ impl Journal for Tape {
     }
 
     fn bytes(&self) -> u64 {
-        self.state().records.iter().flatten().map(|record| record.len() as u64).sum()
+        self.state().bytes() as u64
     }
 }
 
@@ -501,6 +522,155 @@ fn a_full_journal_refuses_what_is_to_be_kept_and_nothing_else() {
         assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS);
         assert_eq!(world.texts(s), ["z"]);
         check(&world);
+        world.end();
+    }
+}
+
+/// A session on one shard, and a publisher on another, whose first message is too large for what the session's journal has room for,
+/// while the second one fits. Which of them are retained.
+fn lacking_the_first(is_gated: bool, retains: bool) -> World {
+    let mut world = World::keeping(settings(), 3, is_gated);
+    let s = world.join(kept("s"));
+    world.subscribe(s, "t/#", ExactlyOnce);
+    world.cut(s);
+    let p = world.join(v5("p"));
+    world.hold_peers = true;
+    let large = format!("large{}", "x".repeat(60_000));
+    for (topic, text) in [("t/1", &*large), ("t/2", "small")] {
+        let message = Publish { retain: retains, ..message(topic, AtLeastOnce, text) };
+        let id = world.publish(p, message).unwrap();
+        assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS);
+    }
+    for tape in &world.tapes {
+        tape.limit(Some(20_000));
+    }
+    world.hold_peers = false;
+    world.pump();
+    world
+}
+
+fn starts(texts: &[String]) -> Vec<&str> {
+    texts.iter().map(|text| &text[..text.len().min(5)]).collect()
+}
+
+#[test]
+fn what_another_shard_finds_no_room_for_is_kept_where_it_came_from() {
+    for is_gated in [false, true] {
+        for retains in [false, true] {
+            let mut world = lacking_the_first(is_gated, retains);
+            let failures = world.shards.iter().map(|shard| shard.journal_counts().unwrap().failures);
+            assert!(failures.sum::<u64>() > 0);
+            world.restart(3);
+            let s = world.join(kept("s"));
+            assert_eq!(starts(&world.texts(s)), ["large", "small"], "{is_gated} {retains}");
+            if retains {
+                let r = world.join(v5("r"));
+                world.subscribe(r, "t/#", AtLeastOnce);
+                let mut texts = world.texts(r);
+                texts.sort();
+                assert_eq!(starts(&texts), ["large", "small"], "{is_gated}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_journal_lacks_is_made_up_for_before_more_is_promised() {
+    for is_gated in [false, true] {
+        let mut world = lacking_the_first(is_gated, false);
+        let p = world.join(v5("p"));
+        // Small ones would fit, but who takes them is not known to be there after a restart.
+        let refused = world.publish(p, message("t/3", AtLeastOnce, "refused")).unwrap();
+        assert_eq!(world.accepted(p, refused), ReasonCode::QUOTA_EXCEEDED);
+        world.advance(seconds(2));
+        let refused = world.publish(p, message("t/3", AtLeastOnce, "refused")).unwrap();
+        assert_eq!(world.accepted(p, refused), ReasonCode::QUOTA_EXCEEDED);
+        world.tapes.iter().for_each(|tape| tape.limit(None));
+        world.advance(seconds(2));
+        let third = world.publish(p, message("t/3", AtLeastOnce, "third")).unwrap();
+        assert_eq!(world.accepted(p, third), ReasonCode::SUCCESS);
+        // Nothing is on its way between shards any more.
+        check(&world);
+        world.restart(3);
+        let s = world.join(kept("s"));
+        assert_eq!(starts(&world.texts(s)), ["large", "small", "third"]);
+        world.end();
+    }
+}
+
+#[test]
+fn what_a_checkpoint_says_of_other_shards_is_durable_after_what_they_sent() {
+    let mut world = World::keeping(settings(), 3, true);
+    let s = world.join(kept("s"));
+    world.subscribe(s, "t", ExactlyOnce);
+    world.cut(s);
+    let p = world.join(v5("p"));
+    world.flushes = false;
+    let waits = world.publish(p, message("t", AtLeastOnce, "x")).unwrap();
+    while world.tapes[1].flush() {
+        world.shards[1].durable();
+        world.pump();
+    }
+    assert_eq!(world.accepted(p, waits), ReasonCode::SUCCESS);
+    world.shards[0].begin_checkpoint_now();
+    world.shards[0].checkpoint_some(1_000);
+    // The power goes; of what was not said to be durable the disk has the last record alone.
+    let mut state = world.tapes[0].state();
+    let (durable, last) = (state.durable, state.records.len() - 1);
+    state.records[durable..last].fill(None);
+    drop(state);
+    world.restart(3);
+    let s = world.join(kept("s"));
+    assert_eq!(world.texts(s), ["x"]);
+}
+
+#[test]
+fn a_subscription_that_finds_no_room_is_not_granted() {
+    for version in [Version::V4, Version::V5] {
+        let mut world = World::keeping(settings(), 1, false);
+        let s = world.join(Connect { version, ..kept("s") });
+        assert_eq!(world.subscribe(s, "a", AtLeastOnce), ReasonCode::GRANTED_QOS_1);
+        world.tapes[0].limit(Some(10));
+        let refused = if version == Version::V5 { ReasonCode::QUOTA_EXCEEDED } else { ReasonCode(0x80) };
+        assert_eq!(world.subscribe(s, "b", AtLeastOnce), refused);
+        assert_eq!(world.subscribe(s, "a", ExactlyOnce), refused);
+        // Whoever has no session to be kept is not concerned.
+        let fleeting = world.join(v5("f"));
+        assert_eq!(world.subscribe(fleeting, "b", AtLeastOnce), ReasonCode::GRANTED_QOS_1);
+        world.tapes[0].limit(None);
+        world.advance(seconds(2));
+        assert_eq!(world.subscribe(s, "b", AtLeastOnce), ReasonCode::GRANTED_QOS_1);
+        check(&world);
+        world.restart(1);
+        world.end();
+    }
+}
+
+#[test]
+fn what_a_member_leaves_stays_its_own_until_another_has_it_written_down() {
+    for shards in [1, 3] {
+        let mut world = World::keeping(settings(), shards, false);
+        for name in ["a", "b"] {
+            let at = world.join(kept(name));
+            world.subscribe(at, "$share/g/t", AtLeastOnce);
+            world.cut(at);
+        }
+        let p = world.join(v5("p"));
+        let text = "x".repeat(10_000);
+        for _ in 0..4 {
+            let id = world.publish(p, message("t", AtLeastOnce, &text)).unwrap();
+            assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS);
+        }
+        world.tapes.iter().for_each(|tape| tape.limit(Some(2_000)));
+        // It ends, and another one of its name begins.
+        let a = world.join(Connect { clean_start: true, ..kept("a") });
+        world.cut(a);
+        world.restart(shards);
+        let a = world.connect(kept("a"));
+        world.connack(a);
+        assert_eq!(world.texts(a), [""; 0]);
+        let b = world.join(kept("b"));
+        assert_eq!(world.texts(b).len(), 4, "{shards} shards");
         world.end();
     }
 }

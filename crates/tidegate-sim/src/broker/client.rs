@@ -53,6 +53,8 @@ pub(super) struct Client {
     // Of the connection.
     answers: VecDeque<(Instant, Packet<'static>)>,
     asked: BTreeMap<PacketId, Asked>,
+    /// Subscriptions that are to be asked for again.
+    refused: Vec<SubscribeFilter>,
     open: BTreeSet<PacketId>,
     aliases_in: BTreeMap<u16, String>,
     aliases_out: BTreeMap<usize, u16>,
@@ -101,6 +103,7 @@ impl Client {
             last_id: 0,
             answers: VecDeque::new(),
             asked: BTreeMap::new(),
+            refused: Vec::new(),
             open: BTreeSet::new(),
             aliases_in: BTreeMap::new(),
             aliases_out: BTreeMap::new(),
@@ -186,6 +189,7 @@ impl Client {
 
     /// Forgets its session.
     fn forget(&mut self) {
+        self.refused.clear();
         self.pending.clear();
         self.received.clear();
     }
@@ -226,6 +230,10 @@ impl Client {
         if !self.is_connected || self.is_leaving {
             return;
         }
+        if !self.refused.is_empty() && self.asked.is_empty() && random.random_ratio(1, 4) {
+            let refused = std::mem::take(&mut self.refused);
+            return self.subscribe(refused, oracle);
+        }
         if random.random_ratio(1, 40) {
             return self.change(oracle, random);
         }
@@ -256,7 +264,8 @@ impl Client {
     /// Ends or renews one of its subscriptions.
     fn change(&mut self, oracle: &mut Oracle, random: &mut SmallRng) {
         let Some(options) = self.plan.filters.choose(random).cloned() else { return };
-        if random.random() || !self.asked.is_empty() {
+        // That one ended may find no room in the journal, and then it is back.
+        if random.random() || self.plan.may_be_refused || !self.asked.is_empty() {
             return self.subscribe(vec![options], oracle);
         }
         let packet_id = self.fresh_id();
@@ -430,6 +439,11 @@ impl Client {
                     panic!("SUBACK without SUBSCRIBE");
                 };
                 for (options, reason) in filters.iter().zip(&ack.reasons) {
+                    if reason.is_failure() {
+                        assert!(self.plan.may_be_refused, "{}", options.filter);
+                        self.refused.push(options.clone());
+                        continue;
+                    }
                     assert_eq!(reason.0, options.maximum_qos as u8, "{}", options.filter);
                     oracle.granted(self.number, &options.filter);
                 }

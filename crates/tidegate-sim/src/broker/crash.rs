@@ -42,6 +42,15 @@ impl Site {
         self.flushing = vec![false; self.plan.shards];
     }
 
+    /// A journal has so much room and no more for a while, or has all again.
+    pub(super) fn fill(&mut self) {
+        let shard = self.random.random_range(0..self.tapes.len());
+        let rooms = [None, None, Some(0), Some(300), Some(3_000), Some(20_000), Some(100_000)];
+        let room = rooms[self.random.random_range(0..rooms.len())];
+        self.tapes[shard].limit(room);
+        self.note(self.clients.len(), "has room", [shard as u64, room.unwrap_or(usize::MAX) as u64]);
+    }
+
     /// What was written becomes durable in a while.
     pub(super) fn flush_later(&mut self) {
         for shard in 0..self.tapes.len() {
@@ -63,6 +72,7 @@ impl Site {
     pub(super) fn crash(&mut self) {
         let loses_power = self.plan.keeps == Some(Keeps::Disk) && self.random.random();
         self.crashes += 1;
+        self.unwritten += self.tapes.iter().map(Tape::failures).sum::<u64>();
         self.ends += 1;
         self.lossy_ends += 1;
         self.note(self.clients.len(), "crashes", [u64::from(loses_power), self.crashes]);

@@ -165,6 +165,8 @@ pub(super) struct Oracle {
     pub(super) delivered: u64,
     /// Messages that the broker said it did not accept.
     pub(super) refused: u64,
+    /// Whether journals have no room at times: then what was delivered before a crash may come again after it.
+    may_repeat: bool,
     /// Crashes, and those of them that took the power.
     crashes: u32,
     power_losses: u32,
@@ -193,6 +195,7 @@ impl Oracle {
             written: 0,
             delivered: 0,
             refused: 0,
+            may_repeat: plan.fills,
             crashes: 0,
             power_losses: 0,
             orphaned: [0; SHARED.len()],
@@ -391,7 +394,7 @@ impl Oracle {
                 unasked.granted = None;
             }
             // Those of QoS 1 come again under other identifiers.
-            subscriber.flights.retain(|flight| flight.is_exact);
+            subscriber.flights.retain(|flight| flight.is_exact && !self.may_repeat);
         }
     }
 
@@ -531,11 +534,12 @@ impl Oracle {
         let most = if is_exact { 1 } else { publication.sends };
         // What was not accepted when the power went may have been handed out with less than QoS 2, and is published again.
         let lost = if qos < QoS::ExactlyOnce { self.power_losses } else { 0 };
+        let repeated = if self.may_repeat { self.crashes } else { 0 };
         // What a member of a shared subscription did not acknowledge goes to another, and may come back from there, once for each
         // that has left it since.
         let again = if qos == QoS::AtLeastOnce { handed_on } else { 0 };
         let is_handed_on = handed_on > 0;
-        let most = most + lost + again;
+        let most = most + lost + again + repeated;
         assert!(*live <= most, "{about}: {live} times, published {most} times");
         assert!(!(dup && qos == QoS::AtMostOnce), "{about}: DUP with QoS 0 (MQTT-3.3.1-2)");
         // One that its publisher sent twice may have come before the subscription did, or have been dropped or refused the first
@@ -546,7 +550,7 @@ impl Oracle {
             assert!(*newest <= number, "{about}: after {newest} (MQTT-4.6.0-5)");
             *newest = number;
         }
-        if publication.qos == QoS::ExactlyOnce && lost == 0 && topic.starts_with("w/") {
+        if publication.qos == QoS::ExactlyOnce && lost + repeated == 0 && topic.starts_with("w/") {
             self.once_in_a_group(client, number);
         }
     }

@@ -36,6 +36,8 @@ pub(super) struct Plan {
     pub(super) peers_delay_max: Duration,
     /// Bytes of messages that may wait on disk, if any may.
     pub(super) spills: Option<u64>,
+    /// Whether journals have little room at times.
+    pub(super) fills: bool,
     /// How long clients publish and faults happen.
     pub(super) length: Duration,
     /// Between faults, on the average.
@@ -74,6 +76,8 @@ pub(super) struct ClientPlan {
     pub(super) answer_lag: Duration,
     /// Delay of its will in seconds, if it has one.
     pub(super) will: Option<u32>,
+    /// Whether its subscriptions may be refused for want of room.
+    pub(super) may_be_refused: bool,
 }
 
 impl ClientPlan {
@@ -112,6 +116,7 @@ impl Plan {
                 None
             },
             spills: None,
+            fills: false,
             operators: [None, None, Some(false), Some(true)][random.random_range(0..4)],
             peers_delay_max: millis(random, &[0, 1, 300]),
             length: Duration::from_secs(random.random_range(5..20)),
@@ -182,6 +187,39 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Two clients publish to others that lose nothing and are away or slow at times, and the journal of each shard has little room at
+    /// times: large records find none where small ones do. The node is killed often.
+    pub(super) fn filling(mut self, seed: u64) -> Self {
+        let random = &mut SmallRng::seed_from_u64(seed);
+        self.fills = true;
+        self.keeps = Some([Keeps::Page, Keeps::Disk][(seed % 2) as usize]);
+        self.shards = random.random_range(1..5);
+        self.peers_delay_max = millis(random, &[1, 50, 300]);
+        self.fault_gap = millis(random, &[100, 300, 1_000]);
+        self.config.payload_bytes_max = 64 << 20;
+        self.config.identity_share = 1.0;
+        self.config.receive_maximum = 100;
+        for (number, client) in self.clients.iter_mut().enumerate() {
+            client.expiry = LASTING;
+            client.may_be_refused = true;
+            client.session.queue_messages_max = 100_000;
+            client.session.queue_bytes_max = 32 << 20;
+            client.payload_bytes_max = *[6_000, 70_000].choose(random).expect("not empty");
+            if number < 2 {
+                client.filters.clear();
+                client.publishes = Some(QoS::ExactlyOnce);
+                client.publish_gap = millis(random, &[5, 20]);
+                continue;
+            }
+            client.publishes = None;
+            client.answer_lag = millis(random, &[0, 50, 2_000]);
+            client.filters = filters(client.version, QoS::ExactlyOnce, random);
+        }
+        self
+    }
+}
+
 fn millis(random: &mut SmallRng, choices: &[u64]) -> Duration {
     Duration::from_millis(*choices.choose(random).expect("not empty"))
 }
@@ -231,6 +269,7 @@ fn client(number: usize, budget: usize, random: &mut SmallRng) -> ClientPlan {
         // A will needs memory: where what waits for a client takes all of it, the client could not come to fetch that.
         will: (budget >= 64 << 20 && random.random_ratio(1, 2))
             .then(|| random.random_range(0..3) * 2),
+        may_be_refused: false,
     }
 }
 

@@ -49,6 +49,8 @@ pub struct Outcome {
     pub crashes: u64,
     /// Faults.
     pub faults: u64,
+    /// Records that journals had no room for.
+    pub unwritten: u64,
     /// What the broker counted.
     pub statistics: Statistics,
 }
@@ -75,6 +77,14 @@ pub fn run_spilling(seed: u64) -> Outcome {
 /// As [`run`].
 pub fn run_overflowing(seed: u64, crashes: bool) -> Outcome {
     play(seed, Plan::of(seed, crashes).overflowing(seed))
+}
+
+/// The same where the journal of each shard has little room at times.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_filling(seed: u64) -> Outcome {
+    play(seed, Plan::of(seed, true).filling(seed))
 }
 
 fn play(seed: u64, plan: Plan) -> Outcome {
@@ -165,6 +175,8 @@ pub(super) struct Site {
     pub(super) tapes: Vec<Tape>,
     pub(super) flushing: Vec<bool>,
     pub(super) crashes: u64,
+    /// Records that journals of former processes had no room for.
+    pub(super) unwritten: u64,
     /// What former processes counted, and by client, the messages they dropped.
     pub(super) counted: Statistics,
     pub(super) dropped: Vec<u64>,
@@ -208,6 +220,7 @@ impl Site {
             tapes: Vec::new(),
             flushing: Vec::new(),
             crashes: 0,
+            unwritten: 0,
             counted: Statistics::default(),
             dropped: vec![0; plan.clients.len()],
             restored_bytes: 0,
@@ -370,6 +383,7 @@ impl Site {
     /// Faults end, all come back, and everything owed arrives.
     fn heal(&mut self) {
         self.is_live = false;
+        self.tapes.iter().for_each(|tape| tape.limit(None));
         for at in 0..self.links.len() {
             let link = &mut self.links[at];
             link.path.heal();
@@ -509,6 +523,7 @@ impl Site {
             delivered: self.oracle.delivered,
             refused: self.oracle.refused,
             crashes: self.crashes,
+            unwritten: self.unwritten + self.tapes.iter().map(Tape::failures).sum::<u64>(),
             faults: self.faults,
             statistics: self.statistics(),
         };
@@ -552,8 +567,15 @@ impl Site {
         if self.plan.keeps.is_some() && self.random.random_ratio(1, 8) {
             return self.crash();
         }
+        if self.plan.fills && self.random.random_ratio(1, 3) {
+            return self.fill();
+        }
         let client = self.random.random_range(0..self.clients.len() - 1);
-        let fault = Fault::draw(&mut self.random);
+        let fault = match Fault::draw(&mut self.random) {
+            // That the former session ended may find no room, and then it is back.
+            Fault::CleanStart { learns } if self.plan.fills => Fault::Restart { learns },
+            fault => fault,
+        };
         let Some(at) = self.clients[client].link else { return };
         self.faults += 1;
         self.note(client, fault.word(), [at as u64, 0]);
@@ -727,5 +749,6 @@ fn observer() -> ClientPlan {
         payload_bytes_max: 0,
         answer_lag: Duration::ZERO,
         will: None,
+        may_be_refused: false,
     }
 }

@@ -3,7 +3,10 @@
 //! Modelled is what the log promises and proves by itself: what was appended survives the process; what was said to be durable
 //! survives the power; of the rest some records do, and some do not.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::{
+    io::ErrorKind,
+    sync::{Arc, Mutex, MutexGuard},
+};
 
 use bytes::Bytes;
 use rand::{Rng, rngs::SmallRng};
@@ -22,13 +25,38 @@ struct State {
     records: Vec<Option<Bytes>>,
     durable: usize,
     is_gated: bool,
+    bytes: usize,
+    /// Bytes that it may hold, if they are bounded: then a large record finds no room where a small one does.
+    bytes_max: Option<usize>,
+    failures: u64,
 }
+
+/// What [`Journal::ensure`] leaves to records that are appended without it.
+const RESERVE_BYTES: usize = 1_000;
 
 impl Tape {
     /// `is_gated` if records become durable only later.
     pub fn new(is_gated: bool) -> Self {
-        let state = State { records: Vec::new(), durable: 0, is_gated };
+        let state = State {
+            records: Vec::new(),
+            durable: 0,
+            is_gated,
+            bytes: 0,
+            bytes_max: None,
+            failures: 0,
+        };
         Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Has room for so many bytes more, and then for none; for all that comes if that is none.
+    pub fn limit(&self, bytes: Option<usize>) {
+        let mut state = self.state();
+        state.bytes_max = bytes.map(|bytes| state.bytes + bytes);
+    }
+
+    /// Records that found no room.
+    pub fn failures(&self) -> u64 {
+        self.state().failures
     }
 
     /// What waits to become durable ends there, if something does.
@@ -52,6 +80,7 @@ impl Tape {
                 *record = None;
             }
         }
+        state.count();
     }
 
     /// What it has.
@@ -71,14 +100,31 @@ impl Tape {
     }
 }
 
+impl State {
+    fn count(&mut self) {
+        self.bytes = self.records.iter().flatten().map(Bytes::len).sum();
+    }
+
+    fn find_room(&self, bytes: usize) -> Result<(), JournalError> {
+        match self.bytes_max {
+            Some(most) if self.bytes + bytes > most => {
+                Err(JournalError::Full(Arc::new(std::io::Error::from(ErrorKind::StorageFull))))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Journal for Tape {
-    fn ensure(&mut self, _: usize) -> Result<(), JournalError> {
-        Ok(())
+    fn ensure(&mut self, bytes: usize) -> Result<(), JournalError> {
+        self.state().find_room(bytes + RESERVE_BYTES)
     }
 
     fn append(&mut self, head: &[u8], payload: &Payload) -> Result<Position, JournalError> {
         let mut state = self.state();
         let record = [head, &payload.to_contiguous()].concat();
+        state.find_room(record.len()).inspect_err(|_| state.failures += 1)?;
+        state.bytes += record.len();
         state.records.push(Some(record.into()));
         if !state.is_gated {
             state.durable = state.records.len();
@@ -103,12 +149,14 @@ impl Journal for Tape {
     }
 
     fn release(&mut self, position: Position) -> Result<(), JournalError> {
-        self.state().records[..position.0 as usize].fill(None);
+        let mut state = self.state();
+        state.records[..position.0 as usize].fill(None);
+        state.count();
         Ok(())
     }
 
     fn bytes(&self) -> u64 {
-        self.state().records.iter().flatten().map(|record| record.len() as u64).sum()
+        self.state().bytes as u64
     }
 
     fn flush(&mut self) -> Result<(), JournalError> {

@@ -2,7 +2,7 @@
 
 use std::{env, ops::Range};
 
-use tidegate_sim::broker::{Outcome, run, run_overflowing, run_spilling};
+use tidegate_sim::broker::{Outcome, run, run_filling, run_overflowing, run_spilling};
 
 /// Seeds of the ordinary test.
 const SEEDS: Range<u64> = 0..400;
@@ -71,6 +71,26 @@ fn what_was_acknowledged_is_kept_by_every_session_that_may_not_drop_it() {
         println!("{counted}: {count}");
         assert!(count > 20, "{counted}: {count}");
     }
+}
+
+#[test]
+fn what_was_acknowledged_is_kept_where_journals_have_no_room_for_some_of_it() {
+    let outcomes: Vec<Outcome> = seeds().map(run_filling).collect();
+    if outcomes.len() < 100 {
+        return;
+    }
+    let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
+    for (counted, count) in [
+        ("refused", sum(|o| o.refused)),
+        ("crashes", sum(|o| o.crashes)),
+        ("records without room", sum(|o| o.unwritten)),
+    ] {
+        println!("{counted}: {count}");
+        assert!(count > 20, "{counted}: {count}");
+    }
+    let (published, delivered) = (sum(|o| o.published), sum(|o| o.delivered));
+    println!("published: {published}, delivered: {delivered}");
+    assert!(delivered > 20 * outcomes.len() as u64);
 }
 
 fn judge(outcomes: &[Outcome]) {

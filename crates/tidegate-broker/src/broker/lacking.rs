@@ -1,0 +1,108 @@
+//! What a journal lacks since it had no room for some record.
+//!
+//! ```text
+//!  record ─▶ no room ─▶ lacking: nothing more is promised, and other shards keep what they sent
+//!                          └─▶ all that is so is written anew ─▶ durable ─▶ lacking no more
+//! ```
+//!
+//! A later record may find room again, since it is small or since room was made: it must not stand for those before it.
+//!
+//! Always true: what came from another shard is confirmed only if a durable record here says so, its own or those of a checkpoint.
+
+use crate::journal::Record;
+
+/// What is lacking, and from when.
+#[derive(Debug)]
+pub(super) struct Lacking {
+    /// Since the last checkpoint began.
+    since: Lacks,
+    /// Before that: written anew once that checkpoint is durable.
+    before: Lacks,
+}
+
+#[derive(Debug)]
+struct Lacks {
+    is_any: bool,
+    /// Something that a session, or another shard, relies on.
+    is_relied_on: bool,
+    /// By shard, the lowest number of what came from there; [`u64::MAX`] if all of it is written.
+    lowest: Vec<u64>,
+}
+
+impl Lacking {
+    /// Nothing, on a node of so many shards.
+    pub(super) fn new(shards: usize) -> Self {
+        Self { since: Lacks::new(shards), before: Lacks::new(shards) }
+    }
+
+    /// A record found no room.
+    pub(super) fn note(&mut self, record: &Record) {
+        self.since.is_any = true;
+        self.since.is_relied_on |= is_relied_on(record);
+    }
+
+    /// What another shard sent under that number found no room.
+    pub(super) fn note_sent(&mut self, shard: u8, number: u64) {
+        let lowest = &mut self.since.lowest[usize::from(shard)];
+        *lowest = number.min(*lowest);
+    }
+
+    /// Whether something is lacking that no checkpoint under way has made up for, so that another one is due.
+    pub(super) fn is_any(&self) -> bool {
+        self.since.is_any || self.before.is_any
+    }
+
+    /// Whether something is lacking that is lost at a restart, with what is promised from now on.
+    pub(super) fn is_relied_on(&self) -> bool {
+        self.since.is_relied_on || self.before.is_relied_on
+    }
+
+    /// Below this number, all that came from a shard is written.
+    pub(super) fn lowest(&self, shard: usize) -> u64 {
+        self.since.lowest[shard].min(self.before.lowest[shard])
+    }
+
+    /// All that is so is going to be written anew. One that was begun before may have been given up.
+    pub(super) fn begin_checkpoint(&mut self) {
+        let Lacks { is_any, is_relied_on, lowest } = &mut self.since;
+        self.before.is_any |= std::mem::take(is_any);
+        self.before.is_relied_on |= std::mem::take(is_relied_on);
+        for (before, since) in self.before.lowest.iter_mut().zip(lowest) {
+            *before = std::mem::replace(since, u64::MAX).min(*before);
+        }
+    }
+
+    /// It is written and durable.
+    pub(super) fn end_checkpoint(&mut self) {
+        (self.before.is_any, self.before.is_relied_on) = (false, false);
+        self.before.lowest.fill(u64::MAX);
+    }
+}
+
+impl Lacks {
+    fn new(shards: usize) -> Self {
+        Self { is_any: false, is_relied_on: false, lowest: vec![u64::MAX; shards] }
+    }
+}
+
+/// Whether something is lost at a restart if the record is not there, rather than comes again.
+fn is_relied_on(record: &Record) -> bool {
+    match record {
+        Record::Opened(_)
+        | Record::Subscribed { .. }
+        | Record::Message(_)
+        | Record::Queued { .. }
+        // It would stay with the other shard for ever.
+        | Record::Seen { .. } => true,
+        Record::Closed { .. }
+        | Record::Ended { .. }
+        | Record::Unsubscribed { .. }
+        | Record::Begun { .. }
+        | Record::Accepted { .. }
+        | Record::Done { .. }
+        | Record::Completed { .. }
+        | Record::Noted { .. }
+        | Record::Released { .. }
+        | Record::Confirmed { .. } => false,
+    }
+}
