@@ -28,7 +28,7 @@ pub use self::{
     record::{
         Opened, Options, Record, RecordError, RetainedAs, Sent, StoredMessage, StoredWill, Waiting,
     },
-    replay::{Found, Recovered, RecoveredQueued, RecoveredRetained, RecoveredSession, Replay},
+    replay::{Found, Order, Recovered, RecoveredQueued, RecoveredRetained, RecoveredSession, Replay},
 };
 
 /// Where a shard's records go, in order. The shell has it.

@@ -19,7 +19,7 @@ use crate::{
     config::{Overflow, TopicConfig},
     connection::WillMessage,
     journal::{
-        Journal, JournalError, Recovered, RecoveredQueued, RecoveredSession, StoredMessage,
+        Journal, JournalError, Order, Recovered, RecoveredQueued, RecoveredSession, StoredMessage,
         StoredWill,
     },
     message::{Body, Incoming, Message},
@@ -36,7 +36,7 @@ struct Restoring {
     /// By where each is in memory, which its record keeps alive.
     messages: HashMap<usize, Restored>,
     /// By shard, former journal and place in that, the number of a message.
-    numbers: HashMap<(usize, usize, u64), u64>,
+    numbers: HashMap<(usize, usize, Order), u64>,
 }
 
 /// A message that may wait for several sessions.
@@ -125,7 +125,7 @@ impl Broker {
         let shared = first.shared.clone();
         let home = |session: &RecoveredSession| shared.shard_of(&session.opened.client_id);
         // In their order, so that this start may be followed by another.
-        let mut places: Vec<(usize, usize, u64)> = Vec::new();
+        let mut places: Vec<(usize, usize, Order)> = Vec::new();
         for session in &sessions {
             let inflight = session.inflight.iter().filter_map(|(_, queued)| queued.as_ref());
             let home = home(session);

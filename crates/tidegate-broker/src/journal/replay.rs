@@ -28,6 +28,10 @@ pub struct Replay {
     /// By number, what went to other shards.
     sent: BTreeMap<u64, (u8, Sent, Arc<StoredMessage>)>,
     seen: HashMap<u8, Seen>,
+    /// By shard and the number there, the number here of what came; once something is handed over.
+    arrived: Option<HashMap<u8, BTreeMap<u64, u64>>>,
+    /// Of what is handed over, by number, the number before which it stands.
+    places: HashMap<u64, u64>,
     /// By topic.
     retained: HashMap<Arc<str>, Retained>,
     /// Records that were read, so that what came later can be told from what came before.
@@ -178,7 +182,11 @@ impl Replay {
             self.sent.insert(number, (shard, sent, message.clone()));
         }
         if !waiting.is_empty() {
-            self.messages.insert(number, message);
+            // What is written anew does not say where it came from.
+            let known = self.messages.get(&number);
+            if message.origin.is_some() || known.is_none_or(|known| known.origin.is_none()) {
+                self.messages.insert(number, message);
+            }
         }
         for waiting in waiting {
             if waiting.again > 0 {
@@ -231,6 +239,32 @@ impl Replay {
         seen.is_some_and(|seen| number <= seen.before || seen.numbers.contains(&number))
     }
 
+    /// The number of what its shard sent next and is here: of what arrives in one turn, a journal that has found no room for some may have
+    /// found it for the next.
+    fn place_of(&mut self, message: &StoredMessage) -> Option<u64> {
+        let (shard, number) = message.origin?;
+        let Self { arrived, messages, .. } = self;
+        let arrived = arrived.get_or_insert_with(|| {
+            let mut arrived: HashMap<u8, BTreeMap<u64, u64>> = HashMap::new();
+            for (&place, message) in messages.iter().filter(|(number, _)| **number < HANDED_OVER) {
+                if let Some((shard, number)) = message.origin {
+                    let of_shard = arrived.entry(shard).or_default();
+                    of_shard.entry(number).and_modify(|known| *known = place.min(*known)).or_insert(place);
+                }
+            }
+            arrived
+        });
+        arrived.get(&shard)?.range(number..).next().map(|(_, place)| *place)
+    }
+
+    /// The place in the order of a message of that number.
+    fn order(&self, number: u64) -> Order {
+        match self.places.get(&number) {
+            Some(next) => Order(*next, number),
+            None => Order(number, u64::MAX),
+        }
+    }
+
     /// Hands a message over that another shard has sent and this one does not have; whether somebody takes it.
     fn take_over(&mut self, number: u64, sent: &Sent, message: &Arc<StoredMessage>) -> bool {
         let mut takers = Vec::new();
@@ -268,6 +302,9 @@ impl Replay {
         if takers.is_empty() {
             return false;
         }
+        if let Some(place) = self.place_of(message) {
+            self.places.insert(number, place);
+        }
         self.messages.insert(number, message.clone());
         for waiting in takers {
             self.wait(number, waiting, u64::MAX);
@@ -291,32 +328,6 @@ impl Session {
 
 /// Messages that are handed over have numbers from here on, above those of all that has arrived.
 const HANDED_OVER: u64 = u64::MAX / 2;
-
-/// Puts what was handed over, which is the end of a queue, before what its shard sent later: of what arrives in one turn, a journal
-/// that has found no room for some may have found it for the next.
-fn put_in_order(queue: &mut Vec<RecoveredQueued>) {
-    let arrived = queue.partition_point(|queued| queued.order < HANDED_OVER);
-    if arrived == 0 || arrived == queue.len() {
-        return;
-    }
-    // Of each shard, the numbers that it sent by, in order, and where they are.
-    let mut sent: HashMap<u8, Vec<(u64, usize)>> = HashMap::new();
-    for (at, queued) in queue[..arrived].iter().enumerate() {
-        if let Some((shard, number)) = queued.message.origin {
-            sent.entry(shard).or_default().push((number, at));
-        }
-    }
-    let place = |queued: &RecoveredQueued| {
-        let (shard, number) = queued.message.origin?;
-        let sent = sent.get(&shard)?;
-        sent.get(sent.partition_point(|(other, _)| *other < number)).map(|(_, at)| *at)
-    };
-    let handed_over = queue[arrived..].iter().map(|queued| (place(queued).unwrap_or(arrived), 0));
-    let places: Vec<_> = (0..arrived).map(|at| (at, 1)).chain(handed_over).collect();
-    let mut placed: Vec<_> = places.into_iter().zip(queue.drain(..)).collect();
-    placed.sort_by_key(|(place, _)| *place);
-    queue.extend(placed.into_iter().map(|(_, queued)| queued));
-}
 
 /// Of two retained messages of a topic the one of the higher number stays.
 fn keep_latest(all: &mut HashMap<Arc<str>, Retained>, topic: Arc<str>, retained: Retained) {
@@ -384,6 +395,12 @@ pub struct RecoveredSession {
     pub received: Vec<PacketId>,
 }
 
+/// Where a message stands among those of its journal.
+///
+/// The number that it has there; or for what was handed over, the number before which it stands, and its own among what stands there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Order(u64, u64);
+
 /// A message that waits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecoveredQueued {
@@ -392,7 +409,7 @@ pub struct RecoveredQueued {
     /// The journal that had it, and its place in the order there.
     pub journal: usize,
     /// See `journal`.
-    pub order: u64,
+    pub order: Order,
     /// With which quality of service it is sent.
     pub qos: QoS,
     /// With which retain flag.
@@ -459,10 +476,10 @@ impl Recovered {
             .into_iter()
             .map(|Retained { how, message, .. }| RecoveredRetained { message, client: how.client })
             .collect();
-        for (journal, replay) in replays.into_iter().enumerate() {
-            let Replay { sessions, messages, .. } = replay;
+        for (journal, mut replay) in replays.into_iter().enumerate() {
+            let sessions = std::mem::take(&mut replay.sessions);
             for session in sessions.into_values() {
-                recovered.session(journal, session, &messages);
+                recovered.session(journal, session, &replay);
             }
         }
         let of_clients = recovered.sessions.iter().filter(|session| !session.is_remainder());
@@ -499,12 +516,7 @@ impl Recovered {
         }
     }
 
-    fn session(
-        &mut self,
-        journal: usize,
-        session: Session,
-        messages: &HashMap<u64, Arc<StoredMessage>>,
-    ) {
+    fn session(&mut self, journal: usize, session: Session, replay: &Replay) {
         let Session { opened, closed, subscriptions, waiting, accepted, received, .. } = session;
         let Some(opened) = opened else {
             self.found.lost += 1;
@@ -513,21 +525,21 @@ impl Recovered {
         let mut inflight: Vec<(u64, PacketId, Option<RecoveredQueued>)> =
             accepted.into_iter().map(|(id, at)| (at, id, None)).collect();
         let mut queue = Vec::new();
-        for (order, Entry { waiting, began }) in waiting {
-            let Some(message) = messages.get(&order) else {
+        for (number, Entry { waiting, began }) in waiting {
+            let Some(message) = replay.messages.get(&number) else {
                 self.found.lost += 1;
                 continue;
             };
             self.found.waiting += 1;
             let Waiting { qos, retain, ids, begun, group, .. } = waiting;
-            let message = message.clone();
+            let (message, order) = (message.clone(), replay.order(number));
             let queued = RecoveredQueued { message, journal, order, qos, retain, ids, group };
             match begun {
                 Some(id) => inflight.push((began, id, Some(queued))),
                 None => queue.push(queued),
             }
         }
-        put_in_order(&mut queue);
+        queue.sort_by_key(|queued| queued.order);
         inflight.sort_by_key(|(at, ..)| *at);
         let was_connected = closed.is_none();
         let closed = closed.unwrap_or(Closed { expiry: opened.expiry, ends_at: None, will: None });

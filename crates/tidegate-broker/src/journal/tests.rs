@@ -320,6 +320,26 @@ fn what_is_handed_over_keeps_its_place_before_what_was_sent_later() {
 }
 
 #[test]
+fn what_is_handed_over_keeps_its_place_where_what_came_is_written_anew() {
+    let mut sender = Replay::default();
+    for (number, what) in [(1, "one"), (2, "two")] {
+        sender.apply(Record::Message(StoredMessage {
+            sent: vec![(1, number, Sent::Plain)],
+            ..text(0, what)
+        }));
+    }
+    let mut taker = Replay::default();
+    taker.apply(opened(1, "a"));
+    taker.apply(subscribed(1, "t"));
+    for origin in [Some((0, 2)), None] {
+        let waiting = vec![waits(1)];
+        taker.apply(Record::Message(StoredMessage { origin, waiting, ..text(1, "two") }));
+    }
+    let recovered = Recovered::join(vec![sender, taker]);
+    assert_eq!(texts(&recovered.sessions[0].queue), ["one", "two"]);
+}
+
+#[test]
 fn what_is_written_anew_stands_for_what_was() {
     // A session's records in the middle of which the journal was let go of, then its part of a checkpoint.
     let id = PacketId::new(7).unwrap();

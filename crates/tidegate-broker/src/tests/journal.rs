@@ -575,6 +575,20 @@ fn what_another_shard_finds_no_room_for_is_kept_where_it_came_from() {
 }
 
 #[test]
+fn what_was_handed_over_keeps_its_place_over_all_restarts() {
+    for is_gated in [false, true] {
+        for shards in [1, 2, 3] {
+            let mut world = lacking_the_first(is_gated, false);
+            for _ in 0..3 {
+                world.restart(shards);
+            }
+            let s = world.join(kept("s"));
+            assert_eq!(starts(&world.texts(s)), ["large", "small"], "{is_gated} {shards}");
+        }
+    }
+}
+
+#[test]
 fn what_a_journal_lacks_is_made_up_for_before_more_is_promised() {
     for is_gated in [false, true] {
         let mut world = lacking_the_first(is_gated, false);
