@@ -88,7 +88,7 @@ impl Broker {
     /// If they are not.
     pub fn restore_all(shards: &mut [Self], now: Instant, recovered: Recovered) {
         let mut restoring = Restoring::default();
-        let Recovered { sessions, retained, found } = recovered;
+        let Recovered { mut sessions, retained, found } = recovered;
         let first = shards.first_mut().expect("a node has a shard");
         first.statistics.dropped.session_ended += found.unclaimed as u64;
         let config = first.shared.config().session.clone();
@@ -116,10 +116,23 @@ impl Broker {
             let owner = retained.client.as_ref().and_then(|client| owners.get(client).cloned());
             first.shared.restore_retained(message, retained.client, owner);
         }
-        if barred > 0 {
+        // Clients of libmosquitto would end each connection on which one is sent to them, and never get past it.
+        let is_barred = |queued: &RecoveredQueued| {
+            config.check_topic_characters(&queued.message.topic).is_err()
+        };
+        let mut unsent = 0;
+        for session in &mut sessions {
+            let before = session.queue.len() + session.inflight.len();
+            session.queue.retain(|queued| !is_barred(queued));
+            session.inflight.retain(|(_, queued)| !queued.as_ref().is_some_and(is_barred));
+            unsent += before - session.queue.len() - session.inflight.len();
+        }
+        first.statistics.dropped.not_allowed += unsent as u64;
+        if barred + unsent > 0 {
             tracing::warn!(
-                count = barred,
-                "retained messages are forgotten whose topics have control characters (mqtt.topic_control_characters)"
+                retained = barred,
+                waiting = unsent,
+                "messages are forgotten whose topics have control characters (mqtt.topic_control_characters)"
             );
         }
         let shared = first.shared.clone();

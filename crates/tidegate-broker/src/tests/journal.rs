@@ -432,6 +432,33 @@ fn retained_messages_and_wills_survive() {
 }
 
 #[test]
+fn what_waits_under_a_topic_with_control_characters_does_not_outlive_the_permission() {
+    for shards in [1, 3] {
+        for (allowed, expected) in [(true, &["1", "2", "3", "4"][..]), (false, &["2", "4"])] {
+            let session = SessionConfig { topic_control_characters: true, ..settings().session };
+            let config = BrokerConfig { session, ..settings() };
+            let mut world = World::keeping(config.clone(), shards, false);
+            let s = world.mute(kept("s"));
+            world.subscribe(s, "#", ExactlyOnce);
+            let p = world.join(v5("p"));
+            world.publish(p, message("t/\u{1}", ExactlyOnce, "1"));
+            world.publish(p, message("t/2", ExactlyOnce, "2"));
+            assert_eq!(world.messages(s).len(), 2);
+            world.cut(s);
+            world.publish(p, message("t/\u{7f}", AtLeastOnce, "3"));
+            world.publish(p, message("t/2", AtLeastOnce, "4"));
+            let later = if allowed { config } else { settings() };
+            world.restart_with(later, shards);
+            let dropped = world.shards.iter().map(|shard| shard.statistics().dropped.not_allowed);
+            assert_eq!(dropped.sum::<u64>(), 4 - expected.len() as u64);
+            let s = world.join(kept("s"));
+            assert_eq!(world.texts(s), expected);
+            world.end();
+        }
+    }
+}
+
+#[test]
 fn sessions_that_end_with_their_connection_are_not_written_down() {
     for is_gated in [false, true] {
         let mut world = World::keeping(settings(), 3, is_gated);
