@@ -26,7 +26,7 @@ use tidegate_message::{Code, Payload, Position};
 
 pub use self::{
     record::{
-        Opened, Options, Record, RecordError, RetainedAs, Sent, StoredMessage, StoredWill, Waiting,
+        CameFrom, Opened, Options, Record, RecordError, RetainedAs, Sent, StoredMessage, StoredWill, Waiting,
     },
     replay::{Found, Order, Recovered, RecoveredQueued, RecoveredRetained, RecoveredSession, Replay},
 };

@@ -31,6 +31,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt,
     io::IoSlice,
+    net::IpAddr,
     num::NonZeroU16,
     sync::Arc,
     time::Duration,
@@ -61,6 +62,8 @@ pub(crate) struct World {
     /// Client identifiers by the names that tests use: placed on the shards in turn, so that a run can be repeated.
     names: BTreeMap<String, String>,
     rules: Arc<dyn Authorize>,
+    /// From where clients connect.
+    pub(crate) address: Option<IpAddr>,
     /// Whether clients that connect answer by themselves.
     answers: bool,
     /// Whether who connects is a part of this program.
@@ -279,6 +282,7 @@ impl World {
             rules,
             clients: Vec::new(),
             names: BTreeMap::new(),
+            address: None,
             answers: true,
             is_own: false,
             tapes: Vec::new(),
@@ -357,7 +361,8 @@ impl World {
         let connect = Connect::decode(&bytes[header.header_bytes..]).unwrap();
         let asked = connect.properties.clone();
         let version = connect.version;
-        let mut identity = Identity::anonymous(&connect.client_id);
+        let anonymous = Identity::anonymous(&connect.client_id);
+        let mut identity = Identity { address: self.address, ..anonymous };
         if let Some(user) = &connect.username {
             identity =
                 Identity { kind: IdentityKind::User, name: user.as_str().into(), ..identity };

@@ -137,6 +137,7 @@ impl Broker {
                 version: Version::V5,
                 expiry: None,
                 will: None,
+                from: None,
             })
         });
     }

@@ -5,14 +5,14 @@
 
 use std::{collections::VecDeque, num::NonZeroU64, sync::Arc};
 
-use tidegate_message::{Instant, Payload, Position};
+use tidegate_message::{IdentityKind, Instant, Payload, Position};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
 use super::{Broker, Peer, checkpoint::Checkpoint, lacking::Lacking};
 use crate::{
     connection::WillMessage,
     journal::{
-        Journal, JournalCounts, JournalError, Opened, Options, Record, RetainedAs, Sent,
+        CameFrom, Journal, JournalCounts, JournalError, Opened, Options, Record, RetainedAs, Sent,
         StoredMessage, StoredWill, Waiting,
     },
     message::{Body, Incoming, Message},
@@ -601,7 +601,18 @@ pub(super) fn opened(session: &Session, will: Option<&WillMessage>) -> Record {
         version: session.version,
         expiry: session.expiry,
         will: will.map(stored_will),
+        from: came_from(session),
     })
+}
+
+fn came_from(session: &Session) -> Option<CameFrom> {
+    let identity = &session.identity;
+    match identity.address {
+        _ if identity.kind != IdentityKind::Anonymous => None,
+        Some(address) => Some(CameFrom::Address(address)),
+        // One that an earlier version wrote counts in nobody's share.
+        None => session.account.as_ref().map(|_| CameFrom::Machine),
+    }
 }
 
 pub(super) fn closed(session: &Session) -> Record {

@@ -96,6 +96,7 @@ impl Broker {
         // Whose a retained message is, its publisher's session says, if that is still there.
         let owners: HashMap<Arc<str>, Arc<Account>> = sessions
             .iter()
+            .filter(|session| !session.is_of_somebody())
             .filter_map(|session| {
                 let account = first.shared.account_of(&session.identity())?;
                 Some((session.opened.client_id.clone(), account))
@@ -226,6 +227,7 @@ impl Broker {
             return self.restore_remainder(now, recovered.queue, restoring);
         }
         let identity = recovered.identity();
+        let is_of_somebody = recovered.is_of_somebody();
         let RecoveredSession {
             opened,
             expiry,
@@ -243,6 +245,10 @@ impl Broker {
         self.shared.restore_session();
         let config = Arc::new(self.shared.config().session.clone());
         let key = self.begin_session(&opened.client_id, identity.clone(), config, opened.version);
+        if is_of_somebody {
+            // All of those in one account would be held to the share of one. It has its own when its client is back.
+            self.sessions.get_mut(key).expect("just begun").account = None;
+        }
         self.numbers.session += 1;
         let number = self.numbers.session;
         let inflight: Vec<_> = inflight

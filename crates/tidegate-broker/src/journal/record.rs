@@ -5,7 +5,7 @@
 //!
 //! Always true: decoding takes any bytes without a panic, and takes no more memory than they do, by a small factor.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidegate_message::{
@@ -146,6 +146,18 @@ pub struct Opened {
     pub expiry: Option<Duration>,
     /// The connection's will.
     pub will: Option<StoredWill>,
+    /// From where an anonymous client came, which tells it from others. Records of earlier versions do not say, and those of other
+    /// clients need not.
+    pub from: Option<CameFrom>,
+}
+
+/// From where a client came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CameFrom {
+    /// This machine, over no network.
+    Machine,
+    /// An address.
+    Address(IpAddr),
 }
 
 /// By number, from 0; they stay.
@@ -306,6 +318,10 @@ impl Record {
                 put.u8(level.expect("each has its place") as u8 + 3);
                 put.time(opened.expiry);
                 put.option(opened.will.as_ref(), Put::will);
+                // Records of versions that knew no addresses end here.
+                if let Some(from) = opened.from {
+                    put.from(from);
+                }
             }
             Self::Closed { session, expiry, ends_at, will } => {
                 put.u8(2);
@@ -504,6 +520,20 @@ impl Put<'_> {
         self.flag(will.retain);
         self.time(Some(will.delay));
         self.option(will.expiry.as_ref(), |put, seconds| put.number((*seconds).into()));
+    }
+
+    fn from(&mut self, from: CameFrom) {
+        match from {
+            CameFrom::Machine => self.u8(0),
+            CameFrom::Address(IpAddr::V4(address)) => {
+                self.u8(4);
+                self.0.extend_from_slice(&address.octets());
+            }
+            CameFrom::Address(IpAddr::V6(address)) => {
+                self.u8(6);
+                self.0.extend_from_slice(&address.octets());
+            }
+        }
     }
 
     fn retained(&mut self, retained: &RetainedAs) {
@@ -708,7 +738,17 @@ impl Take<'_> {
             },
             expiry: self.time("expiry")?,
             will: self.option(Self::will)?,
+            from: if self.left() > 0 { Some(self.from()?) } else { None },
         })
+    }
+
+    fn from(&mut self) -> Taken<CameFrom> {
+        match self.u8("address")? {
+            0 => Ok(CameFrom::Machine),
+            4 => Ok(CameFrom::Address(IpAddr::from(self.array::<4>("address")?))),
+            6 => Ok(CameFrom::Address(IpAddr::from(self.array::<16>("address")?))),
+            _ => Err(RecordError::Field { field: "address" }),
+        }
     }
 
     fn will(&mut self) -> Taken<StoredWill> {

@@ -12,11 +12,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use tidegate_message::{Identity, Instant, topic_matches};
+use tidegate_message::{Identity, IdentityKind, Instant, topic_matches};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
 use super::record::{
-    Opened, Options, Record, RecordError, RetainedAs, Sent, StoredMessage, StoredWill, Waiting,
+    CameFrom, Opened, Options, Record, RecordError, RetainedAs, Sent, StoredMessage, StoredWill, Waiting,
 };
 use crate::routes::shared;
 
@@ -435,16 +435,24 @@ impl RecoveredSession {
         self.opened.client_id.is_empty()
     }
 
+    /// Whether nothing says which anonymous client has it.
+    pub(crate) fn is_of_somebody(&self) -> bool {
+        self.opened.kind == IdentityKind::Anonymous && self.opened.from.is_none()
+    }
+
     /// Whose it is.
     pub fn identity(&self) -> Identity {
-        let Opened { kind, user, groups, client_id, .. } = &self.opened;
+        let Opened { kind, user, groups, client_id, from, .. } = &self.opened;
         Identity {
             kind: *kind,
             name: user.clone(),
             groups: groups.as_slice().into(),
             client: client_id.clone(),
-            // Of the connection, which is gone.
-            address: None,
+            // Of the connection, which is gone: but it tells one anonymous client from another.
+            address: match from {
+                Some(CameFrom::Address(address)) => Some(*address),
+                Some(CameFrom::Machine) | None => None,
+            },
             until: None,
         }
     }

@@ -1,6 +1,6 @@
 //! Records and what they come to.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
@@ -130,6 +130,12 @@ impl Draw {
                 version: [Version::V3, Version::V4, Version::V5][self.0.random_range(0..3)],
                 expiry: self.some(Self::duration),
                 will: self.some(Self::will),
+                from: match self.0.random_range(0..4) {
+                    0 => None,
+                    1 => Some(CameFrom::Machine),
+                    2 => Some(CameFrom::Address(IpAddr::from(self.0.random::<[u8; 4]>()))),
+                    _ => Some(CameFrom::Address(IpAddr::from(self.0.random::<[u8; 16]>()))),
+                },
             }),
             1 => Record::Closed {
                 session,
@@ -218,7 +224,24 @@ fn opened(session: u64, name: &str) -> Record {
         version: Version::V5,
         expiry: None,
         will: None,
+        from: None,
     })
+}
+
+#[test]
+fn a_session_of_a_version_that_knew_no_addresses_is_read() {
+    let before = encoded(&opened(7, "a"));
+    assert_eq!(Record::decode(&before).unwrap(), opened(7, "a"));
+    let Record::Opened(session) = opened(7, "a") else { unreachable!() };
+    let from = Some(CameFrom::Address([192, 0, 2, 1].into()));
+    let since = encoded(&Record::Opened(Opened { from, ..session }));
+    assert_eq!(since[..before.len()], before);
+    assert_eq!(since[before.len()..], [4, 192, 0, 2, 1]);
+    // What follows is an address or nothing.
+    for (rest, field) in [(&[5][..], "address"), (&[4, 1], "address"), (&[0, 0], "end")] {
+        let bytes = Bytes::from([&before, rest].concat());
+        assert_eq!(Record::decode(&bytes).unwrap_err(), RecordError::Field { field });
+    }
 }
 
 fn subscribed(session: u64, filter: &str) -> Record {

@@ -622,3 +622,37 @@ fn filters_and_aliases_count_in_the_share() {
         others_are_served(world);
     });
 }
+
+#[test]
+fn anonymous_clients_are_told_apart_by_address_over_a_restart() {
+    for shards in [1, 3] {
+        let mut world = World::keeping(four_megabytes(), shards, false);
+        let clients = ["192.0.2.1", "192.0.2.2"].map(|address| Some(address.parse().unwrap()));
+        for (name, address) in ["a", "b"].into_iter().zip(clients) {
+            world.address = address;
+            let at = world.join(kept(name));
+            world.subscribe(at, name, AtLeastOnce);
+            world.cut(at);
+        }
+        world.address = None;
+        let fill = |world: &mut World, topic| {
+            let p = world.join(of("carol", v5("p")));
+            let sent = world.publish(p, message(topic, AtLeastOnce, &"x".repeat(500_000)));
+            world.accepted(p, sent.unwrap())
+        };
+        while fill(&mut world, "a") == ReasonCode::SUCCESS {}
+        for _ in 0..2 {
+            world.restart(shards);
+            let heaviest = world.shared.heaviest_identities(9);
+            assert_eq!(heaviest[0].0, "anonymous clients of 192.0.2.1");
+            assert_eq!(fill(&mut world, "a"), ReasonCode::QUOTA_EXCEEDED);
+        }
+        assert_eq!(fill(&mut world, "b"), ReasonCode::SUCCESS);
+        for (name, address) in ["a", "b"].into_iter().zip(clients) {
+            world.address = address;
+            let at = world.join(kept(name));
+            assert!(!world.messages(at).is_empty());
+        }
+        world.end();
+    }
+}
