@@ -26,9 +26,12 @@ use tidegate_message::{Code, Payload, Position};
 
 pub use self::{
     record::{
-        CameFrom, Opened, Options, Record, RecordError, RetainedAs, Sent, StoredMessage, StoredWill, Waiting,
+        CameFrom, Opened, Options, Record, RecordError, RetainedAs, Sent, StoredMessage,
+        StoredWill, Waiting,
     },
-    replay::{Found, Order, Recovered, RecoveredQueued, RecoveredRetained, RecoveredSession, Replay},
+    replay::{
+        Found, Order, Recovered, RecoveredQueued, RecoveredRetained, RecoveredSession, Replay,
+    },
 };
 
 /// Where a shard's records go, in order. The shell has it.

@@ -37,7 +37,8 @@ mod number;
 mod probe;
 mod schema;
 mod topics;
-mod varint;
+
+use tidegate_message::varint;
 
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,8 @@
 //! A key's words stand in the order of the steps. A step is known by a fingerprint of what it is told to do: state goes to the steps
 //! of a changed flow that are as they were, and the others begin anew. Where the key has changed, all do.
 
+use tidegate_message::{Reader, Unreadable};
+
 use crate::{flow::Flow, hash, keys::Entry};
 
 const MAGIC: [u8; 8] = *b"TGFLOWST";
@@ -164,9 +166,9 @@ impl Flow {
                 restored.keys_left_out += u64::from(past.keys);
                 continue;
             }
-            let mut reader = Reader { rest: past.entries };
+            let mut reader = Reader::new(past.entries);
             for _ in 0..past.keys {
-                let (key, seen, state) = reader.entry(past.words)?;
+                let (key, seen, state) = take_entry(&mut reader, past.words)?;
                 let hash = self.keys.as_ref().and_then(|keys| keys.hash_of_key(key));
                 match hash {
                     Some(hash) if is_own(hash) => {
@@ -199,28 +201,28 @@ impl Flow {
 
     fn check<'a>(&self, snapshot: &'a [u8]) -> Result<Checked<'a>, SnapshotError> {
         let (body, sum) = snapshot.split_last_chunk::<4>().ok_or(SnapshotError::Cut)?;
-        let mut reader = Reader { rest: body };
-        if reader.array::<8>()? != MAGIC {
+        let mut reader = Reader::new(body);
+        if reader.array("magic")? != MAGIC {
             return Err(SnapshotError::Magic);
         }
-        let major = reader.u16()?;
-        let _minor = reader.u16()?;
-        let features = reader.u32()?;
+        let major = reader.u16_le("version")?;
+        let _minor = reader.u16_le("version")?;
+        let features = reader.u32_le("features")?;
         if major != MAJOR || features & FEATURES_REQUIRED != 0 {
             return Err(SnapshotError::Version { major, features });
         }
         if crc32c::crc32c(body) != u32::from_le_bytes(*sum) {
             return Err(SnapshotError::Checksum);
         }
-        let same_key = reader.u64()? == self.key_fingerprint;
-        let steps = reader.steps()?;
+        let same_key = reader.u64_le("key")? == self.key_fingerprint;
+        let steps = take_steps(&mut reader)?;
         let words: usize = steps.iter().map(|step| step.words).sum();
-        let keys = reader.u32()?;
-        let entries = reader.rest;
+        let keys = reader.u32_le("number of keys")?;
+        let entries = reader.rest();
         for _ in 0..keys {
-            reader.entry(words)?;
+            take_entry(&mut reader, words)?;
         }
-        if !reader.rest.is_empty() {
+        if !reader.is_empty() {
             return Err(SnapshotError::Cut);
         }
         Ok(Checked { same_key, steps, words, keys, entries })
@@ -294,58 +296,37 @@ fn put_words(out: &mut Vec<u8>, words: &[u64]) {
     }
 }
 
-struct Reader<'a> {
-    rest: &'a [u8],
+fn take_steps(reader: &mut Reader<'_>) -> Result<Vec<Past>, Unreadable> {
+    let count = reader.u32_le("number of steps")?;
+    let mut steps = Vec::new();
+    let mut at = 0_usize;
+    for _ in 0..count {
+        let fingerprint = reader.u64_le("fingerprint")?;
+        let words = reader.u32_le("words of a step")? as usize;
+        let shared_count = reader.u32_le("words of the flow")? as usize;
+        let shared = reader.bytes(shared_count.saturating_mul(8), "words of the flow")?;
+        let shared =
+            shared.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        steps.push(Past { fingerprint, words, at, shared, is_used: false });
+        at = at.saturating_add(words);
+    }
+    Ok(steps)
 }
 
-impl<'a> Reader<'a> {
-    fn take(&mut self, count: usize) -> Result<&'a [u8], SnapshotError> {
-        let (taken, rest) = self.rest.split_at_checked(count).ok_or(SnapshotError::Cut)?;
-        self.rest = rest;
-        Ok(taken)
-    }
+/// A key, the second of its last use, and the bytes of its words.
+fn take_entry<'a>(
+    reader: &mut Reader<'a>,
+    words: usize,
+) -> Result<(&'a [u8], u32, &'a [u8]), Unreadable> {
+    let length = reader.u16_le("length of a key")?;
+    let key = reader.bytes(usize::from(length), "key")?;
+    let seen = reader.u32_le("last use")?;
+    Ok((key, seen, reader.bytes(words.saturating_mul(8), "words of a key")?))
+}
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], SnapshotError> {
-        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(SnapshotError::Cut)?;
-        self.rest = rest;
-        Ok(*taken)
-    }
-
-    fn u16(&mut self) -> Result<u16, SnapshotError> {
-        self.array().map(u16::from_le_bytes)
-    }
-
-    fn u32(&mut self) -> Result<u32, SnapshotError> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Result<u64, SnapshotError> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn steps(&mut self) -> Result<Vec<Past>, SnapshotError> {
-        let count = self.u32()?;
-        let mut steps = Vec::new();
-        let mut at = 0_usize;
-        for _ in 0..count {
-            let fingerprint = self.u64()?;
-            let words = self.u32()? as usize;
-            let shared_count = self.u32()? as usize;
-            let shared = self.take(shared_count.saturating_mul(8))?;
-            let shared =
-                shared.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-            steps.push(Past { fingerprint, words, at, shared, is_used: false });
-            at = at.saturating_add(words);
-        }
-        Ok(steps)
-    }
-
-    /// A key, the second of its last use, and the bytes of its words.
-    fn entry(&mut self, words: usize) -> Result<(&'a [u8], u32, &'a [u8]), SnapshotError> {
-        let length = self.u16()?;
-        let key = self.take(usize::from(length))?;
-        let seen = self.u32()?;
-        Ok((key, seen, self.take(words.saturating_mul(8))?))
+impl From<Unreadable> for SnapshotError {
+    fn from(_: Unreadable) -> Self {
+        Self::Cut
     }
 }
 

@@ -3,7 +3,7 @@
 //! Always true: decoding takes any bytes without a panic; what is decoded has proven itself, [`RecordHead::decode`] aside.
 #![doc = include_str!("../../../docs/src/log-format.md")]
 
-use bytes::Bytes;
+use bytes::{Buf, BufMut, Bytes};
 use tidegate_message::{Instant, Position};
 
 use crate::{
@@ -67,20 +67,20 @@ pub(crate) enum HeaderError {
 impl Header {
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
-        let mut put = Put(&mut bytes, 0);
-        put.bytes(MAGIC);
-        put.bytes(&MAJOR.to_le_bytes());
-        put.bytes(&MINOR.to_le_bytes());
-        put.u32(if self.is_sealed { FEATURE_SEALED } else { 0 });
-        put.u32(0);
-        put.u32(self.len);
-        put.u64(self.log_id);
-        put.u64(self.segment.0);
-        put.u64(self.base.0);
-        put.time(self.before.unwrap_or(Instant::MIN));
-        put.time(self.created);
-        put.u64(self.kept.0);
-        put.u32(DATA_START as u32);
+        let mut put = &mut bytes[..];
+        put.put_slice(MAGIC);
+        put.put_u16_le(MAJOR);
+        put.put_u16_le(MINOR);
+        put.put_u32_le(if self.is_sealed { FEATURE_SEALED } else { 0 });
+        put.put_u32_le(0);
+        put.put_u32_le(self.len);
+        put.put_u64_le(self.log_id);
+        put.put_u64_le(self.segment.0);
+        put.put_u64_le(self.base.0);
+        put.put_i64_le(self.before.unwrap_or(Instant::MIN).as_nanos());
+        put.put_i64_le(self.created.as_nanos());
+        put.put_u64_le(self.kept.0);
+        put.put_u32_le(DATA_START as u32);
         let crc = crc32c::crc32c(&bytes[..HEADER_CRC]);
         bytes[HEADER_CRC..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -88,27 +88,28 @@ impl Header {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, HeaderError> {
         let bytes = bytes.first_chunk::<HEADER_BYTES>().ok_or(HeaderError::Damaged)?;
-        let mut take = Take(bytes);
+        let mut take = &bytes[MAGIC.len()..];
         let crc = crc32c::crc32c(&bytes[..HEADER_CRC]);
-        if take.array() != *MAGIC || crc != Take(&bytes[HEADER_CRC..]).u32() {
+        if !bytes.starts_with(MAGIC) || crc != (&bytes[HEADER_CRC..]).get_u32_le() {
             return Err(HeaderError::Damaged);
         }
-        let major = u16::from_le_bytes(take.array());
+        let major = take.get_u16_le();
         if major != MAJOR {
             return Err(HeaderError::Major(major));
         }
-        let _minor: [u8; 2] = take.array();
-        let features = take.u32();
+        let _minor = take.get_u16_le();
+        let features = take.get_u32_le();
         let unknown = features & !FEATURES_KNOWN;
         if unknown != 0 {
             return Err(HeaderError::Features(unknown));
         }
-        let _optional = take.u32();
-        let len = take.u32();
-        let (log_id, segment, base) = (take.u64(), SegmentId(take.u64()), Position(take.u64()));
-        let before = Some(take.time()).filter(|&before| before != Instant::MIN);
-        let (created, kept) = (take.time(), Position(take.u64()));
-        match take.u32() {
+        let _optional = take.get_u32_le();
+        let len = take.get_u32_le();
+        let (log_id, segment, base) =
+            (take.get_u64_le(), SegmentId(take.get_u64_le()), Position(take.get_u64_le()));
+        let before = Some(take_time(&mut take)).filter(|&before| before != Instant::MIN);
+        let (created, kept) = (take_time(&mut take), Position(take.get_u64_le()));
+        match take.get_u32_le() {
             start if start == DATA_START as u32 && base <= POSITION_MAX => {
                 let is_sealed = features & FEATURE_SEALED != 0;
                 Ok(Self { len, log_id, segment, base, before, created, kept, is_sealed })
@@ -156,25 +157,25 @@ impl RecordHead {
     /// The head without its checksum.
     pub(crate) fn authenticated(&self, is_sealed: bool) -> [u8; RECORD_HEAD_BYTES - 4] {
         let mut bytes = [0; RECORD_HEAD_BYTES - 4];
-        let mut put = Put(&mut bytes, 0);
-        put.u32(self.meta_bytes);
-        put.u32(self.body_bytes);
-        put.u32(if is_sealed { FLAG_SEALED } else { 0 });
-        put.u64(self.position.0);
-        put.time(self.at);
+        let mut put = &mut bytes[..];
+        put.put_u32_le(self.meta_bytes);
+        put.put_u32_le(self.body_bytes);
+        put.put_u32_le(if is_sealed { FLAG_SEALED } else { 0 });
+        put.put_u64_le(self.position.0);
+        put.put_i64_le(self.at.as_nanos());
         bytes
     }
 
     /// What the head says, unproven. `None` if it is sealed and should not be or the other way round, a flag is set that has to be
     /// known, or no position is as great.
     pub(crate) fn decode(bytes: &[u8], is_sealed: bool) -> Option<Self> {
-        let mut take = Take(bytes.first_chunk::<RECORD_HEAD_BYTES>()?);
-        let _crc = take.u32();
-        let (meta_bytes, body_bytes) = (take.u32(), take.u32());
-        if take.u32() & FLAGS_REQUIRED != if is_sealed { FLAG_SEALED } else { 0 } {
+        let mut take = &bytes.first_chunk::<RECORD_HEAD_BYTES>()?[..];
+        let _crc = take.get_u32_le();
+        let (meta_bytes, body_bytes) = (take.get_u32_le(), take.get_u32_le());
+        if take.get_u32_le() & FLAGS_REQUIRED != if is_sealed { FLAG_SEALED } else { 0 } {
             return None;
         }
-        let (position, at) = (Position(take.u64()), take.time());
+        let (position, at) = (Position(take.get_u64_le()), take_time(&mut take));
         (position <= POSITION_MAX).then_some(Self { meta_bytes, body_bytes, position, at })
     }
 
@@ -260,7 +261,7 @@ impl Proof {
         let end = self.head_bytes().checked_add(content).ok_or(Unproven::Damaged)?;
         let record = bytes.get(..end).ok_or(Unproven::Damaged)?;
         let crc = crc32c::crc32c_append(self.seed, &record[4..]);
-        if crc == Take(record).u32() { Ok((head, end)) } else { Err(Unproven::Damaged) }
+        if crc == (&record[..]).get_u32_le() { Ok((head, end)) } else { Err(Unproven::Damaged) }
     }
 
     /// What a sealed record has sealed.
@@ -324,18 +325,23 @@ pub(crate) fn align(end: usize) -> usize {
 
 pub(crate) fn encode_slot(slot: &Slot) -> [u8; SLOT_BYTES] {
     let mut bytes = [0; SLOT_BYTES];
-    let mut put = Put(&mut bytes, 0);
-    put.time(slot.at);
-    put.u32(slot.start);
-    put.u32(slot.meta_bytes);
-    put.u32(slot.body_bytes);
+    let mut put = &mut bytes[..];
+    put.put_i64_le(slot.at.as_nanos());
+    put.put_u32_le(slot.start);
+    put.put_u32_le(slot.meta_bytes);
+    put.put_u32_le(slot.body_bytes);
     bytes
 }
 
 pub(crate) fn decode_slot(bytes: &[u8; SLOT_BYTES]) -> Slot {
-    let mut take = Take(bytes);
-    let at = take.time();
-    Slot { at, start: take.u32(), meta_bytes: take.u32(), body_bytes: take.u32() }
+    let mut take = &bytes[..];
+    let at = take_time(&mut take);
+    Slot {
+        at,
+        start: take.get_u32_le(),
+        meta_bytes: take.get_u32_le(),
+        body_bytes: take.get_u32_le(),
+    }
 }
 
 /// What the end of a sealed segment says.
@@ -357,16 +363,16 @@ pub(crate) struct Trailer {
 impl Trailer {
     pub(crate) fn encode(&self, seed: u32) -> [u8; TRAILER_BYTES] {
         let mut bytes = [0; TRAILER_BYTES];
-        let mut put = Put(&mut bytes, 0);
-        put.bytes(TRAILER_MAGIC);
-        put.u64(self.segment.0);
-        put.u64(self.base.0);
-        put.u32(self.count);
-        put.u32(self.end);
-        put.time(self.first_at);
-        put.time(self.last_at);
-        put.u64(self.bytes);
-        put.u32(self.slots_crc);
+        let mut put = &mut bytes[..];
+        put.put_slice(TRAILER_MAGIC);
+        put.put_u64_le(self.segment.0);
+        put.put_u64_le(self.base.0);
+        put.put_u32_le(self.count);
+        put.put_u32_le(self.end);
+        put.put_i64_le(self.first_at.as_nanos());
+        put.put_i64_le(self.last_at.as_nanos());
+        put.put_u64_le(self.bytes);
+        put.put_u32_le(self.slots_crc);
         let crc = crc32c::crc32c_append(seed, &bytes[..60]);
         bytes[60..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -375,21 +381,21 @@ impl Trailer {
     /// The trailer of a file of `len` bytes, if it is whole and of the segment with that seed, and fits the file.
     fn decode(bytes: &[u8], seed: u32, len: usize, tail: usize) -> Option<Self> {
         let bytes = bytes.first_chunk::<TRAILER_BYTES>()?;
-        let mut take = Take(bytes);
-        if take.array() != *TRAILER_MAGIC
-            || crc32c::crc32c_append(seed, &bytes[..60]) != Take(&bytes[60..]).u32()
+        let mut take = &bytes[TRAILER_MAGIC.len()..];
+        if !bytes.starts_with(TRAILER_MAGIC)
+            || crc32c::crc32c_append(seed, &bytes[..60]) != (&bytes[60..]).get_u32_le()
         {
             return None;
         }
         let trailer = Self {
-            segment: SegmentId(take.u64()),
-            base: Position(take.u64()),
-            count: take.u32(),
-            end: take.u32(),
-            first_at: take.time(),
-            last_at: take.time(),
-            bytes: take.u64(),
-            slots_crc: take.u32(),
+            segment: SegmentId(take.get_u64_le()),
+            base: Position(take.get_u64_le()),
+            count: take.get_u32_le(),
+            end: take.get_u32_le(),
+            first_at: take_time(&mut take),
+            last_at: take_time(&mut take),
+            bytes: take.get_u64_le(),
+            slots_crc: take.get_u32_le(),
         };
         let end = trailer.end as usize;
         let fits = (DATA_START..=slots_start(len, trailer.count, tail)?).contains(&end);
@@ -397,55 +403,13 @@ impl Trailer {
     }
 }
 
+fn take_time(take: &mut &[u8]) -> Instant {
+    Instant::from_nanos(take.get_i64_le())
+}
+
 /// Where the slots of a file of `len` bytes begin that has `tail` bytes after them, if it has room for them.
 pub(crate) fn slots_start(len: usize, count: u32, tail: usize) -> Option<usize> {
     len.checked_sub(tail)?.checked_sub((count as usize).checked_mul(SLOT_BYTES)?)
-}
-
-/// Fills bytes from some offset on.
-struct Put<'a>(&'a mut [u8], usize);
-
-impl Put<'_> {
-    fn bytes(&mut self, bytes: &[u8]) {
-        let end = self.1 + bytes.len();
-        self.0[self.1..end].copy_from_slice(bytes);
-        self.1 = end;
-    }
-
-    fn u32(&mut self, value: u32) {
-        self.bytes(&value.to_le_bytes());
-    }
-
-    fn u64(&mut self, value: u64) {
-        self.bytes(&value.to_le_bytes());
-    }
-
-    fn time(&mut self, at: Instant) {
-        self.bytes(&at.as_nanos().to_le_bytes());
-    }
-}
-
-/// Takes numbers off the front of bytes whose length was checked.
-struct Take<'a>(&'a [u8]);
-
-impl Take<'_> {
-    fn array<const N: usize>(&mut self) -> [u8; N] {
-        let (taken, rest) = self.0.split_first_chunk().expect("the length was checked");
-        self.0 = rest;
-        *taken
-    }
-
-    fn u32(&mut self) -> u32 {
-        u32::from_le_bytes(self.array())
-    }
-
-    fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.array())
-    }
-
-    fn time(&mut self) -> Instant {
-        Instant::from_nanos(i64::from_le_bytes(self.array()))
-    }
 }
 
 #[cfg(test)]

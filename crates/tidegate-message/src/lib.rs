@@ -11,7 +11,9 @@ mod code;
 mod instant;
 mod payload;
 mod position;
+mod reader;
 mod topic;
+pub mod varint;
 
 pub use access::{
     Action, AllowAll, Authorize, Decision, Identity, IdentityKind, Proof, Refusal, Secret, Target,
@@ -26,6 +28,7 @@ pub use code::Code;
 pub use instant::Instant;
 pub use payload::Payload;
 pub use position::Position;
+pub use reader::{Reader, Unreadable};
 pub use topic::{
     Shared, TopicError, check_topic_characters, check_topic_filter, check_topic_name, split_shared,
     topic_matches,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use tidegate_message::Instant;
+use tidegate_message::{Instant, Reader, Unreadable};
 
 /// Why bytes are no record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,6 +66,12 @@ impl DecodeError {
     }
 }
 
+impl From<Unreadable> for DecodeError {
+    fn from(Unreadable { field }: Unreadable) -> Self {
+        Self::Short { field }
+    }
+}
+
 /// A value with one encoding.
 pub(crate) trait Field: Sized {
     fn put(&self, out: &mut BytesMut);
@@ -74,14 +80,14 @@ pub(crate) trait Field: Sized {
 
 /// What is left of a record while it is decoded.
 pub(crate) struct Input<'a> {
-    left: &'a [u8],
+    left: Reader<'a>,
     /// The field being decoded, for errors.
     pub(crate) field: &'static str,
 }
 
 impl<'a> Input<'a> {
     pub(crate) fn new(left: &'a [u8]) -> Self {
-        Self { left, field: "kind" }
+        Self { left: Reader::new(left), field: "kind" }
     }
 
     /// Whether nothing is left: a peer of an older minor version ends its records earlier.
@@ -96,17 +102,11 @@ impl<'a> Input<'a> {
     }
 
     pub(crate) fn bytes(&mut self, count: usize) -> Result<&'a [u8], DecodeError> {
-        let (taken, left) =
-            self.left.split_at_checked(count).ok_or(DecodeError::Short { field: self.field })?;
-        self.left = left;
-        Ok(taken)
+        Ok(self.left.bytes(count, self.field)?)
     }
 
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        let (taken, left) =
-            self.left.split_first_chunk().ok_or(DecodeError::Short { field: self.field })?;
-        self.left = left;
-        Ok(*taken)
+        Ok(self.left.array(self.field)?)
     }
 
     /// A text of at most `limit` bytes.

@@ -9,7 +9,8 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidegate_message::{
-    IdentityKind, Instant, Payload, check_topic_filter, check_topic_name, split_shared,
+    IdentityKind, Instant, Payload, Reader, Unreadable, check_topic_filter, check_topic_name,
+    split_shared, varint,
 };
 use tidegate_wire::mqtt::{PacketId, QoS, Version};
 
@@ -402,7 +403,7 @@ impl Record {
     /// # Errors
     /// They are none.
     pub fn decode(bytes: &Bytes) -> Result<Self, RecordError> {
-        let mut take = Take { bytes, at: 0 };
+        let mut take = Take { whole: bytes, rest: Reader::new(bytes) };
         let version = take.u8("version")?;
         if version != VERSION {
             return Err(RecordError::Version { version });
@@ -453,7 +454,7 @@ impl Record {
             15 => Self::Confirmed { shard: take.u8("shard")?, number: take.number("message")? },
             kind => return Err(RecordError::Kind { kind }),
         };
-        if take.at < bytes.len() { Err(RecordError::Field { field: "end" }) } else { Ok(record) }
+        if take.rest.is_empty() { Ok(record) } else { Err(RecordError::Field { field: "end" }) }
     }
 }
 
@@ -468,12 +469,8 @@ impl Put<'_> {
         self.0.push(u8::from(value));
     }
 
-    fn number(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
+    fn number(&mut self, value: u64) {
+        varint::put(self.0, value);
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
@@ -599,21 +596,21 @@ impl Put<'_> {
 }
 
 struct Take<'a> {
-    bytes: &'a Bytes,
-    at: usize,
+    whole: &'a Bytes,
+    rest: Reader<'a>,
+}
+
+impl From<Unreadable> for RecordError {
+    fn from(Unreadable { field }: Unreadable) -> Self {
+        Self::Field { field }
+    }
 }
 
 type Taken<T> = Result<T, RecordError>;
 
-impl Take<'_> {
-    fn left(&self) -> usize {
-        self.bytes.len() - self.at
-    }
-
+impl<'a> Take<'a> {
     fn u8(&mut self, field: &'static str) -> Taken<u8> {
-        let byte = self.bytes.get(self.at).ok_or(RecordError::Field { field })?;
-        self.at += 1;
-        Ok(*byte)
+        Ok(self.rest.u8(field)?)
     }
 
     fn flag(&mut self, field: &'static str) -> Taken<bool> {
@@ -625,19 +622,7 @@ impl Take<'_> {
     }
 
     fn number(&mut self, field: &'static str) -> Taken<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.u8(field)?;
-            let group = u64::from(byte & 0x7f);
-            if group << shift >> shift != group {
-                break;
-            }
-            value |= group << shift;
-            if byte & 0x80 == 0 {
-                return Ok(value);
-            }
-        }
-        Err(RecordError::Field { field })
+        Ok(self.rest.varint(field)?)
     }
 
     fn u32(&mut self, field: &'static str) -> Taken<u32> {
@@ -647,21 +632,18 @@ impl Take<'_> {
     /// A length of what follows, of which each part has at least a byte.
     fn count(&mut self, field: &'static str) -> Taken<usize> {
         let count = self.number(field)?;
-        let count = usize::try_from(count).ok().filter(|count| *count <= self.left());
+        let count = usize::try_from(count).ok().filter(|count| *count <= self.rest.rest().len());
         count.ok_or(RecordError::Field { field })
     }
 
     fn bytes(&mut self, field: &'static str) -> Taken<Bytes> {
         let count = self.count(field)?;
-        let bytes = self.bytes.slice(self.at..self.at + count);
-        self.at += count;
-        Ok(bytes)
+        Ok(self.whole.slice_ref(self.rest.bytes(count, field)?))
     }
 
-    fn text(&mut self, field: &'static str) -> Taken<&str> {
+    fn text(&mut self, field: &'static str) -> Taken<&'a str> {
         let count = self.count(field)?;
-        let text = std::str::from_utf8(&self.bytes[self.at..self.at + count]);
-        self.at += count;
+        let text = std::str::from_utf8(self.rest.bytes(count, field)?);
         text.map_err(|_| RecordError::Field { field })
     }
 
@@ -679,18 +661,12 @@ impl Take<'_> {
         Ok(filter.into())
     }
 
-    fn array<const N: usize>(&mut self, field: &'static str) -> Taken<[u8; N]> {
-        let bytes = self.bytes[self.at..].first_chunk().ok_or(RecordError::Field { field })?;
-        self.at += N;
-        Ok(*bytes)
-    }
-
     fn instant(&mut self, field: &'static str) -> Taken<Instant> {
-        Ok(Instant::from_nanos(i64::from_le_bytes(self.array(field)?)))
+        Ok(Instant::from_nanos(self.rest.i64_le(field)?))
     }
 
     fn id(&mut self) -> Taken<PacketId> {
-        let id = u16::from_le_bytes(self.array("packet identifier")?);
+        let id = self.rest.u16_le("packet identifier")?;
         PacketId::new(id).ok_or(RecordError::Field { field: "packet identifier" })
     }
 
@@ -738,15 +714,15 @@ impl Take<'_> {
             },
             expiry: self.time("expiry")?,
             will: self.option(Self::will)?,
-            from: if self.left() > 0 { Some(self.from()?) } else { None },
+            from: if self.rest.is_empty() { None } else { Some(self.from()?) },
         })
     }
 
     fn from(&mut self) -> Taken<CameFrom> {
         match self.u8("address")? {
             0 => Ok(CameFrom::Machine),
-            4 => Ok(CameFrom::Address(IpAddr::from(self.array::<4>("address")?))),
-            6 => Ok(CameFrom::Address(IpAddr::from(self.array::<16>("address")?))),
+            4 => Ok(CameFrom::Address(IpAddr::from(self.rest.array::<4>("address")?))),
+            6 => Ok(CameFrom::Address(IpAddr::from(self.rest.array::<16>("address")?))),
             _ => Err(RecordError::Field { field: "address" }),
         }
     }
@@ -819,7 +795,7 @@ impl Take<'_> {
             received: self.instant("time")?,
             topic: self.topic("topic")?,
             forwarded: self.bytes("properties")?,
-            payload: Payload::from(self.bytes.slice(self.at..)),
+            payload: Payload::from(self.whole.slice_ref(self.rest.rest())),
         })
     }
 }

@@ -16,7 +16,8 @@ use tidegate_message::{Identity, IdentityKind, Instant, topic_matches};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
 use super::record::{
-    CameFrom, Opened, Options, Record, RecordError, RetainedAs, Sent, StoredMessage, StoredWill, Waiting,
+    CameFrom, Opened, Options, Record, RecordError, RetainedAs, Sent, StoredMessage, StoredWill,
+    Waiting,
 };
 use crate::routes::shared;
 
@@ -249,7 +250,10 @@ impl Replay {
             for (&place, message) in messages.iter().filter(|(number, _)| **number < HANDED_OVER) {
                 if let Some((shard, number)) = message.origin {
                     let of_shard = arrived.entry(shard).or_default();
-                    of_shard.entry(number).and_modify(|known| *known = place.min(*known)).or_insert(place);
+                    of_shard
+                        .entry(number)
+                        .and_modify(|known| *known = place.min(*known))
+                        .or_insert(place);
                 }
             }
             arrived

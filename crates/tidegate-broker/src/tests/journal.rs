@@ -585,7 +585,8 @@ fn what_another_shard_finds_no_room_for_is_kept_where_it_came_from() {
     for is_gated in [false, true] {
         for retains in [false, true] {
             let mut world = lacking_the_first(is_gated, retains);
-            let failures = world.shards.iter().map(|shard| shard.journal_counts().unwrap().failures);
+            let failures =
+                world.shards.iter().map(|shard| shard.journal_counts().unwrap().failures);
             assert!(failures.sum::<u64>() > 0);
             world.restart(3);
             let s = world.join(kept("s"));
@@ -672,7 +673,8 @@ fn a_subscription_that_finds_no_room_is_not_granted() {
         let s = world.join(Connect { version, ..kept("s") });
         assert_eq!(world.subscribe(s, "a", AtLeastOnce), ReasonCode::GRANTED_QOS_1);
         world.tapes[0].limit(Some(10));
-        let refused = if version == Version::V5 { ReasonCode::QUOTA_EXCEEDED } else { ReasonCode(0x80) };
+        let refused =
+            if version == Version::V5 { ReasonCode::QUOTA_EXCEEDED } else { ReasonCode(0x80) };
         assert_eq!(world.subscribe(s, "b", AtLeastOnce), refused);
         assert_eq!(world.subscribe(s, "a", ExactlyOnce), refused);
         // Whoever has no session to be kept is not concerned.

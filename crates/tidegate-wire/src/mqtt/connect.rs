@@ -50,7 +50,7 @@ impl Connect {
     fn take(version: Version, bridge: bool, mut input: Input<'_>) -> Result<Self, DecodeError> {
         let flags = input.u8("connect flags")?;
         check_flags(version, flags)?;
-        let keep_alive = input.u16("keep alive")?;
+        let keep_alive = input.u16_be("keep alive")?;
         let properties = match version {
             Version::V5 => ConnectProperties::take(&mut input)?,
             Version::V3 | Version::V4 => ConnectProperties::default(),

@@ -1,5 +1,9 @@
 //! Fields from and to bytes (section 1.5): numbers big endian, lengths before texts.
 
+use std::ops::{Deref, DerefMut};
+
+use tidegate_message::{Reader, Unreadable};
+
 use super::{
     DecodeError, EncodeError, PacketId,
     header::{VARIABLE_MAX, decode_variable, variable},
@@ -7,67 +11,50 @@ use super::{
 
 /// What is left of a packet while it is decoded.
 #[derive(Clone, Copy)]
-pub(super) struct Input<'a> {
-    pub(super) left: &'a [u8],
+pub(super) struct Input<'a>(Reader<'a>);
+
+impl<'a> Deref for Input<'a> {
+    type Target = Reader<'a>;
+
+    #[inline]
+    fn deref(&self) -> &Reader<'a> {
+        &self.0
+    }
+}
+
+impl DerefMut for Input<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl From<Unreadable> for DecodeError {
+    #[inline]
+    fn from(Unreadable { field }: Unreadable) -> Self {
+        Self::Short { field }
+    }
 }
 
 impl<'a> Input<'a> {
     #[inline]
     pub(super) fn new(left: &'a [u8]) -> Self {
-        Self { left }
-    }
-
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.left.is_empty()
-    }
-
-    #[inline]
-    pub(super) fn bytes(
-        &mut self,
-        count: usize,
-        field: &'static str,
-    ) -> Result<&'a [u8], DecodeError> {
-        let (taken, left) =
-            self.left.split_at_checked(count).ok_or(DecodeError::Short { field })?;
-        self.left = left;
-        Ok(taken)
-    }
-
-    #[inline]
-    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], DecodeError> {
-        let (taken, left) = self.left.split_first_chunk().ok_or(DecodeError::Short { field })?;
-        self.left = left;
-        Ok(*taken)
-    }
-
-    #[inline]
-    pub(super) fn u8(&mut self, field: &'static str) -> Result<u8, DecodeError> {
-        Ok(u8::from_be_bytes(self.array(field)?))
-    }
-
-    #[inline]
-    pub(super) fn u16(&mut self, field: &'static str) -> Result<u16, DecodeError> {
-        Ok(u16::from_be_bytes(self.array(field)?))
-    }
-
-    pub(super) fn u32(&mut self, field: &'static str) -> Result<u32, DecodeError> {
-        Ok(u32::from_be_bytes(self.array(field)?))
+        Self(Reader::new(left))
     }
 
     #[inline]
     pub(super) fn variable(&mut self, field: &'static str) -> Result<u32, DecodeError> {
         let (value, count) =
-            decode_variable(self.left, field)?.ok_or(DecodeError::Short { field })?;
-        self.left = &self.left[count..];
+            decode_variable(self.rest(), field)?.ok_or(DecodeError::Short { field })?;
+        self.bytes(count, field)?;
         Ok(value)
     }
 
     /// Binary data: a length of two bytes, and that many.
     #[inline]
     pub(super) fn binary(&mut self, field: &'static str) -> Result<&'a [u8], DecodeError> {
-        let count = self.u16(field)?;
-        self.bytes(usize::from(count), field)
+        let count = self.u16_be(field)?;
+        Ok(self.bytes(usize::from(count), field)?)
     }
 
     pub(super) fn text(&mut self, field: &'static str) -> Result<&'a str, DecodeError> {
@@ -81,13 +68,13 @@ impl<'a> Input<'a> {
 
     #[inline]
     pub(super) fn packet_id(&mut self) -> Result<PacketId, DecodeError> {
-        PacketId::new(self.u16("packet identifier")?)
+        PacketId::new(self.u16_be("packet identifier")?)
             .ok_or(DecodeError::Protocol { what: "packet identifier is 0", clause: "MQTT-2.2.1-3" })
     }
 
     /// Nothing is left of `packet`.
     pub(super) fn end(&self, packet: &'static str) -> Result<(), DecodeError> {
-        match self.left.len() {
+        match self.rest().len() {
             0 => Ok(()),
             count => Err(DecodeError::Trailing { packet, count }),
         }

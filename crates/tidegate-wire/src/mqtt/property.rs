@@ -101,13 +101,13 @@ impl<'a> Properties<'a> {
     }
 
     pub(super) fn next(&mut self) -> Result<Option<Property<'a>>, DecodeError> {
-        let start = self.input.left;
+        let start = self.input.rest();
         let Some(&id) = start.first() else { return Ok(None) };
         // The identifier is of variable length, yet all that are defined have one byte.
         if id > id::SHARED_AVAILABLE {
             return Err(DecodeError::PropertyUnknown { packet: self.packet, id });
         }
-        self.input.left = &start[1..];
+        self.input = Input::new(&start[1..]);
         let property = self.property(id)?;
         let may_repeat =
             id == id::USER || (id == id::SUBSCRIPTION_ID && self.packet == super::publish::PACKET);
@@ -116,7 +116,7 @@ impl<'a> Properties<'a> {
         }
         self.seen |= 1 << id;
         self.id = id;
-        self.span = &start[..start.len() - self.input.left.len()];
+        self.span = &start[..start.len() - self.input.rest().len()];
         Ok(Some(property))
     }
 
@@ -127,7 +127,7 @@ impl<'a> Properties<'a> {
             id::PAYLOAD_FORMAT => {
                 Property::PayloadFormat(flag(input, "payload format is neither 0 nor 1")?)
             }
-            id::MESSAGE_EXPIRY => Property::MessageExpiry(input.u32("message expiry interval")?),
+            id::MESSAGE_EXPIRY => Property::MessageExpiry(input.u32_be("message expiry interval")?),
             id::CONTENT_TYPE => Property::ContentType(input.text("content type")?),
             id::RESPONSE_TOPIC => {
                 let topic = input.text("response topic")?;
@@ -142,11 +142,11 @@ impl<'a> Properties<'a> {
                 0 => return Err(zero("subscription identifier is 0", "MQTT 5.0, 3.8.2.1.2")),
                 value => Property::SubscriptionId(value),
             },
-            id::SESSION_EXPIRY => Property::SessionExpiry(input.u32("session expiry interval")?),
+            id::SESSION_EXPIRY => Property::SessionExpiry(input.u32_be("session expiry interval")?),
             id::ASSIGNED_CLIENT_ID => {
                 Property::AssignedClientId(input.text("assigned client identifier")?)
             }
-            id::SERVER_KEEP_ALIVE => Property::ServerKeepAlive(input.u16("server keep alive")?),
+            id::SERVER_KEEP_ALIVE => Property::ServerKeepAlive(input.u16_be("server keep alive")?),
             id::AUTHENTICATION_METHOD => {
                 Property::AuthenticationMethod(input.text("authentication method")?)
             }
@@ -157,7 +157,7 @@ impl<'a> Properties<'a> {
                 input,
                 "request problem information is neither 0 nor 1",
             )?),
-            id::WILL_DELAY => Property::WillDelay(input.u32("will delay interval")?),
+            id::WILL_DELAY => Property::WillDelay(input.u32_be("will delay interval")?),
             id::REQUEST_RESPONSE_INFORMATION => Property::RequestResponseInformation(flag(
                 input,
                 "request response information is neither 0 nor 1",
@@ -168,14 +168,14 @@ impl<'a> Properties<'a> {
             id::SERVER_REFERENCE => Property::ServerReference(input.text("server reference")?),
             id::REASON_STRING => Property::ReasonString(input.text("reason string")?),
             id::RECEIVE_MAXIMUM => Property::ReceiveMaximum(
-                NonZeroU16::new(input.u16("receive maximum")?)
+                NonZeroU16::new(input.u16_be("receive maximum")?)
                     .ok_or(zero("receive maximum is 0", "MQTT 5.0, 3.1.2.11.3"))?,
             ),
             id::TOPIC_ALIAS_MAXIMUM => {
-                Property::TopicAliasMaximum(input.u16("topic alias maximum")?)
+                Property::TopicAliasMaximum(input.u16_be("topic alias maximum")?)
             }
             id::TOPIC_ALIAS => Property::TopicAlias(
-                NonZeroU16::new(input.u16("topic alias")?).ok_or(DecodeError::TopicAlias)?,
+                NonZeroU16::new(input.u16_be("topic alias")?).ok_or(DecodeError::TopicAlias)?,
             ),
             id::MAXIMUM_QOS => Property::MaximumQoS(
                 match flag(input, "maximum quality of service is neither 0 nor 1")? {
@@ -189,7 +189,7 @@ impl<'a> Properties<'a> {
             id::USER => {
                 Property::User(input.text("user property name")?, input.text("user property")?)
             }
-            id::MAXIMUM_PACKET_SIZE => match input.u32("maximum packet size")? {
+            id::MAXIMUM_PACKET_SIZE => match input.u32_be("maximum packet size")? {
                 0 => return Err(zero("maximum packet size is 0", "MQTT 5.0, 3.1.2.11.4")),
                 value => Property::MaximumPacketSize(value),
             },

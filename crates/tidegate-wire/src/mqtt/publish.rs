@@ -62,7 +62,7 @@ impl<'a> Publish<'a> {
             empty_topic(version, &properties)?;
         }
         let retain = first & 1 != 0;
-        Ok(Publish { dup, qos, retain, topic, packet_id, properties, payload: input.left })
+        Ok(Publish { dup, qos, retain, topic, packet_id, properties, payload: input.rest() })
     }
 
     /// The part before the payload, of a packet of which only `prefix` has arrived, and how many bytes of the body it takes;
@@ -241,8 +241,8 @@ impl<'a> PublishProperties<'a> {
 
     #[inline]
     fn take(input: &mut Input<'a>) -> Result<Self, DecodeError> {
-        if let [0, left @ ..] = input.left {
-            input.left = left;
+        if let [0, left @ ..] = input.rest() {
+            *input = Input::new(left);
             return Ok(Self::NONE);
         }
         let count = input.variable("property length")?;

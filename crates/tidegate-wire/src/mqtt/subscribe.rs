@@ -205,7 +205,7 @@ impl Suback {
             input.end(kind.name())?;
             return Ok(Self { packet_id, reason_string, user_properties, reasons: Vec::new() });
         }
-        let reasons: Vec<_> = input.left.iter().map(|code| ReasonCode(*code)).collect();
+        let reasons: Vec<_> = input.rest().iter().map(|code| ReasonCode(*code)).collect();
         if reasons.is_empty() {
             let what = "answer has no reason code";
             return Err(DecodeError::Protocol { what, clause: "MQTT-3.9.3-1, 3.11.3-1" });

@@ -1,11 +1,11 @@
 //! Integers in as few bytes as they need: seven bits a byte, the lowest first (LEB128), signs folded into the lowest bit.
 
 /// Most bytes of one integer.
-pub(crate) const BYTES_MAX: usize = 10;
+pub const BYTES_MAX: usize = 10;
 
 /// Appends `value`.
 #[inline]
-pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
+pub fn put(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -15,7 +15,7 @@ pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
 
 /// Writes `value` at `at`, and nothing if it is zero; returns where it ends. What stands in the byte after it has no meaning then.
 #[inline]
-pub(crate) fn put_at(out: &mut [u8], at: usize, value: u64) -> usize {
+pub fn put_at(out: &mut [u8], at: usize, value: u64) -> usize {
     if value >= 1 << 14 {
         return put_long_at(out, at, value);
     }
@@ -37,7 +37,7 @@ fn put_long_at(out: &mut [u8], mut at: usize, mut value: u64) -> usize {
 
 /// Takes an integer from the front of `bytes`; `None` if they end within it or it does not fit 64 bits.
 #[inline(always)] // Else its result goes by way of memory.
-pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
+pub fn take(bytes: &mut &[u8]) -> Option<u64> {
     let (&first, rest) = bytes.split_first()?;
     *bytes = rest;
     if first < 0x80 {
@@ -70,19 +70,19 @@ fn take_more(bytes: &mut &[u8], mut value: u64) -> Option<u64> {
 
 /// How many bytes [`put`] writes for `value`.
 #[inline]
-pub(crate) fn len(value: u64) -> u32 {
+pub fn len(value: u64) -> u32 {
     (64 - (value | 1).leading_zeros()).div_ceil(7)
 }
 
 /// Folds the sign into the lowest bit, so that small magnitudes are small: 0, -1, 1, -2 become 0, 1, 2, 3.
 #[inline]
-pub(crate) fn zigzag(value: i64) -> u64 {
+pub fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
-/// What [`zigzag`] was given.
+/// The number that [`zigzag`] was given.
 #[inline]
-pub(crate) fn unzigzag(value: u64) -> i64 {
+pub fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
