@@ -25,7 +25,7 @@ use std::{
     sync::Arc,
 };
 
-use tidegate_message::{Identity, IdentityKind, Instant, topic_matches};
+use tidegate_message::{Identity, IdentityKind, Instant, LogLimiter, topic_matches};
 use tidegate_wire::mqtt::{Auth, Disconnect, Packet, ReasonCode, Version};
 
 pub use self::{
@@ -97,8 +97,7 @@ pub struct Broker {
     /// Whether it was said that there are too many retained messages.
     told_unretained: bool,
     /// Messages that are too large to be ever held, of which no line was written yet, and when one may be.
-    too_large: u64,
-    tells_too_large_at: Instant,
+    too_large: LogLimiter,
     statistics: Statistics,
     sys: sys::Sys,
     /// Part of assigned client identifiers, so that those of two shards and starts differ.
@@ -311,8 +310,7 @@ impl Broker {
             pending: Vec::new(),
             scratch: Vec::new(),
             told_unretained: false,
-            too_large: 0,
-            tells_too_large_at: Instant::MIN,
+            too_large: LogLimiter::default(),
             statistics: Statistics::default(),
             sys: sys::Sys::new(now),
             seed,

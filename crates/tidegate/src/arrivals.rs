@@ -9,13 +9,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::{IpAddr, Ipv6Addr, SocketAddr},
-    time::Duration,
 };
 
-use tokio::{
-    task::{AbortHandle, JoinError, JoinSet},
-    time::Instant,
-};
+use tidegate_message::{Instant, LogLimiter};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
 
 use crate::descriptors::Front;
 
@@ -137,25 +134,15 @@ impl Arrivals<AbortHandle> {
 
 /// Peers for whom there was no descriptor: a line for the first, and then how many, now and again.
 #[derive(Debug, Default)]
-pub(crate) struct TurnedAway {
-    count: u64,
-    said_at: Option<Instant>,
-}
-
-/// How often it is said that peers are turned away.
-const TURNED_AWAY_EVERY: Duration = Duration::from_secs(10);
+pub(crate) struct TurnedAway(LogLimiter);
 
 impl TurnedAway {
-    /// One more from `address` at `front`.
-    pub(crate) fn one(&mut self, address: SocketAddr, front: Front) {
-        self.count += 1;
-        if self.said_at.is_some_and(|at| at.elapsed() < TURNED_AWAY_EVERY) {
-            return;
-        }
-        self.said_at = Some(Instant::now());
-        let connections = std::mem::take(&mut self.count);
+    /// One more from `address` at `front`; returns of how many a line was written, if one was.
+    pub(crate) fn one(&self, now: Instant, address: SocketAddr, front: Front) -> Option<u64> {
+        let connections = self.0.add(now, 1)?;
         let front = front.word();
         tracing::warn!(%address, connections, front, "connections were refused: the descriptors for them are all in use");
+        Some(connections)
     }
 }
 
@@ -243,14 +230,13 @@ mod tests {
         assert_eq!(arrivals.begin("192.0.2.1".parse().unwrap(), 4), Some(3));
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn peers_that_are_turned_away_are_summed_up() {
-        let mut turned_away = TurnedAway::default();
+    #[test]
+    fn peers_that_are_turned_away_are_summed_up() {
+        let turned_away = TurnedAway::default();
         let address = ([192, 0, 2, 1], 7000).into();
-        for (seconds, left) in [(0, 0), (1, 1), (1, 2), (8, 0), (1, 1)] {
-            tokio::time::advance(Duration::from_secs(seconds)).await;
-            turned_away.one(address, Front::Link);
-            assert_eq!(turned_away.count, left);
+        for (seconds, told) in [(0, Some(1)), (1, None), (2, None), (10, Some(3)), (11, None)] {
+            let now = Instant::from_millis(1000 * seconds);
+            assert_eq!(turned_away.one(now, address, Front::Link), told);
         }
     }
 }

@@ -42,7 +42,6 @@ mod message;
 mod outgoing;
 mod receiver;
 mod sender;
-mod telling;
 #[cfg(test)]
 mod tests;
 mod window;

@@ -1,6 +1,6 @@
 //! From a message to its subscribers.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{PublishHead, QoS, ReasonCode, Version};
@@ -70,8 +70,6 @@ enum Retained {
 
 /// Small packets that wait in an output at most, while the kernel takes bytes.
 pub(super) const OUTBOX_BYTES: usize = 64 << 10;
-/// From one line of messages that are too large to the next.
-const TELLING_EVERY: Duration = Duration::from_secs(10);
 /// Sessions that are asked to give memory back for one message.
 const RECLAIMS_MAX: usize = 8;
 
@@ -427,10 +425,7 @@ impl Broker {
         let publisher = message.publisher.expect("it is one that sends again");
         let session = self.sessions.get(publisher.key()).expect("it was found before");
         let (client, connection) = (session.client_id.clone(), session.connection);
-        self.too_large += 1;
-        if self.tells_too_large_at <= now {
-            self.tells_too_large_at = now + TELLING_EVERY;
-            let count = std::mem::take(&mut self.too_large);
+        if let Some(count) = self.too_large.add(now, 1) {
             tracing::warn!(%client, topic = %message.topic, payload_bytes = message.payload.len(),
                 bytes = message.charge_bytes(), bytes_max = self.shared.budget().limit(), count,
                 "refused for good: larger than all that may be held (mqtt.payload_bytes_max); messages like it since the last such line");

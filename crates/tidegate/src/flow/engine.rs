@@ -5,14 +5,14 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use tidegate_broker::Admission;
 use tidegate_flow::{CompileError, Flow, Models, SnapshotError, Spec, State, Stats};
-use tidegate_message::Instant;
+use tidegate_message::LogLimiter;
 
 use super::{
     Hook,
@@ -27,8 +27,6 @@ pub const FLOWS_MAX: usize = 64;
 const PARTS_MAX: usize = 64;
 /// Fewest keys of a part: the least that a flow keeps.
 const PART_KEYS_MIN: u32 = 1024;
-/// A line of a flow's log about the same thing, at most so often.
-const TELLING_EVERY: Duration = Duration::from_secs(10);
 
 /// All flows of a node.
 #[derive(Debug)]
@@ -80,16 +78,8 @@ pub(super) struct Counters {
     pub(super) dropped: AtomicU64,
     /// Messages of other flows that it would have read, had there been fewer.
     pub(super) unseen: AtomicU64,
-    pub(super) bad_lines: Lines,
-    pub(super) unseen_lines: Lines,
-}
-
-/// Lines of the log about one thing.
-#[derive(Debug, Default)]
-pub(super) struct Lines {
-    /// When the next may be written, and how much there was since the last.
-    tell_at: AtomicI64,
-    untold: AtomicU64,
+    pub(super) bad_lines: LogLimiter,
+    pub(super) unseen_lines: LogLimiter,
 }
 
 /// One flow of a plan.
@@ -372,25 +362,6 @@ impl Running {
     pub(super) fn stats(&self) -> Stats {
         let parts = (0..self.parts.len()).filter_map(|at| self.part(at).as_ref().map(Flow::stats));
         parts.fold(Stats::default(), |sum, stats| sum.plus(&stats))
-    }
-}
-
-impl Lines {
-    /// How many messages a line is to be written about now, if one is: those `count`, and those that none was written about.
-    pub(super) fn due(&self, now: Instant, count: u64) -> Option<u64> {
-        let untold = self.untold.fetch_add(count, Ordering::Relaxed) + count;
-        let at = self.tell_at.load(Ordering::Relaxed);
-        let nanos = now.as_nanos();
-        let next = nanos.saturating_add(TELLING_EVERY.as_nanos() as i64);
-        let is_mine = nanos >= at
-            && self
-                .tell_at
-                .compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok();
-        is_mine.then(|| {
-            self.untold.fetch_sub(untold, Ordering::Relaxed);
-            untold
-        })
     }
 }
 

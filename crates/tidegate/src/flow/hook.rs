@@ -273,7 +273,7 @@ impl Hook {
         for (running, count) in self.set.flows.iter().zip(counts).filter(|(_, count)| *count > 0) {
             let counters = &running.counters;
             counters.unseen.fetch_add(count, std::sync::atomic::Ordering::Relaxed);
-            if let Some(count) = counters.unseen_lines.due(now, count) {
+            if let Some(count) = counters.unseen_lines.add(now, count) {
                 tracing::warn!(flow = %running.name, count, "messages of other flows go on unread, since too many came of one batch, or of each other; since the last such line");
             }
         }
@@ -397,7 +397,7 @@ impl Hook {
         }
         let bad = work.output.bad().len() as u64;
         if let Some((first, why)) = work.output.bad().next()
-            && let Some(count) = running.counters.bad_lines.due(now, bad)
+            && let Some(count) = running.counters.bad_lines.add(now, bad)
         {
             tracing::warn!(flow = %running.name, topic = %drafts[group[first]].topic, field = field(why).unwrap_or("-"),
                 reason = why.reason.word(), count, "messages that cannot be read, since the last such line");

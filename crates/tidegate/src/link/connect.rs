@@ -259,7 +259,7 @@ async fn accept_tcp(
     links: mpsc::Sender<Link>,
 ) {
     let mut handshakes = Handshakes::default();
-    let mut turned_away = TurnedAway::default();
+    let turned_away = TurnedAway::default();
     loop {
         tokio::select! {
             Some(()) = handshakes.ended() => {}
@@ -268,7 +268,7 @@ async fn accept_tcp(
                     let (tls, limit) = (tls.clone(), config.connect_timeout);
                     let taken = handshakes.take(|| descriptors::take(Front::Link)).await;
                     let Some(descriptor) = taken else {
-                        turned_away.one(address, Front::Link);
+                        turned_away.one(crate::clock::now(), address, Front::Link);
                         continue;
                     };
                     let answer = answer_tcp(stream, address, tls, config.clone(), descriptor);

@@ -23,7 +23,7 @@ use std::{
 use tidegate_broker::{Bundle, Publication, SessionConfig};
 use tidegate_client::ApiError;
 use tidegate_compress::Message;
-use tidegate_message::Code;
+use tidegate_message::{Code, LogLimiter};
 use tidegate_wire::{
     NodeId, Record, UplinkAck, UplinkOpen,
     mqtt::{Ack, Packet, QoS, ReasonCode, put_user_property},
@@ -39,7 +39,6 @@ use super::{
     incoming::{Incoming, IncomingError, LIMITS},
     message::{Attributes, AttributesError, NAME_PROPERTY},
     sender::LOOPS_EVERY,
-    telling::Telling,
 };
 use crate::{
     access::Identity,
@@ -500,8 +499,8 @@ struct Publisher {
     /// None before a link.
     passage: Option<Passage>,
     counts: PublishCounts,
-    refusals: Telling,
-    loops: Telling,
+    refusals: LogLimiter,
+    loops: LogLimiter,
 }
 
 /// The two nodes that a message passes.
@@ -592,8 +591,8 @@ impl Publisher {
             name: String::new(),
             passage: None,
             counts: PublishCounts::default(),
-            refusals: Telling::default(),
-            loops: Telling::every(LOOPS_EVERY),
+            refusals: LogLimiter::default(),
+            loops: LogLimiter::every(LOOPS_EVERY),
         })
     }
 
@@ -626,7 +625,7 @@ impl Publisher {
         if passage.is_one || !attributes.may_enter(&passage.ours) {
             passage.looped.fetch_add(1, Relaxed);
             self.counts.looped += 1;
-            if let Some(count) = self.loops.more(clock::now()) {
+            if let Some(count) = self.loops.add(clock::now(), 1) {
                 let topic = String::from_utf8_lossy(message.topic);
                 tracing::warn!(uplink = self.name, %topic, count,
                     "a message has been here before and is not published again; so many had since the last such line");
@@ -726,7 +725,7 @@ impl Publisher {
             };
             if reason.is_failure() {
                 self.counts.refused += 1;
-                if let Some(count) = self.refusals.more(clock::now()) {
+                if let Some(count) = self.refusals.add(clock::now(), 1) {
                     let topic = topic.unwrap_or_default();
                     tracing::warn!(uplink = self.name, %reason, topic, count,
                         "message not published; so often was some not, since the last such line");

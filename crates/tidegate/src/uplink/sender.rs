@@ -19,7 +19,7 @@ use std::{
 
 use bytes::Bytes;
 use tidegate_compress::Message;
-use tidegate_message::{Code, Identity, IdentityKind, Instant, topic_matches};
+use tidegate_message::{Code, Identity, IdentityKind, Instant, LogLimiter, topic_matches};
 use tidegate_wire::{
     BootId, CriticalPart, Features, Hello, Record, Role, SensorBatch, Share, UplinkAck, UplinkOpen,
     UplinkReady,
@@ -38,7 +38,6 @@ use super::{
     hand_over::{self, HandOver},
     message::{self, Attributes},
     outgoing::{Outgoing, TooLong, Untrue},
-    telling::Telling,
 };
 use crate::{
     clock,
@@ -266,8 +265,8 @@ impl Sender {
             told: String::new(),
             attributes: Vec::new(),
             checks_topics: batched_was_there || critical_was_there,
-            too_long: Telling::default(),
-            looped: Telling::every(LOOPS_EVERY),
+            too_long: LogLimiter::default(),
+            looped: LogLimiter::every(LOOPS_EVERY),
             said: None,
         };
         loop {
@@ -388,8 +387,8 @@ struct Life<'a> {
     attributes: Vec<u8>,
     /// Whether a session is of an earlier start, and may have subscriptions that are no longer wanted.
     checks_topics: bool,
-    too_long: Telling,
-    looped: Telling,
+    too_long: LogLimiter,
+    looped: LogLimiter,
     /// When it last said what it did, and whether it had a link.
     said: Option<(Instant, bool)>,
 }
@@ -555,13 +554,13 @@ impl Life<'_> {
             }
             if !message::passes(&self.sender.stamps, Direction::Out, &publish.properties) {
                 done.extend(publish.packet_id);
-                looped(self.sender, &mut self.looped, publish.topic);
+                looped(self.sender, &self.looped, publish.topic);
                 continue;
             }
             let message = message(&publish, &mut self.attributes);
             if let Err(error) = self.outgoing.take(now, message, publish.packet_id) {
                 done.extend(publish.packet_id);
-                refused(self.sender, &mut self.too_long, publish.topic, error);
+                refused(self.sender, &self.too_long, publish.topic, error);
             }
         }
         for id in done {
@@ -594,7 +593,7 @@ impl Life<'_> {
             }
             if !message::passes(&self.sender.stamps, Direction::Out, &publish.properties) {
                 done.extend(publish.packet_id);
-                looped(self.sender, &mut self.looped, publish.topic);
+                looped(self.sender, &self.looped, publish.topic);
                 continue;
             }
             let message = message(&publish, &mut self.attributes);
@@ -602,7 +601,7 @@ impl Life<'_> {
                 Ok(()) => self.critical.take(now, message, publish.packet_id),
                 Err(error) => {
                     done.extend(publish.packet_id);
-                    refused(self.sender, &mut self.too_long, publish.topic, error);
+                    refused(self.sender, &self.too_long, publish.topic, error);
                 }
             }
         }
@@ -770,18 +769,18 @@ fn message<'a>(publish: &Publish<'a>, attributes: &'a mut Vec<u8>) -> Message<'a
 }
 
 /// A message goes no further.
-fn refused(sender: &Sender, telling: &mut Telling, topic: &str, error: TooLong) {
+fn refused(sender: &Sender, limiter: &LogLimiter, topic: &str, error: TooLong) {
     sender.counters.refused.fetch_add(1, Relaxed);
-    if let Some(count) = telling.more(clock::now()) {
+    if let Some(count) = limiter.add(clock::now(), 1) {
         tracing::warn!(uplink = %sender.settings.name, topic, %error, count,
             "message not carried; so many were not since the last such line");
     }
 }
 
 /// A message has left this node before, or came to it by way of others: who is above has it already.
-fn looped(sender: &Sender, telling: &mut Telling, topic: &str) {
+fn looped(sender: &Sender, limiter: &LogLimiter, topic: &str) {
     sender.counters.looped.fetch_add(1, Relaxed);
-    if let Some(count) = telling.more(clock::now()) {
+    if let Some(count) = limiter.add(clock::now(), 1) {
         tracing::warn!(uplink = %sender.settings.name, topic, count,
             "a message comes round and is not carried again; so many did since the last such line");
     }

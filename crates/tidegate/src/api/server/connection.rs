@@ -117,7 +117,7 @@ pub(super) async fn accept(
     let mut handshakes = JoinSet::new();
     let mut arrivals: Arrivals<AbortHandle> =
         Arrivals::new(HANDSHAKES_MAX, HANDSHAKES_OF_ADDRESS_MAX);
-    let mut turned_away = TurnedAway::default();
+    let turned_away = TurnedAway::default();
     let strangers: Strangers =
         Arc::new(Mutex::new(Arrivals::new(STRANGERS_MAX, STRANGERS_OF_ADDRESS_MAX)));
     loop {
@@ -128,7 +128,7 @@ pub(super) async fn accept(
                 Ok((socket, peer)) => {
                     let take = || descriptors::take(Front::Api);
                     let Some(descriptor) = arrivals.take(&mut handshakes, take).await else {
-                        turned_away.one(peer, Front::Api);
+                        turned_away.one(crate::clock::now(), peer, Front::Api);
                         continue;
                     };
                     let (number, strangers) = (arrivals.next(), strangers.clone());
