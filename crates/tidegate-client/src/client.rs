@@ -2,7 +2,7 @@
 
 use std::{error::Error, future::Future, time::Duration};
 
-use tidegate_message::{CameraName, Code, Instant};
+use tidegate_message::{Backoff, CameraName, Code, Instant};
 use tonic::{
     Request,
     service::interceptor::InterceptedService,
@@ -57,15 +57,6 @@ impl Default for ConnectOptions {
             keep_alive: Duration::from_secs(5),
             stream_window_bytes: 2 << 20,
         }
-    }
-}
-
-impl ConnectOptions {
-    /// The wait before try number `attempt`, counted from 0.
-    fn wait(&self, attempt: u32) -> Duration {
-        self.backoff
-            .saturating_mul(1u32.checked_shl(attempt).unwrap_or(u32::MAX))
-            .min(self.backoff_max)
     }
 }
 
@@ -326,10 +317,11 @@ where
     F: Future<Output = Result<A, ApiError>>,
 {
     let mut tries = 0;
+    let mut backoff = Backoff::new(options.backoff, options.backoff_max);
     loop {
         match attempt(tries).await {
             Err(error) if error.code() == Code::LINK_DOWN && tries < options.max_reconnects => {
-                tokio::time::sleep(options.wait(tries)).await;
+                tokio::time::sleep(backoff.next_wait()).await;
                 tries += 1;
             }
             result => return result,
@@ -361,12 +353,19 @@ pub(crate) fn failure(status: tonic::Status) -> ApiError {
 mod tests {
     use super::*;
 
-    #[test]
-    fn waits_double_up_to_their_bound() {
-        let options = ConnectOptions::default();
-        let waits: Vec<u128> = (0..8).map(|attempt| options.wait(attempt).as_millis()).collect();
+    #[tokio::test(start_paused = true)]
+    async fn waits_double_up_to_their_bound() {
+        let options = ConnectOptions { max_reconnects: 8, ..ConnectOptions::default() };
+        let began = tokio::time::Instant::now();
+        let mut tried = Vec::new();
+        let result: Result<(), _> = retry(&options, |_| {
+            tried.push(began.elapsed().as_millis());
+            async { Err(ApiError::new(Code::LINK_DOWN, "no")) }
+        })
+        .await;
+        assert_eq!(result.unwrap_err().code(), Code::LINK_DOWN);
+        let waits: Vec<_> = tried.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
-        assert_eq!(options.wait(u32::MAX), options.backoff_max);
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,6 +4,7 @@
 //! that entered through a checked constructor keeps its bound.
 
 mod access;
+mod backoff;
 mod bounds;
 mod camera;
 mod civil;
@@ -19,6 +20,7 @@ pub mod varint;
 pub use access::{
     Action, AllowAll, Authorize, Decision, Identity, IdentityKind, Proof, Refusal, Secret, Target,
 };
+pub use backoff::Backoff;
 pub use bounds::{
     AdaptationProfile, Bounds, BoundsError, ControllerKind, Delivery, Demand, FrameRate,
     UnknownWord, WhenInfeasible,

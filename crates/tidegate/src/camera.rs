@@ -29,7 +29,7 @@ use tidegate_frame::{
     transfer::TransferConfig,
 };
 use tidegate_log::{Entry, LogError};
-use tidegate_message::{CameraName, Code, FrameSize, Instant, Position};
+use tidegate_message::{Backoff, CameraName, Code, FrameSize, Instant, Position};
 use tidegate_wire::{BootId, CameraAnnounce, Features, Hello, NodeId, Record, Role};
 use tokio_util::sync::CancellationToken;
 
@@ -361,8 +361,7 @@ async fn stay_connected(
     linked: &Condition,
     stop: &CancellationToken,
 ) -> Result<(), CameraError> {
-    let first = options.retry_max / 20;
-    let mut wait = first;
+    let mut backoff = Backoff::new(options.retry_max / 20, options.retry_max);
     let mut tries = 0;
     loop {
         let mut connected = None;
@@ -400,18 +399,19 @@ async fn stay_connected(
         linked.fails(&*why);
         // A link that held for a while has earned a quick second try.
         if connected.is_some_and(|at| clock::now().since(at) > options.retry_max) {
-            (wait, tries) = (first, 0);
+            backoff.reset();
+            tries = 0;
         }
         tries += 1;
         if options.reconnects_max.is_some_and(|most| tries > most) {
             return Err(CameraError::Unreachable { edge: options.edge, tries, why, code });
         }
+        let wait = backoff.next_wait();
         tracing::warn!(edge = %options.edge, %code, why, wait_ms = wait.as_millis(), "not connected");
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             () = tokio::time::sleep(wait) => {}
         }
-        wait = (wait * 2).min(options.retry_max);
     }
 }
 

@@ -20,7 +20,7 @@ use tidegate_frame::{
     knob,
     score::{Detection, Labels, Pool, Report},
 };
-use tidegate_message::{Code, FrameSize};
+use tidegate_message::{Backoff, Code, FrameSize};
 
 mod locate;
 mod protocol;
@@ -118,8 +118,8 @@ pub struct Detector {
     hello: Hello,
     /// Programs started so far.
     starts: u64,
-    /// Failures since the last answer.
-    failures: u32,
+    /// Since the last answer.
+    backoff: Backoff,
     not_before: Instant,
 }
 
@@ -151,7 +151,7 @@ impl Detector {
             scene: None,
             hello,
             starts: 1,
-            failures: 0,
+            backoff: Backoff::new(BACKOFF_MIN, BACKOFF_MAX),
             not_before,
         })
     }
@@ -239,7 +239,7 @@ impl Detector {
         match &answered {
             Err(error) if error.is_of_worker() => self.failed(),
             _ => {
-                self.failures = 0;
+                self.backoff.reset();
                 self.worker = Some(worker);
             }
         }
@@ -262,9 +262,7 @@ impl Detector {
     }
 
     fn failed(&mut self) {
-        let wait = BACKOFF_MIN.saturating_mul(1 << self.failures.min(10)).min(BACKOFF_MAX);
-        self.failures += 1;
-        self.not_before = Instant::now() + wait;
+        self.not_before = Instant::now() + self.backoff.next_wait();
     }
 }
 

@@ -24,7 +24,7 @@ use bytes::Bytes;
 use tokio::{sync::Notify, task::JoinHandle};
 
 use tidegate_frame::score::Detection;
-use tidegate_message::Instant;
+use tidegate_message::{Backoff, Instant};
 
 mod ffmpeg;
 mod mjpeg;
@@ -354,12 +354,11 @@ async fn run_live(
     shared: Arc<Shared>,
     clock: SourceClock,
 ) {
-    let mut wait = REOPEN_MIN;
+    let mut backoff = Backoff::new(REOPEN_MIN, REOPEN_MAX);
     let mut last = None;
     loop {
         let Some(open) = &mut supply else {
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(REOPEN_MAX);
+            tokio::time::sleep(backoff.next_wait()).await;
             match Supply::open(&spec, &clock).await {
                 Ok(opened) => supply = Some(opened),
                 Err(error) => shared.fail(error),
@@ -368,7 +367,7 @@ async fn run_live(
         };
         let error = match open.next().await {
             Ok(Next::Picture(picture, captured)) => {
-                wait = REOPEN_MIN;
+                backoff.reset();
                 let captured = captured.unwrap_or_else(|| clock.now());
                 // What cannot have its own time among the others is not given another.
                 if last.is_none_or(|last| captured > last) {

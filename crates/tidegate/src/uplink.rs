@@ -59,6 +59,7 @@ use std::{
 
 use tidegate_broker::SessionConfig;
 use tidegate_compress::EncoderConfig;
+use tidegate_message::Backoff;
 use tidegate_sys::sched;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -121,6 +122,10 @@ impl UplinkSettings {
             flight_bytes_max: self.flight_bytes_max,
             encoder: EncoderConfig { body_bytes: self.batch_bytes, ..self.encoder.clone() },
         }
+    }
+
+    fn backoff(&self) -> Backoff {
+        Backoff::new(self.retry_max / 20, self.retry_max)
     }
 
     /// The names of its two sessions here.

@@ -16,7 +16,7 @@ use std::{
 };
 
 use tidegate_broker::SessionConfig;
-use tidegate_message::{Identity, IdentityKind};
+use tidegate_message::{Backoff, Identity, IdentityKind};
 use tidegate_wire::mqtt::ReasonCode;
 use tokio::{
     net::TcpStream,
@@ -37,7 +37,7 @@ const ARRIVED_MAX: usize = 1024;
 const OUTPUT_BYTES: usize = 256 << 10;
 const READ_BYTES: usize = 16 << 10;
 /// Waits between two tries to connect.
-const RETRY: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
+const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 /// How long a farewell may take.
 const FAREWELL: Duration = Duration::from_millis(200);
 
@@ -181,7 +181,7 @@ impl PublisherTask {
 
     /// Serves until `stop`; then what was handed on has been answered, or is told that it was not.
     pub(super) async fn run(mut self, stop: CancellationToken) {
-        let mut retry = RETRY[0];
+        let mut retry = RETRY;
         while !stop.is_cancelled() {
             match self.serve(&stop).await {
                 Ok(()) => return,
@@ -192,7 +192,7 @@ impl PublisherTask {
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = sleep(retry) => retry = (retry * 2).min(RETRY[1]),
+                () = sleep(retry.next_wait()) => {}
             }
         }
     }

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use tidegate_message::Backoff;
 use tidegate_wire::mqtt::{PacketId, ReasonCode};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -88,8 +89,9 @@ pub(super) struct Runtime {
     /// When the batch that grows is handed over at the latest.
     closes_at: Option<Instant>,
     letters: Letters,
-    backoff: Duration,
-    random: u64,
+    backoff: Backoff,
+    /// Between sessions that break off.
+    rest: Backoff,
     /// The trouble that was told last.
     told: String,
     /// Whether it was told of this connection that dead letters are lost.
@@ -109,7 +111,12 @@ impl Runtime {
         stop: CancellationToken,
     ) -> io::Result<Self> {
         counters.is_up.store(true, Ordering::Relaxed);
-        let mut runtime = Self {
+        let seed = u64::from_ne_bytes(random_bytes()?);
+        let shortest = Duration::from_millis(50);
+        let first = (settings.backoff_max / 100).max(shortest);
+        Ok(Self {
+            backoff: Backoff::with_jitter(first, settings.backoff_max, seed),
+            rest: Backoff::with_jitter(shortest, Duration::from_secs(5), seed),
             settings,
             connector,
             counters,
@@ -118,32 +125,16 @@ impl Runtime {
             gathered: Batch::default(),
             closes_at: None,
             letters: Letters::default(),
-            backoff: Duration::ZERO,
-            random: u64::from_ne_bytes(random_bytes()?),
             told: String::new(),
             told_lost: false,
             told_looped: false,
             said_up: None,
             said_report: None,
-        };
-        runtime.backoff = runtime.first_backoff();
-        Ok(runtime)
-    }
-
-    fn first_backoff(&self) -> Duration {
-        (self.settings.backoff_max / 100).max(Duration::from_millis(50))
-    }
-
-    /// Between half of `backoff` and all of it, so that many sinks do not come back at once.
-    fn jittered(&mut self, backoff: Duration) -> Duration {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let share = 0.5 + (self.random >> 33) as f64 / (1_u64 << 32) as f64;
-        backoff.mul_f64(share.min(1.0))
+        })
     }
 
     /// Takes messages until it is told to stop.
     pub(super) async fn run(mut self) {
-        let mut rest = Duration::from_millis(50);
         loop {
             let began = Instant::now();
             let ended = self.carry().await;
@@ -166,10 +157,9 @@ impl Runtime {
             let error = crate::error_chain(&error);
             tracing::warn!(sink = %self.settings.name, %error, "the sink's session broke off");
             if began.elapsed() > Duration::from_secs(10) {
-                rest = Duration::from_millis(50);
+                self.rest.reset();
             }
-            let pause = self.jittered(rest);
-            rest = (rest * 2).min(Duration::from_secs(5));
+            let pause = self.rest.next_wait();
             tokio::select! {
                 () = self.stop.cancelled() => break,
                 () = tokio::time::sleep(pause) => {}
@@ -310,7 +300,7 @@ impl Runtime {
         match result {
             Ok(refusals) => {
                 self.work = Work::Idle(destination);
-                self.backoff = self.first_backoff();
+                self.backoff.reset();
                 if !self.counters.is_up.swap(true, Ordering::Relaxed) {
                     tracing::info!(sink = %self.settings.name, report = %self.counters.report(), "sink up");
                 }
@@ -320,10 +310,8 @@ impl Runtime {
             Err(trouble) => {
                 add(&self.counters.failures, 1);
                 self.counters.is_up.store(false, Ordering::Relaxed);
-                let pause = self.jittered(self.backoff);
+                let pause = self.backoff.next_wait();
                 let pause = trouble.after.map_or(pause, |after| after.max(pause));
-                self.backoff =
-                    (self.backoff * 2).min(self.settings.backoff_max.max(self.first_backoff()));
                 let error = crate::error_chain(&trouble);
                 // What stays the same is not said over and over.
                 if error != self.told {

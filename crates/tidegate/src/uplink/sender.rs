@@ -19,7 +19,7 @@ use std::{
 
 use bytes::Bytes;
 use tidegate_compress::Message;
-use tidegate_message::{Code, Identity, IdentityKind, Instant, LogLimiter, topic_matches};
+use tidegate_message::{Backoff, Code, Identity, IdentityKind, Instant, LogLimiter, topic_matches};
 use tidegate_wire::{
     BootId, CriticalPart, Features, Hello, Record, Role, SensorBatch, Share, UplinkAck, UplinkOpen,
     UplinkReady,
@@ -178,8 +178,7 @@ impl Sender {
 
     /// Carries messages until it is told to stop.
     pub(super) async fn run(self) {
-        let first = self.settings.retry_max / 20;
-        let mut wait = first;
+        let mut backoff = self.settings.backoff();
         loop {
             let began = clock::now();
             let ended = tokio::select! {
@@ -191,13 +190,12 @@ impl Sender {
             let error = crate::error_chain(&error);
             tracing::error!(uplink = %self.settings.name, error, "the uplink begins anew");
             if clock::now().since(began) > self.settings.retry_max {
-                wait = first;
+                backoff.reset();
             }
             tokio::select! {
                 () = self.stop.cancelled() => return,
-                () = tokio::time::sleep(wait) => {}
+                () = tokio::time::sleep(backoff.next_wait()) => {}
             }
-            wait = (wait * 2).min(self.settings.retry_max);
         }
     }
 
@@ -261,7 +259,7 @@ impl Sender {
             marks_at: now + MARKS_AFTER,
             marks_wait: MARKS_WAIT,
             phase: Phase::Waiting(Box::pin(tokio::time::sleep(Duration::ZERO))),
-            wait: self.settings.retry_max / 20,
+            backoff: self.settings.backoff(),
             told: String::new(),
             attributes: Vec::new(),
             checks_topics: batched_was_there || critical_was_there,
@@ -381,7 +379,7 @@ struct Life<'a> {
     marks_wait: Duration,
     phase: Phase,
     /// Before the next try to dial.
-    wait: Duration,
+    backoff: Backoff,
     /// What is the same is not said over and over.
     told: String,
     attributes: Vec<u8>,
@@ -481,7 +479,7 @@ impl Life<'_> {
         };
         if let Phase::Up(up) = &self.phase {
             if now.since(up.since) > settings.retry_max {
-                self.wait = settings.retry_max / 20;
+                self.backoff.reset();
             }
             up.link.close(1, &down.to_string());
         }
@@ -493,8 +491,7 @@ impl Life<'_> {
             tracing::warn!(uplink = %settings.name, to = %settings.to, %code, why, "uplink down");
             self.told = why;
         }
-        self.phase = Phase::Waiting(Box::pin(tokio::time::sleep(self.wait)));
-        self.wait = (self.wait * 2).min(settings.retry_max);
+        self.phase = Phase::Waiting(Box::pin(tokio::time::sleep(self.backoff.next_wait())));
     }
 
     fn connected(&mut self, now: Instant, link: Link, ready: &UplinkReady) -> Result<(), Down> {

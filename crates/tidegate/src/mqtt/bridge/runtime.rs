@@ -13,7 +13,7 @@ use std::{
 use mio::{Events, Interest, Poll, Token, net::TcpStream};
 use rustls_pki_types::ServerName;
 use tidegate_broker::WRITE_BYTES_MAX;
-use tidegate_message::{Identity, IdentityKind};
+use tidegate_message::{Backoff, Identity, IdentityKind};
 use tidegate_wire::mqtt::{
     Connack, Connect, ConnectProperties, DecodeError, Disconnect, FixedHeader, Packet, Publish,
     QoS, ReasonCode, RetainHandling, Subscribe, SubscribeFilter, Version, Will,
@@ -137,7 +137,7 @@ pub(super) struct Runtime {
     /// Whether it was told that messages come round.
     told_looped: bool,
     buffer: Vec<u8>,
-    random: u64,
+    backoff: Backoff,
 }
 
 /// A number that this process keeps to itself.
@@ -166,7 +166,9 @@ impl Runtime {
         stop: Arc<AtomicBool>,
         counters: Arc<Counters>,
     ) -> io::Result<Self> {
-        let random = u64::from_ne_bytes(random_bytes()?);
+        let first = (settings.backoff_max / 100).max(Duration::from_millis(50));
+        let seed = u64::from_ne_bytes(random_bytes()?);
+        let backoff = Backoff::with_jitter(first, settings.backoff_max, seed);
         let (local, remote) = (&settings.local_prefix, &settings.remote_prefix);
         let out = Topics::new(&settings.topics_out, local, remote, None);
         let back = Topics::new(&settings.topics_in, remote, local, Some("$SYS/"));
@@ -197,14 +199,12 @@ impl Runtime {
             is_subscribed: false,
             told_looped: false,
             buffer: vec![0; READ_BYTES],
-            random,
+            backoff,
         })
     }
 
     /// Carries messages until it is told to stop.
     pub(super) fn run(mut self) {
-        let first = (self.settings.backoff_max / 100).max(Duration::from_millis(50));
-        let mut backoff = first;
         let mut is_prepared = false;
         let mut told = String::new();
         while !self.is_stopped() {
@@ -227,7 +227,7 @@ impl Runtime {
                 }
                 let was_up = self.counters.connects.load(Ordering::Relaxed) > connects;
                 if was_up && began.elapsed() > STEADY {
-                    backoff = first;
+                    self.backoff.reset();
                 }
                 let text = crate::error_chain(&error);
                 if error.is_for_version() && !was_up && self.mode > 0 {
@@ -240,8 +240,7 @@ impl Runtime {
                     told = text;
                 }
             }
-            self.rest(backoff);
-            backoff = (backoff * 2).min(self.settings.backoff_max.max(first));
+            self.rest();
         }
         tracing::info!(bridge = %self.settings.name, report = %self.counters.report(), "bridge stopped");
     }
@@ -250,11 +249,8 @@ impl Runtime {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Waits between half of that time and all of it, so that many bridges do not come back at once.
-    fn rest(&mut self, backoff: Duration) {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let share = 0.5 + (self.random >> 33) as f64 / (1_u64 << 32) as f64;
-        let until = Instant::now() + backoff.mul_f64(share.min(1.0));
+    fn rest(&mut self) {
+        let until = Instant::now() + self.backoff.next_wait();
         let mut events = Events::with_capacity(8);
         while !self.is_stopped() {
             let left = until.saturating_duration_since(Instant::now());
