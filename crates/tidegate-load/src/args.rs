@@ -3,6 +3,7 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use clap::{Args, ValueEnum};
+use tidegate_message::quantity;
 use tidegate_wire::mqtt::{QoS, Version};
 
 use crate::{
@@ -196,21 +197,6 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, ArgError> {
     Duration::try_from_secs_f64(seconds).map_err(|_| ArgError::Duration)
 }
 
-/// `50ms`, `0.8s`, `100us`.
-fn period(text: &str) -> Result<Duration, ArgError> {
-    let (number, unit) = ["ms", "us", "s"]
-        .iter()
-        .find_map(|unit| Some((text.strip_suffix(unit)?, *unit)))
-        .ok_or(ArgError::Duration)?;
-    let number: f64 = number.parse().map_err(|_| ArgError::Duration)?;
-    let scale = match unit {
-        "ms" => 1e-3,
-        "us" => 1e-6,
-        _ => 1.0,
-    };
-    Duration::try_from_secs_f64(number * scale).map_err(|_| ArgError::Duration)
-}
-
 fn flow(text: &str) -> Result<Flow, ArgError> {
     let (name, rest) = text.split_once('=').ok_or(ArgError::Flow)?;
     let [bytes, every, level] = rest.split(',').collect::<Vec<_>>()[..] else {
@@ -223,7 +209,7 @@ fn flow(text: &str) -> Result<Flow, ArgError> {
         name: name.to_owned(),
         payload_bytes: bytes.parse().map_err(|_| ArgError::Flow)?,
         qos: qos(level)?,
-        pace: Pace::Every(period(every)?),
+        pace: Pace::Every(quantity::duration(every).map_err(|_| ArgError::Duration)?),
     })
 }
 
@@ -237,7 +223,7 @@ pub enum ArgError {
     #[error("a quality of service is 0, 1 or 2")]
     Qos,
     /// No time.
-    #[error("a time is a number of seconds, or of a flow such as 50ms, 0.8s, 100us")]
+    #[error("a time is a number of seconds, or of a flow such as 50ms")]
     Duration,
     /// No flow.
     #[error("a flow is NAME=BYTES,PERIOD,QOS, and its name one level of a topic")]

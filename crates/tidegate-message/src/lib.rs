@@ -13,6 +13,7 @@ mod instant;
 mod log_limiter;
 mod payload;
 mod position;
+pub mod quantity;
 mod reader;
 mod topic;
 pub mod varint;

@@ -41,7 +41,7 @@ pub use scenario::{
     TraceConfig, WanConfig, WifiConfig,
 };
 pub use trace::{OPPORTUNITY_BYTES, Opportunities, Rates, Trace, TraceError};
-pub use unit::{ByteCount, FromText, Probability, Rate, UnitError};
+pub use unit::{FromText, Probability, Rate, UnitError};
 
 use schedule::{Schedule, Setting};
 use wan::Wan;

@@ -13,7 +13,6 @@ pub mod problems;
 #[macro_use]
 mod table;
 mod sections;
-pub mod units;
 mod value;
 pub mod write;
 
@@ -24,9 +23,8 @@ use std::{
 };
 
 use self::layers::Setting;
-pub use self::{
-    error::ConfigError, layers::Origin, problems::Purpose, sections::*, units::ByteCount,
-};
+pub use self::{error::ConfigError, layers::Origin, problems::Purpose, sections::*};
+pub use tidegate_message::quantity::ByteCount;
 
 /// The file that is read when none is named.
 pub const FILE: &str = "tidegate.toml";

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tidegate_message::quantity;
+
 use super::{Compiler, Problem, finite, within};
 use crate::{
     batch::{Column, Place, Text},
@@ -20,7 +22,6 @@ use crate::{
         SlidingRegressionSpec, StepSpec, StringMatchSpec, ThresholdSpec, WindowSpec,
     },
     template::Content,
-    units,
 };
 
 /// Most values of a window that is kept whole.
@@ -244,7 +245,8 @@ impl Compiler<'_> {
         let count =
             |count: u32| within("window", count, 1.0, WINDOW_MAX).map(|()| u64::from(count));
         let nanos = |text: &str| {
-            let nanos = units::duration(text).and_then(|time| i64::try_from(time.as_nanos()).ok());
+            let time = quantity::duration(text).ok();
+            let nanos = time.and_then(|time| i64::try_from(time.as_nanos()).ok());
             nanos
                 .filter(|nanos| *nanos > 0)
                 .ok_or_else(|| Problem::Extent { found: text.to_owned() })

@@ -3,6 +3,7 @@
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Deserializer, de};
+use tidegate_message::quantity::{self, ByteCount};
 
 /// A quantity that is written as a number and a unit.
 pub trait FromText: Sized {
@@ -68,37 +69,26 @@ impl FromText for Rate {
     const EXPECTED: &'static str = "a rate: a number with bit, kbit, Mbit or Gbit, as \"200Mbit\"";
 
     fn from_text(text: &str) -> Option<Self> {
-        let units = [("kbit", 1e3), ("Mbit", 1e6), ("Gbit", 1e9), ("bit", 1.0)];
-        let bits = number(text.strip_suffix("/s").unwrap_or(text), &units)?;
+        let bits = quantity::bits_per_second(text).ok()?;
         // A terabit per second is beyond anything a scenario can mean.
-        (bits <= 1e12).then(|| Self(bits.round() as u64))
+        (bits <= 1_000_000_000_000).then_some(Self(bits))
     }
 }
 
 impl FromText for Duration {
     const EXPECTED: &'static str =
-        "a duration: a number with ns, us, ms, s or min, at most a day, as \"5ms\"";
+        "a duration: a number with ns, us, ms, s, min, h or d, at most a day, as \"5ms\"";
 
     fn from_text(text: &str) -> Option<Self> {
-        let units = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("min", 60.0), ("s", 1.0)];
-        let seconds = number(text, &units)?;
-        (seconds <= 86_400.0).then(|| Self::from_nanos((seconds * 1e9).round() as u64))
+        quantity::duration(text).ok().filter(|time| time.as_secs_f64() <= 86_400.0)
     }
 }
 
-/// A number of bytes; text such as `256KiB` or `1MB`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ByteCount(pub u64);
-
 impl FromText for ByteCount {
-    const EXPECTED: &'static str =
-        "a byte count: a number with B, KB, MB, KiB or MiB, at most 4096MiB, as \"256KiB\"";
+    const EXPECTED: &'static str = "a byte count: a number with B, kB, MB, GB, KiB, MiB or GiB, at most 4096MiB, as \"256KiB\"";
 
     fn from_text(text: &str) -> Option<Self> {
-        let (kib, mib) = (1024.0, 1024.0 * 1024.0);
-        let units = [("KiB", kib), ("MiB", mib), ("KB", 1e3), ("MB", 1e6), ("B", 1.0)];
-        let bytes = number(text, &units)?;
-        (bytes <= 4096.0 * mib).then(|| Self(bytes.round() as u64))
+        text.parse().ok().filter(|bytes| *bytes <= Self(4 << 30))
     }
 }
 
@@ -125,17 +115,10 @@ impl FromText for Probability {
     const EXPECTED: &'static str = "a share from \"0%\" to \"100%\"";
 
     fn from_text(text: &str) -> Option<Self> {
-        Self::new(number(text, &[("%", 0.01)])?)
+        let number = text.strip_suffix('%')?.trim_end();
+        let is_plain = number.chars().all(|c| c.is_ascii_digit() || c == '.');
+        Self::new(number.parse::<f64>().ok().filter(|_| is_plain)? * 0.01)
     }
-}
-
-/// A number of zero or more followed by one of the units, as `number * unit`.
-fn number(text: &str, units: &[(&str, f64)]) -> Option<f64> {
-    let (digits, scale) = units
-        .iter()
-        .find_map(|(unit, scale)| Some((text.strip_suffix(unit)?.trim_end(), scale)))?;
-    let plain = !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit() || c == '.');
-    plain.then(|| digits.parse::<f64>().ok()).flatten().map(|value| value * scale)
 }
 
 /// Deserializes a quantity from its text.
@@ -174,7 +157,9 @@ mod tests {
             ("1.5s", Some(1_500_000_000)),
             ("2min", Some(120_000_000_000)),
             ("5", None),
-            ("1e3ms", None),
+            ("1e3ms", Some(1_000_000_000)),
+            ("24h", Some(86_400_000_000_000)),
+            ("25h", None),
             ("2000min", None),
         ] {
             assert_eq!(Duration::from_text(text), nanos.map(Duration::from_nanos), "{text}");

@@ -8,13 +8,13 @@ use std::{
 
 use clap::Args;
 use tidegate_client::{ApiError, Client, Credentials};
-use tidegate_message::{AdaptationProfile, CameraName, Code, ControllerKind};
+use tidegate_message::{AdaptationProfile, CameraName, Code, ControllerKind, quantity};
 use tidegate_sys::regular;
 use zeroize::Zeroizing;
 
 use crate::{
     assemble::{how_to_make, source_spec},
-    config::{Config, units},
+    config::Config,
     pki::{Kind, NODE_SERVER_NAME},
     source::SourceSpec,
 };
@@ -201,13 +201,13 @@ pub struct DemoArgs {
     #[arg(long, default_value_t)]
     pub controller: ControllerKind,
     /// Longest time from capture to the application
-    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = quantity::duration)]
     pub latency: Duration,
     /// Least accuracy of the detector on delivered frames, against their originals
     #[arg(long, value_name = "F1", default_value_t = 0.95)]
     pub accuracy: f64,
     /// How long to run
-    #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = units::duration)]
+    #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = quantity::duration)]
     pub duration: Duration,
     /// Where to write the report
     #[arg(long, value_name = "FILE", default_value = "tidegate-demo.html")]
@@ -221,7 +221,7 @@ pub struct DemoSensorsArgs {
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub rate: u32,
     /// How long devices send
-    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = units::duration)]
+    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = quantity::duration)]
     pub duration: Duration,
     /// Seed of the devices
     #[arg(long, default_value_t = 1)]

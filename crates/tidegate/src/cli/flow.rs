@@ -13,12 +13,11 @@ use tidegate_flow::{
     EmittedPayload, Flow, Message, Output, Reason, Stats, Verdict,
     train::{self, EXAMPLES_BYTES_MAX, LinearTraining, TreeTraining},
 };
-use tidegate_message::{Code, check_topic_name};
+use tidegate_message::{Code, check_topic_name, quantity};
 
 use super::{Output as OutputForm, args::plain, print, unprinted};
 use crate::{
     clock,
-    config::units,
     flow::{Flows, file::FlowFile},
 };
 
@@ -80,7 +79,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub hex: bool,
     /// Time between two messages, for windows that go by when messages arrive
-    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = quantity::duration)]
     pub every: Duration,
     /// Print what is published and what is bad alone
     #[arg(long, short)]

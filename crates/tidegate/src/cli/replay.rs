@@ -16,7 +16,7 @@ use tidegate_load::{
         Summary, Template, TimeUnit, Trace, play,
     },
 };
-use tidegate_message::Code;
+use tidegate_message::{Code, quantity};
 use tidegate_wire::mqtt::QoS;
 use tokio_util::sync::CancellationToken;
 
@@ -26,8 +26,6 @@ use super::{
     mqtt::{aside, client_code, reason_code, shown},
     print,
 };
-use crate::config::units;
-
 /// Arguments of `tidegate replay`.
 #[derive(Args, Clone, Debug)]
 pub struct ReplayArgs {
@@ -81,7 +79,7 @@ pub struct ReplayArgs {
     #[arg(long = "loop")]
     pub repeat: bool,
     /// Stop after this long
-    #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = quantity::duration)]
     pub duration: Option<Duration>,
     /// Stop after so many messages
     #[arg(long, value_name = "MESSAGES")]
@@ -308,7 +306,7 @@ mod tests {
             ("x --header maybe", "yes or no"),
             ("x --format xml", "[possible values: csv, senml, riotbench]"),
             ("x --on-bad ignore", "[possible values: stop, skip]"),
-            ("x --for 10", "a duration is a number with"),
+            ("x --for 10", "is not a duration: a number with"),
             ("x --limit all", "invalid digit"),
             ("x --inflight 0", "0 is not in 1..=65535"),
         ] {

@@ -22,7 +22,7 @@ use tidegate_client::{
 };
 use tidegate_message::{
     AdaptationProfile, Bounds, CameraName, Code, ControllerKind, Delivery, Demand, FrameRate,
-    WhenInfeasible,
+    WhenInfeasible, quantity,
 };
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -33,10 +33,7 @@ use super::{
     args::{RemoteArgs, plain},
     time::{self, TimePoint},
 };
-use crate::{
-    clock,
-    config::{Config, units},
-};
+use crate::{clock, config::Config};
 
 /// Arguments of `tidegate subscribe`.
 #[derive(Args, Debug)]
@@ -47,7 +44,7 @@ pub struct SubscribeArgs {
     #[arg(required = true, value_name = "CAMERA")]
     cameras: Vec<CameraName>,
     /// Longest time from capture to here: 1ms to 60s
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     latency: Duration,
     /// Least accuracy of the detector on what arrives, as a fraction of that on the originals: 0 to 1
     #[arg(long, value_name = "FRACTION")]
@@ -80,7 +77,7 @@ pub struct SubscribeArgs {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time::parse)]
     to: Option<TimePoint>,
     /// Stop after this long
-    #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = quantity::duration)]
     run_for: Option<Duration>,
     /// Save each frame as DIR/CAMERA/TIMESTAMP.jpg
     #[arg(long, value_name = "DIR")]

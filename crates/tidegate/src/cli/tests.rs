@@ -31,7 +31,7 @@ fn arguments_are_checked_with_a_way_out() {
     for (line, expected) in [
         (
             "tidegate subscribe cam1 --latency 100 --accuracy 0.9",
-            "a duration is a number with ns, us",
+            "\"100\" is not a duration: a number with ns, us",
         ),
         ("tidegate subscribe ../x --latency 100ms --accuracy 0.9", "a camera name is made of"),
         (

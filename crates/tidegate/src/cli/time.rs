@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_message::{CivilTime, Instant};
-
-use crate::config::units;
+use tidegate_message::{CivilTime, Instant, quantity};
 
 /// A point in time: absolute, or before or after now.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,10 +36,10 @@ pub(super) fn parse(text: &str) -> Result<TimePoint, TimeError> {
         return Ok(TimePoint::Ago(Duration::ZERO));
     }
     if let Some(rest) = text.strip_prefix('-') {
-        return units::duration(rest).map(TimePoint::Ago).map_err(|_| TimeError);
+        return quantity::duration(rest).map(TimePoint::Ago).map_err(|_| TimeError);
     }
     if let Some(rest) = text.strip_prefix('+') {
-        return units::duration(rest).map(TimePoint::Ahead).map_err(|_| TimeError);
+        return quantity::duration(rest).map(TimePoint::Ahead).map_err(|_| TimeError);
     }
     absolute(text).map(TimePoint::At).ok_or(TimeError)
 }

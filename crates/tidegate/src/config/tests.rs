@@ -70,7 +70,7 @@ fn mistakes_name_file_line_and_way_out() {
         ("name = \"x\"\n", "site.toml:1: name stands in no section; begin with one such as [node]"),
         (
             "[link]\n\nqueue_allowed = 10\n",
-            "site.toml:3: link.queue_allowed: a duration is a number with ns, us, ms, s, min or h, such as 100ms",
+            "site.toml:3: link.queue_allowed: \"10\" is not a duration: a number with ns, us, ms, s, min, h or d, such as 100ms",
         ),
         (
             "[link]\nqueue_allowed = \"2s\"\n",

@@ -9,14 +9,14 @@ use std::{
 use tidegate_broker::{Overflow, UnknownVersion, Versions, schedule::Policy};
 use tidegate_frame::privacy::{Cover, RegionError, Regions};
 use tidegate_log::Durability;
-use tidegate_message::{CameraName, FrameSize};
+use tidegate_message::{
+    CameraName, FrameSize,
+    quantity::{self, ByteCount, QuantityError},
+};
 use tidegate_sys::{bpf::Mode, datagram::Method};
 use tidegate_wire::proxy;
 
-use super::{
-    AtRest, Origin,
-    units::{self, ByteCount},
-};
+use super::{AtRest, Origin};
 use crate::{
     camera::Originals,
     ingest::{Format, Kind},
@@ -181,17 +181,17 @@ impl Value for SocketMode {
 
 impl Value for Duration {
     fn read(text: &str) -> Result<Self, String> {
-        units::duration(text).map_err(|error| error.to_string())
+        quantity::duration(text).map_err(|error| error.to_string())
     }
 
     fn show(&self) -> Option<String> {
-        Some(quoted(&units::show_duration(*self)))
+        Some(quoted(&quantity::show_duration(*self)))
     }
 }
 
 impl Value for ByteCount {
     fn read(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|error: units::UnitError| error.to_string())
+        text.parse().map_err(|error: QuantityError| error.to_string())
     }
 
     fn show(&self) -> Option<String> {

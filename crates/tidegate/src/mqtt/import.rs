@@ -18,6 +18,7 @@ use std::{
 };
 
 use tidegate_broker::{UnknownVersion, Versions};
+use tidegate_message::quantity::ByteCount;
 use tidegate_sys::regular;
 
 use self::{
@@ -541,16 +542,16 @@ impl Import {
             self.warnings.push(format!(
                 "message_size_limit counts a payload, packet_bytes_max the packet around it: {} were added for its topic and \
                  properties",
-                byte_count(HEAD_BYTES)
+                ByteCount(HEAD_BYTES)
             ));
         }
         let payload = payload.map(|bytes| (bytes + HEAD_BYTES).min(*packet.end()));
         if let Some(bytes) = whole.into_iter().chain(payload).min() {
-            let _ = writeln!(toml, "packet_bytes_max = \"{}\"", byte_count(bytes));
+            let _ = writeln!(toml, "packet_bytes_max = \"{}\"", ByteCount(bytes));
         }
         let queue_bytes = self.number("max_queued_bytes", 1 << 10..=u64::MAX >> 1);
         if let Some(bytes) = queue_bytes {
-            let _ = writeln!(toml, "queue_bytes_max = \"{}\"", byte_count(bytes));
+            let _ = writeln!(toml, "queue_bytes_max = \"{}\"", ByteCount(bytes));
         }
         let queue_messages = self.number("max_queued_messages", 1..=u64::from(u32::MAX));
         if let Some(count) = queue_messages {
@@ -1055,16 +1056,6 @@ fn address(section: &Section) -> Result<ListenAddress, String> {
         },
     };
     Ok(SocketAddr::new(ip, port).into())
-}
-
-/// With the largest unit that divides it.
-fn byte_count(bytes: u64) -> String {
-    for (unit, size) in [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
-        if bytes.is_multiple_of(size) {
-            return format!("{}{unit}", bytes / size);
-        }
-    }
-    format!("{bytes}B")
 }
 
 /// As a string of TOML.

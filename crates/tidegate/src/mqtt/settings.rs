@@ -14,7 +14,7 @@ use tidegate_broker::{
     Admission, BrokerConfig, SessionConfig,
     schedule::{PolicyConfig, Threshold},
 };
-use tidegate_message::{Authorize, Identity, IdentityKind, Proof, Refusal};
+use tidegate_message::{Authorize, Identity, IdentityKind, Proof, Refusal, quantity};
 use tidegate_wire::{mqtt::Connect, proxy, websocket::Paths};
 
 use super::{
@@ -146,7 +146,7 @@ impl SessionSettings {
             }
             None => {}
         }
-        let threshold = threshold.map(crate::config::units::duration);
+        let threshold = threshold.map(quantity::duration);
         match (threshold, session.policy.paper_mut()) {
             (Some(Ok(threshold)), Some(paper)) => paper.threshold_l = Threshold::Fixed(threshold),
             (Some(Err(error)), _) => {

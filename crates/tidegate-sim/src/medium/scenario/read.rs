@@ -11,6 +11,7 @@ use std::{
 };
 
 use serde::Deserialize;
+use tidegate_message::quantity::ByteCount;
 use toml::Spanned;
 
 use super::{
@@ -19,7 +20,7 @@ use super::{
 use crate::medium::{
     change::{Change, factor_valid},
     trace::{Opportunities, Rates, Trace, TraceError},
-    unit::{ByteCount, Probability, Rate, Text},
+    unit::{Probability, Rate, Text},
 };
 
 /// A value with its place in the text.

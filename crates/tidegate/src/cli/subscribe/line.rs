@@ -4,12 +4,9 @@ use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
 use tidegate_client::{Event, Frame, SubscribeRequest, Verdict};
-use tidegate_message::{CameraName, Demand};
+use tidegate_message::{CameraName, Demand, quantity};
 
-use crate::{
-    cli::{args::plain, cameras::rounded},
-    config::units,
-};
+use crate::cli::{args::plain, cameras::rounded};
 
 /// Latencies that percentiles are taken over: some seconds of a camera.
 const LATENCIES_MAX: usize = 256;
@@ -120,7 +117,7 @@ impl Line {
         let mut text = format!(
             "{}  bound {}  ",
             self.camera,
-            units::show_duration(self.demand.bounds.latency())
+            quantity::show_duration(self.demand.bounds.latency())
         );
         match (percentile(&self.latencies, 50), percentile(&self.latencies, 95)) {
             (Some(p50), Some(p95)) => {

@@ -620,12 +620,3 @@ fn listeners_that_differ_open_no_door() {
     assert_eq!(imported.untranslated.len(), 1, "{:?}", imported.untranslated);
     assert!(imported.untranslated[0].why.contains("no listener that is open"));
 }
-
-#[test]
-fn byte_counts_have_their_unit() {
-    for (bytes, text) in
-        [(1, "1B"), (1 << 30, "1GiB"), (3 << 10, "3KiB"), (268_435_455, "268435455B")]
-    {
-        assert_eq!(byte_count(bytes), text);
-    }
-}
