@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::Context as _;
 use serde::Serialize;
+use tidegate_message::CivilDate;
 
 use crate::{
     figure::{Figure, Verdict},
@@ -211,19 +212,9 @@ fn results_folder() -> PathBuf {
     checkout.unwrap_or(&here).join("bench/results")
 }
 
-/// The UTC day of a Unix time as `YYYY-MM-DD`, by the civil-from-days rule of the proleptic Gregorian calendar.
-fn date(unix_seconds: u64) -> String {
-    let days = (unix_seconds / 86_400) as i64 + 719_468; // days since 0000-03-01
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
+/// The UTC day of a Unix time.
+fn date(unix_seconds: u64) -> CivilDate {
+    CivilDate::of_days((unix_seconds / 86_400) as i64)
 }
 
 #[cfg(test)]
@@ -303,7 +294,7 @@ mod tests {
             (1_735_689_599, "2024-12-31"),
             (4_107_542_400, "2100-03-01"), // one that is not
         ] {
-            assert_eq!(date(seconds), expected);
+            assert_eq!(date(seconds).to_string(), expected);
         }
     }
 }

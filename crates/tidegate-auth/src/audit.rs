@@ -13,7 +13,7 @@
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 use serde_json::{Map, Value};
-use tidegate_message::{Identity, Instant};
+use tidegate_message::{CivilDate, Identity, Instant};
 
 use crate::{attempts::network, escape};
 
@@ -121,20 +121,10 @@ fn cut(text: &str) -> String {
 pub fn rfc3339(at: Instant) -> String {
     let millis = at.as_nanos().div_euclid(1_000_000);
     let (days, millis) = (millis.div_euclid(86_400_000), millis.rem_euclid(86_400_000));
-    // Days since 0000-03-01, in eras of 400 years; the leap day is the last of such a year.
-    let days = days + 719_468;
-    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (year, month) = match month {
-        ..10 => (400 * era + year, month + 3),
-        _ => (400 * era + year + 1, month - 9),
-    };
+    let date = CivilDate::of_days(days);
     let (second, milli) = (millis / 1000, millis % 1000);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
+    format!("{date}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
 }
 
 /// Refusals of late, so that who asks again and again does not fill the disk: of those that are alike but for their time and rule

@@ -1,5 +1,7 @@
 //! Points in time as calendars and clocks write them.
 
+use std::fmt;
+
 /// A point in time that a text names by its date: ISO 8601 in the form of RFC 3339 (section 5.6), in which the time of day, its
 /// seconds, its zone and the colon in that may be left out, and the `T` may be a blank and the fraction's point a comma.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +24,7 @@ impl CivilTime {
         if !(1..=12).contains(&month) || !(1..=days_of(year, month)).contains(&day) {
             return None;
         }
-        let midnight = days_since_epoch(year, month, day) * 86_400;
+        let midnight = CivilDate { year, month, day }.days() * 86_400;
         if rest.is_empty() {
             return Some(Self { nanos: i128::from(midnight) * 1_000_000_000, has_zone: false });
         }
@@ -91,19 +93,84 @@ fn days_of(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Days from 1970-01-01 in the Gregorian calendar, counted in years that begin in March, so that leap days stand at their end.
-fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let month_from_march = (month + 9) % 12;
-    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
-    // 719,468 days lie between 0000-03-01 and 1970-01-01.
-    year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year
-        - 719_468
+/// A day of the Gregorian calendar, also before there was one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CivilDate {
+    /// The year; 0 is the one before year 1.
+    pub year: i64,
+    /// The month, 1 to 12.
+    pub month: i64,
+    /// The day of the month, from 1.
+    pub day: i64,
+}
+
+/// Days between 0000-03-01 and 1970-01-01.
+const EPOCH_DAYS: i64 = 719_468;
+
+// Years begin in March here, so that leap days stand at their end.
+impl CivilDate {
+    /// The day that many days after 1970-01-01.
+    pub fn of_days(days: i64) -> Self {
+        let days = days + EPOCH_DAYS;
+        let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+        let day = day - (365 * year + year / 4 - year / 100);
+        let month = (5 * day + 2) / 153;
+        let day = day - (153 * month + 2) / 5 + 1;
+        let (more, month) = if month < 10 { (0, month + 3) } else { (1, month - 9) };
+        Self { year: 400 * era + year + more, month, day }
+    }
+
+    /// Days after 1970-01-01.
+    pub fn days(self) -> i64 {
+        let year = if self.month <= 2 { self.year - 1 } else { self.year };
+        let day_of_year = (153 * ((self.month + 9) % 12) + 2) / 5 + self.day - 1;
+        year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year
+            - EPOCH_DAYS
+    }
+}
+
+/// As ISO 8601 has it: `2026-01-31`.
+impl fmt::Display for CivilDate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { year, month, day } = self;
+        write!(f, "{year:04}-{month:02}-{day:02}")
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        for (days, expected) in [
+            (0, "1970-01-01"),
+            (-1, "1969-12-31"),
+            (59, "1970-03-01"),
+            (11_016, "2000-02-29"),
+            (11_017, "2000-03-01"),
+            (20_484, "2026-01-31"),
+            (47_540, "2100-02-28"),
+            (47_541, "2100-03-01"), // no leap year
+            (-719_469, "0000-02-29"),
+            (-719_529, "-001-12-31"),
+            (2_932_896, "9999-12-31"),
+        ] {
+            let date = CivilDate::of_days(days);
+            assert_eq!((date.to_string().as_str(), date.days()), (expected, days));
+        }
+        // Every day of 400 years is one after the day before it, and comes back.
+        for days in -73_000..73_097 {
+            let (before, date) = (CivilDate::of_days(days - 1), CivilDate::of_days(days));
+            assert_eq!(date.days(), days);
+            let begins = CivilDate { day: 1, ..date };
+            match date.day {
+                1 => assert_eq!(before.day, days_of(before.year, before.month), "{date}"),
+                day => assert_eq!(before, CivilDate { day: day - 1, ..begins }, "{date}"),
+            }
+        }
+    }
 
     #[test]
     fn dates_are_read_exactly_or_refused() {

@@ -27,7 +27,7 @@ pub use bounds::{
     UnknownWord, WhenInfeasible,
 };
 pub use camera::{CameraName, CameraNameError, FrameSize, FrameSizeError};
-pub use civil::CivilTime;
+pub use civil::{CivilDate, CivilTime};
 pub use code::Code;
 pub use instant::Instant;
 pub use log_limiter::LogLimiter;

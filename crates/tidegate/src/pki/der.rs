@@ -2,7 +2,7 @@
 //!
 //! Always true: bytes of others reach no panic; what cannot be read is none.
 
-use tidegate_message::Instant;
+use tidegate_message::{CivilDate, Instant};
 
 pub(crate) const INTEGER: u8 = 0x02;
 pub(crate) const BIT_STRING: u8 = 0x03;
@@ -54,17 +54,10 @@ pub(crate) fn time(tag: u8, text: &[u8]) -> Option<Instant> {
     if rest.len() != 10 || !(1..=12).contains(&month) {
         return None;
     }
-    let seconds = days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
+    let days = CivilDate { year, month, day }.days();
+    let seconds = days * 86_400 + hour * 3600 + minute * 60 + second;
     // Beyond what an instant holds is as good as never.
     Some(Instant::from_nanos(seconds.saturating_mul(1_000_000_000)))
-}
-
-/// Days from the Unix epoch to a day of the Gregorian calendar, by years that begin in March.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 use async_trait::async_trait;
 use object_store::{ObjectStore, PutOptions, PutPayload, path::Path};
 use rustls::ClientConfig;
-use tidegate_message::Secret;
+use tidegate_message::{CivilDate, Secret};
 
 use self::file::encode;
 use super::{Batch, Destination, Record, Refusal, SinkError, Trouble};
@@ -208,20 +208,9 @@ impl Destination for Parquet {
     }
 }
 
-/// The day of that many nanoseconds since the epoch, as `2026-01-31`: days since the epoch to a Gregorian date, by eras of 400
-/// years that begin in March, so that leap days come last.
-fn date(nanos: i64) -> String {
-    let days = nanos.div_euclid(24 * HOUR) + 719_468;
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = era * 400 + year_of_era + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
+/// The day of that many nanoseconds since the epoch.
+fn date(nanos: i64) -> CivilDate {
+    CivilDate::of_days(nanos.div_euclid(24 * HOUR))
 }
 
 /// Whether it can be opened, without making anything.
