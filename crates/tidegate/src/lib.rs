@@ -20,6 +20,7 @@ pub mod enrol;
 pub mod flow;
 pub mod frame_log;
 pub mod health;
+mod http;
 pub mod ingest;
 pub mod link;
 pub mod logging;

@@ -34,7 +34,6 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) mod configure;
 pub mod destination;
-mod http;
 pub mod influx;
 #[cfg(feature = "sink-kafka")]
 pub mod kafka;
@@ -58,6 +57,8 @@ use crate::mqtt::server::Connector;
 
 /// Most messages of a batch: packet identifiers end at 65,535.
 pub const BATCH_MESSAGES_MAX: u32 = 60_000;
+/// Longest answer of a server that is written to by HTTP, in bytes.
+pub(crate) const HTTP_ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// What a sink is made of.
 #[derive(Clone, Debug, PartialEq)]

@@ -15,27 +15,25 @@ use std::{
     time::Duration,
 };
 
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::{Request, StatusCode, Uri, body::Bytes, client::conn::http1, header};
-use hyper_util::rt::TokioIo;
-use rustls::{
-    ClientConfig,
-    crypto::ring,
-    version::{TLS12, TLS13},
-};
+use http_body_util::Full;
+use hyper::{Request, StatusCode, Uri, body::Bytes, header};
+use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use sha2::{Digest as _, Sha256};
 use tidegate_client::ApiError;
 use tidegate_message::Code;
-use tokio::{net::TcpStream, sync::watch, time::timeout};
-use tokio_rustls::TlsConnector;
+use tokio::{sync::watch, time::timeout};
 
 use super::{
     Doors,
     doors::KeysChanged,
     keys::{KEY_SET_BYTES_MAX, KeySet, KeySetError},
 };
-use crate::{clock, config::Config};
+use crate::{
+    clock,
+    config::Config,
+    http::{self, HttpClient, HttpError},
+};
 
 /// Longest that one request may take.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
@@ -48,8 +46,6 @@ const RETRY: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub struct Fetcher {
     url: Uri,
-    host: String,
-    port: u16,
     tls: Arc<ClientConfig>,
     kept: PathBuf,
     refresh: Duration,
@@ -75,23 +71,18 @@ impl Fetcher {
             ApiError::new(Code::CONFIG_INVALID, text)
         };
         let url: Uri = text.parse().map_err(|_| wrong())?;
-        let host = url.host().filter(|_| url.scheme_str() == Some("https")).ok_or_else(wrong)?;
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        ServerName::try_from(host.as_str()).map_err(|_| wrong())?;
+        let (is_tls, host, _) = http::target(&url).map_err(|_| wrong())?;
+        if !is_tls || ServerName::try_from(host).is_err() {
+            return Err(wrong());
+        }
         let ca = section.token_keys_ca.as_deref();
         let roots = crate::mqtt::authorities("auth.token_keys_ca", ca)?;
-        let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_protocol_versions(&[&TLS13, &TLS12])
-            .map_err(|error| {
-                ApiError::new(Code::INTERNAL, "TLS cannot be configured").caused_by(error)
-            })?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        let tls = http::tls(roots).map_err(|error| {
+            ApiError::new(Code::INTERNAL, "TLS cannot be configured").caused_by(error)
+        })?;
         Ok(Some(Self {
-            port: url.port_u16().unwrap_or(443),
             url,
-            host,
-            tls: Arc::new(tls),
+            tls,
             kept: kept_path(config, text),
             refresh: section.token_keys_refresh,
         }))
@@ -110,39 +101,15 @@ impl Fetcher {
     }
 
     async fn get(&self) -> Result<Bytes, FetchError> {
-        let socket =
-            TcpStream::connect((&*self.host, self.port)).await.map_err(FetchError::Connect)?;
-        let name =
-            ServerName::try_from(self.host.clone()).expect("it was checked when it was read");
-        let stream = TlsConnector::from(self.tls.clone())
-            .connect(name, socket)
-            .await
-            .map_err(FetchError::Connect)?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(FetchError::Http)?;
-        let authority = self.url.authority().map_or("", |authority| authority.as_str());
-        let path = self.url.path_and_query().map_or("/", |path| path.as_str());
-        let request = Request::get(path)
-            .header(header::HOST, authority)
+        let request = Request::get(self.url.clone())
             .header(header::ACCEPT, "application/jwk-set+json, application/json")
             .header(header::USER_AGENT, concat!("tidegate/", env!("CARGO_PKG_VERSION")))
-            .body(Empty::<Bytes>::new())
+            .body(Full::<Bytes>::default())
             .expect("an address that was parsed makes a request");
-        let answer = async {
-            let answer = sender.send_request(request).await.map_err(FetchError::Http)?;
-            if answer.status() != StatusCode::OK {
-                return Err(FetchError::Status { status: answer.status().as_u16() });
-            }
-            let body = Limited::new(answer.into_body(), KEY_SET_BYTES_MAX);
-            Ok(body.collect().await.map_err(FetchError::Body)?.to_bytes())
-        };
-        let mut connection = std::pin::pin!(connection);
-        let mut answer = std::pin::pin!(answer);
-        tokio::select! {
-            biased;
-            answer = &mut answer => answer,
-            // It drives the answer, which is told as well if it breaks.
-            _ = &mut connection => answer.await,
+        let answer = HttpClient::new(self.tls.clone(), KEY_SET_BYTES_MAX).send(request).await?;
+        match answer.status() {
+            StatusCode::OK => Ok(answer.into_body()),
+            status => Err(FetchError::Status { status: status.as_u16() }),
         }
     }
 
@@ -227,24 +194,18 @@ fn keep(path: &Path, json: &[u8]) -> io::Result<()> {
 /// Why no keys came.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// The server cannot be reached, or its certificate is not accepted.
-    #[error("the server cannot be reached")]
-    Connect(#[source] io::Error),
+    /// The server cannot be reached, its certificate is not accepted, or its answer is not whole or too large.
+    #[error("there is no answer")]
+    Http(#[from] HttpError),
     /// It took too long.
     #[error("no whole answer came within {} s", REQUEST_MAX.as_secs())]
     TooSlow,
-    /// The server does not speak HTTP/1.1 as it should.
-    #[error("the server broke off")]
-    Http(#[source] hyper::Error),
     /// The server has another answer.
     #[error("the server answers with status {status}")]
     Status {
         /// Which.
         status: u16,
     },
-    /// The answer is too large or not whole.
-    #[error("the answer is not whole, or larger than {KEY_SET_BYTES_MAX} bytes")]
-    Body(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The answer is no set of keys.
     #[error("the answer is not used")]
     Keys(#[source] KeySetError),

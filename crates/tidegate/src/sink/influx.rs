@@ -37,8 +37,11 @@ use tidegate_wire::{
     mqtt::PublishProperties,
 };
 
-use super::{Batch, Destination, Record, Refusal, Trouble, http::HttpClient};
-use crate::mqtt::bridge::{Direction, NODE_HEADER, PROPERTY, Stamps};
+use super::{Batch, Destination, HTTP_ANSWER_BYTES_MAX, Record, Refusal, Trouble};
+use crate::{
+    http::HttpClient,
+    mqtt::bridge::{Direction, NODE_HEADER, PROPERTY, Stamps},
+};
 
 /// Places of one nanosecond among which messages of one topic are spread, of as many nanoseconds.
 const SPREAD: i64 = 1024;
@@ -94,7 +97,7 @@ pub(super) struct Influx {
 
 impl Influx {
     pub(super) fn new(settings: InfluxSettings) -> Self {
-        let client = HttpClient::new(settings.tls.clone());
+        let client = HttpClient::new(settings.tls.clone(), HTTP_ANSWER_BYTES_MAX);
         Self { stamps: Stamps::new(&settings.node), settings, client, peer: None }
     }
 

@@ -113,11 +113,9 @@ impl DestinationSettings {
             #[cfg(feature = "sink-postgres")]
             Self::Postgres(settings) => settings.reach().await,
             Self::Influx(settings) => {
-                let is_tls = settings.url.scheme_str() == Some("https");
-                let host = settings.url.host().unwrap_or_default();
-                let host = host.trim_start_matches('[').trim_end_matches(']');
-                let port = settings.url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-                server(host, port, is_tls.then(|| settings.tls.clone())).await
+                let target = crate::http::target(&settings.url);
+                let (is_tls, host, port) = target.map_err(|error| error.to_string())?;
+                server(&host, port, is_tls.then(|| settings.tls.clone())).await
             }
             #[cfg(feature = "sink-kafka")]
             Self::Kafka(settings) => {

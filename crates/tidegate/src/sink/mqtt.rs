@@ -37,12 +37,10 @@ use tidegate_wire::mqtt::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 
-use super::{
-    Batch, Destination, Record, Refusal, Trouble,
-    http::{self, Stream},
-};
+use super::{Batch, Destination, Record, Refusal, Trouble};
 use crate::{
     clock,
+    http::{self, Stream},
     mqtt::bridge::{Direction, Stamps},
 };
 

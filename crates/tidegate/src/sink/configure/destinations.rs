@@ -94,7 +94,7 @@ fn tls(
     } else {
         rustls::RootCertStore::empty()
     };
-    crate::sink::http::tls(roots).map_err(|error| failed("TLS cannot be spoken".to_owned(), &error))
+    crate::http::tls(roots).map_err(|error| failed("TLS cannot be spoken".to_owned(), &error))
 }
 
 #[cfg(feature = "sink-parquet")]

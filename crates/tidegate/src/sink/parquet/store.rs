@@ -17,9 +17,9 @@ use object_store::{
 use rustls::ClientConfig;
 
 use super::{Place, S3Place};
-use crate::sink::{
-    SinkError,
-    http::{HttpClient, HttpError},
+use crate::{
+    http::{self, HttpClient, HttpError},
+    sink::{HTTP_ANSWER_BYTES_MAX, SinkError},
 };
 
 /// The store, and what stands before the names of files.
@@ -68,10 +68,8 @@ pub(super) async fn reach(place: &Place) -> Result<(), String> {
     let endpoint = place.endpoint.clone().unwrap_or_else(amazon);
     let wrong = || format!("{endpoint:?} is no address");
     let url: hyper::Uri = endpoint.parse().map_err(|_| wrong())?;
-    let is_tls = url.scheme_str() == Some("https");
-    let host = url.host().ok_or_else(wrong)?.trim_start_matches('[').trim_end_matches(']');
-    let port = url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-    crate::check::server(host, port, is_tls.then(|| place.tls.clone())).await
+    let (is_tls, host, port) = http::target(&url).map_err(|error| error.to_string())?;
+    crate::check::server(&host, port, is_tls.then(|| place.tls.clone())).await
 }
 
 fn s3(place: &S3Place) -> Result<object_store::aws::AmazonS3, SinkError> {
@@ -102,7 +100,7 @@ struct Connector(Arc<ClientConfig>);
 
 impl HttpConnector for Connector {
     fn connect(&self, _: &ClientOptions) -> object_store::Result<StoreClient> {
-        Ok(StoreClient::new(Service(HttpClient::new(self.0.clone()))))
+        Ok(StoreClient::new(Service(HttpClient::new(self.0.clone(), HTTP_ANSWER_BYTES_MAX))))
     }
 }
 

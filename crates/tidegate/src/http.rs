@@ -1,6 +1,6 @@
-//! A client of HTTP/1.1 for destinations: one connection at a time, kept while it is good, over TCP or TLS.
+//! A client of HTTP/1.1: one connection at a time, kept while it is good, over TCP or TLS.
 //!
-//! Always true: redirections are not followed; of an answer no more than [`ANSWER_BYTES_MAX`] is held; TLS is rustls with ring.
+//! Always true: redirections are not followed; of an answer no more is held than the client was told; TLS is rustls with ring.
 
 use std::{io, sync::Arc};
 
@@ -22,13 +22,11 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Longest answer, in bytes.
-pub(super) const ANSWER_BYTES_MAX: usize = 16 << 20;
-
 /// Makes requests.
 #[derive(Debug)]
-pub(super) struct HttpClient {
+pub(crate) struct HttpClient {
     tls: Arc<ClientConfig>,
+    answer_bytes_max: usize,
     kept: Mutex<Option<Kept>>,
 }
 
@@ -44,7 +42,7 @@ struct Kept {
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum HttpError {
+pub enum HttpError {
     /// The address is none.
     #[error("{uri} is no http:// or https:// address")]
     Address { uri: Uri },
@@ -55,14 +53,14 @@ pub(super) enum HttpError {
     #[error("the exchange with {host} broke off")]
     Exchange { host: String, source: hyper::Error },
     /// The answer is too large or not whole.
-    #[error("the answer of {host} is not whole, or larger than {ANSWER_BYTES_MAX} bytes")]
-    Answer { host: String, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("the answer of {host} is not whole, or larger than {bytes_max} bytes")]
+    Answer { host: String, bytes_max: usize, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
 impl HttpClient {
-    /// A client that trusts whom `tls` says.
-    pub(super) fn new(tls: Arc<ClientConfig>) -> Self {
-        Self { tls, kept: Mutex::new(None) }
+    /// A client that trusts whom `tls` says, and takes answers of at most that many bytes.
+    pub(crate) fn new(tls: Arc<ClientConfig>, answer_bytes_max: usize) -> Self {
+        Self { tls, answer_bytes_max, kept: Mutex::new(None) }
     }
 
     /// The whole answer to a request whose address is absolute. A kept connection that turns out to be closed is replaced once,
@@ -73,7 +71,7 @@ impl HttpClient {
     ///
     /// # Cancel safety
     /// Dropping it ends the connection.
-    pub(super) async fn send(
+    pub(crate) async fn send(
         &self,
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Bytes>, HttpError> {
@@ -81,14 +79,14 @@ impl HttpClient {
         // Taken out while it is used: who is dropped on the way leaves none behind.
         let kept = self.kept.lock().await.take();
         if let Some(mut kept) = kept.filter(|kept| kept.to == to && !kept.sender.is_closed()) {
-            match exchange(&mut kept.sender, request.clone(), &to.1).await {
+            match self.exchange(&mut kept.sender, request.clone(), &to.1).await {
                 Err(HttpError::Exchange { .. }) => {}
                 answered => return self.keep(kept, answered).await,
             }
         }
         let mut kept = self.connect(to).await?;
         let host = kept.to.1.clone();
-        let answered = exchange(&mut kept.sender, request, &host).await;
+        let answered = self.exchange(&mut kept.sender, request, &host).await;
         self.keep(kept, answered).await
     }
 
@@ -101,6 +99,31 @@ impl HttpClient {
             *self.kept.lock().await = Some(kept);
         }
         answered
+    }
+
+    async fn exchange(
+        &self,
+        sender: &mut SendRequest<Full<Bytes>>,
+        mut request: Request<Full<Bytes>>,
+        host: &str,
+    ) -> Result<Response<Bytes>, HttpError> {
+        // On the wire the address is a path; the host stands in its header.
+        let uri = std::mem::take(request.uri_mut());
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        let value =
+            HeaderValue::from_str(authority).expect("an authority that was parsed is a value");
+        request.headers_mut().entry(header::HOST).or_insert(value);
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        *request.uri_mut() = path.parse().expect("the path of an address that was parsed is one");
+        let broken = |source| HttpError::Exchange { host: host.to_owned(), source };
+        sender.ready().await.map_err(broken)?;
+        let answer = sender.send_request(request).await.map_err(broken)?;
+        let (head, body) = answer.into_parts();
+        let bytes_max = self.answer_bytes_max;
+        let body = Limited::new(body, bytes_max).collect().await;
+        let body =
+            body.map_err(|source| HttpError::Answer { host: host.to_owned(), bytes_max, source })?;
+        Ok(Response::from_parts(head, body.to_bytes()))
     }
 
     async fn connect(&self, to: (bool, String, u16)) -> Result<Kept, HttpError> {
@@ -122,7 +145,7 @@ impl HttpClient {
 ///
 /// # Errors
 /// The system's, or TLS's.
-pub(super) async fn dial(
+pub(crate) async fn dial(
     host: &str,
     port: u16,
     tls: Option<&Arc<ClientConfig>>,
@@ -135,12 +158,15 @@ pub(super) async fn dial(
     Ok(Box::new(TlsConnector::from(tls.clone()).connect(name, socket).await?))
 }
 
-/// What destinations are spoken to over.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+/// What servers are spoken to over.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Whether by TLS, and host and port.
-fn target(uri: &Uri) -> Result<(bool, String, u16), HttpError> {
+/// Whether by TLS, the host without brackets, and the port.
+///
+/// # Errors
+/// [`HttpError::Address`].
+pub(crate) fn target(uri: &Uri) -> Result<(bool, String, u16), HttpError> {
     let wrong = || HttpError::Address { uri: uri.clone() };
     let is_tls = match uri.scheme_str() {
         Some("http") => false,
@@ -152,32 +178,11 @@ fn target(uri: &Uri) -> Result<(bool, String, u16), HttpError> {
     Ok((is_tls, host, uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 })))
 }
 
-async fn exchange(
-    sender: &mut SendRequest<Full<Bytes>>,
-    mut request: Request<Full<Bytes>>,
-    host: &str,
-) -> Result<Response<Bytes>, HttpError> {
-    // On the wire the address is a path; the host stands in its header.
-    let uri = std::mem::take(request.uri_mut());
-    let authority = uri.authority().map_or("", |authority| authority.as_str());
-    let value = HeaderValue::from_str(authority).expect("an authority that was parsed is a value");
-    request.headers_mut().entry(header::HOST).or_insert(value);
-    let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    *request.uri_mut() = path.parse().expect("the path of an address that was parsed is one");
-    let broken = |source| HttpError::Exchange { host: host.to_owned(), source };
-    sender.ready().await.map_err(broken)?;
-    let answer = sender.send_request(request).await.map_err(broken)?;
-    let (head, body) = answer.into_parts();
-    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-    let body = body.map_err(|source| HttpError::Answer { host: host.to_owned(), source })?;
-    Ok(Response::from_parts(head, body.to_bytes()))
-}
-
-/// TLS towards a destination whose certificate somebody in `roots` vouches for.
+/// TLS towards a server whose certificate somebody in `roots` vouches for.
 ///
 /// # Errors
 /// The provider has none of the protocol versions.
-pub(super) fn tls(roots: rustls::RootCertStore) -> Result<Arc<ClientConfig>, rustls::Error> {
+pub(crate) fn tls(roots: rustls::RootCertStore) -> Result<Arc<ClientConfig>, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
