@@ -2,7 +2,10 @@
 //!
 //! Always true: each of them is UTF-8, as all of JSON is (RFC 8259 section 8.1).
 
-use serde::de::IgnoredAny;
+use std::fmt;
+
+use serde::de::{Deserializer as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 
 /// Why there are no elements.
 #[derive(Debug, thiserror::Error)]
@@ -24,11 +27,7 @@ pub(in crate::ingest) enum ArrayError {
 /// # Errors
 /// [`ArrayError`].
 pub(in crate::ingest) fn elements(text: &[u8], max: usize) -> Result<Vec<&[u8]>, ArrayError> {
-    let text = without_mark(text);
-    // From here on brackets and quotes are known to be where they belong.
-    read(text)?;
-    let inside = text.trim_ascii().strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]"));
-    parts(inside.ok_or(ArrayError::NoArray)?, max)
+    parts(text, max, '[', ArrayError::NoArray)
 }
 
 /// The members of the object that `text` is, at most `max`: each name, unescaped, and its value as it is written, without blanks
@@ -40,17 +39,7 @@ pub(in crate::ingest) fn members(
     text: &[u8],
     max: usize,
 ) -> Result<Vec<(String, &[u8])>, ArrayError> {
-    let text = without_mark(text);
-    read(text)?;
-    let inside = text.trim_ascii().strip_prefix(b"{").and_then(|text| text.strip_suffix(b"}"));
-    let parts = parts(inside.ok_or(ArrayError::NoObject)?, max)?;
-    parts.into_iter().map(member).collect()
-}
-
-/// Whether it is JSON. Texts that are skipped are not looked at by the reader, so that their bytes are looked at before.
-fn read(text: &[u8]) -> Result<(), ArrayError> {
-    serde_json::from_str::<IgnoredAny>(str::from_utf8(text)?)?;
-    Ok(())
+    parts(text, max, '{', ArrayError::NoObject)
 }
 
 /// A text without the mark of the order of bytes that may stand before it.
@@ -58,62 +47,71 @@ pub(in crate::ingest) fn without_mark(text: &[u8]) -> &[u8] {
     text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
 }
 
-fn member(text: &[u8]) -> Result<(String, &[u8]), ArrayError> {
-    let colon = name_end(text);
-    let name = serde_json::from_slice(&text[..colon])?;
-    Ok((name, text[colon + 1..].trim_ascii()))
+/// The parts of a text that begins with `open`. It is read to its end, also where it has too many.
+fn parts<'a, T>(
+    text: &'a [u8],
+    max: usize,
+    open: char,
+    missing: ArrayError,
+) -> Result<Vec<T>, ArrayError>
+where
+    Parts<T>: Visitor<'a, Value = Parts<T>>,
+{
+    // What is only skipped is not looked at by the reader of JSON, so that its bytes are looked at before.
+    let text = str::from_utf8(without_mark(text))?;
+    if !text.trim_ascii_start().starts_with(open) {
+        serde_json::from_str::<IgnoredAny>(text)?;
+        return Err(missing);
+    }
+    let mut json = serde_json::Deserializer::from_str(text);
+    let parts = json.deserialize_any(Parts { taken: Vec::new(), max, are_all: true })?;
+    json.end()?;
+    if parts.are_all { Ok(parts.taken) } else { Err(ArrayError::TooMany { max }) }
 }
 
-/// Where the colon stands behind the text that a member begins with.
-fn name_end(member: &[u8]) -> usize {
-    let mut is_escaped = false;
-    let closes = member.iter().skip(1).position(|byte| {
-        let closes = *byte == b'"' && !is_escaped;
-        is_escaped = *byte == b'\\' && !is_escaped;
-        closes
-    });
-    let behind = closes.map_or(member.len(), |at| at + 2);
-    let colon = member[behind..].iter().position(|byte| *byte == b':');
-    behind + colon.expect("what was read as an object has a colon behind each name")
+struct Parts<T> {
+    taken: Vec<T>,
+    max: usize,
+    are_all: bool,
 }
 
-/// What commas part, of a text that was read.
-fn parts(inside: &[u8], max: usize) -> Result<Vec<&[u8]>, ArrayError> {
-    let mut elements = Vec::new();
-    let (mut depth, mut start) = (0_usize, 0);
-    let (mut in_text, mut is_escaped) = (false, false);
-    for (at, byte) in inside.iter().enumerate() {
-        if in_text {
-            match byte {
-                _ if is_escaped => is_escaped = false,
-                b'\\' => is_escaped = true,
-                b'"' => in_text = false,
-                _ => {}
-            }
-            continue;
-        }
-        match byte {
-            b'"' => in_text = true,
-            b'[' | b'{' => depth += 1,
-            b']' | b'}' => depth = depth.saturating_sub(1),
-            b',' if depth == 0 => {
-                if elements.len() >= max {
-                    return Err(ArrayError::TooMany { max });
-                }
-                elements.push(inside[start..at].trim_ascii());
-                start = at + 1;
-            }
-            _ => {}
+impl<T> Parts<T> {
+    fn put(&mut self, part: T) {
+        self.are_all &= self.taken.len() < self.max;
+        if self.are_all {
+            self.taken.push(part);
         }
     }
-    let last = inside[start..].trim_ascii();
-    if !last.is_empty() {
-        if elements.len() >= max {
-            return Err(ArrayError::TooMany { max });
-        }
-        elements.push(last);
+}
+
+impl<'a> Visitor<'a> for Parts<&'a [u8]> {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array")
     }
-    Ok(elements)
+
+    fn visit_seq<A: SeqAccess<'a>>(mut self, mut elements: A) -> Result<Self, A::Error> {
+        while let Some(element) = elements.next_element::<&RawValue>()? {
+            self.put(element.get().as_bytes());
+        }
+        Ok(self)
+    }
+}
+
+impl<'a> Visitor<'a> for Parts<(String, &'a [u8])> {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'a>>(mut self, mut members: A) -> Result<Self, A::Error> {
+        while let Some((name, value)) = members.next_entry::<_, &RawValue>()? {
+            self.put((name, value.get().as_bytes()));
+        }
+        Ok(self)
+    }
 }
 
 #[cfg(test)]
