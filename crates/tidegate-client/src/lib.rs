@@ -78,3 +78,8 @@ pub mod proto {
 
 /// Largest message that either side accepts: the largest frame and room for what stands beside it.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
