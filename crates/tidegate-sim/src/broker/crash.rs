@@ -48,7 +48,11 @@ impl Site {
         let rooms = [None, None, Some(0), Some(300), Some(3_000), Some(20_000), Some(100_000)];
         let room = rooms[self.random.random_range(0..rooms.len())];
         self.tapes[shard].limit(room);
-        self.note(self.clients.len(), "has room", [shard as u64, room.unwrap_or(usize::MAX) as u64]);
+        self.note(
+            self.clients.len(),
+            "has room",
+            [shard as u64, room.unwrap_or(usize::MAX) as u64],
+        );
     }
 
     /// What was written becomes durable in a while.

@@ -14,9 +14,10 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, Weak,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -30,6 +31,7 @@ use tidegate_client::{
 };
 use tidegate_message::Code;
 use tidegate_wire::NodeId;
+use tokio::time::Sleep;
 use tonic::{
     Status,
     body::Body,
@@ -51,6 +53,8 @@ const BESIDE_FRAME_BYTES: usize = 1 << 20;
 const PARTIAL_BYTES_OF_PEER: usize = 64 << 20;
 const PARTIAL_BYTES_OF_CALLER: usize = 128 << 20;
 const PARTIAL_BYTES: usize = 256 << 20;
+/// A message of which nothing came for this long ends once others lacked the room that it has.
+const STALLED: Duration = Duration::from_secs(10);
 /// Callers that are remembered without a look whether they still call.
 const CALLERS_SWEPT: usize = 256;
 /// A gRPC message begins with a flag and its length.
@@ -146,7 +150,7 @@ where
             let of_caller = gate.partial.of(identity.key);
             parts.extensions.insert(identity);
             let rooms = [peer.partial.clone(), of_caller, gate.partial.all.clone()];
-            let body = Body::new(Metered { body, message: Message::default(), held: 0, rooms });
+            let body = Body::new(Metered::new(body, rooms));
             let is_publish = parts.uri.path().strip_prefix('/').is_some_and(|path| {
                 path.strip_prefix(S::NAME).is_some_and(|method| method == "/Publish")
             });
@@ -193,11 +197,13 @@ impl Rooms {
 pub(crate) struct Room {
     limit: usize,
     used: AtomicUsize,
+    /// How often there was too little for somebody.
+    refused: AtomicU64,
 }
 
 impl Room {
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, used: AtomicUsize::new(0) }
+        Self { limit, used: AtomicUsize::new(0), refused: AtomicU64::new(0) }
     }
 
     /// Of one connection.
@@ -258,9 +264,15 @@ struct Metered {
     held: usize,
     /// Of its connection, of its caller, and of all.
     rooms: [Arc<Room>; 3],
+    /// When it is to be looked at whether it has stalled, and how often others had lacked room when something came last.
+    stall: Option<(Pin<Box<Sleep>>, u64)>,
 }
 
 impl Metered {
+    fn new(body: Body, rooms: [Arc<Room>; 3]) -> Self {
+        Self { body, message: Message::default(), held: 0, rooms, stall: None }
+    }
+
     /// Holds `bytes` from now on; false if there is no room.
     fn hold(&mut self, bytes: usize) -> bool {
         if bytes <= self.held {
@@ -269,11 +281,48 @@ impl Metered {
             let more = bytes - self.held;
             if let Some(full) = self.rooms.iter().position(|room| !room.take(more)) {
                 self.rooms[..full].iter().for_each(|room| room.give(more));
+                self.note_refused();
+                return false;
+            }
+            if !self.is_within_share() {
+                self.rooms.iter().for_each(|room| room.give(more));
+                self.note_refused();
                 return false;
             }
         }
         self.held = bytes;
         true
+    }
+
+    /// Whether its caller has at most three quarters of what all others leave: there is something for the next, however many call.
+    fn is_within_share(&self) -> bool {
+        let [_, caller, all] = &self.rooms;
+        let own = caller.used.load(Ordering::Acquire);
+        let others = all.used.load(Ordering::Acquire).saturating_sub(own);
+        own <= all.limit.saturating_sub(others) / 4 * 3
+    }
+
+    fn note_refused(&self) {
+        self.rooms[2].refused.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether a message that has begun brings nothing, while others lack the room that it has.
+    fn has_stalled(&mut self, context: &mut Context<'_>) -> bool {
+        if self.held == 0 {
+            self.stall = None;
+            return false;
+        }
+        let refused = self.rooms[2].refused.load(Ordering::Acquire);
+        let (sleep, seen) =
+            self.stall.get_or_insert_with(|| (Box::pin(tokio::time::sleep(STALLED)), refused));
+        while sleep.as_mut().poll(context).is_ready() {
+            if *seen < refused {
+                return true;
+            }
+            *seen = refused;
+            sleep.as_mut().reset(tokio::time::Instant::now() + STALLED);
+        }
+        false
     }
 }
 
@@ -285,7 +334,15 @@ impl HttpBody for Metered {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(context));
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
+            if self.has_stalled(context) {
+                let text =
+                    "nothing more came of a message, and others need the memory; send it again";
+                return Poll::Ready(Some(Err(ApiError::new(Code::LIMIT_REACHED, text).into())));
+            }
+            return Poll::Pending;
+        };
+        self.stall = None;
         if let Some(Ok(frame)) = &frame
             && let Some(data) = frame.data_ref()
         {
@@ -340,13 +397,8 @@ mod tests {
 
     #[test]
     fn a_room_gives_no_more_than_it_has() {
-        let rooms = [10, 12, 15].map(|limit| Arc::new(Room::new(limit)));
-        let body = |rooms: [Arc<Room>; 3]| Metered {
-            body: Body::empty(),
-            message: Message::default(),
-            held: 0,
-            rooms,
-        };
+        let rooms = [10, 12, 16].map(|limit| Arc::new(Room::new(limit)));
+        let body = |rooms: [Arc<Room>; 3]| Metered::new(Body::empty(), rooms);
         let (mut one, mut two) = (body(rooms.clone()), body(rooms.clone()));
         assert!(one.hold(8) && !two.hold(3) && two.hold(2));
         assert!(one.hold(3) && two.hold(7) && !two.hold(8));
@@ -358,6 +410,60 @@ mod tests {
         assert!(another.hold(3) && !another.hold(4));
         drop((one, two, other, another));
         assert_eq!(rooms.map(|room| room.used.load(Ordering::Relaxed)), [0, 0, 0]);
+    }
+
+    #[test]
+    fn however_many_callers_there_are_the_next_finds_room() {
+        let rooms = Rooms::default();
+        let body = |caller: u8| {
+            let rooms =
+                [Arc::new(Room::of_peer()), rooms.of(NodeId([caller; 32])), rooms.all.clone()];
+            Metered::new(Body::empty(), rooms)
+        };
+        let mut greedy = Vec::new();
+        for caller in 0..6 {
+            for _ in 0..200 {
+                let mut body = body(caller);
+                if body.hold(1 << 20) {
+                    greedy.push(body);
+                }
+            }
+        }
+        assert!(greedy.len() > 200 && rooms.all.refused.load(Ordering::Relaxed) > 0);
+        let frame = 256 << 10;
+        assert!(body(6).hold(frame), "{} MiB are taken", greedy.len());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_stalls_ends_once_others_lack_its_room() {
+        use futures::StreamExt as _;
+        use http_body_util::BodyExt as _;
+
+        let rooms = || [15, 15, 15].map(|limit| Arc::new(Room::new(limit)));
+        for others_lack in [false, true] {
+            let rooms = rooms();
+            let part = Ok::<_, Status>(Frame::data(Bytes::from_static(&[0, 0, 0, 0, 9, 1, 2, 3])));
+            let parts = futures::stream::iter([part]).chain(futures::stream::pending());
+            let body = Body::new(http_body_util::StreamBody::new(parts));
+            let mut stalls = Metered::new(body, rooms.clone());
+            assert!(stalls.frame().await.unwrap().is_ok());
+            if others_lack {
+                tokio::spawn(async move {
+                    tokio::time::sleep(STALLED / 2).await;
+                    let peer = Arc::new(Room::new(15));
+                    let other = [peer, Arc::new(Room::new(15)), rooms[2].clone()];
+                    assert!(!Metered::new(Body::empty(), other).hold(10));
+                });
+            }
+            let ended = tokio::time::timeout(10 * STALLED, stalls.frame()).await;
+            match ended {
+                Ok(Some(Err(status))) => {
+                    assert!(others_lack && status.message().contains("nothing more came"));
+                }
+                Ok(other) => panic!("{other:?}"),
+                Err(_) => assert!(!others_lack, "it goes on holding what others need"),
+            }
+        }
     }
 
     #[test]
