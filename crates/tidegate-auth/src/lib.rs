@@ -14,6 +14,7 @@ mod attempts;
 pub mod audit;
 pub mod doors;
 pub mod escape;
+pub mod heaviest;
 pub mod keys;
 pub mod limits;
 pub mod logins;

@@ -27,11 +27,11 @@ use std::{
 
 use tidegate_message::Instant;
 
-use crate::attempts::network;
+use crate::{attempts::network, heaviest::Heaviest};
 
 /// Logins that wait at most.
 pub const WAITING_MAX: usize = 16_384;
-/// Names that gave up, and addresses that had a turn, remembered at most of each.
+/// Names that gave up, and addresses that had a turn, remembered of each; twice as many for a while.
 const REMEMBERED_MAX: usize = 16_384;
 /// How long it is remembered that somebody gave up.
 const GAVE_UP: Duration = Duration::from_secs(60);
@@ -47,10 +47,14 @@ pub struct Ticket(u64);
 pub struct Logins<T> {
     entries: HashMap<Ticket, Entry<T>>,
     flows: HashMap<Option<IpAddr>, Flow>,
-    /// Addresses that have had no turn of late, the newest last.
-    new: Vec<Option<IpAddr>>,
+    /// How many wait of each address.
+    waiting: Heaviest<Option<IpAddr>>,
+    /// Addresses that have had no turn of late, the newest last, each with the number of its place; one whose flow has another number, or
+    /// none, is gone.
+    new: Vec<(Option<IpAddr>, u64)>,
     /// The others, by turn.
-    old: VecDeque<Option<IpAddr>>,
+    old: VecDeque<(Option<IpAddr>, u64)>,
+    places: u64,
     /// Whether the next turn is of one that had turns before.
     is_turn_of_old: bool,
     /// Who gave up, by a hash of address and name, and when.
@@ -77,8 +81,8 @@ struct Flow {
     fresh: BTreeSet<Ticket>,
     again: BTreeSet<Ticket>,
     is_turn_of_again: bool,
-    /// Whether it is among those that have had no turn.
-    is_new: bool,
+    /// Of its entry in a list.
+    place: u64,
 }
 
 impl Flow {
@@ -114,8 +118,10 @@ impl<T> Logins<T> {
         Self {
             entries: HashMap::new(),
             flows: HashMap::new(),
+            waiting: Heaviest::default(),
             new: Vec::new(),
             old: VecDeque::new(),
+            places: 0,
             is_turn_of_old: false,
             gave_up: HashMap::new(),
             had_turn: HashMap::new(),
@@ -143,19 +149,23 @@ impl<T> Logins<T> {
         self.next += 1;
         let had_turn = self.had_turn.get(&address).is_some_and(|at| now < *at + HAD_TURN);
         let flow = self.flows.entry(address).or_insert_with(|| {
+            self.places += 1;
+            let place = self.places;
             if had_turn {
-                self.old.push_back(address);
+                self.old.push_back((address, place));
             } else {
-                self.new.push(address);
+                self.new.push((address, place));
             }
-            Flow { is_new: !had_turn, ..Flow::default() }
+            Flow { place, ..Flow::default() }
         });
+        self.waiting.add(address, 1);
         if is_again {
             flow.again.insert(ticket)
         } else {
             flow.fresh.insert(ticket)
         };
         self.entries.insert(ticket, Entry { item, address, name, is_again, until });
+        self.compact();
         (ticket, gone)
     }
 
@@ -169,9 +179,10 @@ impl<T> Logins<T> {
                 flow.fresh.remove(&ticket)
             };
             if flow.len() == 0 {
-                self.forget(entry.address);
+                self.flows.remove(&entry.address);
             }
         }
+        self.waiting.subtract(entry.address, 1);
         self.note_gave_up(now, entry.name);
         Some(entry.item)
     }
@@ -183,12 +194,14 @@ impl<T> Logins<T> {
             let flow = self.flows.get_mut(&address).expect("an address in a list has a flow");
             let ticket = flow.next().expect("an empty flow is in no list");
             let is_empty = flow.len() == 0;
-            flow.is_new = false;
+            self.places += 1;
+            flow.place = self.places;
+            self.waiting.subtract(address, 1);
             remember(&mut self.had_turn, address, now, HAD_TURN);
             if is_empty {
                 self.flows.remove(&address);
             } else {
-                self.old.push_back(address);
+                self.old.push_back((address, self.places));
             }
             let entry = self.entries.remove(&ticket).expect("a flow names what waits");
             if now < entry.until {
@@ -214,26 +227,32 @@ impl<T> Logins<T> {
     fn next_address(&mut self) -> Option<Option<IpAddr>> {
         let of_old = self.is_turn_of_old;
         self.is_turn_of_old = !of_old;
-        match of_old {
-            true => self.old.pop_front().or_else(|| self.new.pop()),
-            false => self.new.pop().or_else(|| self.old.pop_front()),
+        loop {
+            let (address, place) = match of_old {
+                true => self.old.pop_front().or_else(|| self.new.pop()),
+                false => self.new.pop().or_else(|| self.old.pop_front()),
+            }?;
+            if self.flows.get(&address).is_some_and(|flow| flow.place == place) {
+                return Some(address);
+            }
         }
     }
 
-    /// Nobody of that address waits any more.
-    fn forget(&mut self, address: Option<IpAddr>) {
-        let Some(flow) = self.flows.remove(&address) else { return };
-        // Short lists, but for many addresses: each is looked through once for each of them that goes.
-        if flow.is_new {
-            self.new.retain(|other| *other != address);
-        } else {
-            self.old.retain(|other| *other != address);
+    /// Takes places of addresses that are gone out of the lists, once they are more than half.
+    fn compact(&mut self) {
+        if self.new.len() + self.old.len() > 2 * self.flows.len() + 64 {
+            let flows = &self.flows;
+            let is_there = |(address, place): &(Option<IpAddr>, u64)| {
+                flows.get(address).is_some_and(|flow| flow.place == *place)
+            };
+            self.new.retain(is_there);
+            self.old.retain(is_there);
         }
     }
 
     fn make_room(&mut self, now: Instant) -> Option<T> {
-        let most = self.flows.iter().max_by_key(|(_, flow)| flow.len());
-        let oldest = most.and_then(|(_, flow)| flow.oldest())?;
+        let most = self.waiting.first()?;
+        let oldest = self.flows.get(&most)?.oldest()?;
         self.cancel(now, oldest)
     }
 
@@ -244,7 +263,7 @@ impl<T> Logins<T> {
 
 /// Notes `key` for as long as `lasts`.
 fn remember<K: Eq + Hash>(all: &mut HashMap<K, Instant>, key: K, now: Instant, lasts: Duration) {
-    if all.len() >= REMEMBERED_MAX {
+    if all.len() >= 2 * REMEMBERED_MAX {
         all.retain(|_, at| now < *at + lasts);
         if all.len() >= REMEMBERED_MAX {
             // They are so many that it tells nobody from anybody.

@@ -11,6 +11,7 @@ use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr},
 };
 
+use tidegate_auth::heaviest::Heaviest;
 use tidegate_message::{Instant, LogLimiter};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 
@@ -24,6 +25,7 @@ pub(crate) struct Arrivals<T> {
     /// By number, which counts up.
     under_way: BTreeMap<u64, (IpAddr, T)>,
     by_address: HashMap<IpAddr, BTreeSet<u64>>,
+    counts: Heaviest<IpAddr>,
     next: u64,
 }
 
@@ -35,6 +37,7 @@ impl<T> Arrivals<T> {
             address_max: address_max.max(1),
             under_way: BTreeMap::new(),
             by_address: HashMap::new(),
+            counts: Heaviest::default(),
             next: 0,
         }
     }
@@ -64,6 +67,7 @@ impl<T> Arrivals<T> {
         self.next += 1;
         self.under_way.insert(number, (address, handle));
         self.by_address.entry(address).or_default().insert(number);
+        self.counts.add(address, 1);
         gone
     }
 
@@ -74,9 +78,7 @@ impl<T> Arrivals<T> {
 
     /// Ends the one that has taken longest, of the address that has most; none if none is under way.
     pub(crate) fn give_way(&mut self) -> Option<T> {
-        let most = self.by_address.iter().max_by_key(|(_, numbers)| numbers.len());
-        let (&address, _) = most?;
-        self.end_oldest(address)
+        self.end_oldest(self.counts.first()?)
     }
 
     fn end_oldest(&mut self, address: IpAddr) -> Option<T> {
@@ -87,6 +89,7 @@ impl<T> Arrivals<T> {
     /// One is over; gives what would have ended it, if it was under way.
     pub(crate) fn end(&mut self, number: u64) -> Option<T> {
         let (address, handle) = self.under_way.remove(&number)?;
+        self.counts.subtract(address, 1);
         if let Some(numbers) = self.by_address.get_mut(&address) {
             numbers.remove(&number);
             if numbers.is_empty() {

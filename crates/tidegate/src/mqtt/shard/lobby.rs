@@ -5,7 +5,12 @@
 //!
 //! Always true: what is held is at most the limit; a connection holds at most one packet, which its reader bounds.
 
-use std::{collections::HashMap, net::IpAddr};
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::IpAddr,
+};
+
+use tidegate_auth::heaviest::Heaviest;
 
 /// Bytes that all shards of a node hold of it together.
 pub(super) const LOBBY_BYTES: usize = 16 << 20;
@@ -16,7 +21,9 @@ pub(super) struct Lobby {
     limit: usize,
     used: usize,
     held: HashMap<usize, (Option<IpAddr>, usize)>,
-    by_address: HashMap<Option<IpAddr>, usize>,
+    by_address: Heaviest<Option<IpAddr>>,
+    /// Address, bytes and slot: the largest of an address is its last.
+    largest: BTreeSet<(Option<IpAddr>, usize, usize)>,
 }
 
 /// What is to be done so that there is room.
@@ -31,7 +38,13 @@ pub(super) enum Room {
 impl Lobby {
     /// Room for `limit` bytes.
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, used: 0, held: HashMap::new(), by_address: HashMap::new() }
+        Self {
+            limit,
+            used: 0,
+            held: HashMap::new(),
+            by_address: Heaviest::default(),
+            largest: BTreeSet::new(),
+        }
     }
 
     /// Holds `bytes` for a connection, in place of what it held.
@@ -41,20 +54,19 @@ impl Lobby {
             return Room::Held;
         }
         if self.used + bytes > self.limit {
-            let own = self.by_address.get(&address).map_or(0, |held| *held) + bytes;
-            let others = self.by_address.iter().filter(|(other, _)| **other != address);
-            let most = others.max_by_key(|(_, held)| **held).filter(|(_, held)| **held > own);
-            let of = most.map_or(address, |(other, _)| *other);
-            let largest = self.held.iter().filter(|(_, (from, _))| *from == of);
-            let largest = largest.max_by_key(|(at, (_, held))| (*held, **at));
-            return match largest {
-                Some((at, (_, held))) if of != address || *held > bytes => Room::After(*at),
+            let own = self.by_address.of(&address) + bytes;
+            let most = self.by_address.first_but(&address).filter(|(_, held)| *held > own);
+            let of = most.map_or(address, |(other, _)| other);
+            let of_it = self.largest.range((of, 0, 0)..=(of, usize::MAX, usize::MAX));
+            return match of_it.last() {
+                Some((_, held, at)) if of != address || *held > bytes => Room::After(*at),
                 _ => Room::After(slot),
             };
         }
         self.used += bytes;
         self.held.insert(slot, (address, bytes));
-        *self.by_address.entry(address).or_default() += bytes;
+        self.by_address.add(address, bytes);
+        self.largest.insert((address, bytes, slot));
         Room::Held
     }
 
@@ -62,12 +74,8 @@ impl Lobby {
     pub(super) fn release(&mut self, slot: usize) {
         let Some((address, bytes)) = self.held.remove(&slot) else { return };
         self.used -= bytes;
-        if let Some(held) = self.by_address.get_mut(&address) {
-            *held -= bytes;
-            if *held == 0 {
-                self.by_address.remove(&address);
-            }
-        }
+        self.by_address.subtract(address, bytes);
+        self.largest.remove(&(address, bytes, slot));
     }
 }
 
@@ -98,7 +106,7 @@ mod tests {
         for slot in 0..9 {
             lobby.release(slot);
         }
-        assert_eq!((lobby.used, lobby.by_address.len()), (0, 0));
+        assert_eq!((lobby.used, lobby.largest.len()), (0, 0));
     }
 
     #[test]
