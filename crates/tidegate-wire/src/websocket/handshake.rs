@@ -74,6 +74,11 @@ impl Handshake {
         Self { paths, buffer: Vec::new() }
     }
 
+    /// Bytes of the request that are held until it is whole.
+    pub fn held_bytes(&self) -> usize {
+        self.buffer.capacity()
+    }
+
     /// Reads some bytes of the request. Past [`Step::Accept`] and [`Step::Refuse`] it is not called again.
     pub fn receive(&mut self, input: &[u8]) -> Step {
         let Some((head, rest)) = take_head(&mut self.buffer, input) else {

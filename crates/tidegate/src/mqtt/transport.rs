@@ -20,6 +20,9 @@ use tidegate_wire::{
 /// Plain bytes that one TLS connection takes before they are on their way (MQTT's own writes are no larger).
 const TLS_BUFFER_BYTES: usize = 16 << 10;
 
+/// Bytes of a TLS handshake that each connection may have beside the memory for strangers: an honest one, with a chain of certificates.
+const HANDSHAKE_FREE_BYTES: usize = 4 << 10;
+
 /// The way between a socket and MQTT.
 #[derive(Debug)]
 pub(super) struct Transport {
@@ -29,6 +32,8 @@ pub(super) struct Transport {
     /// Whose connection that said it is, until somebody asks.
     source: Option<Source>,
     tls: Option<Box<Connection>>,
+    /// Bytes of TLS that came while it was being opened.
+    handshake_bytes: usize,
     websocket: Option<Box<WebSocket>>,
     /// Bytes for the socket that it did not take.
     staged: Vec<u8>,
@@ -96,6 +101,7 @@ impl Transport {
             proxy: None,
             source: None,
             tls,
+            handshake_bytes: 0,
             websocket,
             staged: Vec::new(),
             staged_sent: 0,
@@ -184,6 +190,13 @@ impl Transport {
         Ok(ReadOutcome::Bytes(0))
     }
 
+    /// Bytes that its opening may hold: of a TLS handshake that has not ended, beyond what an honest one has, and of a WebSocket's request.
+    pub(super) fn opening_bytes(&self) -> usize {
+        let tls = self.tls.as_ref().filter(|tls| tls.is_handshaking());
+        let tls = tls.map_or(0, |_| self.handshake_bytes.saturating_sub(HANDSHAKE_FREE_BYTES));
+        tls + self.websocket.as_ref().map_or(0, |websocket| websocket.opening_bytes())
+    }
+
     /// Whether another read would find nothing: a short read of a stream says so (epoll(7)). With TLS that is not known.
     pub(super) fn is_drained(&self) -> bool {
         self.is_drained
@@ -209,7 +222,8 @@ impl Transport {
             }
             match tls.read_tls(&mut self.socket) {
                 Ok(0) => return Ok(ReadOutcome::End),
-                Ok(_) => {}
+                Ok(count) if tls.is_handshaking() => self.handshake_bytes += count,
+                Ok(_) => self.handshake_bytes = 0,
                 Err(error) => return blocked(error).map(|()| ReadOutcome::WouldBlock),
             }
             let result = tls.process_new_packets();
@@ -382,6 +396,13 @@ impl WebSocket {
         matches!(self.stage, WebSocketStage::Closed)
     }
 
+    fn opening_bytes(&self) -> usize {
+        match &self.stage {
+            WebSocketStage::Opening(handshake) => handshake.held_bytes(),
+            WebSocketStage::Open(_) | WebSocketStage::Closed => 0,
+        }
+    }
+
     /// Begins a frame of `bytes`.
     fn head(&self, bytes: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(binary_header(bytes).as_bytes());
@@ -398,11 +419,56 @@ impl WebSocket {
 
 #[cfg(test)]
 mod tests {
-    use std::{net, time::Duration};
+    use std::{io::Write as _, net, time::Duration};
 
     use mio::{Events, Interest, Poll, Token};
 
     use super::*;
+
+    #[test]
+    fn the_memory_of_an_opening_that_does_not_end_is_known() {
+        let pair = || {
+            let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let peer = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (socket, _) = listener.accept().unwrap();
+            socket.set_nonblocking(true).unwrap();
+            (TcpStream::from_std(socket), peer)
+        };
+        let mut buffer = vec![0; 64 << 10];
+        let mut read_all = |transport: &mut Transport| {
+            while let Ok(ReadOutcome::Bytes(_)) = transport.read(&mut buffer) {}
+        };
+
+        let (socket, mut peer) = pair();
+        let mut transport = Transport::new(socket, None, Some(Paths::of(["/mqtt"]))).unwrap();
+        assert_eq!(transport.opening_bytes(), 0);
+        let request = format!("GET /mqtt HTTP/1.1\r\nx: {}", "y".repeat(3_000));
+        peer.write_all(request.as_bytes()).unwrap();
+        read_all(&mut transport);
+        assert!(transport.opening_bytes() >= 3_000);
+
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let certificate = key.cert.der().clone();
+        let private = rustls::pki_types::PrivatePkcs8KeyDer::from(key.signing_key.serialize_der());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], private.into())
+            .unwrap();
+        let (socket, mut peer) = pair();
+        let mut transport = Transport::new(socket, Some(Arc::new(config)), None).unwrap();
+        // Records of a ClientHello that says to have 60,000 bytes, which do not all come.
+        let mut hello = vec![1, 0, 0xea, 0x60];
+        hello.resize(40_000, 0);
+        for part in hello.chunks(10_000) {
+            peer.write_all(&[0x16, 3, 1, 0x27, 0x10]).unwrap();
+            peer.write_all(part).unwrap();
+        }
+        read_all(&mut transport);
+        assert!(transport.opening_bytes() >= 30_000, "{}", transport.opening_bytes());
+    }
 
     #[test]
     fn an_ended_transport_rests_until_the_peer_ends_too() {

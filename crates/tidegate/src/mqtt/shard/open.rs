@@ -78,6 +78,8 @@ impl Shard {
                         let text = "the connection ended within the header of the PROXY protocol";
                         let error = io::Error::new(io::ErrorKind::UnexpectedEof, text);
                         self.broke(now, slot, &error);
+                    } else if connection.transport.opening_bytes() > 0 {
+                        self.hold_left(now, slot);
                     }
                     return;
                 }
@@ -242,7 +244,9 @@ impl Shard {
             if matches!(connection.stage, Stage::Open(_) | Stage::Closing) {
                 return;
             }
-            let bytes = connection.left.capacity() + connection.connect_bytes;
+            let bytes = connection.left.capacity()
+                + connection.connect_bytes
+                + connection.transport.opening_bytes();
             let bytes = if bytes <= FREE_BYTES { 0 } else { bytes };
             match self.lobby.hold(slot, connection.peer, bytes) {
                 Room::Held => return,
