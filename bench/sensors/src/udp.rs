@@ -24,7 +24,7 @@ use std::{
 use anyhow::Context as _;
 use bench_harness::{Figure, Report, Target};
 use tempfile::TempDir;
-use tidegate::{access::Access, auth, config::Config, health::Health, mqtt::Service};
+use tidegate::{access::Access, auth, config::Config, health::Health, run::Service};
 use tidegate_sys::{
     clock,
     datagram::{Method, Receiver, ReceiverOptions, set_receive_buffer, set_segment},

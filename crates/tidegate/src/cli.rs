@@ -62,9 +62,8 @@ pub use self::{
     subscribe::SubscribeArgs,
 };
 use crate::{
-    assemble,
     config::{Config, problems::Problems},
-    descriptors, logging, step,
+    descriptors, logging, run, step,
 };
 
 /// Carries camera frames within bounds that an application names, and the messages of sensors by MQTT.
@@ -219,12 +218,12 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Node(NodeArgs {}) => {
             step::begin("reading the configuration, certificates, users and rules");
             let (path, set) = (cli.config.clone(), cli.set.clone());
-            tokio::task::spawn_blocking(move || crate::check::read(path.as_deref(), &set))
+            tokio::task::spawn_blocking(move || crate::run::check::read(path.as_deref(), &set))
                 .await
                 .map_err(|error| {
-                let text = "the configuration was not read by a fault of the program";
-                ApiError::new(Code::INTERNAL, text).caused_by(error)
-            })??
+                    let text = "the configuration was not read by a fault of the program";
+                    ApiError::new(Code::INTERNAL, text).caused_by(error)
+                })??
         }
         // They may be what writes it.
         Command::Init(_) | Command::Join(_) => {
@@ -243,19 +242,17 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Node(NodeArgs {}) => {
             keep_memory_private();
             let (path, set) = (cli.config, cli.set);
-            let reload = Arc::new(move || crate::check::read(path.as_deref(), &set));
+            let reload = Arc::new(move || crate::run::check::read(path.as_deref(), &set));
             match config.is_mqtt_alone() {
-                true => {
-                    until_stopped(stop.clone(), assemble::mqtt_alone(&config, reload, stop)).await
-                }
-                false => until_stopped(stop.clone(), assemble::node(&config, reload, stop)).await,
+                true => until_stopped(stop.clone(), run::mqtt_alone(&config, reload, stop)).await,
+                false => until_stopped(stop.clone(), run::node(&config, reload, stop)).await,
             }
         }
         Command::Camera(args) => {
             keep_memory_private();
             let spec = args.spec()?;
             let edge = args.edge.as_deref();
-            let camera = assemble::camera(&config, args.name, spec, edge, stop.clone());
+            let camera = run::camera(&config, args.name, spec, edge, stop.clone());
             until_stopped(stop, camera).await
         }
         Command::Characterize(args) => until(stop, characterize::run(&config, args)).await,

@@ -62,7 +62,6 @@ use crate::{
         server::{Connector, Server},
     },
 };
-pub(crate) use settings::all as settings_of;
 
 /// A listener's loop comes round at least so often, or it hangs.
 const PULSE: Duration = Duration::from_secs(20);

@@ -12,26 +12,17 @@
 pub mod bridge;
 pub mod bundle;
 pub mod certificate;
-mod configure;
 pub mod deliveries;
-mod doors;
 pub mod import;
 mod inbox;
 pub mod journal;
 pub mod listen;
 pub mod local;
 pub mod server;
-pub mod service;
 pub mod settings;
 mod shard;
 pub mod spill;
 mod transport;
 
 pub use bridge::Bridge;
-pub(crate) use bridge::RemoteTls;
-pub(crate) use configure::{
-    authorities, bridges, broker, host_and_port, node_of_paths, numbered_node, problems,
-    usual_session,
-};
 pub use server::{Server, ServerError};
-pub use service::Service;

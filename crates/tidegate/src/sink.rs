@@ -32,7 +32,6 @@ use tidegate_message::{TopicError, check_topic_filter, check_topic_name, topic_m
 use tidegate_sys::sched;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) mod configure;
 pub mod destination;
 pub mod influx;
 #[cfg(feature = "sink-kafka")]

@@ -31,13 +31,12 @@
 //! - Messages over 16 MiB are not carried. What is larger than all that the other node's broker may hold is refused there for good.
 
 mod budget;
-pub mod configure;
 mod critical;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub(crate) mod hand_over;
 mod incoming;
-mod layouts;
+pub(crate) mod layouts;
 mod message;
 mod outgoing;
 mod receiver;
@@ -71,6 +70,7 @@ use crate::{
     pki::Credentials,
 };
 
+pub use incoming::TOPICS_MAX;
 pub use message::NAME_PROPERTY;
 pub use receiver::Receivers;
 

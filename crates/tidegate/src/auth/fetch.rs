@@ -33,6 +33,7 @@ use crate::{
     clock,
     config::Config,
     http::{self, HttpClient, HttpError},
+    pki::files,
 };
 
 /// Longest that one request may take.
@@ -76,7 +77,7 @@ impl Fetcher {
             return Err(wrong());
         }
         let ca = section.token_keys_ca.as_deref();
-        let roots = crate::mqtt::authorities("auth.token_keys_ca", ca)?;
+        let roots = files::roots("auth.token_keys_ca", ca)?;
         let tls = http::tls(roots).map_err(|error| {
             ApiError::new(Code::INTERNAL, "TLS cannot be configured").caused_by(error)
         })?;

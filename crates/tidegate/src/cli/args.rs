@@ -13,9 +13,9 @@ use tidegate_sys::regular;
 use zeroize::Zeroizing;
 
 use crate::{
-    assemble::{how_to_make, source_spec},
     config::Config,
     pki::{Kind, NODE_SERVER_NAME},
+    run::{how_to_make, source_spec},
     source::SourceSpec,
 };
 

@@ -10,10 +10,10 @@ use super::{
     print,
 };
 use crate::{
-    assemble,
     characterize::{self, Arguments, CharacterizeError, Probe, Progress, Report},
     config::Config,
     detector::DetectorSpec,
+    run,
 };
 
 /// Frames of each size that the 95th percentile of the latency is taken over.
@@ -55,7 +55,7 @@ async fn link(config: &Config, camera: CameraName, edge: Option<&str>) -> Result
         ApiError::new(Code::LINK_DOWN, "the link cannot be characterized")
             .caused_by(crate::error_chain(error))
     };
-    let dial = assemble::dial_options(config, &camera, edge).await?;
+    let dial = run::dial_options(config, &camera, edge).await?;
     let probe = Probe::connect(&dial).await.map_err(|error| failed(&error))?;
     let measured = characterize::run_link(LINK_REPEATS, async |bytes| probe.measure(bytes).await);
     let report = measured.await.map_err(|error| failed(&error))?;

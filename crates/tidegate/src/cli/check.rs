@@ -12,8 +12,8 @@ use super::{
     print,
 };
 use crate::{
-    check::{self, Findings},
     config::{Config, Origin, problems::Problem},
+    run::check::{self, Findings},
 };
 
 /// Arguments of `tidegate config check`.

@@ -1,20 +1,19 @@
 //! What fuzz targets reach of the ways in: what they make of bytes of a sender, without sockets and without a broker.
 
-use std::{net::SocketAddr, path::Path, sync::LazyLock};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::LazyLock,
+};
 
-use tidegate_broker::SessionConfig;
 use tidegate_message::Instant;
 use tidegate_wire::line_protocol::{Line, Precision};
 
-use super::{IngestSettings, Template, http, line, settings, udp};
-use crate::config::Config;
+use super::{Format, IngestSettings, Kind, Template, http, line, udp};
 
 /// Those of a listener for lines.
-static SETTINGS: LazyLock<IngestSettings> = LazyLock::new(|| {
-    let text = "[ingest.fuzz]\nlisten = \"127.0.0.1:0\"\nformat = \"line\"\n";
-    let config = Config::parse(Path::new("fuzz.toml"), text).expect("it is a configuration");
-    let all = settings::all(&config, &SessionConfig::default(), false);
-    all.expect("nothing is wrong").pop().expect("there is a listener")
+static SETTINGS: LazyLock<IngestSettings> = LazyLock::new(|| IngestSettings {
+    format: Format::Line,
+    ..IngestSettings::new("fuzz", Kind::Udp, (Ipv4Addr::LOCALHOST, 0).into())
 });
 
 /// Makes messages of lines, as a listener does.

@@ -1,35 +1,17 @@
-//! What a listener is made of, and how it comes from the configuration.
+//! What a listener is made of.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    num::NonZeroU32,
-    str::FromStr,
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::SocketAddr, num::NonZeroU32, str::FromStr, sync::Arc, time::Duration};
 
 use rustls::{
     ServerConfig,
     version::{TLS12, TLS13},
 };
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tidegate_broker::SessionConfig;
-use tidegate_client::ApiError;
-use tidegate_message::{
-    Code, Identity, IdentityKind, TopicError, check_topic_characters, check_topic_name,
-};
-use tidegate_sys::{
-    bpf::Mode,
-    datagram::{DATAGRAM_BYTES_MAX, Method},
-};
+use tidegate_message::{Identity, TopicError, check_topic_characters, check_topic_name};
+use tidegate_sys::datagram::Method;
 
 use super::topic::{Place, Template};
-use crate::{
-    config::{Config, IngestSection, problems::Problems},
-    pki::files,
-};
-
-/// What of a packet is not its payload, at most: header, topic, identifier, properties.
-const PACKET_OVERHEAD_BYTES: usize = 66_000;
 
 /// A listener beside MQTT.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,26 +71,20 @@ impl PartialEq for ServerTls {
 }
 
 impl ServerTls {
-    /// TLS 1.2 and 1.3, since devices live long; clients show no certificate.
-    fn open(
-        config: &Config,
-        key_of: &dyn Fn(&str) -> String,
-        section: &IngestSection,
-    ) -> Result<Self, ApiError> {
-        let files = (section.certificate.as_deref(), section.key.as_deref());
-        let (chain, key) = files::certificate(config, key_of, files)?;
+    /// TLS 1.2 and 1.3, since devices live long, with that chain of certificates and its key; clients show no certificate.
+    ///
+    /// # Errors
+    /// Certificate and key do not go together.
+    pub fn new(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<Self, rustls::Error> {
         let certificate = chain.iter().flat_map(|part| part.to_vec()).collect();
-        let wrong = |error: rustls::Error| {
-            let text = format!("{} and key do not go together", key_of("certificate"));
-            ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
-        };
         let mut config =
             ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-                .with_protocol_versions(&[&TLS13, &TLS12])
-                .map_err(wrong)?
+                .with_protocol_versions(&[&TLS13, &TLS12])?
                 .with_no_client_auth()
-                .with_single_cert(chain, key)
-                .map_err(wrong)?;
+                .with_single_cert(chain, key)?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self { config: Arc::new(config), certificate })
     }
@@ -176,6 +152,34 @@ words!(Kind, "kind of listener", "udp" => Udp, "coap" => Coap, "http" => Http, "
 words!(Format, "form of a datagram", "payload" => Payload, "topic-payload" => TopicPayload, "line" => Line);
 
 impl IngestSettings {
+    /// A listener as the configuration has it by default, that lets nobody in who shows nothing.
+    pub fn new(name: &str, kind: Kind, listen: SocketAddr) -> Self {
+        let session = SessionConfig::default();
+        Self {
+            name: name.into(),
+            kind,
+            listen,
+            format: Format::Payload,
+            topic: Template::parse(Place::Datagram.usual(), Place::Datagram)
+                .expect("the usual template is one"),
+            retain: false,
+            tls: None,
+            method: Method::Auto,
+            receive_buffer_bytes: 4 << 20,
+            joins: true,
+            identity: None,
+            message_bytes_max: 64_000,
+            body_bytes_max: 4 << 20,
+            connections_max: 1024,
+            rate_max: None,
+            request_timeout: Duration::from_secs(30),
+            topic_max: (session.topic_levels_max, session.topic_bytes_max),
+            session,
+            #[cfg(feature = "xdp")]
+            xdp: None,
+        }
+    }
+
     /// Whether a message may have that topic, by its form.
     ///
     /// # Errors
@@ -202,175 +206,4 @@ impl IngestSettings {
         let longest = self.kind != Kind::Udp || self.message_bytes_max == old.message_bytes_max;
         fixed(self) == fixed(old) && self.identity == old.identity && longest
     }
-}
-
-/// The listeners that `config` describes; `session` is what holds for clients of MQTT.
-///
-/// # Errors
-/// [`Code::CONFIG_INVALID`], naming the key, the bound and the way out.
-pub(crate) fn all(
-    config: &Config,
-    session: &SessionConfig,
-    asks_for_proof: bool,
-) -> Result<Vec<IngestSettings>, ApiError> {
-    let mut problems = Problems::default();
-    let sections = config.ingest.iter();
-    let listeners = problems.take_all(
-        sections.map(|(name, section)| one(config, name, section, session, asks_for_proof)),
-    );
-    problems.into_result()?;
-    Ok(listeners)
-}
-
-fn one(
-    config: &Config,
-    name: &str,
-    section: &IngestSection,
-    session: &SessionConfig,
-    asks_for_proof: bool,
-) -> Result<IngestSettings, ApiError> {
-    let wrong = |key: &str, bound: &str| {
-        ApiError::new(Code::CONFIG_INVALID, format!("ingest.{name}.{key} {bound}"))
-    };
-    let mut problems = Problems::default();
-    let kind = section.kind;
-    let is_named = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if !(1..=64).contains(&name.len()) || !name.chars().all(is_named) {
-        let text =
-            format!("{name:?} is no name of an ingest listener: 1 to 64 letters, digits, - _ .");
-        problems.say(Code::CONFIG_INVALID, text);
-    }
-    let place = match (kind, section.format) {
-        (Kind::Udp, Format::Payload) => Some(Place::Datagram),
-        (Kind::Udp, Format::Line) | (Kind::Http, _) => Some(Place::Line),
-        // The topic comes with the message.
-        (Kind::Udp, Format::TopicPayload) | (Kind::Coap | Kind::WebSocket, _) => None,
-    };
-    let topic = match (place, &section.topic) {
-        (None, Some(_)) => {
-            let text = "means nothing here, for each message names its topic; leave it out";
-            problems.note(wrong("topic", text));
-            Template::default()
-        }
-        (Some(place), text) => {
-            let template = Template::parse(text.as_deref().unwrap_or(place.usual()), place);
-            let template = template.map_err(|error| wrong("topic", &format!("is wrong: {error}")));
-            problems.take(template).unwrap_or_default()
-        }
-        (None, None) => Template::default(),
-    };
-    let tls = match (kind, section.tls) {
-        (Kind::Http | Kind::WebSocket, true) => {
-            problems.take(ServerTls::open(config, &|key| format!("ingest.{name}.{key}"), section))
-        }
-        (Kind::Udp | Kind::Coap, true) => {
-            let text = "is for http and websocket: DTLS is not spoken; leave it out";
-            problems.note(wrong("tls", text));
-            None
-        }
-        (_, false) if section.certificate.is_some() || section.key.is_some() => {
-            problems.note(wrong("certificate", "and key need tls = true"));
-            None
-        }
-        (_, false) => None,
-    };
-    let packet_bytes_max = session.packet_bytes_max as usize;
-    let message_bytes = section.message_bytes_max.0 as usize;
-    let message_most = match kind {
-        Kind::Udp => DATAGRAM_BYTES_MAX,
-        _ => packet_bytes_max.saturating_sub(PACKET_OVERHEAD_BYTES),
-    };
-    for (key, holds, bound) in [
-        (
-            "message_bytes_max",
-            (1..=message_most).contains(&message_bytes),
-            "must be at least 1B, and at most mqtt.packet_bytes_max less 66000B; at most 65535B of udp",
-        ),
-        (
-            "body_bytes_max",
-            (1 << 10..=64 << 20).contains(&section.body_bytes_max.0),
-            "must be from 1KiB to 64MiB",
-        ),
-        (
-            "receive_buffer_bytes",
-            (4 << 10..=1 << 30).contains(&section.receive_buffer_bytes.0),
-            "must be from 4KiB to 1GiB",
-        ),
-        (
-            "connections_max",
-            (1..=65_536).contains(&section.connections_max),
-            "must be from 1 to 65536",
-        ),
-        (
-            "request_timeout",
-            (Duration::from_millis(100)..=Duration::from_secs(3600))
-                .contains(&section.request_timeout),
-            "must be from 100ms to 1h",
-        ),
-    ] {
-        if !holds {
-            problems.note(wrong(key, bound));
-        }
-    }
-    let ip = section.listen.ip();
-    // Who makes users wants them to be asked for.
-    let anonymous = section.allow_anonymous.unwrap_or(ip.is_loopback() && !asks_for_proof);
-    let identity = match &section.identity {
-        Some(user) => Some(of_listener(IdentityKind::User, user, name, ip)),
-        None => anonymous.then(|| of_listener(IdentityKind::Anonymous, "", name, ip)),
-    };
-    if identity.is_none() && matches!(kind, Kind::Udp | Kind::Coap) {
-        let text = "must name the user whose rights hold for what comes in here, since nobody can show who it is; or set \
-                    allow_anonymous = true";
-        problems.note(wrong("identity", text));
-    }
-    if cfg!(not(feature = "xdp"))
-        && let Some(key) = xdp_key(section)
-    {
-        let text = "means nothing, for this build has no filter in the kernel; build with --features xdp, or leave it out";
-        problems.note(wrong(key, text));
-    }
-    #[cfg(feature = "xdp")]
-    let xdp = problems.take(
-        super::xdp::settings(section).map_err(|wrong_xdp| wrong(wrong_xdp.key, &wrong_xdp.text)),
-    );
-    problems.into_result()?;
-    Ok(IngestSettings {
-        name: name.into(),
-        kind,
-        listen: section.listen,
-        format: section.format,
-        topic,
-        retain: section.retain,
-        tls,
-        method: section.receive,
-        receive_buffer_bytes: section.receive_buffer_bytes.0 as usize,
-        joins: section.receive_joined,
-        identity,
-        message_bytes_max: message_bytes,
-        body_bytes_max: section.body_bytes_max.0 as usize,
-        connections_max: section.connections_max as usize,
-        rate_max: NonZeroU32::new(section.rate_max),
-        request_timeout: section.request_timeout,
-        topic_max: (session.topic_levels_max, session.topic_bytes_max),
-        session: session.clone(),
-        #[cfg(feature = "xdp")]
-        xdp: xdp.flatten(),
-    })
-}
-
-/// A setting that only a filter in the kernel has.
-pub(super) fn xdp_key(section: &IngestSection) -> Option<&'static str> {
-    let set = [
-        ("xdp_interface", section.xdp_interface.is_some()),
-        ("xdp_fields", section.xdp_fields.is_some()),
-        ("xdp_keep", section.xdp_keep.is_some()),
-        ("xdp_payload_bytes", section.xdp_payload_bytes.is_some()),
-        ("xdp_mode", section.xdp_mode != Mode::Auto),
-    ];
-    set.iter().find(|(_, is_set)| *is_set).map(|(key, _)| *key)
-}
-
-fn of_listener(kind: IdentityKind, user: &str, name: &str, ip: IpAddr) -> Identity {
-    Identity { address: Some(ip), ..Identity::new(kind, user, &format!("ingest/{name}")) }
 }

@@ -17,7 +17,7 @@ use crate::{
     auth,
     config::Config,
     health::Health,
-    mqtt::{Service, service::Reloaded},
+    run::{Service, service::Reloaded},
 };
 
 /// Longer than anything takes.

@@ -17,11 +17,9 @@ use std::{
 use tidegate_sys::bpf::{Attachment, Counters, LoadError, Mode, Program, interface_index};
 use tidegate_xdp::{
     COUNTERS, Combine, Condition, Destination, Field, Filter, FilterError, FilterSpec, Verdict,
-    parse_conditions, parse_fields,
 };
 
-use super::{IngestSettings, Kind, settings::xdp_key};
-use crate::config::IngestSection;
+use super::IngestSettings;
 
 /// What of a listener's datagrams the kernel drops.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,60 +38,12 @@ pub struct XdpSettings {
     pub conditions: Vec<Condition>,
 }
 
-/// Which setting is wrong, and what would be right.
-pub(super) struct Wrong {
-    pub(super) key: &'static str,
-    pub(super) text: String,
-}
-
-/// The filter that a section describes, if it does.
-pub(super) fn settings(section: &IngestSection) -> Result<Option<XdpSettings>, Wrong> {
-    let Some(key) = xdp_key(section) else { return Ok(None) };
-    let wrong = |key, text: &str| Wrong { key, text: text.to_owned() };
-    if section.kind != Kind::Udp {
-        return Err(wrong(key, "means nothing but for kind = \"udp\"; leave it out"));
-    }
-    let interface = section.xdp_interface.as_ref().filter(|name| !name.is_empty());
-    let interface = interface.ok_or_else(|| {
-        wrong(
-            "xdp_interface",
-            "must name the network interface that datagrams come in by, as xdp settings are there",
-        )
-    })?;
-    let said =
-        |key, problem: &dyn std::fmt::Display| Wrong { key, text: format!("is wrong: {problem}") };
-    let fields = section.xdp_fields.as_deref().unwrap_or_default();
-    let fields = parse_fields(fields).map_err(|error| said("xdp_fields", &error))?;
-    let keep = section.xdp_keep.as_deref().unwrap_or_default();
-    let (combine, conditions) = parse_conditions(keep).map_err(|error| said("xdp_keep", &error))?;
-    let settings = XdpSettings {
-        interface: interface.clone(),
-        mode: section.xdp_mode,
-        payload_bytes: section.xdp_payload_bytes,
-        fields,
-        combine,
-        conditions,
-    };
-    match settings.filter(section.listen) {
-        Ok(_) => Ok(Some(settings)),
-        Err(error) => {
-            let key = match error {
-                FilterError::Fields { .. } | FilterError::Field(_) | FilterError::Twice { .. } => {
-                    "xdp_fields"
-                }
-                FilterError::TooLong { .. } | FilterError::Outside { .. } => "xdp_payload_bytes",
-                FilterError::Conditions { .. }
-                | FilterError::Unknown { .. }
-                | FilterError::Never { .. }
-                | FilterError::Always { .. } => "xdp_keep",
-            };
-            Err(said(key, &error))
-        }
-    }
-}
-
 impl XdpSettings {
-    fn filter(&self, address: SocketAddr) -> Result<Filter, FilterError> {
+    /// The filter of what comes to that address.
+    ///
+    /// # Errors
+    /// [`FilterError`].
+    pub fn filter(&self, address: SocketAddr) -> Result<Filter, FilterError> {
         let spec = FilterSpec {
             port: address.port(),
             destination: Destination::of(address.ip()),

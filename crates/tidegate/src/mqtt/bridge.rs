@@ -290,7 +290,7 @@ impl BridgeSettings {
 
     /// Whether a bridge that is made anew as `new` wants all that the sessions of this one are subscribed to: the session here,
     /// and the one at the remote.
-    pub(super) fn goes_on_as(&self, new: &Self) -> (bool, bool) {
+    pub(crate) fn goes_on_as(&self, new: &Self) -> (bool, bool) {
         let wants =
             |old: &[String], new: &[String]| old.iter().all(|pattern| new.contains(pattern));
         let local =

@@ -2,51 +2,11 @@
 
 use std::{ffi::OsStr, fs, path::Path};
 
+use rustls::RootCertStore;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tidegate_client::ApiError;
 use tidegate_message::Code;
 use tidegate_sys::regular;
-
-use super::Kind;
-use crate::{assemble::how_to_make, config::Config};
-
-/// What a listener shows: the two files that are named, or the node's own.
-///
-/// # Errors
-/// [`Code::CONFIG_INVALID`], naming the key and the file.
-pub(crate) fn certificate(
-    config: &Config,
-    key_of: &dyn Fn(&str) -> String,
-    files: (Option<&Path>, Option<&Path>),
-) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), ApiError> {
-    let own = |extension: &str| {
-        config.pki_dir().join(format!("{}.{extension}", config.node.name.as_str()))
-    };
-    let (certificate, key) = match files {
-        (Some(certificate), Some(key)) => (certificate.to_owned(), key.to_owned()),
-        (None, None) => (own("pem"), own("key")),
-        _ => {
-            let text = format!("{} and key go together; name both", key_of("certificate"));
-            return Err(ApiError::new(Code::CONFIG_INVALID, text));
-        }
-    };
-    let chain = certificates(&key_of("certificate"), &certificate).map_err(|error| {
-        let is_own = files.0.is_none() && fs::symlink_metadata(&certificate).is_err();
-        match is_own {
-            true => {
-                let way_out = how_to_make(config, Kind::Node, config.node.name.as_str());
-                let text = format!(
-                    "{}: the node has no certificate of its own; {way_out}",
-                    key_of("certificate")
-                );
-                ApiError::new(Code::CONFIG_INVALID, text).caused_by(error.chain())
-            }
-            false => error,
-        }
-    })?;
-    let key = private_key(&key_of("key"), &key)?;
-    Ok((chain, key))
-}
 
 /// The private key of a file.
 ///
@@ -106,6 +66,29 @@ pub(crate) fn authorities(
     }
     let read = found.iter().map(|path| certificates(key, path)).collect::<Result<Vec<_>, _>>()?;
     Ok(read.concat())
+}
+
+/// Where Linux systems keep the authorities that they trust.
+pub(crate) const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Who may vouch for a server: those in the file that `key` names, else those of the system.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the key and the file.
+pub(crate) fn roots(key: &str, named: Option<&Path>) -> Result<RootCertStore, ApiError> {
+    let path = named.unwrap_or(Path::new(SYSTEM_AUTHORITIES));
+    let mut roots = RootCertStore::empty();
+    for certificate in authorities(key, path)? {
+        match roots.add(certificate) {
+            Ok(()) => {}
+            // One of many of the system's may be odd, one that was named must not.
+            Err(error) if named.is_none() => {
+                tracing::debug!(%error, path = %path.display(), "an authority is not used");
+            }
+            Err(error) => return Err(unreadable(key, path, &error)),
+        }
+    }
+    Ok(roots)
 }
 
 /// Whether a file is named by a hash, as OpenSSL looks for it.

@@ -1,7 +1,7 @@
 //! What kinds of destinations there are, and what each is made of.
 
 use super::{Destination, SinkError, memory::Ring};
-use crate::check::server;
+use crate::reach::{host_and_port, server};
 
 /// What kind of destination a sink has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl DestinationSettings {
                 // One of them leads to the others.
                 let mut missed = Vec::new();
                 for broker in &settings.brokers {
-                    let Some((host, port)) = crate::mqtt::host_and_port(broker) else { continue };
+                    let Some((host, port)) = host_and_port(broker) else { continue };
                     match server(host, port, settings.tls.clone()).await {
                         Ok(()) => return Ok(()),
                         Err(text) => missed.push(text),

@@ -15,7 +15,7 @@ use tidegate_wire::{CriticalPart, Resume, SensorBatch, UplinkOpen, UplinkReady};
 use super::{critical, outgoing::FLIGHT_BATCHES_MAX};
 
 /// Most topics that an uplink may ask for.
-pub(super) const TOPICS_MAX: u32 = 16 << 20;
+pub const TOPICS_MAX: u32 = 16 << 20;
 /// What is held for one uplink at most: as much state as [`Incoming::open`] is told, and the topics that fit in it.
 pub(super) const LIMITS: DecoderConfig = DecoderConfig {
     topics_max: TOPICS_MAX as usize,

@@ -9,7 +9,7 @@ use tidegate_message::check_topic_filter;
 
 /// What is wrong with a text of layouts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum LayoutsError {
+pub(crate) enum LayoutsError {
     #[error("`{0}` is no FILTER = LAYOUT")]
     Rule(String),
     #[error("{filter} is no topic filter: {why}")]
@@ -23,7 +23,7 @@ pub(super) enum LayoutsError {
 }
 
 /// The layouts that a text names, in its order.
-pub(super) fn read(text: &str, levels: usize) -> Result<Vec<(String, Layout)>, LayoutsError> {
+pub(crate) fn read(text: &str, levels: usize) -> Result<Vec<(String, Layout)>, LayoutsError> {
     let rules = text.split(',').map(str::trim).filter(|rule| !rule.is_empty());
     let rule = |rule: &str| {
         // A filter may have an equals sign, a layout none.

@@ -21,9 +21,10 @@ use tidegate::{
     config::Config,
     health::Health,
     mqtt::{
-        Server, Service,
+        Server,
         settings::{Authenticate, ListenerSettings, Protocol, Scram, ServerSettings},
     },
+    run::Service,
     sink::{
         Batch, DestinationSettings, Record, Sink, SinkSettings,
         influx::{Encoding, InfluxSettings},

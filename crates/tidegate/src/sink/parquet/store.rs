@@ -69,7 +69,7 @@ pub(super) async fn reach(place: &Place) -> Result<(), String> {
     let wrong = || format!("{endpoint:?} is no address");
     let url: hyper::Uri = endpoint.parse().map_err(|_| wrong())?;
     let (is_tls, host, port) = http::target(&url).map_err(|error| error.to_string())?;
-    crate::check::server(&host, port, is_tls.then(|| place.tls.clone())).await
+    crate::reach::server(&host, port, is_tls.then(|| place.tls.clone())).await
 }
 
 fn s3(place: &S3Place) -> Result<object_store::aws::AmazonS3, SinkError> {

@@ -10,32 +10,34 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, io,
+    fmt,
     net::{IpAddr, SocketAddr},
     path::Path,
-    sync::Arc,
     time::Duration,
 };
 
-use rustls::ClientConfig;
-use rustls_pki_types::ServerName;
 use tidegate_client::ApiError;
 use tidegate_message::Code;
-use tokio::{net::TcpStream, task::JoinSet, time::timeout};
-use tokio_rustls::TlsConnector;
+use tokio::{task::JoinSet, time::timeout};
 
+use super::{
+    bridges, broker,
+    cameras::resolve,
+    certificates::{credentials, revocations_unknown},
+    link_config, sinks, uplinks,
+};
 use crate::{
     access::Access,
-    assemble, auth,
+    auth,
     auth::fetch::Fetcher,
     camera,
     config::{Config, Purpose, problems::Problems},
     error_chain,
     flow::{Flows, PlanError},
     frame_log, link,
-    mqtt::{self, listen::ListenAddress},
+    mqtt::{bridge::RemoteTls, listen::ListenAddress},
     pki::{self, Kind},
-    sink, uplink,
+    reach::server,
 };
 
 /// How long a server may take until it counts as not reached.
@@ -87,7 +89,7 @@ pub fn node(config: &Config) -> Findings {
         true => None,
         false => {
             let name = config.node.name.as_str();
-            problems.take(assemble::credentials(config, Kind::Node, name))
+            problems.take(credentials(config, Kind::Node, name))
         }
     };
     let access = match &credentials {
@@ -102,7 +104,7 @@ pub fn node(config: &Config) -> Findings {
                 warnings.say(Code::CONFIG_INVALID, error_chain(&error));
             }
         }
-        Err(error) => problems.note(assemble::revocations_unknown(&error)),
+        Err(error) => problems.note(revocations_unknown(&error)),
     }
     problems.add(auth::problems(config));
     for warning in auth::warnings(config) {
@@ -124,7 +126,7 @@ pub fn node(config: &Config) -> Findings {
             "node.enrol_listen: only the machine with the authority's key can redeem invitations";
         problems.note(ApiError::new(Code::CONFIG_INVALID, text).caused_by(error_chain(&error)));
     }
-    problems.take(uplink::configure::planned(config));
+    problems.take(uplinks::planned(config));
     if config.mqtt.enabled {
         served(config, &access, &mut problems);
     }
@@ -134,9 +136,9 @@ pub fn node(config: &Config) -> Findings {
 
 /// What MQTT is made of, and what is connected to it.
 fn served(config: &Config, access: &Access, problems: &mut Problems) {
-    problems.add(mqtt::problems(config, access));
-    let broker = mqtt::broker(config).unwrap_or_default();
-    problems.take(sink::configure::sinks(config, &broker.session, Purpose::Check));
+    problems.add(broker::problems(config, access));
+    let broker = broker::broker(config).unwrap_or_default();
+    problems.take(sinks::planned(config, &broker.session, Purpose::Check));
     let mut wrong = Vec::new();
     Flows::new(1, 0, 0).plan_all(config, &mut wrong);
     for error in wrong {
@@ -216,28 +218,29 @@ pub async fn reach(config: &Config) -> Problems {
             fetcher.fetch().await.map(drop).map_err(|error| error_chain(&error))
         }));
     }
-    let credentials = assemble::credentials(config, Kind::Node, config.node.name.as_str()).ok();
+    let credentials = credentials(config, Kind::Node, config.node.name.as_str()).ok();
     if config.mqtt.enabled {
-        let broker = mqtt::broker(config).unwrap_or_default();
+        let broker = broker::broker(config).unwrap_or_default();
         let access = Access::default();
-        for bridge in mqtt::bridges(config, &broker, &access, Purpose::Check).unwrap_or_default() {
+        for bridge in bridges::planned(config, &broker, &access, Purpose::Check).unwrap_or_default()
+        {
             tries.spawn(within(format!("mqtt.bridge.{}.remote", bridge.name), async move {
-                let tls = bridge.tls.as_ref().map(mqtt::RemoteTls::config);
+                let tls = bridge.tls.as_ref().map(RemoteTls::config);
                 server(&bridge.host, bridge.port, tls).await
             }));
         }
-        let sinks = sink::configure::sinks(config, &broker.session, Purpose::Check);
+        let sinks = sinks::planned(config, &broker.session, Purpose::Check);
         for sink in sinks.unwrap_or_default() {
             tries.spawn(within(format!("sink.{}.url", sink.name), async move {
                 sink.destination.reach().await
             }));
         }
-        let uplinks = uplink::configure::planned(config).unwrap_or_default();
+        let uplinks = uplinks::planned(config).unwrap_or_default();
         for (uplink, credentials) in uplinks.into_iter().zip(std::iter::repeat(credentials)) {
             let Some(credentials) = credentials else { continue };
-            let settings = assemble::link_config(config);
+            let settings = link_config(config);
             tries.spawn(within(format!("uplink.{}.to", uplink.name), async move {
-                let address = assemble::resolve(&uplink.to).await.map_err(|e| e.chain())?;
+                let address = resolve(&uplink.to).await.map_err(|e| e.chain())?;
                 let link = link::dial(address, &credentials, settings, uplink.transport).await;
                 let link =
                     link.map_err(|error| format!("{}: {}", uplink.to, error_chain(&error)))?;
@@ -267,23 +270,6 @@ async fn within(key: String, attempt: impl Future<Output = Result<(), String>>) 
         Ok(Err(text)) => Some(format!("{key}: not reached: {text}")),
         Err(_) => Some(format!("{key}: not reached: no answer within {} s", REACH_MAX.as_secs())),
     }
-}
-
-/// Connects to a server, with TLS if there are settings for it, and leaves again.
-///
-/// # Errors
-/// Why it was not reached.
-pub(crate) async fn server(
-    host: &str,
-    port: u16,
-    tls: Option<Arc<ClientConfig>>,
-) -> Result<(), String> {
-    let failed = |error: io::Error| format!("{host}:{port}: {}", error_chain(&error));
-    let socket = TcpStream::connect((host, port)).await.map_err(failed)?;
-    let Some(tls) = tls else { return Ok(()) };
-    let name = ServerName::try_from(host.to_owned())
-        .map_err(|_| format!("{host:?} is no name that a certificate can have"))?;
-    TlsConnector::from(tls).connect(name, socket).await.map(drop).map_err(failed)
 }
 
 impl fmt::Display for Findings {

@@ -1,4 +1,4 @@
-//! From the configuration to the settings of a server.
+//! The listeners of MQTT as `[mqtt.listener.NAME]` describes them: sessions, certificates, and who may come without a proof.
 
 use std::{
     collections::HashMap,
@@ -6,134 +6,46 @@ use std::{
     num::NonZeroU32,
     path::{Path, PathBuf},
     sync::Arc,
-    thread,
     time::Duration,
 };
 
 use rustls::{
-    ClientConfig, RootCertStore, ServerConfig,
-    client::{WebPkiServerVerifier, danger::ServerCertVerifier},
+    RootCertStore, ServerConfig,
     crypto::ring,
     server::{NoClientAuth, WebPkiClientVerifier, danger::ClientCertVerifier},
     version::{TLS12, TLS13},
 };
 use rustls_pki_types::CertificateDer;
-use sha2::{Digest as _, Sha256};
-use tidegate_broker::{
-    BrokerConfig, SessionConfig, TopicConfig,
-    schedule::{DeadlineConfig, PaperConfig, Policy, PolicyConfig, SizeProfile, Threshold},
-};
+use tidegate_broker::BrokerConfig;
 use tidegate_client::ApiError;
-use tidegate_log::Durability;
-use tidegate_message::{Authorize, Code, check_topic_filter, check_topic_name};
-use tidegate_sys::regular;
-use tidegate_wire::{mqtt::QoS, websocket::Paths};
+use tidegate_message::Code;
+use tidegate_wire::websocket::Paths;
 
 use super::{
-    bridge::{BridgeSettings, RemoteTls},
-    journal::JournalSettings,
-    listen::ListenAddress,
-    settings::{ListenerSettings, ServerSettings, SessionSettings},
-    spill::SpillSettings,
+    broker::{policies, qos_of, tuned},
+    certificates::certificate,
+    invalid,
 };
 use crate::{
     access::Access,
-    auth,
     config::{
-        ByteCount, Config, ID_PREFIX_BOUND, MqttBridgeSection, MqttListenerSection, MqttSection,
-        PACKET_BYTES_LEAST, Purpose, is_id_prefix, problems::Problems,
+        ByteCount, Config, ID_PREFIX_BOUND, MqttListenerSection, MqttSection, PACKET_BYTES_LEAST,
+        Purpose, is_id_prefix, problems::Problems,
     },
-    ingest::{self, IngestSettings},
+    mqtt::{
+        listen::ListenAddress,
+        settings::{ListenerSettings, SessionSettings},
+    },
     pki::{
         fields::{self, Fields},
-        files::{self, certificates, private_key, unreadable},
-        known::{AnyName, Fingerprint, Known},
+        files::{self, unreadable},
+        known::{Fingerprint, Known},
         revocation::{Checked, Revocations},
     },
-    uplink::hand_over,
 };
 
-/// The settings of the MQTT server that `config` describes.
-///
-/// # Errors
-/// [`Code::CONFIG_INVALID`], naming the keys or the files.
-pub(super) fn settings(
-    config: &Config,
-    access: Access,
-    purpose: Purpose,
-) -> Result<ServerSettings, ApiError> {
-    let section = &config.mqtt;
-    let mut problems = Problems::default();
-    let broker = problems.take(broker(config)).unwrap_or_default();
-    let listeners = problems.take_all(listeners(config, &broker, &access, purpose));
-    problems.into_result()?;
-    let processors = thread::available_parallelism().map_or(1, usize::from);
-    Ok(ServerSettings {
-        broker,
-        listeners,
-        shards: if section.shards == 0 { processors.min(255) } else { section.shards as usize },
-        authorize: Arc::new(access.clone()) as Arc<dyn Authorize>,
-        doors: Arc::new(access),
-        operators: None,
-        journal: (section.durability.0 != Durability::Memory).then(|| JournalSettings {
-            folder: config.node.data_dir.join("log/mqtt"),
-            is_on_disk: section.durability.0 == Durability::Disk,
-            bytes_max: config.log.mqtt_bytes.0,
-            commit_delay: config.log.mqtt_commit_delay,
-        }),
-        spill: (section.spill_bytes.0 > 0).then(|| SpillSettings {
-            folder: config.node.data_dir.join("spill"),
-            bytes_max: section.spill_bytes.0,
-        }),
-    })
-}
-
-/// What holds for all listeners.
-///
-/// # Errors
-/// [`Code::CONFIG_INVALID`], naming the keys.
-pub(crate) fn broker(config: &Config) -> Result<BrokerConfig, ApiError> {
-    let section = &config.mqtt;
-    let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
-    let mut problems = Problems::default();
-    let policies = problems.take(policies(section)).unwrap_or_default();
-    let marks = hand_over::sizes().map(|(filter, large_bytes)| {
-        Ok(TopicConfig { filter, large_bytes: Some(large_bytes), overflow: None })
-    });
-    let topics = config.mqtt_topics.iter().map(|(name, topic)| {
-        let key = format!("mqtt.topic.{name}.filter");
-        check_topic_filter(&topic.filter, section.topic_levels_max as usize)
-            .map_err(|error| invalid(&key, &error))?;
-        Ok(TopicConfig {
-            filter: topic.filter.clone(),
-            large_bytes: topic.large_bytes.map(bytes),
-            overflow: topic.overflow,
-        })
-    });
-    let topics = problems.take_all(marks.chain(topics));
-    problems.into_result()?;
-    Ok(BrokerConfig {
-        payload_bytes_max: section.payload_bytes_max.0,
-        session_expiry_max: section.session_expiry_max,
-        identity_share: section.identity_share,
-        sessions_max: section.sessions_max as usize,
-        subscriptions_max: section.subscriptions_max as usize,
-        retained_max: section.retained_max as usize,
-        inflight_max: section.inflight_max,
-        receive_maximum: section.receive_maximum,
-        topic_alias_max: section.topic_alias_max,
-        topic_alias_out_max: section.topic_alias_out_max,
-        keep_alive_max: u16::try_from(section.keepalive_max.as_secs()).unwrap_or(u16::MAX),
-        session: session(section, &policies),
-        topics,
-        sys_interval: section.sys_interval,
-        query_topic: section.policy_query_topic.as_str().into(),
-        ..BrokerConfig::default()
-    })
-}
-
 /// What holds for each listener.
-fn listeners<'c>(
+pub(super) fn all<'c>(
     config: &'c Config,
     broker: &'c BrokerConfig,
     access: &'c Access,
@@ -225,116 +137,6 @@ fn listeners<'c>(
     })
 }
 
-/// All that is wrong with what MQTT clients, bridges and other ways in are served by; nothing is written.
-pub(crate) fn problems(config: &Config, access: &Access) -> Problems {
-    let mut problems = Problems::default();
-    let broker = problems.take(broker(config)).unwrap_or_default();
-    problems.take_all(listeners(config, &broker, access, Purpose::Check));
-    problems.take(bridges(config, &broker, access, Purpose::Check));
-    problems.take(ingest(config, &broker));
-    problems
-}
-
-/// The listeners beside MQTT that `config` describes.
-///
-/// # Errors
-/// [`Code::CONFIG_INVALID`], naming the key.
-pub(super) fn ingest(
-    config: &Config,
-    broker: &BrokerConfig,
-) -> Result<Vec<IngestSettings>, ApiError> {
-    let asks_for_proof = config.mqtt.password_file.is_some();
-    ingest::settings_of(config, &broker.session, asks_for_proof)
-}
-
-/// That policy with the numbers of this node.
-fn tuned(policies: &PolicyConfig, policy: &Policy) -> Policy {
-    policies.policy(policy.as_str()).expect("each policy has its word")
-}
-
-/// The numbers of the policies, whoever names one.
-fn policies(section: &MqttSection) -> Result<PolicyConfig, ApiError> {
-    check_topic_name(&section.policy_query_topic, section.topic_levels_max as usize)
-        .map_err(|error| invalid("mqtt.policy_query_topic", &error))?;
-    let threshold_l = match section.policy_threshold_samples {
-        0 => Threshold::Fixed(section.policy_threshold_l),
-        samples => Threshold::MovingAverage { samples: samples as usize },
-    };
-    let policies = PolicyConfig {
-        deadline: DeadlineConfig {
-            small_budget: section.policy_small_budget,
-            deadline: section.policy_deadline,
-            large_share: section.policy_large_share,
-            ..DeadlineConfig::default()
-        },
-        paper: PaperConfig {
-            threshold_l,
-            query_period: section.policy_query_period,
-            withhold_max: section.policy_withhold_max,
-            query_bytes: section.policy_query_bytes.0,
-            profile: size_profile(&section.policy_size_profile).ok_or_else(|| {
-                let text = "mqtt.policy_size_profile must be linear, or sizes that grow with factors above 0, such as \
-                            10kB:1, 1MB:10";
-                ApiError::new(Code::CONFIG_INVALID, text)
-            })?,
-            lambda: section.policy_lambda,
-        },
-    };
-    policies.check().map_err(|error| invalid("a number of the policies in [mqtt]", &error))?;
-    Ok(policies)
-}
-
-/// `linear`, or points such as `10kB:1, 1MB:10`.
-fn size_profile(text: &str) -> Option<SizeProfile> {
-    if text.trim() == "linear" {
-        return Some(SizeProfile::Linear);
-    }
-    let point = |text: &str| {
-        let (bytes, factor) = text.split_once(':')?;
-        let bytes: ByteCount = bytes.trim().parse().ok()?;
-        let factor: f64 = factor.trim().parse().ok()?;
-        (factor > 0.0 && factor.is_finite()).then_some((bytes.0, factor))
-    };
-    let points = text.split(',').map(point).collect::<Option<Vec<_>>>()?;
-    points.is_sorted_by(|before, after| before.0 < after.0).then_some(SizeProfile::Points(points))
-}
-
-/// The settings of sessions for which nothing else is said.
-///
-/// # Errors
-/// [`Code::CONFIG_INVALID`], naming the key.
-pub(crate) fn usual_session(config: &Config) -> Result<SessionConfig, ApiError> {
-    Ok(session(&config.mqtt, &policies(&config.mqtt)?))
-}
-
-fn session(section: &MqttSection, policies: &PolicyConfig) -> SessionConfig {
-    let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
-    SessionConfig {
-        packet_bytes_max: bytes(section.packet_bytes_max),
-        topic_levels_max: section.topic_levels_max as usize,
-        topic_bytes_max: section.topic_bytes_max.0 as usize,
-        queue_bytes_max: section.queue_bytes_max.0,
-        queue_messages_max: section.queue_messages_max as usize,
-        queue_idle_max: section.queue_idle_max,
-        versions: section.accept_protocol_versions,
-        max_qos: qos_of(section.max_qos),
-        retain_available: section.retain_available,
-        allow_zero_length_client_id: section.allow_zero_length_clientid,
-        auto_id_prefix: section.auto_id_prefix.as_str().into(),
-        topic_control_characters: section.topic_control_characters,
-        overflow_qos0: section.overflow_qos0,
-        overflow: section.overflow,
-        policy: tuned(policies, &section.policy),
-        large_bytes: bytes(section.large_bytes),
-        ..SessionConfig::default()
-    }
-}
-
-/// A checked QoS.
-fn qos_of(number: u32) -> QoS {
-    u8::try_from(number).ok().and_then(QoS::of_bits).expect("it was checked")
-}
-
 /// Where MQTT over WebSocket is.
 fn paths(text: &str) -> Option<Paths> {
     if text.trim() == "*" {
@@ -420,243 +222,6 @@ fn check_listener(
     }
 }
 
-/// The bridges that `config` describes, of the broker with these settings.
-///
-/// # Errors
-/// [`Code::CONFIG_INVALID`], naming the key or the file.
-pub(crate) fn bridges(
-    config: &Config,
-    broker: &BrokerConfig,
-    access: &Access,
-    purpose: Purpose,
-) -> Result<Vec<BridgeSettings>, ApiError> {
-    if config.mqtt_bridges.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut problems = Problems::default();
-    let node = problems.take(numbered_node(config, purpose)).unwrap_or_default();
-    let policies = problems.take(policies(&config.mqtt)).unwrap_or_default();
-    let sections = config.mqtt_bridges.iter();
-    let bridges = problems.take_all(
-        sections.map(|(name, section)| bridge(name, section, &node, broker, access, &policies)),
-    );
-    problems.into_result()?;
-    Ok(bridges)
-}
-
-/// The name of the node among those that a message passed: two nodes may have one name, as those that keep the default do.
-///
-/// # Errors
-/// [`Code::STORAGE_FAILED`].
-pub(crate) fn numbered_node(config: &Config, purpose: Purpose) -> Result<String, ApiError> {
-    let number = auth::kept_random(&config.state_dir(), "node.id", purpose).map_err(|error| {
-        let text = "node.data_dir cannot keep the number of the node";
-        ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
-    })?;
-    let number: String = number[..6].iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("{}-{number}", config.node.name.as_str()))
-}
-
-/// The name of the node among those that a message passed. Where nothing is sent on it need not outlive the process.
-///
-/// # Errors
-/// [`Code::STORAGE_FAILED`].
-pub(crate) fn node_of_paths(config: &Config, only_receives: bool) -> Result<String, ApiError> {
-    match numbered_node(config, Purpose::Run) {
-        Err(error) if only_receives => {
-            let error = crate::error_chain(&error);
-            tracing::warn!(%error, "messages that come round after a restart are not known again");
-            let number = u64::from_ne_bytes(super::server::random_bytes().map_err(|error| {
-                ApiError::new(Code::INTERNAL, "the system gives no random bytes").caused_by(error)
-            })?);
-            Ok(format!("{}-{number:016x}", config.node.name.as_str()))
-        }
-        named => named,
-    }
-}
-
-/// A host, without the brackets of an IPv6 address, and a port from `HOST:PORT`.
-pub(crate) fn host_and_port(text: &str) -> Option<(&str, u16)> {
-    let (host, port) = text.rsplit_once(':')?;
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let port = port.parse().ok().filter(|port| *port > 0)?;
-    (!host.is_empty()).then_some((host, port))
-}
-
-fn bridge(
-    name: &str,
-    section: &MqttBridgeSection,
-    node: &str,
-    broker: &BrokerConfig,
-    access: &Access,
-    policies: &PolicyConfig,
-) -> Result<BridgeSettings, ApiError> {
-    let key_of = |key: &str| format!("mqtt.bridge.{name}.{key}");
-    let wrong = |key: &str, bound: &str| {
-        ApiError::new(Code::CONFIG_INVALID, format!("{} must be {bound}", key_of(key)))
-    };
-    let mut problems = Problems::default();
-    let remote = host_and_port(&section.remote)
-        .ok_or_else(|| wrong("remote", "a host and a port, such as mqtt.example:8883"));
-    let (host, port) = problems.take(remote).unwrap_or_default();
-    // What was meant to protect the password must not be left out without a word.
-    for (key, is_set) in [
-        ("ca", section.ca.is_some()),
-        ("certificate", section.certificate.is_some()),
-        ("key", section.key.is_some()),
-        ("insecure", section.insecure),
-    ] {
-        if is_set && !section.tls {
-            let text = format!("{} means nothing without TLS; set tls to true", key_of(key));
-            problems.say(Code::CONFIG_INVALID, text);
-        }
-    }
-    if section.password_file.is_some() && section.username.is_none() {
-        let text = format!("{} needs a username beside it", key_of("password_file"));
-        problems.say(Code::CONFIG_INVALID, text);
-    }
-    let qos = u8::try_from(section.qos).ok().and_then(QoS::of_bits);
-    let qos = problems.take(qos.ok_or_else(|| wrong("qos", "0, 1 or 2")));
-    let list = |text: &str| {
-        let filters = text.split(',').map(str::trim).filter(|filter| !filter.is_empty());
-        filters.map(str::to_owned).collect()
-    };
-    let keep_alive = u16::try_from(section.keepalive.as_secs());
-    let keep_alive = problems.take(keep_alive.map_err(|_| wrong("keepalive", "at most 65535s")));
-    let password = section.password_file.as_ref().and_then(|path| {
-        let read = regular::read(path);
-        problems.take(read.map_err(|error| unreadable(&key_of("password_file"), path, &error)))
-    });
-    let password = password.map(|mut password| {
-        while password.last().is_some_and(|last| matches!(last, b'\n' | b'\r')) {
-            password.pop();
-        }
-        password.into()
-    });
-    let tls = match section.tls {
-        true => problems.take(bridge_tls(&key_of, section, access)),
-        false => None,
-    };
-    let usual = &broker.session;
-    let session = SessionConfig {
-        queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |count| count.0),
-        overflow_qos0: section.overflow_qos0.unwrap_or(usual.overflow_qos0),
-        overflow: section.overflow.unwrap_or(usual.overflow),
-        policy: section
-            .policy
-            .as_ref()
-            .map_or_else(|| usual.policy.clone(), |policy| tuned(policies, policy)),
-        large_bytes: section
-            .large_bytes
-            .map_or(usual.large_bytes, |count| u32::try_from(count.0).unwrap_or(u32::MAX)),
-        ..usual.clone()
-    };
-    let client_id = section.client_id.clone().unwrap_or_else(|| format!("{node}.{name}"));
-    let settings = BridgeSettings {
-        name: name.to_owned(),
-        node: node.to_owned(),
-        client_id,
-        host: host.to_owned(),
-        port,
-        version: section.version,
-        bridge_aware: section.bridge_aware,
-        tls,
-        username: section.username.clone(),
-        password,
-        topics_out: list(&section.topics_out),
-        topics_in: list(&section.topics_in),
-        local_prefix: section.local_prefix.clone(),
-        remote_prefix: section.remote_prefix.clone(),
-        qos: qos.unwrap_or(QoS::AtMostOnce),
-        retain: section.retain,
-        keep_alive: keep_alive.unwrap_or_default(),
-        backoff_max: section.reconnect_backoff_max,
-        session,
-        receive_maximum: broker.receive_maximum,
-        packet_bytes_max: broker.session.packet_bytes_max,
-        ..BridgeSettings::default()
-    };
-    let checked = settings.check();
-    problems.take(checked.map_err(|error| invalid(&format!("mqtt.bridge.{name}"), &error)));
-    problems.into_result()?;
-    Ok(settings)
-}
-
-/// Where Linux systems keep the authorities that they trust.
-const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
-
-/// Who may vouch for a server: those in the file that `key` names, else those of the system.
-///
-/// # Errors
-/// [`Code::CONFIG_INVALID`], naming the key and the file.
-pub(crate) fn authorities(key: &str, named: Option<&Path>) -> Result<RootCertStore, ApiError> {
-    let path = named.unwrap_or(Path::new(SYSTEM_AUTHORITIES));
-    let mut roots = RootCertStore::empty();
-    for certificate in files::authorities(key, path)? {
-        match roots.add(certificate) {
-            Ok(()) => {}
-            // One of many of the system's may be odd, one that was named must not.
-            Err(error) if named.is_none() => {
-                tracing::debug!(%error, path = %path.display(), "an authority is not used");
-            }
-            Err(error) => return Err(unreadable(key, path, &error)),
-        }
-    }
-    Ok(roots)
-}
-
-fn bridge_tls(
-    key_of: &dyn Fn(&str) -> String,
-    section: &MqttBridgeSection,
-    access: &Access,
-) -> Result<RemoteTls, ApiError> {
-    let key = key_of("ca");
-    let path = section.ca.clone().unwrap_or_else(|| SYSTEM_AUTHORITIES.into());
-    let roots = authorities(&key, section.ca.as_deref())?;
-    let provider = Arc::new(ring::default_provider());
-    let verifier: Arc<dyn ServerCertVerifier> =
-        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-            .build()
-            .map_err(|error| unreadable(&key, &path, &error))?;
-    let verifier: Arc<dyn ServerCertVerifier> = match section.insecure {
-        true => Arc::new(AnyName::new(verifier)),
-        false => verifier,
-    };
-    // The site's own list: another authority's certificates are on none of ours.
-    let verifier = Checked::new(verifier, vec![access.revocations.clone()]);
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&TLS13, &TLS12])
-        .map_err(|error| invalid(&key_of("tls"), &error))?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier));
-    let config = match (&section.certificate, &section.key) {
-        (None, None) => builder.with_no_client_auth(),
-        (Some(certificate), Some(path)) => {
-            let chain = certificates(&key_of("certificate"), certificate)?;
-            let private = private_key(&key_of("key"), path)?;
-            builder
-                .with_client_auth_cert(chain, private)
-                .map_err(|error| invalid(&key_of("certificate"), &error))?
-        }
-        _ => {
-            let text = format!("{} and key go together; name both", key_of("certificate"));
-            return Err(ApiError::new(Code::CONFIG_INVALID, text));
-        }
-    };
-    // Files that are read again may hold something else.
-    let mut digest = Sha256::new();
-    digest.update([u8::from(section.insecure)]);
-    for (key, path) in [("certificate", &section.certificate), ("key", &section.key)] {
-        if let Some(path) = path {
-            digest.update(&regular::read(path).map_err(|e| unreadable(&key_of(key), path, &e))?);
-        }
-    }
-    for authority in files::authorities(&key, &path)? {
-        digest.update(&authority);
-    }
-    Ok(RemoteTls::new(config, &digest.finalize()))
-}
-
 /// The site's authorities among those of a listener's clients, and which of the clients' certificates no longer count: those
 /// on the site's list, if there are such authorities, and those in the listener's own file.
 fn revocations(
@@ -715,7 +280,7 @@ fn tls(
 ) -> Result<Arc<ServerConfig>, ApiError> {
     let key_of = |key: &str| format!("mqtt.listener.{name}.{key}");
     let files = (listener.certificate.as_deref(), listener.key.as_deref());
-    let (chain, key) = files::certificate(config, &key_of, files)?;
+    let (chain, key) = certificate(config, &key_of, files)?;
     let named = |key: &str, path: &Option<PathBuf>| match path {
         Some(path) => files::authorities(&key_of(key), path),
         None => Ok(Vec::new()),
@@ -794,39 +359,20 @@ fn is_authority(certificate: &CertificateDer<'_>) -> bool {
     Fields::of(certificate).is_some_and(|fields| fields.is_authority())
 }
 
-fn invalid(key: &str, error: &dyn std::error::Error) -> ApiError {
-    let text = format!("{key} is wrong");
-    ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(error))
-}
-
 #[cfg(test)]
 mod tests {
+    use rustls::ClientConfig;
     use rustls_pki_types::{PrivateKeyDer, pem::PemObject as _};
 
     use super::*;
-    use crate::pki;
+    use crate::{
+        auth,
+        pki::{self, files::certificates},
+        run::broker::settings,
+    };
 
     fn access(config: &Config) -> Result<Access, ApiError> {
         Ok(Access { doors: Arc::new(auth::open(config)?), ..Access::default() })
-    }
-
-    fn read(text: &str) -> Result<Vec<BridgeSettings>, ApiError> {
-        let folder = tempfile::tempdir().expect("a folder");
-        fs::write(folder.path().join("secret"), "word\n").expect("a file");
-        let place = folder.path().display();
-        let text = text.replace("FOLDER", &place.to_string());
-        let text = format!("[node]\nname = \"north\"\ndata_dir = \"{place}\"\n{text}");
-        let config = Config::parse(Path::new("site.toml"), &text)?;
-        let access = access(&config)?;
-        let broker = settings(&config, access.clone(), Purpose::Run)?.broker;
-        let again = bridges(&config, &broker, &access, Purpose::Run)?;
-        let found = bridges(&config, &broker, &access, Purpose::Run)?;
-        assert_eq!(
-            found.first().map(|bridge| &bridge.node),
-            again.first().map(|bridge| &bridge.node),
-            "the node keeps its number"
-        );
-        Ok(found)
     }
 
     /// Devices' authorities say who their devices are, and not who is a node.
@@ -848,25 +394,6 @@ mod tests {
                 revocations(&config, "main", listener, &access, Purpose::Run).expect("it is read");
             assert_eq!((site.len(), lists.len()), (authorities, authorities));
         }
-    }
-
-    #[test]
-    fn a_bridge_is_read_from_its_section() {
-        let found = read(
-            "[mqtt.bridge.cloud]\nremote = \"[::1]:8883\"\nusername = \"me\"\n\
-             password_file = \"FOLDER/secret\"\ntopics_out = \"a/#, b\"\ntopics_in = \"c\"\nqos = 1\nkeepalive = \"10s\"\n\
-             queue_bytes_max = \"1MiB\"\nversion = \"3.1.1\"\npolicy = \"none\"\n",
-        );
-        let found = found.unwrap();
-        let [bridge] = &found[..] else { panic!("{found:?}") };
-        assert_eq!((&*bridge.host, bridge.port), ("::1", 8883));
-        assert_eq!(bridge.password.as_deref(), Some(&b"word"[..]));
-        assert_eq!(bridge.topics_out, ["a/#", "b"]);
-        assert_eq!((bridge.qos, bridge.keep_alive), (QoS::AtLeastOnce, 10));
-        assert_eq!(bridge.session.queue_bytes_max, 1 << 20);
-        assert_eq!(bridge.client_id, format!("{}.cloud", bridge.node));
-        assert!(bridge.node.starts_with("north-"), "{}", bridge.node);
-        assert!(read("").unwrap().is_empty());
     }
 
     #[test]
@@ -1146,82 +673,6 @@ mod tests {
         ] {
             let error = crate::error_chain(&listener(text).unwrap_err());
             assert!(error.contains(expected), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn policies_have_their_numbers() {
-        let settings = |text: &str| {
-            let text = format!("[mqtt]\n{text}\n[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n");
-            let config = Config::parse(Path::new("site.toml"), &text)?;
-            settings(&config, access(&config)?, Purpose::Run)
-        };
-        let found = settings(
-            "policy = \"probabilistic\"\npolicy_lambda = 0.5\npolicy_threshold_samples = 9\npolicy_query_period = \"1s\"\n\
-             policy_size_profile = \"1kB:1, 2kB:3\"\npolicy_query_topic = \"rtt\"\npolicy_small_budget = \"7ms\"\n",
-        );
-        let found = found.unwrap();
-        let session = &found.listeners[0].sessions.usual;
-        let expected = PaperConfig {
-            threshold_l: Threshold::MovingAverage { samples: 9 },
-            query_period: Duration::from_secs(1),
-            profile: SizeProfile::Points(vec![(1_000, 1.0), (2_000, 3.0)]),
-            lambda: 0.5,
-            ..PaperConfig::default()
-        };
-        assert_eq!(session.policy, Policy::Probabilistic(expected));
-        assert_eq!(&*found.broker.query_topic, "rtt");
-        // A client that names another policy has that one's numbers.
-        let deadline = tuned(&found.listeners[0].sessions.policies, &Policy::default());
-        let expected =
-            DeadlineConfig { small_budget: Duration::from_millis(7), ..DeadlineConfig::default() };
-        assert_eq!(deadline, Policy::Deadline(expected));
-        assert_eq!(
-            settings("").unwrap().broker.session,
-            SessionConfig { packet_bytes_max: 64 << 20, ..SessionConfig::default() }
-        );
-        for (text, expected) in [
-            ("policy_size_profile = \"2kB:1, 1kB:3\"", "mqtt.policy_size_profile"),
-            ("policy_size_profile = \"2kB:0\"", "mqtt.policy_size_profile"),
-            ("policy_query_topic = \"a/#\"", "mqtt.policy_query_topic"),
-            ("policy_large_share = 1.0", "from 0 to 0.99"),
-            ("policy_lambda = 0.0", "above 0"),
-        ] {
-            let error = crate::error_chain(&settings(text).unwrap_err());
-            assert!(error.contains(expected), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_bridged_names_its_key() {
-        for (text, expected) in [
-            ("topics_out = \"a\"", "mqtt.bridge.x.remote must be a host and a port"),
-            ("remote = \"h:1\"", "neither topics_out nor topics_in"),
-            (
-                "remote = \"h:1\"\ntopics_out = \"a\"\nqos = 3",
-                "mqtt.bridge.x.qos must be 0, 1 or 2",
-            ),
-            (
-                "remote = \"h:1\"\ntopics_out = \"a\"\ntopics_in = \"+\"\nversion = \"3.1.1\"",
-                "bridge_aware = true",
-            ),
-            ("remote = \"h:1\"\ntopics_out = \"a\"\nversion = \"4\"", "choose auto, 3.1.1 or 5"),
-            (
-                "remote = \"h:1\"\ntopics_out = \"a\"\nusername = \"u\"\npassword_file = \"/no/such\"",
-                "mqtt.bridge.x.password_file",
-            ),
-            (
-                "remote = \"h:1\"\ntopics_out = \"a\"\npassword_file = \"/no/such\"",
-                "mqtt.bridge.x.password_file needs a username",
-            ),
-            (
-                "remote = \"h:1\"\ntopics_out = \"a\"\nca = \"ca.pem\"",
-                "mqtt.bridge.x.ca means nothing without TLS",
-            ),
-        ] {
-            let error = read(&format!("[mqtt.bridge.x]\n{text}\n")).unwrap_err();
-            let error = crate::error_chain(&error);
-            assert!(error.contains(expected), "{error}");
         }
     }
 }

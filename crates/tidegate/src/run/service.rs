@@ -13,10 +13,9 @@ use tidegate_log::Durability;
 use tidegate_message::{Code, IdentityKind};
 
 use super::{
-    bridge::{Bridge, BridgeSettings},
-    configure,
-    listen::ListenAddress,
-    server::{self, Connector, Server},
+    bridges, broker, ingest,
+    node_name::node_of_paths,
+    sinks::{self, Kept},
 };
 use crate::{
     access::Access,
@@ -25,8 +24,13 @@ use crate::{
     flow::{Flows, Keeper, PlanError},
     health::Health,
     ingest::Ingest,
+    mqtt::{
+        bridge::{Bridge, BridgeSettings},
+        listen::ListenAddress,
+        server::{self, Connector, Server},
+    },
     pki::Revocations,
-    sink::{self, Sink, SinkSettings, configure::Kept},
+    sink::{Sink, SinkSettings},
     uplink::Receivers,
 };
 
@@ -107,15 +111,15 @@ impl Service {
     /// # Errors
     /// What keeps it from that, naming the key, the file or the address.
     pub fn start(config: &Config, access: Access, health: &Health) -> Result<Self, ApiError> {
-        let mut settings = configure::settings(config, access.clone(), Purpose::Run)?;
-        let planned = configure::bridges(config, &settings.broker, &access, Purpose::Run)?;
+        let mut settings = broker::settings(config, access.clone(), Purpose::Run)?;
+        let planned = bridges::planned(config, &settings.broker, &access, Purpose::Run)?;
         let flows = flows(config, settings.shards)?;
         let folder = flow_folder(config);
         let plan = flows.plan(config).map_err(|error| unplanned(&error))?;
         flows.commit(plan, folder.as_deref());
         settings.operators = Some(Arc::new(flows.clone()));
-        let sinks = sink::configure::sinks(config, &settings.broker.session, Purpose::Run)?;
-        let listeners = configure::ingest(config, &settings.broker)?;
+        let sinks = sinks::planned(config, &settings.broker.session, Purpose::Run)?;
+        let listeners = ingest::listeners(config, &settings.broker.session)?;
         let server = Server::start(settings, health).map_err(|error| {
             let text = "MQTT cannot be served; mqtt.enabled=false leaves it out";
             ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
@@ -148,7 +152,7 @@ impl Service {
         let mut ingest = BTreeMap::new();
         let node: Arc<str> = match listeners.is_empty() {
             true => "".into(),
-            false => configure::node_of_paths(config, true)?.into(),
+            false => node_of_paths(config, true)?.into(),
         };
         for settings in listeners {
             let name = settings.name.clone();
@@ -207,13 +211,13 @@ impl Service {
     /// but that bridge has.
     pub fn reload(&self, new: Config) -> Result<Reloaded, ApiError> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let settings = configure::settings(&new, self.access.clone(), Purpose::Run)?;
+        let settings = broker::settings(&new, self.access.clone(), Purpose::Run)?;
         let rules = auth::sources_again(&new, &self.access.doors)?;
         let rules = self.access.doors.prepare(rules).map_err(|error| auth::unread(&error))?;
-        let planned = configure::bridges(&new, &settings.broker, &self.access, Purpose::Run)?;
+        let planned = bridges::planned(&new, &settings.broker, &self.access, Purpose::Run)?;
         let plan = self.flows.plan(&new).map_err(|error| unplanned(&error))?;
-        let sinks = sink::configure::sinks(&new, &settings.broker.session, Purpose::Run)?;
-        let listeners = configure::ingest(&new, &settings.broker)?;
+        let sinks = sinks::planned(&new, &settings.broker.session, Purpose::Run)?;
+        let listeners = ingest::listeners(&new, &settings.broker.session)?;
         // All of it is right.
         let mut reloaded = Reloaded {
             exchanged: running.config.differences(&new),

@@ -5,6 +5,9 @@ use tidegate_sys::regular;
 
 use crate::{
     config::{Config, Purpose, SinkSection},
+    pki::files,
+    reach::host_and_port,
+    run::node_name::numbered_node,
     sink::{DestinationSettings, SinkError, SinkKind, memory::Ring},
 };
 
@@ -89,7 +92,7 @@ fn tls(
     }
     let roots = if is_used {
         let key = format!("sink.{name}.ca");
-        crate::mqtt::authorities(&key, section.ca.as_deref())
+        files::roots(&key, section.ca.as_deref())
             .map_err(|error| failed("TLS cannot be spoken".to_owned(), &error))?
     } else {
         rustls::RootCertStore::empty()
@@ -250,7 +253,7 @@ fn influx(
 
 /// The name of the node among those that a message passed.
 fn numbered(config: &Config, purpose: Purpose) -> Result<String, SinkError> {
-    crate::mqtt::numbered_node(config, purpose).map_err(|error| SinkError::Destination {
+    numbered_node(config, purpose).map_err(|error| SinkError::Destination {
         problem: "the node has no number".to_owned(),
         source: Some(error.into()),
     })
@@ -273,7 +276,7 @@ fn mqtt(
         "mqtts" => true,
         _ => return Err(wrong_url()),
     };
-    let (host, port) = crate::mqtt::host_and_port(remote)
+    let (host, port) = host_and_port(remote)
         .filter(|(host, _)| !host.contains(['@', '/']))
         .ok_or_else(wrong_url)?;
     let password = password(section)?;

@@ -11,7 +11,7 @@ fn config(folder: &FilePath, text: &str) -> Config {
 fn sinks_of(text: &str) -> Result<Vec<SinkSettings>, ApiError> {
     let folder = tempfile::tempdir().expect("a folder");
     let text = text.replace("DIR", &folder.path().display().to_string());
-    sinks(&config(folder.path(), &text), &SessionConfig::default(), Purpose::Run)
+    planned(&config(folder.path(), &text), &SessionConfig::default(), Purpose::Run)
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn relative_paths_begin_at_the_folder_of_the_file_that_names_them() {
         let data_dir = folder.path().display().to_string();
         let text = format!("[node]\ndata_dir = {data_dir:?}\n[sink.x]\ntopics = \"a\"\n{text}");
         let config = Config::parse(&folder.path().join("site.toml"), &text);
-        sinks(&config.expect("a configuration"), &SessionConfig::default(), Purpose::Run)
+        planned(&config.expect("a configuration"), &SessionConfig::default(), Purpose::Run)
     };
     let influx = "kind = \"influx\"\nurl = \"https://localhost/\"\n";
     let found = of(&format!("{influx}ca = \"ca.pem\"\npassword_file = \"word\""));
@@ -129,7 +129,7 @@ fn a_folder_of_files_begins_there_too() {
         );
         let config = Config::parse(&folder.path().join("site.toml"), &text);
         let found =
-            sinks(&config.expect("a configuration"), &SessionConfig::default(), Purpose::Run);
+            planned(&config.expect("a configuration"), &SessionConfig::default(), Purpose::Run);
         assert!(found.is_ok(), "{url}: {found:?}");
         assert!(folder.path().join(expected).is_dir(), "{url}");
     }
@@ -168,7 +168,7 @@ fn a_dead_letter_has_room_beside_the_longest_message() {
         (PACKET_BYTES_MAX, PACKET_BYTES_MAX),
     ] {
         let usual = SessionConfig { packet_bytes_max: usual, ..SessionConfig::default() };
-        let found = sinks(&config, &usual, Purpose::Run).expect("nothing is wrong");
+        let found = planned(&config, &usual, Purpose::Run).expect("nothing is wrong");
         assert_eq!(found[0].session.packet_bytes_max, expected);
     }
 }
@@ -203,7 +203,7 @@ fn who_is_gone_is_known_after_a_restart_and_so_is_what_is_not_wanted_any_more() 
     let of = |text: &str| {
         let config = config(folder.path(), text);
         let sinks =
-            sinks(&config, &SessionConfig::default(), Purpose::Run).expect("nothing is wrong");
+            planned(&config, &SessionConfig::default(), Purpose::Run).expect("nothing is wrong");
         (Kept::of(&config, Purpose::Run).expect("a folder"), sinks)
     };
     let (kept, found) = of("[sink.x]\ntopics = \"a, b\"\n[sink.y]\ntopics = \"c\"");

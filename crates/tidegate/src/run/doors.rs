@@ -4,7 +4,6 @@ use std::{net::IpAddr, sync::Arc};
 
 use tidegate_message::{Action, Authorize, Decision, Identity, Proof, Refusal, Target};
 
-use super::settings::{Authenticate, Scram};
 use crate::{
     access::Access,
     auth::{
@@ -12,6 +11,7 @@ use crate::{
         audit::{Entry, Outcome},
         limits::Lease,
     },
+    mqtt::settings::{Authenticate, Scram},
 };
 
 impl Authenticate for Access {

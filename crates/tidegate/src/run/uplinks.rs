@@ -7,10 +7,10 @@ use tidegate_client::ApiError;
 use tidegate_compress::{Compression, EncoderConfig};
 use tidegate_message::{Code, check_topic_filter};
 
-use super::{UplinkSettings, incoming::TOPICS_MAX, layouts};
+use super::broker::usual_session;
 use crate::{
     config::{Config, UplinkSection, problems::Problems},
-    mqtt,
+    uplink::{TOPICS_MAX, UplinkSettings, layouts},
 };
 
 /// Most state of one uplink, at each end: of as many topics as there may be, of some thousand bytes each.
@@ -20,13 +20,13 @@ const STATE_BYTES_MAX: u64 = 64 << 30;
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key.
-pub fn planned(config: &Config) -> Result<Vec<UplinkSettings>, ApiError> {
+pub(super) fn planned(config: &Config) -> Result<Vec<UplinkSettings>, ApiError> {
     if let Some(name) = config.uplinks.keys().next().filter(|_| !config.mqtt.enabled) {
         let text =
             format!("uplink.{name} carries what the MQTT broker has, but mqtt.enabled is false");
         return Err(ApiError::new(Code::CONFIG_INVALID, text));
     }
-    let usual = mqtt::usual_session(config)?;
+    let usual = usual_session(config)?;
     let mut problems = Problems::default();
     let uplinks = config.uplinks.iter();
     let uplinks =

@@ -15,10 +15,10 @@ use tidegate_message::Code;
 use tidegate_sys::regular;
 use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 
-use super::{SinkError, SinkKind, SinkSettings};
 use crate::{
     auth,
     config::{Config, Purpose, SinkSection, problems::Problems},
+    sink::{SinkError, SinkKind, SinkSettings},
 };
 
 /// What waits for a sink at most, where nothing else is said.
@@ -30,7 +30,7 @@ const LETTER_BYTES: u32 = 192 << 10;
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key or the file.
-pub(crate) fn sinks(
+pub(super) fn planned(
     config: &Config,
     usual: &SessionConfig,
     purpose: Purpose,
@@ -176,7 +176,7 @@ impl Keys {
 
 /// What sinks left behind: for each a file in `data_dir/state/sinks` with its filters, a line each, from before its session has
 /// them until it has none of them any more.
-pub(crate) struct Kept {
+pub(super) struct Kept {
     folder: PathBuf,
     /// A number of the node that nobody else knows.
     number: String,
@@ -187,7 +187,7 @@ impl Kept {
     ///
     /// # Errors
     /// [`Code::STORAGE_FAILED`].
-    pub(crate) fn of(config: &Config, purpose: Purpose) -> Result<Self, ApiError> {
+    pub(super) fn of(config: &Config, purpose: Purpose) -> Result<Self, ApiError> {
         let number =
             auth::kept_random(&config.state_dir(), "sinks.id", purpose).map_err(|error| {
                 let text = "node.data_dir cannot keep the number of its sinks";
@@ -198,12 +198,12 @@ impl Kept {
     }
 
     /// Whether a sink was ever begun by the node that `config` describes.
-    pub(crate) fn is_there(config: &Config) -> bool {
+    pub(super) fn is_there(config: &Config) -> bool {
         config.state_dir().join("sinks").is_dir()
     }
 
     /// The name of the session of the sink called `name`: another client cannot guess it and take the session over.
-    pub(crate) fn client_id(&self, name: &str) -> String {
+    pub(super) fn client_id(&self, name: &str) -> String {
         format!("sink/{name}/{}", self.number)
     }
 
@@ -231,7 +231,7 @@ impl Kept {
     ///
     /// # Errors
     /// [`Code::STORAGE_FAILED`].
-    pub(crate) fn note(&self, settings: &SinkSettings) -> Result<(), ApiError> {
+    pub(super) fn note(&self, settings: &SinkSettings) -> Result<(), ApiError> {
         let lines = settings.topics.iter().chain(&settings.unwanted);
         let text: String = lines.map(|filter| format!("{filter}\n")).collect();
         let path = self.path(&settings.name);
@@ -248,7 +248,7 @@ impl Kept {
     ///
     /// # Errors
     /// [`Code::STORAGE_FAILED`].
-    pub(crate) fn take_gone(&self, settings: &[SinkSettings]) -> Result<Vec<String>, ApiError> {
+    pub(super) fn take_gone(&self, settings: &[SinkSettings]) -> Result<Vec<String>, ApiError> {
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,0 +1,35 @@
+//! Servers of others: how they are named, and whether they are reached.
+
+use std::{io, sync::Arc};
+
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::error_chain;
+
+/// A host, without the brackets of an IPv6 address, and a port from `HOST:PORT`.
+pub(crate) fn host_and_port(text: &str) -> Option<(&str, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let port = port.parse().ok().filter(|port| *port > 0)?;
+    (!host.is_empty()).then_some((host, port))
+}
+
+/// Connects to a server, with TLS if there are settings for it, and leaves again.
+///
+/// # Errors
+/// Why it was not reached.
+pub(crate) async fn server(
+    host: &str,
+    port: u16,
+    tls: Option<Arc<ClientConfig>>,
+) -> Result<(), String> {
+    let failed = |error: io::Error| format!("{host}:{port}: {}", error_chain(&error));
+    let socket = TcpStream::connect((host, port)).await.map_err(failed)?;
+    let Some(tls) = tls else { return Ok(()) };
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|_| format!("{host:?} is no name that a certificate can have"))?;
+    TlsConnector::from(tls).connect(name, socket).await.map(drop).map_err(failed)
+}

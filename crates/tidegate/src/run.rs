@@ -1,0 +1,284 @@
+//! The one composition root: from a checked configuration to running nodes.
+//!
+//! ```text
+//!  Config ─▶ broker, listeners, bridges ─┐
+//!         ─▶ ingest, sinks, uplinks ─────┼─▶ Service ─▶ Guarded: reloads, keys, revocation lists ─▶ node, mqtt_alone
+//!         ─▶ cameras, certificates ──────┴────────────────────────────────────────────────────────▶ node, camera
+//! ```
+//!
+//! Always true: a service is given settings of its own and never the configuration; no service starts another one. Who asks what
+//! a key of the configuration does finds the answer here.
+
+mod bridges;
+mod broker;
+mod cameras;
+mod certificates;
+pub mod check;
+mod doors;
+mod ingest;
+mod listeners;
+mod node_name;
+mod reload;
+pub mod service;
+mod sinks;
+mod uplinks;
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use tidegate_client::ApiError;
+use tidegate_frame::coordinator::CoordinatorConfig;
+use tidegate_message::{CameraName, Code};
+use tidegate_wire::TransferHints;
+use tokio::sync::mpsc;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+pub(crate) use self::certificates::how_to_make;
+pub use self::{
+    cameras::{camera_options, dial_options, source_spec},
+    reload::Reload,
+    service::Service,
+};
+use self::{
+    certificates::{credentials, keep_revocations, watch_certificate, watch_revocations},
+    reload::{Guarded, Reloader, Upwards},
+};
+use crate::{
+    access::Access,
+    auth::{
+        self,
+        audit::{Audit, AuditConfig},
+    },
+    camera::{self, CameraOptions},
+    clock,
+    config::Config,
+    enrol::{Enrolment, Invitations},
+    frame_log,
+    health::{Health, Watch},
+    link::LinkConfig,
+    node::{Node, NodeOptions},
+    pki::{Kind, Revocations},
+    source::SourceSpec,
+    step, uplink,
+};
+
+/// Settings of node links.
+pub fn link_config(config: &Config) -> LinkConfig {
+    LinkConfig {
+        queue_allowed: config.link.queue_allowed,
+        idle_timeout: config.link.idle_timeout,
+        // Three signs of life within the time after which a silent peer counts as gone.
+        keep_alive: (config.link.idle_timeout / 3).min(Duration::from_secs(1)),
+        connect_timeout: config.link.connect_timeout,
+        quic_head_start: config.link.quic_head_start,
+        tcp_congestion: config.link.tcp_congestion.clone(),
+        // Two for each of a camera's transfers: one on the way and the next.
+        frames_max: 128,
+        ..LinkConfig::default()
+    }
+}
+
+/// Runs an edge node until `stop`; says on the standard error where it listens. On SIGHUP it takes from `reload` what can be
+/// exchanged while it runs.
+///
+/// # Errors
+/// What keeps it from running, with its code.
+pub async fn node(
+    config: &Config,
+    reload: Arc<Reload>,
+    stop: CancellationToken,
+) -> Result<(), ApiError> {
+    step::begin("reading certificates, users and rules");
+    warn_if_clock_is_unset();
+    let frames = &config.frames;
+    let credentials = credentials(config, Kind::Node, config.node.name.as_str())?;
+    let access = access(config, credentials.revocations().clone())?;
+    let uplinks = Arc::new(uplink::Receivers::new(config.link.uplink_bytes_max.0));
+    // One waits while one is read.
+    let (reloads, asked) = mpsc::channel(1);
+    let reload = Reloader { reload, asked };
+    let upwards = Upwards { credentials: credentials.clone(), receivers: uplinks.clone() };
+    let options = NodeOptions {
+        api_listen: config.node.api_listen,
+        link_listen: config.link.listen,
+        credentials,
+        link: link_config(config),
+        stream_log: cameras::log_config(config.log.stream_bytes.0, frames.frame_bytes_max.0).into(),
+        // Name, size and rate of a hosted camera come with its registration.
+        hosted: camera_options(config, config.node.name.clone(), String::new()),
+        hints: TransferHints {
+            detector: frames.detector.to_string(),
+            detector_input: frames.detector_input.map(|size| size.to_string()).unwrap_or_default(),
+            scene: frames.scene.as_ref().map(CameraName::to_string).unwrap_or_default(),
+            table: String::new(),
+        },
+        medium: config.link.shared_medium.then(|| CoordinatorConfig {
+            sensors: config.link.sensor_share,
+            ..CoordinatorConfig::default()
+        }),
+        access: access.clone(),
+        uplinks: uplinks.clone(),
+        reloads: Some(reloads),
+    };
+    let failed = |error: crate::node::NodeError| {
+        let code = error.code();
+        ApiError::new(code, "the node cannot run").caused_by(crate::error_chain(&error))
+    };
+    let health = Health::default();
+    step::begin("opening listeners");
+    let watch = watch(config, &health, &stop).await?;
+    let node = Node::bind(options).await.map_err(failed)?;
+    step::begin("starting MQTT, flows, sinks, ways in and uplinks");
+    let manager = watch.manager();
+    let guarded = Guarded::start(config, reload, access, Some(upwards), &health, manager)?;
+    let name = config.node.name.clone();
+    let _valid = AbortOnDropHandle::new(tokio::spawn(watch_certificate(
+        health.condition("certificate"),
+        config.clone(),
+        Kind::Node,
+        name,
+    )));
+    let _enrolment = match config.node.enrol_listen {
+        Some(address) => Some(enrol(config, address).await?),
+        None => None,
+    };
+    guarded.uplinks_subscribed().await;
+    manager.ready();
+    tracing::info!(api = %node.api_address(), link = %node.link_address(), "node ready");
+    step::begin("ending the calls of applications and the links of cameras");
+    let served = node.serve(stop).await.map_err(failed);
+    step::begin("writing the logs of frames to the disk");
+    finish_logs().await;
+    step::begin("ending sinks, uplinks, ways in, flows and MQTT");
+    guarded.stop().await;
+    step::begin("ending threads");
+    served
+}
+
+/// Serves MQTT and nothing else until `stop`, as a node does where nothing is configured: on this machine alone, without certificates.
+/// On SIGHUP it takes from `reload` what can be exchanged while it runs.
+///
+/// # Errors
+/// What keeps it from running, with its code.
+pub async fn mqtt_alone(
+    config: &Config,
+    reload: Arc<Reload>,
+    stop: CancellationToken,
+) -> Result<(), ApiError> {
+    step::begin("reading users and rules");
+    let access = access(config, Access::default().revocations)?;
+    let health = Health::default();
+    step::begin("starting MQTT, flows, sinks and ways in");
+    let watch = watch(config, &health, &stop).await?;
+    let manager = watch.manager();
+    // Nobody asks but by SIGHUP.
+    let (_, asked) = mpsc::channel(1);
+    let reloader = Reloader { reload, asked };
+    let guarded = Guarded::start(config, reloader, access, None, &health, manager)?;
+    manager.ready();
+    let begin = config.command("init");
+    tracing::info!(
+        "nothing is configured: MQTT alone is served, and the API and links of nodes are not; `{begin}` begins a site"
+    );
+    stop.cancelled().await;
+    step::begin("ending sinks, ways in, flows and MQTT");
+    guarded.stop().await;
+    step::begin("ending threads");
+    Ok(())
+}
+
+/// The doors of the node, and its audit log.
+fn access(config: &Config, revocations: Arc<Revocations>) -> Result<Access, ApiError> {
+    let doors = Arc::new(auth::open(config)?);
+    let audit = match AuditConfig::of(config) {
+        None => Audit::default(),
+        Some(audit) => Audit::start(audit).map_err(|error| {
+            ApiError::new(Code::INTERNAL, "the audit log cannot be kept").caused_by(error)
+        })?,
+    };
+    revocations.tell_to(audit.clone());
+    let access = Access { doors, revocations, audit };
+    keep_revocations(config, &access)?;
+    Ok(access)
+}
+
+/// Redeems invitations until what it returns is dropped.
+async fn enrol(config: &Config, address: SocketAddr) -> Result<AbortOnDropHandle<()>, ApiError> {
+    let credentials = credentials(config, Kind::Node, config.node.name.as_str())?;
+    let invitations = Invitations::in_folder(&config.state_dir());
+    let enrolment = Enrolment::bind(address, &credentials, &config.pki_dir(), invitations).await;
+    let enrolment = enrolment.map_err(|error| {
+        let text = "invitations cannot be redeemed";
+        ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+    })?;
+    tracing::info!(%address, "invitations are redeemed");
+    Ok(AbortOnDropHandle::new(tokio::spawn(enrolment.serve())))
+}
+
+async fn watch(
+    config: &Config,
+    health: &Health,
+    stop: &CancellationToken,
+) -> Result<Watch, ApiError> {
+    Watch::begin(health, config.node.health_listen, stop).await.map_err(|error| {
+        let text = "the node cannot be watched";
+        ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+    })
+}
+
+/// Runs a camera node until `stop` or until its source ends.
+///
+/// # Errors
+/// What keeps it from running, with its code.
+pub async fn camera(
+    config: &Config,
+    name: CameraName,
+    spec: SourceSpec,
+    edge: Option<&str>,
+    stop: CancellationToken,
+) -> Result<(), ApiError> {
+    warn_if_clock_is_unset();
+    let dial = dial_options(config, &name, edge).await?;
+    let health = Health::default();
+    let watch = watch(config, &health, &stop).await?;
+    let _valid = AbortOnDropHandle::new(tokio::spawn(watch_certificate(
+        health.condition("certificate"),
+        config.clone(),
+        Kind::Camera,
+        name.clone(),
+    )));
+    let revocations = dial.credentials.revocations().clone();
+    let access = Access { revocations, ..Access::default() };
+    keep_revocations(config, &access)?;
+    let _revocations = AbortOnDropHandle::new(tokio::spawn(watch_revocations(access, None)));
+    let options = CameraOptions { health, ..camera_options(config, name, spec.to_string()) };
+    watch.manager().ready();
+    step::begin("the source, its detector and the link to the edge");
+    let ended = camera::run(options, &spec, dial, stop).await;
+    step::begin("writing the log of frames to the disk");
+    finish_logs().await;
+    step::begin("ending threads");
+    Ok(ended?)
+}
+
+/// A machine without a battery for its clock starts in the past, until the network tells it the time.
+fn warn_if_clock_is_unset() {
+    if clock::is_unset() {
+        tracing::warn!(
+            "the system clock was never set: until it is, times are wrong and certificates seem not to be valid yet; \
+             where certificates are needed, have the node start after time-sync.target"
+        );
+    }
+}
+
+/// Has all logs synced, which is waiting for the disk.
+async fn finish_logs() {
+    if let Err(error) = tokio::task::spawn_blocking(frame_log::finish).await {
+        tracing::error!(%error, "the logs were not closed as they should");
+    }
+}
+
+/// The value of that key is no good, for that reason.
+fn invalid(key: &str, error: &dyn std::error::Error) -> ApiError {
+    let text = format!("{key} is wrong");
+    ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(error))
+}

@@ -1,0 +1,211 @@
+//! The bridges as `[mqtt.bridge.NAME]` describes them.
+
+use std::sync::Arc;
+
+use rustls::{
+    ClientConfig,
+    client::{WebPkiServerVerifier, danger::ServerCertVerifier},
+    crypto::ring,
+    version::{TLS12, TLS13},
+};
+use sha2::{Digest as _, Sha256};
+use tidegate_broker::{BrokerConfig, SessionConfig, schedule::PolicyConfig};
+use tidegate_client::ApiError;
+use tidegate_message::Code;
+use tidegate_sys::regular;
+use tidegate_wire::mqtt::QoS;
+
+use super::{
+    broker::{policies, tuned},
+    invalid,
+    node_name::numbered_node,
+};
+use crate::{
+    access::Access,
+    config::{Config, MqttBridgeSection, Purpose, problems::Problems},
+    mqtt::bridge::{BridgeSettings, RemoteTls},
+    pki::{
+        files::{self, certificates, private_key, unreadable},
+        known::AnyName,
+        revocation::Checked,
+    },
+    reach::host_and_port,
+};
+
+/// The bridges that `config` describes, of the broker with these settings.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the key or the file.
+pub(super) fn planned(
+    config: &Config,
+    broker: &BrokerConfig,
+    access: &Access,
+    purpose: Purpose,
+) -> Result<Vec<BridgeSettings>, ApiError> {
+    if config.mqtt_bridges.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut problems = Problems::default();
+    let node = problems.take(numbered_node(config, purpose)).unwrap_or_default();
+    let policies = problems.take(policies(&config.mqtt)).unwrap_or_default();
+    let sections = config.mqtt_bridges.iter();
+    let bridges = problems.take_all(
+        sections.map(|(name, section)| bridge(name, section, &node, broker, access, &policies)),
+    );
+    problems.into_result()?;
+    Ok(bridges)
+}
+
+fn bridge(
+    name: &str,
+    section: &MqttBridgeSection,
+    node: &str,
+    broker: &BrokerConfig,
+    access: &Access,
+    policies: &PolicyConfig,
+) -> Result<BridgeSettings, ApiError> {
+    let key_of = |key: &str| format!("mqtt.bridge.{name}.{key}");
+    let wrong = |key: &str, bound: &str| {
+        ApiError::new(Code::CONFIG_INVALID, format!("{} must be {bound}", key_of(key)))
+    };
+    let mut problems = Problems::default();
+    let remote = host_and_port(&section.remote)
+        .ok_or_else(|| wrong("remote", "a host and a port, such as mqtt.example:8883"));
+    let (host, port) = problems.take(remote).unwrap_or_default();
+    // What was meant to protect the password must not be left out without a word.
+    for (key, is_set) in [
+        ("ca", section.ca.is_some()),
+        ("certificate", section.certificate.is_some()),
+        ("key", section.key.is_some()),
+        ("insecure", section.insecure),
+    ] {
+        if is_set && !section.tls {
+            let text = format!("{} means nothing without TLS; set tls to true", key_of(key));
+            problems.say(Code::CONFIG_INVALID, text);
+        }
+    }
+    if section.password_file.is_some() && section.username.is_none() {
+        let text = format!("{} needs a username beside it", key_of("password_file"));
+        problems.say(Code::CONFIG_INVALID, text);
+    }
+    let qos = u8::try_from(section.qos).ok().and_then(QoS::of_bits);
+    let qos = problems.take(qos.ok_or_else(|| wrong("qos", "0, 1 or 2")));
+    let list = |text: &str| {
+        let filters = text.split(',').map(str::trim).filter(|filter| !filter.is_empty());
+        filters.map(str::to_owned).collect()
+    };
+    let keep_alive = u16::try_from(section.keepalive.as_secs());
+    let keep_alive = problems.take(keep_alive.map_err(|_| wrong("keepalive", "at most 65535s")));
+    let password = section.password_file.as_ref().and_then(|path| {
+        let read = regular::read(path);
+        problems.take(read.map_err(|error| unreadable(&key_of("password_file"), path, &error)))
+    });
+    let password = password.map(|mut password| {
+        while password.last().is_some_and(|last| matches!(last, b'\n' | b'\r')) {
+            password.pop();
+        }
+        password.into()
+    });
+    let tls = match section.tls {
+        true => problems.take(bridge_tls(&key_of, section, access)),
+        false => None,
+    };
+    let usual = &broker.session;
+    let session = SessionConfig {
+        queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |count| count.0),
+        overflow_qos0: section.overflow_qos0.unwrap_or(usual.overflow_qos0),
+        overflow: section.overflow.unwrap_or(usual.overflow),
+        policy: section
+            .policy
+            .as_ref()
+            .map_or_else(|| usual.policy.clone(), |policy| tuned(policies, policy)),
+        large_bytes: section
+            .large_bytes
+            .map_or(usual.large_bytes, |count| u32::try_from(count.0).unwrap_or(u32::MAX)),
+        ..usual.clone()
+    };
+    let client_id = section.client_id.clone().unwrap_or_else(|| format!("{node}.{name}"));
+    let settings = BridgeSettings {
+        name: name.to_owned(),
+        node: node.to_owned(),
+        client_id,
+        host: host.to_owned(),
+        port,
+        version: section.version,
+        bridge_aware: section.bridge_aware,
+        tls,
+        username: section.username.clone(),
+        password,
+        topics_out: list(&section.topics_out),
+        topics_in: list(&section.topics_in),
+        local_prefix: section.local_prefix.clone(),
+        remote_prefix: section.remote_prefix.clone(),
+        qos: qos.unwrap_or(QoS::AtMostOnce),
+        retain: section.retain,
+        keep_alive: keep_alive.unwrap_or_default(),
+        backoff_max: section.reconnect_backoff_max,
+        session,
+        receive_maximum: broker.receive_maximum,
+        packet_bytes_max: broker.session.packet_bytes_max,
+        ..BridgeSettings::default()
+    };
+    let checked = settings.check();
+    problems.take(checked.map_err(|error| invalid(&format!("mqtt.bridge.{name}"), &error)));
+    problems.into_result()?;
+    Ok(settings)
+}
+
+fn bridge_tls(
+    key_of: &dyn Fn(&str) -> String,
+    section: &MqttBridgeSection,
+    access: &Access,
+) -> Result<RemoteTls, ApiError> {
+    let key = key_of("ca");
+    let path = section.ca.clone().unwrap_or_else(|| files::SYSTEM_AUTHORITIES.into());
+    let roots = files::roots(&key, section.ca.as_deref())?;
+    let provider = Arc::new(ring::default_provider());
+    let verifier: Arc<dyn ServerCertVerifier> =
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+            .build()
+            .map_err(|error| unreadable(&key, &path, &error))?;
+    let verifier: Arc<dyn ServerCertVerifier> = match section.insecure {
+        true => Arc::new(AnyName::new(verifier)),
+        false => verifier,
+    };
+    // The site's own list: another authority's certificates are on none of ours.
+    let verifier = Checked::new(verifier, vec![access.revocations.clone()]);
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13, &TLS12])
+        .map_err(|error| invalid(&key_of("tls"), &error))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier));
+    let config = match (&section.certificate, &section.key) {
+        (None, None) => builder.with_no_client_auth(),
+        (Some(certificate), Some(path)) => {
+            let chain = certificates(&key_of("certificate"), certificate)?;
+            let private = private_key(&key_of("key"), path)?;
+            builder
+                .with_client_auth_cert(chain, private)
+                .map_err(|error| invalid(&key_of("certificate"), &error))?
+        }
+        _ => {
+            let text = format!("{} and key go together; name both", key_of("certificate"));
+            return Err(ApiError::new(Code::CONFIG_INVALID, text));
+        }
+    };
+    // Files that are read again may hold something else.
+    let mut digest = Sha256::new();
+    digest.update([u8::from(section.insecure)]);
+    for (key, path) in [("certificate", &section.certificate), ("key", &section.key)] {
+        if let Some(path) = path {
+            digest.update(&regular::read(path).map_err(|e| unreadable(&key_of(key), path, &e))?);
+        }
+    }
+    for authority in files::authorities(&key, &path)? {
+        digest.update(&authority);
+    }
+    Ok(RemoteTls::new(config, &digest.finalize()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,252 @@
+//! The MQTT server as `[mqtt]` describes it: what holds for the whole broker, and the numbers of its policies.
+
+use std::{sync::Arc, thread};
+
+use tidegate_broker::{
+    BrokerConfig, SessionConfig, TopicConfig,
+    schedule::{DeadlineConfig, PaperConfig, Policy, PolicyConfig, SizeProfile, Threshold},
+};
+use tidegate_client::ApiError;
+use tidegate_log::Durability;
+use tidegate_message::{Authorize, Code, check_topic_filter, check_topic_name};
+use tidegate_wire::mqtt::QoS;
+
+use super::{bridges, ingest, invalid, listeners};
+use crate::{
+    access::Access,
+    config::{ByteCount, Config, MqttSection, Purpose, problems::Problems},
+    mqtt::{journal::JournalSettings, settings::ServerSettings, spill::SpillSettings},
+    uplink::hand_over,
+};
+
+/// The settings of the MQTT server that `config` describes.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the keys or the files.
+pub(super) fn settings(
+    config: &Config,
+    access: Access,
+    purpose: Purpose,
+) -> Result<ServerSettings, ApiError> {
+    let section = &config.mqtt;
+    let mut problems = Problems::default();
+    let broker = problems.take(broker(config)).unwrap_or_default();
+    let listeners = problems.take_all(listeners::all(config, &broker, &access, purpose));
+    problems.into_result()?;
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    Ok(ServerSettings {
+        broker,
+        listeners,
+        shards: if section.shards == 0 { processors.min(255) } else { section.shards as usize },
+        authorize: Arc::new(access.clone()) as Arc<dyn Authorize>,
+        doors: Arc::new(access),
+        operators: None,
+        journal: (section.durability.0 != Durability::Memory).then(|| JournalSettings {
+            folder: config.node.data_dir.join("log/mqtt"),
+            is_on_disk: section.durability.0 == Durability::Disk,
+            bytes_max: config.log.mqtt_bytes.0,
+            commit_delay: config.log.mqtt_commit_delay,
+        }),
+        spill: (section.spill_bytes.0 > 0).then(|| SpillSettings {
+            folder: config.node.data_dir.join("spill"),
+            bytes_max: section.spill_bytes.0,
+        }),
+    })
+}
+
+/// What holds for all listeners.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the keys.
+pub(super) fn broker(config: &Config) -> Result<BrokerConfig, ApiError> {
+    let section = &config.mqtt;
+    let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
+    let mut problems = Problems::default();
+    let policies = problems.take(policies(section)).unwrap_or_default();
+    let marks = hand_over::sizes().map(|(filter, large_bytes)| {
+        Ok(TopicConfig { filter, large_bytes: Some(large_bytes), overflow: None })
+    });
+    let topics = config.mqtt_topics.iter().map(|(name, topic)| {
+        let key = format!("mqtt.topic.{name}.filter");
+        check_topic_filter(&topic.filter, section.topic_levels_max as usize)
+            .map_err(|error| invalid(&key, &error))?;
+        Ok(TopicConfig {
+            filter: topic.filter.clone(),
+            large_bytes: topic.large_bytes.map(bytes),
+            overflow: topic.overflow,
+        })
+    });
+    let topics = problems.take_all(marks.chain(topics));
+    problems.into_result()?;
+    Ok(BrokerConfig {
+        payload_bytes_max: section.payload_bytes_max.0,
+        session_expiry_max: section.session_expiry_max,
+        identity_share: section.identity_share,
+        sessions_max: section.sessions_max as usize,
+        subscriptions_max: section.subscriptions_max as usize,
+        retained_max: section.retained_max as usize,
+        inflight_max: section.inflight_max,
+        receive_maximum: section.receive_maximum,
+        topic_alias_max: section.topic_alias_max,
+        topic_alias_out_max: section.topic_alias_out_max,
+        keep_alive_max: u16::try_from(section.keepalive_max.as_secs()).unwrap_or(u16::MAX),
+        session: session(section, &policies),
+        topics,
+        sys_interval: section.sys_interval,
+        query_topic: section.policy_query_topic.as_str().into(),
+        ..BrokerConfig::default()
+    })
+}
+
+/// All that is wrong with what MQTT clients, bridges and other ways in are served by; nothing is written.
+pub(super) fn problems(config: &Config, access: &Access) -> Problems {
+    let mut problems = Problems::default();
+    let broker = problems.take(broker(config)).unwrap_or_default();
+    problems.take_all(listeners::all(config, &broker, access, Purpose::Check));
+    problems.take(bridges::planned(config, &broker, access, Purpose::Check));
+    problems.take(ingest::listeners(config, &broker.session));
+    problems
+}
+
+/// That policy with the numbers of this node.
+pub(super) fn tuned(policies: &PolicyConfig, policy: &Policy) -> Policy {
+    policies.policy(policy.as_str()).expect("each policy has its word")
+}
+
+/// The numbers of the policies, whoever names one.
+pub(super) fn policies(section: &MqttSection) -> Result<PolicyConfig, ApiError> {
+    check_topic_name(&section.policy_query_topic, section.topic_levels_max as usize)
+        .map_err(|error| invalid("mqtt.policy_query_topic", &error))?;
+    let threshold_l = match section.policy_threshold_samples {
+        0 => Threshold::Fixed(section.policy_threshold_l),
+        samples => Threshold::MovingAverage { samples: samples as usize },
+    };
+    let policies = PolicyConfig {
+        deadline: DeadlineConfig {
+            small_budget: section.policy_small_budget,
+            deadline: section.policy_deadline,
+            large_share: section.policy_large_share,
+            ..DeadlineConfig::default()
+        },
+        paper: PaperConfig {
+            threshold_l,
+            query_period: section.policy_query_period,
+            withhold_max: section.policy_withhold_max,
+            query_bytes: section.policy_query_bytes.0,
+            profile: size_profile(&section.policy_size_profile).ok_or_else(|| {
+                let text = "mqtt.policy_size_profile must be linear, or sizes that grow with factors above 0, such as \
+                            10kB:1, 1MB:10";
+                ApiError::new(Code::CONFIG_INVALID, text)
+            })?,
+            lambda: section.policy_lambda,
+        },
+    };
+    policies.check().map_err(|error| invalid("a number of the policies in [mqtt]", &error))?;
+    Ok(policies)
+}
+
+/// `linear`, or points such as `10kB:1, 1MB:10`.
+fn size_profile(text: &str) -> Option<SizeProfile> {
+    if text.trim() == "linear" {
+        return Some(SizeProfile::Linear);
+    }
+    let point = |text: &str| {
+        let (bytes, factor) = text.split_once(':')?;
+        let bytes: ByteCount = bytes.trim().parse().ok()?;
+        let factor: f64 = factor.trim().parse().ok()?;
+        (factor > 0.0 && factor.is_finite()).then_some((bytes.0, factor))
+    };
+    let points = text.split(',').map(point).collect::<Option<Vec<_>>>()?;
+    points.is_sorted_by(|before, after| before.0 < after.0).then_some(SizeProfile::Points(points))
+}
+
+/// The settings of sessions for which nothing else is said.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the key.
+pub(super) fn usual_session(config: &Config) -> Result<SessionConfig, ApiError> {
+    Ok(session(&config.mqtt, &policies(&config.mqtt)?))
+}
+
+fn session(section: &MqttSection, policies: &PolicyConfig) -> SessionConfig {
+    let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
+    SessionConfig {
+        packet_bytes_max: bytes(section.packet_bytes_max),
+        topic_levels_max: section.topic_levels_max as usize,
+        topic_bytes_max: section.topic_bytes_max.0 as usize,
+        queue_bytes_max: section.queue_bytes_max.0,
+        queue_messages_max: section.queue_messages_max as usize,
+        queue_idle_max: section.queue_idle_max,
+        versions: section.accept_protocol_versions,
+        max_qos: qos_of(section.max_qos),
+        retain_available: section.retain_available,
+        allow_zero_length_client_id: section.allow_zero_length_clientid,
+        auto_id_prefix: section.auto_id_prefix.as_str().into(),
+        topic_control_characters: section.topic_control_characters,
+        overflow_qos0: section.overflow_qos0,
+        overflow: section.overflow,
+        policy: tuned(policies, &section.policy),
+        large_bytes: bytes(section.large_bytes),
+        ..SessionConfig::default()
+    }
+}
+
+/// A checked QoS.
+pub(super) fn qos_of(number: u32) -> QoS {
+    u8::try_from(number).ok().and_then(QoS::of_bits).expect("it was checked")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{path::Path, time::Duration};
+
+    use super::*;
+    use crate::auth;
+
+    fn access(config: &Config) -> Result<Access, ApiError> {
+        Ok(Access { doors: Arc::new(auth::open(config)?), ..Access::default() })
+    }
+
+    #[test]
+    fn policies_have_their_numbers() {
+        let settings = |text: &str| {
+            let text = format!("[mqtt]\n{text}\n[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n");
+            let config = Config::parse(Path::new("site.toml"), &text)?;
+            settings(&config, access(&config)?, Purpose::Run)
+        };
+        let found = settings(
+            "policy = \"probabilistic\"\npolicy_lambda = 0.5\npolicy_threshold_samples = 9\npolicy_query_period = \"1s\"\n\
+             policy_size_profile = \"1kB:1, 2kB:3\"\npolicy_query_topic = \"rtt\"\npolicy_small_budget = \"7ms\"\n",
+        );
+        let found = found.unwrap();
+        let session = &found.listeners[0].sessions.usual;
+        let expected = PaperConfig {
+            threshold_l: Threshold::MovingAverage { samples: 9 },
+            query_period: Duration::from_secs(1),
+            profile: SizeProfile::Points(vec![(1_000, 1.0), (2_000, 3.0)]),
+            lambda: 0.5,
+            ..PaperConfig::default()
+        };
+        assert_eq!(session.policy, Policy::Probabilistic(expected));
+        assert_eq!(&*found.broker.query_topic, "rtt");
+        // A client that names another policy has that one's numbers.
+        let deadline = tuned(&found.listeners[0].sessions.policies, &Policy::default());
+        let expected =
+            DeadlineConfig { small_budget: Duration::from_millis(7), ..DeadlineConfig::default() };
+        assert_eq!(deadline, Policy::Deadline(expected));
+        assert_eq!(
+            settings("").unwrap().broker.session,
+            SessionConfig { packet_bytes_max: 64 << 20, ..SessionConfig::default() }
+        );
+        for (text, expected) in [
+            ("policy_size_profile = \"2kB:1, 1kB:3\"", "mqtt.policy_size_profile"),
+            ("policy_size_profile = \"2kB:0\"", "mqtt.policy_size_profile"),
+            ("policy_query_topic = \"a/#\"", "mqtt.policy_query_topic"),
+            ("policy_large_share = 1.0", "from 0 to 0.99"),
+            ("policy_lambda = 0.0", "above 0"),
+        ] {
+            let error = crate::error_chain(&settings(text).unwrap_err());
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Ways in beside MQTT as `[ingest.NAME]` describes them.
+
+use std::{net::IpAddr, num::NonZeroU32, time::Duration};
+
+use tidegate_broker::SessionConfig;
+use tidegate_client::ApiError;
+use tidegate_message::{Code, Identity, IdentityKind};
+use tidegate_sys::{bpf::Mode, datagram::DATAGRAM_BYTES_MAX};
+
+use super::certificates::certificate;
+use crate::{
+    config::{Config, IngestSection, problems::Problems},
+    ingest::{Format, IngestSettings, Kind, Place, ServerTls, Template},
+};
+
+/// What of a packet is not its payload, at most: header, topic, identifier, properties.
+const PACKET_OVERHEAD_BYTES: usize = 66_000;
+
+/// The listeners that `config` describes; `session` is what holds for clients of MQTT.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the key, the bound and the way out.
+pub(super) fn listeners(
+    config: &Config,
+    session: &SessionConfig,
+) -> Result<Vec<IngestSettings>, ApiError> {
+    let asks_for_proof = config.mqtt.password_file.is_some();
+    let mut problems = Problems::default();
+    let sections = config.ingest.iter();
+    let listeners = problems.take_all(
+        sections.map(|(name, section)| one(config, name, section, session, asks_for_proof)),
+    );
+    problems.into_result()?;
+    Ok(listeners)
+}
+
+fn one(
+    config: &Config,
+    name: &str,
+    section: &IngestSection,
+    session: &SessionConfig,
+    asks_for_proof: bool,
+) -> Result<IngestSettings, ApiError> {
+    let wrong = |key: &str, bound: &str| {
+        ApiError::new(Code::CONFIG_INVALID, format!("ingest.{name}.{key} {bound}"))
+    };
+    let mut problems = Problems::default();
+    let kind = section.kind;
+    let is_named = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if !(1..=64).contains(&name.len()) || !name.chars().all(is_named) {
+        let text =
+            format!("{name:?} is no name of an ingest listener: 1 to 64 letters, digits, - _ .");
+        problems.say(Code::CONFIG_INVALID, text);
+    }
+    let place = match (kind, section.format) {
+        (Kind::Udp, Format::Payload) => Some(Place::Datagram),
+        (Kind::Udp, Format::Line) | (Kind::Http, _) => Some(Place::Line),
+        // The topic comes with the message.
+        (Kind::Udp, Format::TopicPayload) | (Kind::Coap | Kind::WebSocket, _) => None,
+    };
+    let topic = match (place, &section.topic) {
+        (None, Some(_)) => {
+            let text = "means nothing here, for each message names its topic; leave it out";
+            problems.note(wrong("topic", text));
+            Template::default()
+        }
+        (Some(place), text) => {
+            let template = Template::parse(text.as_deref().unwrap_or(place.usual()), place);
+            let template = template.map_err(|error| wrong("topic", &format!("is wrong: {error}")));
+            problems.take(template).unwrap_or_default()
+        }
+        (None, None) => Template::default(),
+    };
+    let tls = match (kind, section.tls) {
+        (Kind::Http | Kind::WebSocket, true) => {
+            problems.take(tls(config, &|key| format!("ingest.{name}.{key}"), section))
+        }
+        (Kind::Udp | Kind::Coap, true) => {
+            let text = "is for http and websocket: DTLS is not spoken; leave it out";
+            problems.note(wrong("tls", text));
+            None
+        }
+        (_, false) if section.certificate.is_some() || section.key.is_some() => {
+            problems.note(wrong("certificate", "and key need tls = true"));
+            None
+        }
+        (_, false) => None,
+    };
+    let packet_bytes_max = session.packet_bytes_max as usize;
+    let message_bytes = section.message_bytes_max.0 as usize;
+    let message_most = match kind {
+        Kind::Udp => DATAGRAM_BYTES_MAX,
+        _ => packet_bytes_max.saturating_sub(PACKET_OVERHEAD_BYTES),
+    };
+    for (key, holds, bound) in [
+        (
+            "message_bytes_max",
+            (1..=message_most).contains(&message_bytes),
+            "must be at least 1B, and at most mqtt.packet_bytes_max less 66000B; at most 65535B of udp",
+        ),
+        (
+            "body_bytes_max",
+            (1 << 10..=64 << 20).contains(&section.body_bytes_max.0),
+            "must be from 1KiB to 64MiB",
+        ),
+        (
+            "receive_buffer_bytes",
+            (4 << 10..=1 << 30).contains(&section.receive_buffer_bytes.0),
+            "must be from 4KiB to 1GiB",
+        ),
+        (
+            "connections_max",
+            (1..=65_536).contains(&section.connections_max),
+            "must be from 1 to 65536",
+        ),
+        (
+            "request_timeout",
+            (Duration::from_millis(100)..=Duration::from_secs(3600))
+                .contains(&section.request_timeout),
+            "must be from 100ms to 1h",
+        ),
+    ] {
+        if !holds {
+            problems.note(wrong(key, bound));
+        }
+    }
+    let ip = section.listen.ip();
+    // Who makes users wants them to be asked for.
+    let anonymous = section.allow_anonymous.unwrap_or(ip.is_loopback() && !asks_for_proof);
+    let identity = match &section.identity {
+        Some(user) => Some(of_listener(IdentityKind::User, user, name, ip)),
+        None => anonymous.then(|| of_listener(IdentityKind::Anonymous, "", name, ip)),
+    };
+    if identity.is_none() && matches!(kind, Kind::Udp | Kind::Coap) {
+        let text = "must name the user whose rights hold for what comes in here, since nobody can show who it is; or set \
+                    allow_anonymous = true";
+        problems.note(wrong("identity", text));
+    }
+    if cfg!(not(feature = "xdp"))
+        && let Some(key) = xdp_key(section)
+    {
+        let text = "means nothing, for this build has no filter in the kernel; build with --features xdp, or leave it out";
+        problems.note(wrong(key, text));
+    }
+    #[cfg(feature = "xdp")]
+    let xdp = problems
+        .take(xdp::settings(section).map_err(|wrong_xdp| wrong(wrong_xdp.key, &wrong_xdp.text)));
+    problems.into_result()?;
+    Ok(IngestSettings {
+        name: name.into(),
+        kind,
+        listen: section.listen,
+        format: section.format,
+        topic,
+        retain: section.retain,
+        tls,
+        method: section.receive,
+        receive_buffer_bytes: section.receive_buffer_bytes.0 as usize,
+        joins: section.receive_joined,
+        identity,
+        message_bytes_max: message_bytes,
+        body_bytes_max: section.body_bytes_max.0 as usize,
+        connections_max: section.connections_max as usize,
+        rate_max: NonZeroU32::new(section.rate_max),
+        request_timeout: section.request_timeout,
+        topic_max: (session.topic_levels_max, session.topic_bytes_max),
+        session: session.clone(),
+        #[cfg(feature = "xdp")]
+        xdp: xdp.flatten(),
+    })
+}
+
+fn tls(
+    config: &Config,
+    key_of: &dyn Fn(&str) -> String,
+    section: &IngestSection,
+) -> Result<ServerTls, ApiError> {
+    let named = (section.certificate.as_deref(), section.key.as_deref());
+    let (chain, key) = certificate(config, key_of, named)?;
+    ServerTls::new(chain, key).map_err(|error| {
+        let text = format!("{} and key do not go together", key_of("certificate"));
+        ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+    })
+}
+
+/// A setting that only a filter in the kernel has.
+fn xdp_key(section: &IngestSection) -> Option<&'static str> {
+    let set = [
+        ("xdp_interface", section.xdp_interface.is_some()),
+        ("xdp_fields", section.xdp_fields.is_some()),
+        ("xdp_keep", section.xdp_keep.is_some()),
+        ("xdp_payload_bytes", section.xdp_payload_bytes.is_some()),
+        ("xdp_mode", section.xdp_mode != Mode::Auto),
+    ];
+    set.iter().find(|(_, is_set)| *is_set).map(|(key, _)| *key)
+}
+
+fn of_listener(kind: IdentityKind, user: &str, name: &str, ip: IpAddr) -> Identity {
+    Identity { address: Some(ip), ..Identity::new(kind, user, &format!("ingest/{name}")) }
+}
+
+/// Filters in the kernel.
+#[cfg(feature = "xdp")]
+mod xdp {
+    use tidegate_xdp::{FilterError, parse_conditions, parse_fields};
+
+    use super::{IngestSection, Kind, xdp_key};
+    use crate::ingest::XdpSettings;
+
+    /// Which setting is wrong, and what would be right.
+    pub(super) struct Wrong {
+        pub(super) key: &'static str,
+        pub(super) text: String,
+    }
+
+    /// The filter that a section describes, if it does.
+    pub(super) fn settings(section: &IngestSection) -> Result<Option<XdpSettings>, Wrong> {
+        let Some(key) = xdp_key(section) else { return Ok(None) };
+        let wrong = |key, text: &str| Wrong { key, text: text.to_owned() };
+        if section.kind != Kind::Udp {
+            return Err(wrong(key, "means nothing but for kind = \"udp\"; leave it out"));
+        }
+        let interface = section.xdp_interface.as_ref().filter(|name| !name.is_empty());
+        let interface = interface.ok_or_else(|| {
+            wrong(
+                "xdp_interface",
+                "must name the network interface that datagrams come in by, as xdp settings are there",
+            )
+        })?;
+        let said = |key, problem: &dyn std::fmt::Display| Wrong {
+            key,
+            text: format!("is wrong: {problem}"),
+        };
+        let fields = section.xdp_fields.as_deref().unwrap_or_default();
+        let fields = parse_fields(fields).map_err(|error| said("xdp_fields", &error))?;
+        let keep = section.xdp_keep.as_deref().unwrap_or_default();
+        let (combine, conditions) =
+            parse_conditions(keep).map_err(|error| said("xdp_keep", &error))?;
+        let settings = XdpSettings {
+            interface: interface.clone(),
+            mode: section.xdp_mode,
+            payload_bytes: section.xdp_payload_bytes,
+            fields,
+            combine,
+            conditions,
+        };
+        match settings.filter(section.listen) {
+            Ok(_) => Ok(Some(settings)),
+            Err(error) => {
+                let key = match error {
+                    FilterError::Fields { .. }
+                    | FilterError::Field(_)
+                    | FilterError::Twice { .. } => "xdp_fields",
+                    FilterError::TooLong { .. } | FilterError::Outside { .. } => {
+                        "xdp_payload_bytes"
+                    }
+                    FilterError::Conditions { .. }
+                    | FilterError::Unknown { .. }
+                    | FilterError::Never { .. }
+                    | FilterError::Always { .. } => "xdp_keep",
+                };
+                Err(said(key, &error))
+            }
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! What is exchanged while a node runs: MQTT and what is connected to it, uplinks, users, rules and the keys of tokens.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+use tidegate_client::{ApiError, ReloadedConfiguration};
+use tidegate_message::{Code, Identity, IdentityKind};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc, oneshot, watch},
+    task::JoinHandle,
+};
+
+use super::{
+    certificates::{refresh_revocations, watch_revocations},
+    link_config,
+    node_name::node_of_paths,
+    service::Service,
+    uplinks,
+};
+use crate::{
+    access::Access,
+    auth::{
+        self,
+        audit::{Entry, Outcome},
+        fetch::{self, Fetcher},
+    },
+    config::{Config, problems::Problems},
+    health::{Health, Manager},
+    link::LinkConfig,
+    pki::Credentials,
+    uplink::{self, UplinkSettings, Uplinks},
+};
+
+/// Reads the configuration of this process again, and checks it.
+pub type Reload = dyn Fn() -> Result<Config, ApiError> + Send + Sync;
+
+/// What reads the configuration again, and who asks for it.
+pub(super) struct Reloader {
+    pub(super) reload: Arc<Reload>,
+    pub(super) asked: mpsc::Receiver<oneshot::Sender<Result<ReloadedConfiguration, ApiError>>>,
+}
+
+/// What uplinks need of a node.
+pub(super) struct Upwards {
+    pub(super) credentials: Credentials,
+    pub(super) receivers: Arc<uplink::Receivers>,
+}
+
+/// What goes by the doors and is exchanged while the node runs: MQTT, what it is connected to, and the keys of tokens.
+pub(super) struct Guarded {
+    served: Option<Arc<Served>>,
+    reloads: JoinHandle<()>,
+    fetches: JoinHandle<()>,
+    revocations: JoinHandle<()>,
+}
+
+impl Guarded {
+    /// Starts MQTT, a task that fetches keys of tokens, and one that reads the configuration anew on SIGHUP.
+    pub(super) fn start(
+        config: &Config,
+        reloader: Reloader,
+        access: Access,
+        upwards: Option<Upwards>,
+        health: &Health,
+        manager: &Arc<Manager>,
+    ) -> Result<Self, ApiError> {
+        let (fetchers, fetcher) = watch::channel(Fetcher::of(config)?);
+        let mut hangups = signal(SignalKind::hangup()).map_err(|error| {
+            ApiError::new(Code::INTERNAL, "signals cannot be received").caused_by(error)
+        })?;
+        let planned = uplinks::planned(config)?;
+        let served = match config.mqtt.enabled {
+            true => {
+                let service = Service::start(config, access.clone(), health)?;
+                let node: Arc<str> = node_of_paths(config, planned.is_empty())?.into();
+                if let Some(Upwards { receivers, .. }) = &upwards {
+                    receivers.serve_by(service.connector(), &node);
+                    service.tell_of_uplinks(receivers);
+                }
+                let credentials = upwards.map(|upwards| upwards.credentials);
+                let served = Served::new(service, node, credentials, link_config(config));
+                served.exchange_uplinks(planned);
+                Some(Arc::new(served))
+            }
+            false => None,
+        };
+        let serving = served.as_ref().map(Arc::downgrade);
+        let withdrawn = serving.clone();
+        let withdrawn = move || {
+            if let Some(served) = withdrawn.as_ref().and_then(Weak::upgrade) {
+                served.service.kick_tokens();
+            }
+        };
+        let fetches = tokio::spawn(fetch::run(fetcher, access.doors.clone(), withdrawn));
+        let revocations = tokio::spawn(watch_revocations(access.clone(), serving.clone()));
+        let manager = manager.clone();
+        let reloads = tokio::spawn(async move {
+            let Reloader { reload, mut asked } = reloader;
+            let mut is_asked = true;
+            loop {
+                let answer = tokio::select! {
+                    hangup = hangups.recv() => match hangup {
+                        Some(()) => None,
+                        None => break,
+                    },
+                    answer = asked.recv(), if is_asked => match answer {
+                        Some(answer) => Some(answer),
+                        None => {
+                            is_asked = false;
+                            continue;
+                        }
+                    },
+                };
+                manager.reloading();
+                let (reload, access) = (reload.clone(), access.clone());
+                let serving = serving.clone().and_then(|served| served.upgrade());
+                let reloaded = tokio::task::spawn_blocking(move || {
+                    refresh_revocations(&access, serving.as_deref().map(|s| &s.service), true);
+                    let result =
+                        reload().and_then(|new| exchange(new, serving.as_deref(), &access));
+                    let (outcome, rule) = match &result {
+                        Ok(_) => (Outcome::Done, String::new()),
+                        Err(error) => (Outcome::Failed, crate::error_chain(error)),
+                    };
+                    access.audit.tell(|| Entry {
+                        what: "reload".to_owned(),
+                        rule,
+                        ..Entry::of(auth::now().wall, "process", &this_node(), outcome)
+                    });
+                    result
+                });
+                let reloaded = match reloaded.await {
+                    Ok(Ok((fetcher, reloaded))) => {
+                        // Nobody fetches any more if it cannot be sent: the node stops.
+                        let _ = fetchers.send(fetcher);
+                        Ok(reloaded)
+                    }
+                    Ok(Err(error)) => {
+                        tell_unread(&error);
+                        match problems_of(&error) {
+                            Some(problems) => Ok(ReloadedConfiguration {
+                                problems: problems.iter().map(ToString::to_string).collect(),
+                                ..ReloadedConfiguration::default()
+                            }),
+                            None => Err(error),
+                        }
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "the reload failed");
+                        Err(ApiError::new(Code::INTERNAL, "the reload failed").caused_by(error))
+                    }
+                };
+                if let Some(answer) = answer {
+                    // Whoever asked may be gone.
+                    let _ = answer.send(reloaded);
+                }
+                manager.ready();
+            }
+        });
+        Ok(Self { served, reloads, fetches, revocations })
+    }
+
+    /// Waits until what is published is carried by all uplinks; not for ever, since a node serves without them as well.
+    pub(super) async fn uplinks_subscribed(&self) {
+        const LONGEST: Duration = Duration::from_secs(10);
+        let Some(served) = &self.served else { return };
+        let uplinks = served.uplinks.lock().unwrap_or_else(PoisonError::into_inner).subscribed();
+        for mut subscribed in uplinks {
+            let waited = tokio::time::timeout(LONGEST, subscribed.wait_for(|is| *is)).await;
+            if !matches!(waited, Ok(Ok(_))) {
+                tracing::warn!("an uplink does not take messages yet");
+            }
+        }
+    }
+
+    pub(super) async fn stop(self) {
+        self.reloads.abort();
+        self.fetches.abort();
+        self.revocations.abort();
+        // The last that holds it waits for its threads; a reload may hold it as well for a moment.
+        let stopped = tokio::task::spawn_blocking(move || drop(self.served)).await;
+        if let Err(error) = stopped {
+            tracing::error!(%error, "the MQTT server did not stop as it should");
+        }
+    }
+}
+
+/// MQTT and the uplinks of what is published.
+pub(super) struct Served {
+    // In the order in which they end.
+    uplinks: Mutex<Uplinks>,
+    pub(super) service: Service,
+    /// The node's name among those that a message passed.
+    node: Arc<str>,
+    /// What the node shows; none where it serves MQTT alone.
+    credentials: Option<Credentials>,
+    link: LinkConfig,
+}
+
+impl Served {
+    fn new(
+        service: Service,
+        node: Arc<str>,
+        credentials: Option<Credentials>,
+        link: LinkConfig,
+    ) -> Self {
+        Self { uplinks: Mutex::default(), service, node, credentials, link }
+    }
+
+    /// Runs these uplinks and no others from now on.
+    fn exchange_uplinks(&self, planned: Vec<UplinkSettings>) {
+        let Some(credentials) = &self.credentials else {
+            if !planned.is_empty() {
+                tracing::warn!(
+                    "uplinks need the node's certificate, and begin with its next start"
+                );
+            }
+            return;
+        };
+        let mut uplinks = self.uplinks.lock().unwrap_or_else(PoisonError::into_inner);
+        let (connector, forget) = (self.service.connector(), |id: &str| self.service.forget(id));
+        let exchanged =
+            uplinks.exchange(planned, &self.node, &connector, credentials, &self.link, forget);
+        for name in exchanged {
+            tracing::info!(uplink = name, "uplink started, stopped or made anew");
+        }
+    }
+}
+
+/// Says why nothing was exchanged: a line for each mistake, in the words of `tidegate config check`.
+fn tell_unread(error: &ApiError) {
+    let error = match problems_of(error) {
+        Some(problems) => {
+            for problem in problems.iter() {
+                tracing::error!("{problem}");
+            }
+            error.message().to_owned()
+        }
+        None => crate::error_chain(error),
+    };
+    tracing::error!(%error, "users, rules and the configuration of MQTT stay as they were");
+}
+
+/// The mistakes that an error is made of; none if it is of another kind.
+fn problems_of(error: &ApiError) -> Option<&Problems> {
+    std::error::Error::source(error).and_then(|source| source.downcast_ref())
+}
+
+pub(super) fn this_node() -> Identity {
+    Identity::new(IdentityKind::Internal, "", "")
+}
+
+/// Takes from `new` what can be exchanged while the node runs, all of it or nothing.
+fn exchange(
+    new: Config,
+    served: Option<&Served>,
+    access: &Access,
+) -> Result<(Option<Fetcher>, ReloadedConfiguration), ApiError> {
+    let fetcher = Fetcher::of(&new)?;
+    let planned = uplinks::planned(&new)?;
+    let mut exchanged = ReloadedConfiguration::default();
+    match served {
+        Some(served) => {
+            let reloaded = served.service.reload(new)?;
+            exchanged.exchanged = reloaded.exchanged;
+            exchanged.need_restart = reloaded.need_restart;
+            served.exchange_uplinks(planned);
+        }
+        None => {
+            let prepared = access.doors.prepare(auth::sources_again(&new, &access.doors)?);
+            let reloaded = access.doors.exchange(prepared.map_err(|error| auth::unread(&error))?);
+            tracing::info!(
+                users = reloaded.users,
+                users_changed = reloaded.users_changed.join(", "),
+                roles = reloaded.roles_rules,
+                roles_changed = reloaded.roles_changed,
+                tokens_changed = reloaded.tokens_changed,
+                "users and rules read anew"
+            );
+        }
+    }
+    Ok((fetcher, exchanged))
+}
