@@ -3,12 +3,9 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use tidegate::uplink::{
-    NAME_PROPERTY,
-    fuzzing::{
-        Attributes, BATCH_BYTES_MAX, BATCHES_MAX, CRITICAL_BYTES_MAX, Receiver, critical_message,
-        critical_parts,
-    },
+use tidegate::uplink::fuzzing::{
+    Attributes, BATCH_BYTES_MAX, BATCHES_MAX, CRITICAL_BYTES_MAX, Receiver, critical_message,
+    critical_parts,
 };
 use tidegate_compress::{DecoderConfig, Encoder, EncoderConfig, Message};
 use tidegate_wire::{
@@ -49,7 +46,7 @@ pub fn uplink_attributes(data: &[u8]) {
         retain,
         expiry: properties.message_expiry,
         forwarded: &forwarded,
-        is_named: properties.user_properties().any(|(name, _)| name == NAME_PROPERTY),
+        is_named: properties.user_properties().any(|(name, _)| name == tidegate_message::ID_PROPERTY),
     };
     let found = Attributes::of(&written).expect("what was written is read");
     assert_eq!(found, expected);

@@ -13,6 +13,7 @@ mod instant;
 mod log_limiter;
 mod payload;
 mod position;
+mod property;
 pub mod quantity;
 mod reader;
 mod topic;
@@ -33,6 +34,7 @@ pub use instant::Instant;
 pub use log_limiter::LogLimiter;
 pub use payload::Payload;
 pub use position::Position;
+pub use property::{ID_PROPERTY, TIME_PROPERTY};
 pub use reader::{Reader, Unreadable};
 pub use topic::{
     Shared, TopicError, check_topic_characters, check_topic_filter, check_topic_name, split_shared,

@@ -52,6 +52,7 @@ mod join;
 pub(crate) mod known;
 pub mod revocation;
 mod revoke;
+mod tls;
 mod validity;
 
 pub use self::{

@@ -39,7 +39,7 @@ pub use self::{
     service::Service,
 };
 use self::{
-    certificates::{credentials, keep_revocations, watch_certificate, watch_revocations},
+    certificates::{credentials, keep_revocations, watch_certificate, watch_revocations, write_shown},
     reload::{Guarded, Reloader, Upwards},
 };
 use crate::{
@@ -195,7 +195,7 @@ fn access(config: &Config, revocations: Arc<Revocations>) -> Result<Access, ApiE
             ApiError::new(Code::INTERNAL, "the audit log cannot be kept").caused_by(error)
         })?,
     };
-    revocations.tell_to(audit.clone());
+    revocations.tell_to(write_shown(audit.clone()));
     let access = Access { doors, revocations, audit };
     keep_revocations(config, &access)?;
     Ok(access)

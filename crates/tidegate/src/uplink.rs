@@ -22,7 +22,7 @@
 //!   depend on how slow the link or the other node is.
 //! - Whatever happens to links, each message comes out once and in order of its session. If the *other node* restarts, messages that it
 //!   had published and not acknowledged come twice, with the same name; if *this one* does, with another. The name is a user
-//!   property ([`NAME_PROPERTY`]), unless [`UplinkSettings::names_messages`] is off.
+//!   property ([`ID_PROPERTY`](tidegate_message::ID_PROPERTY)), unless [`UplinkSettings::names_messages`] is off.
 //!   Topics may become critical, and no longer be, while messages wait: what a hand-over finds in both sessions comes twice.
 //! - Topic, payload, QoS (2 as 1), retain flag, expiry less what it waited, and user properties come out as they went in. They are published in the name of
 //!   the sending node, and the rules of the receiving one decide.
@@ -71,7 +71,6 @@ use crate::{
 };
 
 pub use incoming::TOPICS_MAX;
-pub use message::NAME_PROPERTY;
 pub use receiver::Receivers;
 
 /// Where an uplink says every five seconds, and when its link comes or goes, what it did: an [`UplinkReport`] as JSON, retained.

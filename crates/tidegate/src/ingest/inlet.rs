@@ -14,14 +14,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use tidegate_message::Instant;
+use tidegate_message::{Instant, TIME_PROPERTY};
 use tidegate_wire::mqtt::{
     Connect, ConnectProperties, DecodeError, Disconnect, EncodeError, FixedHeader,
     ForwardedProperties, Packet, PublishHead, QoS, ReasonCode, RetainHandling, Subscribe,
     SubscribeFilter, Unsubscribe, Version, put_user_property,
 };
 
-use crate::sink::record::TIME_PROPERTY;
 
 /// Exchanges that are open at a time.
 pub(super) const WINDOW: usize = 1024;

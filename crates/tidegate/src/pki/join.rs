@@ -1,7 +1,6 @@
 //! What it takes to certify a key that another machine has made.
 
 use std::{
-    fmt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -9,12 +8,11 @@ use std::{
 
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData, SignatureAlgorithm, SigningKey as _};
 use rustls::{
-    ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme,
+    ClientConfig, RootCertStore, ServerConfig,
     client::{
         WebPkiServerVerifier,
-        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        danger::{ServerCertVerified, ServerCertVerifier},
     },
-    crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
     version::TLS13,
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _};
@@ -25,6 +23,7 @@ use super::{
     issue::{Signer, certify, signer, writable, write_all},
     issued::{Issued, record},
     provider, read_certificate,
+    tls::{Signatures, signatures_by},
 };
 
 /// The authority of a site, with its key.
@@ -194,7 +193,8 @@ impl Credentials {
 /// # Errors
 /// [`PkiError::Tls`].
 pub fn pinned_client_tls(authority: [u8; 32], protocol: &[u8]) -> Result<ClientConfig, PkiError> {
-    let verifier = Arc::new(Pinned { authority, provider: provider() });
+    let signatures = Signatures(provider().signature_verification_algorithms);
+    let verifier = Arc::new(Pinned { authority, signatures });
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
@@ -206,15 +206,10 @@ pub fn pinned_client_tls(authority: [u8; 32], protocol: &[u8]) -> Result<ClientC
 }
 
 /// Trusts the authority that has the right hash, whatever else is shown.
+#[derive(Debug)]
 struct Pinned {
     authority: [u8; 32],
-    provider: Arc<CryptoProvider>,
-}
-
-impl fmt::Debug for Pinned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pinned").finish_non_exhaustive()
-    }
+    signatures: Signatures,
 }
 
 impl ServerCertVerifier for Pinned {
@@ -235,33 +230,11 @@ impl ServerCertVerifier for Pinned {
         let mut roots = RootCertStore::empty();
         roots.add(authority.clone().into_owned())?;
         let verifier =
-            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), self.provider.clone())
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
                 .build()
                 .map_err(|error| rustls::Error::General(error.to_string()))?;
         verifier.verify_server_cert(end_entity, &[], server_name, ocsp_response, now)
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
+    signatures_by!(self => self.signatures);
 }

@@ -17,7 +17,7 @@ use rustls_pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, Unix
 use sha2::{Digest as _, Sha256};
 use webpki::RawPublicKeyEntity;
 
-use super::{fields::Fields, validity};
+use super::{fields::Fields, tls::signatures_by, validity};
 
 /// The SHA-256 digest of a certificate, as `openssl x509 -noout -fingerprint -sha256` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,27 +239,7 @@ impl ServerCertVerifier for AnyName {
         }
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
-    }
+    signatures_by!(self => self.0);
 }
 
 fn key_of<'a>(

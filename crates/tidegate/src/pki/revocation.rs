@@ -17,7 +17,7 @@
 mod list;
 
 use std::{
-    fs,
+    fmt, fs,
     io::{self, Read as _, Write as _},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
@@ -26,24 +26,20 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    CertificateError, DistinguishedName,
+    client::danger::{ServerCertVerified, ServerCertVerifier},
     server::danger::{ClientCertVerified, ClientCertVerifier},
 };
 use rustls_pki_types::{
     CertificateDer, CertificateRevocationListDer, ServerName, UnixTime, pem::PemObject as _,
 };
 use sha2::{Digest as _, Sha256};
-use tidegate_message::{Identity, IdentityKind, Instant};
-use tidegate_sys::regular;
+use tidegate_message::Instant;
+use tidegate_sys::{clock::realtime_nanos, regular};
 use tokio::sync::watch;
 
 pub use self::list::{ListError, ListNumber, Reason, RevocationList, Revoked, Serial};
-use super::{fields::Fields, identity_of};
-use crate::auth::{
-    self,
-    audit::{Audit, Entry, Outcome},
-};
+use super::{PeerIdentity, fields::Fields, identity_of, tls::signatures_by};
 
 /// The file of a site's list, beside its authority.
 pub const LIST_FILE: &str = "crl.pem";
@@ -62,7 +58,27 @@ pub struct Revocations {
     /// The folder with copies of the newest lists, once there is one.
     kept: OnceLock<PathBuf>,
     changes: watch::Sender<u64>,
-    audit: OnceLock<Audit>,
+    told: OnceLock<Told>,
+}
+
+/// A revoked certificate that was shown in a handshake, and refused.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// Whose it is; none where another authority named its owner.
+    pub peer: Option<PeerIdentity>,
+    /// Its serial number.
+    pub serial: String,
+    /// Why it was revoked.
+    pub reason: Reason,
+}
+
+/// What is called with each of them.
+struct Told(Box<dyn Fn(&Shown) + Send + Sync>);
+
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Told")
+    }
 }
 
 /// What tells a file that was written anew from the one that was read.
@@ -168,14 +184,14 @@ impl Revocations {
             seen: Mutex::new(Stamp::Unseen),
             kept: OnceLock::new(),
             changes: watch::Sender::new(0),
-            audit: OnceLock::new(),
+            told: OnceLock::new(),
         }
     }
 
-    /// Has revoked certificates that are shown in a handshake written down in `audit`, from now on.
-    pub fn tell_to(&self, audit: Audit) {
-        // Whoever came first goes on being told: there is one audit log.
-        let _ = self.audit.set(audit);
+    /// Calls `told` with each revoked certificate that is shown in a handshake, from now on.
+    pub fn tell_to(&self, told: impl Fn(&Shown) + Send + Sync + 'static) {
+        // The first callback stays: there is one audit log.
+        let _ = self.told.set(Told(Box::new(told)));
     }
 
     /// Keeps a copy of each list in `folder`, so that the next start knows which was the newest, and goes by those that former
@@ -363,7 +379,7 @@ impl Revocations {
         for list in &new {
             let (number, revoked) = (list.number, list.entries.len());
             tracing::info!(path = %path.display(), %number, revoked, "revocation list in use");
-            if list.is_overdue(auth::now().wall) {
+            if list.is_overdue(Instant::from_nanos(realtime_nanos())) {
                 tracing::warn!(path = %path.display(), "this revocation list is past the time of its next; it stays in use");
             }
         }
@@ -383,15 +399,8 @@ impl Revocations {
             Err(_) => "a peer of another authority's naming".to_owned(),
         };
         tracing::warn!(%who, %serial, %reason, "a revoked certificate was shown, and refused");
-        if let Some(audit) = self.audit.get() {
-            let named = peer.map(|peer| crate::access::Identity::of_peer(&peer, None));
-            let nobody = || Identity::new(IdentityKind::Certificate, "", "");
-            let identity = named.map_or_else(|_| nobody(), |named| named.who().clone());
-            audit.tell(|| Entry {
-                what: "login".to_owned(),
-                rule: format!("certificate {serial} was revoked: {reason}"),
-                ..Entry::of(auth::now().wall, "tls", &identity, Outcome::Refused)
-            });
+        if let Some(Told(told)) = self.told.get() {
+            told(&Shown { peer: peer.ok(), serial, reason });
         }
         Err(rustls::Error::InvalidCertificate(CertificateError::Revoked))
     }
@@ -528,27 +537,7 @@ impl ClientCertVerifier for Checked<dyn ClientCertVerifier> {
         Ok(verified)
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
-    }
+    signatures_by!(self => self.verifier);
 }
 
 impl ServerCertVerifier for Checked<dyn ServerCertVerifier> {
@@ -571,27 +560,7 @@ impl ServerCertVerifier for Checked<dyn ServerCertVerifier> {
         Ok(verified)
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
-    }
+    signatures_by!(self => self.verifier);
 }
 
 #[cfg(test)]

@@ -4,21 +4,24 @@ use std::{fs, path::Path, sync::Weak, time::Duration};
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tidegate_client::ApiError;
-use tidegate_message::{CameraName, Code};
+use tidegate_message::{CameraName, Code, Identity, IdentityKind};
 
 use super::{
     reload::{Served, this_node},
     service::Service,
 };
 use crate::{
-    access::Access,
+    access::{self, Access},
     auth::{
         self,
-        audit::{Entry, Outcome},
+        audit::{Audit, Entry, Outcome},
     },
     config::Config,
     health::Condition,
-    pki::{self, Credentials, Kind, PkiError, Revocations, files, revocation::RevocationError},
+    pki::{
+        self, Credentials, Kind, PkiError, Revocations, files,
+        revocation::{RevocationError, Shown},
+    },
 };
 
 /// The certificate called `name`, with its key.
@@ -127,6 +130,21 @@ pub(super) async fn watch_certificate(
             Ok(_) => condition.holds(),
             Err(error) => condition.fails(crate::error_chain(&error)),
         }
+    }
+}
+
+/// What writes revoked certificates that are shown to the audit log.
+pub(super) fn write_shown(audit: Audit) -> impl Fn(&Shown) + Send + Sync {
+    move |shown| {
+        let Shown { peer, serial, reason } = shown;
+        let named = peer.as_ref().map(|peer| access::Identity::of_peer(peer, None));
+        let nobody = || Identity::new(IdentityKind::Certificate, "", "");
+        let identity = named.map_or_else(nobody, |named| named.who().clone());
+        audit.tell(|| Entry {
+            what: "login".to_owned(),
+            rule: format!("certificate {serial} was revoked: {reason}"),
+            ..Entry::of(auth::now().wall, "tls", &identity, Outcome::Refused)
+        });
     }
 }
 

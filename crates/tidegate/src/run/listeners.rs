@@ -23,7 +23,7 @@ use tidegate_wire::websocket::Paths;
 
 use super::{
     broker::{policies, qos_of, tuned},
-    certificates::certificate,
+    certificates::{certificate, write_shown},
     invalid,
 };
 use crate::{
@@ -259,7 +259,7 @@ fn revocations(
                 own.look_in(&config.state_dir()).map_err(|error| failed(&error))?;
             }
             Purpose::Run => {
-                own.tell_to(access.audit.clone());
+                own.tell_to(write_shown(access.audit.clone()));
                 for error in own.keep_in(&config.state_dir()).map_err(|error| failed(&error))? {
                     let error = crate::error_chain(&error);
                     tracing::error!(%error, listener = name, "the revocation list that was in use before stays in use");

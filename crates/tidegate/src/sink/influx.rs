@@ -11,7 +11,7 @@
 //! A batch is taken when the database has said so (2xx): at least once, and as durable as the database is then. A point that comes
 //! twice is one point there, for databases of this kind know points by measurement, tags and time. So that two messages of one
 //! topic that were received in the same nanosecond stay two, times are moved by what the message says, less than two microseconds;
-//! a time that a message brings ([`TIME_PROPERTY`](super::record::TIME_PROPERTY)) is not moved. A field has one type there, so that
+//! a time that a message brings ([`TIME_PROPERTY`](tidegate_message::TIME_PROPERTY)) is not moved. A field has one type there, so that
 //! each type of value has a field of its own. Of a batch that is refused (400, 413, 422) each half is tried on its own, until the message is found that is refused alone.
 
 use std::{

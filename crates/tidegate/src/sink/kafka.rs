@@ -41,7 +41,7 @@ use rskafka::{
     topic::Topic,
 };
 use rustls::ClientConfig;
-use tidegate_message::Secret;
+use tidegate_message::{Secret, ID_PROPERTY, TIME_PROPERTY};
 
 use self::{
     hash::partition_of,
@@ -49,7 +49,6 @@ use self::{
 };
 use super::{
     Batch, Destination, Record, Refusal, Trouble,
-    record::{ID_PROPERTY, TIME_PROPERTY},
 };
 
 /// The header that says when this node received a message: nanoseconds since the Unix epoch, in decimal.

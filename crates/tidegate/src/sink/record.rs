@@ -7,12 +7,6 @@ use bytestring::ByteString;
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{PacketId, QoS};
 
-/// The user property by which a message is known wherever it comes: `NODE/UPLINK/LIFE/NUMBER`.
-pub const ID_PROPERTY: &str = "tidegate-id";
-
-/// The user property that says when a value was measured, where its payload does not: nanoseconds since 1970, in decimal digits.
-pub const TIME_PROPERTY: &str = "tidegate-time";
-
 /// A message on its way to a destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -24,7 +18,7 @@ pub struct Record {
     pub qos: QoS,
     /// When this node received it.
     pub time: Instant,
-    /// When it was measured, if a property says so ([`TIME_PROPERTY`]).
+    /// When it was measured, if a property says so ([`TIME_PROPERTY`](tidegate_message::TIME_PROPERTY)).
     pub measured: Option<Instant>,
     /// By what it is known wherever it comes, if it has such a name: what comes twice has the same, but for what the uplink below
     /// sends anew in its next life.

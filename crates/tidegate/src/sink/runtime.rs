@@ -10,14 +10,13 @@ use std::{
     time::Duration,
 };
 
-use tidegate_message::Backoff;
+use tidegate_message::{Backoff, ID_PROPERTY};
 use tidegate_wire::mqtt::{PacketId, ReasonCode};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Batch, Counters, Destination, Record, Refusal, SinkReport, SinkSettings, Trouble, add,
-    record::ID_PROPERTY,
     session::{Event, Session, SessionError, sys_topic},
 };
 use crate::mqtt::server::{Connector, random_bytes};

@@ -6,7 +6,7 @@ use std::{io, num::NonZeroU16, time::Duration};
 use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
 use tidegate_broker::{Delivery, Handed, Run, RunMessage, SessionConfig};
-use tidegate_message::{Identity, IdentityKind, Instant};
+use tidegate_message::{Identity, IdentityKind, Instant, ID_PROPERTY, TIME_PROPERTY};
 use tidegate_wire::mqtt::{
     Connect, ConnectProperties, DecodeError, Disconnect, EncodeError, FixedHeader,
     ForwardedProperties, PACKET_BYTES_MAX, Packet, PacketId, Publish, PublishProperties, QoS,
@@ -20,7 +20,7 @@ use tokio::{
 
 use super::{
     SinkKind, SinkSettings,
-    record::{ID_PROPERTY, Record, TIME_PROPERTY},
+    record::Record,
 };
 use crate::clock;
 use crate::mqtt::{

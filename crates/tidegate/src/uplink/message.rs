@@ -6,6 +6,7 @@
 //!
 //! Attributes seldom change from one message of a topic to the next, so they seldom travel.
 
+use tidegate_message::ID_PROPERTY;
 use tidegate_wire::mqtt::{Publish, PublishProperties, QoS};
 
 use crate::mqtt::bridge::{Direction, Stamps};
@@ -13,9 +14,6 @@ use crate::mqtt::bridge::{Direction, Stamps};
 const QOS: u8 = 0b0011;
 const RETAIN: u8 = 0b0100;
 const EXPIRES: u8 = 0b1000;
-
-/// The user property that names a message where it comes out: `NODE/UPLINK/LIFE/NUMBER`, or as it was named before.
-pub const NAME_PROPERTY: &str = crate::sink::record::ID_PROPERTY;
 
 /// What a message has beside topic and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +83,7 @@ impl<'a> Attributes<'a> {
     pub(super) fn is_named(&self) -> bool {
         !self.forwarded.is_empty()
             && PublishProperties::decode(self.forwarded).is_ok_and(|properties| {
-                properties.user_properties().any(|(name, _)| name == NAME_PROPERTY)
+                properties.user_properties().any(|(name, _)| name == ID_PROPERTY)
             })
     }
 }
@@ -122,7 +120,7 @@ mod tests {
         let mut forwarded = Vec::new();
         put_user_property("unit", "°C", &mut forwarded).unwrap();
         let mut named = forwarded.clone();
-        put_user_property(NAME_PROPERTY, "edge/plant/1/2", &mut named).unwrap();
+        put_user_property(ID_PROPERTY, "edge/plant/1/2", &mut named).unwrap();
         for (qos, retain, expiry, forwarded) in [
             (QoS::AtMostOnce, false, None, &[][..]),
             (QoS::AtLeastOnce, true, Some(3600), &forwarded[..]),

@@ -23,7 +23,7 @@ use std::{
 use tidegate_broker::{Bundle, Publication, SessionConfig};
 use tidegate_client::ApiError;
 use tidegate_compress::Message;
-use tidegate_message::{Code, LogLimiter};
+use tidegate_message::{Code, ID_PROPERTY, LogLimiter};
 use tidegate_wire::{
     NodeId, Record, UplinkAck, UplinkOpen,
     mqtt::{Ack, Packet, QoS, ReasonCode, put_user_property},
@@ -37,7 +37,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use super::{
     budget::{Budget, Reservation},
     incoming::{Incoming, IncomingError, LIMITS},
-    message::{Attributes, AttributesError, NAME_PROPERTY},
+    message::{Attributes, AttributesError},
     sender::LOOPS_EVERY,
 };
 use crate::{
@@ -648,7 +648,7 @@ impl Publisher {
             if is_unnamed {
                 let name_len = name.len();
                 name.push_str(itoa::Buffer::new().format(number));
-                put_user_property(NAME_PROPERTY, name, forwarded)
+                put_user_property(ID_PROPERTY, name, forwarded)
                     .expect("names of nodes and uplinks are short texts");
                 name.truncate(name_len);
             }
