@@ -18,7 +18,7 @@ mod websocket;
 
 use std::path::Path;
 
-use tidegate::{config::Config, mqtt::import::import};
+use tidegate::{config::Config, import::import};
 use tidegate_frame::{
     knob::{Applied, FrameLimits, KnobSetting, Transcoder, inspect},
     table::Table,

@@ -24,7 +24,12 @@ use std::{
 use anyhow::Context as _;
 use bench_harness::{Figure, Report, Target};
 use tempfile::TempDir;
-use tidegate::{access::Access, auth, config::Config, health::Health, run::Service};
+use tidegate::{
+    access::Access,
+    config::Config,
+    health::Health,
+    run::{Service, users},
+};
 use tidegate_sys::{
     clock,
     datagram::{Method, Receiver, ReceiverOptions, set_receive_buffer, set_segment},
@@ -186,7 +191,7 @@ impl InProcess {
              receive_joined = false\nreceive_buffer_bytes = \"{BUFFER_BYTES}B\"\n{more}"
         );
         let config = Config::parse(&folder.path().join("bench.toml"), &text)?;
-        let doors = Arc::new(auth::open(&config)?);
+        let doors = Arc::new(users::open(&config)?);
         let access = Access { doors, ..Access::default() };
         let service = Service::start(&config, access, &Health::default())?;
         Ok(Self { service, _folder: folder })

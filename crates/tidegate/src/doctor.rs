@@ -19,7 +19,7 @@ use serde::Serialize;
 use tidegate_client::ApiError;
 
 pub use self::{certificates::CertificateSummary, logs::LogSummary};
-use crate::{clock, config::Config, frame_log};
+use crate::{clock, config::Config, run};
 
 /// All that was found.
 #[derive(Debug, Default, Serialize)]
@@ -66,7 +66,7 @@ pub fn examine(config: Result<Config, ApiError>) -> Examination {
     let data_dir = config.node.data_dir.clone();
     if files::folder(&mut found, &data_dir) {
         certificates::examine(&mut found, &config.pki_dir(), clock::now());
-        let keys = match frame_log::node_keys(&config.log) {
+        let keys = match run::node_keys(&config.log) {
             Ok(keys) => keys,
             Err(error) => {
                 let text =

@@ -22,7 +22,7 @@ mod hook;
 mod keep;
 
 pub use self::{
-    engine::{FLOWS_MAX, Flows, Plan, PlanError, Planned},
+    engine::{FLOWS_MAX, FlowSettings, Flows, Plan, PlanError, Planned},
     hook::Hook,
     keep::{KeepError, Keeper},
 };

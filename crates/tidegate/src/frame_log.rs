@@ -22,7 +22,7 @@ use tidegate_message::Instant;
 pub(crate) use self::{folder::log_id, keys::passphrase_in};
 pub use self::{
     folder::{LogName, finish},
-    keys::{KeysError, node_keys},
+    keys::{KeyFiles, KeysError},
     writer::{FrameWriter, Kept},
 };
 use crate::clock;

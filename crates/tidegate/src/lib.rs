@@ -19,6 +19,7 @@ pub mod flow;
 pub mod frame_log;
 pub mod health;
 mod http;
+pub mod import;
 pub mod ingest;
 pub mod link;
 pub mod logging;
@@ -31,6 +32,7 @@ pub mod run;
 pub mod sink;
 pub mod source;
 pub(crate) mod step;
+pub(crate) mod suggest;
 pub mod tasks;
 pub mod uplink;
 

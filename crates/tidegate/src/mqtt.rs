@@ -13,7 +13,6 @@ pub mod bridge;
 pub mod bundle;
 pub mod certificate;
 pub mod deliveries;
-pub mod import;
 mod inbox;
 pub mod journal;
 pub mod listen;

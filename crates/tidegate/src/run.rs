@@ -15,13 +15,16 @@ mod cameras;
 mod certificates;
 pub mod check;
 mod doors;
+mod flows;
 mod ingest;
+mod kept;
 mod listeners;
 mod node_name;
 mod reload;
 pub mod service;
 mod sinks;
 mod uplinks;
+pub mod users;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -34,20 +37,19 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 pub(crate) use self::certificates::how_to_make;
 pub use self::{
-    cameras::{camera_options, dial_options, source_spec},
+    cameras::{camera_options, dial_options, node_keys, source_spec},
     reload::Reload,
     service::Service,
 };
 use self::{
-    certificates::{credentials, keep_revocations, watch_certificate, watch_revocations, write_shown},
+    certificates::{
+        credentials, keep_revocations, watch_certificate, watch_revocations, write_shown,
+    },
     reload::{Guarded, Reloader, Upwards},
 };
 use crate::{
     access::Access,
-    auth::{
-        self,
-        audit::{Audit, AuditConfig},
-    },
+    auth::audit::Audit,
     camera::{self, CameraOptions},
     clock,
     config::Config,
@@ -188,8 +190,8 @@ pub async fn mqtt_alone(
 
 /// The doors of the node, and its audit log.
 fn access(config: &Config, revocations: Arc<Revocations>) -> Result<Access, ApiError> {
-    let doors = Arc::new(auth::open(config)?);
-    let audit = match AuditConfig::of(config) {
+    let doors = Arc::new(users::open(config)?);
+    let audit = match users::audit(config) {
         None => Audit::default(),
         Some(audit) => Audit::start(audit).map_err(|error| {
             ApiError::new(Code::INTERNAL, "the audit log cannot be kept").caused_by(error)

@@ -25,8 +25,6 @@ use tidegate_auth::audit::{QUIET, Recent};
 use tidegate_message::Instant;
 use tidegate_sys::regular;
 
-use crate::config::Config;
-
 /// Entries that may wait for the disk; those beyond are counted and left out.
 const ENTRIES_MAX: usize = 1024;
 
@@ -39,19 +37,6 @@ pub struct AuditConfig {
     pub bytes_max: u64,
     /// Files that are kept in all, 1 at the least.
     pub files_max: u32,
-}
-
-impl AuditConfig {
-    /// As `config` has it; none if there is to be no audit log.
-    pub fn of(config: &Config) -> Option<Self> {
-        let section = &config.auth;
-        let usual = || config.node.data_dir.join("state/audit.log");
-        section.audit.then(|| Self {
-            path: section.audit_file.clone().unwrap_or_else(usual),
-            bytes_max: section.audit_bytes_max.0,
-            files_max: section.audit_files_max,
-        })
-    }
 }
 
 /// Takes entries; cheap to clone. Without a file it forgets them.

@@ -17,9 +17,8 @@ use std::{
 
 use http_body_util::Full;
 use hyper::{Request, StatusCode, Uri, body::Bytes, header};
-use rustls::ClientConfig;
+use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
-use sha2::{Digest as _, Sha256};
 use tidegate_client::ApiError;
 use tidegate_message::Code;
 use tokio::{sync::watch, time::timeout};
@@ -31,9 +30,7 @@ use super::{
 };
 use crate::{
     clock,
-    config::Config,
     http::{self, HttpClient, HttpError},
-    pki::files,
 };
 
 /// Longest that one request may take.
@@ -52,21 +49,18 @@ pub struct Fetcher {
     refresh: Duration,
 }
 
-/// Where keys that were fetched from `url` are kept for the next start. They are public. Those of another address are others'.
-pub(super) fn kept_path(config: &Config, url: &str) -> PathBuf {
-    let digest = Sha256::digest(url);
-    let name: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    config.node.data_dir.join(format!("state/token-keys-{name}.json"))
-}
-
 impl Fetcher {
-    /// As `[auth]` says; none if no keys are fetched.
+    /// Fetches the keys at the address `text` from a server that one of `roots` vouches for, every `refresh`, and keeps them in the
+    /// file `kept`.
     ///
     /// # Errors
-    /// [`Code::CONFIG_INVALID`], naming the key.
-    pub fn of(config: &Config) -> Result<Option<Self>, ApiError> {
-        let section = &config.auth;
-        let Some(text) = &section.token_keys_url else { return Ok(None) };
+    /// [`Code::CONFIG_INVALID`], naming the key of the configuration, and what `roots` fails with.
+    pub fn new(
+        text: &str,
+        roots: impl FnOnce() -> Result<RootCertStore, ApiError>,
+        kept: PathBuf,
+        refresh: Duration,
+    ) -> Result<Self, ApiError> {
         let wrong = || {
             let text = format!("auth.token_keys_url is {text:?}; it must be an https:// address");
             ApiError::new(Code::CONFIG_INVALID, text)
@@ -76,17 +70,10 @@ impl Fetcher {
         if !is_tls || ServerName::try_from(host).is_err() {
             return Err(wrong());
         }
-        let ca = section.token_keys_ca.as_deref();
-        let roots = files::roots("auth.token_keys_ca", ca)?;
-        let tls = http::tls(roots).map_err(|error| {
+        let tls = http::tls(roots()?).map_err(|error| {
             ApiError::new(Code::INTERNAL, "TLS cannot be configured").caused_by(error)
         })?;
-        Ok(Some(Self {
-            url,
-            tls,
-            kept: kept_path(config, text),
-            refresh: section.token_keys_refresh,
-        }))
+        Ok(Self { url, tls, kept, refresh })
     }
 
     /// The keys of now.

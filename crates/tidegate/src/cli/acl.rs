@@ -10,7 +10,7 @@ use tidegate_message::{
 };
 
 use super::{Output, print};
-use crate::{auth, config::Config};
+use crate::{config::Config, run::users};
 
 /// Arguments of `tidegate acl`.
 #[derive(Args, Clone, Debug)]
@@ -104,7 +104,7 @@ fn check(config: &Config, args: &CheckArgs) -> Result<Decision, ApiError> {
         ..Identity::new(kind, name, &args.client_id)
     };
     let target = target(args.action, &args.target, config.mqtt.topic_levels_max as usize)?;
-    Ok(auth::rules(config)?.decide(&identity, args.action, target))
+    Ok(users::rules(config)?.decide(&identity, args.action, target))
 }
 
 /// What the text names, for that action.

@@ -15,9 +15,10 @@ use zeroize::Zeroizing;
 
 use super::{mqtt::replace, print};
 use crate::{
-    auth::{self, ADMINISTRATOR, password},
+    auth::password,
     config::{Config, write::with_setting},
     pki::{self, InitRequest, Kind, PkiError},
+    run::users::{ADMINISTRATOR, users_file},
 };
 
 /// Arguments of `tidegate init`.
@@ -173,7 +174,7 @@ impl Administrator {
         if let Some(path) = &config.mqtt.password_file {
             return Ok(Self::Elsewhere(path.clone()));
         }
-        let path = auth::users_file(config);
+        let path = users_file(config);
         let users = match regular::read_to_string(&path) {
             Ok(users) => Zeroizing::new(users),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Zeroizing::default(),
@@ -282,7 +283,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::default();
         config.node.data_dir = folder.path().to_owned();
-        let path = auth::users_file(&config);
+        let path = users_file(&config);
         fs::write(&path, "ada:$6$c2FsdA==$aGFzaA==\n").unwrap();
         let said = Administrator::of(&config).unwrap().make().unwrap();
         let secret = said.lines().nth(1).unwrap().trim();

@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     auth::{password, scram::Credentials},
-    mqtt::import::import_file,
+    import::import_file,
 };
 
 /// Arguments of `tidegate bench`.

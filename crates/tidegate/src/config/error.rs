@@ -7,8 +7,9 @@ use tidegate_message::Code;
 
 use super::{
     Origin,
-    problems::{Problem, Problems, nearest},
+    problems::{Problem, Problems},
 };
+use crate::suggest::nearest;
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]

@@ -23,7 +23,6 @@ use tidegate_wire::{mqtt::PACKET_BYTES_MAX, proxy};
 use super::{
     ByteCount, ConfigError, Origin, Origins,
     layers::Setting,
-    problems::suggested,
     value::{Value, read_at},
 };
 use crate::{
@@ -39,6 +38,7 @@ use crate::{
         settings::Protocol,
     },
     sink::SinkKind,
+    suggest::suggested,
 };
 
 /// How frames are on the disk.

@@ -37,7 +37,7 @@ fn site(frames: u32, keys: Option<NodeKeys>) -> TempDir {
         opened.writer.append(clock::now(), b"meta", &Bytes::from(vec![7; 1000])).unwrap();
     }
     drop(opened);
-    frame_log::finish();
+    crate::frame_log::finish();
     folder
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use tidegate_broker::Admission;
 use tidegate_flow::{CompileError, Flow, Models, SnapshotError, Spec, State, Stats};
 use tidegate_message::LogLimiter;
 
@@ -19,7 +18,6 @@ use super::{
     file::{FlowFile, FlowFileError},
     keep,
 };
-use crate::{config::Config, mqtt::settings::Operators};
 
 /// Most flows of a node: which of them a topic concerns is one word.
 pub const FLOWS_MAX: usize = 64;
@@ -36,6 +34,21 @@ pub struct Flows {
     generation: AtomicU64,
     shards: usize,
     seeds: Seeds,
+}
+
+/// A file of flows, and how they are run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowSettings {
+    /// What errors call it.
+    pub section: String,
+    /// The file.
+    pub file: PathBuf,
+    /// Folder of the models, tables and sets that its flows name; none for `models` beside the file.
+    pub models_dir: Option<PathBuf>,
+    /// Filters in place of those in the file; none for those.
+    pub topics: Option<Vec<String>>,
+    /// How often their state is written to the disk, where it is.
+    pub state_interval: Duration,
 }
 
 /// What hashes depend on.
@@ -105,20 +118,21 @@ impl Flows {
         Arc::new(Self { current: Mutex::default(), generation: AtomicU64::new(1), shards, seeds })
     }
 
-    /// What `[flow.NAME]` of `config` describes. Nothing runs otherwise yet.
+    /// What the files of flows describe. Nothing runs otherwise yet.
     ///
     /// # Errors
     /// [`PlanError`], naming the section, and the file and flow.
-    pub fn plan(&self, config: &Config) -> Result<Plan, PlanError> {
+    pub fn plan(&self, files: &[FlowSettings]) -> Result<Plan, PlanError> {
         let mut wrong = Vec::new();
-        let plan = self.plan_all(config, &mut wrong);
+        let plan = self.plan_all(files, &mut wrong);
         wrong.into_iter().next().map_or(Ok(plan), Err)
     }
 
     /// The flows that are right; what is wrong with others is added to `wrong`, of each file and of each flow the first mistake.
-    pub fn plan_all(&self, config: &Config, wrong: &mut Vec<PlanError>) -> Plan {
+    pub fn plan_all(&self, files: &[FlowSettings], wrong: &mut Vec<PlanError>) -> Plan {
         let mut plan = Plan::default();
-        for (section, settings) in config.flows.iter().filter(|(_, flow)| flow.enabled) {
+        for settings in files {
+            let section = &settings.section;
             let file = match FlowFile::read(&settings.file, settings.models_dir.as_deref()) {
                 Ok(file) => file,
                 Err(source) => {
@@ -126,12 +140,8 @@ impl Flows {
                     continue;
                 }
             };
-            let topics = settings.topics.as_deref().map(|text| {
-                let filters = text.split(',').map(str::trim).filter(|filter| !filter.is_empty());
-                filters.map(str::to_owned).collect::<Vec<_>>()
-            });
             for (mut spec, models) in file.flows {
-                if let Some(topics) = &topics {
+                if let Some(topics) = &settings.topics {
                     spec.topics.clone_from(topics);
                 }
                 let added = self.add(&mut plan, section, spec, models, settings.state_interval);
@@ -283,12 +293,6 @@ impl Flows {
             (running.name.clone(), counts, running.stats())
         });
         all.collect()
-    }
-}
-
-impl Operators for Arc<Flows> {
-    fn admission(&self, shard: usize) -> Option<Box<dyn Admission>> {
-        Some(Box::new(self.hook(shard)))
     }
 }
 

@@ -6,19 +6,28 @@ use tidegate_log::{KeyError, KeyFile, NodeKey, NodeKeys};
 use tidegate_message::Code;
 use tidegate_sys::secret::{self, SecretError};
 
-use crate::config::{AtRest, LogConfig};
+/// Files with keys.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyFiles<'a> {
+    /// With the key of now.
+    pub current: &'a Path,
+    /// With the key before that one, if there is one.
+    pub older: Option<&'a Path>,
+    /// With the passphrase of keys that are made from one, if there is one.
+    pub passphrase: Option<&'a Path>,
+}
 
-/// The keys that `[log]` names; none if logs are in clear text.
-///
-/// # Errors
-/// [`KeysError`], which names the setting.
-pub fn node_keys(config: &LogConfig) -> Result<Option<NodeKeys>, KeysError> {
-    let (AtRest::Sealed, Some(path)) = (config.at_rest, &config.key_file) else { return Ok(None) };
-    let passphrase = config.passphrase_file.as_deref();
-    let current = read("log.key_file", path, passphrase)?;
-    let older = config.older_key_file.iter();
-    let older = older.map(|path| read("log.older_key_file", path, passphrase));
-    Ok(Some(NodeKeys { current, older: older.collect::<Result<_, _>>()? }))
+impl KeyFiles<'_> {
+    /// The keys in them.
+    ///
+    /// # Errors
+    /// [`KeysError`], which names the setting.
+    pub fn read(&self) -> Result<NodeKeys, KeysError> {
+        let current = read("log.key_file", self.current, self.passphrase)?;
+        let older = self.older.iter();
+        let older = older.map(|path| read("log.older_key_file", path, self.passphrase));
+        Ok(NodeKeys { current, older: older.collect::<Result<_, _>>()? })
+    }
 }
 
 fn read(

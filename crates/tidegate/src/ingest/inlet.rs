@@ -21,7 +21,6 @@ use tidegate_wire::mqtt::{
     SubscribeFilter, Unsubscribe, Version, put_user_property,
 };
 
-
 /// Exchanges that are open at a time.
 pub(super) const WINDOW: usize = 1024;
 

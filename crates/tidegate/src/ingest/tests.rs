@@ -14,10 +14,9 @@ use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 use super::IngestReport;
 use crate::{
     access::Access,
-    auth,
     config::Config,
     health::Health,
-    run::{Service, service::Reloaded},
+    run::{Service, service::Reloaded, users},
 };
 
 /// Longer than anything takes.
@@ -53,7 +52,7 @@ impl World {
     }
 
     fn service(config: &Config) -> Result<Service, tidegate_client::ApiError> {
-        let doors = Arc::new(auth::open(config)?);
+        let doors = Arc::new(users::open(config)?);
         let access = Access { doors, ..Access::default() };
         Service::start(config, access, &Health::default())
     }

@@ -201,10 +201,10 @@ mod tests {
     use std::{path::Path, time::Duration};
 
     use super::*;
-    use crate::auth;
+    use crate::run::users;
 
     fn access(config: &Config) -> Result<Access, ApiError> {
-        Ok(Access { doors: Arc::new(auth::open(config)?), ..Access::default() })
+        Ok(Access { doors: Arc::new(users::open(config)?), ..Access::default() })
     }
 
     #[test]

@@ -9,18 +9,31 @@ use tidegate_frame::{
     privacy::{Cover, Mask, Regions},
     transfer::TransferConfig,
 };
-use tidegate_log::{Durability, LogConfig};
+use tidegate_log::{Durability, LogConfig, NodeKeys};
 use tidegate_message::{CameraName, Code};
 
 use super::{certificates::credentials, link_config};
 use crate::{
     camera::{CameraOptions, DialOptions, Privacy},
-    config::{Config, ENTRY_META_BYTES_MAX},
-    frame_log::{self, FrameLogConfig, Place},
+    config::{AtRest, Config, ENTRY_META_BYTES_MAX},
+    frame_log::{FrameLogConfig, KeyFiles, KeysError, Place},
     health::Health,
     pki::Kind,
     source::{self, SourceSpec},
 };
+
+/// The keys that `[log]` names; none if logs are in clear text.
+///
+/// # Errors
+/// [`KeysError`], which names the setting.
+pub fn node_keys(section: &crate::config::LogConfig) -> Result<Option<NodeKeys>, KeysError> {
+    let (AtRest::Sealed, Some(current)) = (section.at_rest, &section.key_file) else {
+        return Ok(None);
+    };
+    let (older, passphrase) = (&section.older_key_file, &section.passphrase_file);
+    let files = KeyFiles { current, older: older.as_deref(), passphrase: passphrase.as_deref() };
+    files.read().map(Some)
+}
 
 /// Where the logs of this node are. Keys that cannot be had leave them in memory: nothing is written in clear text that is to be
 /// sealed, and a node delivers nevertheless.
@@ -28,7 +41,7 @@ fn place(config: &Config, durability: Durability) -> Place {
     if durability == Durability::Memory {
         return Place::Memory;
     }
-    match frame_log::node_keys(&config.log) {
+    match node_keys(&config.log) {
         Ok(keys) => Place::Files {
             data_dir: config.node.data_dir.clone(),
             durability,

@@ -22,19 +22,17 @@ use tokio::{task::JoinSet, time::timeout};
 
 use super::{
     bridges, broker,
-    cameras::resolve,
+    cameras::{node_keys, resolve},
     certificates::{credentials, revocations_unknown},
-    link_config, sinks, uplinks,
+    flows, link_config, sinks, uplinks, users,
 };
 use crate::{
     access::Access,
-    auth,
-    auth::fetch::Fetcher,
     camera,
     config::{Config, Purpose, problems::Problems},
     error_chain,
     flow::{Flows, PlanError},
-    frame_log, link,
+    link,
     mqtt::{bridge::RemoteTls, listen::ListenAddress},
     pki::{self, Kind},
     reach::server,
@@ -106,16 +104,16 @@ pub fn node(config: &Config) -> Findings {
         }
         Err(error) => problems.note(revocations_unknown(&error)),
     }
-    problems.add(auth::problems(config));
-    for warning in auth::warnings(config) {
+    problems.add(users::problems(config));
+    for warning in users::warnings(config) {
         warnings.say(Code::CONFIG_INVALID, warning);
     }
-    problems.take(Fetcher::of(config));
+    problems.take(users::fetcher(config));
     if let Err(error) = camera::tables(config.frames.tables_dir.as_deref()) {
         let text = format!("frames.tables_dir: {}", error_chain(&error));
         problems.say(Code::TABLE_INVALID, text);
     }
-    if let Err(error) = frame_log::node_keys(&config.log) {
+    if let Err(error) = node_keys(&config.log) {
         let text = format!("{}; frames are kept in memory only", error_chain(&error));
         warnings.say(error.code(), text);
     }
@@ -140,7 +138,7 @@ fn served(config: &Config, access: &Access, problems: &mut Problems) {
     let broker = broker::broker(config).unwrap_or_default();
     problems.take(sinks::planned(config, &broker.session, Purpose::Check));
     let mut wrong = Vec::new();
-    Flows::new(1, 0, 0).plan_all(config, &mut wrong);
+    Flows::new(1, 0, 0).plan_all(&flows::settings(config), &mut wrong);
     for error in wrong {
         match error {
             // The file and its line lead to the mistake.
@@ -213,7 +211,7 @@ fn addresses(config: &Config, is_alone: bool, problems: &mut Problems) {
 pub async fn reach(config: &Config) -> Problems {
     let mut tries: JoinSet<Option<String>> = JoinSet::new();
     let mut problems = Problems::default();
-    if let Ok(Some(fetcher)) = Fetcher::of(config) {
+    if let Ok(Some(fetcher)) = users::fetcher(config) {
         tries.spawn(within("auth.token_keys_url".to_owned(), async move {
             fetcher.fetch().await.map(drop).map_err(|error| error_chain(&error))
         }));

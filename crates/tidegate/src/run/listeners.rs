@@ -366,13 +366,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        auth,
         pki::{self, files::certificates},
-        run::broker::settings,
+        run::{broker::settings, users},
     };
 
     fn access(config: &Config) -> Result<Access, ApiError> {
-        Ok(Access { doors: Arc::new(auth::open(config)?), ..Access::default() })
+        Ok(Access { doors: Arc::new(users::open(config)?), ..Access::default() })
     }
 
     /// Devices' authorities say who their devices are, and not who is a node.

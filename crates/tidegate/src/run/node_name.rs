@@ -3,8 +3,8 @@
 use tidegate_client::ApiError;
 use tidegate_message::Code;
 
+use super::kept::kept_random;
 use crate::{
-    auth,
     config::{Config, Purpose},
     mqtt::server,
 };
@@ -14,7 +14,7 @@ use crate::{
 /// # Errors
 /// [`Code::STORAGE_FAILED`].
 pub(super) fn numbered_node(config: &Config, purpose: Purpose) -> Result<String, ApiError> {
-    let number = auth::kept_random(&config.state_dir(), "node.id", purpose).map_err(|error| {
+    let number = kept_random(&config.state_dir(), "node.id", purpose).map_err(|error| {
         let text = "node.data_dir cannot keep the number of the node";
         ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
     })?;

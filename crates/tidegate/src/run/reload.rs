@@ -18,7 +18,7 @@ use super::{
     link_config,
     node_name::node_of_paths,
     service::Service,
-    uplinks,
+    uplinks, users,
 };
 use crate::{
     access::Access,
@@ -67,7 +67,7 @@ impl Guarded {
         health: &Health,
         manager: &Arc<Manager>,
     ) -> Result<Self, ApiError> {
-        let (fetchers, fetcher) = watch::channel(Fetcher::of(config)?);
+        let (fetchers, fetcher) = watch::channel(users::fetcher(config)?);
         let mut hangups = signal(SignalKind::hangup()).map_err(|error| {
             ApiError::new(Code::INTERNAL, "signals cannot be received").caused_by(error)
         })?;
@@ -259,7 +259,7 @@ fn exchange(
     served: Option<&Served>,
     access: &Access,
 ) -> Result<(Option<Fetcher>, ReloadedConfiguration), ApiError> {
-    let fetcher = Fetcher::of(&new)?;
+    let fetcher = users::fetcher(&new)?;
     let planned = uplinks::planned(&new)?;
     let mut exchanged = ReloadedConfiguration::default();
     match served {
@@ -270,8 +270,8 @@ fn exchange(
             served.exchange_uplinks(planned);
         }
         None => {
-            let prepared = access.doors.prepare(auth::sources_again(&new, &access.doors)?);
-            let reloaded = access.doors.exchange(prepared.map_err(|error| auth::unread(&error))?);
+            let prepared = access.doors.prepare(users::sources_again(&new, &access.doors)?);
+            let reloaded = access.doors.exchange(prepared.map_err(|error| users::unread(&error))?);
             tracing::info!(
                 users = reloaded.users,
                 users_changed = reloaded.users_changed.join(", "),

@@ -4,30 +4,28 @@
 use std::{
     collections::{BTreeMap, HashSet},
     net::SocketAddr,
-    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use tidegate_client::ApiError;
-use tidegate_log::Durability;
 use tidegate_message::{Code, IdentityKind};
 
 use super::{
-    bridges, broker, ingest,
+    bridges, broker, flows, ingest,
     node_name::node_of_paths,
     sinks::{self, Kept},
+    users,
 };
 use crate::{
     access::Access,
-    auth,
     config::{Config, Purpose},
-    flow::{Flows, Keeper, PlanError},
+    flow::{Flows, Keeper},
     health::Health,
     ingest::Ingest,
     mqtt::{
         bridge::{Bridge, BridgeSettings},
         listen::ListenAddress,
-        server::{self, Connector, Server},
+        server::{Connector, Server},
     },
     pki::Revocations,
     sink::{Sink, SinkSettings},
@@ -113,9 +111,10 @@ impl Service {
     pub fn start(config: &Config, access: Access, health: &Health) -> Result<Self, ApiError> {
         let mut settings = broker::settings(config, access.clone(), Purpose::Run)?;
         let planned = bridges::planned(config, &settings.broker, &access, Purpose::Run)?;
-        let flows = flows(config, settings.shards)?;
-        let folder = flow_folder(config);
-        let plan = flows.plan(config).map_err(|error| unplanned(&error))?;
+        let flows = flows::none_yet(config, settings.shards)?;
+        let folder = flows::folder(config);
+        let plan = flows.plan(&flows::settings(config));
+        let plan = plan.map_err(|error| flows::unplanned(&error))?;
         flows.commit(plan, folder.as_deref());
         settings.operators = Some(Arc::new(flows.clone()));
         let sinks = sinks::planned(config, &settings.broker.session, Purpose::Run)?;
@@ -212,10 +211,11 @@ impl Service {
     pub fn reload(&self, new: Config) -> Result<Reloaded, ApiError> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let settings = broker::settings(&new, self.access.clone(), Purpose::Run)?;
-        let rules = auth::sources_again(&new, &self.access.doors)?;
-        let rules = self.access.doors.prepare(rules).map_err(|error| auth::unread(&error))?;
+        let rules = users::sources_again(&new, &self.access.doors)?;
+        let rules = self.access.doors.prepare(rules).map_err(|error| users::unread(&error))?;
         let planned = bridges::planned(&new, &settings.broker, &self.access, Purpose::Run)?;
-        let plan = self.flows.plan(&new).map_err(|error| unplanned(&error))?;
+        let plan = self.flows.plan(&flows::settings(&new));
+        let plan = plan.map_err(|error| flows::unplanned(&error))?;
         let sinks = sinks::planned(&new, &settings.broker.session, Purpose::Run)?;
         let listeners = ingest::listeners(&new, &settings.broker.session)?;
         // All of it is right.
@@ -265,7 +265,7 @@ impl Service {
             flows = reloaded.flows.join(", "),
             "configuration of MQTT read anew"
         );
-        for warning in auth::warnings(&new) {
+        for warning in users::warnings(&new) {
             tracing::warn!("{warning}");
         }
         for key in &reloaded.need_restart {
@@ -379,34 +379,6 @@ impl Service {
     }
 }
 
-/// The flows of a node, none yet.
-fn flows(config: &Config, shards: usize) -> Result<Arc<Flows>, ApiError> {
-    let failed = |error: std::io::Error| {
-        let text = "node.data_dir cannot keep the seed of flows' sketches";
-        ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
-    };
-    let state = config.state_dir();
-    // What sketches hold goes on after a restart where their state does.
-    let kept = match flow_folder(config) {
-        Some(_) => auth::kept_random(&state, "flow.seed", Purpose::Run).map_err(failed)?.to_vec(),
-        None => server::random_bytes().map_err(failed)?.to_vec(),
-    };
-    let part =
-        |bytes: &[u8]| bytes.iter().take(8).fold(0, |word, byte| word << 8 | u64::from(*byte));
-    let keys = server::random_bytes().map_err(failed)?;
-    Ok(Flows::new(shards, part(&keys), part(&kept)))
-}
-
-/// Where the state of flows outlives the process; none if it does not.
-fn flow_folder(config: &Config) -> Option<PathBuf> {
-    (config.mqtt.durability.0 != Durability::Memory).then(|| config.state_dir().join("flows"))
-}
-
-fn unplanned(error: &PlanError) -> ApiError {
-    ApiError::new(Code::CONFIG_INVALID, "the flows cannot be run")
-        .caused_by(crate::error_chain(error))
-}
-
 fn bridge(server: &Server, settings: &BridgeSettings) -> Result<Bridge, ApiError> {
     let started = Bridge::start(settings.clone(), server.connector());
     if let Ok(bridge) = &started {
@@ -490,7 +462,7 @@ mod tests {
             format!("[mqtt.bridge.{name}]\nremote = \"127.0.0.1:1\"\ntopics_out = \"{topics}\"\n")
         };
         let first = config(&bridge("x", "a"));
-        let doors = Arc::new(auth::open(&first).expect("no file is wrong"));
+        let doors = Arc::new(users::open(&first).expect("no file is wrong"));
         let access = Access { doors, ..Access::default() };
         let service = Service::start(&first, access, &Health::default()).expect("it serves");
 
@@ -548,7 +520,7 @@ mod tests {
         };
         let one = "[flow.one]\nfile = \"f.toml\"\n";
         let first = config(one);
-        let doors = Arc::new(auth::open(&first).expect("no file is wrong"));
+        let doors = Arc::new(users::open(&first).expect("no file is wrong"));
         let access = Access { doors, ..Access::default() };
         let service = Service::start(&first, access, &Health::default()).expect("it serves");
         let names = || -> Vec<String> {
@@ -589,7 +561,7 @@ mod tests {
         };
         let sink = |name: &str, topics: &str| format!("[sink.{name}]\ntopics = \"{topics}\"\n");
         let first = config(&(sink("x", "a") + &sink("y", "b")));
-        let doors = Arc::new(auth::open(&first).expect("no file is wrong"));
+        let doors = Arc::new(users::open(&first).expect("no file is wrong"));
         let access = Access { doors, ..Access::default() };
         let service = Service::start(&first, access, &Health::default()).expect("it serves");
         let running = |service: &Service| -> Vec<String> {

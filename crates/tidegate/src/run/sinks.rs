@@ -15,8 +15,8 @@ use tidegate_message::Code;
 use tidegate_sys::regular;
 use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 
+use super::kept::kept_random;
 use crate::{
-    auth,
     config::{Config, Purpose, SinkSection, problems::Problems},
     sink::{SinkError, SinkKind, SinkSettings},
 };
@@ -188,11 +188,10 @@ impl Kept {
     /// # Errors
     /// [`Code::STORAGE_FAILED`].
     pub(super) fn of(config: &Config, purpose: Purpose) -> Result<Self, ApiError> {
-        let number =
-            auth::kept_random(&config.state_dir(), "sinks.id", purpose).map_err(|error| {
-                let text = "node.data_dir cannot keep the number of its sinks";
-                ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
-            })?;
+        let number = kept_random(&config.state_dir(), "sinks.id", purpose).map_err(|error| {
+            let text = "node.data_dir cannot keep the number of its sinks";
+            ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
+        })?;
         let number = number[..8].iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(Self { folder: config.state_dir().join("sinks"), number })
     }

@@ -41,15 +41,13 @@ use rskafka::{
     topic::Topic,
 };
 use rustls::ClientConfig;
-use tidegate_message::{Secret, ID_PROPERTY, TIME_PROPERTY};
+use tidegate_message::{ID_PROPERTY, Secret, TIME_PROPERTY};
 
 use self::{
     hash::partition_of,
     ledger::{Ledger, Mark, Tail, digest},
 };
-use super::{
-    Batch, Destination, Record, Refusal, Trouble,
-};
+use super::{Batch, Destination, Record, Refusal, Trouble};
 
 /// The header that says when this node received a message: nanoseconds since the Unix epoch, in decimal.
 pub const RECEIVED_HEADER: &str = "tidegate-received";

@@ -6,7 +6,7 @@ use std::{io, num::NonZeroU16, time::Duration};
 use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
 use tidegate_broker::{Delivery, Handed, Run, RunMessage, SessionConfig};
-use tidegate_message::{Identity, IdentityKind, Instant, ID_PROPERTY, TIME_PROPERTY};
+use tidegate_message::{ID_PROPERTY, Identity, IdentityKind, Instant, TIME_PROPERTY};
 use tidegate_wire::mqtt::{
     Connect, ConnectProperties, DecodeError, Disconnect, EncodeError, FixedHeader,
     ForwardedProperties, PACKET_BYTES_MAX, Packet, PacketId, Publish, PublishProperties, QoS,
@@ -18,10 +18,7 @@ use tokio::{
     time::{Instant as Moment, timeout_at},
 };
 
-use super::{
-    SinkKind, SinkSettings,
-    record::Record,
-};
+use super::{SinkKind, SinkSettings, record::Record};
 use crate::clock;
 use crate::mqtt::{
     deliveries::Deliveries,

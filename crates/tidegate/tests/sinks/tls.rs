@@ -17,14 +17,13 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection, Stream
 use rustls_pki_types::PrivateKeyDer;
 use tidegate::{
     access::Access,
-    auth,
     config::Config,
     health::Health,
     mqtt::{
         Server,
         settings::{Authenticate, ListenerSettings, Protocol, Scram, ServerSettings},
     },
-    run::Service,
+    run::{Service, users},
     sink::{
         Batch, DestinationSettings, Record, Sink, SinkSettings,
         influx::{Encoding, InfluxSettings},
@@ -346,7 +345,7 @@ fn started(folder: &Path, pem: &str, word: &str, sink: &str) -> (Service, Config
          password_file = {password:?}\nbatch_age = \"20ms\"\nbackoff_max = \"50ms\"\n{sink}\n"
     );
     let config = Config::parse(Path::new("site.toml"), &text).unwrap();
-    let doors = Arc::new(auth::open(&config).unwrap());
+    let doors = Arc::new(users::open(&config).unwrap());
     let access = Access { doors, ..Access::default() };
     let service = Service::start(&config, access, &Health::default()).unwrap();
     let port = service.addresses()[0].1.port();

@@ -334,7 +334,7 @@ fn a_request_has_no_more_messages_than_there_is_room_for() {
 
 #[test]
 fn who_shows_nothing_or_too_little_is_refused() {
-    let password = auth::password::hash(b"pool").expect("random bytes");
+    let password = crate::auth::password::hash(b"pool").expect("random bytes");
     let world = World::with_files(
         &format!(
             "[mqtt]\npassword_file = \"$PLACE/passwords\"\nacl_file = \"$PLACE/rules\"\n{}",

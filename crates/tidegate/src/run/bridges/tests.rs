@@ -1,10 +1,10 @@
 use std::{fs, path::Path};
 
 use super::*;
-use crate::{auth, run::broker::settings};
+use crate::run::{broker::settings, users};
 
 fn access(config: &Config) -> Result<Access, ApiError> {
-    Ok(Access { doors: Arc::new(auth::open(config)?), ..Access::default() })
+    Ok(Access { doors: Arc::new(users::open(config)?), ..Access::default() })
 }
 
 fn read(text: &str) -> Result<Vec<BridgeSettings>, ApiError> {

@@ -80,7 +80,7 @@ fn what_cannot_be_used_names_its_key_or_file() {
     for url in ["https://", "https://a b/", "https:///keys", "https://:1/"] {
         let (_folder, config) =
             site(&format!("token_keys_url = \"{url}\"\ntoken_audience = \"us\""), "");
-        let error = fetch::Fetcher::of(&config).unwrap_err().to_string();
+        let error = fetcher(&config).unwrap_err().to_string();
         assert!(error.contains("must be an https:// address"), "{error}");
     }
 }
@@ -105,7 +105,7 @@ fn kept_keys_serve_until_newer_ones_come() {
     let keys = || sources(&config).unwrap().tokens.unwrap().keys.map(|keys| keys.len());
     assert_eq!(keys(), None);
     fs::create_dir(folder.path().join("state")).unwrap();
-    let path = fetch::kept_path(&config, "https://id.example/keys");
+    let path = keys_path(&config, "https://id.example/keys");
     fs::write(&path, KEYS).unwrap();
     assert_eq!(keys(), Some(1));
     fs::write(&path, "nonsense").unwrap();
@@ -171,8 +171,8 @@ async fn keys_are_fetched_over_https_and_bounded() {
             ),
             "",
         );
-        let fetcher = fetch::Fetcher::of(&config).unwrap().unwrap();
-        let got = match fetcher.fetch().await {
+        let fetching = fetcher(&config).unwrap().unwrap();
+        let got = match fetching.fetch().await {
             Ok((keys, _)) => format!("{} keys", keys.len()),
             Err(error) => crate::error_chain(&error),
         };
@@ -195,9 +195,11 @@ async fn fetched_keys_reach_the_doors_and_the_disk() {
         "",
     );
     let doors = std::sync::Arc::new(open(&config).unwrap());
-    let (fetchers, newest) = tokio::sync::watch::channel(fetch::Fetcher::of(&config).unwrap());
-    let running = tokio::spawn(fetch::run(newest, doors.clone(), || panic!("none is withdrawn")));
-    let path = fetch::kept_path(&config, config.auth.token_keys_url.as_ref().unwrap());
+    let (fetchers, newest) = tokio::sync::watch::channel(fetcher(&config).unwrap());
+    let running = tokio::spawn(crate::auth::fetch::run(newest, doors.clone(), || {
+        panic!("none is withdrawn")
+    }));
+    let path = keys_path(&config, config.auth.token_keys_url.as_ref().unwrap());
     let kept = async {
         while !path.exists() {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -225,18 +227,18 @@ async fn keys_that_the_issuer_withdraws_are_gone_and_stay_gone() {
         "",
     );
     // Those of the last start.
-    let path = fetch::kept_path(&config, config.auth.token_keys_url.as_ref().unwrap());
+    let path = keys_path(&config, config.auth.token_keys_url.as_ref().unwrap());
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(&path, KEYS).unwrap();
     let doors = std::sync::Arc::new(open(&config).unwrap());
-    let (fetchers, newest) = tokio::sync::watch::channel(fetch::Fetcher::of(&config).unwrap());
+    let (fetchers, newest) = tokio::sync::watch::channel(fetcher(&config).unwrap());
     let (told, mut withdrawn) = tokio::sync::mpsc::channel(1);
     let tell = move || told.try_send(()).expect("told once");
-    let running = tokio::spawn(fetch::run(newest, doors.clone(), tell));
+    let running = tokio::spawn(crate::auth::fetch::run(newest, doors.clone(), tell));
     let told = tokio::time::timeout(std::time::Duration::from_secs(20), withdrawn.recv()).await;
     assert_eq!(told.expect("whoever came by a token is to come again"), Some(()));
     assert!(!path.exists(), "the next start has them no more");
-    assert_eq!(doors.set_keys(None), doors::KeysChanged::Same, "they are gone");
+    assert_eq!(doors.set_keys(None), tidegate_auth::doors::KeysChanged::Same, "they are gone");
     drop(fetchers);
     running.await.expect("it ends with whoever names fetchers");
 }

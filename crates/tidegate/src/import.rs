@@ -25,8 +25,10 @@ use self::{
     bridges::Bridge,
     keys::{Fate, Kind, Scope},
 };
-use super::listen::ListenAddress;
-use crate::config::{ID_PREFIX_BOUND, PACKET_BYTES_LEAST, is_id_prefix};
+use crate::{
+    config::{ID_PREFIX_BOUND, PACKET_BYTES_LEAST, is_id_prefix},
+    mqtt::listen::ListenAddress,
+};
 
 /// What became of a `mosquitto.conf`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,0 +1,65 @@
+//! Flows as `[flow.NAME]` describes them, and how the MQTT server has them look at messages.
+
+use std::{path::PathBuf, sync::Arc};
+
+use tidegate_broker::Admission;
+use tidegate_client::ApiError;
+use tidegate_log::Durability;
+use tidegate_message::Code;
+
+use super::kept::kept_random;
+use crate::{
+    config::{Config, Purpose},
+    flow::{FlowSettings, Flows, PlanError},
+    mqtt::{server, settings::Operators},
+};
+
+/// The files of flows that are to run.
+pub(super) fn settings(config: &Config) -> Vec<FlowSettings> {
+    let enabled = config.flows.iter().filter(|(_, flow)| flow.enabled);
+    let settings = enabled.map(|(name, section)| FlowSettings {
+        section: name.clone(),
+        file: section.file.clone(),
+        models_dir: section.models_dir.clone(),
+        topics: section.topics.as_deref().map(|text| {
+            let filters = text.split(',').map(str::trim).filter(|filter| !filter.is_empty());
+            filters.map(str::to_owned).collect()
+        }),
+        state_interval: section.state_interval,
+    });
+    settings.collect()
+}
+
+/// The flows of a node, none yet.
+pub(super) fn none_yet(config: &Config, shards: usize) -> Result<Arc<Flows>, ApiError> {
+    let failed = |error: std::io::Error| {
+        let text = "node.data_dir cannot keep the seed of flows' sketches";
+        ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
+    };
+    let state = config.state_dir();
+    // What sketches hold goes on after a restart where their state does.
+    let kept = match folder(config) {
+        Some(_) => kept_random(&state, "flow.seed", Purpose::Run).map_err(failed)?.to_vec(),
+        None => server::random_bytes().map_err(failed)?.to_vec(),
+    };
+    let part =
+        |bytes: &[u8]| bytes.iter().take(8).fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let keys = server::random_bytes().map_err(failed)?;
+    Ok(Flows::new(shards, part(&keys), part(&kept)))
+}
+
+/// Where the state of flows outlives the process; none if it does not.
+pub(super) fn folder(config: &Config) -> Option<PathBuf> {
+    (config.mqtt.durability.0 != Durability::Memory).then(|| config.state_dir().join("flows"))
+}
+
+pub(super) fn unplanned(error: &PlanError) -> ApiError {
+    ApiError::new(Code::CONFIG_INVALID, "the flows cannot be run")
+        .caused_by(crate::error_chain(error))
+}
+
+impl Operators for Arc<Flows> {
+    fn admission(&self, shard: usize) -> Option<Box<dyn Admission>> {
+        Some(Box::new(self.hook(shard)))
+    }
+}
