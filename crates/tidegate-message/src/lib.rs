@@ -10,12 +10,14 @@ mod camera;
 mod civil;
 mod code;
 mod instant;
+mod listen;
 mod log_limiter;
 mod payload;
 mod position;
 mod property;
 pub mod quantity;
 mod reader;
+mod region;
 mod topic;
 pub mod varint;
 
@@ -31,11 +33,13 @@ pub use camera::{CameraName, CameraNameError, FrameSize, FrameSizeError};
 pub use civil::{CivilDate, CivilTime};
 pub use code::Code;
 pub use instant::Instant;
+pub use listen::{ListenAddress, SocketMode, UnknownAddress, UnknownMode};
 pub use log_limiter::LogLimiter;
 pub use payload::Payload;
 pub use position::Position;
 pub use property::{ID_PROPERTY, TIME_PROPERTY};
 pub use reader::{Reader, Unreadable};
+pub use region::{Region, RegionError, Regions};
 pub use topic::{
     Shared, TopicError, check_topic_characters, check_topic_filter, check_topic_name, split_shared,
     topic_matches,

@@ -233,7 +233,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         }
         _ => load()?,
     };
-    logging::set_format(config.log.format);
+    logging::set_format(config.log.format.into());
     match cli.command {
         Command::Init(args) => init::run(&config, &file, &cli.set, &args),
         Command::Invite(args) => enrol::invite(&config, &args),

@@ -14,6 +14,7 @@ pub mod problems;
 mod table;
 mod sections;
 mod value;
+pub mod words;
 pub mod write;
 
 use std::{
@@ -95,7 +96,7 @@ impl Config {
     fn begin_at(&mut self, path: &Path) {
         if self.origins.of("node.data_dir").is_none() {
             let folder = path.parent().unwrap_or(Path::new(""));
-            self.node.data_dir = folder.join(NodeConfig::default().data_dir);
+            self.node.data_dir = folder.join(NodeSection::default().data_dir);
         }
         self.origins.file = Some(path.to_owned());
     }

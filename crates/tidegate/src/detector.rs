@@ -29,6 +29,8 @@ mod worker;
 pub use protocol::{Hello, MessageError, Reply};
 use worker::Worker;
 
+use crate::command;
+
 /// Which program detects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DetectorKind {
@@ -79,7 +81,7 @@ impl DetectorSpec {
             ("person", None) => DetectorKind::Person,
             ("face", None) => DetectorKind::Face,
             ("command", Some(command)) => DetectorKind::Command(
-                split_command(command)
+                command::split(command)
                     .ok_or_else(|| DetectorError::Command { command: command.to_owned() })?,
             ),
             ("command", None) => return Err(DetectorError::Command { command: String::new() }),
@@ -351,26 +353,6 @@ pub(crate) fn source_size(jpeg: &[u8]) -> Result<FrameSize, DetectorError> {
 pub(crate) fn spread(len: usize, count: usize) -> impl Iterator<Item = usize> {
     let count = count.min(len);
     (0..count).map(move |index| index * len / count)
-}
-
-fn split_command(text: &str) -> Option<Vec<String>> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut quote = None;
-    for character in text.chars() {
-        match (quote, character) {
-            (Some(open), _) if character == open => quote = None,
-            (Some(_), _) => word.get_or_insert_default().push(character),
-            (None, '"' | '\'') => {
-                quote = Some(character);
-                word.get_or_insert_default();
-            }
-            (None, _) if character.is_whitespace() => words.extend(word.take()),
-            (None, _) => word.get_or_insert_default().push(character),
-        }
-    }
-    words.extend(word);
-    (quote.is_none() && !words.is_empty()).then_some(words)
 }
 
 /// Why a detector cannot be had or did not answer.

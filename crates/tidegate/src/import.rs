@@ -17,18 +17,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tidegate_broker::{UnknownVersion, Versions};
-use tidegate_message::quantity::ByteCount;
+use tidegate_message::{ListenAddress, quantity::ByteCount};
 use tidegate_sys::regular;
 
 use self::{
     bridges::Bridge,
     keys::{Fate, Kind, Scope},
 };
-use crate::{
-    config::{ID_PREFIX_BOUND, PACKET_BYTES_LEAST, is_id_prefix},
-    mqtt::listen::ListenAddress,
-};
+use crate::config::{ID_PREFIX_BOUND, PACKET_BYTES_LEAST, is_id_prefix, words::MqttVersions};
 
 /// What became of a `mosquitto.conf`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -1003,7 +999,7 @@ fn shown(key: &str, text: &str) -> String {
 }
 
 /// Which versions of MQTT a listener takes, as our configuration has them; none for all.
-fn versions(section: &Section) -> Result<Option<Versions>, String> {
+fn versions(section: &Section) -> Result<Option<MqttVersions>, String> {
     let Some(value) = section.value("accept_protocol_versions") else { return Ok(None) };
     let text: String = words(value).collect();
     // Mosquitto has no other words.
@@ -1011,8 +1007,8 @@ fn versions(section: &Section) -> Result<Option<Versions>, String> {
         return Err("its accept_protocol_versions are not some of 3, 4 and 5, with commas between"
             .to_owned());
     }
-    let versions: Versions = text.parse().map_err(|error: UnknownVersion| error.to_string())?;
-    Ok((versions != Versions::default()).then_some(versions))
+    let versions: MqttVersions = text.parse()?;
+    Ok((versions != MqttVersions::ALL).then_some(versions))
 }
 
 /// Where a listener listens.

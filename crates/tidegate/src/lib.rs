@@ -9,6 +9,7 @@ pub mod carrier;
 pub mod characterize;
 pub mod cli;
 pub mod clock;
+mod command;
 pub mod config;
 pub mod demo;
 mod descriptors;

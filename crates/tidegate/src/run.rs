@@ -25,6 +25,7 @@ pub mod service;
 mod sinks;
 mod uplinks;
 pub mod users;
+mod words;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

@@ -76,7 +76,7 @@ pub enum ConfigError {
         /// Where, none if another setting made the default wrong.
         origin: Option<Origin>,
         /// `section.key`.
-        key: &'static str,
+        key: String,
         /// The range.
         bound: &'static str,
     },

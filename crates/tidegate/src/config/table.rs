@@ -1,24 +1,119 @@
-//! From a list of sections to structs that can be read, shown and compared.
+//! Sections of keys that can be read, shown and compared.
 
+use std::fmt::Write as _;
+
+use super::{Config, ConfigError, Origin, layers::Setting};
+use crate::suggest::suggested;
+
+/// A bound of a key, of the section and the whole configuration: the key, what it says, whether it is kept.
+pub(super) type Bound<S> = (&'static str, &'static str, fn(&S, &Config) -> bool);
+
+/// A key with its value as TOML, none if it is not set, and what the template says of it.
+pub(super) struct Shown {
+    pub(super) key: &'static str,
+    pub(super) docs: &'static str,
+    pub(super) value: Option<String>,
+}
+
+/// A section of the configuration. Made by [`section!`].
+pub(super) trait Section: Default + Sized + 'static {
+    /// What the template says of it.
+    const DOCS: &'static str;
+    /// Its keys, with a space behind each.
+    const KEYS: &'static str;
+    /// What must hold, in the order of its keys; of one key the first that does not hold says enough.
+    const BOUNDS: &'static [Bound<Self>];
+
+    /// Takes a value from its text; none if there is no such key.
+    fn set(&mut self, key: &str, text: &str, origin: &Origin) -> Option<Result<(), String>>;
+
+    /// Each key.
+    fn shown(&self) -> Vec<Shown>;
+
+    /// The keys that are not as in `other`.
+    fn differences(&self, other: &Self) -> Vec<&'static str>;
+}
+
+/// A section: its keys, each with its type, its default and what must hold of it in the configuration.
+macro_rules! section {
+    (
+        $(#[doc = $section_doc:literal])+
+        $struct:ident {
+            $(
+                $(#[doc = $doc:literal])+
+                $field:ident: $type:ty = $default:expr $(=> $bound:tt if $kept:expr)*,
+            )+
+        }
+    ) => {
+        $(#[doc = $section_doc])+
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $struct { $($(#[doc = $doc])+ pub $field: $type,)+ }
+
+        impl Default for $struct {
+            fn default() -> Self {
+                Self { $($field: $default,)+ }
+            }
+        }
+
+        impl $crate::config::table::Section for $struct {
+            const DOCS: &'static str = concat!($("#", $section_doc, "\n",)+);
+            const KEYS: &'static str = concat!($(stringify!($field), " "),+);
+            const BOUNDS: &'static [$crate::config::table::Bound<Self>] =
+                &[$($((stringify!($field), $bound, $kept),)*)+];
+
+            fn set(
+                &mut self,
+                key: &str,
+                text: &str,
+                origin: &$crate::config::Origin,
+            ) -> Option<Result<(), String>> {
+                Some(match key {
+                    $(stringify!($field) => {
+                        $crate::config::value::read_at(text, origin).map(|value| self.$field = value)
+                    })+
+                    _ => return None,
+                })
+            }
+
+            fn shown(&self) -> Vec<$crate::config::table::Shown> {
+                vec![$($crate::config::table::Shown {
+                    key: stringify!($field),
+                    docs: concat!($("#", $doc, "\n",)+),
+                    value: $crate::config::value::Value::show(&self.$field),
+                }),+]
+            }
+
+            fn differences(&self, other: &Self) -> Vec<&'static str> {
+                let mut found = Vec::new();
+                $(
+                    if self.$field != other.$field {
+                        found.push(stringify!($field));
+                    }
+                )+
+                found
+            }
+        }
+    };
+}
+
+/// The sections of a configuration: those that there are once, and those that have names.
 macro_rules! config {
-    ($(
-        $(#[doc = $section_doc:literal])*
-        $section:ident: $struct:ident {
-            $($(#[doc = $doc:literal])* $field:ident: $type:ty = $default:expr,)+
-        }
-    )+
-    ;
-    $(
-        $(#[doc = $named_doc:literal])*
-        $prefix:literal in $map:ident: $named:ident $(with $first:literal)? {
-            $($(#[doc = $named_field_doc:literal])* $named_field:ident: $named_type:ty = $named_default:expr,)+
-        }
-    )*) => {
+    (
+        $($section:ident: $struct:ident,)+
+        ;
+        $($prefix:literal in $map:ident: $named:ident $(with $first:literal)?,)+
+    ) => {
         /// The checked configuration of a program.
         #[derive(Clone, Debug, PartialEq)]
         pub struct Config {
-            $($(#[doc = $section_doc])* pub $section: $struct,)+
-            $($(#[doc = $named_doc])* pub $map: BTreeMap<String, $named>,)*
+            $(
+                #[doc = concat!("`[", stringify!($section), "]`.")]
+                pub $section: $struct,
+            )+
+            $(
+                #[doc = concat!("`[", $prefix, ".NAME]`, by name.")]
+                pub $map: BTreeMap<String, $named>,
+            )+
             /// Where each setting that is not a default was written, by `section.key`.
             pub origins: Origins,
         }
@@ -27,117 +122,57 @@ macro_rules! config {
             fn default() -> Self {
                 Self {
                     $($section: $struct::default(),)+
-                    $($map: BTreeMap::from([$(($first.to_owned(), $named::default()))?]),)*
+                    $($map: BTreeMap::from([$(($first.to_owned(), $named::default()))?]),)+
                     origins: Origins::default(),
                 }
             }
         }
 
-        $(
-            $(#[doc = $named_doc])*
-            #[derive(Clone, Debug, PartialEq)]
-            pub struct $named { $($(#[doc = $named_field_doc])* pub $named_field: $named_type,)+ }
-
-            impl Default for $named {
-                fn default() -> Self {
-                    Self { $($named_field: $named_default,)+ }
-                }
-            }
-        )*
-
-        $(
-            $(#[doc = $section_doc])*
-            #[derive(Clone, Debug, PartialEq)]
-            pub struct $struct { $($(#[doc = $doc])* pub $field: $type,)+ }
-
-            impl Default for $struct {
-                fn default() -> Self {
-                    Self { $($field: $default,)+ }
-                }
-            }
-        )+
-
         impl Config {
             pub(super) fn set(&mut self, setting: Setting) -> Result<(), ConfigError> {
-                let Setting { section, key, text, origin } = setting;
-                if key.is_empty() {
-                    self.origins.begin(&section, &origin);
+                if setting.key.is_empty() {
+                    self.origins.begin(&setting.section, &setting.origin);
                 }
-                let wrong = |section: &str, key: &str, origin: Origin, problem: String| ConfigError::Value {
-                    origin,
-                    key: format!("{section}.{key}"),
-                    problem: suggested(&problem, Some(&text)),
-                };
-                match section.as_str() {
-                    $(stringify!($section) => {
-                        match key.as_str() {
-                            "" => return Ok(()),
-                            $(stringify!($field) => match read_at(&text, &origin) {
-                                Ok(value) => self.$section.$field = value,
-                                Err(problem) => return Err(wrong(&section, &key, origin, problem)),
-                            },)+
-                            _ => {
-                                let known = concat!($(stringify!($field), " "),+).trim_end();
-                                return Err(ConfigError::UnknownKey { origin, section, key, known });
-                            }
-                        }
-                    })+
+                match setting.section.as_str() {
+                    $(stringify!($section) => put(&mut self.$section, &setting)?,)+
                     // Sections that only hold others, such as [mqtt.listener].
-                    $($prefix if key.is_empty() => return Ok(()),)*
-                    _ => {
-                        let (prefix, name) = section.rsplit_once('.').unwrap_or((&section, ""));
-                        match prefix {
-                            $($prefix if !name.is_empty() => {
-                                let named = self.$map.entry(name.to_owned()).or_default();
-                                match key.as_str() {
-                                    "" => return Ok(()),
-                                    $(stringify!($named_field) => match read_at(&text, &origin) {
-                                        Ok(value) => named.$named_field = value,
-                                        Err(problem) => return Err(wrong(&section, &key, origin, problem)),
-                                    },)+
-                                    _ => {
-                                        let known = concat!($(stringify!($named_field), " "),+).trim_end();
-                                        return Err(ConfigError::UnknownKey { origin, section, key, known });
-                                    }
-                                }
-                            })*
-                            _ => {
-                                let known = concat!($(stringify!($section), " "),+ $(, $prefix, ".NAME ")*).trim_end();
-                                return Err(ConfigError::UnknownSection { origin, section, known });
-                            }
+                    $($prefix if setting.key.is_empty() => {})+
+                    _ => match setting.section.rsplit_once('.') {
+                        $(Some(($prefix, name)) if !name.is_empty() => {
+                            put(self.$map.entry(name.to_owned()).or_default(), &setting)?;
+                        })+
+                        _ => {
+                            let known =
+                                concat!($(stringify!($section), " "),+ $(, $prefix, ".NAME ")+).trim_end();
+                            let Setting { section, origin, .. } = setting;
+                            return Err(ConfigError::UnknownSection { origin, section, known });
                         }
-                    }
+                    },
                 }
-                self.origins.settings.insert(format!("{section}.{key}"), origin);
+                if !setting.key.is_empty() {
+                    let name = format!("{}.{}", setting.section, setting.key);
+                    self.origins.settings.insert(name, setting.origin);
+                }
                 Ok(())
             }
-        }
 
-        impl Config {
             /// The settings of `other` that are not as here, as `section.key`; of what only one has, `section.NAME`.
             pub fn differences(&self, other: &Self) -> Vec<String> {
                 let mut found = Vec::new();
-                $($(
-                    if self.$section.$field != other.$section.$field {
-                        found.push(concat!(stringify!($section), ".", stringify!($field)).to_owned());
-                    }
-                )+)+
                 $(
-                    for (name, here) in &self.$map {
-                        let Some(there) = other.$map.get(name) else {
-                            found.push(format!("{}.{name}", $prefix));
-                            continue;
-                        };
-                        $(
-                            if here.$named_field != there.$named_field {
-                                found.push(format!("{}.{name}.{}", $prefix, stringify!($named_field)));
-                            }
-                        )+
-                    }
-                    let is_new = |name: &&String| !self.$map.contains_key(*name);
-                    found.extend(other.$map.keys().filter(is_new).map(|name| format!("{}.{name}", $prefix)));
-                )*
+                    let keys = self.$section.differences(&other.$section).into_iter();
+                    found.extend(keys.map(|key| format!("{}.{key}", stringify!($section))));
+                )+
+                $(differ($prefix, &self.$map, &other.$map, &mut found);)+
                 found
+            }
+
+            /// The bounds that are not kept.
+            pub(super) fn check(&self) -> Vec<ConfigError> {
+                let mut broken = Broken { config: self, wrong: Vec::new(), blamed: Vec::new() };
+                $(broken.add(stringify!($section), &self.$section);)+
+                $(for (name, named) in &self.$map { broken.add_named($prefix, name, named); })+
+                broken.wrong
             }
 
             /// A file with every setting explained and commented out, for a new site.
@@ -146,25 +181,15 @@ macro_rules! config {
                 let mut text = String::from("# Every setting at its default. Take away a `#` to change one.\n");
                 $(
                     text.push_str(concat!("\n[", stringify!($section), "]\n"));
-                    $(
-                        text.push_str(concat!($("#", $doc, "\n",)*));
-                        let value = Value::show(&config.$section.$field).unwrap_or_else(|| "\"\"".to_owned());
-                        text.push_str(&format!("#{} = {value}\n", stringify!($field)));
-                    )+
+                    explain(&mut text, &config.$section, "#");
                 )+
                 $(
                     let first: Option<&str> = None$(.or(Some($first)))?;
-                    let comment = if first.is_some() { "" } else { "# " };
-                    let name = first.unwrap_or("NAME");
-                    let docs = concat!($("#", $named_doc, "\n",)*);
-                    text.push_str(&format!("\n{docs}{comment}[{}.{name}]\n", $prefix));
-                    let named = $named::default();
-                    $(
-                        text.push_str(concat!($("#", $named_field_doc, "\n",)*));
-                        let value = Value::show(&named.$named_field).unwrap_or_else(|| "\"\"".to_owned());
-                        text.push_str(&format!("{}{} = {value}\n", if first.is_some() { "#" } else { "# " }, stringify!($named_field)));
-                    )+
-                )*
+                    let (head, key) = if first.is_some() { ("", "#") } else { ("# ", "# ") };
+                    let docs = <$named as Section>::DOCS;
+                    text.push_str(&format!("\n{docs}{head}[{}.{}]\n", $prefix, first.unwrap_or("NAME")));
+                    explain(&mut text, &$named::default(), key);
+                )+
                 text
             }
         }
@@ -172,41 +197,115 @@ macro_rules! config {
         /// As TOML, with where each setting that is not a default was written.
         impl fmt::Display for Config {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let mut separator = "";
+                let mut parts = Vec::new();
+                $(parts.push(part(self, stringify!($section), stringify!($section), &self.$section));)+
                 $(
-                    writeln!(f, "{separator}[{}]", stringify!($section))?;
-                    separator = "\n";
-                    $(
-                        match Value::show(&self.$section.$field) {
-                            Some(text) => write!(f, "{} = {text}", stringify!($field))?,
-                            None => write!(f, "# {} is not set", stringify!($field))?,
-                        }
-                        let name = concat!(stringify!($section), ".", stringify!($field));
-                        match self.origins.of(name) {
-                            Some(origin) => writeln!(f, " # {origin}")?,
-                            None => writeln!(f)?,
-                        }
-                    )+
+                    parts.extend(self.$map.iter().map(|(name, named)| {
+                        let head = format!("{}.{}", $prefix, super::value::key(name));
+                        part(self, &format!("{}.{name}", $prefix), &head, named)
+                    }));
                 )+
-                $(
-                    for (name, named) in &self.$map {
-                        let section = format!("{}.{name}", $prefix);
-                        writeln!(f, "{separator}[{}.{}]", $prefix, super::value::key(name))?;
-                        $(
-                            match Value::show(&named.$named_field) {
-                                Some(text) => write!(f, "{} = {text}", stringify!($named_field))?,
-                                None => write!(f, "# {} is not set", stringify!($named_field))?,
-                            }
-                            match self.origins.of(&format!("{section}.{}", stringify!($named_field))) {
-                                Some(origin) => writeln!(f, " # {origin}")?,
-                                None => writeln!(f)?,
-                            }
-                        )+
-                    }
-                )*
-                let _ = separator;
-                Ok(())
+                f.write_str(&parts.join("\n"))
             }
         }
     };
+}
+
+/// Takes one setting of a section.
+pub(super) fn put<S: Section>(into: &mut S, setting: &Setting) -> Result<(), ConfigError> {
+    let Setting { section, key, text, origin } = setting;
+    if key.is_empty() {
+        return Ok(());
+    }
+    let (section, key, origin) = (section.clone(), key.clone(), origin.clone());
+    match into.set(&key, text, &origin) {
+        Some(Ok(())) => Ok(()),
+        Some(Err(problem)) => {
+            let problem = suggested(&problem, Some(text));
+            Err(ConfigError::Value { origin, key: format!("{section}.{key}"), problem })
+        }
+        None => {
+            let known = S::KEYS.trim_end();
+            Err(ConfigError::UnknownKey { origin, section, key, known })
+        }
+    }
+}
+
+/// Adds to `found` in what the named sections of two configurations differ.
+pub(super) fn differ<S: Section>(
+    prefix: &str,
+    here: &std::collections::BTreeMap<String, S>,
+    there: &std::collections::BTreeMap<String, S>,
+    found: &mut Vec<String>,
+) {
+    for (name, section) in here {
+        match there.get(name) {
+            Some(other) => {
+                let keys = section.differences(other).into_iter();
+                found.extend(keys.map(|key| format!("{prefix}.{name}.{key}")));
+            }
+            None => found.push(format!("{prefix}.{name}")),
+        }
+    }
+    let new = there.keys().filter(|name| !here.contains_key(*name));
+    found.extend(new.map(|name| format!("{prefix}.{name}")));
+}
+
+/// Each key of a section at its default, explained, behind `comment`.
+pub(super) fn explain<S: Section>(text: &mut String, section: &S, comment: &str) {
+    for Shown { key, docs, value } in section.shown() {
+        let value = value.unwrap_or_else(|| "\"\"".to_owned());
+        text.push_str(docs);
+        text.push_str(&format!("{comment}{key} = {value}\n"));
+    }
+}
+
+/// A section as TOML, with `head` in brackets; `name` is what its settings are known by.
+pub(super) fn part<S: Section>(config: &Config, name: &str, head: &str, section: &S) -> String {
+    let mut text = format!("[{head}]\n");
+    for Shown { key, value, .. } in section.shown() {
+        let line = match value {
+            Some(value) => format!("{key} = {value}"),
+            None => format!("# {key} is not set"),
+        };
+        let origin = config.origins.of(&format!("{name}.{key}"));
+        let origin = origin.map(|origin| format!(" # {origin}")).unwrap_or_default();
+        writeln!(text, "{line}{origin}").expect("a string takes all");
+    }
+    text
+}
+
+/// Gathers the bounds that are not kept.
+pub(super) struct Broken<'c> {
+    pub(super) config: &'c Config,
+    pub(super) wrong: Vec<ConfigError>,
+    pub(super) blamed: Vec<String>,
+}
+
+impl Broken<'_> {
+    pub(super) fn add<S: Section>(&mut self, name: &str, section: &S) {
+        for (key, bound, kept) in S::BOUNDS {
+            let key = format!("{name}.{key}");
+            // The first bound of a setting says enough, and of one that goes by the size of frames nothing is known while that is wrong.
+            let says_enough = self.blamed.contains(&key)
+                || (name == "log" && self.blamed.iter().any(|key| key == "frames.frame_bytes_max"));
+            if !says_enough && !kept(section, self.config) {
+                let origin = self.config.origins.of(&key).cloned();
+                self.blamed.push(key.clone());
+                self.wrong.push(ConfigError::Bound { origin, key, bound });
+            }
+        }
+    }
+
+    pub(super) fn add_named<S: Section>(&mut self, prefix: &str, name: &str, section: &S) {
+        let section_name = format!("{prefix}.{name}");
+        for (key, bound, kept) in S::BOUNDS {
+            if !kept(section, self.config) {
+                let origins = &self.config.origins;
+                let origin = origins.of(&format!("{section_name}.{key}")).cloned();
+                let origin = origin.or_else(|| origins.section(&section_name));
+                self.wrong.push(ConfigError::Bound { origin, key: (*key).to_owned(), bound });
+            }
+        }
+    }
 }

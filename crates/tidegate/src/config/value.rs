@@ -6,31 +6,12 @@ use std::{
     time::Duration,
 };
 
-use tidegate_broker::{Overflow, UnknownVersion, Versions, schedule::Policy};
-use tidegate_frame::privacy::{Cover, RegionError, Regions};
-use tidegate_log::Durability;
 use tidegate_message::{
-    CameraName, FrameSize,
+    CameraName, FrameSize, ListenAddress, Regions, SocketMode,
     quantity::{self, ByteCount, QuantityError},
 };
-use tidegate_sys::{bpf::Mode, datagram::Method};
-use tidegate_wire::proxy;
 
-use super::{AtRest, Origin};
-use crate::{
-    camera::Originals,
-    ingest::{Format, Kind},
-    link::Transport,
-    logging::LogFormat,
-    mqtt::{
-        bridge::RemoteVersion,
-        journal::{MqttDurability, UnknownDurability},
-        listen::{ListenAddress, SocketMode, UnknownAddress, UnknownMode},
-        settings::Protocol,
-    },
-    sink::SinkKind,
-};
-
+use super::Origin;
 /// A type of setting.
 pub(super) trait Value: Sized {
     /// From the text of a TOML scalar, a variable or a flag.
@@ -161,7 +142,7 @@ impl Value for SocketAddr {
 
 impl Value for ListenAddress {
     fn read(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|error: UnknownAddress| error.to_string())
+        text.parse().map_err(|error: tidegate_message::UnknownAddress| error.to_string())
     }
 
     fn show(&self) -> Option<String> {
@@ -171,7 +152,7 @@ impl Value for ListenAddress {
 
 impl Value for SocketMode {
     fn read(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|error: UnknownMode| error.to_string())
+        text.parse().map_err(|error: tidegate_message::UnknownMode| error.to_string())
     }
 
     fn show(&self) -> Option<String> {
@@ -199,26 +180,6 @@ impl Value for ByteCount {
     }
 }
 
-impl Value for Versions {
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|error: UnknownVersion| error.to_string())
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(quoted(&self.to_string()))
-    }
-}
-
-impl Value for MqttDurability {
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|error: UnknownDurability| error.to_string())
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(quoted(self.word()))
-    }
-}
-
 impl Value for FrameSize {
     fn read(text: &str) -> Result<Self, String> {
         text.parse().map_err(|error: tidegate_message::FrameSizeError| error.to_string())
@@ -231,7 +192,7 @@ impl Value for FrameSize {
 
 impl Value for Regions {
     fn read(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|error: RegionError| error.to_string())
+        text.parse().map_err(|error: tidegate_message::RegionError| error.to_string())
     }
 
     fn show(&self) -> Option<String> {
@@ -239,227 +200,7 @@ impl Value for Regions {
     }
 }
 
-impl Value for Cover {
-    fn read(text: &str) -> Result<Self, String> {
-        match text {
-            "fill" => Ok(Self::Fill),
-            "blur" => Ok(Self::Blur),
-            _ => Err("choose one of: fill blur".to_owned()),
-        }
-    }
-
-    fn show(&self) -> Option<String> {
-        let word = match self {
-            Self::Fill => "fill",
-            Self::Blur => "blur",
-        };
-        Some(quoted(word))
-    }
-}
-
-impl Value for LogFormat {
-    fn read(text: &str) -> Result<Self, String> {
-        match text {
-            "text" => Ok(Self::Text),
-            "json" => Ok(Self::Json),
-            _ => Err("choose one of: text json".to_owned()),
-        }
-    }
-
-    fn show(&self) -> Option<String> {
-        let word = match self {
-            Self::Text => "text",
-            Self::Json => "json",
-        };
-        Some(quoted(word))
-    }
-}
-
-impl Value for Originals {
-    fn read(text: &str) -> Result<Self, String> {
-        match text {
-            "covered" => Ok(Self::Covered),
-            "clear" => Ok(Self::Clear),
-            _ => Err("choose one of: covered clear".to_owned()),
-        }
-    }
-
-    fn show(&self) -> Option<String> {
-        let word = match self {
-            Self::Covered => "covered",
-            Self::Clear => "clear",
-        };
-        Some(quoted(word))
-    }
-}
-
-impl Value for Transport {
-    fn read(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "quic" => Ok(Self::Quic),
-            "tcp" => Ok(Self::Tcp),
-            _ => Err("choose one of: auto quic tcp".to_owned()),
-        }
-    }
-
-    fn show(&self) -> Option<String> {
-        let word = match self {
-            Self::Auto => "auto",
-            Self::Quic => "quic",
-            Self::Tcp => "tcp",
-        };
-        Some(quoted(word))
-    }
-}
-
-impl Value for Durability {
-    fn read(text: &str) -> Result<Self, String> {
-        match text {
-            "memory" => Ok(Self::Memory),
-            "page" => Ok(Self::Page),
-            "disk" => Ok(Self::Disk),
-            _ => Err("choose one of: memory page disk".to_owned()),
-        }
-    }
-
-    fn show(&self) -> Option<String> {
-        let word = match self {
-            Self::Memory => "memory",
-            Self::Page => "page",
-            Self::Disk => "disk",
-        };
-        Some(quoted(word))
-    }
-}
-
-impl Value for AtRest {
-    fn read(text: &str) -> Result<Self, String> {
-        match text {
-            "clear" => Ok(Self::Clear),
-            "sealed" => Ok(Self::Sealed),
-            _ => Err("choose one of: clear sealed".to_owned()),
-        }
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(quoted(if *self == Self::Clear { "clear" } else { "sealed" }))
-    }
-}
-
-impl Value for proxy::Accepted {
-    fn read(text: &str) -> Result<Self, String> {
-        match text {
-            "v1" => Ok(Self::V1),
-            "v2" => Ok(Self::V2),
-            "any" => Ok(Self::Any),
-            _ => Err(format!("{text:?} is no version of the PROXY protocol; choose v1, v2 or any")),
-        }
-    }
-
-    fn show(&self) -> Option<String> {
-        let word = match self {
-            Self::V1 => "v1",
-            Self::V2 => "v2",
-            Self::Any => "any",
-        };
-        Some(quoted(word))
-    }
-}
-
-impl Value for Protocol {
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse()
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(quoted(self.word()))
-    }
-}
-
-impl Value for RemoteVersion {
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse()
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(quoted(self.word()))
-    }
-}
-
-impl Value for SinkKind {
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse()
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(quoted(self.word()))
-    }
-}
-
-impl Value for Kind {
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse()
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(quoted(self.word()))
-    }
-}
-
-impl Value for Format {
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse()
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(quoted(self.word()))
-    }
-}
-
-impl Value for Method {
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|error: tidegate_sys::datagram::UnknownMethod| error.to_string())
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(quoted(self.word()))
-    }
-}
-
-impl Value for Mode {
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|error: tidegate_sys::bpf::UnknownMode| error.to_string())
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(quoted(self.word()))
-    }
-}
-
-impl Value for Overflow {
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|error: tidegate_broker::config::UnknownOverflow| error.to_string())
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(quoted(self.word()))
-    }
-}
-
-/// The word alone: the numbers of a policy have keys of their own.
-impl Value for Policy {
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse()
-            .map_err(|error: tidegate_broker::schedule::UnknownPolicyError| error.to_string())
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(quoted(self.as_str()))
-    }
-}
-
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 

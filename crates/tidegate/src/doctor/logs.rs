@@ -12,7 +12,7 @@ use tidegate_log::{NodeKeys, SegmentId, SegmentState, Survey, segment_named, sur
 use tidegate_message::{Instant, Position};
 
 use super::{Examination, files};
-use crate::{config::AtRest, frame_log::log_id};
+use crate::{config::words::AtRest, frame_log::log_id};
 
 /// One log.
 #[derive(Debug, Default, Serialize)]

@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::{Import, Secret, Setting, quoted, words};
-use crate::mqtt::bridge::{BridgeError, BridgeSettings, RemoteVersion};
+use crate::{
+    config::words::RemoteVersion,
+    mqtt::bridge::{self, BridgeError, BridgeSettings},
+};
 
 /// A `connection`.
 #[derive(Debug)]
@@ -217,7 +220,7 @@ impl Import {
         text: &mut String,
     ) {
         // Mosquitto's bridges count on the bridge bit unless they are told not to.
-        settings.version = RemoteVersion::V4;
+        settings.version = bridge::RemoteVersion::V4;
         let overlap = match settings.check() {
             Err(error @ BridgeError::Overlap { .. }) => Some(error),
             _ => None,

@@ -104,13 +104,6 @@ pub enum Kind {
     WebSocket,
 }
 
-impl Kind {
-    /// Whether its listener takes datagrams.
-    pub(crate) fn is_of_datagrams(self) -> bool {
-        matches!(self, Self::Udp | Self::Coap)
-    }
-}
-
 /// What a datagram is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
@@ -122,34 +115,6 @@ pub enum Format {
     /// Lines of InfluxDB's line protocol.
     Line,
 }
-
-macro_rules! words {
-    ($type:ident, $what:literal, $($word:literal => $variant:ident),+) => {
-        impl $type {
-            const WORDS: &[(&str, Self)] = &[$(($word, Self::$variant)),+];
-
-            /// Its word in configuration.
-            pub fn word(self) -> &'static str {
-                Self::WORDS.iter().find(|(_, known)| *known == self).expect("each has its word").0
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, String> {
-                let found = Self::WORDS.iter().find(|(word, _)| *word == text);
-                found.map(|(_, known)| *known).ok_or_else(|| {
-                    let words: Vec<&str> = Self::WORDS.iter().map(|(word, _)| *word).collect();
-                    format!("{text:?} is no {}; choose one of: {}", $what, words.join(" "))
-                })
-            }
-        }
-    };
-}
-
-words!(Kind, "kind of listener", "udp" => Udp, "coap" => Coap, "http" => Http, "websocket" => WebSocket);
-words!(Format, "form of a datagram", "payload" => Payload, "topic-payload" => TopicPayload, "line" => Line);
 
 impl IngestSettings {
     /// A listener as the configuration has it by default, that lets nobody in who shows nothing.

@@ -180,25 +180,6 @@ pub enum RemoteVersion {
     V5,
 }
 
-impl RemoteVersion {
-    const WORDS: [(&str, Self); 3] = [("auto", Self::Auto), ("3.1.1", Self::V4), ("5", Self::V5)];
-
-    /// Its word in configuration.
-    pub fn word(self) -> &'static str {
-        Self::WORDS.iter().find(|(_, version)| *version == self).expect("each has its word").0
-    }
-}
-
-impl std::str::FromStr for RemoteVersion {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::WORDS.iter().find(|(word, _)| *word == text);
-        let wrong = || format!("{text:?} is no version of MQTT; choose auto, 3.1.1 or 5");
-        found.map(|(_, version)| *version).ok_or_else(wrong)
-    }
-}
-
 /// Why a bridge cannot be.
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {

@@ -74,34 +74,6 @@ pub struct JournalSettings {
     pub commit_delay: Duration,
 }
 
-/// What messages outlive that are to be kept; see [`Durability`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MqttDurability(pub Durability);
-
-impl MqttDurability {
-    const WORDS: [(&str, Durability); 3] =
-        [("memory", Durability::Memory), ("page", Durability::Page), ("disk", Durability::Disk)];
-
-    /// Its word in configuration.
-    pub fn word(self) -> &'static str {
-        Self::WORDS.iter().find(|(_, class)| *class == self.0).expect("each has its word").0
-    }
-}
-
-impl FromStr for MqttDurability {
-    type Err = UnknownDurability;
-
-    fn from_str(text: &str) -> Result<Self, UnknownDurability> {
-        let found = Self::WORDS.iter().find(|(word, _)| *word == text);
-        found.map(|(_, class)| Self(*class)).ok_or_else(|| UnknownDurability(text.to_owned()))
-    }
-}
-
-/// A word that names no class of durability.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no durability; choose memory, page or disk")]
-pub struct UnknownDurability(pub String);
-
 /// What runs beside the shards.
 pub(super) struct Running {
     /// By shard, what makes its journal durable.

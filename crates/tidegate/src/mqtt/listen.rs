@@ -4,14 +4,13 @@
 //! before anybody can connect to it.
 
 use std::{
-    fmt, fs, io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _},
+    fs, io,
+    net::{SocketAddr, ToSocketAddrs as _},
     os::{
         fd::OwnedFd,
         unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
     },
     path::{Path, PathBuf},
-    str::FromStr,
 };
 
 use mio::{
@@ -19,164 +18,31 @@ use mio::{
     event::Source,
     net::{TcpListener, TcpStream, UnixListener},
 };
+pub use tidegate_message::{ListenAddress, SocketMode};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
-/// What a socket of the file system begins with in configuration.
-const UNIX: &str = "unix:";
 /// Behind the name of a socket of the file system, until it is ready.
 const NEW: &str = ".new";
 
-/// Where a listener listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ListenAddress {
-    /// An address; port 0 takes a free one.
-    Socket(SocketAddr),
-    /// All addresses that a name of this machine has, at one port.
-    Name(Box<str>, u16),
-    /// A socket of the file system, by its absolute path.
-    Unix(PathBuf),
-}
-
-impl ListenAddress {
-    /// Whether none but this machine reaches it.
-    pub fn is_local(&self) -> bool {
-        match self {
-            Self::Socket(address) => address.ip().is_loopback(),
-            Self::Name(name, _) => is_localhost(name),
-            Self::Unix(_) => true,
-        }
-    }
-
-    /// Its addresses in a network, as far as they are known without asking a resolver.
-    pub fn known(&self) -> Vec<SocketAddr> {
-        match self {
-            Self::Name(..) if !self.is_local() => Vec::new(),
-            _ => self.resolve().unwrap_or_default(),
-        }
-    }
-
-    /// Its addresses in a network, none for a socket of the file system.
-    ///
-    /// # Errors
-    /// The resolver's, or that the name has none.
-    pub(super) fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
-        match self {
-            Self::Socket(address) => Ok(vec![*address]),
-            // Whatever a resolver says (RFC 6761, section 6.3).
-            Self::Name(name, port) if is_localhost(name) => {
-                let both = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
-                Ok(both.map(|ip| SocketAddr::new(ip, *port)).to_vec())
+/// The addresses of a listener in a network, none for a socket of the file system.
+///
+/// # Errors
+/// The resolver's, or that the name has none.
+pub(super) fn resolve(listen: &ListenAddress) -> io::Result<Vec<SocketAddr>> {
+    match listen {
+        ListenAddress::Name(name, port) if !listen.is_local() => {
+            let mut addresses: Vec<_> = (&**name, *port).to_socket_addrs()?.collect();
+            addresses.sort_unstable();
+            addresses.dedup();
+            if addresses.is_empty() {
+                return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
             }
-            Self::Name(name, port) => {
-                let mut addresses: Vec<_> = (&**name, *port).to_socket_addrs()?.collect();
-                addresses.sort_unstable();
-                addresses.dedup();
-                if addresses.is_empty() {
-                    return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
-                }
-                Ok(addresses)
-            }
-            Self::Unix(_) => Ok(Vec::new()),
+            Ok(addresses)
         }
+        known => Ok(known.known()),
     }
 }
-
-fn is_localhost(name: &str) -> bool {
-    name.eq_ignore_ascii_case("localhost")
-}
-
-impl From<SocketAddr> for ListenAddress {
-    fn from(address: SocketAddr) -> Self {
-        Self::Socket(address)
-    }
-}
-
-/// As it is read.
-impl fmt::Display for ListenAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Socket(address) => write!(f, "{address}"),
-            Self::Name(name, port) => write!(f, "{name}:{port}"),
-            Self::Unix(path) => write!(f, "{UNIX}{}", path.display()),
-        }
-    }
-}
-
-impl FromStr for ListenAddress {
-    type Err = UnknownAddress;
-
-    fn from_str(text: &str) -> Result<Self, UnknownAddress> {
-        let unknown = || UnknownAddress(text.to_owned());
-        if let Some(path) = text.strip_prefix(UNIX) {
-            let path = Path::new(path);
-            let is_file = path.is_absolute() && path.file_name().is_some();
-            return is_file.then(|| Self::Unix(path.to_owned())).ok_or_else(unknown);
-        }
-        if let Ok(address) = text.parse() {
-            return Ok(Self::Socket(address));
-        }
-        let (name, port) = text.rsplit_once(':').ok_or_else(unknown)?;
-        let port = port.parse().map_err(|_| unknown())?;
-        is_name(name).then(|| Self::Name(name.into(), port)).ok_or_else(unknown)
-    }
-}
-
-/// Whether a host may have that name. One that ends with a number was meant as an address of IPv4.
-fn is_name(text: &str) -> bool {
-    let is_label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
-    };
-    let labels = text.strip_suffix('.').unwrap_or(text);
-    let last = labels.rsplit('.').next().unwrap_or_default();
-    labels.len() <= 253
-        && labels.split('.').all(is_label)
-        && !last.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// Why a text says nothing of where to listen.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} says nothing of where to listen; write an address or a name of this machine with a port, such as 127.0.0.1:1883, [::]:1883 or \
-     localhost:1883, or unix: and an absolute path, such as unix:/run/tidegate/mqtt.sock"
-)]
-pub struct UnknownAddress(String);
-
-/// Who may connect to a socket of the file system, as the mode of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SocketMode(u32);
-
-/// Its owner and the owner's group.
-impl Default for SocketMode {
-    fn default() -> Self {
-        Self(0o660)
-    }
-}
-
-/// As it is read.
-impl fmt::Display for SocketMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04o}", self.0)
-    }
-}
-
-impl FromStr for SocketMode {
-    type Err = UnknownMode;
-
-    fn from_str(text: &str) -> Result<Self, UnknownMode> {
-        let is_octal =
-            (3..=4).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
-        let mode = is_octal.then(|| u32::from_str_radix(text, 8).ok()).flatten();
-        let mode = mode.filter(|mode| *mode <= 0o777).map(Self);
-        mode.ok_or_else(|| UnknownMode(text.to_owned()))
-    }
-}
-
-/// Why a text is no mode of a socket.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no mode of a file; write it in octal, from 0000 to 0777, such as 0660")]
-pub struct UnknownMode(String);
 
 /// A socket that connections are accepted from.
 #[derive(Debug)]
@@ -326,7 +192,7 @@ impl SocketFile {
         socket.bind(&socket2::SockAddr::unix(&new)?)?;
         // Until it listens, nobody is connected.
         let ready = || {
-            fs::set_permissions(&new, fs::Permissions::from_mode(mode.0))?;
+            fs::set_permissions(&new, fs::Permissions::from_mode(mode.bits()))?;
             socket.listen(BACKLOG)?;
             let found = fs::symlink_metadata(&new)?;
             fs::rename(&new, path)?;
@@ -387,65 +253,9 @@ fn make_way(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
-    #[test]
-    fn addresses_are_read_and_shown() {
-        let name = |name: &str, port| Some(ListenAddress::Name(name.into(), port));
-        for (text, expected) in [
-            ("127.0.0.1:1883", Some(ListenAddress::Socket(([127, 0, 0, 1], 1883).into()))),
-            ("[::]:0", Some(ListenAddress::Socket((Ipv6Addr::UNSPECIFIED, 0).into()))),
-            ("localhost:1883", name("localhost", 1883)),
-            ("broker-1.site_7.example.:8883", name("broker-1.site_7.example.", 8883)),
-            ("unix:/run/a b.sock", Some(ListenAddress::Unix("/run/a b.sock".into()))),
-            ("", None),
-            ("1883", None),
-            (":1883", None),
-            ("localhost", None),
-            ("localhost:", None),
-            ("localhost:65536", None),
-            ("300.1.1.1:1883", None),
-            ("127.1:1883", None),
-            ("::1:1883", None),
-            ("[::1]", None),
-            ("a..b:1", None),
-            ("a b:1", None),
-            ("unix:", None),
-            ("unix:mqtt.sock", None),
-            ("unix:/", None),
-            ("unix:/run/..", None),
-        ] {
-            let found = text.parse::<ListenAddress>();
-            assert_eq!(found.clone().ok(), expected, "{text}");
-            if let Ok(address) = found {
-                assert_eq!(address.to_string(), text);
-            }
-        }
-        for (text, is_local) in [
-            ("127.0.0.2:1", true),
-            ("[::1]:1", true),
-            ("LocalHost:1", true),
-            ("unix:/a", true),
-            ("0.0.0.0:1", false),
-            ("localhost.example:1", false),
-        ] {
-            assert_eq!(text.parse::<ListenAddress>().unwrap().is_local(), is_local, "{text}");
-        }
-        for (text, expected) in [
-            ("0660", Some("0660")),
-            ("666", Some("0666")),
-            ("0000", Some("0000")),
-            ("0778", None),
-            ("1777", None),
-            ("+660", None),
-            ("0o660", None),
-            ("60", None),
-            ("", None),
-        ] {
-            let found = text.parse::<SocketMode>().ok().map(|mode| mode.to_string());
-            assert_eq!(found.as_deref(), expected, "{text}");
-        }
-    }
+    use super::*;
 
     #[test]
     fn one_port_has_two_listeners_of_two_families() {

@@ -491,7 +491,7 @@ struct Listening {
 fn listen(listeners: Vec<ListenerSettings>) -> Result<Listening, ServerError> {
     let mut resolved = Vec::new();
     for listener in listeners {
-        let found = listener.listen.resolve().map_err(|source| {
+        let found = super::listen::resolve(&listener.listen).map_err(|source| {
             let (listener, address) = (listener.name.clone(), listener.listen.clone());
             ServerError::Listen { listener, address, source }
         })?;

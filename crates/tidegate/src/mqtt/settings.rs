@@ -4,7 +4,6 @@ use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
     num::NonZeroU32,
-    str::FromStr,
     sync::Arc,
     time::Duration,
 };
@@ -178,19 +177,6 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Each with its word.
-    const WORDS: [(&str, Self); 4] = [
-        ("tcp", Self::Tcp),
-        ("tls", Self::Tls),
-        ("websocket", Self::WebSocket),
-        ("secure-websocket", Self::SecureWebSocket),
-    ];
-
-    /// Its word in configuration.
-    pub fn word(self) -> &'static str {
-        Self::WORDS.iter().find(|(_, protocol)| *protocol == self).expect("each has its word").0
-    }
-
     /// Whether TLS is below it.
     pub fn is_secure(self) -> bool {
         matches!(self, Self::Tls | Self::SecureWebSocket)
@@ -199,17 +185,6 @@ impl Protocol {
     /// Whether WebSocket is below it.
     pub fn is_websocket(self) -> bool {
         matches!(self, Self::WebSocket | Self::SecureWebSocket)
-    }
-}
-
-impl FromStr for Protocol {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::WORDS.iter().find(|(word, _)| *word == text);
-        found.map(|(_, protocol)| *protocol).ok_or_else(|| {
-            format!("{text:?} is no protocol; choose tcp, tls, websocket or secure-websocket")
-        })
     }
 }
 

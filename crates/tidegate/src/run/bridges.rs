@@ -113,11 +113,10 @@ fn bridge(
     let usual = &broker.session;
     let session = SessionConfig {
         queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |count| count.0),
-        overflow_qos0: section.overflow_qos0.unwrap_or(usual.overflow_qos0),
-        overflow: section.overflow.unwrap_or(usual.overflow),
+        overflow_qos0: section.overflow_qos0.map_or(usual.overflow_qos0, Into::into),
+        overflow: section.overflow.map_or(usual.overflow, Into::into),
         policy: section
             .policy
-            .as_ref()
             .map_or_else(|| usual.policy.clone(), |policy| tuned(policies, policy)),
         large_bytes: section
             .large_bytes
@@ -131,7 +130,7 @@ fn bridge(
         client_id,
         host: host.to_owned(),
         port,
-        version: section.version,
+        version: section.version.into(),
         bridge_aware: section.bridge_aware,
         tls,
         username: section.username.clone(),

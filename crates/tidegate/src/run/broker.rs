@@ -7,14 +7,17 @@ use tidegate_broker::{
     schedule::{DeadlineConfig, PaperConfig, Policy, PolicyConfig, SizeProfile, Threshold},
 };
 use tidegate_client::ApiError;
-use tidegate_log::Durability;
 use tidegate_message::{Authorize, Code, check_topic_filter, check_topic_name};
 use tidegate_wire::mqtt::QoS;
 
 use super::{bridges, ingest, invalid, listeners};
 use crate::{
     access::Access,
-    config::{ByteCount, Config, MqttSection, Purpose, problems::Problems},
+    config::{
+        ByteCount, Config, MqttSection, Purpose,
+        problems::Problems,
+        words::{self, Durability},
+    },
     mqtt::{journal::JournalSettings, settings::ServerSettings, spill::SpillSettings},
     uplink::hand_over,
 };
@@ -41,9 +44,9 @@ pub(super) fn settings(
         authorize: Arc::new(access.clone()) as Arc<dyn Authorize>,
         doors: Arc::new(access),
         operators: None,
-        journal: (section.durability.0 != Durability::Memory).then(|| JournalSettings {
+        journal: (section.durability != Durability::Memory).then(|| JournalSettings {
             folder: config.node.data_dir.join("log/mqtt"),
-            is_on_disk: section.durability.0 == Durability::Disk,
+            is_on_disk: section.durability == Durability::Disk,
             bytes_max: config.log.mqtt_bytes.0,
             commit_delay: config.log.mqtt_commit_delay,
         }),
@@ -73,7 +76,7 @@ pub(super) fn broker(config: &Config) -> Result<BrokerConfig, ApiError> {
         Ok(TopicConfig {
             filter: topic.filter.clone(),
             large_bytes: topic.large_bytes.map(bytes),
-            overflow: topic.overflow,
+            overflow: topic.overflow.map(Into::into),
         })
     });
     let topics = problems.take_all(marks.chain(topics));
@@ -109,8 +112,8 @@ pub(super) fn problems(config: &Config, access: &Access) -> Problems {
 }
 
 /// That policy with the numbers of this node.
-pub(super) fn tuned(policies: &PolicyConfig, policy: &Policy) -> Policy {
-    policies.policy(policy.as_str()).expect("each policy has its word")
+pub(super) fn tuned(policies: &PolicyConfig, policy: words::Policy) -> Policy {
+    policies.policy(policy.word()).expect("each policy has its word")
 }
 
 /// The numbers of the policies, whoever names one.
@@ -177,15 +180,15 @@ fn session(section: &MqttSection, policies: &PolicyConfig) -> SessionConfig {
         queue_bytes_max: section.queue_bytes_max.0,
         queue_messages_max: section.queue_messages_max as usize,
         queue_idle_max: section.queue_idle_max,
-        versions: section.accept_protocol_versions,
+        versions: section.accept_protocol_versions.into(),
         max_qos: qos_of(section.max_qos),
         retain_available: section.retain_available,
         allow_zero_length_client_id: section.allow_zero_length_clientid,
         auto_id_prefix: section.auto_id_prefix.as_str().into(),
         topic_control_characters: section.topic_control_characters,
-        overflow_qos0: section.overflow_qos0,
-        overflow: section.overflow,
-        policy: tuned(policies, &section.policy),
+        overflow_qos0: section.overflow_qos0.into(),
+        overflow: section.overflow.into(),
+        policy: tuned(policies, section.policy),
         large_bytes: bytes(section.large_bytes),
         ..SessionConfig::default()
     }
@@ -230,7 +233,7 @@ mod tests {
         assert_eq!(session.policy, Policy::Probabilistic(expected));
         assert_eq!(&*found.broker.query_topic, "rtt");
         // A client that names another policy has that one's numbers.
-        let deadline = tuned(&found.listeners[0].sessions.policies, &Policy::default());
+        let deadline = tuned(&found.listeners[0].sessions.policies, words::Policy::Deadline);
         let expected =
             DeadlineConfig { small_budget: Duration::from_millis(7), ..DeadlineConfig::default() };
         assert_eq!(deadline, Policy::Deadline(expected));

@@ -15,7 +15,8 @@ use tidegate_message::{CameraName, Code};
 use super::{certificates::credentials, link_config};
 use crate::{
     camera::{CameraOptions, DialOptions, Privacy},
-    config::{AtRest, Config, ENTRY_META_BYTES_MAX},
+    config::{Config, ENTRY_META_BYTES_MAX, LogSection, PrivacySection, words::AtRest},
+    detector::DetectorSpec,
     frame_log::{FrameLogConfig, KeyFiles, KeysError, Place},
     health::Health,
     pki::Kind,
@@ -26,7 +27,7 @@ use crate::{
 ///
 /// # Errors
 /// [`KeysError`], which names the setting.
-pub fn node_keys(section: &crate::config::LogConfig) -> Result<Option<NodeKeys>, KeysError> {
+pub fn node_keys(section: &LogSection) -> Result<Option<NodeKeys>, KeysError> {
     let (AtRest::Sealed, Some(current)) = (section.at_rest, &section.key_file) else {
         return Ok(None);
     };
@@ -64,7 +65,7 @@ fn camera_log(config: &Config, name: &CameraName) -> FrameLogConfig {
     FrameLogConfig {
         size: log_config(bytes.0, config.frames.frame_bytes_max.0),
         age: (!age.is_zero()).then_some(age),
-        place: place(config, durability),
+        place: place(config, durability.into()),
     }
 }
 
@@ -99,12 +100,19 @@ fn privacy(config: &Config) -> Privacy {
         regions.0.iter().map(|region| Mask { region: *region, cover }).collect()
     };
     let masks = [masks(&section.blur, Cover::Blur), masks(&section.fill, Cover::Fill)].concat();
-    let found = section.detector().expect("the configuration was checked");
+    let found = detector(section);
     Privacy {
         masks: masks.into(),
-        found: found.map(|spec| (spec, section.detected)),
-        originals: section.originals,
+        found: found.map(|spec| (spec, section.detected.into())),
+        originals: section.originals.into(),
     }
+}
+
+/// What is to find what is covered, if anything is.
+fn detector(section: &PrivacySection) -> Option<DetectorSpec> {
+    let name = section.detector.as_deref()?;
+    let spec = DetectorSpec::parse(name, section.detector_command.as_deref());
+    Some(spec.expect("the configuration was checked"))
 }
 
 fn transfer_config(config: &Config) -> TransferConfig {
@@ -142,7 +150,7 @@ pub async fn dial_options(
 ) -> Result<DialOptions, ApiError> {
     Ok(DialOptions {
         edge: resolve(edge.unwrap_or(&config.link.edge)).await?,
-        transport: config.link.transport,
+        transport: config.link.transport.into(),
         credentials: credentials(config, Kind::Camera, name.as_str())?,
         link: link_config(config),
         reconnects_max: (config.link.max_reconnects > 0).then_some(config.link.max_reconnects),
@@ -173,4 +181,30 @@ pub(crate) async fn resolve(edge: &str) -> Result<SocketAddr, ApiError> {
         .await
         .map_err(|error| ApiError::new(Code::CONFIG_INVALID, invalid()).caused_by(error))?;
     found.next().ok_or_else(|| ApiError::new(Code::CONFIG_INVALID, invalid()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn detectors_that_the_configuration_takes_are_ones() {
+        for name in ["", "face", "person", "moving", "command", "hand"] {
+            for command in ["", "look --fast 'a b'", "look 'a", " "] {
+                let text =
+                    format!("[privacy]\ndetector = {name:?}\ndetector_command = {command:?}\n");
+                let config = Config::parse(Path::new("site.toml"), &text);
+                let command = Some(command).filter(|command| !command.is_empty());
+                let expected = match (name, command) {
+                    ("", None) => true,
+                    ("moving", _) => false,
+                    _ => DetectorSpec::parse(name, command).is_ok(),
+                };
+                assert_eq!(config.is_ok(), expected, "{name:?} {command:?}");
+                if let Ok(config) = config {
+                    assert_eq!(detector(&config.privacy).is_some(), !name.is_empty());
+                }
+            }
+        }
+    }
 }

@@ -4,12 +4,11 @@ use std::{path::PathBuf, sync::Arc};
 
 use tidegate_broker::Admission;
 use tidegate_client::ApiError;
-use tidegate_log::Durability;
 use tidegate_message::Code;
 
 use super::kept::kept_random;
 use crate::{
-    config::{Config, Purpose},
+    config::{Config, Purpose, words::Durability},
     flow::{FlowSettings, Flows, PlanError},
     mqtt::{server, settings::Operators},
 };
@@ -50,7 +49,7 @@ pub(super) fn none_yet(config: &Config, shards: usize) -> Result<Arc<Flows>, Api
 
 /// Where the state of flows outlives the process; none if it does not.
 pub(super) fn folder(config: &Config) -> Option<PathBuf> {
-    (config.mqtt.durability.0 != Durability::Memory).then(|| config.state_dir().join("flows"))
+    (config.mqtt.durability != Durability::Memory).then(|| config.state_dir().join("flows"))
 }
 
 pub(super) fn unplanned(error: &PlanError) -> ApiError {

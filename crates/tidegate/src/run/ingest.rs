@@ -5,11 +5,11 @@ use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 use tidegate_broker::SessionConfig;
 use tidegate_client::ApiError;
 use tidegate_message::{Code, Identity, IdentityKind};
-use tidegate_sys::{bpf::Mode, datagram::DATAGRAM_BYTES_MAX};
+use tidegate_sys::datagram::DATAGRAM_BYTES_MAX;
 
 use super::certificates::certificate;
 use crate::{
-    config::{Config, IngestSection, problems::Problems},
+    config::{Config, IngestSection, problems::Problems, words::XdpMode},
     ingest::{Format, IngestSettings, Kind, Place, ServerTls, Template},
 };
 
@@ -45,14 +45,14 @@ fn one(
         ApiError::new(Code::CONFIG_INVALID, format!("ingest.{name}.{key} {bound}"))
     };
     let mut problems = Problems::default();
-    let kind = section.kind;
+    let (kind, format) = (Kind::from(section.kind), Format::from(section.format));
     let is_named = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if !(1..=64).contains(&name.len()) || !name.chars().all(is_named) {
         let text =
             format!("{name:?} is no name of an ingest listener: 1 to 64 letters, digits, - _ .");
         problems.say(Code::CONFIG_INVALID, text);
     }
-    let place = match (kind, section.format) {
+    let place = match (kind, format) {
         (Kind::Udp, Format::Payload) => Some(Place::Datagram),
         (Kind::Udp, Format::Line) | (Kind::Http, _) => Some(Place::Line),
         // The topic comes with the message.
@@ -150,11 +150,11 @@ fn one(
         name: name.into(),
         kind,
         listen: section.listen,
-        format: section.format,
+        format,
         topic,
         retain: section.retain,
         tls,
-        method: section.receive,
+        method: section.receive.into(),
         receive_buffer_bytes: section.receive_buffer_bytes.0 as usize,
         joins: section.receive_joined,
         identity,
@@ -190,7 +190,7 @@ fn xdp_key(section: &IngestSection) -> Option<&'static str> {
         ("xdp_fields", section.xdp_fields.is_some()),
         ("xdp_keep", section.xdp_keep.is_some()),
         ("xdp_payload_bytes", section.xdp_payload_bytes.is_some()),
-        ("xdp_mode", section.xdp_mode != Mode::Auto),
+        ("xdp_mode", section.xdp_mode != XdpMode::Auto),
     ];
     set.iter().find(|(_, is_set)| *is_set).map(|(key, _)| *key)
 }
@@ -204,8 +204,8 @@ fn of_listener(kind: IdentityKind, user: &str, name: &str, ip: IpAddr) -> Identi
 mod xdp {
     use tidegate_xdp::{FilterError, parse_conditions, parse_fields};
 
-    use super::{IngestSection, Kind, xdp_key};
-    use crate::ingest::XdpSettings;
+    use super::{IngestSection, xdp_key};
+    use crate::{config::words::IngestKind, ingest::XdpSettings};
 
     /// Which setting is wrong, and what would be right.
     pub(super) struct Wrong {
@@ -217,7 +217,7 @@ mod xdp {
     pub(super) fn settings(section: &IngestSection) -> Result<Option<XdpSettings>, Wrong> {
         let Some(key) = xdp_key(section) else { return Ok(None) };
         let wrong = |key, text: &str| Wrong { key, text: text.to_owned() };
-        if section.kind != Kind::Udp {
+        if section.kind != IngestKind::Udp {
             return Err(wrong(key, "means nothing but for kind = \"udp\"; leave it out"));
         }
         let interface = section.xdp_interface.as_ref().filter(|name| !name.is_empty());
@@ -238,7 +238,7 @@ mod xdp {
             parse_conditions(keep).map_err(|error| said("xdp_keep", &error))?;
         let settings = XdpSettings {
             interface: interface.clone(),
-            mode: section.xdp_mode,
+            mode: section.xdp_mode.into(),
             payload_bytes: section.xdp_payload_bytes,
             fields,
             combine,

@@ -412,10 +412,8 @@ fn is_fixed(name: &str) -> bool {
 mod tests {
     use std::{fs, path::Path};
 
-    use tidegate_log::Durability;
-
     use super::*;
-    use crate::mqtt::journal::MqttDurability;
+    use crate::config::words::Durability;
 
     #[test]
     fn every_fixed_setting_is_one() {
@@ -423,7 +421,7 @@ mod tests {
         let key = |name: &str| format!("mqtt.{name}");
         config.mqtt.enabled = false;
         config.mqtt.shards = 7;
-        config.mqtt.durability = MqttDurability(Durability::Disk);
+        config.mqtt.durability = Durability::Disk;
         config.mqtt.payload_bytes_max.0 += 1;
         config.mqtt.spill_bytes.0 += 1;
         config.mqtt.session_expiry_max /= 2;

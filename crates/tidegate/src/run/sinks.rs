@@ -17,8 +17,8 @@ use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 
 use super::kept::kept_random;
 use crate::{
-    config::{Config, Purpose, SinkSection, problems::Problems},
-    sink::{SinkError, SinkKind, SinkSettings},
+    config::{Config, Purpose, SinkSection, problems::Problems, words::SinkKind},
+    sink::{SinkError, SinkSettings},
 };
 
 /// What waits for a sink at most, where nothing else is said.
@@ -93,8 +93,8 @@ fn sink(
     let session = SessionConfig {
         queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |count| count.0),
         queue_messages_max: section.queue_messages_max.unwrap_or(QUEUE_MESSAGES_MAX) as usize,
-        overflow: section.overflow.unwrap_or(Overflow::Spill),
-        overflow_qos0: section.overflow_qos0.unwrap_or(usual.overflow_qos0),
+        overflow: section.overflow.map_or(Overflow::Spill, Into::into),
+        overflow_qos0: section.overflow_qos0.map_or(usual.overflow_qos0, Into::into),
         policy: Policy::None,
         inflight_max: Some(under_way_max),
         inflight_bytes_max: Some(batch_bytes.saturating_mul(2)),

@@ -114,14 +114,15 @@ fn uplink(
     problems.into_result()?;
     let (topics, critical) = (topics.unwrap_or_default(), critical.unwrap_or_default());
     let size = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
-    let overflow = section.overflow.unwrap_or(match config.mqtt.spill_bytes.0 {
+    let overflow = match config.mqtt.spill_bytes.0 {
         0 => usual.overflow,
         _ => Overflow::Spill,
-    });
+    };
+    let overflow = section.overflow.map_or(overflow, Into::into);
     Ok(UplinkSettings {
         name: name.to_owned(),
         to: section.to.clone(),
-        transport: section.transport,
+        transport: section.transport.into(),
         topics,
         critical,
         critical_bytes_per_second: section.critical_bytes_per_second.0,
@@ -142,7 +143,7 @@ fn uplink(
             queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |bytes| bytes.0),
             queue_messages_max: section.queue_messages_max as usize,
             overflow,
-            overflow_qos0: section.overflow_qos0.unwrap_or(overflow),
+            overflow_qos0: section.overflow_qos0.map_or(overflow, Into::into),
             // A batch of thousands is one round trip, and what is under way is bounded by the window alone.
             inflight_max: Some(u16::MAX),
             inflight_bytes_max: Some(section.window_bytes.0),

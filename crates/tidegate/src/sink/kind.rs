@@ -37,19 +37,6 @@ impl SinkKind {
     }
 }
 
-impl std::str::FromStr for SinkKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::WORDS.iter().find(|(word, _)| *word == text);
-        let wrong = || {
-            let words: Vec<&str> = Self::WORDS.iter().map(|(word, _)| *word).collect();
-            format!("choose one of: {}", words.join(" "))
-        };
-        found.map(|(_, kind)| *kind).ok_or_else(wrong)
-    }
-}
-
 /// Where the messages of a sink go, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DestinationSettings {

@@ -4,11 +4,11 @@ use tidegate_message::Secret;
 use tidegate_sys::regular;
 
 use crate::{
-    config::{Config, Purpose, SinkSection},
+    config::{Config, Purpose, SinkSection, words::SinkKind},
     pki::files,
     reach::host_and_port,
     run::node_name::numbered_node,
-    sink::{DestinationSettings, SinkError, SinkKind, memory::Ring},
+    sink::{DestinationSettings, SinkError, memory::Ring},
 };
 
 /// Messages of a `memory` sink where nothing else is said.

@@ -1,0 +1,19 @@
+//! `[log.camera.NAME]`.
+
+use std::time::Duration;
+
+use super::log::{LOG_BOUND, log_bytes_min};
+use crate::config::{ByteCount, words::Durability};
+
+section! {
+    /// `[log.camera.NAME]`: what holds for one camera instead of what `[log]` says.
+    LogCameraSection {
+        /// As in `[log]`. Default none.
+        durability: Option<Durability> = None,
+        /// Bytes of originals kept. Default none.
+        bytes: Option<ByteCount> = None
+            => LOG_BOUND if |it, all| it.bytes.is_none_or(|bytes| bytes.0 >= log_bytes_min(all)),
+        /// Longest time that they are kept. Default none.
+        age: Option<Duration> = None,
+    }
+}

@@ -1,0 +1,22 @@
+//! `[mqtt.user.NAME]`.
+
+use crate::config::{
+    ByteCount,
+    words::{Overflow, Policy},
+};
+
+section! {
+    /// `[mqtt.user.NAME]`: what holds for one user instead of what the listener says.
+    MqttUserSection {
+        /// As in `[mqtt]`. Default none.
+        queue_bytes_max: Option<ByteCount> = None,
+        /// As in `[mqtt]`.
+        overflow_qos0: Option<Overflow> = None,
+        /// As in `[mqtt]`.
+        overflow: Option<Overflow> = None,
+        /// As in `[mqtt]`.
+        policy: Option<Policy> = None,
+        /// As in `[mqtt]`.
+        large_bytes: Option<ByteCount> = None,
+    }
+}

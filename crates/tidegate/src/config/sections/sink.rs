@@ -1,0 +1,70 @@
+//! `[sink.NAME]`.
+
+use std::{path::PathBuf, time::Duration};
+
+use crate::config::{
+    ByteCount,
+    words::{Overflow, SinkKind},
+};
+
+section! {
+    /// `[sink.NAME]`: where messages go that others are to keep; see the chapter on sinks.
+    SinkSection {
+        /// `parquet`, `postgres`, `influx`, `kafka`, `mqtt`, or `memory` for tests. Default `memory`.
+        kind: SinkKind = SinkKind::Memory,
+        /// What it takes: filters, separated by commas.
+        topics: String = String::new(),
+        /// Where messages go that the destination refuses for good. Default none: they are counted and logged.
+        dead_letter: Option<String> = None,
+        /// Where the destination is; each kind has its form. A folder's relative path begins at the folder of the file that names it.
+        /// Default none.
+        url: Option<String> = None,
+        /// User name there, of an S3 store the access key. Default none.
+        username: Option<String> = None,
+        /// File that holds the password, token or secret key, without the end of its line; a relative path as in `url`. Default none.
+        password_file: Option<PathBuf> = None,
+        /// Authorities of the destination's certificate, PEM; a relative path as in `url`. Default none: those of the system.
+        ca: Option<PathBuf> = None,
+        /// Messages of a batch at most, 1 to 60000. Default none: 10000, of `parquet` 50000, of `memory` 1000.
+        batch_messages: Option<u32> = None,
+        /// Bytes of a batch, from which on it is handed over. Default none: `8MiB`, of `parquet` `32MiB`, of `memory` `1MiB`.
+        batch_bytes: Option<ByteCount> = None,
+        /// Longest time that a message waits for others. Default none: `1s`, of `parquet` `1min`, of `memory` `100ms`.
+        batch_age: Option<Duration> = None,
+        /// Longest time that the destination has for one exchange of a batch. Default `1min`.
+        timeout: Duration = Duration::from_secs(60),
+        /// Longest wait between two tries. Default `30s`.
+        backoff_max: Duration = Duration::from_secs(30),
+        /// As in `[mqtt]`, for what waits here for the destination. Default none.
+        queue_bytes_max: Option<ByteCount> = None,
+        /// As in `[mqtt]`. Default none: 1000000.
+        queue_messages_max: Option<u32> = None,
+        /// As in `[mqtt]`. Default none: `spill`.
+        overflow: Option<Overflow> = None,
+        /// As in `[mqtt]`.
+        overflow_qos0: Option<Overflow> = None,
+        /// Of `memory`: messages that are held, the newest. Default none: 10000.
+        memory_messages: Option<u32> = None,
+        /// Of `parquet` and `kafka`: `zstd`, `snappy`, `none`, and for `kafka` `gzip`. Default none: `zstd`.
+        compression: Option<String> = None,
+        /// Of `parquet`: how files are parted, `hour`, `day` or `none`. Default none: `hour`.
+        partition: Option<String> = None,
+        /// Of `parquet`: what the column `time` counts, `us` or `ns`; Spark 3 and others do not read `ns`. Default none: `us`.
+        time_unit: Option<String> = None,
+        /// Of `parquet` on S3: the region. Default none: `us-east-1`.
+        region: Option<String> = None,
+        /// Of `parquet` on S3: the address of a store that is not Amazon's. Default none.
+        endpoint: Option<String> = None,
+        /// Of `postgres`: the table, with a schema or without. Default none: `messages`.
+        table: Option<String> = None,
+        /// Of `influx`: `lines` where payloads are lines of the protocol, `values` where they are numbers, JSON objects or text.
+        /// Default none: `values`.
+        encoding: Option<String> = None,
+        /// Of `influx` with `values`: the measurement. Default none: `mqtt`.
+        measurement: Option<String> = None,
+        /// Of `kafka`: the topic there. Default none: `tidegate`.
+        topic: Option<String> = None,
+        /// Of `postgres` and `kafka`: whether the table or topic is made where there is none. Default none: true.
+        create: Option<bool> = None,
+    }
+}
