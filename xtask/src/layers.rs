@@ -176,7 +176,8 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     }
     violations.extend(forbids_unsafe(&read(&root.join("Cargo.toml"))?)?);
     violations.extend(map(RULES, &read(&root.join("ARCHITECTURE.md"))?));
-    Ok(crate::verdict("layers", "every crate keeps its place", &violations))
+    violations.extend(crate::modules::violations(root)?);
+    Ok(crate::verdict("layers", "every crate and every module keeps its place", &violations))
 }
 
 fn directions(rules: &[Rule], graph: &Graph) -> Vec<String> {
@@ -337,7 +338,7 @@ fn names(line: &str, word: &str) -> bool {
     })
 }
 
-fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+pub(crate) fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| format!("listing {}", folder.display()))? {
         let path = entry?.path();

@@ -6,6 +6,7 @@ mod house;
 mod layers;
 mod licences;
 mod metadata;
+mod modules;
 mod test;
 
 use std::process::ExitCode;
@@ -15,7 +16,7 @@ cargo xtask TASK
 
   test [ARGUMENTS]   every test of the workspace and of the workers; ARGUMENTS go to `cargo test`
   check              layers, licences and house
-  layers             which crate may use which, and that cores read no clock
+  layers             which crate and which module may use which, and that cores read no clock
   licences           licences, sources and banned crates of all dependencies, by deny.toml
   house              no machine's own paths in tracked files; shell and Python scripts parse
   sizes              tracked source files over 700 lines
