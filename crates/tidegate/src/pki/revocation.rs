@@ -275,9 +275,9 @@ impl Revocations {
         self.changes.send_modify(|changes| *changes += 1);
     }
 
-    /// Whether the authority is one whose lists are read here.
-    pub fn is_of(&self, authority: &CertificateDer<'_>) -> bool {
-        self.authorities.contains(authority)
+    /// The authorities whose lists are read here.
+    pub fn authorities(&self) -> &[CertificateDer<'static>] {
+        &self.authorities
     }
 
     /// The lists.

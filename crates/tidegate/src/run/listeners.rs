@@ -222,8 +222,9 @@ fn check_listener(
     }
 }
 
-/// The site's authorities among those of a listener's clients, and which of the clients' certificates no longer count: those
-/// on the site's list, if there are such authorities, and those in the listener's own file.
+/// The site's authorities, where a listener takes certificates, and which of its clients' no longer count: those on the site's list and
+/// those in the listener's own file. A certificate of the site is that of its node and may be revoked by whatever it is let in: an
+/// authority, its own place in `client_ca`, or a pin. A node without certificates of a site has neither authorities nor list.
 fn revocations(
     config: &Config,
     name: &str,
@@ -232,23 +233,23 @@ fn revocations(
     purpose: Purpose,
 ) -> Result<(Vec<CertificateDer<'static>>, Vec<Arc<Revocations>>), ApiError> {
     let key_of = |key: &str| format!("mqtt.listener.{name}.{key}");
+    let site = access.revocations.authorities().to_vec();
+    let list = (!site.is_empty()).then(|| access.revocations.clone());
+    let of_site = (site, list.into_iter().collect());
     let Some(path) = &listener.client_ca else {
         if listener.client_crl.is_some() {
             let text = format!("{} needs client_ca: who signed it?", key_of("client_crl"));
             return Err(ApiError::new(Code::CONFIG_INVALID, text));
         }
-        return Ok((Vec::new(), Vec::new()));
+        return Ok(match listener.client_pins {
+            Some(_) => of_site,
+            None => (Vec::new(), Vec::new()),
+        });
     };
+    let (site, mut revocations) = of_site;
     let mut authorities = files::authorities(&key_of("client_ca"), path)?;
     // A client's own certificate vouches for nobody.
     authorities.retain(|certificate| is_authority(certificate));
-    let mut revocations = Vec::new();
-    let of_site = |authority: &&CertificateDer<'_>| access.revocations.is_of(authority);
-    // A node without certificates of a site has none: whoever signs its clients' is not asked who the nodes are.
-    let site: Vec<_> = authorities.iter().filter(of_site).cloned().collect();
-    if !site.is_empty() {
-        revocations.push(access.revocations.clone());
-    }
     if let Some(path) = &listener.client_crl {
         let failed = |error: &dyn std::error::Error| unreadable(&key_of("client_crl"), path, error);
         // A file that was named is there, or nobody was meant to be let in.
@@ -315,6 +316,14 @@ fn tls(
         for certificate in &authorities {
             if is_authority(certificate) {
                 roots.add(certificate.clone()).map_err(|error| failed(&error))?;
+            } else if Fields::of(certificate).is_some_and(|fields| fields.is_self_issued()) {
+                // Nothing tells an authority of X.509 version 1 from a client's own certificate.
+                tracing::warn!(
+                    listener = name,
+                    fingerprint = %Fingerprint::of(certificate),
+                    "client_ca holds a certificate that signed itself and does not say that it is an authority (CA:TRUE): its owner may come \
+                     in by it; certificates that its key signs are refused"
+                );
             } else {
                 tracing::info!(
                     listener = name,
@@ -380,18 +389,23 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let request = pki::InitRequest { nodes: vec!["edge".to_owned()], ..Default::default() };
         pki::init(folder.path(), &request).expect("certificates");
-        let text = format!(
-            "[node]\nname = \"edge\"\n[mqtt.listener.main]\nprotocol = \"tls\"\nclient_ca = {:?}\n",
-            folder.path().join("ca.pem")
-        );
-        let config = Config::parse(Path::new("site.toml"), &text).expect("a configuration");
-        let listener = config.mqtt_listeners.values().next().expect("it is named");
         let own = pki::load(folder.path(), "edge").expect("its certificate");
-        let of_site = Access { revocations: own.revocations().clone(), ..Access::default() };
-        for (access, authorities) in [(Access::default(), 0), (of_site, 1)] {
-            let (site, lists) =
-                revocations(&config, "main", listener, &access, Purpose::Run).expect("it is read");
-            assert_eq!((site.len(), lists.len()), (authorities, authorities));
+        // By whatever a certificate of the site is let in, it is that of its node and may be revoked.
+        let by_authority = format!("client_ca = {:?}", folder.path().join("ca.pem"));
+        let by_itself = format!("client_ca = {:?}", folder.path().join("edge.pem"));
+        let by_pin = format!("client_pins = \"{}\"", "ab".repeat(32));
+        for (line, counts) in [(by_authority, 1), (by_itself, 1), (by_pin, 1), (String::new(), 0)] {
+            let text = format!(
+                "[node]\nname = \"edge\"\n[mqtt.listener.main]\nprotocol = \"tls\"\n{line}\n"
+            );
+            let config = Config::parse(Path::new("site.toml"), &text).expect("a configuration");
+            let listener = config.mqtt_listeners.values().next().expect("it is named");
+            let of_site = Access { revocations: own.revocations().clone(), ..Access::default() };
+            for (access, authorities) in [(Access::default(), 0), (of_site, counts)] {
+                let (site, lists) = revocations(&config, "main", listener, &access, Purpose::Run)
+                    .expect("it is read");
+                assert_eq!((site.len(), lists.len()), (authorities, authorities), "{line}");
+            }
         }
     }
 
