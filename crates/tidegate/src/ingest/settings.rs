@@ -1,6 +1,6 @@
 //! What a listener is made of.
 
-use std::{net::SocketAddr, num::NonZeroU32, str::FromStr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, num::NonZeroU32, sync::Arc, time::Duration};
 
 use rustls::{
     ServerConfig,
@@ -102,6 +102,18 @@ pub enum Kind {
     Http,
     /// WebSocket.
     WebSocket,
+}
+
+impl Kind {
+    /// Its name, for logs.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Coap => "coap",
+            Self::Http => "http",
+            Self::WebSocket => "websocket",
+        }
+    }
 }
 
 /// What a datagram is.

@@ -25,7 +25,6 @@ use std::{
     num::NonZero,
     panic,
     path::{Path, PathBuf},
-    str::FromStr,
     sync::Arc,
     thread,
     time::Duration,
