@@ -46,9 +46,9 @@ use self::{
 use crate::{
     carrier::{Carrier, Down, Incoming},
     clock,
-    frame_log::{FrameLog, FrameLogConfig, Log, LogName},
+    frame_log::{FrameLog, FrameLogSettings, Log, LogName},
     health::{Condition, Health},
-    link::{self, Link, LinkConfig, LinkError, Transport},
+    link::{self, Link, LinkError, LinkSettings, Transport},
     pki::{Credentials, revocation::Revoked},
     source::{Source, SourceControl, SourceError, SourceSpec},
 };
@@ -60,7 +60,7 @@ const WELCOME_MAX: Duration = Duration::from_secs(5);
 
 /// What a camera is made of.
 #[derive(Clone, Debug)]
-pub struct CameraOptions {
+pub struct CameraSettings {
     /// Its name.
     pub name: CameraName,
     /// Size of its frames, if known before the first.
@@ -70,7 +70,7 @@ pub struct CameraOptions {
     /// What is told of its source.
     pub source: String,
     /// What is kept of its frames.
-    pub log: FrameLogConfig,
+    pub log: FrameLogSettings,
     /// Bounds on its frames.
     pub limits: FrameLimits,
     /// What of its frames nobody is to see.
@@ -202,7 +202,7 @@ impl CameraError {
 /// # Errors
 /// [`CameraError::Log`] and [`CameraError::Table`].
 pub(crate) fn build(
-    options: CameraOptions,
+    options: CameraSettings,
     source: Option<SourceControl>,
 ) -> Result<(Camera, Intake), CameraError> {
     let tables = tables(options.tables.as_deref())?;
@@ -271,7 +271,7 @@ pub(crate) fn tables(folder: Option<&Path>) -> Result<TableSet, TableError> {
 
 /// Where and as whom a camera node dials.
 #[derive(Clone)]
-pub struct DialOptions {
+pub struct DialSettings {
     /// The edge node's link address.
     pub edge: SocketAddr,
     /// QUIC, TCP, or QUIC first.
@@ -279,7 +279,7 @@ pub struct DialOptions {
     /// The camera's certificate.
     pub credentials: Credentials,
     /// Settings of the link.
-    pub link: LinkConfig,
+    pub link: LinkSettings,
     /// How often a lost edge node is dialled in a row before the camera gives up; none for ever.
     pub reconnects_max: Option<u32>,
     /// Longest wait between two tries; the first is a twentieth of it.
@@ -291,9 +291,9 @@ pub struct DialOptions {
 /// # Errors
 /// [`CameraError`]: what cannot be mended by trying again.
 pub async fn run(
-    options: CameraOptions,
+    options: CameraSettings,
     spec: &SourceSpec,
-    dial: DialOptions,
+    dial: DialSettings,
     stop: CancellationToken,
 ) -> Result<(), CameraError> {
     let mut source = Source::open(spec).await?;
@@ -357,7 +357,7 @@ pub async fn run(
 /// Dials, serves, and dials again.
 async fn stay_connected(
     camera: &Camera,
-    options: &DialOptions,
+    options: &DialSettings,
     linked: &Condition,
     stop: &CancellationToken,
 ) -> Result<(), CameraError> {
@@ -415,7 +415,7 @@ async fn stay_connected(
     }
 }
 
-async fn connect(camera: &Camera, options: &DialOptions) -> Result<Link, CameraError> {
+async fn connect(camera: &Camera, options: &DialSettings) -> Result<Link, CameraError> {
     introduce(Some(camera.announced()), options, camera.epoch).await
 }
 
@@ -425,7 +425,7 @@ async fn connect(camera: &Camera, options: &DialOptions) -> Result<Link, CameraE
 /// [`CameraError`]: not reached, or not accepted.
 pub(crate) async fn introduce(
     announce: Option<CameraAnnounce>,
-    options: &DialOptions,
+    options: &DialSettings,
     epoch: u64,
 ) -> Result<Link, CameraError> {
     let link =

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 pub use crate::link::Incoming;
 use crate::{
     clock,
-    link::{FrameSending, Link, LinkConfig, LinkError, Path, Priority, Transport},
+    link::{FrameSending, Link, LinkError, LinkSettings, Path, Priority, Transport},
 };
 
 /// Items on their way over a local carrier; the sender waits when it is full.
@@ -209,7 +209,7 @@ impl Carrier {
     pub fn idle_timeout(&self) -> Duration {
         match self {
             Self::Link(link) => link.idle_timeout(),
-            Self::Local(_) => LinkConfig::default().idle_timeout,
+            Self::Local(_) => LinkSettings::default().idle_timeout,
         }
     }
 

@@ -34,7 +34,7 @@ pub type Reader = tidegate_log::Reader<Store>;
 
 /// What is kept of a log, and where.
 #[derive(Clone, Debug)]
-pub struct FrameLogConfig {
+pub struct FrameLogSettings {
     /// Its size and that of its segments.
     pub size: LogConfig,
     /// Frames older than this go, a segment at a time; none keeps what has room.
@@ -60,7 +60,7 @@ pub enum Place {
     },
 }
 
-impl From<LogConfig> for FrameLogConfig {
+impl From<LogConfig> for FrameLogSettings {
     /// In memory, of any age.
     fn from(size: LogConfig) -> Self {
         Self { size, age: None, place: Place::Memory }
@@ -84,7 +84,7 @@ impl FrameLog {
     ///
     /// # Errors
     /// The sizes of `config` do not fit each other.
-    pub fn open(config: &FrameLogConfig, name: &LogName) -> Result<Self, LogError> {
+    pub fn open(config: &FrameLogSettings, name: &LogName) -> Result<Self, LogError> {
         Self::open_at(config, name, Some(clock::now()))
     }
 
@@ -92,12 +92,12 @@ impl FrameLog {
     ///
     /// # Errors
     /// As [`FrameLog::open`].
-    pub fn open_remote(config: &FrameLogConfig, name: &LogName) -> Result<Self, LogError> {
+    pub fn open_remote(config: &FrameLogSettings, name: &LogName) -> Result<Self, LogError> {
         Self::open_at(config, name, None)
     }
 
     fn open_at(
-        config: &FrameLogConfig,
+        config: &FrameLogSettings,
         name: &LogName,
         now: Option<Instant>,
     ) -> Result<Self, LogError> {
@@ -119,7 +119,7 @@ impl FrameLog {
         }
     }
 
-    fn in_memory(config: &FrameLogConfig, name: &LogName) -> Result<Self, LogError> {
+    fn in_memory(config: &FrameLogSettings, name: &LogName) -> Result<Self, LogError> {
         let store = Store::memory();
         let health = store.health();
         let (writer, log) = Log::create(config.size.clone(), store)?;

@@ -22,7 +22,7 @@
 //!
 //! Always true: both peers are authenticated before a link exists; what a peer sends never panics and never
 //! allocates beyond the limits; the tasks of a link end when its last handle is dropped or it goes down; a
-//! peer that is silent for [`LinkConfig::idle_timeout`] takes the link down.
+//! peer that is silent for [`LinkSettings::idle_timeout`] takes the link down.
 
 use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -55,7 +55,7 @@ pub type ClockFn = Arc<dyn Fn() -> Instant + Send + Sync>;
 
 /// Settings of a link.
 #[derive(Clone)]
-pub struct LinkConfig {
+pub struct LinkSettings {
     /// The longest queue that this link may build at the bottleneck, in time; default 10 ms. A tenth of the
     /// tightest latency bound is a good choice: shorter wastes capacity on jittery media, longer delays the
     /// next frame and a reset.
@@ -86,7 +86,7 @@ pub struct LinkConfig {
     pub clock: ClockFn,
 }
 
-impl Default for LinkConfig {
+impl Default for LinkSettings {
     fn default() -> Self {
         Self {
             queue_allowed: Duration::from_millis(10),
@@ -131,7 +131,7 @@ impl fmt::Display for Transport {
 /// How much QUIC has in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Congestion {
-    /// Ours: as much as keeps the queue within [`LinkConfig::queue_allowed`].
+    /// Ours: as much as keeps the queue within [`LinkSettings::queue_allowed`].
     #[default]
     QueueBound,
     /// CUBIC (RFC 9438) as quinn has it, for comparison: it fills every queue, and random loss stops it.
@@ -227,7 +227,7 @@ impl Link {
     /// Starts sending a frame on a stream of its own and returns at once.
     ///
     /// # Errors
-    /// [`LinkError::Down`]; [`LinkError::Busy`] with [`LinkConfig::frames_max`] frames under way;
+    /// [`LinkError::Down`]; [`LinkError::Busy`] with [`LinkSettings::frames_max`] frames under way;
     /// [`LinkError::Length`] unless the header states the body's length.
     pub fn send_frame(
         &self,
@@ -277,7 +277,7 @@ impl Link {
         self.handle.recv().await
     }
 
-    /// After which silence of the peer it goes down; see [`LinkConfig::idle_timeout`].
+    /// After which silence of the peer it goes down; see [`LinkSettings::idle_timeout`].
     pub fn idle_timeout(&self) -> Duration {
         self.handle.core.idle_timeout()
     }

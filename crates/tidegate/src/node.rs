@@ -49,11 +49,11 @@ use self::{
 use crate::{
     access::{Access, Identity},
     api::{self, ApiError, ReloadedConfiguration, ServerConfig, ServerError, SubscriptionId},
-    camera::{self, CameraOptions},
+    camera::{self, CameraSettings},
     carrier::{Carrier, Down, Incoming},
     clock,
-    frame_log::FrameLogConfig,
-    link::{Link, LinkConfig, LinkError, Listener},
+    frame_log::FrameLogSettings,
+    link::{Link, LinkError, LinkSettings, Listener},
     pki::{Credentials, Kind, PkiError, revocation::Revoked},
     tasks::{self, Tasks},
     uplink::Receivers,
@@ -68,7 +68,7 @@ const SHARES_TOLD_EVERY: Duration = Duration::from_millis(500);
 
 /// What an edge node is made of.
 #[derive(Clone)]
-pub struct NodeOptions {
+pub struct NodeSettings {
     /// Where the API listens; port 0 takes a free one.
     pub api_listen: SocketAddr,
     /// Where cameras dial, UDP and TCP.
@@ -76,11 +76,11 @@ pub struct NodeOptions {
     /// The node's certificate.
     pub credentials: Credentials,
     /// Settings of links.
-    pub link: LinkConfig,
+    pub link: LinkSettings,
     /// What is kept of each stream.
-    pub stream_log: FrameLogConfig,
+    pub stream_log: FrameLogSettings,
     /// What cameras hosted for publishers are made of; name, size and rate come from Register.
-    pub hosted: CameraOptions,
+    pub hosted: CameraSettings,
     /// What a subscription that names no detector or scene is taken to mean.
     pub hints: TransferHints,
     /// How the one medium that all cameras and uplinks share is divided; none where each has a link of its own.
@@ -130,8 +130,8 @@ pub(crate) struct NodeState {
     cameras: Cameras,
     subscriptions: Mutex<HashMap<SubscriptionId, Live>>,
     hosted: Hosted,
-    hosted_options: CameraOptions,
-    stream_log: FrameLogConfig,
+    hosted_options: CameraSettings,
+    stream_log: FrameLogSettings,
     hints: TransferHints,
     shares: Mutex<Shares>,
     access: Access,
@@ -145,8 +145,8 @@ pub(crate) struct NodeState {
 impl NodeState {
     #[allow(clippy::too_many_arguments)] // one for each part
     fn new(
-        hosted_options: CameraOptions,
-        stream_log: FrameLogConfig,
+        hosted_options: CameraSettings,
+        stream_log: FrameLogSettings,
         hints: TransferHints,
         shares: Shares,
         access: Access,
@@ -189,7 +189,7 @@ impl NodeState {
 pub struct Node {
     listener: Listener,
     server: api::Server,
-    options: NodeOptions,
+    options: NodeSettings,
     tables: Arc<TableSet>,
 }
 
@@ -198,7 +198,7 @@ impl Node {
     ///
     /// # Errors
     /// [`NodeError`], which names the address.
-    pub async fn bind(mut options: NodeOptions) -> Result<Self, NodeError> {
+    pub async fn bind(mut options: NodeSettings) -> Result<Self, NodeError> {
         // Who is let in by these credentials is judged by their lists from then on.
         options.access.revocations = options.credentials.revocations().clone();
         let tables = Arc::new(camera::tables(options.hosted.tables.as_deref())?);
@@ -234,7 +234,7 @@ impl Node {
     /// [`NodeError`] if the API fails as a whole.
     pub async fn serve(self, stop: CancellationToken) -> Result<(), NodeError> {
         let (tasks, owner) = tasks::tasks();
-        let NodeOptions {
+        let NodeSettings {
             hosted,
             stream_log,
             hints,

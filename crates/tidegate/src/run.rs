@@ -38,7 +38,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 pub(crate) use self::certificates::how_to_make;
 pub use self::{
-    cameras::{camera_options, dial_options, node_keys, source_spec},
+    cameras::{camera_settings, dial_settings, node_keys, source_spec},
     reload::Reload,
     service::Service,
 };
@@ -51,22 +51,22 @@ use self::{
 use crate::{
     access::Access,
     auth::audit::Audit,
-    camera::{self, CameraOptions},
+    camera::{self, CameraSettings},
     clock,
     config::Config,
     enrol::{Enrolment, Invitations},
     frame_log,
     health::{Health, Watch},
-    link::LinkConfig,
-    node::{Node, NodeOptions},
+    link::LinkSettings,
+    node::{Node, NodeSettings},
     pki::{Kind, Revocations},
     source::SourceSpec,
     step, uplink,
 };
 
 /// Settings of node links.
-pub fn link_config(config: &Config) -> LinkConfig {
-    LinkConfig {
+pub fn link_settings(config: &Config) -> LinkSettings {
+    LinkSettings {
         queue_allowed: config.link.queue_allowed,
         idle_timeout: config.link.idle_timeout,
         // Three signs of life within the time after which a silent peer counts as gone.
@@ -76,7 +76,7 @@ pub fn link_config(config: &Config) -> LinkConfig {
         tcp_congestion: config.link.tcp_congestion.clone(),
         // Two for each of a camera's transfers: one on the way and the next.
         frames_max: 128,
-        ..LinkConfig::default()
+        ..LinkSettings::default()
     }
 }
 
@@ -100,14 +100,14 @@ pub async fn node(
     let (reloads, asked) = mpsc::channel(1);
     let reload = Reloader { reload, asked };
     let upwards = Upwards { credentials: credentials.clone(), receivers: uplinks.clone() };
-    let options = NodeOptions {
+    let options = NodeSettings {
         api_listen: config.node.api_listen,
         link_listen: config.link.listen,
         credentials,
-        link: link_config(config),
+        link: link_settings(config),
         stream_log: cameras::log_config(config.log.stream_bytes.0, frames.frame_bytes_max.0).into(),
         // Name, size and rate of a hosted camera come with its registration.
-        hosted: camera_options(config, config.node.name.clone(), String::new()),
+        hosted: camera_settings(config, config.node.name.clone(), String::new()),
         hints: TransferHints {
             detector: frames.detector.to_string(),
             detector_input: frames.detector_input.map(|size| size.to_string()).unwrap_or_default(),
@@ -240,7 +240,7 @@ pub async fn camera(
     stop: CancellationToken,
 ) -> Result<(), ApiError> {
     warn_if_clock_is_unset();
-    let dial = dial_options(config, &name, edge).await?;
+    let dial = dial_settings(config, &name, edge).await?;
     let health = Health::default();
     let watch = watch(config, &health, &stop).await?;
     let _valid = AbortOnDropHandle::new(tokio::spawn(watch_certificate(
@@ -253,7 +253,7 @@ pub async fn camera(
     let access = Access { revocations, ..Access::default() };
     keep_revocations(config, &access)?;
     let _revocations = AbortOnDropHandle::new(tokio::spawn(watch_revocations(access, None)));
-    let options = CameraOptions { health, ..camera_options(config, name, spec.to_string()) };
+    let options = CameraSettings { health, ..camera_settings(config, name, spec.to_string()) };
     watch.manager().ready();
     step::begin("the source, its detector and the link to the edge");
     let ended = camera::run(options, &spec, dial, stop).await;

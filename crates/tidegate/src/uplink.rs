@@ -65,7 +65,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{outgoing::OutgoingConfig, sender::Sender};
 use crate::{
-    link::{LinkConfig, Transport},
+    link::{LinkSettings, Transport},
     mqtt::{bridge::Stamps, server::Connector},
     pki::Credentials,
 };
@@ -232,7 +232,7 @@ impl Uplink {
         node: Arc<str>,
         connector: Connector,
         credentials: Credentials,
-        link: LinkConfig,
+        link: LinkSettings,
     ) -> io::Result<Self> {
         let stop = CancellationToken::new();
         let (sender_subscribed, subscribed) = watch::channel(false);
@@ -285,7 +285,7 @@ impl Uplinks {
         node: &Arc<str>,
         connector: &Connector,
         credentials: &Credentials,
-        link: &LinkConfig,
+        link: &LinkSettings,
         forget: impl Fn(&str),
     ) -> Vec<String> {
         let stays = |uplink: &Uplink| planned.contains(&uplink.settings);

@@ -30,7 +30,7 @@ const ENTRIES_MAX: usize = 1024;
 
 /// Where the audit log is kept, and how much of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuditConfig {
+pub struct AuditSettings {
     /// The file that is written to; older ones are beside it, with a number behind their names.
     pub path: PathBuf,
     /// Size at which it is moved aside, in bytes.
@@ -65,7 +65,7 @@ impl Audit {
     ///
     /// # Errors
     /// The system's, if it gives no thread.
-    pub fn start(config: AuditConfig) -> io::Result<Self> {
+    pub fn start(config: AuditSettings) -> io::Result<Self> {
         let (entries, waiting) = sync_channel(ENTRIES_MAX);
         let left_out = Arc::new(LeftOut::default());
         let counter = left_out.clone();
@@ -158,14 +158,14 @@ fn overflow(at: Instant, lost: u64) -> Entry {
 /// A file that is moved aside when it is full.
 #[derive(Debug)]
 struct Rotating {
-    config: AuditConfig,
+    config: AuditSettings,
     open: Option<(File, u64)>,
     /// Whether the last write failed, so that it is said once.
     fails: bool,
 }
 
 impl Rotating {
-    fn new(config: AuditConfig) -> Self {
+    fn new(config: AuditSettings) -> Self {
         Self { config, open: None, fails: false }
     }
 
@@ -218,7 +218,7 @@ fn open(path: &Path) -> io::Result<(File, u64)> {
 }
 
 /// `audit.log.1` is the newest of those that are full.
-fn move_aside(config: &AuditConfig) -> io::Result<()> {
+fn move_aside(config: &AuditSettings) -> io::Result<()> {
     let numbered = |number: u32| {
         let mut name = config.path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{number}"));
@@ -267,7 +267,7 @@ mod tests {
     fn entries_are_in_the_file_once_it_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state/audit.log");
-        let config = AuditConfig { path: path.clone(), bytes_max: 1 << 20, files_max: 2 };
+        let config = AuditSettings { path: path.clone(), bytes_max: 1 << 20, files_max: 2 };
         let audit = Audit::start(config).unwrap();
         assert!(!path.exists(), "nothing was said yet");
         for number in 0..9 {
@@ -284,7 +284,7 @@ mod tests {
     fn a_flood_of_refusals_washes_nothing_out() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
-        let config = AuditConfig { path: path.clone(), bytes_max: 64 << 10, files_max: 2 };
+        let config = AuditSettings { path: path.clone(), bytes_max: 64 << 10, files_max: 2 };
         let audit = Audit::start(config).unwrap();
         audit.tell(|| entry(0));
         for number in 0..53_344u32 {
@@ -325,7 +325,7 @@ mod tests {
             let folder = folder.path().join(files_max.to_string());
             fs::create_dir(&folder).unwrap();
             let bytes_max = 2 * line.len() as u64;
-            let config = AuditConfig { path: folder.join("log"), bytes_max, files_max };
+            let config = AuditSettings { path: folder.join("log"), bytes_max, files_max };
             let mut file = Rotating::new(config.clone());
             for _ in 0..6 {
                 file.put(&line);

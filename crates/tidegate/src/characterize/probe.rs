@@ -7,7 +7,7 @@ use tidegate_message::FrameSize;
 use tidegate_wire::{FrameHeader, TransferId};
 
 use crate::{
-    camera::{self, CameraError, DialOptions},
+    camera::{self, CameraError, DialSettings},
     clock,
     link::{Link, LinkError, Outcome, Priority},
 };
@@ -44,7 +44,7 @@ impl Probe {
     ///
     /// # Errors
     /// [`ProbeError::Connect`].
-    pub async fn connect(options: &DialOptions) -> Result<Self, ProbeError> {
+    pub async fn connect(options: &DialSettings) -> Result<Self, ProbeError> {
         let epoch = u64::try_from(clock::now().as_nanos()).unwrap_or(1);
         Ok(Self { link: camera::introduce(None, options, epoch).await? })
     }

@@ -55,7 +55,7 @@ async fn link(config: &Config, camera: CameraName, edge: Option<&str>) -> Result
         ApiError::new(Code::LINK_DOWN, "the link cannot be characterized")
             .caused_by(crate::error_chain(error))
     };
-    let dial = run::dial_options(config, &camera, edge).await?;
+    let dial = run::dial_settings(config, &camera, edge).await?;
     let probe = Probe::connect(&dial).await.map_err(|error| failed(&error))?;
     let measured = characterize::run_link(LINK_REPEATS, async |bytes| probe.measure(bytes).await);
     let report = measured.await.map_err(|error| failed(&error))?;

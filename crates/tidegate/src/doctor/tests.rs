@@ -13,7 +13,7 @@ use tidegate_log::{Durability, LogConfig, NodeKey, NodeKeys};
 
 use super::*;
 use crate::{
-    frame_log::{FrameLog, FrameLogConfig, LogName, Place},
+    frame_log::{FrameLog, FrameLogSettings, LogName, Place},
     pki::{self, InitRequest},
 };
 
@@ -22,7 +22,7 @@ fn site(frames: u32, keys: Option<NodeKeys>) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let request = InitRequest { cameras: vec!["cam1".to_owned()], ..InitRequest::default() };
     pki::init(&folder.path().join("pki"), &request).unwrap();
-    let config = FrameLogConfig {
+    let config = FrameLogSettings {
         size: LogConfig { bytes_max: 1 << 20, segment_bytes: 64 << 10 },
         age: None,
         place: Place::Files {

@@ -19,7 +19,7 @@ use tidegate_sys::{
     folder::{Folder, FolderError},
 };
 
-use super::{FrameLogConfig, Log};
+use super::{FrameLogSettings, Log};
 use crate::clock;
 
 /// Longest wait for a part of this process to let go of a folder.
@@ -74,7 +74,7 @@ pub(super) struct OpenLog {
 
 /// Opens the log in its folder. With `now`, nothing in it is later than that.
 pub(super) fn open(
-    config: &FrameLogConfig,
+    config: &FrameLogSettings,
     name: &LogName,
     data_dir: &Path,
     keys: Option<&NodeKeys>,
@@ -203,7 +203,7 @@ fn told(finding: &Finding) -> (String, bool) {
 
 /// Logs that this one has followed, newest first. One that cannot be opened is told and left out.
 fn open_earlier(
-    config: &FrameLogConfig,
+    config: &FrameLogSettings,
     name: &LogName,
     data_dir: &Path,
     keys: Option<&NodeKeys>,

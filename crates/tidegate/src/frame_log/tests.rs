@@ -16,13 +16,13 @@ use super::*;
 
 const SIZE: LogConfig = LogConfig { bytes_max: 1 << 20, segment_bytes: 64 << 10 };
 
-fn config(data_dir: &Path, keys: Option<NodeKeys>) -> FrameLogConfig {
+fn config(data_dir: &Path, keys: Option<NodeKeys>) -> FrameLogSettings {
     let place = Place::Files {
         data_dir: data_dir.to_owned(),
         durability: Durability::Page,
         keys: keys.map(Arc::new),
     };
-    FrameLogConfig { size: SIZE, age: None, place }
+    FrameLogSettings { size: SIZE, age: None, place }
 }
 
 fn keys(byte: u8) -> NodeKeys {
@@ -223,7 +223,7 @@ fn what_is_too_old_goes() {
     append(&mut opened, clock::now());
     drop(opened);
     let age = Some(Duration::from_secs(50));
-    let config = FrameLogConfig { age, ..config(data_dir.path(), None) };
+    let config = FrameLogSettings { age, ..config(data_dir.path(), None) };
     let opened = FrameLog::open(&config, &name()).unwrap();
     // The newest segment stays.
     assert!(opened.log.entries() < 70 && before == 300, "{}", opened.log.entries());

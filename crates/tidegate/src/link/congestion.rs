@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  window = rate × (base + unsteady + allowed queue)
-//!           │       │      │          └ LinkConfig::queue_allowed, shorter while the path drops packets
+//!           │       │      │          └ LinkSettings::queue_allowed, shorter while the path drops packets
 //!           │       │      └ what round trips take longer than that while we have next to nothing in flight
 //!           │       └ shortest round trip of the last seconds, remeasured by a short drain
 //!           └ delivery rate: highest recent sample of a busy path

@@ -26,7 +26,7 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::{
-    Congestion, DownReason, Link, LinkConfig, LinkError, PROTOCOL, Transport,
+    Congestion, DownReason, Link, LinkError, LinkSettings, PROTOCOL, Transport,
     congestion::QueueBoundConfig,
     core::{Carrier, Core, Handle},
     quic, tcp,
@@ -85,7 +85,7 @@ impl Listener {
     pub async fn bind(
         address: SocketAddr,
         credentials: &Credentials,
-        config: LinkConfig,
+        config: LinkSettings,
         audit: Audit,
     ) -> Result<Self, LinkError> {
         let tls = Arc::new(credentials.server_tls(PROTOCOL)?);
@@ -143,7 +143,7 @@ impl Listener {
 pub async fn dial(
     address: SocketAddr,
     credentials: &Credentials,
-    config: LinkConfig,
+    config: LinkSettings,
     transport: Transport,
 ) -> Result<Link, LinkError> {
     let (head_start, limit) = (config.quic_head_start, config.connect_timeout);
@@ -202,7 +202,7 @@ async fn within(
 async fn dial_tcp(
     address: SocketAddr,
     credentials: &Credentials,
-    config: &LinkConfig,
+    config: &LinkSettings,
 ) -> Result<Link, LinkError> {
     let tls = TlsConnector::from(Arc::new(credentials.client_tls(PROTOCOL)?));
     let failed = |error: io::Error| tcp_error(address, &error);
@@ -254,7 +254,7 @@ fn tcp_error(address: SocketAddr, error: &io::Error) -> LinkError {
 async fn accept_tcp(
     listener: TcpListener,
     tls: TlsAcceptor,
-    config: LinkConfig,
+    config: LinkSettings,
     audit: Audit,
     links: mpsc::Sender<Link>,
 ) {
@@ -288,7 +288,7 @@ async fn answer_tcp(
     stream: TcpStream,
     address: SocketAddr,
     tls: TlsAcceptor,
-    config: LinkConfig,
+    config: LinkSettings,
     descriptor: Descriptor,
 ) -> Result<Link, LinkError> {
     set_options(&stream, &config)?;
@@ -299,7 +299,7 @@ async fn answer_tcp(
 fn link_over_tcp(
     address: SocketAddr,
     stream: TlsStream<TcpStream>,
-    config: LinkConfig,
+    config: LinkSettings,
     descriptor: Option<Descriptor>,
 ) -> Result<Link, LinkError> {
     let (socket, session) = stream.get_ref();
@@ -316,7 +316,7 @@ fn link_over_tcp(
 }
 
 /// Bounds what the kernel holds unsent, and sends small chunks at once.
-fn set_options(stream: &TcpStream, config: &LinkConfig) -> Result<(), LinkError> {
+fn set_options(stream: &TcpStream, config: &LinkSettings) -> Result<(), LinkError> {
     let options = socket2::SockRef::from(stream);
     options.set_tcp_nodelay(true).map_err(LinkError::Socket)?;
     options.set_tcp_notsent_lowat(config.tcp_unsent_bytes_max).map_err(LinkError::Socket)?;
@@ -350,7 +350,7 @@ fn bind_both(address: SocketAddr) -> Result<(UdpSocket, TcpListener), LinkError>
 async fn dial_quic(
     address: SocketAddr,
     credentials: &Credentials,
-    config: &LinkConfig,
+    config: &LinkSettings,
 ) -> Result<Link, LinkError> {
     let tls = Arc::new(credentials.client_tls(PROTOCOL)?);
     let crypto = QuicClientConfig::try_from(tls).expect("TLS 1.3 is always enabled");
@@ -411,7 +411,7 @@ fn dial_error(address: SocketAddr, error: ConnectionError) -> LinkError {
 
 async fn accept_quic(
     endpoint: quinn::Endpoint,
-    config: LinkConfig,
+    config: LinkSettings,
     audit: Audit,
     links: mpsc::Sender<Link>,
 ) {
@@ -528,7 +528,7 @@ fn refused(address: SocketAddr, rule: String) -> Entry {
 async fn answer_quic(
     incoming: quinn::Incoming,
     endpoint: quinn::Endpoint,
-    config: LinkConfig,
+    config: LinkSettings,
 ) -> Result<Link, LinkError> {
     let address = incoming.remote_address();
     let failed = |error| dial_error(address, error);
@@ -542,7 +542,7 @@ fn link_over_quic(
     peer: PeerIdentity,
     connection: quinn::Connection,
     endpoint: quinn::Endpoint,
-    config: LinkConfig,
+    config: LinkSettings,
 ) -> Link {
     let address = connection.remote_address();
     let carrier = Carrier::Quic(quic::Quic::new(connection, endpoint));
@@ -563,7 +563,7 @@ fn identity(connection: &quinn::Connection) -> Result<PeerIdentity, LinkError> {
     Ok(PeerIdentity::of_chain(&chain.unwrap_or_default())?)
 }
 
-fn transport(config: &LinkConfig) -> TransportConfig {
+fn transport(config: &LinkSettings) -> TransportConfig {
     let mut transport = TransportConfig::default();
     let idle = IdleTimeout::try_from(config.idle_timeout);
     let mut acks = quinn::AckFrequencyConfig::default();

@@ -24,7 +24,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    DownReason, FrameSending, Incoming, LinkConfig, LinkError, Outcome, Path, Priority,
+    DownReason, FrameSending, Incoming, LinkError, LinkSettings, Outcome, Path, Priority,
     ProtocolError,
     frame::{Outgoing, Sending},
     offset::Offset,
@@ -67,7 +67,7 @@ impl Drop for Handle {
 pub(super) struct Core {
     pub(super) peer: PeerIdentity,
     pub(super) peer_address: SocketAddr,
-    pub(super) config: LinkConfig,
+    pub(super) config: LinkSettings,
     pub(super) carrier: Carrier,
     pub(super) outgoing: Outgoing,
     pub(super) stop: CancellationToken,
@@ -102,7 +102,7 @@ impl Core {
     pub(super) fn begin(
         peer: PeerIdentity,
         peer_address: SocketAddr,
-        config: LinkConfig,
+        config: LinkSettings,
         carrier: Carrier,
     ) -> (Handle, Queues) {
         let (control, control_end) = mpsc::channel(LANE_RECORDS_MAX);

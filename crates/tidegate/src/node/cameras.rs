@@ -31,7 +31,7 @@ use super::{
     stream::{Begin, Reads, Stream},
     verdict::Verdicts,
 };
-use crate::{access::Identity, frame_log::FrameLogConfig, pki::Kind};
+use crate::{access::Identity, frame_log::FrameLogSettings, pki::Kind};
 
 /// Records on their way to one camera; more than this and its link has stalled.
 pub(super) const RECORDS_MAX: usize = 256;
@@ -355,7 +355,7 @@ impl Camera {
         demand: Demand,
         hints: TransferHints,
         begin: Begin,
-        log: FrameLogConfig,
+        log: FrameLogSettings,
     ) -> Result<Arc<Stream>, ApiError> {
         let Begin { range, after, reads } = begin;
         let (transfer, life) = (TransferId(next()), self.life());

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{NodeState, cameras::Owner, serve};
 use crate::{
     api::Identity,
-    camera::{self, CameraOptions, Intake},
+    camera::{self, CameraSettings, Intake},
     carrier,
 };
 
@@ -64,7 +64,7 @@ impl Hosted {
             let text = format!("this node hosts its limit of {HOSTED_MAX} cameras; unregister one");
             return Err(ApiError::new(Code::LIMIT_REACHED, text));
         }
-        let options = CameraOptions {
+        let options = CameraSettings {
             name: name.clone(),
             size: registration.size,
             frames_per_second: registration.frames_per_second.unwrap_or(0.0),

@@ -26,7 +26,7 @@ use tidegate_wire::{EndReason, TransferHints, TransferId};
 use tokio::sync::{broadcast, watch};
 
 use super::entry::{self, Arrival, Life, Meta};
-use crate::frame_log::{FrameLog, FrameLogConfig, FrameWriter, Log, LogName};
+use crate::frame_log::{FrameLog, FrameLogSettings, FrameWriter, Log, LogName};
 
 /// Notices kept for a slow reader; older ones are dropped.
 const NOTICES_MAX: usize = 256;
@@ -79,7 +79,7 @@ struct Tail {
     /// Logs that were replaced, newest last.
     replaced: VecDeque<Replaced>,
     meta: BytesMut,
-    log_config: FrameLogConfig,
+    log_config: FrameLogSettings,
 }
 
 /// A log that has made room for that of a later life.
@@ -142,7 +142,7 @@ impl Stream {
         demand: Demand,
         hints: TransferHints,
         range: (Option<Instant>, Option<Instant>),
-        log_config: FrameLogConfig,
+        log_config: FrameLogSettings,
     ) -> Result<Self, LogError> {
         let FrameLog { writer, log, .. } = open(&log_config, &camera)?;
         Ok(Self {
@@ -475,6 +475,6 @@ pub(super) enum AppendFailed {
 }
 
 /// The log of a stream, which is in memory: a stream ends with its last session, and what it brought is in its camera's log.
-fn open(config: &FrameLogConfig, camera: &CameraName) -> Result<FrameLog, LogError> {
+fn open(config: &FrameLogSettings, camera: &CameraName) -> Result<FrameLog, LogError> {
     FrameLog::open_remote(config, &LogName::Stream(camera.clone()))
 }

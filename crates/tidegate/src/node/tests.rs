@@ -48,7 +48,7 @@ pub(super) fn announce() -> CameraAnnounce {
 impl Rig {
     fn new() -> Self {
         let log = LogConfig { bytes_max: 1 << 20, segment_bytes: 1 << 16 };
-        let hosted = CameraOptions {
+        let hosted = CameraSettings {
             name: "hosted".parse().unwrap(),
             size: None,
             frames_per_second: 0.0,

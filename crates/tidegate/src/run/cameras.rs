@@ -12,12 +12,12 @@ use tidegate_frame::{
 use tidegate_log::{Durability, LogConfig, NodeKeys};
 use tidegate_message::{CameraName, Code};
 
-use super::{certificates::credentials, link_config};
+use super::{certificates::credentials, link_settings};
 use crate::{
-    camera::{CameraOptions, DialOptions, Privacy},
+    camera::{CameraSettings, DialSettings, Privacy},
     config::{Config, ENTRY_META_BYTES_MAX, LogSection, PrivacySection, words::AtRest},
     detector::DetectorSpec,
-    frame_log::{FrameLogConfig, KeyFiles, KeysError, Place},
+    frame_log::{FrameLogSettings, KeyFiles, KeysError, Place},
     health::Health,
     pki::Kind,
     source::{self, SourceSpec},
@@ -57,12 +57,12 @@ fn place(config: &Config, durability: Durability) -> Place {
 }
 
 /// What is kept of the camera called `name`.
-fn camera_log(config: &Config, name: &CameraName) -> FrameLogConfig {
+fn camera_log(config: &Config, name: &CameraName) -> FrameLogSettings {
     let own = config.log_cameras.get(name.as_str());
     let bytes = own.and_then(|own| own.bytes).unwrap_or(config.log.camera_bytes);
     let age = own.and_then(|own| own.age).unwrap_or(config.log.camera_age);
     let durability = own.and_then(|own| own.durability).unwrap_or(config.log.durability);
-    FrameLogConfig {
+    FrameLogSettings {
         size: log_config(bytes.0, config.frames.frame_bytes_max.0),
         age: (!age.is_zero()).then_some(age),
         place: place(config, durability.into()),
@@ -77,8 +77,8 @@ pub(super) fn log_config(bytes_max: u64, frame_bytes_max: u64) -> LogConfig {
 }
 
 /// What a camera called `name` is made of.
-pub fn camera_options(config: &Config, name: CameraName, source: String) -> CameraOptions {
-    CameraOptions {
+pub fn camera_settings(config: &Config, name: CameraName, source: String) -> CameraSettings {
+    CameraSettings {
         log: camera_log(config, &name),
         name,
         size: None,
@@ -143,16 +143,16 @@ fn limits(config: &Config) -> FrameLimits {
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`] without a certificate or an address.
-pub async fn dial_options(
+pub async fn dial_settings(
     config: &Config,
     name: &CameraName,
     edge: Option<&str>,
-) -> Result<DialOptions, ApiError> {
-    Ok(DialOptions {
+) -> Result<DialSettings, ApiError> {
+    Ok(DialSettings {
         edge: resolve(edge.unwrap_or(&config.link.edge)).await?,
         transport: config.link.transport.into(),
         credentials: credentials(config, Kind::Camera, name.as_str())?,
-        link: link_config(config),
+        link: link_settings(config),
         reconnects_max: (config.link.max_reconnects > 0).then_some(config.link.max_reconnects),
         retry_max: config.link.reconnect_backoff_max,
     })

@@ -24,7 +24,7 @@ use super::{
     bridges, broker,
     cameras::{node_keys, resolve},
     certificates::{credentials, revocations_unknown},
-    flows, link_config, sinks, uplinks, users,
+    flows, link_settings, sinks, uplinks, users,
 };
 use crate::{
     access::Access,
@@ -236,7 +236,7 @@ pub async fn reach(config: &Config) -> Problems {
         let uplinks = uplinks::planned(config).unwrap_or_default();
         for (uplink, credentials) in uplinks.into_iter().zip(std::iter::repeat(credentials)) {
             let Some(credentials) = credentials else { continue };
-            let settings = link_config(config);
+            let settings = link_settings(config);
             tries.spawn(within(format!("uplink.{}.to", uplink.name), async move {
                 let address = resolve(&uplink.to).await.map_err(|e| e.chain())?;
                 let link = link::dial(address, &credentials, settings, uplink.transport).await;

@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{
     certificates::{refresh_revocations, watch_revocations},
-    link_config,
+    link_settings,
     node_name::node_of_paths,
     service::Service,
     uplinks, users,
@@ -29,7 +29,7 @@ use crate::{
     },
     config::{Config, problems::Problems},
     health::{Health, Manager},
-    link::LinkConfig,
+    link::LinkSettings,
     pki::Credentials,
     uplink::{self, UplinkSettings, Uplinks},
 };
@@ -81,7 +81,7 @@ impl Guarded {
                     service.tell_of_uplinks(receivers);
                 }
                 let credentials = upwards.map(|upwards| upwards.credentials);
-                let served = Served::new(service, node, credentials, link_config(config));
+                let served = Served::new(service, node, credentials, link_settings(config));
                 served.exchange_uplinks(planned);
                 Some(Arc::new(served))
             }
@@ -197,7 +197,7 @@ pub(super) struct Served {
     node: Arc<str>,
     /// What the node shows; none where it serves MQTT alone.
     credentials: Option<Credentials>,
-    link: LinkConfig,
+    link: LinkSettings,
 }
 
 impl Served {
@@ -205,7 +205,7 @@ impl Served {
         service: Service,
         node: Arc<str>,
         credentials: Option<Credentials>,
-        link: LinkConfig,
+        link: LinkSettings,
     ) -> Self {
         Self { uplinks: Mutex::default(), service, node, credentials, link }
     }

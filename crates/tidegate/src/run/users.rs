@@ -31,7 +31,7 @@ use zeroize::Zeroizing;
 
 use super::kept::kept_random;
 use crate::{
-    auth::{audit::AuditConfig, fetch::Fetcher},
+    auth::{audit::AuditSettings, fetch::Fetcher},
     config::{Config, Purpose, problems::Problems},
     pki::files,
 };
@@ -261,10 +261,10 @@ pub(super) fn fetcher(config: &Config) -> Result<Option<Fetcher>, ApiError> {
 }
 
 /// Where the audit log is; none if there is to be none.
-pub(super) fn audit(config: &Config) -> Option<AuditConfig> {
+pub(super) fn audit(config: &Config) -> Option<AuditSettings> {
     let section = &config.auth;
     let usual = || config.node.data_dir.join("state/audit.log");
-    section.audit.then(|| AuditConfig {
+    section.audit.then(|| AuditSettings {
         path: section.audit_file.clone().unwrap_or_else(usual),
         bytes_max: section.audit_bytes_max.0,
         files_max: section.audit_files_max,

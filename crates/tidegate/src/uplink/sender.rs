@@ -41,7 +41,7 @@ use super::{
 };
 use crate::{
     clock,
-    link::{self, Incoming, Link, LinkConfig, LinkError},
+    link::{self, Incoming, Link, LinkError, LinkSettings},
     mqtt::{
         bridge::{Direction, Stamps},
         local::{Local, LocalError, LocalOptions},
@@ -78,7 +78,7 @@ pub(super) struct Sender {
     pub(super) stamps: Stamps,
     pub(super) connector: Connector,
     pub(super) credentials: Credentials,
-    pub(super) link: LinkConfig,
+    pub(super) link: LinkSettings,
     pub(super) counters: Arc<Counters>,
     /// Whether its sessions are there: what is published from then on is carried.
     pub(super) subscribed: watch::Sender<bool>,
@@ -291,7 +291,7 @@ impl Sender {
         settings: UplinkSettings,
         node: Arc<str>,
         credentials: Credentials,
-        config: LinkConfig,
+        config: LinkSettings,
         life: u64,
     ) -> Result<(Link, UplinkReady), Down> {
         let resolve = |source| Down::Resolve { to: settings.to.clone(), source };

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::symlink, process::Stdio, time::Duration};
 
 use bytes::Bytes;
 use futures::StreamExt;
-use tidegate::camera::{CameraOptions, Privacy};
+use tidegate::camera::{CameraSettings, Privacy};
 use tidegate_client::{
     Client, Event, FrameRate, MissedWhy, Registration, SubscribeRequest, Subscription,
 };
@@ -71,7 +71,7 @@ async fn a_camera_whose_frames_are_all_refused_is_said_to_give_none_and_why() {
     let world = World::new().await;
     let client = world.client().await;
     let limits = FrameLimits { bytes_max: 1_000, ..FrameLimits::default() };
-    let limited = |options: CameraOptions| CameraOptions { limits, ..options };
+    let limited = |options: CameraSettings| CameraSettings { limits, ..options };
     let _camera = world.camera_changed("cam1", SCENE, limited);
     let is_refused = |why: Option<&str>| {
         why.is_some_and(|why| why.starts_with("its frames are refused: the frame has"))

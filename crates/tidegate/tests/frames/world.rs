@@ -11,10 +11,10 @@ use futures::StreamExt;
 use tempfile::TempDir;
 use tidegate::{
     access::Access,
-    camera::{self, CameraError, CameraOptions, DialOptions, Privacy},
+    camera::{self, CameraError, CameraSettings, DialSettings, Privacy},
     health::Health,
-    link::{LinkConfig, Transport},
-    node::{Node, NodeOptions},
+    link::{LinkSettings, Transport},
+    node::{Node, NodeSettings},
     pki::{self, InitRequest, Revocations},
     uplink::Receivers,
 };
@@ -73,11 +73,11 @@ impl World {
     pub(crate) async fn start_node(&mut self) {
         let credentials = pki::load(self.path(), "edge").expect("the node's certificate");
         self.revocations = credentials.revocations().clone();
-        let options = NodeOptions {
+        let options = NodeSettings {
             api_listen: self.api,
             link_listen: self.link,
             credentials,
-            link: link_config(),
+            link: link_settings(),
             stream_log: LogConfig { bytes_max: 64 << 20, segment_bytes: 8 << 20 }.into(),
             hosted: options("hosted"),
             hints: TransferHints::default(),
@@ -117,7 +117,7 @@ impl World {
 
     /// Starts a camera node whose frames are covered.
     pub(crate) fn private_camera(&self, name: &str, source: &str, privacy: Privacy) -> CameraNode {
-        let options = CameraOptions { privacy, ..options(name) };
+        let options = CameraSettings { privacy, ..options(name) };
         self.camera_of(options, source, self.dial(name, Transport::Quic, self.path()))
     }
 
@@ -126,7 +126,7 @@ impl World {
         &self,
         name: &str,
         source: &str,
-        change: impl FnOnce(CameraOptions) -> CameraOptions,
+        change: impl FnOnce(CameraSettings) -> CameraSettings,
     ) -> CameraNode {
         let dial = self.dial(name, Transport::Quic, self.path());
         self.camera_of(change(options(name)), source, dial)
@@ -137,12 +137,12 @@ impl World {
         &self,
         name: &str,
         source: &str,
-        dial: DialOptions,
+        dial: DialSettings,
     ) -> CameraNode {
         self.camera_of(options(name), source, dial)
     }
 
-    fn camera_of(&self, options: CameraOptions, source: &str, dial: DialOptions) -> CameraNode {
+    fn camera_of(&self, options: CameraSettings, source: &str, dial: DialSettings) -> CameraNode {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let source = source.parse().expect("a source");
@@ -151,12 +151,12 @@ impl World {
     }
 
     /// How a camera reaches the edge node, with its certificate in `pki`.
-    pub(crate) fn dial(&self, name: &str, transport: Transport, pki: &Path) -> DialOptions {
-        DialOptions {
+    pub(crate) fn dial(&self, name: &str, transport: Transport, pki: &Path) -> DialSettings {
+        DialSettings {
             edge: self.link,
             transport,
             credentials: pki::load(pki, name).expect("the camera's certificate"),
-            link: link_config(),
+            link: link_settings(),
             reconnects_max: None,
             retry_max: Duration::from_secs(1),
         }
@@ -208,8 +208,8 @@ impl CameraNode {
     }
 }
 
-fn options(name: &str) -> CameraOptions {
-    CameraOptions {
+fn options(name: &str) -> CameraSettings {
+    CameraSettings {
         name: name.parse().expect("a camera name"),
         size: None,
         frames_per_second: 0.0,
@@ -224,8 +224,8 @@ fn options(name: &str) -> CameraOptions {
     }
 }
 
-fn link_config() -> LinkConfig {
-    LinkConfig::default()
+fn link_settings() -> LinkSettings {
+    LinkSettings::default()
 }
 
 /// What the camera's log has from the first to the last of these. Asked for with another bound, so that no transfer that

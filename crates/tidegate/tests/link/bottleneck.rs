@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::link::{
-    Congestion, Incoming, Link, LinkConfig, Listener, Outcome, Priority, Transport, dial,
+    Congestion, Incoming, Link, LinkSettings, Listener, Outcome, Priority, Transport, dial,
 };
 use tidegate_message::Instant;
 
@@ -28,7 +28,7 @@ struct Bed {
 
 async fn bed(loss: f64, congestion: Congestion) -> Bed {
     let site = Site::new();
-    let mut listener = site.listen(LinkConfig::default()).await;
+    let mut listener = site.listen(LinkSettings::default()).await;
     let bottleneck = Bottleneck {
         bytes_per_second: RATE,
         queue_bytes: QUEUE_BYTES,
@@ -37,7 +37,7 @@ async fn bed(loss: f64, congestion: Congestion) -> Bed {
         seed: 11,
     };
     let relay = Relay::start(listener.local_address(), bottleneck).await;
-    let config = LinkConfig { quic_congestion: congestion, ..LinkConfig::default() };
+    let config = LinkSettings { quic_congestion: congestion, ..LinkSettings::default() };
     let dialled = dial(relay.address, &site.cam1, config, Transport::Quic);
     let (camera, edge) = tokio::join!(dialled, listener.accept());
     Bed { camera: camera.unwrap(), edge: edge.unwrap(), relay, _listener: listener }

@@ -2,7 +2,7 @@
 
 use std::{process::Command, time::Duration};
 
-use tidegate::link::{DownReason, LinkConfig, Priority, Transport, dial};
+use tidegate::link::{DownReason, LinkSettings, Priority, Transport, dial};
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime::Handle,
@@ -17,11 +17,11 @@ use crate::{
 
 const BOTH: [Transport; 2] = [Transport::Quic, Transport::Tcp];
 
-fn impatient() -> LinkConfig {
-    LinkConfig {
+fn impatient() -> LinkSettings {
+    LinkSettings {
         keep_alive: Duration::from_millis(200),
         idle_timeout: Duration::from_secs(1),
-        ..LinkConfig::default()
+        ..LinkSettings::default()
     }
 }
 
@@ -107,7 +107,7 @@ async fn ten_links_idle() {
     const IDLE: Duration = Duration::from_secs(2);
     let site = Site::new();
     for transport in BOTH {
-        let mut listener = site.listen(LinkConfig::default()).await;
+        let mut listener = site.listen(LinkSettings::default()).await;
         let address = listener.local_address();
         let mut links = Vec::new();
         for _ in 0..10 {
@@ -139,7 +139,7 @@ fn processor_time() -> Duration {
 async fn fifty_links_come_and_go() {
     let site = Site::new();
     for transport in BOTH {
-        let mut listener = site.listen(LinkConfig::default()).await;
+        let mut listener = site.listen(LinkSettings::default()).await;
         let address = listener.local_address();
         let before = held();
         for round in 0..50 {

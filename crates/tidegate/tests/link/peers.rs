@@ -1,6 +1,6 @@
 use std::{net::UdpSocket, time::Duration};
 
-use tidegate::link::{DownReason, LinkConfig, LinkError, Outcome, Priority, Transport, dial};
+use tidegate::link::{DownReason, LinkError, LinkSettings, Outcome, Priority, Transport, dial};
 use tidegate::pki::{self, Kind, revocation::Reason};
 
 use crate::support::{PATIENCE, Site, body, header, next_frame};
@@ -24,7 +24,7 @@ async fn a_stranger_is_refused_and_disturbs_nobody() {
     for transport in BOTH {
         let (camera, edge, mut listener) = site.pair(transport).await;
         let address = listener.local_address();
-        let refused = dial(address, &stranger.cam1, LinkConfig::default(), transport).await;
+        let refused = dial(address, &stranger.cam1, LinkSettings::default(), transport).await;
         let Err(error @ LinkError::Refused { .. }) = refused.map(|_| ()) else {
             panic!("over {transport:?}: {:?}", "not refused")
         };
@@ -42,14 +42,14 @@ async fn a_revoked_certificate_is_refused_by_either_side_and_told_so() {
     for transport in BOTH {
         for (name, ours) in [("cam1", true), ("edge", false)] {
             let site = Site::new();
-            let mut listener = site.listen(LinkConfig::default()).await;
+            let mut listener = site.listen(LinkSettings::default()).await;
             let address = listener.local_address();
             // In use before, so that it is the list that makes the difference.
             site.connect(&mut listener, address, transport).await;
             pki::revoke(site.dir.path(), &[name.to_owned()], Reason::Unspecified).unwrap();
             let judge = if ours { &site.edge } else { &site.cam1 };
             assert!(judge.revocations().refresh().unwrap());
-            let refused = dial(address, &site.cam1, LinkConfig::default(), transport).await;
+            let refused = dial(address, &site.cam1, LinkSettings::default(), transport).await;
             match refused.map(|_| ()) {
                 Err(LinkError::Revoked { ours: told, .. }) => assert_eq!(told, ours),
                 other => panic!("{name} over {transport:?}: {other:?}"),
@@ -73,7 +73,7 @@ async fn a_camera_reconnects_after_its_edge_node_died() {
         let late = camera.send_frame(header(1, 10), body(10, 1), Priority::Live);
         assert!(matches!(late, Err(LinkError::Down(_))));
 
-        let mut listener = site.listen(LinkConfig::default()).await;
+        let mut listener = site.listen(LinkSettings::default()).await;
         let again = listener.local_address();
         assert_ne!(address, again);
         let (camera, edge) = site.connect(&mut listener, again, transport).await;
@@ -102,7 +102,7 @@ async fn both_sides_learn_the_clock_offset() {
     for transport in BOTH {
         let ahead = Duration::from_secs(1000);
         let clock = std::sync::Arc::new(move || tidegate::clock::now() + ahead);
-        let mut listener = site.listen(LinkConfig { clock, ..LinkConfig::default() }).await;
+        let mut listener = site.listen(LinkSettings { clock, ..LinkSettings::default() }).await;
         let address = listener.local_address();
         let (camera, edge) = site.connect(&mut listener, address, transport).await;
         for (link, expected) in [(&camera, 1_000_000_000_000), (&edge, -1_000_000_000_000)] {
@@ -125,7 +125,7 @@ async fn both_sides_learn_the_clock_offset() {
 async fn tcp_takes_over_where_udp_is_blocked_without_waiting_for_it() {
     let site = Site::new();
     // The port of a listener whose UDP half hears nothing.
-    let mut listener = site.listen(LinkConfig::default()).await;
+    let mut listener = site.listen(LinkSettings::default()).await;
     let address = listener.local_address();
     let (deaf, tcp) = loop {
         let deaf = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -141,7 +141,7 @@ async fn tcp_takes_over_where_udp_is_blocked_without_waiting_for_it() {
     // QUIC would not give up before the test does.
     let never = 100 * PATIENCE;
     let config =
-        LinkConfig { connect_timeout: never, idle_timeout: never, ..LinkConfig::default() };
+        LinkSettings { connect_timeout: never, idle_timeout: never, ..LinkSettings::default() };
     let dialled = dial(deaf.local_addr().unwrap(), &site.cam1, config, Transport::Auto);
     let both = async { tokio::join!(dialled, listener.accept()) };
     let (camera, edge) = tokio::time::timeout(PATIENCE, both).await.unwrap();
@@ -157,8 +157,8 @@ async fn tcp_takes_over_where_udp_is_blocked_without_waiting_for_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn quic_is_taken_if_it_is_there_within_its_head_start() {
     let site = Site::new();
-    let mut listener = site.listen(LinkConfig::default()).await;
-    let config = LinkConfig { quic_head_start: PATIENCE, ..LinkConfig::default() };
+    let mut listener = site.listen(LinkSettings::default()).await;
+    let config = LinkSettings { quic_head_start: PATIENCE, ..LinkSettings::default() };
     let dialled = dial(listener.local_address(), &site.cam1, config, Transport::Auto);
     let (camera, _edge) = tokio::join!(dialled, listener.accept());
     assert_eq!(camera.unwrap().path().transport, Transport::Quic);
@@ -167,8 +167,8 @@ async fn quic_is_taken_if_it_is_there_within_its_head_start() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_links_that_race_one_is_left() {
     let site = Site::new();
-    let mut listener = site.listen(LinkConfig::default()).await;
-    let config = LinkConfig { quic_head_start: Duration::ZERO, ..LinkConfig::default() };
+    let mut listener = site.listen(LinkSettings::default()).await;
+    let config = LinkSettings { quic_head_start: Duration::ZERO, ..LinkSettings::default() };
     let dialled = dial(listener.local_address(), &site.cam1, config, Transport::Auto);
     let (camera, first) = tokio::join!(dialled, listener.accept());
     let (camera, mut edge) = (camera.unwrap(), first.unwrap());
@@ -183,9 +183,9 @@ async fn of_two_links_that_race_one_is_left() {
 }
 
 /// Settings by which a peer that says nothing is waited for much longer than anybody dials.
-fn patient() -> LinkConfig {
+fn patient() -> LinkSettings {
     let long = Duration::from_secs(60);
-    LinkConfig { connect_timeout: long, idle_timeout: long, ..LinkConfig::default() }
+    LinkSettings { connect_timeout: long, idle_timeout: long, ..LinkSettings::default() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

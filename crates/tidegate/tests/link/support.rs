@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use bytes::Bytes;
 use tidegate::{
     auth::audit::Audit,
-    link::{Incoming, Link, LinkConfig, Listener, Transport, dial},
+    link::{Incoming, Link, LinkSettings, Listener, Transport, dial},
     pki::{self, Credentials, InitRequest},
 };
 use tidegate_message::{FrameSize, Instant};
@@ -32,7 +32,7 @@ impl Site {
         Self { edge: load("edge"), cam1: load("cam1"), dir }
     }
 
-    pub(crate) async fn listen(&self, config: LinkConfig) -> Listener {
+    pub(crate) async fn listen(&self, config: LinkSettings) -> Listener {
         Listener::bind(LOOPBACK.parse().unwrap(), &self.edge, config, Audit::default())
             .await
             .unwrap()
@@ -40,7 +40,7 @@ impl Site {
 
     /// Both ends of a link: the camera's and the edge node's.
     pub(crate) async fn pair(&self, transport: Transport) -> (Link, Link, Listener) {
-        let mut listener = self.listen(LinkConfig::default()).await;
+        let mut listener = self.listen(LinkSettings::default()).await;
         let address = listener.local_address();
         let (camera, edge) = self.connect(&mut listener, address, transport).await;
         (camera, edge, listener)
@@ -52,7 +52,7 @@ impl Site {
         address: SocketAddr,
         transport: Transport,
     ) -> (Link, Link) {
-        let dialled = dial(address, &self.cam1, LinkConfig::default(), transport);
+        let dialled = dial(address, &self.cam1, LinkSettings::default(), transport);
         let (camera, edge) = tokio::join!(dialled, listener.accept());
         (camera.unwrap(), edge.unwrap())
     }

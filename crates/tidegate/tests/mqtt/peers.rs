@@ -10,7 +10,7 @@ use serde_json::Value;
 use tidegate::{
     auth::audit::Audit,
     clock,
-    link::{self, DownReason, Incoming, Link, LinkConfig, LinkError, Listener, Transport},
+    link::{self, DownReason, Incoming, Link, LinkError, LinkSettings, Listener, Transport},
     pki::{self, Credentials, Kind},
 };
 use tidegate_compress::{Encoder, EncoderConfig, Message};
@@ -69,7 +69,7 @@ fn open(name: &str) -> UplinkOpen {
 
 /// A link whose other end knows that an uplink is to come, and not yet which one.
 async fn introduced(to: SocketAddr, credentials: &Credentials) -> Link {
-    let dialled = link::dial(to, credentials, LinkConfig::default(), Transport::Quic);
+    let dialled = link::dial(to, credentials, LinkSettings::default(), Transport::Quic);
     let link = dialled.await.expect("the node is there");
     let hello = Hello {
         node: credentials.identity().node,
@@ -397,7 +397,8 @@ async fn for_an_upper_node_that_acknowledges_nothing_no_more_is_held_than_the_wi
     const WINDOW: u64 = 1 << 20;
     let site = Site::new();
     let upper = pki::load(&site.core.path().join("data/pki"), "core").expect("credentials");
-    let listener = Listener::bind(site.link, &upper, LinkConfig::default(), Audit::default()).await;
+    let listener =
+        Listener::bind(site.link, &upper, LinkSettings::default(), Audit::default()).await;
     let mut listener = listener.expect("the address is free");
     let node = upper.identity().node;
     let upper = tokio::spawn(async move {
