@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn a_name_is_listened_on_at_all_of_its_addresses_and_one_port() {
         let localhost: ListenAddress = "localhost:0".parse().unwrap();
-        let addresses = localhost.resolve().unwrap();
+        let addresses = resolve(&localhost).unwrap();
         let sockets = listen(&addresses, &addresses).unwrap();
         assert!(sockets.iter().all(|(_, at)| at.ip().is_loopback()));
         assert!(sockets.iter().all(|(_, at)| at.port() == sockets[0].1.port()));
@@ -290,14 +290,14 @@ mod tests {
         let taken = sockets[0].1;
         assert_eq!(listen(&[taken, here], &[]).unwrap_err().0, taken);
         let none: ListenAddress = "no-such-host.invalid:1883".parse().unwrap();
-        assert!(none.resolve().is_err());
+        assert!(resolve(&none).is_err());
     }
 
     #[test]
     fn a_stale_socket_is_replaced_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mqtt.sock");
-        let mode = SocketMode(0o640);
+        let mode: SocketMode = "0640".parse().unwrap();
         let (first, file) = SocketFile::listen(&path, mode).unwrap();
         let found = fs::symlink_metadata(&path).unwrap();
         assert_eq!(found.permissions().mode() & 0o777, 0o640);
