@@ -1,15 +1,14 @@
-//! Generates the API types from `proto/`.
+//! Generates the calls of the API, as a client makes them, from `proto/`. Their messages are those of `tidegate-api`.
 
-use std::{env, io, path::PathBuf};
+use std::{io, path::PathBuf};
 
 fn main() -> io::Result<()> {
     let proto = PathBuf::from("../../proto");
     println!("cargo::rerun-if-changed={}", proto.display());
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR for build scripts"));
     tonic_prost_build::configure()
+        .build_server(false)
         .build_transport(false) // `connect` is a call of ours
-        .bytes(".") // a JPEG is shared from the socket to the log, never copied
-        .file_descriptor_set_path(out.join("tidegate.v1.bin"))
+        .extern_path(".tidegate.v1", "::tidegate_api::proto")
         .emit_rerun_if_changed(false)
         .compile_protos(
             &["configuration", "frames", "sessions"]

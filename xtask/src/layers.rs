@@ -67,6 +67,13 @@ const fn rule(
 const RULES: &[Rule] = &[
     // Proofs are cleared from memory.
     rule("tidegate-message", Layer::Noun, &["bytes", "thiserror", "zeroize"], &[]),
+    // Its messages are generated, and nothing of what carries them.
+    rule(
+        "tidegate-api",
+        Layer::Noun,
+        &["bytes", "prost", "thiserror", "tonic-prost-build"],
+        &["tidegate-message"],
+    ),
     // The opening of a WebSocket and its masks are made of digests and base64.
     rule(
         "tidegate-wire",

@@ -1,6 +1,6 @@
 //! The client: one connection to a node, shared by all its calls.
 
-use std::{error::Error, future::Future, time::Duration};
+use std::{future::Future, time::Duration};
 
 use tidegate_message::{Backoff, CameraName, Code, Instant};
 use tonic::{
@@ -14,6 +14,7 @@ use crate::{
     Original, Publisher, Registration, ReloadedConfiguration, ServerInfo, SessionInfo,
     SessionsPage, SubscribeRequest, Subscription,
     credentials::Shown,
+    failure,
     proto::{
         self, configuration_client::ConfigurationClient, frames_client::FramesClient,
         sessions_client::SessionsClient,
@@ -327,26 +328,6 @@ where
             result => return result,
         }
     }
-}
-
-/// The failure behind a status: a handshake that a certificate broke is told from a node that is away.
-pub(crate) fn failure(status: tonic::Status) -> ApiError {
-    // HTTP/2 keeps of an error of TLS only its text; these two are rustls's own, and a test holds them.
-    const REFUSALS: [&str; 2] = ["received fatal alert", "invalid peer certificate"];
-    let error = ApiError::from(status);
-    let cause = error.source().map(ToString::to_string).unwrap_or_default();
-    if error.code() == Code::LINK_DOWN && cause.contains("received fatal alert: CertificateRevoked")
-    {
-        let message =
-            "the certificate that was shown is revoked; a new one comes by `tidegate invite`";
-        return ApiError::new(Code::IDENTITY_REVOKED, message).caused_by(cause);
-    }
-    if error.code() == Code::LINK_DOWN && REFUSALS.iter().any(|text| cause.contains(text)) {
-        let message = "the peers do not accept each other's certificates; both must come from the same \
-                       `tidegate init`";
-        return ApiError::new(Code::IDENTITY_REFUSED, message).caused_by(cause);
-    }
-    error
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use tonic::{
 };
 use zeroize::Zeroizing;
 
-use crate::error::ApiError;
+use crate::ApiError;
 
 /// What a client shows, and the authority that its servers are signed by.
 ///

@@ -1,4 +1,4 @@
-//! Async client of the Tidegate API, and the types that API speaks.
+//! Async client of the Tidegate API.
 //!
 //! An application names what every frame must keep and reads a stream of events:
 //!
@@ -24,60 +24,42 @@
 //! # }
 //! ```
 //!
-//! The types are shared with the server: requests, events and verdicts are plain Rust, checked once in
-//! `convert`, so that neither side handles a value that the other could not have meant.
+//! The types of requests, events and verdicts are those of `tidegate-api`, which the server shares.
 //!
 //! Always true: every failure is an [`ApiError`] with a stable [`Code`]; a frame's bytes are shared, never
 //! copied, after they left the socket; dropping a [`Subscription`] ends it.
 
-mod camera;
 mod client;
-mod configuration;
-mod convert;
 mod credentials;
-mod error;
-mod event;
 mod publisher;
-mod request;
-mod session;
+mod status;
 mod subscription;
-mod verdict;
 
-pub use camera::{CameraInfo, ClockOffset, Original, ServerInfo};
 pub use client::{Client, ConnectOptions};
-pub use configuration::ReloadedConfiguration;
 pub use credentials::Credentials;
-pub use error::{ApiError, CODE_METADATA, exit_status, grpc_code};
-pub use event::{
-    EndReason, Event, Frame, Infeasible, KnobsChanged, Missed, MissedWhy, Stages, Unchanged,
-};
 pub use publisher::Publisher;
-pub use request::{
-    Changes, FeedbackOf, Registration, Started, SubscribeRequest, SubscriptionId, TransferState,
-    UnsubscribeStatus,
-};
-pub use session::{
-    EndSessions, SESSIONS_BYTES_MAX, SESSIONS_MAX, SessionInfo, SessionOwner, SessionsPage,
-};
+pub use status::{failure, grpc_code};
 pub use subscription::{Feedback, Subscription};
-pub use verdict::{Outcome, Verdict};
 
+pub use tidegate_api::{
+    ApiError, CODE_METADATA, CameraInfo, Changes, ClockOffset, EndReason, EndSessions, Event,
+    FeedbackOf, Frame, Infeasible, KnobsChanged, MESSAGE_BYTES_MAX, Missed, MissedWhy, Original,
+    Outcome, Registration, ReloadedConfiguration, SESSIONS_BYTES_MAX, SESSIONS_MAX, ServerInfo,
+    SessionInfo, SessionOwner, SessionsPage, Stages, Started, SubscribeRequest, SubscriptionId,
+    TransferState, Unchanged, UnsubscribeStatus, Verdict, exit_status,
+};
 pub use tidegate_message::{
     AdaptationProfile, Bounds, CameraName, Code, ControllerKind, Delivery, Demand, FrameRate,
     FrameSize, Instant, WhenInfeasible,
 };
 
-/// The generated messages and stubs of package `tidegate.v1`; see `proto/` for their meaning.
+/// The generated messages and the stubs of clients of package `tidegate.v1`; see `proto/` for their meaning.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 pub mod proto {
+    pub use tidegate_api::proto::*;
+
     tonic::include_proto!("tidegate.v1");
-
-    /// The descriptors of the package, for gRPC reflection.
-    pub const FILE_DESCRIPTOR_SET: &[u8] = tonic::include_file_descriptor_set!("tidegate.v1");
 }
-
-/// Largest message that either side accepts: the largest frame and room for what stands beside it.
-pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// The README's example compiles.
 #[cfg(doctest)]

@@ -8,7 +8,8 @@ use tonic::Streaming;
 
 use crate::{
     ApiError,
-    client::{Stub, failure},
+    client::Stub,
+    failure,
     proto::{self, publish_response::Result as Answer},
 };
 

@@ -17,7 +17,8 @@ use tonic::Streaming;
 use crate::{
     ApiError, Changes, Client, EndReason, Event, Started, SubscribeRequest, SubscriptionId,
     UnsubscribeStatus, Verdict,
-    client::{failure, retry},
+    client::retry,
+    failure,
     proto::{self, subscribe_response as wire},
 };
 

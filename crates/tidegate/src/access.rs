@@ -7,7 +7,7 @@
 use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
 
 use sha2::{Digest as _, Sha256};
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::{Action, Authorize as _, Code, IdentityKind, Target};
 use tidegate_wire::NodeId;
 

@@ -14,24 +14,20 @@
 //! stable code.
 
 pub mod server;
-pub mod types;
 
 use std::sync::{Arc, atomic::AtomicBool};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tidegate_api::{
+    ApiError, CameraInfo, Changes, EndSessions, Event, FeedbackOf, Original, Registration,
+    ReloadedConfiguration, SessionInfo, SessionsPage, SubscribeRequest, SubscriptionId,
+    UnsubscribeStatus, Verdict,
+};
 use tidegate_message::{CameraName, Demand, Instant};
 use tokio::sync::mpsc;
 
-pub use self::{
-    server::{Server, ServerConfig, ServerError},
-    types::{
-        ApiError, CameraInfo, Changes, ClockOffset, EndReason, EndSessions, Event, FeedbackOf,
-        Frame, Infeasible, KnobsChanged, Missed, MissedWhy, Original, Outcome, Registration,
-        ReloadedConfiguration, SessionInfo, SessionOwner, SessionsPage, Stages, Started,
-        SubscribeRequest, SubscriptionId, TransferState, Unchanged, UnsubscribeStatus, Verdict,
-    },
-};
+pub use self::server::{Server, ServerConfig, ServerError};
 pub use crate::access::Identity;
 
 /// Events between a session and its call. A session that offers `latest` waits for room before it reads
@@ -59,7 +55,7 @@ pub trait Frames: Send + Sync + 'static {
         registration: Registration,
     ) -> Result<(), ApiError>;
 
-    /// Takes a camera back; its subscriptions end with [`EndReason::CameraUnregistered`].
+    /// Takes a camera back; its subscriptions end with [`EndReason::CameraUnregistered`](tidegate_api::EndReason::CameraUnregistered).
     async fn unregister(&self, identity: &Identity, camera: &CameraName) -> Result<(), ApiError>;
 
     /// Appends one frame to a registered camera's log and returns its capture time; the time of the call if
@@ -89,7 +85,7 @@ pub trait Frames: Send + Sync + 'static {
         changes: Changes,
     ) -> Result<Demand, ApiError>;
 
-    /// Ends a subscription; its events end with [`EndReason::Unsubscribed`].
+    /// Ends a subscription; its events end with [`EndReason::Unsubscribed`](tidegate_api::EndReason::Unsubscribed).
     async fn unsubscribe(
         &self,
         identity: &Identity,

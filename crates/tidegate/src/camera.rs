@@ -22,7 +22,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_frame::{
     knob::FrameLimits,
     table::{Loaded, TableError, TableSet},

@@ -40,7 +40,7 @@ use std::{
 };
 
 use clap::{Parser, Subcommand, ValueEnum};
-use tidegate_client::{ApiError, exit_status};
+use tidegate_api::{ApiError, exit_status};
 use tidegate_load::command::{PubArgs, SubArgs};
 use tidegate_message::Code;
 use tokio_util::sync::CancellationToken;

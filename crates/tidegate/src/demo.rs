@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::{AdaptationProfile, Bounds, Code, ControllerKind, Demand};
 use tidegate_netlab::{Audit, Lab, LabError, Options};
 use tidegate_sim::medium::{Change, MediumConfig, Scenario};

@@ -16,7 +16,7 @@ mod text;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 
 pub use self::{certificates::CertificateSummary, logs::LogSummary};
 use crate::{clock, config::Config, run};

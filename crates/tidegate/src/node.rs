@@ -29,6 +29,7 @@ use std::{
     time::Duration,
 };
 
+use tidegate_api::{ApiError, ReloadedConfiguration, SubscriptionId};
 use tidegate_frame::{
     coordinator::CoordinatorConfig,
     table::{TableError, TableSet},

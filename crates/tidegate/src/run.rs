@@ -29,7 +29,7 @@ mod words;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_frame::coordinator::CoordinatorConfig;
 use tidegate_message::{CameraName, Code};
 use tidegate_wire::TransferHints;

@@ -13,10 +13,11 @@ pub(crate) mod caller;
 mod connection;
 mod gate;
 mod service;
+mod status;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use tidegate_client::proto;
+use tidegate_api::{ApiError, proto};
 use tidegate_message::Code;
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -29,8 +30,14 @@ use self::{
     gate::Gates,
     service::Service,
 };
-use super::{ApiError, Frames};
+use super::Frames;
 use crate::access::Access;
+
+/// The generated services of package `tidegate.v1`; their messages are those of `tidegate-api`.
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
+mod stubs {
+    tonic::include_proto!("tidegate.v1");
+}
 
 /// Protocol name to hand to [`Credentials::server_tls`](crate::pki::Credentials::server_tls).
 pub const ALPN: &[u8] = b"h2";

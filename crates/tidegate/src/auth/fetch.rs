@@ -19,7 +19,7 @@ use http_body_util::Full;
 use hyper::{Request, StatusCode, Uri, body::Bytes, header};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::Code;
 use tokio::{sync::watch, time::timeout};
 

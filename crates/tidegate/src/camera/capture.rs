@@ -17,7 +17,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_frame::knob::{FrameError, FrameLimits, inspect};
 use tidegate_log::{
     AppendError, CaptureAnchor, CaptureClock, CaptureStamp, Entry, TimestampError, TimestampLimits,

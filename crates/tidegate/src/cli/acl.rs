@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use clap::{Args, Subcommand, ValueEnum};
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::{
     Action, Authorize as _, CameraName, Code, Decision, Identity, IdentityKind, Target,
     check_topic_filter, check_topic_name,

@@ -7,7 +7,8 @@ use std::{
 };
 
 use clap::Args;
-use tidegate_client::{ApiError, Client, Credentials};
+use tidegate_api::ApiError;
+use tidegate_client::{Client, Credentials};
 use tidegate_message::{AdaptationProfile, CameraName, Code, ControllerKind, quantity};
 use tidegate_sys::regular;
 use zeroize::Zeroizing;

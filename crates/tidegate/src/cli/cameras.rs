@@ -1,7 +1,7 @@
 //! `tidegate cameras`: who is there.
 
 use clap::Args;
-use tidegate_client::{ApiError, CameraInfo};
+use tidegate_api::{ApiError, CameraInfo};
 use tidegate_message::Instant;
 
 use super::{Output, args::RemoteArgs, print};
@@ -128,7 +128,7 @@ fn json(cameras: &[CameraInfo]) -> String {
 mod tests {
     use std::time::Duration;
 
-    use tidegate_client::ClockOffset;
+    use tidegate_api::ClockOffset;
 
     use super::*;
 

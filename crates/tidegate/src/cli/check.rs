@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::Args;
-use tidegate_client::{ApiError, ReloadedConfiguration};
+use tidegate_api::{ApiError, ReloadedConfiguration};
 use tidegate_message::Code;
 
 use super::{

@@ -1,6 +1,6 @@
 //! `tidegate demo`: the demonstration, and its verdict as exit status.
 
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::{Bounds, Code};
 use tokio_util::sync::CancellationToken;
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_log::{KeyError, KeyFile, NodeKey, PassphraseCost};
 use tidegate_message::Code;
 

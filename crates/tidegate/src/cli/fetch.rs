@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Args;
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::{CameraName, Code};
 
 use super::{

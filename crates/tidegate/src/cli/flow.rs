@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::{ArgGroup, Args, Subcommand};
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_flow::{
     EmittedPayload, Flow, Message, Output, Reason, Stats, Verdict,
     train::{self, EXAMPLES_BYTES_MAX, LinearTraining, TreeTraining},

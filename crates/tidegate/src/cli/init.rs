@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::Args;
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::Code;
 use tidegate_sys::regular;
 use zeroize::Zeroizing;

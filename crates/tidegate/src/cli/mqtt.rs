@@ -12,7 +12,7 @@ use std::{
 };
 
 use clap::{Args, Subcommand};
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_load::{
     Phase, Progress, Report,
     args::{Format, LoadArgs},

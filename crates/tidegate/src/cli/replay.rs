@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_load::{
     args::qos,
     connect::ConnectArgs,

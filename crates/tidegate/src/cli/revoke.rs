@@ -1,7 +1,7 @@
 //! `tidegate revoke`: certificates that no longer count.
 
 use clap::Args;
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::Code;
 
 use super::{Output, print};

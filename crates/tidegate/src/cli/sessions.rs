@@ -1,7 +1,8 @@
 //! `tidegate sessions`: whose sessions the broker of a node keeps, and their end.
 
 use clap::{Args, Subcommand};
-use tidegate_client::{ApiError, Client, EndSessions, SessionInfo, SessionOwner, SessionsPage};
+use tidegate_api::{ApiError, EndSessions, SessionInfo, SessionOwner, SessionsPage};
+use tidegate_client::Client;
 use tidegate_message::Code;
 
 use super::{

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::Code;
 use tidegate_sim::{
     plot::{Mark, Plot, Series},

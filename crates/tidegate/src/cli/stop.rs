@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_client::{ApiError, exit_status};
+use tidegate_api::{ApiError, exit_status};
 use tidegate_message::Code;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},

@@ -17,9 +17,8 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use clap::Args;
 use futures::{StreamExt, stream};
-use tidegate_client::{
-    ApiError, Client, Event, Feedback, FeedbackOf, SubscribeRequest, Subscription, Verdict,
-};
+use tidegate_api::{ApiError, Event, FeedbackOf, SubscribeRequest, Verdict};
+use tidegate_client::{Client, Feedback, Subscription};
 use tidegate_message::{
     AdaptationProfile, Bounds, CameraName, Code, ControllerKind, Delivery, Demand, FrameRate,
     WhenInfeasible, quantity,

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::Code;
 
 use super::{

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_frame::knob::{FrameLimits, inspect};
 use tidegate_message::{Code, FrameSize};
 

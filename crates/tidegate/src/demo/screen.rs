@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_client::Event;
+use tidegate_api::Event;
 use tidegate_message::Bounds;
 
 use super::watch::{Seen, Watched};

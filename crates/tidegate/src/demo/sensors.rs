@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_load::sensors::Workload;
 use tidegate_netlab::{Lab, LabError, Options};
 use tidegate_sim::medium::{Change, Scenario};

@@ -5,7 +5,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_frame::{
     coordinator::CoordinatorConfig,
     table::{TableSet, Wanted},

@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use futures::StreamExt;
-use tidegate_client::{ApiError, Client, Credentials, Event, SubscribeRequest};
+use tidegate_api::{ApiError, Event, SubscribeRequest};
+use tidegate_client::{Client, Credentials};
 use tidegate_message::{CameraName, Code, Demand, Instant};
 use tokio::{sync::mpsc, time};
 use tokio_util::sync::CancellationToken;

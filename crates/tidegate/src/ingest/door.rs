@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::{Action, Authorize as _, Code, Identity, Instant, Target};
 
 use super::{Context, Live, refused::Refused};

@@ -3,7 +3,7 @@
 use std::{sync::atomic::AtomicU64, time::Duration};
 
 use hyper::StatusCode;
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::{Code, TopicError};
 use tidegate_wire::mqtt::ReasonCode;
 

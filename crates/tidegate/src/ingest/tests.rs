@@ -51,7 +51,7 @@ impl World {
         Self { service, folder }
     }
 
-    fn service(config: &Config) -> Result<Service, tidegate_client::ApiError> {
+    fn service(config: &Config) -> Result<Service, tidegate_api::ApiError> {
         let doors = Arc::new(users::open(config)?);
         let access = Access { doors, ..Access::default() };
         Service::start(config, access, &Health::default())

@@ -15,7 +15,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tidegate_client::{ApiError, Event};
+use tidegate_api::{ApiError, Event};
 use tidegate_message::{CameraName, Code, Demand, Instant};
 use tidegate_wire::{
     CameraAnnounce, CameraInfo, CameraInfoRequest, FetchOriginal, NodeId, Original, Record,

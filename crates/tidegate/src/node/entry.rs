@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::{Buf, BufMut, BytesMut};
-use tidegate_client::Stages;
+use tidegate_api::Stages;
 use tidegate_log::Entry;
 use tidegate_message::Instant;
 use tidegate_wire::{FrameHeader, Record, Unchanged};

@@ -11,6 +11,11 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tidegate_api::{
+    ApiError, CameraInfo, Changes, ClockOffset, EndSessions, FeedbackOf, Original, Registration,
+    ReloadedConfiguration, SessionInfo, SessionOwner, SessionsPage, SubscribeRequest,
+    SubscriptionId, TransferState, UnsubscribeStatus, Verdict,
+};
 use tidegate_broker::SessionReport;
 use tidegate_message::{
     Action, CameraName, Code, Delivery, Demand, Identity as Owned, Instant, Target,
@@ -30,13 +35,12 @@ use super::{
     stream::{Begin, Reads, Stream},
     verdict::{VERDICTS_MAX, Verdicts},
 };
-use crate::api::{
-    ApiError, CameraInfo, Changes, ClockOffset, EVENTS_BUFFERED, EndSessions, FeedbackOf, Frames,
-    Identity, Original, Registration, ReloadedConfiguration, SessionInfo, SessionOwner,
-    SessionsPage, SubscribeRequest, Subscription, SubscriptionId, TransferState, UnsubscribeStatus,
-    Verdict,
+use crate::{
+    api::{EVENTS_BUFFERED, Frames, Identity, Subscription},
+    auth::audit::Outcome,
+    mqtt::server::Connector,
+    pki::Kind,
 };
-use crate::{auth::audit::Outcome, mqtt::server::Connector, pki::Kind};
 
 /// Changes of demand that a session has not taken up yet; one more is refused.
 const SWITCHES_MAX: usize = 8;

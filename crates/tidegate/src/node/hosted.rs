@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tidegate_client::{ApiError, Registration};
+use tidegate_api::{ApiError, Registration};
 use tidegate_message::{CameraName, Code, Instant};
 use tidegate_wire::NodeId;
 use tokio_util::sync::CancellationToken;

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tidegate_client::{Event, Infeasible, Missed, MissedWhy, Outcome};
+use tidegate_api::{ApiError, Event, Infeasible, Missed, MissedWhy, Outcome};
 use tidegate_frame::transfer::DropReason;
 use tidegate_message::{Code, FrameRate, Instant};
 use tidegate_wire::{
@@ -20,7 +20,6 @@ use super::{
     verdict,
 };
 use crate::{
-    api::ApiError,
     camera::PREPARE_AFTER,
     carrier::{Carrier, Down, Incoming},
     clock,

@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tidegate_client::{
+use tidegate_api::{
     ApiError, EndReason, Event, Frame, KnobsChanged, Missed, MissedWhy, Outcome, Unchanged,
 };
 use tidegate_log::{Entry, ReadError};
@@ -408,7 +408,7 @@ impl Session {
                 };
                 let replayed = at < self.began && self.wanted.from.is_some();
                 let handed_at = clock::now();
-                let stages = tidegate_client::Stages {
+                let stages = tidegate_api::Stages {
                     network: arrival.last_at.since(arrival.local(marker.at)),
                     delivery: handed_at.since(arrival.last_at),
                     ..Default::default()
@@ -521,7 +521,7 @@ impl Session {
     fn tell_verdict(
         &mut self,
         header: &FrameHeader,
-        stages: tidegate_client::Stages,
+        stages: tidegate_api::Stages,
         outcome: Outcome,
     ) {
         let bound = self.wanted.demand.bounds.latency();

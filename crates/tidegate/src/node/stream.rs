@@ -19,7 +19,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use tidegate_client::{ApiError, Event, KnobsChanged, Missed, MissedWhy};
+use tidegate_api::{ApiError, Event, KnobsChanged, Missed, MissedWhy};
 use tidegate_log::{AppendError, Entry, LogError};
 use tidegate_message::{CameraName, Code, Demand, Instant, Position};
 use tidegate_wire::{EndReason, TransferHints, TransferId};

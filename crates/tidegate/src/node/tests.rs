@@ -1,7 +1,7 @@
 //! A node without sockets: the test is its camera and its application.
 
 use bytes::Bytes;
-use tidegate_client::{Changes, Event, SubscribeRequest};
+use tidegate_api::{Changes, Event, FeedbackOf, Registration, SubscribeRequest};
 use tidegate_frame::{coordinator::CoordinatorConfig, knob::FrameLimits, transfer::TransferConfig};
 use tidegate_log::LogConfig;
 use tidegate_message::{CameraName, Delivery, FrameSize, IdentityKind, Instant};
@@ -14,7 +14,7 @@ use super::{
     *,
 };
 use crate::{
-    api::{FeedbackOf, Frames, Registration, Subscription},
+    api::{Frames, Subscription},
     auth::{Admitted, Source, Sources, password::DecoyKey},
     camera::Privacy,
     carrier,

@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_client::{MissedWhy, Outcome, Stages, Verdict};
+use tidegate_api::{MissedWhy, Outcome, Stages, Verdict};
 use tidegate_frame::transfer::DropReason;
 use tidegate_message::Instant;
 use tidegate_wire::FrameHeader;

@@ -4,7 +4,7 @@ use std::{ffi::OsStr, fs, path::Path};
 
 use rustls::RootCertStore;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::Code;
 use tidegate_sys::regular;
 

@@ -10,7 +10,7 @@ use rustls::{
 };
 use sha2::{Digest as _, Sha256};
 use tidegate_broker::{BrokerConfig, SessionConfig, schedule::PolicyConfig};
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::Code;
 use tidegate_sys::regular;
 use tidegate_wire::mqtt::QoS;

@@ -6,7 +6,7 @@ use tidegate_broker::{
     BrokerConfig, SessionConfig, TopicConfig,
     schedule::{DeadlineConfig, PaperConfig, Policy, PolicyConfig, SizeProfile, Threshold},
 };
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::{Authorize, Code, check_topic_filter, check_topic_name};
 use tidegate_wire::mqtt::QoS;
 

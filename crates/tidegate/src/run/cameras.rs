@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::Path, sync::Arc};
 
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_frame::{
     controller::{ControllerConfig, LinkModel, MezPiConfig},
     knob::FrameLimits,

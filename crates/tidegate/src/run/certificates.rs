@@ -3,7 +3,7 @@
 use std::{fs, path::Path, sync::Weak, time::Duration};
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::{CameraName, Code, Identity, IdentityKind};
 
 use super::{

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::Code;
 use tokio::{task::JoinSet, time::timeout};
 

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use tidegate_broker::Admission;
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::Code;
 
 use super::kept::kept_random;

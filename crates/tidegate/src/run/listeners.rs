@@ -17,7 +17,7 @@ use rustls::{
 };
 use rustls_pki_types::CertificateDer;
 use tidegate_broker::BrokerConfig;
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::Code;
 use tidegate_wire::websocket::Paths;
 

@@ -1,6 +1,6 @@
 //! The name of the node among those that a message passed.
 
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::Code;
 
 use super::kept::kept_random;

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_client::{ApiError, ReloadedConfiguration};
+use tidegate_api::{ApiError, ReloadedConfiguration};
 use tidegate_message::{Code, Identity, IdentityKind};
 use tokio::{
     signal::unix::{SignalKind, signal},

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::{Code, IdentityKind};
 
 use super::{

@@ -9,8 +9,8 @@ use std::{
 };
 
 use sha2::{Digest as _, Sha256};
+use tidegate_api::ApiError;
 use tidegate_broker::{Overflow, SessionConfig, schedule::Policy};
-use tidegate_client::ApiError;
 use tidegate_message::Code;
 use tidegate_sys::regular;
 use tidegate_wire::mqtt::PACKET_BYTES_MAX;

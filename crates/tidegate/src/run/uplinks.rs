@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use tidegate_api::ApiError;
 use tidegate_broker::{Overflow, SessionConfig};
-use tidegate_client::ApiError;
 use tidegate_compress::{Compression, EncoderConfig};
 use tidegate_message::{Code, check_topic_filter};
 

@@ -24,7 +24,7 @@ use tidegate_auth::{
     roles,
     token::TokenConfig,
 };
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::Code;
 use tidegate_sys::regular;
 use zeroize::Zeroizing;

@@ -14,7 +14,7 @@ use crate::{
 
 // What the configuration says of limits that are others'.
 const _: () = {
-    assert!(config::FRAME_BYTES_MOST == tidegate_client::MESSAGE_BYTES_MAX as u64 - (1 << 20));
+    assert!(config::FRAME_BYTES_MOST == tidegate_api::MESSAGE_BYTES_MAX as u64 - (1 << 20));
     assert!(config::PACKET_BYTES_MAX == tidegate_wire::mqtt::PACKET_BYTES_MAX as u64);
     assert!(config::MQTT_BYTES_MIN == journal::BYTES_MIN);
 };

@@ -20,8 +20,8 @@ use std::{
     time::Duration,
 };
 
+use tidegate_api::ApiError;
 use tidegate_broker::{Bundle, Publication, SessionConfig};
-use tidegate_client::ApiError;
 use tidegate_compress::Message;
 use tidegate_message::{Code, ID_PROPERTY, LogLimiter};
 use tidegate_wire::{

@@ -20,14 +20,17 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest as _, Sha256};
+use tidegate_api::ApiError;
 use tidegate_message::{Code, Proof, Refusal};
 use tokio::sync::oneshot;
 use tonic::{Request, Status};
 
-use super::gate::Room;
+use super::{
+    gate::Room,
+    status::{OrStatus as _, status},
+};
 use crate::{
     access::{Access, Identity},
-    api::ApiError,
     auth::{
         self, Admitted, Rejected,
         audit::{Entry, Outcome},
@@ -86,7 +89,7 @@ impl Callers {
     pub(super) fn identity<T>(&self, request: &Request<T>) -> Result<Arc<Identity>, Status> {
         let known = request.extensions().get::<Arc<Identity>>().cloned();
         known.ok_or_else(|| {
-            ApiError::new(Code::INTERNAL, "the caller was not looked at before its call").into()
+            status(ApiError::new(Code::INTERNAL, "the caller was not looked at before its call"))
         })
     }
 
@@ -96,11 +99,11 @@ impl Callers {
         peer: &Arc<Peer>,
         authorization: Option<&[u8]>,
     ) -> Result<Arc<Identity>, Status> {
-        if let Some(identity) = self.by_authorization(peer, authorization).await? {
+        if let Some(identity) = self.by_authorization(peer, authorization).await.or_status()? {
             peer.has_proved.store(true, Ordering::Release);
             return Ok(identity);
         }
-        Ok(self.by_certificate(peer)?)
+        self.by_certificate(peer).or_status()
     }
 
     /// Who came with a certificate that still counts.
@@ -122,22 +125,23 @@ impl Callers {
     /// [`Code::IDENTITY_REFUSED`], as for any call.
     pub(super) fn may_reflect(&self, request: Request<()>) -> Result<Request<()>, Status> {
         let peer = request.extensions().get::<Arc<Peer>>().cloned();
-        let peer =
-            peer.ok_or_else(|| ApiError::new(Code::INTERNAL, "the connection has no peer"))?;
+        let peer = peer
+            .ok_or_else(|| ApiError::new(Code::INTERNAL, "the connection has no peer"))
+            .or_status()?;
         let authorization = request.metadata().get("authorization");
         let authorization = authorization.map(|value| value.as_encoded_bytes());
-        match proof_of(authorization, peer.address.ip())? {
+        match proof_of(authorization, peer.address.ip()).or_status()? {
             None => {
-                self.by_certificate(&peer)?;
+                self.by_certificate(&peer).or_status()?;
             }
             Some(proof) if proof.token.is_some() => {
                 let admitted = self.access.doors.authenticate(&proof, auth::now());
-                admitted.map_err(|rejected| self.refused(&peer, "", rejected))?;
+                admitted.map_err(|rejected| self.refused(&peer, "", rejected)).or_status()?;
                 peer.has_proved.store(true, Ordering::Release);
             }
             Some(_) => {
                 let text = "reflection takes a certificate or a token, and no password";
-                return Err(ApiError::new(Code::IDENTITY_REFUSED, text).into());
+                return Err(status(ApiError::new(Code::IDENTITY_REFUSED, text)));
             }
         }
         Ok(request)

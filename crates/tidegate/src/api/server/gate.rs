@@ -22,13 +22,7 @@ use std::{
 
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use tidegate_client::{
-    MESSAGE_BYTES_MAX,
-    proto::{
-        configuration_server::ConfigurationServer, frames_server::FramesServer,
-        sessions_server::SessionsServer,
-    },
-};
+use tidegate_api::{ApiError, MESSAGE_BYTES_MAX};
 use tidegate_message::Code;
 use tidegate_wire::NodeId;
 use tokio::time::Sleep;
@@ -42,8 +36,12 @@ use tonic::{
 use super::{
     caller::{Callers, Peer},
     service::Service,
+    status::status,
+    stubs::{
+        configuration_server::ConfigurationServer, frames_server::FramesServer,
+        sessions_server::SessionsServer,
+    },
 };
-use crate::api::ApiError;
 
 /// Longest message of a call that carries no frame.
 const SMALL_BYTES_MAX: usize = 1 << 20;
@@ -139,7 +137,7 @@ where
             let (mut parts, body) = request.into_parts();
             let Some(peer) = parts.extensions.get::<Arc<Peer>>().cloned() else {
                 let error = ApiError::new(Code::INTERNAL, "the connection has no peer");
-                return Ok(Status::from(error).into_http());
+                return Ok(status(error).into_http());
             };
             let authorization = parts.headers.get(http::header::AUTHORIZATION);
             let authorization = authorization.map(|value| value.as_bytes());
@@ -349,7 +347,7 @@ impl HttpBody for Metered {
             let partial = self.message.came(data);
             if !self.hold(partial) {
                 let text = "too much is being received in messages that are not whole; try again";
-                return Poll::Ready(Some(Err(ApiError::new(Code::LIMIT_REACHED, text).into())));
+                return Poll::Ready(Some(Err(status(ApiError::new(Code::LIMIT_REACHED, text)))));
             }
         }
         Poll::Ready(frame)

@@ -6,21 +6,27 @@ use std::sync::{
 };
 
 use futures::stream::{self, BoxStream, StreamExt};
-use tidegate_client::proto::{
-    self, configuration_server as configuration_wire, frames_server as wire,
-    publish_response as answer, sessions_server as sessions_wire, subscribe_response as event,
+use tidegate_api::{
+    ApiError, Changes, EndReason, Event, FeedbackOf, Registration, ServerInfo, Started,
+    SubscribeRequest, SubscriptionId,
+    proto::{self, publish_response as answer, subscribe_response as event},
 };
 use tidegate_message::{CameraName, Code, Instant};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{ServerConfig, caller::Callers};
-use crate::{
-    api::{
-        ApiError, Changes, EndReason, Event, FeedbackOf, Frames, Identity, Registration, Started,
-        SubscribeRequest, SubscriptionId, types::ServerInfo,
+use super::{
+    ServerConfig,
+    caller::Callers,
+    status::{OrStatus as _, status},
+    stubs::{
+        configuration_server as configuration_wire, frames_server as wire,
+        sessions_server as sessions_wire,
     },
+};
+use crate::{
+    api::{Frames, Identity},
     auth::limits::Lease,
     clock,
 };
@@ -66,7 +72,8 @@ impl sessions_wire::Sessions for Service {
         request: Request<proto::ListSessionsRequest>,
     ) -> Answer<proto::ListSessionsResponse> {
         let identity = self.callers.identity(&request)?;
-        let sessions = self.frames.sessions(&identity, request.into_inner().into()).await?;
+        let sessions =
+            self.frames.sessions(&identity, request.into_inner().into()).await.or_status()?;
         Ok(Response::new(sessions.into()))
     }
 
@@ -75,7 +82,8 @@ impl sessions_wire::Sessions for Service {
         request: Request<proto::EndSessionsRequest>,
     ) -> Answer<proto::EndSessionsResponse> {
         let identity = self.callers.identity(&request)?;
-        let ended = self.frames.end_sessions(&identity, request.into_inner().into()).await?;
+        let ended =
+            self.frames.end_sessions(&identity, request.into_inner().into()).await.or_status()?;
         Ok(Response::new(proto::EndSessionsResponse { ended }))
     }
 }
@@ -87,7 +95,7 @@ impl configuration_wire::Configuration for Service {
         request: Request<proto::ReloadConfigurationRequest>,
     ) -> Answer<proto::ReloadConfigurationResponse> {
         let identity = self.callers.identity(&request)?;
-        let reloaded = self.frames.reload_configuration(&identity).await?;
+        let reloaded = self.frames.reload_configuration(&identity).await.or_status()?;
         Ok(Response::new(reloaded.into()))
     }
 }
@@ -118,8 +126,8 @@ impl wire::Frames for Service {
         request: Request<proto::RegisterRequest>,
     ) -> Answer<proto::RegisterResponse> {
         let identity = self.callers.identity(&request)?;
-        let registration = Registration::try_from(request.into_inner())?;
-        self.frames.register(&identity, registration).await?;
+        let registration = Registration::try_from(request.into_inner()).or_status()?;
+        self.frames.register(&identity, registration).await.or_status()?;
         Ok(Response::new(proto::RegisterResponse {}))
     }
 
@@ -129,7 +137,7 @@ impl wire::Frames for Service {
     ) -> Answer<proto::UnregisterResponse> {
         let identity = self.callers.identity(&request)?;
         let camera = name(&request.into_inner().camera)?;
-        self.frames.unregister(&identity, &camera).await?;
+        self.frames.unregister(&identity, &camera).await.or_status()?;
         Ok(Response::new(proto::UnregisterResponse {}))
     }
 
@@ -141,7 +149,7 @@ impl wire::Frames for Service {
     ) -> Answer<Self::PublishStream> {
         let identity = self.callers.identity(&request)?;
         let publication = Publication {
-            lease: self.callers.enter(&identity)?,
+            lease: self.callers.enter(&identity).or_status()?,
             identity,
             requests: request.into_inner(),
             frames: self.frames.clone(),
@@ -165,7 +173,7 @@ impl wire::Frames for Service {
         request: Request<proto::ListCamerasRequest>,
     ) -> Answer<proto::ListCamerasResponse> {
         let identity = self.callers.identity(&request)?;
-        let cameras = self.frames.cameras(&identity).await?;
+        let cameras = self.frames.cameras(&identity).await.or_status()?;
         let cameras = cameras.into_iter().map(Into::into).collect();
         Ok(Response::new(proto::ListCamerasResponse { cameras }))
     }
@@ -175,7 +183,8 @@ impl wire::Frames for Service {
         request: Request<proto::GetCameraInfoRequest>,
     ) -> Answer<proto::GetCameraInfoResponse> {
         let identity = self.callers.identity(&request)?;
-        let camera = self.frames.camera(&identity, &name(&request.get_ref().camera)?).await?;
+        let camera =
+            self.frames.camera(&identity, &name(&request.get_ref().camera)?).await.or_status()?;
         Ok(Response::new(proto::GetCameraInfoResponse { camera: Some(camera.into()) }))
     }
 
@@ -186,15 +195,15 @@ impl wire::Frames for Service {
         request: Request<proto::SubscribeRequest>,
     ) -> Answer<Self::SubscribeStream> {
         let identity = self.callers.identity(&request)?;
-        let lease = self.callers.enter(&identity)?;
-        let request = SubscribeRequest::try_from(request.into_inner())?;
-        future_is_left(&request, clock::now())?;
-        let subscription = self.frames.subscribe(&identity, request).await?;
+        let lease = self.callers.enter(&identity).or_status()?;
+        let request = SubscribeRequest::try_from(request.into_inner()).or_status()?;
+        future_is_left(&request, clock::now()).or_status()?;
+        let subscription = self.frames.subscribe(&identity, request).await.or_status()?;
         let started = Started { id: subscription.id, demand: subscription.demand };
         let started = event::Event::Started(started.into());
         let last = Some(Ok(Event::Ended(EndReason::Shutdown)));
         let events = until(subscription.events, subscription.awaited, self.stop.clone(), last)
-            .map(|event| event.map(Into::into).map_err(Status::from));
+            .map(|event| event.map(Into::into).map_err(status));
         let events = stream::once(async { Ok(started) }).chain(events);
         let answers = events.map(move |event| {
             let _held = &lease; // as long as the stream
@@ -209,9 +218,9 @@ impl wire::Frames for Service {
     ) -> Answer<proto::UpdateSubscriptionResponse> {
         let identity = self.callers.identity(&request)?;
         let request = request.into_inner();
-        let changes = Changes::try_from(request.changes.unwrap_or_default())?;
+        let changes = Changes::try_from(request.changes.unwrap_or_default()).or_status()?;
         let id = SubscriptionId(request.subscription_id);
-        let demand = self.frames.update(&identity, id, changes).await?;
+        let demand = self.frames.update(&identity, id, changes).await.or_status()?;
         Ok(Response::new(proto::UpdateSubscriptionResponse { demand: Some(demand.into()) }))
     }
 
@@ -221,7 +230,7 @@ impl wire::Frames for Service {
     ) -> Answer<proto::UnsubscribeResponse> {
         let identity = self.callers.identity(&request)?;
         let id = SubscriptionId(request.into_inner().subscription_id);
-        Ok(Response::new(self.frames.unsubscribe(&identity, id).await?.into()))
+        Ok(Response::new(self.frames.unsubscribe(&identity, id).await.or_status()?.into()))
     }
 
     async fn fetch_original(
@@ -232,7 +241,8 @@ impl wire::Frames for Service {
         let request = request.into_inner();
         let captured_at = Instant::from_nanos(request.captured_at);
         let camera = name(&request.camera)?;
-        let original = self.frames.fetch_original(&identity, &camera, captured_at).await?;
+        let original =
+            self.frames.fetch_original(&identity, &camera, captured_at).await.or_status()?;
         Ok(Response::new(original.into()))
     }
 
@@ -243,9 +253,9 @@ impl wire::Frames for Service {
         request: Request<proto::FeedbackRequest>,
     ) -> Answer<Self::FeedbackStream> {
         let identity = self.callers.identity(&request)?;
-        let lease = self.callers.enter(&identity)?;
-        let of = FeedbackOf::try_from(request.into_inner())?;
-        let verdicts = self.frames.feedback(&identity, of).await?;
+        let lease = self.callers.enter(&identity).or_status()?;
+        let of = FeedbackOf::try_from(request.into_inner()).or_status()?;
+        let verdicts = self.frames.feedback(&identity, of).await.or_status()?;
         let verdicts = until(verdicts, Arc::default(), self.stop.clone(), None);
         let answers = verdicts.map(move |verdict| {
             let _held = &lease; // as long as the stream
@@ -293,7 +303,7 @@ impl Publication {
                 let (code, message) = (error.code().to_string(), error.chain());
                 answer::Result::Refused(proto::Refusal { code, message })
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(status(error)),
         };
         Ok(Some(proto::PublishResponse { result: Some(result) }))
     }
@@ -306,10 +316,10 @@ impl Publication {
             Some(camera) => {
                 let text = text.escape_debug();
                 let message = format!("this stream is for {camera}; open another one for {text}");
-                Err(unknown(message).into())
+                Err(status(unknown(message)))
             }
             None if text.is_empty() => {
-                Err(unknown("the first message of Publish names its camera".to_owned()).into())
+                Err(status(unknown("the first message of Publish names its camera".to_owned())))
             }
             None => Ok(self.camera.insert(name(text)?).clone()),
         }
@@ -322,10 +332,10 @@ fn refuses_one_frame(code: Code) -> bool {
 }
 
 /// A message over the limit is the one failure of the transport that is a frame's fault.
-fn too_large(status: Status) -> Status {
-    match ApiError::from(status.clone()) {
-        error if error.code() == Code::FRAME_TOO_LARGE => error.into(),
-        _ => status,
+fn too_large(refused: Status) -> Status {
+    match refused.code() {
+        tonic::Code::OutOfRange => status(ApiError::new(Code::FRAME_TOO_LARGE, refused.message())),
+        _ => refused,
     }
 }
 
@@ -354,7 +364,7 @@ fn until<T: Send + 'static>(
 }
 
 fn name(text: &str) -> Result<CameraName, Status> {
-    Ok(text.parse().map_err(ApiError::from)?)
+    text.parse::<CameraName>().or_status()
 }
 
 /// A subscription from now on that ends in the past asks for nothing.

@@ -13,8 +13,14 @@ use base64::{
 };
 use bytes::Bytes;
 use futures::StreamExt;
+use tidegate_api::{
+    CameraInfo, Changes, ClockOffset, EndReason, EndSessions, Event, FeedbackOf, Frame,
+    MESSAGE_BYTES_MAX, Original, Outcome, Registration, ReloadedConfiguration, SessionInfo,
+    SessionOwner, SessionsPage, Stages, SubscribeRequest, SubscriptionId, TransferState,
+    UnsubscribeStatus, Verdict,
+};
 use tidegate_client::{
-    Client, ConnectOptions, Credentials, MESSAGE_BYTES_MAX, proto::frames_client::FramesClient,
+    Client, ConnectOptions, Credentials, failure, proto::frames_client::FramesClient,
 };
 use tidegate_message::{CameraName, ControllerKind, Demand, Instant};
 use tokio::task::JoinHandle;
@@ -24,12 +30,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use super::*;
 use crate::{
     access::Access,
-    api::{
-        CameraInfo, Changes, EVENTS_BUFFERED, EndReason, EndSessions, Event, FeedbackOf, Frame,
-        Identity, Original, Outcome, Registration, ReloadedConfiguration, SessionInfo,
-        SessionOwner, SessionsPage, Stages, SubscribeRequest, Subscription, SubscriptionId,
-        TransferState, UnsubscribeStatus, Verdict,
-    },
+    api::{EVENTS_BUFFERED, Identity, Subscription},
     auth::{
         Doors, Source, Sources, TokenSource, keys::KeySet, password::DecoyKey,
         scram::Credentials as ScramCredentials, token::TokenConfig,
@@ -74,10 +75,7 @@ fn camera_info(camera: &str) -> CameraInfo {
         transfers: 5,
         subscriptions: 6,
         transport: "quic".to_owned(),
-        clock_offset: Some(crate::api::ClockOffset {
-            offset_nanos: -7,
-            uncertainty: Duration::from_nanos(8),
-        }),
+        clock_offset: Some(ClockOffset { offset_nanos: -7, uncertainty: Duration::from_nanos(8) }),
         no_frames: Some("its frames are refused".to_owned()),
     }
 }
@@ -373,7 +371,7 @@ fn request() -> SubscribeRequest {
 }
 
 fn code<T: std::fmt::Debug>(result: Result<T, tonic::Status>) -> Code {
-    ApiError::from(result.unwrap_err()).code()
+    failure(result.unwrap_err()).code()
 }
 
 #[tokio::test]

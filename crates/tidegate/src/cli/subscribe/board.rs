@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use tidegate_client::{ApiError, Event, SubscribeRequest};
+use tidegate_api::{ApiError, Event, SubscribeRequest};
 
 use super::line::Line;
 use crate::cli::{Output, unprinted};

@@ -1,7 +1,7 @@
 //! What a subscription brings, as an object a line.
 
 use serde_json::{Value, json};
-use tidegate_client::{Event, Stages, Verdict};
+use tidegate_api::{Event, Stages, Verdict};
 use tidegate_message::CameraName;
 
 /// An event of that camera's subscription; a frame without its picture.
@@ -94,7 +94,7 @@ fn stages(stages: &Stages) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_client::{EndReason, Missed, MissedWhy};
+    use tidegate_api::{EndReason, Missed, MissedWhy};
     use tidegate_message::Instant;
 
     use super::*;

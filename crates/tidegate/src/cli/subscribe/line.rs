@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
-use tidegate_client::{Event, Frame, SubscribeRequest, Verdict};
+use tidegate_api::{Event, Frame, SubscribeRequest, Verdict};
 use tidegate_message::{CameraName, Demand, quantity};
 
 use crate::cli::{args::plain, cameras::rounded};
@@ -199,7 +199,7 @@ pub(super) fn verdict(verdict: &Verdict) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_client::{Infeasible, KnobsChanged, Missed, MissedWhy, Outcome, Stages};
+    use tidegate_api::{Infeasible, KnobsChanged, Missed, MissedWhy, Outcome, Stages};
     use tidegate_message::Instant;
 
     use super::*;

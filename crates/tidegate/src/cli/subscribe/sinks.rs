@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_client::{ApiError, Event, Stages};
+use tidegate_api::{ApiError, Event, Stages};
 use tidegate_message::{Bounds, CameraName, Code, Instant};
 
 use crate::cli::{args::plain, fetch::write_whole};
@@ -166,7 +166,7 @@ fn timed(
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use tidegate_client::{Frame, Missed, MissedWhy, Unchanged};
+    use tidegate_api::{Frame, Missed, MissedWhy, Unchanged};
 
     use super::*;
 

@@ -9,7 +9,7 @@ use parquet::{
     file::reader::{FileReader as _, SerializedFileReader},
     record::Field,
 };
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_message::Code;
 
 use super::{failed, storage};

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_load::{
     client::{Client, Options, Outgoing},
     sensors::{Generator, Workload},

@@ -3,7 +3,7 @@
 
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_load::{
     client::{Client, ClientError, Options},
     sensors::Workload,

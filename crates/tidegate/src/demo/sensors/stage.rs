@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tidegate_client::ApiError;
+use tidegate_api::ApiError;
 use tidegate_load::{client::Options, process::usage};
 use tidegate_message::Code;
 use tidegate_netlab::Lab;

@@ -1,6 +1,6 @@
 //! What a camera is asked, with the test as its link.
 
-use tidegate_client::SubscribeRequest;
+use tidegate_api::SubscribeRequest;
 use tidegate_log::LogConfig;
 use tidegate_message::Delivery;
 

@@ -1,7 +1,7 @@
 //! Sessions over streams that the test fills itself.
 
 use bytes::Bytes;
-use tidegate_client::SubscribeRequest;
+use tidegate_api::SubscribeRequest;
 use tidegate_log::LogConfig;
 use tidegate_wire::{TransferHints, TransferId};
 use tokio::task::JoinHandle;

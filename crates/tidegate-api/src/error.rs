@@ -1,0 +1,172 @@
+//! The failure of a call, and the one table from stable codes to statuses of gRPC and to exit statuses.
+
+use std::error::Error;
+
+use tidegate_message::{BoundsError, CameraNameError, Code, FrameSizeError, UnknownWord};
+
+/// Metadata key of the stable code in a failed call.
+pub const CODE_METADATA: &str = "tidegate-code";
+
+/// Why a call failed: a stable code for programs, a sentence for people.
+///
+/// Prints only its own sentence; what caused it is the `source`, printed once at the edge. Over the wire
+/// the whole chain travels as one sentence.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    code: Code,
+    message: String,
+    #[source]
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl ApiError {
+    /// A failure that names the thing, the bound and the way out.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), source: None }
+    }
+
+    /// The same failure with what caused it.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// The stable code.
+    pub const fn code(&self) -> Code {
+        self.code
+    }
+
+    /// The sentence, without its cause.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The sentence and its causes, joined by colons.
+    pub fn chain(&self) -> String {
+        let mut text = self.message.clone();
+        let mut next = self.source();
+        while let Some(error) = next {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            next = error.source();
+        }
+        text
+    }
+
+    /// Whether the same call may succeed later without a change: the peer or the camera was away.
+    pub fn is_transient(&self) -> bool {
+        matches!(self.code, Code::LINK_DOWN | Code::CAMERA_OFFLINE | Code::LIMIT_REACHED)
+    }
+}
+
+/// Statuses of gRPC by their numbers, as its specification lists them.
+mod grpc {
+    pub(super) const INVALID_ARGUMENT: i32 = 3;
+    pub(super) const NOT_FOUND: i32 = 5;
+    pub(super) const ALREADY_EXISTS: i32 = 6;
+    pub(super) const PERMISSION_DENIED: i32 = 7;
+    pub(super) const RESOURCE_EXHAUSTED: i32 = 8;
+    pub(super) const FAILED_PRECONDITION: i32 = 9;
+    pub(super) const INTERNAL: i32 = 13;
+    pub(super) const UNAVAILABLE: i32 = 14;
+    pub(super) const UNAUTHENTICATED: i32 = 16;
+}
+
+/// The status of gRPC that a code travels as, and what the program exits with.
+struct Mapping(Code, i32, u8);
+
+/// The table. Exit statuses are grouped by what the caller can do: 2 fix the request, 3 name something
+/// that exists, 4 try again later, 5 get the right, 6 ask for less, 7 look at the disk, 1 report a bug.
+const TABLE: &[Mapping] = &[
+    Mapping(Code::BOUND_INVALID, grpc::INVALID_ARGUMENT, 2),
+    Mapping(Code::BOUND_INFEASIBLE, grpc::FAILED_PRECONDITION, 6),
+    Mapping(Code::CAMERA_UNKNOWN, grpc::NOT_FOUND, 3),
+    Mapping(Code::CAMERA_OFFLINE, grpc::UNAVAILABLE, 4),
+    Mapping(Code::CAMERA_TAKEN, grpc::ALREADY_EXISTS, 4),
+    Mapping(Code::FRAME_INVALID, grpc::INVALID_ARGUMENT, 2),
+    Mapping(Code::FRAME_TOO_LARGE, grpc::INVALID_ARGUMENT, 2),
+    Mapping(Code::FRAME_TIMESTAMP, grpc::INVALID_ARGUMENT, 2),
+    Mapping(Code::FRAME_MISSING, grpc::NOT_FOUND, 3),
+    Mapping(Code::RANGE_INVALID, grpc::INVALID_ARGUMENT, 2),
+    Mapping(Code::SUBSCRIPTION_UNKNOWN, grpc::NOT_FOUND, 3),
+    Mapping(Code::TABLE_INVALID, grpc::FAILED_PRECONDITION, 2),
+    Mapping(Code::TABLE_MISSING, grpc::FAILED_PRECONDITION, 3),
+    Mapping(Code::CONTROLLER_FAILED, grpc::INTERNAL, 1),
+    Mapping(Code::DETECTOR_FAILED, grpc::INTERNAL, 1),
+    Mapping(Code::IDENTITY_REFUSED, grpc::UNAUTHENTICATED, 5),
+    Mapping(Code::IDENTITY_REVOKED, grpc::UNAUTHENTICATED, 5),
+    Mapping(Code::ACTION_DENIED, grpc::PERMISSION_DENIED, 5),
+    Mapping(Code::LINK_PROTOCOL, grpc::INTERNAL, 1),
+    Mapping(Code::INGEST_INVALID, grpc::INVALID_ARGUMENT, 2),
+    Mapping(Code::INGEST_TOO_LARGE, grpc::INVALID_ARGUMENT, 2),
+    Mapping(Code::LINK_DOWN, grpc::UNAVAILABLE, 4),
+    Mapping(Code::CONFIG_INVALID, grpc::FAILED_PRECONDITION, 2),
+    Mapping(Code::STORAGE_FAILED, grpc::INTERNAL, 7),
+    Mapping(Code::STORAGE_FULL, grpc::RESOURCE_EXHAUSTED, 7),
+    Mapping(Code::LIMIT_REACHED, grpc::RESOURCE_EXHAUSTED, 4),
+    Mapping(Code::INTERNAL, grpc::INTERNAL, 1),
+];
+
+fn mapping(code: Code) -> &'static Mapping {
+    let found = TABLE.iter().find(|mapping| mapping.0 == code);
+    found.unwrap_or(&TABLE[TABLE.len() - 1]) // `internal`; a test keeps the table whole
+}
+
+/// The number of the gRPC status that a code travels as.
+pub fn grpc_status(code: Code) -> i32 {
+    mapping(code).1
+}
+
+/// The exit status of the program for a code, 1 to 7.
+pub fn exit_status(code: Code) -> u8 {
+    mapping(code).2
+}
+
+impl From<BoundsError> for ApiError {
+    fn from(error: BoundsError) -> Self {
+        Self::new(Code::BOUND_INVALID, error.to_string())
+    }
+}
+
+impl From<UnknownWord> for ApiError {
+    fn from(error: UnknownWord) -> Self {
+        Self::new(Code::BOUND_INVALID, error.to_string())
+    }
+}
+
+/// No camera can be called that.
+impl From<CameraNameError> for ApiError {
+    fn from(error: CameraNameError) -> Self {
+        Self::new(Code::CAMERA_UNKNOWN, error.to_string())
+    }
+}
+
+impl From<FrameSizeError> for ApiError {
+    fn from(error: FrameSizeError) -> Self {
+        Self::new(Code::FRAME_INVALID, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_its_row() {
+        for code in Code::ALL {
+            assert_eq!(mapping(*code).0, *code);
+            assert!((1..=7).contains(&exit_status(*code)));
+        }
+    }
+
+    #[test]
+    fn the_sentence_stands_alone_and_the_chain_has_its_causes() {
+        let error = ApiError::new(Code::STORAGE_FULL, "frame not written")
+            .caused_by(std::io::Error::other("no space left"));
+        assert_eq!(error.to_string(), "frame not written");
+        assert_eq!(error.chain(), "frame not written: no space left");
+        assert_eq!((grpc_status(error.code()), exit_status(error.code())), (8, 7));
+    }
+}
