@@ -36,7 +36,7 @@ use std::{
 };
 
 use tidegate_message::{
-    ControllerKind, Delivery, Demand, FrameRate, FrameSize, Instant, WhenInfeasible,
+    ControllerKind, Delivery, Demand, DropReason, FrameRate, FrameSize, Instant, WhenInfeasible,
 };
 
 use crate::{
@@ -52,7 +52,7 @@ use encode_time::EncodeTime;
 use flight::{Flight, Flights};
 use ladder::Ladder;
 use report::Reasons;
-pub use report::{DropReason, Report};
+pub use report::Report;
 
 /// The state machine.
 pub struct Transfer {

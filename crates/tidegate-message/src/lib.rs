@@ -9,6 +9,7 @@ mod bounds;
 mod camera;
 mod civil;
 mod code;
+mod drop_reason;
 mod instant;
 mod listen;
 mod log_limiter;
@@ -32,6 +33,7 @@ pub use bounds::{
 pub use camera::{CameraName, CameraNameError, FrameSize, FrameSizeError};
 pub use civil::{CivilDate, CivilTime};
 pub use code::Code;
+pub use drop_reason::DropReason;
 pub use instant::Instant;
 pub use listen::{ListenAddress, SocketMode, UnknownAddress, UnknownMode};
 pub use log_limiter::LogLimiter;

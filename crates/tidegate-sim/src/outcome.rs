@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use tidegate_frame::transfer::{DropReason, Report, SendHeader};
-use tidegate_message::Bounds;
+use tidegate_frame::transfer::{Report, SendHeader};
+use tidegate_message::{Bounds, DropReason};
 
 /// The fate of one frame.
 #[derive(Clone, Debug, PartialEq)]

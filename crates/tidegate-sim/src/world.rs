@@ -23,9 +23,9 @@ use rand::{Rng, SeedableRng, rngs::SmallRng};
 use tidegate_frame::{
     coordinator::{self, Coordinator, CoordinatorConfig, Quality},
     table::{Table, TableSet},
-    transfer::{Command, DropReason, Input, Report, SendHeader, Transfer, TransferConfig},
+    transfer::{Command, Input, Report, SendHeader, Transfer, TransferConfig},
 };
-use tidegate_message::{CameraName, Demand, FrameSize, Instant};
+use tidegate_message::{CameraName, Demand, DropReason, FrameSize, Instant};
 
 use crate::{
     medium::{Ingress, Medium, PacketRef, PortId, Scenario},

@@ -14,12 +14,14 @@ use crate::{
 pub const MAGIC: [u8; 4] = *b"TGLK";
 /// Nodes of different major versions refuse each other.
 pub const MAJOR: u8 = 1;
-/// A higher minor version adds what an older node may ignore.
-pub const MINOR: u8 = 2;
+/// A higher minor version adds what an older node may ignore, and is spoken with nodes that know it.
+pub const MINOR: u8 = 3;
 
 /// First record of the node that dials.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hello {
+    /// The minor version of the link that the node speaks; [`MINOR`] of this one.
+    pub minor: u8,
     /// Who dials; must match the certificate.
     pub node: NodeId,
     /// Counts the starts of this node, as far as it remembers them.
@@ -37,6 +39,8 @@ pub struct Hello {
 /// Answer to [`Hello`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Welcome {
+    /// The minor version of the link that the node speaks; [`MINOR`] of this one.
+    pub minor: u8,
     /// Who answers; must match the certificate.
     pub node: NodeId,
     /// Counts the starts of this node, as far as it remembers them.
@@ -98,13 +102,16 @@ impl Features {
 }
 
 /// Magic, major, minor and features, which open a first record.
-struct Opening(Features);
+struct Opening {
+    minor: u8,
+    features: Features,
+}
 
 impl Field for Opening {
     fn put(&self, out: &mut BytesMut) {
         out.put_slice(&MAGIC);
-        out.put_slice(&[MAJOR, MINOR]);
-        self.0.0.put(out);
+        out.put_slice(&[MAJOR, self.minor]);
+        self.features.0.put(out);
     }
 
     fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
@@ -112,13 +119,13 @@ impl Field for Opening {
         if magic != MAGIC {
             return Err(DecodeError::Magic { magic });
         }
-        let [theirs, _minor] = input.array()?;
+        let [theirs, minor] = input.array()?;
         if theirs != MAJOR {
             return Err(DecodeError::Major { theirs, ours: MAJOR });
         }
         let features = Features(input.field("features")?);
         match features.unknown_required() {
-            0 => Ok(Self(features)),
+            0 => Ok(Self { minor, features }),
             bits => Err(DecodeError::Features { bits }),
         }
     }
@@ -126,7 +133,7 @@ impl Field for Opening {
 
 impl Field for Hello {
     fn put(&self, out: &mut BytesMut) {
-        Opening(self.features).put(out);
+        Opening { minor: self.minor, features: self.features }.put(out);
         self.node.put(out);
         self.epoch.put(out);
         self.boot.put(out);
@@ -135,8 +142,9 @@ impl Field for Hello {
     }
 
     fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
-        let Opening(features) = input.field("magic")?;
+        let Opening { minor, features } = input.field("magic")?;
         Ok(Self {
+            minor,
             features,
             node: input.field("node")?,
             epoch: input.field("epoch")?,
@@ -149,7 +157,7 @@ impl Field for Hello {
 
 impl Field for Welcome {
     fn put(&self, out: &mut BytesMut) {
-        Opening(self.features).put(out);
+        Opening { minor: self.minor, features: self.features }.put(out);
         self.node.put(out);
         self.epoch.put(out);
         self.boot.put(out);
@@ -157,8 +165,9 @@ impl Field for Welcome {
     }
 
     fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
-        let Opening(features) = input.field("magic")?;
+        let Opening { minor, features } = input.field("magic")?;
         Ok(Self {
+            minor,
             features,
             node: input.field("node")?,
             epoch: input.field("epoch")?,

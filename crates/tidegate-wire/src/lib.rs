@@ -11,7 +11,8 @@
 //! [`Original`] or [`SensorBatch`] announces the body that follows it.
 //!
 //! Versions: the first record of each side ([`Hello`], [`Welcome`]) opens with magic, major, minor and
-//! feature bits. Another major is refused. A later minor may append fields, whose bytes are ignored here;
+//! feature bits. Another major is refused. A later minor may append fields, whose bytes are ignored here, and write a record in another
+//! form to peers that know it ([`Record::encode_for`]);
 //! kinds from [`OPTIONAL_KIND`] on may be skipped; feature bits from [`Features::REQUIRED`] up must be
 //! known, those below may be ignored.
 //!
@@ -22,6 +23,7 @@
 mod code;
 mod hello;
 mod record;
+mod report;
 mod transfer;
 mod uplink;
 
@@ -40,10 +42,10 @@ pub use record::{
     CameraInfo, CameraInfoRequest, Class, FetchOriginal, OPTIONAL_KIND, Original, OriginalOutcome,
     Ping, Pong, Record, Refused,
 };
+pub use report::{CameraReport, Reported};
 pub use transfer::{
-    Ack, EndReason, Event, EventCode, FrameHeader, Share, StartTransfer, StopTransfer,
-    TransferEnded, TransferHints, TransferId, TransferRefused, TransferStarted, Unchanged,
-    UpdateTransfer,
+    Ack, EndReason, FrameHeader, Share, StartTransfer, StopTransfer, TransferEnded, TransferHints,
+    TransferId, TransferRefused, TransferStarted, Unchanged, UpdateTransfer,
 };
 pub use uplink::{CriticalPart, Resume, SensorBatch, UplinkAck, UplinkOpen, UplinkReady};
 

@@ -6,7 +6,7 @@ pub const RECORD_BYTES_MAX: usize = 16 << 10;
 pub const TEXT_BYTES_MAX: usize = 1 << 10;
 /// Longest part of a critical message of an uplink in one record.
 pub const CRITICAL_PART_BYTES_MAX: usize = 12 << 10;
-/// Most numbers in one [`Event`](crate::Event).
+/// Most numbers in a report of a camera before version 1.3 of the link.
 pub const NUMBERS_MAX: usize = 32;
 /// Largest body of one frame.
 pub const FRAME_BYTES_MAX: u64 = 64 << 20;
@@ -16,6 +16,6 @@ pub const BULK_BYTES_MAX: u64 = 64 << 20;
 pub const FRAMES_PER_SECOND_MAX: f64 = 1000.0;
 
 const _: () = assert!(CRITICAL_PART_BYTES_MAX + 64 < RECORD_BYTES_MAX);
-// The longest records are a few texts and, in an event, `NUMBERS_MAX` named numbers of 64 bytes of name.
+// The longest records are a few texts and, in a report of version 1.2, `NUMBERS_MAX` named numbers of 64 bytes of name.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
 const _: () = assert!(8 * TEXT_BYTES_MAX + NUMBERS_MAX * (NAME_BYTES_MAX + 16) < RECORD_BYTES_MAX);

@@ -5,11 +5,12 @@ use tidegate_message::{Code, Instant};
 
 use crate::{
     code::{DecodeError, Field, Input, fields},
-    hello::{CameraAnnounce, Hello, Welcome},
+    hello::{CameraAnnounce, Hello, MINOR, Welcome},
     limits::{BULK_BYTES_MAX, RECORD_BYTES_MAX},
+    report::{self, CameraReport},
     transfer::{
-        Ack, Event, FrameHeader, Share, StartTransfer, StopTransfer, TransferEnded,
-        TransferRefused, TransferStarted, Unchanged, UpdateTransfer,
+        Ack, FrameHeader, Share, StartTransfer, StopTransfer, TransferEnded, TransferRefused,
+        TransferStarted, Unchanged, UpdateTransfer,
     },
     uplink::{CriticalPart, SensorBatch, UplinkAck, UplinkOpen, UplinkReady},
 };
@@ -207,10 +208,10 @@ records! {
     21 Control Share,
     /// What was received of a frame.
     22 Control Ack,
-    /// A report on a transfer.
-    32 Critical Event,
     /// A frame that need not be sent.
     33 Critical Unchanged,
+    /// A report of a camera; of kind 32 to and from peers before version 1.3.
+    34 Critical CameraReport,
     /// Announces a frame; its body follows.
     48 Frame FrameHeader,
     /// Asks for an untouched frame.
@@ -240,16 +241,36 @@ impl Record {
     ///
     /// Texts and lists beyond their limit are cut to it, so that what is encoded can be decoded.
     pub fn encode(&self, out: &mut BytesMut) {
+        self.encode_for(MINOR, out);
+    }
+
+    /// Appends the encoding that a peer of version [`MAJOR`](crate::MAJOR).`minor` reads.
+    ///
+    /// Most records are the same to all: an older peer passes over the fields that it does not know.
+    pub fn encode_for(&self, minor: u8, out: &mut BytesMut) {
         let start = out.len();
-        self.kind().put(out);
-        self.put_body(out);
+        match self {
+            Self::CameraReport(report) if minor < report::TYPED_SINCE => {
+                report::BY_NAME_KIND.put(out);
+                report::put_by_name(report, out);
+            }
+            _ => {
+                self.kind().put(out);
+                self.put_body(out);
+            }
+        }
         debug_assert!(out.len() - start <= RECORD_BYTES_MAX, "limits add up to less");
     }
 
     /// The encoding as bytes of its own.
     pub fn to_bytes(&self) -> Bytes {
+        self.to_bytes_for(MINOR)
+    }
+
+    /// The encoding that a peer of version [`MAJOR`](crate::MAJOR).`minor` reads, as bytes of its own.
+    pub fn to_bytes_for(&self, minor: u8) -> Bytes {
         let mut out = BytesMut::with_capacity(256);
-        self.encode(&mut out);
+        self.encode_for(minor, &mut out);
         out.freeze()
     }
 
@@ -265,8 +286,10 @@ impl Record {
             return Err(DecodeError::TooLong { field: "record", count, limit });
         }
         let mut input = Input::new(bytes);
-        let kind = u8::take(&mut input)?;
-        Self::take_body(kind, &mut input)
+        match u8::take(&mut input)? {
+            report::BY_NAME_KIND => Ok(Some(report::take_by_name(&mut input)?.into())),
+            kind => Self::take_body(kind, &mut input),
+        }
     }
 }
 

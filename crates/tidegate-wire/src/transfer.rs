@@ -9,8 +9,8 @@ use tidegate_message::{
 };
 
 use crate::{
-    code::{DecodeError, Field, Input, choice, fields, put_text},
-    limits::{FRAME_BYTES_MAX, NAME_BYTES_MAX, NUMBERS_MAX},
+    code::{DecodeError, Field, Input, choice, fields},
+    limits::FRAME_BYTES_MAX,
 };
 
 /// Names a transfer on its link; chosen by the edge node, never reused on one link.
@@ -114,7 +114,7 @@ pub enum EndReason {
     Complete,
     /// The camera's source has ended or failed.
     SourceEnded,
-    /// It could not be started or went wrong; a [`TransferRefused`] or an [`Event`] said why.
+    /// It could not be started or went wrong; a [`TransferRefused`] or a [`CameraReport`](crate::CameraReport) said why.
     Failed,
 }
 
@@ -127,48 +127,6 @@ pub struct Share {
     pub shift: Duration,
     /// For how long this holds unless it is renewed; afterwards the camera's safe default returns.
     pub valid_for: Duration,
-}
-
-/// A report on a transfer from the camera node.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Event {
-    /// The transfer.
-    pub transfer: TransferId,
-    /// When it happened, or the capture time of the frame concerned; sender's clock.
-    pub at: Instant,
-    /// What happened.
-    pub code: EventCode,
-    /// Why, in one sentence.
-    pub text: String,
-    /// Figures by name, such as `("latency_ms", 143.0)`; at most
-    /// [`NUMBERS_MAX`], names at most 64 bytes.
-    pub numbers: Vec<(String, f64)>,
-}
-
-/// What an [`Event`] reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum EventCode {
-    /// No knob setting keeps both bounds now; the numbers say what could be had.
-    Infeasible,
-    /// Both bounds can be kept again.
-    Feasible,
-    /// Another knob setting is in use.
-    KnobsChanged,
-    /// The frame captured at `at` was not delivered.
-    FrameDropped,
-    /// The controller failed and was replaced by `fixed`.
-    ControllerFailed,
-    /// No table fits; the transfer runs with the safe default.
-    TableMissing,
-    /// The transfer could not be started or went on wrongly.
-    Failed,
-    /// The camera lives, and its source gives nothing: a heartbeat in place of a frame.
-    Idle,
-    /// Of the camera, not of a transfer (transfer 0): its source gives no frames that it can take, for the reason in the text; with no
-    /// text it does again.
-    NoFrames,
-    /// A newer node reports something that this version has no name for.
-    Other(u16),
 }
 
 /// The frame captured at `at` does not differ from the one before and is not sent.
@@ -373,70 +331,6 @@ impl Field for Bounds {
         let latency = input.field("latency")?;
         let accuracy = input.field("accuracy")?;
         Self::new(latency, accuracy).map_err(|error| DecodeError::invalid("bounds", error))
-    }
-}
-
-impl Field for EventCode {
-    fn put(&self, out: &mut BytesMut) {
-        let number: u16 = match self {
-            Self::Infeasible => 1,
-            Self::Feasible => 2,
-            Self::KnobsChanged => 3,
-            Self::FrameDropped => 4,
-            Self::ControllerFailed => 5,
-            Self::TableMissing => 6,
-            Self::Failed => 7,
-            Self::Idle => 8,
-            Self::NoFrames => 9,
-            Self::Other(number) => *number,
-        };
-        number.put(out);
-    }
-
-    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
-        Ok(match u16::take(input)? {
-            1 => Self::Infeasible,
-            2 => Self::Feasible,
-            3 => Self::KnobsChanged,
-            4 => Self::FrameDropped,
-            5 => Self::ControllerFailed,
-            6 => Self::TableMissing,
-            7 => Self::Failed,
-            8 => Self::Idle,
-            9 => Self::NoFrames,
-            number => Self::Other(number),
-        })
-    }
-}
-
-impl Field for Event {
-    fn put(&self, out: &mut BytesMut) {
-        self.transfer.put(out);
-        self.at.put(out);
-        self.code.put(out);
-        self.text.put(out);
-        let finite = || self.numbers.iter().filter(|(_, value)| value.is_finite());
-        let count = finite().count().min(NUMBERS_MAX);
-        u8::try_from(count).expect("NUMBERS_MAX is below 256").put(out);
-        for (name, value) in finite().take(count) {
-            put_text(name, NAME_BYTES_MAX, out);
-            value.put(out);
-        }
-    }
-
-    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
-        let transfer = input.field("transfer")?;
-        let at = input.field("at")?;
-        let code = input.field("code")?;
-        let text = input.field("text")?;
-        let count = usize::from(input.field::<u8>("numbers")?);
-        if count > NUMBERS_MAX {
-            let (count, limit) = (count as u64, NUMBERS_MAX as u64);
-            return Err(DecodeError::TooLong { field: "numbers", count, limit });
-        }
-        let number = |_| Ok((input.text(NAME_BYTES_MAX)?, f64::take(input)?));
-        let numbers = (0..count).map(number).collect::<Result<_, DecodeError>>()?;
-        Ok(Self { transfer, at, code, text, numbers })
     }
 }
 

@@ -30,7 +30,7 @@ use tidegate_frame::{
 };
 use tidegate_log::{Entry, LogError};
 use tidegate_message::{Backoff, CameraName, Code, FrameSize, Instant, Position};
-use tidegate_wire::{BootId, CameraAnnounce, Features, Hello, NodeId, Record, Role};
+use tidegate_wire::{BootId, CameraAnnounce, Features, Hello, MINOR, NodeId, Record, Role};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::runtime::Camera;
@@ -451,7 +451,8 @@ pub(crate) async fn introduce(
 pub(crate) fn hello(camera: Option<CameraAnnounce>, node: NodeId, epoch: u64) -> Hello {
     // Without a boot id every start counts as one of a machine not seen before.
     let boot = BootId(tidegate_sys::clock::boot_id().unwrap_or_default());
-    Hello { node, epoch, boot, role: Role::Camera, features: Features::KNOWN, camera }
+    let (role, features) = (Role::Camera, Features::KNOWN);
+    Hello { minor: MINOR, node, epoch, boot, role, features, camera }
 }
 
 impl From<CameraError> for ApiError {

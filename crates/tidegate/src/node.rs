@@ -36,7 +36,7 @@ use tidegate_frame::{
 };
 use tidegate_message::{Action, Code, Target};
 use tidegate_wire::{
-    BootId, CameraAnnounce, Features, Record, Refused, Role, TransferHints, Welcome,
+    BootId, CameraAnnounce, Features, MINOR, Record, Refused, Role, TransferHints, Welcome,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -346,6 +346,7 @@ async fn welcome(
         },
     };
     let welcome = Welcome {
+        minor: MINOR,
         node: credentials.identity().node,
         epoch,
         boot: BootId(tidegate_sys::clock::boot_id().unwrap_or_default()),

@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_message::{Demand, FrameSize, Instant};
+use tidegate_message::{Demand, DropReason, FrameSize, Instant};
 
-use super::{DropReason, Report};
+use super::Report;
 use crate::knob::KnobSetting;
 
 /// What happened.

@@ -27,8 +27,8 @@ use tidegate_frame::{
 use tidegate_log::{Entry, ReadError};
 use tidegate_message::{Code, Instant};
 use tidegate_wire::{
-    Ack, EndReason, Event, EventCode, FetchOriginal, FrameHeader, Original, OriginalOutcome,
-    Record, StartTransfer, TransferEnded, TransferHints, TransferId, TransferRefused,
+    Ack, CameraReport, EndReason, FetchOriginal, FrameHeader, Original, OriginalOutcome, Record,
+    Reported, StartTransfer, TransferEnded, TransferHints, TransferId, TransferRefused,
     TransferStarted,
 };
 
@@ -144,8 +144,13 @@ impl Engine {
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if self.heartbeat.beat(now) {
             for (&transfer, _) in self.transfers.iter().filter(|(_, running)| running.is_live()) {
-                let (text, numbers) = (String::new(), Vec::new());
-                let idle = Event { transfer, at: now, code: EventCode::Idle, text, numbers };
+                let idle = CameraReport {
+                    transfer,
+                    at: now,
+                    capacity_bytes_per_second: None,
+                    text: String::new(),
+                    what: Reported::Idle,
+                };
                 self.actions.push_back(Action::Record(idle.into()));
             }
         }

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use tidegate_frame::{knob::FrameLimits, table::TableSet, transfer::TransferConfig};
 use tidegate_message::Instant;
 use tidegate_wire::{
-    CameraAnnounce, CameraInfo, CameraInfoRequest, Event, EventCode, FrameHeader, Original,
-    OriginalOutcome, Record, TransferId,
+    CameraAnnounce, CameraInfo, CameraInfoRequest, CameraReport, FrameHeader, Original,
+    OriginalOutcome, Record, Reported, TransferId,
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -271,8 +271,13 @@ impl Served<'_> {
 }
 
 /// Word of a camera that gives no frames, or gives some again.
-fn no_frames(none: Option<NoFrames>) -> Event {
+fn no_frames(none: Option<NoFrames>) -> CameraReport {
     let text = none.map_or_else(String::new, |none| none.sentence.as_ref().to_owned());
-    let (transfer, at) = (TransferId(0), clock::now());
-    Event { transfer, at, code: EventCode::NoFrames, text, numbers: Vec::new() }
+    CameraReport {
+        transfer: TransferId(0),
+        at: clock::now(),
+        capacity_bytes_per_second: None,
+        text,
+        what: Reported::NoFrames,
+    }
 }

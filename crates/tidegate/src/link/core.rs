@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, Weak,
-        atomic::{AtomicI64, AtomicUsize, Ordering},
+        atomic::{AtomicI64, AtomicU8, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use tidegate_message::Instant;
 use tidegate_wire::{
-    Ack, Class, FrameHeader, NodeId, Ping, Pong, Record,
+    Ack, Class, FrameHeader, Hello, NodeId, Ping, Pong, Record, Welcome,
     limits::{BULK_BYTES_MAX, FRAME_BYTES_MAX},
 };
 use tokio::{
@@ -77,6 +77,8 @@ pub(super) struct Core {
     incoming: mpsc::Sender<Incoming>,
     offset: Mutex<Offset>,
     heard: watch::Sender<bool>,
+    /// The minor version that the peer speaks, as it introduced itself; 0 before, which every version reads.
+    peer_minor: AtomicU8,
     /// When bytes of a frame came last, in nanoseconds of our clock; `i64::MIN` before the first.
     frame_bytes_at: AtomicI64,
     down: watch::Sender<Option<DownReason>>,
@@ -123,6 +125,7 @@ impl Core {
             incoming,
             offset: Mutex::default(),
             heard: watch::Sender::new(false),
+            peer_minor: AtomicU8::new(0),
             frame_bytes_at: AtomicI64::new(i64::MIN),
             down: watch::Sender::new(None),
             assembling,
@@ -162,7 +165,8 @@ impl Core {
             Class::Critical => &self.critical,
             Class::Frame | Class::Bulk => return Err(LinkError::Class { name: record.name() }),
         };
-        lane.send(record.to_bytes()).await.map_err(|_| self.down_error())
+        let bytes = record.to_bytes_for(self.peer_minor.load(Ordering::Relaxed));
+        lane.send(bytes).await.map_err(|_| self.down_error())
     }
 
     pub(super) async fn send_bulk(&self, record: &Record, body: Bytes) -> Result<(), LinkError> {
@@ -242,6 +246,10 @@ impl Core {
         if record.class() != lane {
             let on = if lane == Class::Control { "the control lane" } else { "the critical lane" };
             return Err(ProtocolError::Misplaced { name: record.name(), on });
+        }
+        if let Record::Hello(Hello { minor, .. }) | Record::Welcome(Welcome { minor, .. }) = record
+        {
+            self.peer_minor.store(minor, Ordering::Relaxed);
         }
         match record {
             Record::Ping(Ping { sequence, sent }) => {

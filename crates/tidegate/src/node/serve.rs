@@ -4,10 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidegate_api::{ApiError, Event, Infeasible, Missed, MissedWhy, Outcome};
-use tidegate_frame::transfer::DropReason;
 use tidegate_message::{Code, FrameRate, Instant};
 use tidegate_wire::{
-    CameraAnnounce, EventCode, FrameHeader, Original, Record, TransferId, Unchanged,
+    CameraAnnounce, CameraReport, FrameHeader, Original, Record, Reported, TransferId, Unchanged,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -267,15 +266,15 @@ impl Serving {
                 self.heard(marker.transfer, Some(marker.at));
                 self.unchanged(marker);
             }
-            Record::Event(event) => {
-                match event.code {
-                    EventCode::FrameDropped => self.heard(event.transfer, Some(event.at)),
-                    EventCode::Idle => return self.heard(event.transfer, None),
-                    EventCode::NoFrames => return self.no_frames(&event.text),
+            Record::CameraReport(report) => {
+                match report.what {
+                    Reported::FramesDropped { .. } => self.heard(report.transfer, Some(report.at)),
+                    Reported::Idle => return self.heard(report.transfer, None),
+                    Reported::NoFrames => return self.no_frames(&report.text),
                     _ => {}
                 }
-                if let Some(stream) = self.camera.stream(event.transfer) {
-                    self.event(&stream, &event);
+                if let Some(stream) = self.camera.stream(report.transfer) {
+                    self.report(&stream, &report);
                 }
             }
             Record::TransferRefused(refused) => {
@@ -333,42 +332,38 @@ impl Serving {
         stream.tell_missed(Missed { from: at, to: at, count: 1, why: MissedWhy::Overtaken });
     }
 
-    fn event(&self, stream: &Stream, event: &tidegate_wire::Event) {
-        let number = |name: &str| {
-            event.numbers.iter().find(|(known, _)| known == name).map(|&(_, value)| value)
-        };
-        if let Some(capacity) = number("capacity_bytes_per_second") {
-            stream.set_capacity(capacity.max(0.0) as u64);
+    fn report(&self, stream: &Stream, report: &CameraReport) {
+        if let Some(capacity) = report.capacity_bytes_per_second {
+            stream.set_capacity(capacity);
         }
-        let sentence = shared(&event.text);
-        match event.code {
-            EventCode::Infeasible => stream.tell(Event::Infeasible(Infeasible {
-                latency_at_accuracy: number("latency_at_accuracy_ms")
-                    .and_then(|ms| Duration::try_from_secs_f64(ms / 1e3).ok()),
-                accuracy_at_latency: number("accuracy_at_latency"),
-                frames_per_second: number("frames_per_second"),
+        let sentence = shared(&report.text);
+        match report.what {
+            Reported::Infeasible {
+                latency_at_accuracy,
+                accuracy_at_latency,
+                frames_per_second,
+            } => stream.tell(Event::Infeasible(Infeasible {
+                latency_at_accuracy,
+                accuracy_at_latency,
+                frames_per_second,
                 sentence,
             })),
-            EventCode::Feasible => stream.tell(Event::Feasible),
-            EventCode::KnobsChanged => stream.set_reason(sentence),
-            EventCode::FrameDropped => {
-                let reason = number("why").and_then(|index| DropReason::ALL.get(index as usize));
-                let (why, outcome) = verdict::missed(reason.copied());
-                let count = number("count").map_or(1, |count| count.max(0.0) as u64);
+            Reported::Feasible => stream.tell(Event::Feasible),
+            Reported::KnobsChanged => stream.set_reason(sentence),
+            Reported::FramesDropped { why, count, span } => {
+                let (why, outcome) = verdict::missed(why);
                 // A verdict is about one frame.
                 if count == 1 {
-                    self.tell_unsent(stream, event.at, outcome);
+                    self.tell_unsent(stream, report.at, outcome);
                 }
-                let seconds = number("seconds").unwrap_or(0.0);
-                let span = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-                let (from, to) = (event.at - span, event.at);
+                let (from, to) = (report.at - span, report.at);
                 stream.tell_missed(Missed { from, to, count, why });
             }
-            EventCode::ControllerFailed => stream.tell(Event::ControllerFailed(sentence)),
-            EventCode::TableMissing => stream.tell(Event::AccuracyAssumed(sentence)),
-            EventCode::Idle | EventCode::NoFrames => {} // heard before
-            EventCode::Failed | EventCode::Other(_) => {
-                tracing::info!(camera = %self.camera.name, text = event.text, "camera reports");
+            Reported::ControllerFailed => stream.tell(Event::ControllerFailed(sentence)),
+            Reported::TableMissing => stream.tell(Event::AccuracyAssumed(sentence)),
+            Reported::Idle | Reported::NoFrames => {} // heard before
+            Reported::Failed | Reported::Other(_) => {
+                tracing::info!(camera = %self.camera.name, text = report.text, "camera reports");
             }
         }
     }

@@ -6,8 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tidegate_api::{MissedWhy, Outcome, Stages, Verdict};
-use tidegate_frame::transfer::DropReason;
-use tidegate_message::Instant;
+use tidegate_message::{DropReason, Instant};
 use tidegate_wire::FrameHeader;
 use tokio::sync::broadcast;
 

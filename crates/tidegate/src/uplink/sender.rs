@@ -21,8 +21,8 @@ use bytes::Bytes;
 use tidegate_compress::Message;
 use tidegate_message::{Backoff, Code, Identity, IdentityKind, Instant, LogLimiter, topic_matches};
 use tidegate_wire::{
-    BootId, CriticalPart, Features, Hello, Record, Role, SensorBatch, Share, UplinkAck, UplinkOpen,
-    UplinkReady,
+    BootId, CriticalPart, Features, Hello, MINOR, Record, Role, SensorBatch, Share, UplinkAck,
+    UplinkOpen, UplinkReady,
     mqtt::{self, PacketId, Publish, PublishHead, QoS},
 };
 use tokio::{
@@ -311,6 +311,7 @@ impl Sender {
         }
         let Some(link) = made else { return Err(last) };
         let hello = Hello {
+            minor: MINOR,
             node: credentials.identity().node,
             epoch: life,
             boot: BootId(tidegate_sys::clock::boot_id().unwrap_or_default()),

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tidegate::link::{Incoming, LinkError, Outcome, Priority, Transport};
-use tidegate_message::{Bounds, Code, Demand, FrameSize, Instant};
+use tidegate_message::{Bounds, Code, Demand, DropReason, FrameSize, Instant};
 use tidegate_wire::*;
 use tokio::time::timeout;
 
@@ -221,6 +221,7 @@ async fn records_arrive_as_they_were_sent() {
     };
     let control: Vec<Record> = vec![
         Hello {
+            minor: MINOR,
             node: NodeId([1; 32]),
             epoch: 2,
             boot: BootId([3; 16]),
@@ -246,12 +247,16 @@ async fn records_arrive_as_they_were_sent() {
     ];
     let critical: Vec<Record> = vec![
         Unchanged { transfer, at }.into(),
-        Event {
+        CameraReport {
             transfer,
             at,
-            code: EventCode::Infeasible,
+            capacity_bytes_per_second: Some(2_000_000),
             text: "too slow".to_owned(),
-            numbers: vec![("latency_ms".to_owned(), 130.0)],
+            what: Reported::Infeasible {
+                latency_at_accuracy: Some(std::time::Duration::from_millis(130)),
+                accuracy_at_latency: None,
+                frames_per_second: None,
+            },
         }
         .into(),
     ];
@@ -294,4 +299,50 @@ async fn what_cannot_be_sent_is_refused_by_name() {
         camera.send_frame(header(millis, large.len()), large.clone(), Priority::Live).err()
     });
     assert!(matches!(busy, Some(LinkError::Busy { limit: 32 })), "{busy:?}");
+}
+
+/// A count that version 1.2, in which it is a number of 53 bits, cannot say exactly.
+const EXACT: u64 = (1 << 53) + 1;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reports_are_written_in_the_version_that_the_peer_speaks() {
+    let report = CameraReport {
+        transfer: TransferId(9),
+        at: Instant::from_millis(5),
+        capacity_bytes_per_second: None,
+        text: "log wrapped".to_owned(),
+        what: Reported::FramesDropped {
+            why: Some(DropReason::LogWrapped),
+            count: EXACT,
+            span: Duration::from_millis(1500),
+        },
+    };
+    let site = Site::new();
+    for transport in BOTH {
+        let (camera, edge, _listener) = site.pair(transport).await;
+        for (speaks, expected) in [(None, EXACT - 1), (Some(2), EXACT - 1), (Some(MINOR), EXACT)] {
+            if let Some(minor) = speaks {
+                let (node, boot) = (NodeId([1; 32]), BootId([3; 16]));
+                let features = Features(0);
+                let now = Instant::from_millis(1);
+                edge.send(Welcome { minor, node, epoch: 2, boot, features, now }).await.unwrap();
+                next(&camera, |item| match item {
+                    Incoming::Record(Record::Welcome(welcome)) => Some(welcome),
+                    _ => None,
+                })
+                .await;
+            }
+            camera.send(report.clone()).await.unwrap();
+            let came = next(&edge, |item| match item {
+                Incoming::Record(Record::CameraReport(report)) => Some(report),
+                _ => None,
+            });
+            let Reported::FramesDropped { why, count, span } = came.await.what else {
+                panic!("another report came");
+            };
+            assert_eq!(count, expected, "to {speaks:?} over {transport:?}");
+            assert_eq!(why, Some(DropReason::LogWrapped));
+            assert_eq!(span, Duration::from_millis(1500));
+        }
+    }
 }

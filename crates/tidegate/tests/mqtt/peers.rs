@@ -17,8 +17,8 @@ use tidegate_compress::{Encoder, EncoderConfig, Message};
 use tidegate_load::client::Client;
 use tidegate_message::Code;
 use tidegate_wire::{
-    BootId, CriticalPart, Features, Hello, NodeId, Record, Resume, Role, SensorBatch, UplinkOpen,
-    UplinkReady, Welcome,
+    BootId, CriticalPart, Features, Hello, MINOR, NodeId, Record, Resume, Role, SensorBatch,
+    UplinkOpen, UplinkReady, Welcome,
     mqtt::{QoS, RetainHandling, SubscribeFilter},
 };
 use tokio::time;
@@ -72,6 +72,7 @@ async fn introduced(to: SocketAddr, credentials: &Credentials) -> Link {
     let dialled = link::dial(to, credentials, LinkSettings::default(), Transport::Quic);
     let link = dialled.await.expect("the node is there");
     let hello = Hello {
+        minor: MINOR,
         node: credentials.identity().node,
         epoch: 1,
         boot: BootId([7; 16]),
@@ -374,7 +375,8 @@ async fn take_and_say_nothing(link: &Link, node: NodeId) -> Result<(), LinkError
             Incoming::Record(Record::Hello(_)) => {
                 let features = Features::KNOWN;
                 let boot = BootId([9; 16]);
-                link.send(Welcome { node, epoch: 1, boot, features, now: clock::now() }).await?;
+                let now = clock::now();
+                link.send(Welcome { minor: MINOR, node, epoch: 1, boot, features, now }).await?;
             }
             Incoming::Record(Record::UplinkOpen(open)) => {
                 let ready = UplinkReady {

@@ -8,11 +8,13 @@ use std::{
 use bytes::Bytes;
 use tidegate_frame::{
     knob::KnobSetting,
-    transfer::{Command, DropReason, Input, Report, SendHeader, Transfer},
+    transfer::{Command, Input, Report, SendHeader, Transfer},
 };
 use tidegate_log::{Entry, ReadError};
-use tidegate_message::{Code, Delivery, Demand, FrameRate, FrameSize, Instant};
-use tidegate_wire::{Ack, Event, EventCode, FrameHeader, StartTransfer, TransferId, Unchanged};
+use tidegate_message::{Code, Delivery, Demand, DropReason, FrameRate, FrameSize, Instant};
+use tidegate_wire::{
+    Ack, CameraReport, FrameHeader, Reported, StartTransfer, TransferId, Unchanged,
+};
 
 use super::{Action, CameraLog};
 use crate::{
@@ -393,7 +395,7 @@ impl Running {
             }
             Command::Report(report) => {
                 let capacity = self.transfer.capacity().map(|c| c.bytes_per_second);
-                actions.push_back(Action::Record(event(id, now, &report, capacity).into()));
+                actions.push_back(Action::Record(camera_report(id, now, &report, capacity).into()));
             }
         }
     }
@@ -492,38 +494,35 @@ impl Lost {
 
     fn told(self, transfer: TransferId) -> Action {
         let Self { first, last, count, why } = self;
-        let index = DropReason::ALL.iter().position(|&reason| reason == why).unwrap_or(0);
-        let mut numbers = vec![("why".to_owned(), index as f64)];
-        if count != 1 {
-            numbers.push(("count".to_owned(), count as f64));
-            numbers.push(("seconds".to_owned(), last.since(first).as_secs_f64()));
-        }
-        let (code, text) = (EventCode::FrameDropped, why.to_string());
-        Action::Record(Event { transfer, at: last, code, text, numbers }.into())
+        let report = CameraReport {
+            transfer,
+            at: last,
+            capacity_bytes_per_second: None,
+            text: why.to_string(),
+            what: Reported::FramesDropped { why: Some(why), count, span: last.since(first) },
+        };
+        Action::Record(report.into())
     }
 }
 
-fn event(transfer: TransferId, at: Instant, report: &Report, capacity: Option<f64>) -> Event {
-    let mut numbers = Vec::new();
-    let mut number = |name: &str, value: Option<f64>| {
-        numbers.extend(value.map(|value| (name.to_owned(), value)));
-    };
-    number("capacity_bytes_per_second", capacity);
-    let code = match report {
-        Report::Knobs { .. } => EventCode::KnobsChanged,
+/// What a transfer says of itself, with the capacity that it counts on, in bytes a second.
+fn camera_report(
+    transfer: TransferId,
+    at: Instant,
+    report: &Report,
+    capacity: Option<f64>,
+) -> CameraReport {
+    let what = match *report {
+        Report::Knobs { .. } => Reported::KnobsChanged,
         Report::Infeasible {
             latency_at_accuracy, accuracy_at_latency, frames_per_second, ..
-        } => {
-            number("latency_at_accuracy_ms", latency_at_accuracy.map(|l| l.as_secs_f64() * 1e3));
-            number("accuracy_at_latency", *accuracy_at_latency);
-            number("frames_per_second", *frames_per_second);
-            EventCode::Infeasible
-        }
-        Report::Feasible => EventCode::Feasible,
-        Report::ControllerFailed { .. } => EventCode::ControllerFailed,
-        Report::TableAssumed { .. } | Report::TableMissing { .. } => EventCode::TableMissing,
+        } => Reported::Infeasible { latency_at_accuracy, accuracy_at_latency, frames_per_second },
+        Report::Feasible => Reported::Feasible,
+        Report::ControllerFailed { .. } => Reported::ControllerFailed,
+        Report::TableAssumed { .. } | Report::TableMissing { .. } => Reported::TableMissing,
     };
-    Event { transfer, at, code, text: report.to_string(), numbers }
+    let capacity_bytes_per_second = capacity.map(|capacity| capacity.max(0.0) as u64);
+    CameraReport { transfer, at, capacity_bytes_per_second, text: report.to_string(), what }
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-use tidegate_frame::transfer::DropReason;
 use tidegate_log::{LogConfig, LogWriter, Store};
 use tidegate_message::{
-    AdaptationProfile, Bounds, ControllerKind, Delivery, Demand, FrameSize, WhenInfeasible,
+    AdaptationProfile, Bounds, ControllerKind, Delivery, Demand, DropReason, FrameSize,
+    WhenInfeasible,
 };
-use tidegate_wire::{EventCode, Unchanged};
+use tidegate_wire::{CameraReport, Reported, Unchanged};
 
 use super::*;
 use crate::camera::encoder::Outcome;
@@ -101,10 +101,14 @@ impl Rig {
             Action::Record(Record::Unchanged(Unchanged { at, .. })) => {
                 Some(format!("{at} unchanged"))
             }
-            Action::Record(Record::Event(event)) if event.code == EventCode::FrameDropped => {
-                let count = event.numbers.iter().find(|(name, _)| name == "count");
-                let count = count.map_or(1.0, |&(_, count)| count);
-                Some(format!("{} lost {count} {}", event.at, event.text))
+            Action::Record(Record::CameraReport(CameraReport {
+                at,
+                text,
+                what: Reported::FramesDropped { why, count, .. },
+                ..
+            })) => {
+                assert_eq!(why.map(|why| why.to_string()).as_ref(), Some(text));
+                Some(format!("{at} lost {count} {text}"))
             }
             _ => None,
         });
@@ -272,7 +276,9 @@ fn it_says_that_it_lives_while_its_source_gives_nothing() {
         rig.engine.handle_timeout(rig.now);
         let actions = rig.actions();
         beats.extend(actions.into_iter().filter_map(|action| match action {
-            Action::Record(Record::Event(event)) if event.code == EventCode::Idle => Some(event.at),
+            Action::Record(Record::CameraReport(report)) if report.what == Reported::Idle => {
+                Some(report.at)
+            }
             _ => None,
         }));
     }
@@ -288,6 +294,6 @@ fn it_says_that_it_lives_while_its_source_gives_nothing() {
     past.actions();
     past.engine.handle_timeout(past.now + Duration::from_secs(5));
     assert!(past.actions().iter().all(
-        |action| !matches!(action, Action::Record(Record::Event(event)) if event.code == EventCode::Idle)
+        |action| !matches!(action, Action::Record(Record::CameraReport(report)) if report.what == Reported::Idle)
     ));
 }
