@@ -15,12 +15,12 @@ setup: ## installs what is missing to build and run (Debian, Ubuntu), or says wh
 	@scripts/setup
 
 demo: setup ## five cameras on a link that swings tenfold, a live table and a verdict; about a minute
-	cargo build --release --package tidegate --package tidegate-netlab
-	cargo run --quiet --release --package tidegate -- demo $(ARGS)
+	cargo build --release --package tidegate --package tidegate-lab --package tidegate-netlab
+	cargo run --quiet --release --package tidegate-lab -- demo $(ARGS)
 
 demo-sensors: setup ## four applications' sensors, alarms at the edge, a narrow link that breaks, an archive, and a verdict; a minute
-	cargo build --release --package tidegate
-	cargo run --quiet --release --package tidegate -- demo-sensors $(ARGS)
+	cargo build --release --package tidegate --package tidegate-lab
+	cargo run --quiet --release --package tidegate-lab -- demo-sensors $(ARGS)
 
 test: setup ## every test of the workspace and of the workers, counted in the last line
 	cargo xtask test $(ARGS)

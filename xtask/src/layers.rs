@@ -126,11 +126,13 @@ const RULES: &[Rule] = &[
     rule("tidegate-load", Layer::Shell, &[], &[]),
     rule("tidegate-sim", Layer::Shell, &[], &[]),
     rule("tidegate-netlab", Layer::Shell, &[], &["tidegate-sim"]),
+    // `pub`, `sub` and `replay` are clients of MQTT, and those are in the load generator's crate.
+    rule("tidegate", Layer::Shell, &[], &["tidegate-client", "tidegate-load"]),
     rule(
-        "tidegate",
+        "tidegate-lab",
         Layer::Shell,
         &[],
-        &["tidegate-client", "tidegate-load", "tidegate-netlab", "tidegate-sim"],
+        &["tidegate", "tidegate-client", "tidegate-load", "tidegate-netlab", "tidegate-sim"],
     ),
     rule("bench-harness", Layer::Tool, &[], &[]),
     rule("bench-durability", Layer::Tool, &[], &["bench-harness"]),

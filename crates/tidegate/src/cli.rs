@@ -13,52 +13,43 @@ mod arguments;
 mod cameras;
 mod characterize;
 mod check;
-mod demo;
 mod doctor;
 mod enrol;
 mod fetch;
 mod flow;
 mod init;
 mod mqtt;
+pub mod program;
 mod replay;
 mod revoke;
 mod sessions;
-mod sim;
 mod stop;
 mod subscribe;
 mod time;
 
-use std::{
-    error::Error,
-    future::Future,
-    io::{self, Write},
-    path::PathBuf,
-    pin::pin,
-    process::ExitCode,
-    sync::Arc,
-    time::Duration,
-};
+use std::{future::Future, path::PathBuf, pin::pin, process::ExitCode, sync::Arc};
 
-use clap::{Parser, Subcommand, ValueEnum};
-use tidegate_api::{ApiError, exit_status};
+use clap::{Parser, Subcommand};
+use tidegate_api::ApiError;
 use tidegate_load::command::{PubArgs, SubArgs};
 use tidegate_message::Code;
 use tokio_util::sync::CancellationToken;
 
+use self::program::{INTERRUPTED, print, unprinted, until};
 pub use self::{
     acl::AclArgs,
-    args::{CameraArgs, CharacterizeArgs, DemoArgs, DemoSensorsArgs, NodeArgs, RemoteArgs},
+    args::{CameraArgs, CharacterizeArgs, NodeArgs, RemoteArgs},
     cameras::CamerasArgs,
     doctor::{DoctorArgs, KeyArgs},
     enrol::{InviteArgs, JoinArgs},
     fetch::FetchArgs,
     flow::FlowArgs,
     init::InitArgs,
-    mqtt::{BenchArgs, ConfigArgs, ConfigCommand, PasswdArgs},
+    mqtt::{ConfigArgs, ConfigCommand, PasswdArgs},
+    program::Output,
     replay::ReplayArgs,
     revoke::RevokeArgs,
     sessions::SessionsArgs,
-    sim::{MqttSimArgs, SimArgs, SimCommand},
     subscribe::SubscribeArgs,
 };
 use crate::{
@@ -84,10 +75,8 @@ pub struct Cli {
 const EXIT_STATUSES: &str = "\
 Exit status: 0 done, 1 a fault of the program, 2 wrong request or configuration, 3 no such camera, frame or
 table, 4 not reachable or full now (try again), 5 not allowed, 6 bounds cannot be kept, 7 a file cannot be
-written. Settings also come from TIDEGATE__SECTION__KEY; TIDEGATE_LOG sets what is logged, such as debug.";
-
-/// What shells report for a program that an interrupt ended.
-const INTERRUPTED: i32 = 130;
+written. Settings also come from TIDEGATE__SECTION__KEY; TIDEGATE_LOG sets what is logged, such as debug.
+Demonstrations, simulations and loads are commands of tidegate-lab.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -106,13 +95,6 @@ pub enum Command {
     Camera(CameraArgs),
     /// Measure what each knob setting costs in bytes and is worth to a detector, on your own footage
     Characterize(CharacterizeArgs),
-    /// Show it: cameras on an emulated Wi-Fi whose capacity swings tenfold, with a verdict at the end
-    Demo(DemoArgs),
-    /// Show it for sensors: four applications, alarms at the edge, a narrow link that breaks, an archive; with a verdict
-    #[cfg(feature = "sink-parquet")]
-    DemoSensors(DemoSensorsArgs),
-    /// Compute published figures again with the policies as they are shipped
-    Sim(SimArgs),
     /// List the cameras of a node
     Cameras(CamerasArgs),
     /// List the sessions of MQTT clients at a node, and end them
@@ -129,8 +111,6 @@ pub enum Command {
     Replay(Box<ReplayArgs>),
     /// Check flows, run messages through them without a node, and learn their models
     Flow(FlowArgs),
-    /// Load a broker and report rates and latencies
-    Bench(BenchArgs),
     /// Set or take out a user in a password file; the password is typed unseen, or comes from the standard input
     Passwd(PasswdArgs),
     /// Look at the data folder of a node that need not run: certificates, files, logs; changes nothing
@@ -146,21 +126,8 @@ pub enum Command {
 /// Runs the program and returns its exit status.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Err(error) = logging::begin() {
-        return finish(Err(ApiError::new(
-            Code::CONFIG_INVALID,
-            "nothing is begun with a wrong filter",
-        )
-        .caused_by(error)));
-    }
-    match arguments::hide_secrets() {
-        Ok(true) => tracing::warn!(
-            "an argument held a password or the like; others could see it as the program started: use --password-file"
-        ),
-        Ok(false) => {}
-        Err(error) => {
-            tracing::warn!(%error, "an argument that is secret cannot be hidden from other users");
-        }
+    if let Err(error) = program::begin() {
+        return program::finish(Err(error));
     }
     // Before there are threads: frames and messages are woken for many times a second, and each time there is little to do.
     if matches!(cli.command, Command::Node(_) | Command::Camera(_))
@@ -180,23 +147,8 @@ pub fn main() -> ExitCode {
         Command::Camera(_) => tokio::runtime::Builder::new_current_thread().enable_all().build(),
         _ => tokio::runtime::Builder::new_multi_thread().enable_all().build(),
     };
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            let failure = ApiError::new(Code::INTERNAL, "the runtime cannot be started");
-            return finish(Err(failure.caused_by(error)));
-        }
-    };
-    let stop = CancellationToken::new();
-    // Signals first: they are waited for before the command says that it is ready.
-    let result = stop::on_signals(stop.clone()).and_then(|()| runtime.block_on(run(cli, stop)));
-    // A thread that still reads what never answers is not waited for.
-    runtime.shutdown_timeout(BLOCKED_MAX);
-    finish(result)
+    program::run(runtime, |stop| run(cli, stop))
 }
-
-/// What runs on threads that may block is waited for so long, once all is done.
-const BLOCKED_MAX: Duration = Duration::from_secs(1);
 
 /// Keys of the node are in its memory.
 fn keep_memory_private() {
@@ -256,10 +208,6 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
             until_stopped(stop, camera).await
         }
         Command::Characterize(args) => until(stop, characterize::run(&config, args)).await,
-        Command::Demo(args) => demo::run(args, stop).await,
-        #[cfg(feature = "sink-parquet")]
-        Command::DemoSensors(args) => demo::sensors(args, stop).await,
-        Command::Sim(args) => until(stop, sim::run(args)).await,
         Command::Cameras(args) => until(stop, cameras::run(&config, &args)).await,
         Command::Sessions(args) => until(stop, sessions::run(&config, &args)).await,
         Command::Subscribe(args) => subscribe::run(&config, args, stop).await,
@@ -268,7 +216,6 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Sub(args) => mqtt::subscribe(*args, stop).await,
         Command::Replay(args) => replay::run(*args, stop).await,
         Command::Flow(args) => tokio::task::block_in_place(|| flow::run(&args)),
-        Command::Bench(args) => mqtt::bench(args, stop).await,
         Command::Passwd(args) => mqtt::passwd(&args, stop).await,
         Command::Key(args) => doctor::key(&args),
         Command::Doctor(args) => doctor::run(Ok(config), &args),
@@ -316,27 +263,6 @@ async fn until_stopped(
     result
 }
 
-/// A command that leaves nothing behind: the first interrupt ends it as the shell expects.
-async fn until(
-    stop: CancellationToken,
-    command: impl Future<Output = Result<(), ApiError>>,
-) -> Result<(), ApiError> {
-    tokio::select! {
-        result = command => result,
-        () = stop.cancelled() => std::process::exit(INTERRUPTED),
-    }
-}
-
-/// How data is printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people.
-    #[default]
-    Table,
-    /// For programs.
-    Json,
-}
-
 /// The configuration as JSON: what is printed as TOML is read as it.
 fn config_json(config: &Config) -> Result<String, ApiError> {
     let text = config.to_string();
@@ -347,47 +273,6 @@ fn config_json(config: &Config) -> Result<String, ApiError> {
         ApiError::new(Code::INTERNAL, "the configuration is no JSON").caused_by(error)
     })?;
     Ok(json + "\n")
-}
-
-/// Writes to the standard output, all or nothing.
-fn print(text: &str) -> Result<(), ApiError> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(unprinted)
-}
-
-fn unprinted(error: io::Error) -> ApiError {
-    ApiError::new(Code::STORAGE_FAILED, "the standard output cannot be written").caused_by(error)
-}
-
-fn finish(result: Result<(), ApiError>) -> ExitCode {
-    let Err(error) = result else { return ExitCode::SUCCESS };
-    let cause = error.source().and_then(|source| source.downcast_ref::<io::Error>());
-    if cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe) {
-        return ExitCode::SUCCESS;
-    }
-    // If the standard error is closed as well, the exit status still tells.
-    let _ = io::stderr().lock().write_all(report(&error).as_bytes());
-    ExitCode::from(exit_status(error.code()))
-}
-
-/// A failure and its causes, one a line, then its code.
-fn report(error: &ApiError) -> String {
-    let mut text = format!("error: {}\n", args::plain(&error.to_string()));
-    let mut next = error.source();
-    while let Some(cause) = next {
-        match cause.downcast_ref::<Problems>() {
-            Some(problems) => {
-                for problem in problems.iter() {
-                    let problem = args::plain(&problem.to_string());
-                    text.push_str(&format!("  because: {problem}\n"));
-                }
-            }
-            None => text.push_str(&format!("  because: {}\n", args::plain(&cause.to_string()))),
-        }
-        next = cause.source();
-    }
-    text.push_str(&format!("  code: {}\n", error.code()));
-    text
 }
 
 #[cfg(test)]

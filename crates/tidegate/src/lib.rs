@@ -11,7 +11,6 @@ pub mod cli;
 pub mod clock;
 mod command;
 pub mod config;
-pub mod demo;
 mod descriptors;
 pub mod detector;
 pub mod doctor;
@@ -28,7 +27,6 @@ pub mod mqtt;
 pub mod node;
 pub mod pki;
 mod reach;
-pub mod report;
 pub mod run;
 pub mod sink;
 pub mod source;
@@ -38,7 +36,7 @@ pub mod tasks;
 pub mod uplink;
 
 /// An error and what caused it, joined by colons; for logs and for records that carry one sentence.
-pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
+pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

@@ -3,13 +3,12 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use clap::Args;
 use tidegate_api::ApiError;
 use tidegate_client::{Client, Credentials};
-use tidegate_message::{AdaptationProfile, CameraName, Code, ControllerKind, quantity};
+use tidegate_message::{AdaptationProfile, CameraName, Code, quantity};
 use tidegate_sys::regular;
 use zeroize::Zeroizing;
 
@@ -186,47 +185,6 @@ pub struct CharacterizeArgs {
     /// The edge node to measure to, as host:port [default: link.edge of the configuration]
     #[arg(long, value_name = "HOST:PORT", requires = "link")]
     pub edge: Option<String>,
-}
-
-/// Arguments of `tidegate demo`.
-#[derive(Args, Clone, Debug)]
-pub struct DemoArgs {
-    /// The clip the cameras show [default: that of the folder TIDEGATE_DATA, or ../shared/data, if
-    /// there is one, else a generated scene]
-    #[arg(long, value_name = "FILE")]
-    pub clip: Option<PathBuf>,
-    /// How many cameras
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=16))]
-    pub cameras: u16,
-    /// Who decides the knobs: budget, mez-pi, aimd or fixed
-    #[arg(long, default_value_t)]
-    pub controller: ControllerKind,
-    /// Longest time from capture to the application
-    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = quantity::duration)]
-    pub latency: Duration,
-    /// Least accuracy of the detector on delivered frames, against their originals
-    #[arg(long, value_name = "F1", default_value_t = 0.95)]
-    pub accuracy: f64,
-    /// How long to run
-    #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = quantity::duration)]
-    pub duration: Duration,
-    /// Where to write the report
-    #[arg(long, value_name = "FILE", default_value = "tidegate-demo.html")]
-    pub report: PathBuf,
-}
-
-/// Arguments of `tidegate demo-sensors`.
-#[derive(Args, Clone, Copy, Debug)]
-pub struct DemoSensorsArgs {
-    /// Messages a second of each of the four applications
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=20_000))]
-    pub rate: u32,
-    /// How long devices send
-    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = quantity::duration)]
-    pub duration: Duration,
-    /// Seed of the devices
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
 }
 
 /// The first line of a file, or else of a variable; none if there is neither.

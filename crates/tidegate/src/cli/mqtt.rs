@@ -1,24 +1,17 @@
-//! `tidegate pub`, `sub`, `bench mqtt`, `bench sensors`, `passwd` and `config import-mosquitto`.
+//! `tidegate pub`, `sub`, `passwd` and `config import-mosquitto`.
 
 use std::{
     fs,
     io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
 };
 
 use clap::{Args, Subcommand};
 use tidegate_api::ApiError;
 use tidegate_load::{
-    Phase, Progress, Report,
-    args::{Format, LoadArgs},
     client::ClientError,
     command::{CommandError, PubArgs, SubArgs},
-    devices::{self, SensorArgs, SensorError, SensorReport},
 };
 use tidegate_message::Code;
 use tidegate_sys::{regular, terminal};
@@ -30,50 +23,12 @@ use super::{
     INTERRUPTED, Output,
     check::{CheckArgs, ReloadArgs},
     print,
+    program::aside,
 };
 use crate::{
     auth::{password, scram::Credentials},
     import::import_file,
 };
-
-/// Arguments of `tidegate bench`.
-#[derive(Args, Clone, Debug)]
-pub struct BenchArgs {
-    /// What to load.
-    #[command(subcommand)]
-    pub what: BenchCommand,
-}
-
-/// The loads.
-#[derive(Subcommand, Clone, Debug)]
-pub enum BenchCommand {
-    /// Load an MQTT broker from many connections and report rates and latencies
-    Mqtt(Box<MqttBenchArgs>),
-    /// Send what four published applications of sensors send, made up by a seed, and verify that it arrives
-    Sensors(Box<SensorBenchArgs>),
-}
-
-/// Arguments of `tidegate bench mqtt`.
-#[derive(Args, Clone, Debug)]
-pub struct MqttBenchArgs {
-    /// The load
-    #[command(flatten)]
-    pub load: LoadArgs,
-    /// How the report is printed
-    #[arg(long, short, value_enum, default_value_t, alias = "format")]
-    pub output: Format,
-}
-
-/// Arguments of `tidegate bench sensors`.
-#[derive(Args, Clone, Debug)]
-pub struct SensorBenchArgs {
-    /// The devices
-    #[command(flatten)]
-    pub sensors: SensorArgs,
-    /// How the report is printed
-    #[arg(long, short, value_enum, default_value_t, alias = "format")]
-    pub output: Format,
-}
 
 /// Arguments of `tidegate passwd`.
 #[derive(Args, Clone, Debug)]
@@ -135,117 +90,6 @@ pub(super) async fn publish(args: PubArgs, stop: CancellationToken) -> Result<()
 pub(super) async fn subscribe(args: SubArgs, stop: CancellationToken) -> Result<(), ApiError> {
     aside(stop, move |stop| args.run(io::stdout().lock(), stop).map(drop).map_err(command_error))
         .await
-}
-
-pub(super) async fn bench(args: BenchArgs, stop: CancellationToken) -> Result<(), ApiError> {
-    match args.what {
-        BenchCommand::Mqtt(args) => bench_mqtt(*args, stop).await,
-        BenchCommand::Sensors(args) => bench_sensors(*args, stop).await,
-    }
-}
-
-async fn bench_mqtt(args: MqttBenchArgs, stop: CancellationToken) -> Result<(), ApiError> {
-    let spec = args.load.spec().map_err(|error| not_run(Code::CONFIG_INVALID, &error))?;
-    aside(stop, move |stop| {
-        let report =
-            shown(|show| tidegate_load::run(&spec, stop, |progress| show(&line(progress))));
-        let report = report.map_err(|error| not_run(Code::LINK_DOWN, &error))?;
-        print(&match args.output {
-            Format::Table => format!("{report}\n"),
-            Format::Csv => format!("{}\n{}", Report::CSV_HEAD, report.csv()),
-            Format::Json => json(&report),
-        })
-    })
-    .await
-}
-
-async fn bench_sensors(args: SensorBenchArgs, stop: CancellationToken) -> Result<(), ApiError> {
-    let spec = args.sensors.spec().map_err(|error| not_run(Code::CONFIG_INVALID, &error))?;
-    aside(stop, move |stop| {
-        let report = shown(|show| {
-            devices::run(&spec, stop, |progress| {
-                let received = progress.received.map(|count| format!(" · {count} received"));
-                let seconds = progress.elapsed.as_secs_f64();
-                let received = received.unwrap_or_default();
-                show(&format!("{seconds:.1} s · {} sent{received}", progress.sent));
-            })
-        });
-        let report = report.map_err(|error| {
-            let code = match &error {
-                SensorError::Client(error) => client_code(error),
-                SensorError::Verify(_) => Code::LIMIT_REACHED,
-                _ => Code::CONFIG_INVALID,
-            };
-            not_run(code, &error)
-        })?;
-        print(&match args.output {
-            Format::Table => format!("{report}\n"),
-            Format::Csv => format!("{}\n{}", SensorReport::CSV_HEAD, report.csv()),
-            Format::Json => json(&report),
-        })?;
-        // The report is the answer; a script looks at the exit status.
-        if report.is_whole() == Some(false) { std::process::exit(1) } else { Ok(()) }
-    })
-    .await
-}
-
-fn not_run(code: Code, cause: &(dyn std::error::Error + 'static)) -> ApiError {
-    ApiError::new(code, "the load was not run").caused_by(crate::error_chain(cause))
-}
-
-/// Runs a load that shows where it stands in one line, where there is somebody to see it.
-pub(super) fn shown<R>(run: impl FnOnce(&mut dyn FnMut(&str)) -> R) -> R {
-    let shows = io::stderr().is_terminal();
-    let result = run(&mut |line| {
-        if shows {
-            // A line that cannot be shown is no reason to stop.
-            let _ = write!(io::stderr(), "\r{line}\x1b[K");
-        }
-    });
-    if shows {
-        let _ = write!(io::stderr(), "\r\x1b[K");
-    }
-    result
-}
-
-fn json(report: &impl serde::Serialize) -> String {
-    let text = serde_json::to_string_pretty(report).expect("a report is valid JSON");
-    format!("{text}\n")
-}
-
-fn line(progress: &Progress) -> String {
-    let phase = match progress.phase {
-        Phase::Connect => "connecting",
-        Phase::WarmUp => "warming up",
-        Phase::Measure => "measuring",
-        Phase::Drain => "draining",
-    };
-    format!(
-        "{phase} {:.1} s · {} connected · {} sent · {} received",
-        progress.elapsed.as_secs_f64(),
-        progress.connected,
-        progress.sent,
-        progress.received
-    )
-}
-
-/// Runs what blocks on a thread of its own; it looks at its argument, which is set when the program is to stop.
-pub(super) async fn aside(
-    stop: CancellationToken,
-    work: impl FnOnce(&AtomicBool) -> Result<(), ApiError> + Send + 'static,
-) -> Result<(), ApiError> {
-    let stops = Arc::new(AtomicBool::new(false));
-    let seen = stops.clone();
-    let watch = tokio::spawn(async move {
-        stop.cancelled().await;
-        stops.store(true, Ordering::Relaxed);
-    });
-    let result = tokio::task::spawn_blocking(move || work(&seen)).await;
-    watch.abort();
-    result.map_err(|error| {
-        ApiError::new(Code::INTERNAL, "the command ended by a fault of the program")
-            .caused_by(error)
-    })?
 }
 
 fn command_error(error: CommandError) -> ApiError {

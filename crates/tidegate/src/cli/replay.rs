@@ -23,8 +23,9 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Output,
     args::plain,
-    mqtt::{aside, client_code, reason_code, shown},
+    mqtt::{client_code, reason_code},
     print,
+    program::{aside, shown},
 };
 /// Arguments of `tidegate replay`.
 #[derive(Args, Clone, Debug)]

@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::INTERRUPTED;
+use super::program::INTERRUPTED;
 use crate::step;
 
 /// From the first signal to the end of the process at most. Those who stop in order take less, 5 s of it for clients that hold on.

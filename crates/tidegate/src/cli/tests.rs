@@ -54,13 +54,3 @@ fn arguments_are_checked_with_a_way_out() {
     );
     assert!(parse("tidegate fetch cam1 1700000000.250000000 -o -").is_ok());
 }
-
-#[test]
-fn a_failure_is_printed_once_with_its_causes_and_code() {
-    let cause = io::Error::other("no\x1bspace");
-    let error = ApiError::new(Code::STORAGE_FAILED, "x.jpg cannot be written").caused_by(cause);
-    assert_eq!(
-        report(&error),
-        "error: x.jpg cannot be written\n  because: no\u{fffd}space\n  code: storage.failed\n"
-    );
-}

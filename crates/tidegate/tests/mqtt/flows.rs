@@ -484,7 +484,7 @@ fn messages(name: &str) -> Vec<(String, Vec<u8>)> {
     (0..1_000).map(|_| next()).collect()
 }
 
-/// The city knows the devices of `tidegate bench sensors --devices 200`.
+/// The city knows the devices of `tidegate-lab bench sensors --devices 200`.
 #[test]
 fn the_set_of_the_city_has_the_first_200_devices() {
     let set = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/flows/models/city-sources.txt");

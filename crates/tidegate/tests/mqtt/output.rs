@@ -29,7 +29,6 @@ fn every_command_that_prints_data_prints_json() {
     let _here = Client::connect(Options { client_id: "dev1".to_owned(), ..options_of(broker) })
         .expect("it comes in");
     let (host, port) = (broker.ip().to_string(), broker.port().to_string());
-    let broker = broker.to_string();
     let run = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
             .arg("--config")
@@ -50,27 +49,7 @@ fn every_command_that_prints_data_prints_json() {
         (&["sessions", "list", "--node", &node], "/0/client_id"),
         (&["sessions", "end", "nobody", "--node", &node], "/ended"),
         (&["flow", "check", &flows], "/0/flow"),
-        (&["sim", "mqtt", "--seeds", "1"], "/0/rows/0/mean_s"),
         (&["replay", &trace, "-h", &host, "-p", &port, "--speed", "max"], "/messages"),
-        (
-            &[
-                "bench",
-                "mqtt",
-                "--target",
-                &broker,
-                "--pairs",
-                "1",
-                "--rate",
-                "100",
-                "--warm-up",
-                "0",
-                "--seconds",
-                "1",
-                "--drain",
-                "1",
-            ],
-            "/total/received",
-        ),
     ] {
         let (text, said) = run(arguments);
         let json: Value = serde_json::from_str(&text).unwrap_or_else(|error| {

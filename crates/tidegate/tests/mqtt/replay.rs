@@ -1,4 +1,4 @@
-//! Traces and made-up devices, from the real program to a real node.
+//! Traces, from the real program to a real node.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,6 @@ fn tidegate(program: &Program, arguments: &str) -> Command {
     for argument in arguments.split(' ') {
         command.arg(match argument {
             "PORT" => program.address("main").port().to_string(),
-            "TARGET" => program.address("main").to_string(),
             argument => argument.to_owned(),
         });
     }
@@ -189,12 +188,6 @@ fn what_cannot_be_replayed_is_told_with_its_exit_status() {
         ("replay none.csv --port PORT", 7, "none.csv cannot be read"),
         ("replay trace.csv --port 1 --timeout 2", 4, "127.0.0.1:1: no connection"),
         ("replay trace.csv --host mqtts://127.0.0.1", 2, "--cafile"),
-        (
-            "bench sensors --target TARGET --workload city --devices 0",
-            2,
-            "0 devices: each workload has from 1 to",
-        ),
-        ("bench sensors --target 127.0.0.1:1 --connect-timeout 2", 4, "no connection"),
     ] {
         let output = output(&program, arguments);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -205,35 +198,5 @@ fn what_cannot_be_replayed_is_told_with_its_exit_status() {
     assert!(output.status.success(), "{output:?}");
     let summary = String::from_utf8_lossy(&output.stdout);
     assert!(summary.contains("1 row left out, the first: line 3, column \"time\""), "{summary}");
-    program.stop();
-}
-
-#[test]
-fn what_devices_send_arrives_and_is_verified() {
-    let program = Program::start(ONE);
-    for qos in [0, 1] {
-        let arguments = format!(
-            "bench sensors --target TARGET --verify --devices 500 --rate 2000 --seconds 1 --connections 3 --qos {qos} --format json"
-        );
-        let output = output(&program, &arguments);
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{output:?}");
-        let report: serde_json::Value = serde_json::from_str(&said).expect("it is JSON");
-        let found = &report["total"]["verification"];
-        assert!(report["total"]["sent"].as_u64().is_some_and(|sent| sent > 500), "{said}");
-        assert_eq!(found["received"], report["total"]["sent"], "{said}");
-        for wrong in ["lost", "duplicated", "out_of_order", "altered"] {
-            assert_eq!(found[wrong], 0, "{said}");
-        }
-    }
-    // Nothing arrives at a broker that nothing is sent to.
-    let other = Program::start(ONE);
-    let arguments = format!(
-        "bench sensors --target TARGET --to {} --workload grid --rate 500 --seconds 0.2 --drain 0.2",
-        other.address("main")
-    );
-    let output = output(&program, &arguments);
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    other.stop();
     program.stop();
 }

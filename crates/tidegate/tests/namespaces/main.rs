@@ -2,7 +2,6 @@
 //!
 //! Needs root and TUN devices; says so and passes as skipped without them.
 
-mod demo;
 mod faults;
 mod mqtt;
 mod share;

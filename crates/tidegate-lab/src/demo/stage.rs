@@ -1,4 +1,4 @@
-//! The nodes of the demo: this program's own commands, each in its namespace, configured by a file.
+//! The nodes of the demo: commands of `tidegate`, each in its namespace, configured by a file.
 
 use std::{
     collections::BTreeMap,
@@ -7,12 +7,12 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use tidegate::pki::{self, InitRequest};
 use tidegate_api::ApiError;
 use tidegate_message::Code;
 use tidegate_netlab::Lab;
 
-use super::{clip::Clip, lab_failed, storage};
-use crate::pki::{self, InitRequest};
+use super::{DemoOptions, clip::Clip, lab_failed, storage};
 
 /// Where the application finds the node's API.
 const API: &str = "10.77.2.1:7080";
@@ -35,24 +35,30 @@ pub(super) struct ClientOptions {
 
 impl Stage {
     /// Makes certificates and configuration below `work` and starts every node.
-    pub(super) fn set(lab: &Lab, work: &Path, cameras: u16, clip: &Clip) -> Result<Self, ApiError> {
+    pub(super) fn set(
+        lab: &Lab,
+        work: &Path,
+        options: &DemoOptions,
+        clip: &Clip,
+    ) -> Result<Self, ApiError> {
         let data = work.join("data");
         let pki = data.join("pki");
-        let names: Vec<String> = (1..=cameras).map(|n| format!("cam{n}")).collect();
+        let names: Vec<String> = (1..=options.cameras).map(|n| format!("cam{n}")).collect();
         let request = InitRequest { cameras: names.clone(), ..InitRequest::default() };
         pki::init(&pki, &request).map_err(|error| {
             ApiError::new(Code::STORAGE_FAILED, "the certificates cannot be made")
-                .caused_by(crate::error_chain(&error))
+                .caused_by(tidegate::error_chain(&error))
         })?;
         let config = work.join("tidegate.toml");
         fs::write(&config, config_text(&data, &work.join("tables")))
             .map_err(|error| storage("the configuration cannot be written", error))?;
-        let node = start(lab, "edge", work, &config, &["node"])?;
+        let program = &options.program;
+        let node = start(program, lab, "edge", work, &config, &["node"])?;
         let mut stage = Self { node, cameras: Vec::new(), pki, logs: work.to_owned() };
         let source = clip.source();
         for name in names {
             let arguments = ["camera", "--name", &name, "--source", &source];
-            let camera = start(lab, &name, work, &config, &arguments)?;
+            let camera = start(program, lab, &name, work, &config, &arguments)?;
             stage.cameras.push((name, camera));
         }
         Ok(stage)
@@ -100,14 +106,13 @@ impl Drop for Stage {
 }
 
 fn start(
+    program: &Path,
     lab: &Lab,
     node: &str,
     work: &Path,
     config: &Path,
     arguments: &[&str],
 ) -> Result<Child, ApiError> {
-    let program = std::env::current_exe()
-        .map_err(|error| storage("this program cannot find its own file", error))?;
     let log = File::create(work.join(format!("{node}.log")))
         .map_err(|error| storage("a log cannot be written", error))?;
     let mut command = Command::new(program);

@@ -7,12 +7,12 @@ use std::{
 };
 
 use bytes::Bytes;
+use tidegate::source::{Rate, SourceSpec};
 use tidegate_api::ApiError;
 use tidegate_frame::knob::{FrameLimits, inspect};
 use tidegate_message::{Code, FrameSize};
 
 use super::storage;
-use crate::source::{Rate, SourceSpec};
 
 /// Where the shared clip lies, seen from the folder that `make demo` runs in.
 const SHARED: &str = "../shared/data/video/one-by-one-person-detection.mp4";
@@ -149,9 +149,9 @@ fn convert(file: &Path, folder: &Path) -> Result<String, ApiError> {
 }
 
 fn generate(folder: &Path) -> Result<String, ApiError> {
-    let unusable = |error: crate::source::SourceError| {
+    let unusable = |error: tidegate::source::SourceError| {
         ApiError::new(Code::INTERNAL, "the scene cannot be made")
-            .caused_by(crate::error_chain(&error))
+            .caused_by(tidegate::error_chain(&error))
     };
     let spec: SourceSpec = SCENE.parse().map_err(unusable)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -159,7 +159,7 @@ fn generate(folder: &Path) -> Result<String, ApiError> {
         .build()
         .map_err(|error| super::failed("no runtime", error))?;
     let pictures = runtime
-        .block_on(crate::source::read_pictures(&spec, FRAMES_MAX as usize))
+        .block_on(tidegate::source::read_pictures(&spec, FRAMES_MAX as usize))
         .map_err(unusable)?;
     for (index, picture) in pictures.iter().enumerate() {
         let file = folder.join(format!("{index:05}.jpg"));

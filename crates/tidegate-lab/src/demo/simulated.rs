@@ -38,7 +38,7 @@ pub(super) fn run(
     let mut tables = TableSet::builtin();
     tables.load_folder(folder).map_err(|error| {
         ApiError::new(Code::TABLE_INVALID, "the demo's table cannot be read")
-            .caused_by(crate::error_chain(&error))
+            .caused_by(tidegate::error_chain(&error))
     })?;
     let (bytes, source) = clip.mean_and_size()?;
     let wanted = Wanted { detector: Some("moving".into()), ..Wanted::default() };
@@ -136,6 +136,7 @@ mod tests {
         let tables = folder.path().join("tables");
         std::fs::create_dir(&tables).unwrap();
         let options = DemoOptions {
+            program: "tidegate".into(),
             clip: None,
             cameras: 3,
             controller: ControllerKind::Budget,

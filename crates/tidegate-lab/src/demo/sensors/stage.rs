@@ -1,4 +1,4 @@
-//! The two nodes of the demonstration: this program's own command, configured by files.
+//! The two nodes of the demonstration: `tidegate node`, configured by files.
 
 use std::{
     fs::{self, File},
@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tidegate::pki::{self, InitRequest};
 use tidegate_api::ApiError;
 use tidegate_load::{client::Options, process::usage};
 use tidegate_message::Code;
@@ -18,7 +19,6 @@ use super::{
     devices::{Sent, Topics},
     failed, lab_failed, storage, within,
 };
-use crate::pki::{self, InitRequest};
 
 /// What decides at the edge: the examples, and what they name.
 const FLOWS: [(&str, &str); 4] = [
@@ -53,12 +53,12 @@ pub(super) struct Stage {
 
 impl Stage {
     /// Makes certificates and configuration below `folder`, starts both nodes and waits until they listen.
-    pub(super) fn set(lab: Option<&Lab>, folder: &Path) -> Result<Self, ApiError> {
+    pub(super) fn set(program: &Path, lab: Option<&Lab>, folder: &Path) -> Result<Self, ApiError> {
         let pki = folder.join("pki");
         let nodes = ["edge", "core"].map(str::to_owned).to_vec();
         pki::init(&pki, &InitRequest { nodes, ..InitRequest::default() }).map_err(|error| {
             ApiError::new(Code::STORAGE_FAILED, "the certificates cannot be made")
-                .caused_by(crate::error_chain(&error))
+                .caused_by(tidegate::error_chain(&error))
         })?;
         let written = |error| storage("the configuration cannot be written", error);
         let models = folder.join("flows/models");
@@ -99,8 +99,6 @@ impl Stage {
                 mqtt[at],
             );
             fs::write(&config, text).map_err(written)?;
-            let program = std::env::current_exe()
-                .map_err(|error| storage("this program cannot find its own file", error))?;
             let log = File::create(folder.join(format!("{name}.log")))
                 .map_err(|error| storage("a log cannot be written", error))?;
             let mut command = Command::new(program);

@@ -1,8 +1,9 @@
-//! `tidegate sim`: published figures again, decided by the code that is shipped.
+//! `tidegate-lab sim`: published figures again, decided by the code that is shipped.
 
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use tidegate::cli::program::{Output, print};
 use tidegate_api::ApiError;
 use tidegate_message::Code;
 use tidegate_sim::{
@@ -10,9 +11,7 @@ use tidegate_sim::{
     withhold::{self, Contender, Figure, Reading, Row, THRESHOLDS_S},
 };
 
-use super::{Output, print};
-
-/// Arguments of `tidegate sim`.
+/// Arguments of `tidegate-lab sim`.
 #[derive(Args, Clone, Debug)]
 pub struct SimArgs {
     /// What to simulate.
@@ -27,7 +26,7 @@ pub enum SimCommand {
     Mqtt(MqttSimArgs),
 }
 
-/// Arguments of `tidegate sim mqtt`.
+/// Arguments of `tidegate-lab sim mqtt`.
 #[derive(Args, Clone, Debug)]
 pub struct MqttSimArgs {
     /// How many traces, one for each seed from 0 on

@@ -5,7 +5,7 @@
 //!                                          └─ alarms at once ────────────────────────────────────▶  └─▶ reader
 //! ```
 //!
-//! Nodes are this program's own `node` command in network namespaces, configured by files; devices and the reader are ordinary clients of
+//! Nodes are the program `tidegate` with its `node` command in network namespaces, configured by files; devices and the reader are ordinary clients of
 //! MQTT. Flows are those of `examples/flows`, and one message in 97 has a value that they notify of. The verdict: what came out above, at
 //! the reader and in the archive, is what the devices sent, and what flows found at the edge, in order of each topic, byte for byte, and
 //! nothing else, although the link was cut on the way and is narrower than the messages.
@@ -18,6 +18,7 @@ mod reader;
 mod stage;
 
 use std::{
+    path::PathBuf,
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
@@ -68,8 +69,10 @@ const CUT_AT: f64 = 0.4;
 const CUT_FOR: f64 = 0.2;
 
 /// What to demonstrate.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SensorDemoOptions {
+    /// The program that nodes run.
+    pub program: PathBuf,
     /// Messages a second of each application.
     pub rate: u32,
     /// How long devices send.
@@ -121,7 +124,7 @@ pub fn run(options: &SensorDemoOptions, stop: &CancellationToken) -> Result<Sens
     let lab = match Lab::up(&scenario, &Options::default()) {
         Ok(lab) => Some(lab),
         Err(error @ LabError::NeedsRoot { .. }) => {
-            let why = crate::error_chain(&error);
+            let why = tidegate::error_chain(&error);
             println!("link: loopback, neither narrow nor cut, because {why}");
             None
         }
@@ -130,7 +133,7 @@ pub fn run(options: &SensorDemoOptions, stop: &CancellationToken) -> Result<Sens
     if lab.is_some() {
         println!("link: 400 kbit/s, 25 ms each way, cut for a fifth of the time");
     }
-    let mut stage = Stage::set(lab.as_ref(), folder.path())?;
+    let mut stage = Stage::set(&options.program, lab.as_ref(), folder.path())?;
     let board = Board::default();
     let began = Instant::now();
     let (sent, raised, received) = thread::scope(|scope| {

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use futures::StreamExt;
+use tidegate::{clock, detector::Pair, pki::NODE_SERVER_NAME};
 use tidegate_api::{ApiError, Event, SubscribeRequest};
 use tidegate_client::{Client, Credentials};
 use tidegate_message::{CameraName, Code, Demand, Instant};
@@ -11,7 +12,7 @@ use tokio::{sync::mpsc, time};
 use tokio_util::sync::CancellationToken;
 
 use super::{screen::Screen, stage::ClientOptions};
-use crate::{clock, detector::Pair, pki::NODE_SERVER_NAME, report::Sample};
+use crate::report::Sample;
 
 /// Longest wait for the node and its cameras to come up.
 const READY_MAX: Duration = Duration::from_secs(30);

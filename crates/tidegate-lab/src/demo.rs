@@ -4,7 +4,7 @@
 //!  cam1 … camN ══ wifi0 (TUN, namespaces) ══ edge ══ lan0 ══ app: this process, as an application
 //! ```
 //!
-//! Nodes are this program's own `node` and `camera` commands in network namespaces, configured by files; the
+//! Nodes are the program `tidegate` with its `node` and `camera` commands in network namespaces, configured by files; the
 //! application is the client library on a thread inside its namespace. Nothing is special but the medium. The
 //! verdict holds every camera to its bounds, and the accuracy is measured: a detector looks at a sample of
 //! delivered frames and at their originals, fetched afterwards.
@@ -13,7 +13,6 @@
 
 mod clip;
 mod screen;
-#[cfg(feature = "sink-parquet")]
 pub mod sensors;
 mod simulated;
 mod stage;
@@ -25,6 +24,10 @@ use std::{
     time::Duration,
 };
 
+use tidegate::{
+    characterize, clock,
+    detector::{self, Detector, DetectorKind, DetectorSpec, Pair},
+};
 use tidegate_api::ApiError;
 use tidegate_message::{AdaptationProfile, Bounds, Code, ControllerKind, Demand};
 use tidegate_netlab::{Audit, Lab, LabError, Options};
@@ -36,11 +39,7 @@ use self::{
     stage::Stage,
     watch::{Sampled, Watched},
 };
-use crate::{
-    characterize, clock,
-    detector::{self, Detector, DetectorKind, DetectorSpec, Pair},
-    report::{CameraRun, Measured, Run},
-};
+use crate::report::{CameraRun, Measured, Run};
 
 /// Least part of the captured frames that must be delivered in time.
 const DELIVERED_MIN: f64 = 0.97;
@@ -52,6 +51,8 @@ const SAMPLES_PER_CAMERA: usize = 60;
 /// What to demonstrate.
 #[derive(Clone, Debug)]
 pub struct DemoOptions {
+    /// The program that nodes run.
+    pub program: PathBuf,
     /// The clip that cameras show; none for the shared one if it is there, else a generated scene.
     pub clip: Option<PathBuf>,
     /// How many cameras, 1 to 16.
@@ -92,7 +93,7 @@ pub fn run(options: &DemoOptions, stop: &CancellationToken) -> Result<Run, ApiEr
     let lab = match Lab::up(&scenario, &Options::default()) {
         Ok(lab) => lab,
         Err(error @ LabError::NeedsRoot { .. }) => {
-            let why = crate::error_chain(&error);
+            let why = tidegate::error_chain(&error);
             println!("medium: in virtual time, because {why}");
             let run = simulated::run(options, &clip, demand, &scenario, &tables, &why)?;
             return write(options, run);
@@ -103,7 +104,7 @@ pub fn run(options: &DemoOptions, stop: &CancellationToken) -> Result<Run, ApiEr
     if let Some(warning) = lab.warning() {
         println!("medium: without real-time priority, {warning}");
     }
-    let mut stage = Stage::set(&lab, folder.path(), options.cameras, &clip)?;
+    let mut stage = Stage::set(&lab, folder.path(), options, &clip)?;
     let names = stage.camera_names();
     let watched = lab
         .within("app", || {
@@ -178,7 +179,7 @@ async fn characterized(clip: &Clip, tables: &Path) -> Result<(String, Option<Str
             Ok((format!("{rows} settings measured on the clip, {front} on the front"), None))
         }
         Err(error) => {
-            let why = crate::error_chain(&error);
+            let why = tidegate::error_chain(&error);
             Ok((format!("the assumed one, for the clip cannot be characterized: {why}"), Some(why)))
         }
     }
@@ -194,7 +195,7 @@ async fn measure(
     }
     let failed = |error: detector::DetectorError| {
         ApiError::new(error.code(), "the detector cannot look at the delivered frames")
-            .caused_by(crate::error_chain(&error))
+            .caused_by(tidegate::error_chain(&error))
     };
     let mut detector =
         Detector::start(DetectorSpec::new(DetectorKind::Moving)).await.map_err(failed)?;
@@ -335,7 +336,7 @@ fn storage(what: &str, error: std::io::Error) -> ApiError {
 
 fn lab_failed(error: LabError) -> ApiError {
     ApiError::new(Code::CONFIG_INVALID, "the medium cannot be emulated here")
-        .caused_by(crate::error_chain(&error))
+        .caused_by(tidegate::error_chain(&error))
 }
 
 #[cfg(test)]

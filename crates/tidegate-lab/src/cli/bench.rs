@@ -1,0 +1,155 @@
+//! `tidegate-lab bench mqtt` and `bench sensors`: loads for a broker.
+
+use clap::{Args, Subcommand};
+use tidegate::cli::program::{aside, print, shown};
+use tidegate_api::ApiError;
+use tidegate_load::{
+    Phase, Progress, Report,
+    args::{Format, LoadArgs},
+    client::ClientError,
+    devices::{self, SensorArgs, SensorError, SensorReport},
+};
+use tidegate_message::Code;
+use tidegate_wire::mqtt::ReasonCode;
+use tokio_util::sync::CancellationToken;
+
+/// Arguments of `tidegate-lab bench`.
+#[derive(Args, Clone, Debug)]
+pub struct BenchArgs {
+    /// What to load.
+    #[command(subcommand)]
+    pub what: BenchCommand,
+}
+
+/// The loads.
+#[derive(Subcommand, Clone, Debug)]
+pub enum BenchCommand {
+    /// Load an MQTT broker from many connections and report rates and latencies
+    Mqtt(Box<MqttBenchArgs>),
+    /// Send what four published applications of sensors send, made up by a seed, and verify that it arrives
+    Sensors(Box<SensorBenchArgs>),
+}
+
+/// Arguments of `tidegate-lab bench mqtt`.
+#[derive(Args, Clone, Debug)]
+pub struct MqttBenchArgs {
+    /// The load
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// How the report is printed
+    #[arg(long, short, value_enum, default_value_t, alias = "format")]
+    pub output: Format,
+}
+
+/// Arguments of `tidegate-lab bench sensors`.
+#[derive(Args, Clone, Debug)]
+pub struct SensorBenchArgs {
+    /// The devices
+    #[command(flatten)]
+    pub sensors: SensorArgs,
+    /// How the report is printed
+    #[arg(long, short, value_enum, default_value_t, alias = "format")]
+    pub output: Format,
+}
+
+pub(super) async fn run(args: BenchArgs, stop: CancellationToken) -> Result<(), ApiError> {
+    match args.what {
+        BenchCommand::Mqtt(args) => bench_mqtt(*args, stop).await,
+        BenchCommand::Sensors(args) => bench_sensors(*args, stop).await,
+    }
+}
+
+async fn bench_mqtt(args: MqttBenchArgs, stop: CancellationToken) -> Result<(), ApiError> {
+    let spec = args.load.spec().map_err(|error| not_run(Code::CONFIG_INVALID, &error))?;
+    aside(stop, move |stop| {
+        let report =
+            shown(|show| tidegate_load::run(&spec, stop, |progress| show(&line(progress))));
+        let report = report.map_err(|error| not_run(Code::LINK_DOWN, &error))?;
+        print(&match args.output {
+            Format::Table => format!("{report}\n"),
+            Format::Csv => format!("{}\n{}", Report::CSV_HEAD, report.csv()),
+            Format::Json => json(&report),
+        })
+    })
+    .await
+}
+
+async fn bench_sensors(args: SensorBenchArgs, stop: CancellationToken) -> Result<(), ApiError> {
+    let spec = args.sensors.spec().map_err(|error| not_run(Code::CONFIG_INVALID, &error))?;
+    aside(stop, move |stop| {
+        let report = shown(|show| {
+            devices::run(&spec, stop, |progress| {
+                let received = progress.received.map(|count| format!(" · {count} received"));
+                let seconds = progress.elapsed.as_secs_f64();
+                let received = received.unwrap_or_default();
+                show(&format!("{seconds:.1} s · {} sent{received}", progress.sent));
+            })
+        });
+        let report = report.map_err(|error| {
+            let code = match &error {
+                SensorError::Client(error) => client_code(error),
+                SensorError::Verify(_) => Code::LIMIT_REACHED,
+                _ => Code::CONFIG_INVALID,
+            };
+            not_run(code, &error)
+        })?;
+        print(&match args.output {
+            Format::Table => format!("{report}\n"),
+            Format::Csv => format!("{}\n{}", SensorReport::CSV_HEAD, report.csv()),
+            Format::Json => json(&report),
+        })?;
+        // The report is the answer; a script looks at the exit status.
+        if report.is_whole() == Some(false) { std::process::exit(1) } else { Ok(()) }
+    })
+    .await
+}
+
+fn not_run(code: Code, cause: &(dyn std::error::Error + 'static)) -> ApiError {
+    ApiError::new(code, "the load was not run").caused_by(tidegate::error_chain(cause))
+}
+
+fn client_code(error: &ClientError) -> Code {
+    match error {
+        ClientError::Refused { reason, .. }
+        | ClientError::Publish { reason, .. }
+        | ClientError::Subscribe { reason, .. }
+        | ClientError::Disconnected { reason, .. } => reason_code(*reason),
+        ClientError::ServerName { .. }
+        | ClientError::Topic { .. }
+        | ClientError::TooLarge { .. } => Code::CONFIG_INVALID,
+        ClientError::Packet { .. } | ClientError::Frame { .. } => Code::LINK_PROTOCOL,
+        _ => Code::LINK_DOWN,
+    }
+}
+
+/// What a broker's refusal is to a caller.
+fn reason_code(reason: ReasonCode) -> Code {
+    match reason {
+        ReasonCode::BAD_USER_NAME_OR_PASSWORD => Code::IDENTITY_REFUSED,
+        ReasonCode::NOT_AUTHORIZED => Code::ACTION_DENIED,
+        ReasonCode::QUOTA_EXCEEDED | ReasonCode::SERVER_BUSY => Code::LIMIT_REACHED,
+        ReasonCode::TOPIC_FILTER_INVALID | ReasonCode::TOPIC_NAME_INVALID => Code::CONFIG_INVALID,
+        _ => Code::LINK_DOWN,
+    }
+}
+
+fn json(report: &impl serde::Serialize) -> String {
+    let text = serde_json::to_string_pretty(report).expect("a report is valid JSON");
+    format!("{text}\n")
+}
+
+fn line(progress: &Progress) -> String {
+    let phase = match progress.phase {
+        Phase::Connect => "connecting",
+        Phase::WarmUp => "warming up",
+        Phase::Measure => "measuring",
+        Phase::Drain => "draining",
+    };
+    format!(
+        "{phase} {:.1} s · {} connected · {} sent · {} received",
+        progress.elapsed.as_secs_f64(),
+        progress.connected,
+        progress.sent,
+        progress.received
+    )
+}

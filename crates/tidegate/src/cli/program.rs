@@ -1,0 +1,189 @@
+//! What the commands of every program of ours have in common: how they begin, run under signals, print, and end.
+
+use std::{
+    error::Error,
+    future::Future,
+    io::{self, IsTerminal as _, Write as _},
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use clap::ValueEnum;
+use tidegate_api::{ApiError, exit_status};
+use tidegate_message::Code;
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+
+use super::{args::plain, arguments, stop};
+use crate::{config::problems::Problems, logging};
+
+/// What shells report for a program that an interrupt ended.
+pub(super) const INTERRUPTED: i32 = 130;
+
+/// What runs on threads that may block is waited for so long, once all is done.
+const BLOCKED_MAX: Duration = Duration::from_secs(1);
+
+/// How data is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs.
+    Json,
+}
+
+/// What comes first: the log begins, and secrets among the arguments are written over.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`] for a filter of the log that is wrong.
+pub fn begin() -> Result<(), ApiError> {
+    logging::begin().map_err(|error| {
+        ApiError::new(Code::CONFIG_INVALID, "nothing is begun with a wrong filter").caused_by(error)
+    })?;
+    match arguments::hide_secrets() {
+        Ok(true) => tracing::warn!(
+            "an argument held a password or the like; others could see it as the program started: use --password-file"
+        ),
+        Ok(false) => {}
+        Err(error) => {
+            tracing::warn!(%error, "an argument that is secret cannot be hidden from other users");
+        }
+    }
+    Ok(())
+}
+
+/// Runs a command to its end, and says how the program ends. The command is told to stop on the first interrupt or termination.
+pub fn run<F: Future<Output = Result<(), ApiError>>>(
+    runtime: io::Result<Runtime>,
+    command: impl FnOnce(CancellationToken) -> F,
+) -> ExitCode {
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let failure = ApiError::new(Code::INTERNAL, "the runtime cannot be started");
+            return finish(Err(failure.caused_by(error)));
+        }
+    };
+    let stop = CancellationToken::new();
+    // Signals first: they are waited for before the command says that it is ready.
+    let result = stop::on_signals(stop.clone()).and_then(|()| runtime.block_on(command(stop)));
+    // A thread that still reads what never answers is not waited for.
+    runtime.shutdown_timeout(BLOCKED_MAX);
+    finish(result)
+}
+
+/// A command that leaves nothing behind: the first interrupt ends it as the shell expects.
+///
+/// # Errors
+/// Those of the command.
+pub async fn until(
+    stop: CancellationToken,
+    command: impl Future<Output = Result<(), ApiError>>,
+) -> Result<(), ApiError> {
+    tokio::select! {
+        result = command => result,
+        () = stop.cancelled() => std::process::exit(INTERRUPTED),
+    }
+}
+
+/// Runs what blocks on a thread of its own; it looks at its argument, which is set when the program is to stop.
+///
+/// # Errors
+/// Those of the work; [`Code::INTERNAL`] if it panicked.
+pub async fn aside(
+    stop: CancellationToken,
+    work: impl FnOnce(&AtomicBool) -> Result<(), ApiError> + Send + 'static,
+) -> Result<(), ApiError> {
+    let stops = Arc::new(AtomicBool::new(false));
+    let seen = stops.clone();
+    let watch = tokio::spawn(async move {
+        stop.cancelled().await;
+        stops.store(true, Ordering::Relaxed);
+    });
+    let result = tokio::task::spawn_blocking(move || work(&seen)).await;
+    watch.abort();
+    result.map_err(|error| {
+        ApiError::new(Code::INTERNAL, "the command ended by a fault of the program")
+            .caused_by(error)
+    })?
+}
+
+/// Runs a load that shows where it stands in one line, where there is somebody to see it.
+pub fn shown<R>(run: impl FnOnce(&mut dyn FnMut(&str)) -> R) -> R {
+    let shows = io::stderr().is_terminal();
+    let result = run(&mut |line| {
+        if shows {
+            // A line that cannot be shown is no reason to stop.
+            let _ = write!(io::stderr(), "\r{line}\x1b[K");
+        }
+    });
+    if shows {
+        let _ = write!(io::stderr(), "\r\x1b[K");
+    }
+    result
+}
+
+/// Writes to the standard output, all or nothing.
+///
+/// # Errors
+/// [`Code::STORAGE_FAILED`] if it cannot be written.
+pub fn print(text: &str) -> Result<(), ApiError> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(unprinted)
+}
+
+pub(super) fn unprinted(error: io::Error) -> ApiError {
+    ApiError::new(Code::STORAGE_FAILED, "the standard output cannot be written").caused_by(error)
+}
+
+/// Prints a failure once, and says what the program exits with. Output that nobody reads any more (a closed pipe) is no failure.
+pub fn finish(result: Result<(), ApiError>) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    let cause = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    if cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe) {
+        return ExitCode::SUCCESS;
+    }
+    // If the standard error is closed as well, the exit status still tells.
+    let _ = io::stderr().lock().write_all(report(&error).as_bytes());
+    ExitCode::from(exit_status(error.code()))
+}
+
+/// A failure and its causes, one a line, then its code.
+fn report(error: &ApiError) -> String {
+    let mut text = format!("error: {}\n", plain(&error.to_string()));
+    let mut next = error.source();
+    while let Some(cause) = next {
+        match cause.downcast_ref::<Problems>() {
+            Some(problems) => {
+                for problem in problems.iter() {
+                    let problem = plain(&problem.to_string());
+                    text.push_str(&format!("  because: {problem}\n"));
+                }
+            }
+            None => text.push_str(&format!("  because: {}\n", plain(&cause.to_string()))),
+        }
+        next = cause.source();
+    }
+    text.push_str(&format!("  code: {}\n", error.code()));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_printed_once_with_its_causes_and_code() {
+        let cause = io::Error::other("no\x1bspace");
+        let error = ApiError::new(Code::STORAGE_FAILED, "x.jpg cannot be written").caused_by(cause);
+        assert_eq!(
+            report(&error),
+            "error: x.jpg cannot be written\n  because: no\u{fffd}space\n  code: storage.failed\n"
+        );
+    }
+}
