@@ -30,7 +30,19 @@ impl AckKind {
         }
     }
 
-    const fn name(self) -> &'static str {
+    /// The kind of a packet that begins with that byte; none if it is none of the four, or has flags that they do not.
+    #[inline]
+    pub(super) const fn of_first(first: u8) -> Option<Self> {
+        match first {
+            0x40 => Some(Self::Puback),
+            0x50 => Some(Self::Pubrec),
+            0x62 => Some(Self::Pubrel),
+            0x70 => Some(Self::Pubcomp),
+            _ => None,
+        }
+    }
+
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Puback => "PUBACK",
             Self::Pubrec => "PUBREC",

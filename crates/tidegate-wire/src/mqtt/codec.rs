@@ -86,26 +86,28 @@ fn put_empty(first: u8, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     Ok(())
 }
 
+/// The packets by their type (section 2.1.2).
+pub(super) const NAMES: [&str; 16] = [
+    "type 0",
+    "CONNECT",
+    "CONNACK",
+    "PUBLISH",
+    "PUBACK",
+    "PUBREC",
+    "PUBREL",
+    "PUBCOMP",
+    "SUBSCRIBE",
+    "SUBACK",
+    "UNSUBSCRIBE",
+    "UNSUBACK",
+    "PINGREQ",
+    "PINGRESP",
+    "DISCONNECT",
+    "AUTH",
+];
+
 /// The flags of every packet but PUBLISH (section 2.1.3).
 fn check_flags(version: Version, first: u8) -> Result<(), DecodeError> {
-    const NAMES: [&str; 16] = [
-        "type 0",
-        "CONNECT",
-        "CONNACK",
-        "PUBLISH",
-        "PUBACK",
-        "PUBREC",
-        "PUBREL",
-        "PUBCOMP",
-        "SUBSCRIBE",
-        "SUBACK",
-        "UNSUBSCRIBE",
-        "UNSUBACK",
-        "PINGREQ",
-        "PINGRESP",
-        "DISCONNECT",
-        "AUTH",
-    ];
     let (packet_type, flags) = (first >> 4, first & 0b1111);
     let answered = matches!(packet_type, 6 | 8 | 10);
     // MQTT 3.1 sends these three again with DUP set.

@@ -26,6 +26,21 @@ mod flag {
 }
 
 impl Connect {
+    /// A client of that name with a session of one connection: Clean Start, no keep alive, no will, no user name.
+    pub fn new(version: Version, client_id: impl Into<String>) -> Self {
+        Self {
+            version,
+            bridge: false,
+            clean_start: true,
+            keep_alive: 0,
+            client_id: client_id.into(),
+            will: None,
+            username: None,
+            password: None,
+            properties: ConnectProperties::default(),
+        }
+    }
+
     /// The packet whose body is `body`, whole. The client's name is not judged: whether an empty one is served is the broker's
     /// to say.
     ///
