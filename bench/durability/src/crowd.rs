@@ -4,6 +4,8 @@
 //!  Crowd::turn: connect ─▶ write what waits ─▶ poll ─▶ read ─▶ (member, Event) …
 //! ```
 
+mod session;
+
 use std::{
     io::{self, Read as _, Write as _},
     net::{SocketAddr, TcpStream},
@@ -12,7 +14,8 @@ use std::{
 
 use anyhow::Context as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tidegate_load::session::{Event, Session, SessionOptions};
+
+pub use self::session::{Event, Message, Session, SessionOptions};
 
 /// Between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(10);

@@ -20,7 +20,6 @@ use std::{
 use anyhow::{bail, ensure};
 use bench_harness::{Figure, Report, Target};
 use rand::{Rng as _, SeedableRng as _, rngs::SmallRng, seq::IndexedRandom as _};
-use tidegate_load::session::{Event, SessionOptions};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter, Version};
 
 use self::{
@@ -29,7 +28,7 @@ use self::{
 };
 use crate::{
     Plan,
-    crowd::Crowd,
+    crowd::{Crowd, Event, SessionOptions},
     node::{CAMERA, Running, Site},
 };
 

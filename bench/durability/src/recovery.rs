@@ -8,15 +8,12 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use bench_harness::{Figure, Report, Target};
-use tidegate_load::{
-    client::{Client, Options},
-    session::{Event, SessionOptions},
-};
+use tidegate_load::client::{Client, Options};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
 use crate::{
     Plan,
-    crowd::Crowd,
+    crowd::{Crowd, Event, SessionOptions},
     node::{Running, Site},
 };
 

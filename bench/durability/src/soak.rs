@@ -24,13 +24,12 @@ use bench_harness::{Figure, Report, Target, median};
 use futures::StreamExt as _;
 use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
 use tidegate_client::{Delivery, Event as FrameEvent, SubscribeRequest};
-use tidegate_load::session::{Event, SessionOptions};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter, Version};
 use tokio::time;
 
 use crate::{
     Plan,
-    crowd::Crowd,
+    crowd::{Crowd, Event, SessionOptions},
     node::{self, CAMERA, Running, Site},
 };
 

@@ -11,17 +11,14 @@
 mod error;
 mod link;
 
-use std::{
-    collections::{HashSet, VecDeque},
-    fmt,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
 
+use tidegate_message::Instant;
+use tidegate_sys::clock::monotonic_nanos;
 use tidegate_wire::mqtt::{
-    AckKind, Connack, Connect, ConnectProperties, Disconnect, FixedHeader, ForwardedProperties,
-    Packet, PacketId, Publish, PublishHead, QoS, ReasonCode, Subscribe, SubscribeFilter,
-    Unsubscribe, UserProperties, Version, Will, encode_ack,
+    Connack, Connect, ConnectProperties, Disconnect, ForwardedProperties, PACKET_BYTES_MAX, QoS,
+    ReasonCode, SubscribeFilter, UserProperties, Version, Will,
+    client::{self as mqtt, Event, Publication, ReceiveBuffer},
 };
 
 pub use self::error::{ClientError, Peer};
@@ -108,11 +105,8 @@ impl Options {
     /// The first packet of a connection.
     pub(crate) fn greeting(&self) -> Connect {
         Connect {
-            version: self.version,
-            bridge: false,
             clean_start: self.clean_start,
             keep_alive: self.keep_alive,
-            client_id: self.client_id.clone(),
             will: self.will.clone(),
             username: self.username.clone(),
             password: self.password.clone(),
@@ -122,6 +116,16 @@ impl Options {
                 user_properties: self.user_properties.clone(),
                 ..ConnectProperties::default()
             },
+            ..Connect::new(self.version, self.client_id.clone())
+        }
+    }
+
+    /// The bounds of a connection.
+    pub(crate) fn config(&self) -> mqtt::Config {
+        mqtt::Config {
+            packet_bytes_max: u32::try_from(self.packet_bytes_max).unwrap_or(PACKET_BYTES_MAX),
+            answer_timeout: self.timeout,
+            ..mqtt::Config::default()
         }
     }
 }
@@ -166,39 +170,14 @@ pub struct Message {
 #[derive(Debug)]
 pub struct Client {
     link: Link,
-    options: Options,
+    /// Calls are numbered: the answer to one that was given up is none to the next.
+    machine: mqtt::Client<u64>,
+    calls: u64,
+    timeout: Duration,
     connack: Connack,
-    keep_alive: Duration,
-    input: Vec<u8>,
-    /// Bytes of `input` that have been handled.
-    used: usize,
+    input: ReceiveBuffer,
     out: Vec<u8>,
     waiting: VecDeque<Message>,
-    /// Exchanges of QoS 2 whose message has been given out.
-    held: HashSet<PacketId>,
-    last_id: u16,
-    wrote_at: Instant,
-    /// When PINGREQ was sent, while its answer has not come.
-    pinged_at: Option<Instant>,
-}
-
-/// What is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
-    Connack,
-    Ack(AckKind, PacketId),
-    Suback(PacketId),
-    Unsuback(PacketId),
-    /// A message for the caller.
-    Message,
-}
-
-/// What was waited for.
-enum Answer {
-    Connack(Box<Connack>),
-    Reason(ReasonCode),
-    Reasons(Vec<ReasonCode>),
-    Message,
 }
 
 impl Client {
@@ -208,36 +187,21 @@ impl Client {
     /// Any of [`ClientError`], but `Publish` and `Subscribe`.
     pub fn connect(options: Options) -> Result<Self, ClientError> {
         let link = Link::open(&options)?;
-        let connect = options.greeting();
         let mut client = Self {
             link,
+            machine: mqtt::Client::new(options.config()),
+            calls: 0,
+            timeout: options.timeout,
             connack: Connack::default(),
-            keep_alive: Duration::from_secs(u64::from(options.keep_alive)),
-            input: Vec::new(),
-            used: 0,
+            input: ReceiveBuffer::default(),
             out: Vec::new(),
             waiting: VecDeque::new(),
-            held: HashSet::new(),
-            last_id: 0,
-            wrote_at: Instant::now(),
-            pinged_at: None,
-            options,
         };
-        client.send(&Packet::Connect(Box::new(connect)))?;
-        let Answer::Connack(connack) = client.answer(Wanted::Connack, "CONNACK")? else {
-            unreachable!("only CONNACK answers CONNECT");
-        };
-        if connack.reason.is_failure() {
-            return Err(ClientError::Refused {
-                peer: client.peer(),
-                reason: connack.reason,
-                reason_string: connack.properties.reason_string.clone(),
-            });
-        }
-        if let Some(seconds) = connack.properties.server_keep_alive {
-            client.keep_alive = Duration::from_secs(u64::from(seconds));
-        }
-        client.connack = *connack;
+        client.machine.connect(now(), &options.greeting())?;
+        client.connack = client.answer("CONNACK", |event| match event {
+            Event::Connected { connack, .. } => Some(*connack),
+            _ => None,
+        })?;
         Ok(client)
     }
 
@@ -254,17 +218,13 @@ impl Client {
         &mut self,
         filters: &[SubscribeFilter],
     ) -> Result<Vec<ReasonCode>, ClientError> {
-        let packet_id = self.packet_id();
-        self.send(&Packet::Subscribe(Subscribe {
-            packet_id,
-            subscription_id: None,
-            user_properties: Vec::new(),
-            filters: filters.to_vec(),
-        }))?;
-        match self.answer(Wanted::Suback(packet_id), "SUBACK")? {
-            Answer::Reasons(reasons) => Ok(reasons),
-            _ => unreachable!("only SUBACK answers SUBSCRIBE"),
-        }
+        let call = self.call();
+        let asked = self.machine.subscribe(filters.to_vec(), None, call);
+        asked.map_err(|error| ClientError::of_request(self.peer(), error))?;
+        self.answer("SUBACK", |event| match event {
+            Event::Subscribed { token, reasons } if token == call => Some(reasons),
+            _ => None,
+        })
     }
 
     /// Unsubscribes, and returns the reason for each filter; before MQTT 5 there is none.
@@ -272,16 +232,14 @@ impl Client {
     /// # Errors
     /// Any of [`ClientError`], but `Publish` and `Subscribe`.
     pub fn unsubscribe(&mut self, filters: &[&str]) -> Result<Vec<ReasonCode>, ClientError> {
-        let packet_id = self.packet_id();
-        self.send(&Packet::Unsubscribe(Unsubscribe {
-            packet_id,
-            user_properties: Vec::new(),
-            filters: filters.iter().map(|&filter| filter.to_owned()).collect(),
-        }))?;
-        match self.answer(Wanted::Unsuback(packet_id), "UNSUBACK")? {
-            Answer::Reasons(reasons) => Ok(reasons),
-            _ => unreachable!("only UNSUBACK answers UNSUBSCRIBE"),
-        }
+        let call = self.call();
+        let filters = filters.iter().map(|&filter| filter.to_owned()).collect();
+        let asked = self.machine.unsubscribe(filters, call);
+        asked.map_err(|error| ClientError::of_request(self.peer(), error))?;
+        self.answer("UNSUBACK", |event| match event {
+            Event::Unsubscribed { token, reasons } if token == call => Some(reasons),
+            _ => None,
+        })
     }
 
     /// Publishes a message and, with QoS 1 and 2, waits until the broker has it. Returns its reason: success, or that nobody
@@ -290,26 +248,32 @@ impl Client {
     /// # Errors
     /// Any of [`ClientError`]; `Publish` if the broker does not take it.
     pub fn publish(&mut self, message: &Outgoing<'_>) -> Result<ReasonCode, ClientError> {
-        let packet_id = (message.qos != QoS::AtMostOnce).then(|| self.packet_id());
-        self.write_publish(message, packet_id)?;
+        let mut forwarded = Vec::new();
+        let properties = message.user_properties.iter();
+        ForwardedProperties {
+            user_properties: properties.map(|(name, value)| (&**name, &**value)).collect(),
+            ..ForwardedProperties::default()
+        }
+        .encode(&mut forwarded)?;
+        let &Outgoing { topic, payload, qos, retain, message_expiry, .. } = message;
+        let topic_alias = None;
+        let forwarded = &forwarded;
+        let publication =
+            Publication { topic, payload, qos, retain, message_expiry, topic_alias, forwarded };
+        let call = self.call();
+        let published = self.machine.publish(&publication, call);
+        let packet_id = published.map_err(|error| ClientError::of_publish(self.peer(), error))?;
         self.flush()?;
-        let Some(packet_id) = packet_id else { return Ok(ReasonCode::SUCCESS) };
-        let first = if message.qos == QoS::AtLeastOnce { AckKind::Puback } else { AckKind::Pubrec };
-        let reason = self.acknowledged(first, packet_id)?;
+        if packet_id.is_none() {
+            return Ok(ReasonCode::SUCCESS);
+        }
+        let reason = self.answer("an acknowledgement", |event| match event {
+            Event::Acknowledged { token, reason, .. } if token == call => Some(reason),
+            _ => None,
+        })?;
         if reason.is_failure() {
             let topic = message.topic.to_owned();
             return Err(ClientError::Publish { peer: self.peer(), topic, reason });
-        }
-        if message.qos == QoS::ExactlyOnce {
-            encode_ack(
-                self.version(),
-                AckKind::Pubrel,
-                packet_id,
-                ReasonCode::SUCCESS,
-                &mut self.out,
-            );
-            self.flush()?;
-            self.acknowledged(AckKind::Pubcomp, packet_id)?;
         }
         Ok(reason)
     }
@@ -319,16 +283,11 @@ impl Client {
     /// # Errors
     /// `Tls`, `Frame`, `Io`, `Closed`, `Disconnected`, `Packet`, `Unexpected` and `Silent`.
     pub fn receive(&mut self, timeout: Duration) -> Result<Option<Message>, ClientError> {
-        let until = Instant::now() + timeout;
-        loop {
-            if let Some(message) = self.waiting.pop_front() {
-                return Ok(Some(message));
-            }
-            match self.wait(Wanted::Message, until)? {
-                Some(_) => {}
-                None => return Ok(None),
-            }
+        let until = now() + timeout;
+        if self.waiting.is_empty() {
+            self.wait(until, |event| matches!(event, Event::Message(_)).then_some(()))?;
         }
+        Ok(self.waiting.pop_front())
     }
 
     /// Says farewell and ends the connection; no will is published.
@@ -336,7 +295,8 @@ impl Client {
     /// # Errors
     /// `Io`, if the farewell could not be written.
     pub fn disconnect(mut self) -> Result<(), ClientError> {
-        self.send(&Packet::Disconnect(Disconnect::default()))?;
+        self.machine.disconnect(Disconnect::default())?;
+        self.flush()?;
         self.link.end();
         Ok(())
     }
@@ -346,245 +306,99 @@ impl Client {
         self.link.abort();
     }
 
-    fn version(&self) -> Version {
-        self.options.version
-    }
-
     pub(crate) fn peer(&self) -> Peer {
         self.link.peer().clone()
     }
 
-    /// One exchange runs at a time, so that any identifier but the last is free.
-    fn packet_id(&mut self) -> PacketId {
-        self.last_id = self.last_id.checked_add(1).unwrap_or(1);
-        PacketId::new(self.last_id).expect("it starts over at 1")
-    }
-
-    fn write_publish(
-        &mut self,
-        message: &Outgoing<'_>,
-        packet_id: Option<PacketId>,
-    ) -> Result<(), ClientError> {
-        let topic = message.topic;
-        if topic.is_empty() || topic.len() > 0xFFFF || topic.contains(['+', '#', '\0']) {
-            return Err(ClientError::Topic { topic: topic.to_owned() });
-        }
-        let mut forwarded = Vec::new();
-        let properties = message.user_properties.iter();
-        ForwardedProperties {
-            user_properties: properties.map(|(name, value)| (&**name, &**value)).collect(),
-            ..ForwardedProperties::default()
-        }
-        .encode(&mut forwarded)?;
-        let head = PublishHead {
-            dup: false,
-            qos: message.qos,
-            retain: message.retain,
-            topic,
-            packet_id,
-            topic_alias: None,
-            message_expiry: message.message_expiry,
-            subscription_ids: &[],
-            forwarded: &forwarded,
-            payload_bytes: message.payload.len(),
-        };
-        let packet_bytes = head.packet_bytes(self.version());
-        let maximum = self.connack.properties.maximum_packet_size.unwrap_or(u32::MAX) as usize;
-        if packet_bytes > maximum.min(256 << 20) {
-            return Err(ClientError::TooLarge { peer: self.peer(), packet_bytes, maximum });
-        }
-        head.encode(self.version(), &mut self.out);
-        self.out.extend_from_slice(message.payload);
-        Ok(())
-    }
-
-    fn acknowledged(&mut self, kind: AckKind, id: PacketId) -> Result<ReasonCode, ClientError> {
-        match self.answer(Wanted::Ack(kind, id), "an acknowledgement")? {
-            Answer::Reason(reason) => Ok(reason),
-            _ => unreachable!("only an acknowledgement is taken for one"),
-        }
-    }
-
-    fn send(&mut self, packet: &Packet<'_>) -> Result<(), ClientError> {
-        packet.encode(self.options.version, &mut self.out)?;
-        self.flush()
+    fn call(&mut self) -> u64 {
+        self.calls += 1;
+        self.calls
     }
 
     fn flush(&mut self) -> Result<(), ClientError> {
-        if self.out.is_empty() {
+        if !self.machine.transmit(now(), &mut self.out) {
             return Ok(());
         }
         let written = self.link.write(&self.out);
         self.out.clear();
-        self.wrote_at = Instant::now();
         written
     }
 
-    fn answer(&mut self, wanted: Wanted, name: &'static str) -> Result<Answer, ClientError> {
-        let timeout = self.options.timeout;
-        self.wait(wanted, Instant::now() + timeout)?.ok_or_else(|| ClientError::TimedOut {
-            peer: self.peer(),
-            wanted: name,
-            timeout,
-        })
-    }
-
-    /// Handles packets until `wanted` is among them; none if it is not until `until`.
-    fn wait(&mut self, wanted: Wanted, until: Instant) -> Result<Option<Answer>, ClientError> {
-        loop {
-            while let Some(header) = self.whole_packet()? {
-                let begin = self.used + header.header_bytes;
-                self.used = begin + header.body_bytes;
-                let input = std::mem::take(&mut self.input);
-                let came = self.handle(header.first, &input[begin..self.used], wanted);
-                self.input = input;
-                if let Some(answer) = came? {
-                    self.flush()?;
-                    return Ok(Some(answer));
-                }
-            }
-            self.flush()?;
-            let now = Instant::now();
-            if now >= until {
-                return Ok(None);
-            }
-            let look_at = until.min(self.ping(now)?);
-            self.link.read(&mut self.input, look_at - now)?;
-        }
-    }
-
-    /// Pings if it is time, and returns when to look again.
-    fn ping(&mut self, now: Instant) -> Result<Instant, ClientError> {
-        const SOONEST: Duration = Duration::from_millis(1);
-        if self.keep_alive.is_zero() {
-            return Ok(now + self.options.timeout);
-        }
-        if let Some(pinged_at) = self.pinged_at {
-            let until = pinged_at + self.options.timeout;
-            if now >= until {
-                return Err(ClientError::Silent { peer: self.peer() });
-            }
-            return Ok(until.max(now + SOONEST));
-        }
-        let due = self.wrote_at + self.keep_alive / 2;
-        if now < due {
-            return Ok(due.max(now + SOONEST));
-        }
-        self.pinged_at = Some(now);
-        self.send(&Packet::Pingreq)?;
-        Ok(now + self.options.timeout)
-    }
-
-    fn whole_packet(&mut self) -> Result<Option<FixedHeader>, ClientError> {
-        let rest = &self.input[self.used..];
-        let header = FixedHeader::decode(rest, self.options.packet_bytes_max)
-            .map_err(|source| ClientError::Packet { peer: self.peer(), source })?;
-        let whole = header.filter(|header| rest.len() >= header.packet_bytes());
-        if whole.is_none() && self.used > 0 {
-            self.input.drain(..self.used);
-            self.used = 0;
-        }
-        Ok(whole)
-    }
-
-    /// Handles one packet; returns what was `wanted`, if it is that.
-    fn handle(
+    fn answer<A>(
         &mut self,
-        first: u8,
-        body: &[u8],
-        wanted: Wanted,
-    ) -> Result<Option<Answer>, ClientError> {
-        let version = self.version();
-        let packet = Packet::decode(version, first, body)
-            .map_err(|source| ClientError::Packet { peer: self.peer(), source })?;
-        let answer = match (packet, wanted) {
-            (Packet::Connack(connack), Wanted::Connack) => Answer::Connack(connack),
-            (Packet::Puback(ack), Wanted::Ack(AckKind::Puback, id))
-            | (Packet::Pubrec(ack), Wanted::Ack(AckKind::Pubrec, id))
-            | (Packet::Pubcomp(ack), Wanted::Ack(AckKind::Pubcomp, id))
-                if ack.packet_id == id =>
-            {
-                Answer::Reason(ack.reason)
-            }
-            (Packet::Suback(answer), Wanted::Suback(id))
-            | (Packet::Unsuback(answer), Wanted::Unsuback(id))
-                if answer.packet_id == id =>
-            {
-                Answer::Reasons(answer.reasons)
-            }
-            (Packet::Publish(publish), wanted) => {
-                self.accept(&publish)?;
-                return Ok(if wanted == Wanted::Message && !self.waiting.is_empty() {
-                    Some(Answer::Message)
-                } else {
-                    None
-                });
-            }
-            (Packet::Pubrel(ack), _) => {
-                self.held.remove(&ack.packet_id);
-                let reason = ReasonCode::SUCCESS;
-                encode_ack(version, AckKind::Pubcomp, ack.packet_id, reason, &mut self.out);
-                return Ok(None);
-            }
-            // Of an exchange of an earlier connection, or one given up.
-            (
-                Packet::Puback(_) | Packet::Pubcomp(_) | Packet::Suback(_) | Packet::Unsuback(_),
-                _,
-            ) => {
-                return Ok(None);
-            }
-            (Packet::Pubrec(ack), _) => {
-                let (kind, reason) = (AckKind::Pubrel, ReasonCode::PACKET_IDENTIFIER_NOT_FOUND);
-                encode_ack(version, kind, ack.packet_id, reason, &mut self.out);
-                return Ok(None);
-            }
-            (Packet::Pingresp, _) => {
-                self.pinged_at = None;
-                return Ok(None);
-            }
-            (Packet::Disconnect(disconnect), _) => {
-                return Err(ClientError::Disconnected {
-                    peer: self.peer(),
-                    reason: disconnect.reason,
-                    reason_string: disconnect.reason_string,
-                });
-            }
-            _ => return Err(ClientError::Unexpected { peer: self.peer(), first }),
-        };
-        Ok(Some(answer))
+        wanted: &'static str,
+        pick: impl Fn(Event<'_, u64>) -> Option<A>,
+    ) -> Result<A, ClientError> {
+        let timeout = self.timeout;
+        let answer = self.wait(now() + timeout, pick)?;
+        answer.ok_or_else(|| ClientError::TimedOut { peer: self.peer(), wanted, timeout })
     }
 
-    fn accept(&mut self, publish: &Publish<'_>) -> Result<(), ClientError> {
-        let again = match (publish.qos, publish.packet_id) {
-            (QoS::ExactlyOnce, Some(id)) => !self.held.insert(id),
-            _ => false,
-        };
-        if !again {
-            if self.waiting.len() >= WAITING_MAX {
-                return Err(ClientError::TooManyWaiting {
-                    peer: self.peer(),
-                    maximum: WAITING_MAX,
-                });
+    /// Handles packets until `pick` finds what it looks for among the events; none if it does not until `until`.
+    fn wait<A>(
+        &mut self,
+        until: Instant,
+        pick: impl Fn(Event<'_, u64>) -> Option<A>,
+    ) -> Result<Option<A>, ClientError> {
+        // A read with no time is one without end.
+        const SHORTEST: Duration = Duration::from_millis(1);
+        loop {
+            let answer = self.take(&pick)?;
+            self.flush()?;
+            let now = now();
+            if answer.is_some() || now >= until {
+                return Ok(answer);
             }
-            let text = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-            self.waiting.push_back(Message {
-                topic: publish.topic.to_owned(),
-                payload: publish.payload.to_vec(),
-                qos: publish.qos,
-                retain: publish.retain,
-                dup: publish.dup,
-                message_expiry: publish.properties.message_expiry,
-                user_properties: publish.properties.user_properties().map(text).collect(),
-            });
+            let timed = self.machine.handle_timeout(now);
+            timed.map_err(|error| ClientError::of_machine(self.peer(), error))?;
+            self.flush()?;
+            let wake_at = self.machine.poll_timeout().map_or(until, |at| at.min(until));
+            self.link.read(self.input.spare(), wake_at.since(now).max(SHORTEST))?;
         }
-        let kind = match publish.qos {
-            QoS::AtMostOnce => return Ok(()),
-            QoS::AtLeastOnce => AckKind::Puback,
-            QoS::ExactlyOnce => AckKind::Pubrec,
-        };
-        if let Some(id) = publish.packet_id {
-            encode_ack(self.version(), kind, id, ReasonCode::SUCCESS, &mut self.out);
-        }
-        Ok(())
     }
+
+    /// Handles the packets that are there, until `pick` finds something.
+    fn take<A>(
+        &mut self,
+        pick: impl Fn(Event<'_, u64>) -> Option<A>,
+    ) -> Result<Option<A>, ClientError> {
+        let mut answer = None;
+        let mut input = self.input.bytes();
+        while answer.is_none() {
+            let event = self.machine.receive(&mut input);
+            let event =
+                event.map_err(|error| ClientError::of_machine(self.link.peer().clone(), error))?;
+            let Some(event) = event else { break };
+            if let Event::Message(message) = &event {
+                if self.waiting.len() >= WAITING_MAX {
+                    let (peer, maximum) = (self.link.peer().clone(), WAITING_MAX);
+                    return Err(ClientError::TooManyWaiting { peer, maximum });
+                }
+                self.waiting.push_back(Message::of(message));
+            }
+            answer = pick(event);
+        }
+        let left = input.len();
+        self.input.keep(left);
+        Ok(answer)
+    }
+}
+
+impl Message {
+    fn of(message: &mqtt::Message<'_>) -> Self {
+        let text = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        Self {
+            topic: message.topic.clone().into_owned(),
+            payload: message.payload.to_vec(),
+            qos: message.qos,
+            retain: message.retain,
+            dup: message.dup,
+            message_expiry: message.properties.message_expiry,
+            user_properties: message.properties.user_properties().map(text).collect(),
+        }
+    }
+}
+
+fn now() -> Instant {
+    Instant::from_nanos(monotonic_nanos())
 }

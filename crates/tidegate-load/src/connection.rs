@@ -2,10 +2,14 @@
 
 use std::{error::Error as _, sync::atomic::Ordering};
 
-use tidegate_wire::mqtt::{EncodeError, ReasonCode, Version};
+use tidegate_message::Instant;
+use tidegate_wire::mqtt::{
+    EncodeError, PacketId, QoS, ReasonCode, Version,
+    client::{Client, ClientError, Config, Event, SubscribeError},
+};
 
 use crate::{
-    flow::{Exchange, Publisher},
+    flow::Publisher,
     greeting,
     layout::{self, Role},
     meter::Meter,
@@ -25,6 +29,8 @@ const READS_MAX: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) socket: Socket,
+    /// All but the messages themselves, of which only identifiers pass through it.
+    pub(crate) client: Client<u8>,
     pub(crate) role: Role,
     pub(crate) stage: Stage,
     pub(crate) work: Work,
@@ -143,6 +149,8 @@ pub(crate) enum Lost {
     Socket(SocketError),
     Refused { packet: &'static str, reason: ReasonCode },
     Malformed,
+    Protocol(ClientError),
+    Subscribe(SubscribeError),
     Unsayable(EncodeError),
     TimedOut,
 }
@@ -156,9 +164,30 @@ impl std::fmt::Display for Lost {
             }
             Self::Refused { packet, reason } => write!(f, "{packet}: {reason}"),
             Self::Malformed => write!(f, "the broker sent what is no MQTT"),
+            Self::Protocol(error) => write!(f, "{error}"),
+            Self::Subscribe(error) => write!(f, "{error}"),
             Self::Unsayable(error) => write!(f, "{error}"),
             Self::TimedOut => write!(f, "timed out"),
         }
+    }
+}
+
+impl From<ClientError> for Lost {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Refused { reason, .. } => Self::Refused { packet: "CONNACK", reason },
+            ClientError::Disconnected { reason, .. } => {
+                Self::Refused { packet: "DISCONNECT", reason }
+            }
+            ClientError::Packet(_) => Self::Malformed,
+            error => Self::Protocol(error),
+        }
+    }
+}
+
+impl From<SubscribeError> for Lost {
+    fn from(error: SubscribeError) -> Self {
+        Self::Subscribe(error)
     }
 }
 
@@ -181,9 +210,11 @@ impl From<Malformed> for Lost {
 }
 
 impl Connection {
-    pub(crate) fn new(socket: Socket, role: Role, work: Work) -> Self {
+    pub(crate) fn new(socket: Socket, role: Role, work: Work, spec: &Spec) -> Self {
+        let inflight_max = spec.inflight.try_into().unwrap_or(PacketId::MIN);
         Self {
             socket,
+            client: Client::new(Config { inflight_max, ..Config::default() }),
             role,
             stage: Stage::Connecting,
             work,
@@ -209,13 +240,15 @@ impl Connection {
     fn greet(&mut self, context: &Context<'_>) -> Result<(), Lost> {
         if self.stage == Stage::Opening && self.socket.is_open() {
             self.stage = Stage::Greeting;
-            greeting::connect(context.spec, self.role, self.socket.out())?;
+            let now = Instant::from_nanos(context.now);
+            self.client.connect(now, &greeting::connect(context.spec, self.role))?;
         }
         Ok(())
     }
 
     /// Writes what waits, as far as the socket takes it.
     pub(crate) fn flush(&mut self, now: i64) -> Result<(), Lost> {
+        self.client.transmit(Instant::from_nanos(now), self.socket.out());
         if self.socket.flush()? {
             self.wrote_at = now;
         }
@@ -234,8 +267,8 @@ impl Connection {
         let (number, copies) = (publisher.number, publisher.copies);
         let more = publisher.fill(
             context.now,
-            output,
-            WRITE_BYTES,
+            (output, WRITE_BYTES),
+            &mut self.client,
             |flow| shared.credit(number, flow as u32).load(Ordering::Relaxed),
             |flow| {
                 let meter = &mut meters[flow];
@@ -401,10 +434,13 @@ impl Connection {
 
     #[inline]
     fn answer(&mut self, first: u8, packet_id: u16) {
-        match first & 0x06 {
-            0x02 => packet::ack(packet::PUBACK, packet_id, self.socket.out()),
-            0x04 => packet::ack(packet::PUBREC, packet_id, self.socket.out()),
-            _ => {}
+        let qos = match first & 0x06 {
+            0x02 => QoS::AtLeastOnce,
+            0x04 => QoS::ExactlyOnce,
+            _ => return,
+        };
+        if let Some(id) = PacketId::new(packet_id) {
+            self.client.answer(qos, id, ReasonCode::SUCCESS);
         }
     }
 
@@ -415,61 +451,32 @@ impl Connection {
         body: &[u8],
         context: &mut Context<'_>,
     ) -> Result<(), Lost> {
-        let id = || match *body {
-            [high, low, ..] => Ok(u16::from_be_bytes([high, low])),
-            _ => Err(Lost::Malformed),
-        };
-        let failed = body.get(2).is_some_and(|&reason| reason >= 0x80);
-        match (header.first >> 4, &mut self.work) {
-            (4, Work::Publish(publisher)) => {
-                let ended = publisher.ids.complete(id()?, Exchange::Published);
-                acknowledged(ended, failed, context);
-            }
-            (5, Work::Publish(publisher)) if failed => {
-                let ended = publisher.ids.complete(id()?, Exchange::Published);
-                acknowledged(ended, failed, context);
-            }
-            (5, Work::Publish(publisher)) => {
-                let id = id()?;
-                if publisher.ids.release(id) {
-                    packet::ack(packet::PUBREL, id, self.socket.out());
+        match self.client.handle(header.first, body)? {
+            Some(Event::Acknowledged { token, reason, .. }) => {
+                context.unacknowledged -= 1;
+                if !reason.is_failure() {
+                    context.meters[usize::from(token)].counts.acknowledged += 1;
                 }
             }
-            (7, Work::Publish(publisher)) => {
-                let ended = publisher.ids.complete(id()?, Exchange::Released);
-                acknowledged(ended, failed, context);
+            Some(Event::Connected { .. }) => {
+                self.stage = match self.role {
+                    Role::Subscriber(_) | Role::Stalled(_) => {
+                        let filters = greeting::filters(context.spec, self.role);
+                        self.client.subscribe(filters, None, 0)?;
+                        Stage::Subscribing
+                    }
+                    Role::Publisher(_) | Role::Idle(_) => Stage::Ready,
+                };
             }
-            (6, _) => packet::ack(packet::PUBCOMP, id()?, self.socket.out()),
-            (2, _) if self.stage == Stage::Greeting => self.welcome(body, context)?,
-            (9, _) if self.stage == Stage::Subscribing => {
-                if let Some(reason) = greeting::refused(context.spec.version, body)? {
+            Some(Event::Subscribed { reasons, .. }) => {
+                if let Some(reason) = reasons.into_iter().find(|reason| reason.is_failure()) {
                     return Err(Lost::Refused { packet: "SUBACK", reason });
                 }
                 self.stage = Stage::Ready;
             }
-            (13, _) => {} // PINGRESP
-            (14, _) => {
-                let reason = ReasonCode(body.first().copied().unwrap_or(0));
-                return Err(Lost::Refused { packet: "DISCONNECT", reason });
-            }
-            _ => return Err(Lost::Malformed),
+            // PINGRESP, PUBREC, PUBREL.
+            _ => {}
         }
-        Ok(())
-    }
-
-    fn welcome(&mut self, body: &[u8], context: &Context<'_>) -> Result<(), Lost> {
-        let receive_maximum = greeting::connack(context.spec.version, body)?
-            .map_err(|reason| Lost::Refused { packet: "CONNACK", reason })?;
-        if let Work::Publish(publisher) = &mut self.work {
-            publisher.ids.limit(receive_maximum);
-        }
-        self.stage = match self.role {
-            Role::Subscriber(_) | Role::Stalled(_) => {
-                greeting::subscribe(context.spec, self.role, self.socket.out())?;
-                Stage::Subscribing
-            }
-            Role::Publisher(_) | Role::Idle(_) => Stage::Ready,
-        };
         Ok(())
     }
 
@@ -487,14 +494,6 @@ impl Connection {
             self.socket.end(&[0xE0, 0]);
         }
         self.stage = Stage::Closed;
-    }
-}
-
-fn acknowledged(ended: Option<u8>, failed: bool, context: &mut Context<'_>) {
-    let Some(flow) = ended else { return };
-    context.unacknowledged -= 1;
-    if !failed {
-        context.meters[usize::from(flow)].counts.acknowledged += 1;
     }
 }
 

@@ -1,8 +1,8 @@
 //! One publisher's messages: when the next may leave, and its bytes.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 
-use tidegate_wire::mqtt::{PacketId, PublishHead, QoS, Version};
+use tidegate_wire::mqtt::{PacketId, PublishHead, QoS, Version, client::Client};
 
 use crate::{
     layout,
@@ -10,11 +10,10 @@ use crate::{
     spec::{Flow, Pace, Spec},
 };
 
-/// A publisher's flows and its packet identifiers.
+/// A publisher's flows.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     pub(crate) flows: Vec<Outgoing>,
-    pub(crate) ids: PacketIds,
     pub(crate) number: u32,
     /// How often each message is to be received.
     pub(crate) copies: u32,
@@ -25,6 +24,7 @@ pub(crate) struct Publisher {
 pub(crate) struct Outgoing {
     /// Fixed header, topic, packet identifier and properties.
     head: Vec<u8>,
+    qos: QoS,
     /// Where the identifier stands in `head`; none with QoS 0.
     id_at: Option<usize>,
     /// What follows the stamp; shared by all publishers.
@@ -72,6 +72,7 @@ impl Publisher {
             };
             Outgoing {
                 head,
+                qos: spec.flows[flow].qos,
                 id_at,
                 filler: Arc::clone(filler),
                 number: number << 8 | flow as u32,
@@ -82,7 +83,7 @@ impl Publisher {
                 received_before: 0,
             }
         });
-        Self { flows: flows.collect(), ids: PacketIds::new(spec.inflight), number, copies: 0 }
+        Self { flows: flows.collect(), number, copies: 0 }
     }
 
     /// Sending begins at `now`; publishers spread over a period, so that they do not all send at once.
@@ -107,20 +108,24 @@ impl Publisher {
     }
 
     /// Whether a window has room. `received` tells what was received of a publisher's flow.
-    pub(crate) fn may_fill(&mut self, received: impl Fn(u32, usize) -> u64) -> bool {
+    pub(crate) fn may_fill(
+        &mut self,
+        client: &Client<u8>,
+        received: impl Fn(u32, usize) -> u64,
+    ) -> bool {
         let (number, copies) = (self.number, self.copies);
         let mut flows = self.flows.iter_mut().enumerate();
-        self.ids.any_free()
+        client.room() > 0
             && flows.any(|(index, flow)| flow.window_room(copies, || received(number, index)) > 0)
     }
 
-    /// Appends what may leave at `now` to `out`, until that holds `bytes_max` or more. `received` tells what was received of a
-    /// flow, `wrote` is told of each message. Returns whether more may leave.
+    /// Appends what may leave at `now` to `out`, until that holds `bytes_max` or more. `client` has the exchanges, `received` tells
+    /// what was received of a flow, `wrote` is told of each message. Returns whether more may leave.
     pub(crate) fn fill(
         &mut self,
         now: i64,
-        out: &mut Vec<u8>,
-        bytes_max: usize,
+        (out, bytes_max): (&mut Vec<u8>, usize),
+        client: &mut Client<u8>,
         received: impl Fn(usize) -> u64,
         mut wrote: impl FnMut(usize),
     ) -> bool {
@@ -132,7 +137,7 @@ impl Publisher {
                     if out.len() >= bytes_max {
                         return true;
                     }
-                    if !self.write(index, now, out) {
+                    if !self.write(index, now, client, out) {
                         return false; // the next acknowledgement goes on
                     }
                     wrote(index);
@@ -148,7 +153,7 @@ impl Publisher {
             if out.len() >= bytes_max {
                 return true;
             }
-            if !self.write(index, due, out) {
+            if !self.write(index, due, client, out) {
                 return false;
             }
             wrote(index);
@@ -161,13 +166,19 @@ impl Publisher {
 
     /// Appends one message; false without a free identifier.
     #[inline]
-    fn write(&mut self, index: usize, sent_at: i64, out: &mut Vec<u8>) -> bool {
+    fn write(
+        &mut self,
+        index: usize,
+        sent_at: i64,
+        client: &mut Client<u8>,
+        out: &mut Vec<u8>,
+    ) -> bool {
         let flow = &mut self.flows[index];
         let at = out.len();
         if let Some(id_at) = flow.id_at {
-            let Some(id) = self.ids.take(index as u8) else { return false };
+            let Some(id) = client.begin(flow.qos, index as u8) else { return false };
             out.extend_from_slice(&flow.head);
-            out[at + id_at..at + id_at + 2].copy_from_slice(&id.to_be_bytes());
+            out[at + id_at..at + id_at + 2].copy_from_slice(&id.get().to_be_bytes());
         } else {
             out.extend_from_slice(&flow.head);
         }
@@ -231,67 +242,4 @@ fn head(spec: &Spec, publisher: u32, flow: usize) -> (Vec<u8>, Option<usize>) {
     let property_bytes = usize::from(spec.version == Version::V5); // the length of none
     let id_at = has_id.then(|| head.len() - property_bytes - 2);
     (head, id_at)
-}
-
-/// Where an exchange of a publisher stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exchange {
-    Free,
-    /// PUBLISH was sent.
-    Published,
-    /// PUBREC came.
-    Released,
-}
-
-/// Packet identifiers from 1 to the most in flight.
-#[derive(Debug)]
-pub(crate) struct PacketIds {
-    free: VecDeque<u16>,
-    exchanges: Vec<(Exchange, u8)>,
-}
-
-impl PacketIds {
-    pub(crate) fn new(inflight: u16) -> Self {
-        Self {
-            free: (1..=inflight).collect(),
-            exchanges: vec![(Exchange::Free, 0); usize::from(inflight) + 1],
-        }
-    }
-
-    /// Keeps to the broker's Receive Maximum; before the first is taken.
-    pub(crate) fn limit(&mut self, receive_maximum: u16) {
-        self.free.truncate(usize::from(receive_maximum));
-    }
-
-    pub(crate) fn any_free(&self) -> bool {
-        !self.free.is_empty()
-    }
-
-    pub(crate) fn take(&mut self, flow: u8) -> Option<u16> {
-        let id = self.free.pop_front()?;
-        self.exchanges[usize::from(id)] = (Exchange::Published, flow);
-        Some(id)
-    }
-
-    /// An exchange whose PUBREC came goes on to PUBREL; false if there is none.
-    pub(crate) fn release(&mut self, id: u16) -> bool {
-        match self.exchanges.get_mut(usize::from(id)) {
-            Some((exchange @ Exchange::Published, _)) => {
-                *exchange = Exchange::Released;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// An exchange in the state `from` ends; returns its flow, or none if there is no such exchange.
-    pub(crate) fn complete(&mut self, id: u16, from: Exchange) -> Option<u8> {
-        let entry = self.exchanges.get_mut(usize::from(id))?;
-        if entry.0 != from || from == Exchange::Free {
-            return None;
-        }
-        entry.0 = Exchange::Free;
-        self.free.push_back(id);
-        Some(entry.1)
-    }
 }

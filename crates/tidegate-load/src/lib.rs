@@ -7,13 +7,13 @@
 //! ```
 //!
 //! [`run`] drives thousands of connections from a few threads and counts every message. [`client`] is one blocking connection,
-//! for the command line and for tests; [`session`] is a client that goes on with its session over connections, without a socket.
+//! for the command line and for tests. Both are sockets around [`tidegate_wire::mqtt::client`].
 //! [`process`] reads what another process has used, so that a broker's rate can be told per second of its own processor time.
 //!
 //! [`sensors`] makes up the messages of four published applications of sensors, [`devices`] sends them and verifies
 //! what arrives; [`replay`] plays the messages of a trace. [`camera`] is a network camera whose pictures show their age.
 //!
-//! All but the session reach a broker over TCP, TLS, WebSocket or the last in the second, as its [`url`] says.
+//! All reach a broker over TCP, TLS, WebSocket or the last in the second, as its [`url`] says.
 //!
 //! A message of 100 bytes costs the generator some 20 ns to send and 20 ns to receive while bytes come in large reads, as
 //! `examples/relay.rs` shows. A broker that writes messages one by one makes it read them one by one, at 1 to 4 µs each, most of it
@@ -48,7 +48,6 @@ pub mod process;
 pub mod replay;
 pub mod report;
 pub mod sensors;
-pub mod session;
 pub mod spec;
 pub mod url;
 

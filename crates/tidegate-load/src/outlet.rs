@@ -18,13 +18,12 @@ use std::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tidegate_sys::clock::monotonic_nanos;
 use tidegate_wire::mqtt::{
-    AckKind, Connack, FixedHeader, Packet, PacketId, PublishHead, QoS, ReasonCode, Version,
-    encode_ack,
+    Disconnect, PacketId, QoS, ReasonCode,
+    client::{self as mqtt, Event, Publication, PublishError, ReceiveBuffer},
 };
 
 use crate::{
     client::{ClientError, Options, Peer, dial},
-    flow::{Exchange, PacketIds},
     socket::{Socket, SocketError},
     url::Endpoint,
 };
@@ -35,30 +34,21 @@ pub(crate) const BATCH_BYTES: usize = 64 << 10;
 const READ_BYTES: usize = 64 << 10;
 /// How long a broker may take to close after a farewell.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
-const SECOND: i64 = 1_000_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Outlet {
     socket: Socket,
     peer: Peer,
-    version: Version,
-    /// None after CONNECT until the broker has answered.
-    connack: Option<Box<Connack>>,
-    keep_alive_nanos: i64,
+    client: mqtt::Client<()>,
     timeout: Duration,
-    packet_bytes_max: usize,
-    ids: PacketIds,
     /// Bytes pushed since nothing waited.
     batch_bytes: usize,
     /// Since when the socket has taken nothing.
     stuck_since: Option<i64>,
-    wrote_at: i64,
-    pinged_at: Option<i64>,
     is_readable: bool,
     input: Vec<u8>,
     /// MQTT that is no whole packet yet.
-    partial: Vec<u8>,
-    under_way: u64,
+    partial: ReceiveBuffer,
     exchanges: Exchanges,
 }
 
@@ -89,20 +79,16 @@ impl Outlet {
         let mut outlet = Self {
             socket: Socket::new(tcp),
             peer,
-            version: options.version,
-            connack: None,
-            keep_alive_nanos: 0,
+            client: mqtt::Client::new(mqtt::Config {
+                inflight_max: inflight.try_into().unwrap_or(PacketId::MIN),
+                ..options.config()
+            }),
             timeout: options.timeout,
-            packet_bytes_max: options.packet_bytes_max,
-            ids: PacketIds::new(inflight.max(1)),
             batch_bytes: 0,
             stuck_since: None,
-            wrote_at: monotonic_nanos(),
-            pinged_at: None,
             is_readable: false,
             input: vec![0; READ_BYTES],
-            partial: Vec::new(),
-            under_way: 0,
+            partial: ReceiveBuffer::default(),
             exchanges: Exchanges::default(),
         };
         let opened = outlet.socket.open(&endpoint, options.tls.as_ref());
@@ -117,12 +103,11 @@ impl Outlet {
         loop {
             if !has_greeted && self.socket.is_open() {
                 has_greeted = true;
-                let greeting = Packet::Connect(Box::new(options.greeting()));
-                greeting.encode(self.version, self.socket.out())?;
+                self.client.connect(now(), &options.greeting())?;
             }
             self.turn(monotonic_nanos())?;
-            if let Some(connack) = self.connack.take() {
-                return self.welcomed(options, connack);
+            if self.client.is_connected() {
+                return Ok(());
             }
             if !has_greeted && self.socket.is_open() {
                 // The broker waits for CONNECT now.
@@ -141,24 +126,6 @@ impl Outlet {
         }
     }
 
-    fn welcomed(&mut self, options: &Options, connack: Box<Connack>) -> Result<(), ClientError> {
-        let properties = &connack.properties;
-        if connack.reason.is_failure() {
-            return Err(ClientError::Refused {
-                peer: self.peer.clone(),
-                reason: connack.reason,
-                reason_string: properties.reason_string.clone(),
-            });
-        }
-        let seconds = properties.server_keep_alive.unwrap_or(options.keep_alive);
-        self.keep_alive_nanos = i64::from(seconds) * SECOND;
-        self.ids.limit(properties.receive_maximum.map_or(u16::MAX, u16::from));
-        let maximum = properties.maximum_packet_size.map_or(usize::MAX, |bytes| bytes as usize);
-        self.packet_bytes_max = self.packet_bytes_max.min(maximum);
-        self.connack = Some(connack);
-        Ok(())
-    }
-
     /// Takes a message to be written by the next [`Outlet::turn`]; false if there is no room for it now. The topic is a valid one.
     ///
     /// # Errors
@@ -172,48 +139,30 @@ impl Outlet {
         if !self.may_push(qos) {
             return Ok(false);
         }
-        let mut head = PublishHead {
-            dup: false,
-            qos,
-            retain: false,
-            topic,
-            packet_id: None,
-            topic_alias: None,
-            message_expiry: None,
-            subscription_ids: &[],
-            forwarded: &[],
-            payload_bytes: payload.len(),
-        };
-        let packet_bytes = head.packet_bytes(self.version);
-        if packet_bytes > self.packet_bytes_max {
-            let (peer, maximum) = (self.peer.clone(), self.packet_bytes_max);
-            return Err(ClientError::TooLarge { peer, packet_bytes, maximum });
+        let before = self.client.output_bytes();
+        let message = Publication { topic, payload, qos, ..Publication::default() };
+        match self.client.publish(&message, ()) {
+            Ok(_) => {}
+            Err(PublishError::NoRoom { .. }) => return Ok(false),
+            Err(error) => return Err(ClientError::of_publish(self.peer.clone(), error)),
         }
-        if qos != QoS::AtMostOnce {
-            let Some(id) = self.ids.take(0).and_then(PacketId::new) else { return Ok(false) };
-            head.packet_id = Some(id);
-            self.under_way += 1;
-        }
-        let out = self.socket.out();
-        head.encode(self.version, out);
-        out.extend_from_slice(payload);
-        self.batch_bytes += packet_bytes;
+        self.batch_bytes += self.client.output_bytes() - before;
         Ok(true)
     }
 
     /// Whether there is room for a message now.
     pub(crate) fn may_push(&self, qos: QoS) -> bool {
-        self.batch_bytes < BATCH_BYTES && (qos == QoS::AtMostOnce || self.ids.any_free())
+        self.batch_bytes < BATCH_BYTES && (qos == QoS::AtMostOnce || self.client.room() > 0)
     }
 
     /// Whether all that was pushed is the kernel's.
     pub(crate) fn is_flushed(&self) -> bool {
-        self.socket.is_flushed()
+        self.socket.is_flushed() && self.client.output_bytes() == 0
     }
 
     /// Whether all that was pushed is written, and of QoS 1 and 2 answered.
     pub(crate) fn is_settled(&self) -> bool {
-        self.is_flushed() && self.under_way == 0
+        self.is_flushed() && self.client.unacknowledged() == 0
     }
 
     /// What became of messages of QoS 1 and 2.
@@ -229,20 +178,22 @@ impl Outlet {
         if std::mem::take(&mut self.is_readable) {
             self.read()?;
         }
-        self.ping(now)?;
+        let time = tidegate_message::Instant::from_nanos(now);
+        let timed = self.client.handle_timeout(time);
+        timed.map_err(|error| ClientError::of_machine(self.peer.clone(), error))?;
+        if self.socket.is_flushed() {
+            self.client.transmit(time, self.socket.out());
+        }
         match self.socket.flush() {
-            Ok(true) => {
-                self.wrote_at = now;
-                self.stuck_since = None;
-            }
+            Ok(true) => self.stuck_since = None,
             Ok(false) => {}
             Err(error) => {
-                // Who has gone may have said why.
+                // A broker that has gone may have said why.
                 self.read()?;
                 return Err(self.broke(error));
             }
         }
-        if self.socket.is_flushed() {
+        if self.is_flushed() {
             self.batch_bytes = 0;
             self.stuck_since = None;
             return Ok(());
@@ -254,33 +205,15 @@ impl Outlet {
         Ok(())
     }
 
-    fn ping(&mut self, now: i64) -> Result<(), ClientError> {
-        if self.keep_alive_nanos == 0 {
-            return Ok(());
-        }
-        match self.pinged_at {
-            Some(at) if now - at > self.timeout.as_nanos() as i64 => {
-                return Err(ClientError::Silent { peer: self.peer.clone() });
-            }
-            Some(_) => {}
-            None if now - self.wrote_at >= self.keep_alive_nanos / 2 && self.is_flushed() => {
-                self.pinged_at = Some(now);
-                Packet::Pingreq.encode(self.version, self.socket.out())?;
-            }
-            None => {}
-        }
-        Ok(())
-    }
-
     fn read(&mut self) -> Result<(), ClientError> {
         loop {
             let read = self.socket.read(&mut self.input);
             let Some(bytes) = read.map_err(|error| self.broke(error))? else { return Ok(()) };
             let mut has_ended = false;
             if self.socket.is_plain() {
-                self.partial.extend_from_slice(&self.input[..bytes]);
+                self.partial.extend(&self.input[..bytes]);
             } else {
-                let unwrapped = self.socket.unwrap(&self.input[..bytes], &mut self.partial);
+                let unwrapped = self.socket.unwrap(&self.input[..bytes], self.partial.spare());
                 has_ended = unwrapped.map_err(|error| self.broke(error))?;
             }
             self.take()?;
@@ -295,89 +228,34 @@ impl Outlet {
 
     /// Handles the packets that are whole.
     fn take(&mut self) -> Result<(), ClientError> {
-        let mut input = std::mem::take(&mut self.partial);
-        let wrong = |source| ClientError::Packet { peer: self.peer.clone(), source };
-        let maximum = self.packet_bytes_max;
-        let mut packets = Vec::new();
-        let mut at = 0;
-        while let Some(header) = FixedHeader::decode(&input[at..], maximum).map_err(wrong)? {
-            let Some(packet) = input[at..].get(..header.packet_bytes()) else { break };
-            let body = &packet[header.header_bytes..];
-            let decoded = Packet::decode(self.version, header.first, body).map_err(wrong)?;
-            packets.push((header.first, decoded));
-            at += header.packet_bytes();
-        }
-        for (first, packet) in packets {
-            self.handle(first, packet)?;
-        }
-        input.drain(..at);
-        self.partial = input;
-        Ok(())
-    }
-
-    fn handle(&mut self, first: u8, packet: Packet<'_>) -> Result<(), ClientError> {
-        let version = self.version;
-        match packet {
-            Packet::Connack(connack) if self.connack.is_none() => self.connack = Some(connack),
-            Packet::Puback(ack) => self.complete(ack.packet_id, Exchange::Published, ack.reason),
-            Packet::Pubrec(ack) if ack.reason.is_failure() => {
-                self.complete(ack.packet_id, Exchange::Published, ack.reason);
-            }
-            Packet::Pubrec(ack) => {
-                if self.ids.release(ack.packet_id.get()) {
-                    let (kind, reason) = (AckKind::Pubrel, ReasonCode::SUCCESS);
-                    encode_ack(version, kind, ack.packet_id, reason, self.socket.out());
+        let mut input = self.partial.bytes();
+        loop {
+            let event = self.client.receive(&mut input);
+            match event.map_err(|error| ClientError::of_machine(self.peer.clone(), error))? {
+                Some(Event::Acknowledged { reason, .. }) if reason.is_failure() => {
+                    self.exchanges.refused += 1;
+                    self.exchanges.refusal.get_or_insert(reason);
                 }
+                Some(Event::Acknowledged { .. }) => self.exchanges.acknowledged += 1,
+                // A session that was there before may have subscriptions: what comes is taken and left.
+                Some(_) => {}
+                None => break,
             }
-            Packet::Pubcomp(ack) => {
-                // Its message is the broker's since PUBREC, whatever it says of the identifier now.
-                self.complete(ack.packet_id, Exchange::Released, ReasonCode::SUCCESS);
-            }
-            // A session that was there before may have subscriptions: what comes is taken and left.
-            Packet::Publish(publish) => {
-                let kind = match publish.qos {
-                    QoS::AtMostOnce => return Ok(()),
-                    QoS::AtLeastOnce => AckKind::Puback,
-                    QoS::ExactlyOnce => AckKind::Pubrec,
-                };
-                if let Some(id) = publish.packet_id {
-                    encode_ack(version, kind, id, ReasonCode::SUCCESS, self.socket.out());
-                }
-            }
-            Packet::Pubrel(ack) => {
-                let (kind, reason) = (AckKind::Pubcomp, ReasonCode::SUCCESS);
-                encode_ack(version, kind, ack.packet_id, reason, self.socket.out());
-            }
-            Packet::Pingresp => self.pinged_at = None,
-            Packet::Disconnect(disconnect) => {
-                return Err(ClientError::Disconnected {
-                    peer: self.peer.clone(),
-                    reason: disconnect.reason,
-                    reason_string: disconnect.reason_string,
-                });
-            }
-            _ => return Err(ClientError::Unexpected { peer: self.peer.clone(), first }),
         }
+        let left = input.len();
+        self.partial.keep(left);
         Ok(())
-    }
-
-    fn complete(&mut self, id: PacketId, from: Exchange, reason: ReasonCode) {
-        if self.ids.complete(id.get(), from).is_none() {
-            return; // of a connection before
-        }
-        self.under_way = self.under_way.saturating_sub(1);
-        if reason.is_failure() {
-            self.exchanges.refused += 1;
-            self.exchanges.refusal.get_or_insert(reason);
-        } else {
-            self.exchanges.acknowledged += 1;
-        }
     }
 
     /// Says farewell, and waits a moment until the broker has closed: to close first, with something of the broker's unread, resets
     /// the connection, and the broker may lose the farewell and publish the will.
     pub(crate) fn disconnect(mut self) {
-        self.socket.end(&[0xE0, 0]);
+        let mut farewell = Vec::new();
+        // After a failure there may be nothing to leave: the connection ends either way.
+        if self.client.disconnect(Disconnect::default()).is_ok() {
+            self.client.transmit(now(), &mut farewell);
+        }
+        self.socket.end(&farewell);
         self.socket.linger(FAREWELL_MAX);
     }
 
@@ -396,6 +274,10 @@ impl Outlet {
             SocketError::Layer(error) => ClientError::of_layer(peer, error),
         }
     }
+}
+
+fn now() -> tidegate_message::Instant {
+    tidegate_message::Instant::from_nanos(monotonic_nanos())
 }
 
 /// Waits until one of the connections has something to read or takes bytes that wait, at most for `timeout`.
@@ -439,7 +321,9 @@ pub(crate) fn settle(
     outlets: &mut [Outlet],
     is_over: impl Fn() -> bool,
 ) -> Result<(), ClientError> {
-    let under_way = |outlets: &[Outlet]| outlets.iter().map(|outlet| outlet.under_way).sum::<u64>();
+    let under_way = |outlets: &[Outlet]| {
+        outlets.iter().map(|outlet| outlet.client.unacknowledged()).sum::<usize>()
+    };
     let (mut before, mut since) = (under_way(outlets), monotonic_nanos());
     loop {
         let now = monotonic_nanos();

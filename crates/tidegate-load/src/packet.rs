@@ -1,7 +1,7 @@
 //! The bytes that the hot path reads and writes itself, because a load generator must cost less than any broker.
 //!
-//! A decoder that checks everything is right for a broker and for [`crate::client`]; here a packet is only found, its stamp read
-//! and its identifier answered.
+//! A decoder that checks everything is right for a broker and for all else that a client receives; here a PUBLISH is only found, its
+//! stamp read and its identifier answered.
 
 /// Fixed header of a packet: its first byte, its own length and that of what follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,18 +115,6 @@ impl Stamp {
         bytes
     }
 }
-
-/// An acknowledgement without a reason: PUBACK, PUBREC, PUBREL or PUBCOMP by their first byte.
-#[inline]
-pub(crate) fn ack(first: u8, packet_id: u16, out: &mut Vec<u8>) {
-    let [high, low] = packet_id.to_be_bytes();
-    out.extend_from_slice(&[first, 2, high, low]);
-}
-
-pub(crate) const PUBACK: u8 = 0x40;
-pub(crate) const PUBREC: u8 = 0x50;
-pub(crate) const PUBREL: u8 = 0x62;
-pub(crate) const PUBCOMP: u8 = 0x70;
 
 #[cfg(test)]
 mod tests {

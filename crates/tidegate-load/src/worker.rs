@@ -410,7 +410,7 @@ impl<'a> Worker<'a> {
             Role::Subscriber(number) => Work::Receive(Box::new(Receiver::new(spec, number))),
             Role::Stalled(_) | Role::Idle(_) => Work::None,
         };
-        self.connections.push(Connection::new(Socket::new(socket), role, work));
+        self.connections.push(Connection::new(Socket::new(socket), role, work, spec));
         Ok(())
     }
 
@@ -520,13 +520,10 @@ impl<'a> Worker<'a> {
         let shared = self.context.shared;
         for index in 0..self.publishers.len() {
             let Some(place) = self.publishers[index] else { continue };
-            let Work::Publish(publisher) = &mut self.connections[place as usize].work else {
-                continue;
-            };
-            if publisher
-                .may_fill(|number, flow| shared.credit(number, flow as u32).load(Ordering::SeqCst))
-                && self.connections[place as usize].socket.is_flushed()
-            {
+            let Connection { work, client, socket, .. } = &mut self.connections[place as usize];
+            let Work::Publish(publisher) = work else { continue };
+            let received = |number, flow| shared.credit(number, flow as u32).load(Ordering::SeqCst);
+            if publisher.may_fill(client, received) && socket.is_flushed() {
                 self.enqueue(place);
             }
         }

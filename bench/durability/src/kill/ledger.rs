@@ -4,8 +4,9 @@
 //! one topic with one QoS (section 4.6), so order is judged by flow, by each message's first delivery: that QoS 1 repeats messages
 //! is allowed, that a message first comes after a later one is not.
 
-use tidegate_load::session::Message;
 use tidegate_wire::mqtt::{QoS, ReasonCode};
+
+use crate::crowd::Message;
 
 /// Of all finds, those that are kept in words.
 const WORDS_MAX: usize = 40;

@@ -3,7 +3,10 @@
 use std::{fmt, io, time::Duration};
 
 use tidegate_wire::{
-    mqtt::{DecodeError, EncodeError, ReasonCode},
+    mqtt::{
+        DecodeError, EncodeError, ReasonCode,
+        client::{self as mqtt, PublishError, SubscribeError},
+    },
     websocket::{FrameError, HandshakeError},
 };
 
@@ -108,7 +111,7 @@ pub enum ClientError {
     #[error("{peer}: the broker does not answer")]
     Silent { peer: Peer },
     /// The broker's bytes are no MQTT.
-    #[error("{peer}: the broker sent what is no packet")]
+    #[error("{peer}: the broker sent a malformed MQTT packet")]
     Packet {
         peer: Peer,
         #[source]
@@ -117,6 +120,27 @@ pub enum ClientError {
     /// A packet that no broker sends, or not now.
     #[error("{peer}: the broker sent a packet that has no place here, {first:#04x}")]
     Unexpected { peer: Peer, first: u8 },
+    /// The broker broke another rule of the protocol.
+    #[error("{peer}: the broker broke the protocol")]
+    Protocol {
+        peer: Peer,
+        #[source]
+        source: mqtt::ClientError,
+    },
+    /// CONNACK said that the broker does not take such a message.
+    #[error("{peer}: the message cannot be sent")]
+    Unsendable {
+        peer: Peer,
+        #[source]
+        source: PublishError,
+    },
+    /// CONNACK said that the broker has no such subscriptions.
+    #[error("{peer}: the subscription cannot be asked for")]
+    Unsubscribable {
+        peer: Peer,
+        #[source]
+        source: SubscribeError,
+    },
     /// More messages came while an answer was waited for than are kept.
     #[error("{peer}: more than {maximum} messages came before an answer")]
     TooManyWaiting { peer: Peer, maximum: usize },
@@ -132,6 +156,43 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    pub(crate) fn of_machine(peer: Peer, error: mqtt::ClientError) -> Self {
+        match error {
+            mqtt::ClientError::Packet(source) => Self::Packet { peer, source },
+            mqtt::ClientError::Refused { reason, reason_string } => {
+                Self::Refused { peer, reason, reason_string }
+            }
+            mqtt::ClientError::Disconnected { reason, reason_string } => {
+                Self::Disconnected { peer, reason, reason_string }
+            }
+            mqtt::ClientError::Unexpected { first, .. } => Self::Unexpected { peer, first },
+            mqtt::ClientError::Silent { wanted: wanted @ "CONNACK", after: timeout } => {
+                Self::TimedOut { peer, wanted, timeout }
+            }
+            mqtt::ClientError::Silent { .. } => Self::Silent { peer },
+            source => Self::Protocol { peer, source },
+        }
+    }
+
+    pub(crate) fn of_publish(peer: Peer, error: PublishError) -> Self {
+        match error {
+            PublishError::NotConnected => Self::Closed { peer },
+            PublishError::Topic { topic } => Self::Topic { topic },
+            PublishError::TooLarge { packet_bytes, maximum } => {
+                Self::TooLarge { peer, packet_bytes, maximum }
+            }
+            source => Self::Unsendable { peer, source },
+        }
+    }
+
+    pub(crate) fn of_request(peer: Peer, error: SubscribeError) -> Self {
+        match error {
+            SubscribeError::NotConnected => Self::Closed { peer },
+            SubscribeError::Encode(error) => Self::Encode(error),
+            source => Self::Unsubscribable { peer, source },
+        }
+    }
+
     pub(crate) fn of_layer(peer: Peer, error: LayerError) -> Self {
         match error {
             LayerError::ServerName => Self::ServerName { peer },

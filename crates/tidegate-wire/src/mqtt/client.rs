@@ -11,7 +11,7 @@
 //!
 //! 1. [`Client::connect`] once the transport is open (TCP, TLS, WebSocket). It may be called again for every new transport.
 //! 2. For bytes that arrived: [`Client::receive`] until it returns none. What it leaves of its input is the beginning of a packet and
-//!    comes first in the next input; [`ReceiveBuffer`] does that.
+//!    comes first in the next input; [`ReceiveBuffer`] does that, and [`SendBuffer`] the same for what a transport does not take.
 //! 3. Commands, in any order, once [`Event::Connected`] came.
 //! 4. After 1, 2, 3 and 6: [`Client::transmit`] as soon as the transport takes bytes.
 //! 5. [`Client::poll_timeout`]: when to call `handle_timeout` at the latest. It changes with each of the other calls.
@@ -57,7 +57,7 @@ use self::{
     keep_alive::KeepAlive,
 };
 pub use self::{
-    buffer::ReceiveBuffer,
+    buffer::{ReceiveBuffer, SendBuffer},
     error::{ClientError, PublishError, SubscribeError},
     limits::Limits,
 };
@@ -336,6 +336,11 @@ impl<T> Client<T> {
     /// What was given with those messages and with requests that are not answered, in no order.
     pub fn tokens(&self) -> impl Iterator<Item = &T> {
         self.exchanges.tokens()
+    }
+
+    /// What was given with the exchange of that identifier, while it is open.
+    pub fn token(&self, packet_id: PacketId) -> Option<&T> {
+        self.exchanges.token(packet_id)
     }
 
     /// Publishes a message. Returns its identifier with QoS 1 and 2, whose [`Event::Acknowledged`] returns `token`; with QoS 0 `token` is

@@ -119,8 +119,12 @@ pub(super) fn client_code(error: &ClientError) -> Code {
         | ClientError::Disconnected { reason, .. } => reason_code(*reason),
         ClientError::ServerName { .. }
         | ClientError::Topic { .. }
-        | ClientError::TooLarge { .. } => Code::CONFIG_INVALID,
-        ClientError::Packet { .. } | ClientError::Frame { .. } => Code::LINK_PROTOCOL,
+        | ClientError::TooLarge { .. }
+        | ClientError::Unsendable { .. }
+        | ClientError::Unsubscribable { .. } => Code::CONFIG_INVALID,
+        ClientError::Packet { .. } | ClientError::Protocol { .. } | ClientError::Frame { .. } => {
+            Code::LINK_PROTOCOL
+        }
         _ => Code::LINK_DOWN,
     }
 }

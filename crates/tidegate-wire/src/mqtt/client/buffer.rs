@@ -1,4 +1,8 @@
-//! Bytes that arrived and are no whole packet yet.
+//! Bytes between a client and its transport: those that arrived and are no whole packet yet, and those that it has not taken.
+
+use tidegate_message::Instant;
+
+use super::Client;
 
 /// Holds the input of a [`Client`](super::Client) between two reads.
 ///
@@ -45,5 +49,46 @@ impl ReceiveBuffer {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.used = 0;
+    }
+}
+
+/// Holds the output of a [`Client`] while its transport takes less than all of it.
+///
+/// ```text
+///  fill(&mut client, now) ─▶ write bytes() ─▶ wrote(count)
+/// ```
+#[derive(Debug, Default)]
+pub struct SendBuffer {
+    bytes: Vec<u8>,
+    /// How many of them were written.
+    written: usize,
+}
+
+impl SendBuffer {
+    /// Takes what the client has to send, once all before was written.
+    pub fn fill<T>(&mut self, client: &mut Client<T>, now: Instant) {
+        if self.is_empty() {
+            client.transmit(now, &mut self.bytes);
+        }
+    }
+
+    /// What is to be written.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[self.written..]
+    }
+
+    /// Whether nothing is.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// So many bytes were written.
+    pub fn wrote(&mut self, count: usize) {
+        self.written += count;
+        if self.written >= self.bytes.len() {
+            self.bytes.clear();
+            self.bytes.shrink_to(KEPT_BYTES);
+            self.written = 0;
+        }
     }
 }

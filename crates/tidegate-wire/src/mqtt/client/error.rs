@@ -135,6 +135,21 @@ pub enum PublishError {
     },
 }
 
+impl PublishError {
+    /// What a server would have said, for callers that pass answers on.
+    pub fn reason(&self) -> ReasonCode {
+        match self {
+            Self::NotConnected => ReasonCode::SERVER_UNAVAILABLE,
+            Self::NoRoom { .. } => ReasonCode::RECEIVE_MAXIMUM_EXCEEDED,
+            Self::Topic { .. } => ReasonCode::TOPIC_NAME_INVALID,
+            Self::TooLarge { .. } => ReasonCode::PACKET_TOO_LARGE,
+            Self::QoS { .. } => ReasonCode::QOS_NOT_SUPPORTED,
+            Self::Retain => ReasonCode::RETAIN_NOT_SUPPORTED,
+            Self::TopicAlias { .. } => ReasonCode::TOPIC_ALIAS_INVALID,
+        }
+    }
+}
+
 /// Why a request was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubscribeError {
@@ -165,4 +180,18 @@ pub enum SubscribeError {
     /// No such packet.
     #[error("the request cannot be encoded")]
     Encode(#[from] EncodeError),
+}
+
+impl SubscribeError {
+    /// What a server would have said, for callers that pass answers on.
+    pub fn reason(&self) -> ReasonCode {
+        match self {
+            Self::NotConnected => ReasonCode::SERVER_UNAVAILABLE,
+            Self::NoRoom { .. } => ReasonCode::QUOTA_EXCEEDED,
+            Self::Wildcard { .. } => ReasonCode::WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED,
+            Self::Shared { .. } => ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
+            Self::SubscriptionId => ReasonCode::SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
+            Self::Encode(_) => ReasonCode::TOPIC_FILTER_INVALID,
+        }
+    }
 }

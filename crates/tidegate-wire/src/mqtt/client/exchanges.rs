@@ -92,6 +92,11 @@ impl<T> Exchanges<T> {
         self.open.iter().flatten().map(|(_, token)| token)
     }
 
+    pub(super) fn token(&self, id: PacketId) -> Option<&T> {
+        let open = self.open.get(usize::from(id.get()) - 1)?;
+        open.as_ref().map(|(_, token)| token)
+    }
+
     /// An identifier for a new exchange; none if there is no room.
     #[inline]
     pub(super) fn begin(&mut self, stage: Stage, token: T) -> Option<PacketId> {
